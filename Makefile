@@ -1,0 +1,36 @@
+# Every target sets up what it needs in .venv from a bare Python 3.11 with pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: help setup demo test test-slow lint bench fuzz clean
+help:
+	@echo "make demo       set up, then run the main job on the default data"
+	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
+	@echo "make test-slow  the longer statistical tests"
+	@echo "make lint       ruff, mypy --strict, import-linter"
+	@echo "make bench      rate and speed tables, written to bench/results/"
+	@echo "make fuzz       ten minutes of mutated messages (FUZZ_SECONDS=60 for a short one)"
+
+setup: $(STAMP)
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=69" wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,plots,dev]"
+	touch $@
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info

@@ -1,0 +1,18 @@
+"""The exception tree: what can go wrong between an update and a vector.
+
+Arguments that make no sense raise `ValueError` (or `TypeError`) at the door; the errors here are about messages.
+"""
+
+from __future__ import annotations
+
+
+class CepamError(Exception):
+    """Anything that this package raises about messages and addresses."""
+
+
+class MalformedMessage(CepamError):
+    """The bytes are not a message of this package: truncated, damaged, over-long, or of another version."""
+
+
+class WrongAddress(CepamError):
+    """The message does not open here: another key, round, client or description, or an address used before."""
