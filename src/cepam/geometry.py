@@ -1,0 +1,127 @@
+"""Exact geometry of small integer lattices: reduced bases, coset boxes, Voronoi-relevant vectors.
+
+Everything here runs once, when a lattice is made; the kernels only read the results.
+"""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+def reduce_basis(basis: Ints) -> Ints:
+    """A basis of the same lattice with short, nearly orthogonal columns (Lenstra, Lenstra, Lovász; exact)."""
+    rows = [[int(v) for v in column] for column in basis.T]
+    n, k = len(rows), 1
+    while k < n:
+        for j in range(k - 1, -1, -1):
+            shift = round(_projection(rows, k, j))
+            if shift:
+                rows[k] = [a - shift * b for a, b in zip(rows[k], rows[j])]
+        if _is_ordered(rows, k):
+            k += 1
+        else:
+            rows[k], rows[k - 1] = rows[k - 1], rows[k]
+            k = max(k - 1, 1)
+    return np.array(rows, dtype=np.int64).T.copy()
+
+
+def _orthogonal(rows: list[list[int]], count: int) -> list[list[Fraction]]:
+    done: list[list[Fraction]] = []
+    for row in rows[:count]:
+        vector = [Fraction(v) for v in row]
+        for other in done:
+            factor = sum(a * b for a, b in zip(row, other)) / sum(b * b for b in other)
+            vector = [v - factor * b for v, b in zip(vector, other)]
+        done.append(vector)
+    return done
+
+
+def _projection(rows: list[list[int]], k: int, j: int) -> Fraction:
+    other = _orthogonal(rows, j + 1)[j]
+    return Fraction(sum(a * b for a, b in zip(rows[k], other))) / sum(b * b for b in other)
+
+
+def _is_ordered(rows: list[list[int]], k: int) -> bool:
+    vectors = _orthogonal(rows, k + 1)
+    size = [sum(v * v for v in vector) for vector in vectors]
+    return size[k] >= (Fraction(99, 100) - _projection(rows, k, k - 1) ** 2) * size[k - 1]
+
+
+def triangular_box(basis: Ints) -> Ints:
+    """The diagonal of a triangular basis of the lattice: the box [0, h_1) x … x [0, h_n) meets each coset once."""
+    columns = [[int(v) for v in column] for column in basis.T]
+    n = len(columns)
+    for row in range(n):
+        while True:
+            live = [c for c in range(row, n) if columns[c][row] != 0]
+            if len(live) <= 1:
+                break
+            pivot = min(live, key=lambda c: abs(columns[c][row]))
+            for c in live:
+                if c != pivot:
+                    factor = columns[c][row] // columns[pivot][row]
+                    columns[c] = [a - factor * b for a, b in zip(columns[c], columns[pivot])]
+        if not live:
+            raise ValueError("the basis is singular")
+        columns[row], columns[live[0]] = columns[live[0]], columns[row]
+    return np.array([abs(columns[i][i]) for i in range(n)], dtype=np.int64)
+
+
+def closest_vectors(basis: Ints, target: npt.NDArray[np.float64]) -> tuple[float, list[tuple[int, ...]]]:
+    """The least squared distance from target to the lattice and every coordinate vector that attains it.
+
+    Schnorr-Euchner enumeration: depth first over the triangular factor, cutting branches that are already too far.
+    """
+    q, r = np.linalg.qr(basis.astype(np.float64))
+    goal = q.T @ target
+    n = len(goal)
+    best: list[tuple[int, ...]] = []
+    limit = float("inf")
+    j = np.zeros(n)
+
+    def descend(level: int, spent: float) -> None:
+        nonlocal best, limit
+        centre = (goal[level] - r[level, level + 1 :] @ j[level + 1 :]) / r[level, level]
+        first = np.rint(centre)
+        for offset in itertools.count():
+            alive = False
+            for value in {first + offset, first - offset}:
+                cost = spent + float((centre - value) * r[level, level]) ** 2
+                if cost > limit + 1e-9 * (1 + limit if limit < float("inf") else 1):
+                    continue
+                alive = True
+                j[level] = value
+                if level:
+                    descend(level - 1, cost)
+                elif cost < limit - 1e-9 * (1 + cost):
+                    limit, best = cost, [tuple(int(v) for v in j)]
+                else:
+                    best.append(tuple(int(v) for v in j))
+            if not alive:
+                return
+
+    descend(n - 1, 0.0)
+    return limit, best
+
+
+def relevant_vectors(basis: Ints) -> Ints:
+    """The Voronoi-relevant vectors, one of each pair +-v, as coordinate rows.
+
+    Voronoi's theorem: v bounds the cell exactly when +-v are the only shortest vectors of the coset v + 2L.
+    """
+    n = len(basis)
+    found: list[tuple[int, ...]] = []
+    for parity in itertools.product((0, 1), repeat=n):
+        if any(parity):
+            half = basis.astype(np.float64) @ (np.array(parity) / 2.0)
+            _, nearest = closest_vectors(basis, half)
+            vectors = {tuple(p - 2 * v for p, v in zip(parity, point)) for point in nearest}
+            if len(vectors) == 2:
+                found.append(max(vectors))
+    return np.array(sorted(found), dtype=np.int64)

@@ -1,0 +1,108 @@
+"""A plan as Numba takes it, and the small integer functions that every compiled kernel shares."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from cepam.plan import Plan
+
+compiled = njit(cache=True, nogil=True, error_model="numpy")
+inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
+
+
+class Numbers(NamedTuple):
+    """The fields of a plan that kernels read, with plain integers for its enumerations."""
+
+    search: int
+    accept: int
+    n: int
+    words: int
+    scale: float
+    step: int
+    inverse_ball: float
+    table: Any
+    basis: Any
+    box: Any
+    inverse: Any
+    relevant: Any
+    steps: Any
+    squares: Any
+    determinant: int
+
+
+def numbers_of(plan: Plan) -> Numbers:
+    """The plan's numbers."""
+    vectors = plan.relevant.astype(np.float64)
+    return Numbers(
+        search=int(plan.search),
+        accept=int(plan.accept),
+        n=plan.n,
+        words=plan.words,
+        scale=plan.scale,
+        step=plan.step,
+        inverse_ball=plan.inverse_ball,
+        table=plan.table,
+        basis=np.ascontiguousarray(plan.basis),
+        box=np.ascontiguousarray(plan.box),
+        inverse=np.ascontiguousarray(plan.inverse),
+        relevant=np.ascontiguousarray(vectors),
+        steps=np.ascontiguousarray(plan.steps),
+        squares=(vectors**2).sum(axis=1),
+        determinant=plan.determinant,
+    )
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def multiply_high(typingctx: Any, a: Any, b: Any) -> Any:
+    """The upper 64 bits of a 128-bit product."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        x, y = (builder.zext(value, wide) for value in arguments)
+        return builder.trunc(builder.lshr(builder.mul(x, y), ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def leading_zeros(typingctx: Any, a: Any) -> Any:
+    """The number of zero bits above the highest set bit of a 64-bit word."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), codegen
+
+
+@inlined  # type: ignore[untyped-decorator]
+def floor_divide(t: Any, b: Any) -> Any:
+    """floor(t / b): a float64 quotient, put right by its integer remainder (exact while it is under 2^51)."""
+    q = np.int64(np.floor(np.float64(t) / np.float64(b)))
+    rest = t - q * b
+    return q - np.int64(rest < 0) + np.int64(rest >= b)
+
+
+@inlined  # type: ignore[untyped-decorator]
+def radius_of_word(word: Any, table: Any, scale: Any) -> Any:
+    """The latent radius in units; the same operations in the same order as the reference."""
+    odd = (word << np.uint64(1)) | np.uint64(1)
+    zeros = leading_zeros(odd)
+    mantissa = odd << zeros
+    octave = min(zeros, np.uint64(53))
+    segment = (mantissa >> np.uint64(58)) & np.uint64(31)
+    row = np.int64(((word >> np.uint64(63)) * np.uint64(54) + octave) * np.uint64(32) + segment) * 8
+    t = np.float64(np.int64((mantissa << np.uint64(6)) >> np.uint64(11))) * 2.0**-53
+    value = table[row + 7]
+    value = value * t + table[row + 6]
+    value = value * t + table[row + 5]
+    value = value * t + table[row + 4]
+    value = value * t + table[row + 3]
+    value = value * t + table[row + 2]
+    value = value * t + table[row + 1]
+    value = value * t + table[row]
+    return value * scale
