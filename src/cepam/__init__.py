@@ -4,8 +4,31 @@ from __future__ import annotations
 
 from cepam import errors
 from cepam.clip import L1, L2, Clip
+from cepam.codec import Codec, DitheredCodec
+from cepam.lattice import A2, D4, E8, Integer, Lattice
 from cepam.law import Gaussian, Laplace, Law, UniformBall
+from cepam.stream import Address, Key, KeyChain, UsedAddresses
 
 __version__ = "0.1.0"
 
-__all__ = ["L1", "L2", "Clip", "Gaussian", "Laplace", "Law", "UniformBall", "errors"]
+__all__ = [
+    "A2",
+    "D4",
+    "E8",
+    "L1",
+    "L2",
+    "Address",
+    "Clip",
+    "Codec",
+    "DitheredCodec",
+    "Gaussian",
+    "Integer",
+    "Key",
+    "KeyChain",
+    "Laplace",
+    "Lattice",
+    "Law",
+    "UniformBall",
+    "UsedAddresses",
+    "errors",
+]

@@ -16,3 +16,7 @@ class MalformedMessage(CepamError):
 
 class WrongAddress(CepamError):
     """The message does not open here: another key, round, client or description, or an address used before."""
+
+
+class SealBroken(MalformedMessage, WrongAddress):
+    """The seal does not verify: damaged bytes and a wrong key or address look alike, so this is both."""

@@ -53,7 +53,10 @@ class Lattice:
             raise ValueError(f"generator must be a square matrix of size 1 to 8, got shape {matrix.shape}")
         if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix / np.abs(matrix).max())) < 1e-9:
             raise ValueError("generator must be finite and far from singular")
-        self._fill("general", reduce_basis(_integer_matrix(matrix)), Search.GENERAL)
+        if len(matrix) == 1:
+            self._fill("Z1", np.eye(1, dtype=np.int64), Search.CUBIC)
+        else:
+            self._fill("general", reduce_basis(_integer_matrix(matrix)), Search.GENERAL)
 
     def _fill(self, name: str, basis: Ints, search: Search) -> Lattice:
         basis.setflags(write=False)

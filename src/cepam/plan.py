@@ -103,7 +103,7 @@ def cell_plan(lattice: Lattice, step: float) -> Plan:
     check_scale("step", step)
     unit, scale = _units(step)
     side = round(scale / lattice.determinant ** (1.0 / lattice.dimension))
-    return _plan(lattice, Accept.CELL, unit, scale, max(side, 1), np.zeros(8), 1.0)
+    return _plan(lattice, Accept.CELL, unit, scale, max(side, 1), np.zeros(8), 1.0 / lattice.ball_radius("l2"))
 
 
 def _units(scale: float) -> tuple[float, float]:

@@ -13,8 +13,8 @@ from cepam.errors import MalformedMessage
 from cepam.kernels.chacha import LATENT_STREAM, Words, dither_stream, stream_words
 from cepam.kernels.nearest import nearest
 from cepam.latent import COEFFICIENTS, OCTAVES, SEGMENTS
-from cepam.plan import GRID_BITS, MOST_TRIALS, RANGE_BITS, Accept, Floats, Ints, Plan
 from cepam.lattice import Search
+from cepam.plan import GRID_BITS, MOST_TRIALS, RANGE_BITS, Accept, Floats, Ints, Plan
 
 Flags = npt.NDArray[np.bool_]
 _LOW = np.uint64(0xFFFFFFFF)

@@ -1,0 +1,56 @@
+"""What a backend is asked to do: one quantizer, one code, one keystream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.plan import Plan
+
+Coder = Literal["adaptive", "paper"]
+Values = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A plan, the code for its symbols, and the key of the keystream."""
+
+    plan: Plan
+    coder: Coder
+    key: bytes = field(repr=False)
+    per_block: int
+    bound: int = 0
+    acceptance: float = 1.0
+
+
+class Backend(Protocol):
+    """A loop over blocks. Every backend gives the same bytes and the same vectors."""
+
+    span_blocks: int
+
+    def encode_span(self, job: Job, values: Values, first: int) -> list[bytes]:
+        """The blocks of consecutive values, the first of which belongs to sub-vector number `first`."""
+
+    def decode_span(self, job: Job, blocks: list[bytes], first: int, out: Values) -> None:
+        """Fills out with the decoded values of consecutive blocks."""
+
+
+def rows_of(values: Values, n: int) -> int:
+    """The number of sub-vectors that the values fill, the last one padded with zeros."""
+    return -(-len(values) // n)
+
+
+def block_slices(count: int, n: int, per_block: int) -> list[slice]:
+    """Where the blocks of `count` values begin and end."""
+    step = n * per_block
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def padded_rows(units: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """Units as rows of n, zeros at the end."""
+    rows = np.zeros(rows_of(units, n) * n, dtype=np.int64)
+    rows[: len(units)] = units
+    return rows.reshape(-1, n)
