@@ -7,6 +7,7 @@ from cepam.clip import L1, L2, Clip
 from cepam.codec import Codec, DitheredCodec
 from cepam.lattice import A2, D4, E8, Integer, Lattice
 from cepam.law import Gaussian, Laplace, Law, UniformBall
+from cepam.quantizer import LRSUQ, RSUQ, SDQ
 from cepam.stream import Address, Key, KeyChain, UsedAddresses
 
 __version__ = "0.1.0"
@@ -17,6 +18,9 @@ __all__ = [
     "E8",
     "L1",
     "L2",
+    "LRSUQ",
+    "RSUQ",
+    "SDQ",
     "Address",
     "Clip",
     "Codec",
