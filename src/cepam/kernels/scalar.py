@@ -12,9 +12,10 @@ from cepam.kernels.numbers import compiled, floor_divide, multiply_high, radius_
 
 
 @compiled  # type: ignore[untyped-decorator]
-def widths_and_dithers(numbers: Any, key: Any, first: Any, count: Any, words: Any, b: Any, d: Any) -> None:
+def widths_and_dithers(
+    numbers: Any, key: Any, state: Any, first: Any, count: Any, words: Any, b: Any, d: Any
+) -> None:
     """Fills b and d with the widths B and dithers D of `count` coordinates from number `first` (a multiple of 8) on."""
-    state = np.empty(256, dtype=np.uint32)
     start_lanes(key, state)
     whole = -(-count // 128) * 256
     if numbers.accept == 2:
