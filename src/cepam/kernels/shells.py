@@ -21,7 +21,7 @@ SLOWEST, FINE, ACTIVITY_STEP, MAGNITUDES = c.SLOWEST, c.FINE, c.ACTIVITY_STEP, c
 ROW_BYTES = 192
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def learn(p: Any, seen: Any, at: Any, bit: Any) -> None:
     """Moves a context toward what it saw: fast at first, then slowly."""
     goal = np.int64(65536) if bit else np.int64(0)
@@ -30,7 +30,7 @@ def learn(p: Any, seen: Any, at: Any, bit: Any) -> None:
     seen[at] = min(seen[at] + 1, SLOWEST)
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def code(writing: Any, data: Any, coder: Any, p: Any, seen: Any, at: Any, bit: Any) -> Any:
     """The decision, written (bit given) or read; `coder` holds low or code, span and position."""
     if writing:
@@ -45,7 +45,7 @@ def code(writing: Any, data: Any, coder: Any, p: Any, seen: Any, at: Any, bit: A
     return out
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def code_plain(writing: Any, data: Any, coder: Any, bit: Any) -> Any:
     """A decision of even odds."""
     if writing:
@@ -57,7 +57,7 @@ def code_plain(writing: Any, data: Any, coder: Any, bit: Any) -> Any:
     return np.int64(read)
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def margin_context(p: Any, error: Any, radius: Any, b: Any, activity: Any) -> Any:
     """The context number of a trial whose error at x = 0 is this one."""
     reach = radius
@@ -77,7 +77,7 @@ def margin_context(p: Any, error: Any, radius: Any, b: Any, activity: Any) -> An
     return ((np.int64(size <= reach)) * LEVELS + level) * ACTIVITIES + activity
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def code_difference(writing: Any, data: Any, coder: Any, p: Any, seen: Any, i: Any, activity: Any, v: Any) -> Any:
     """One coordinate of M - M0: zero?, bit length in unary, sign, then the bits below the top one."""
     flag = code(writing, data, coder, p, seen, ZERO + i * ACTIVITIES + activity, np.int64(v == 0))
@@ -100,7 +100,7 @@ def code_difference(writing: Any, data: Any, coder: Any, p: Any, seen: Any, i: A
     return -value if negative else value
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def activity_level(activity: Any) -> Any:
     """The context that a running activity falls in."""
     level = np.int64(0)
@@ -109,7 +109,7 @@ def activity_level(activity: Any) -> Any:
     return level
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def code_rows(p: Any, key: Any, x: Any, first: Any, rows: Any, writing: Any, data: Any, units: Any) -> Any:
     """Writes x to data (the number of bytes comes back) or reads units from data (0, or -1 if it makes no sense)."""
     state = np.empty(256, dtype=np.uint32)
@@ -162,7 +162,7 @@ def code_rows(p: Any, key: Any, x: Any, first: Any, rows: Any, writing: Any, dat
     return finish(data, coder[0], coder[1], np.int64(coder[2])) if writing else np.int64(0)
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def code_point(
     writing: Any, data: Any, coder: Any, p: Any, seen: Any, context: Any, level: Any, n: Any, j: Any, j0: Any
 ) -> Any:

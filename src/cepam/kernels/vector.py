@@ -14,7 +14,7 @@ from cepam.plan import MOST_TRIALS
 TRIALS_AHEAD = 16
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def nearest_cubic(target: Any, b: Any, n: Any, z: Any, error: Any) -> None:
     """Fills z and error with the nearest point of b Z^n and its difference from the target."""
     half = b >> 1
@@ -23,7 +23,7 @@ def nearest_cubic(target: Any, b: Any, n: Any, z: Any, error: Any) -> None:
         error[i] = z[i] * b - target[i]
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def nearest_checkerboard(target: Any, b: Any, n: Any, z: Any, error: Any) -> None:
     """The same for b D_n: round, then move the worst coordinate if the sum is odd."""
     nearest_cubic(target, b, n, z, error)
@@ -39,7 +39,7 @@ def nearest_checkerboard(target: Any, b: Any, n: Any, z: Any, error: Any) -> Non
         error[worst] += step * b
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def square_length(error: Any, n: Any) -> Any:
     """The squared length in float64, added up from the first coordinate on."""
     total = 0.0
@@ -49,7 +49,7 @@ def square_length(error: Any, n: Any) -> Any:
     return total
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def nearest_gosset(target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
     """Fills j (lattice coordinates) and error for b times 2 E8."""
     z, other_z, other_error = spare[0], spare[1], spare[2]
@@ -72,7 +72,7 @@ def nearest_gosset(target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
     j[7] = (z[7] - z[0] - 2 * total) >> 2
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def nearest_hexagonal(basis: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
     """The better of two rectangular lattices, one of them shifted by half a cell."""
     for i in range(2):
@@ -88,7 +88,7 @@ def nearest_hexagonal(basis: Any, target: Any, b: Any, j: Any, error: Any, spare
     j[0] = (j[0] - j[1]) >> 1
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def nearest_general(p: Any, target: Any, b: Any, j: Any, error: Any) -> None:
     """Rounding in the reduced basis, then slicing by the Voronoi-relevant vectors."""
     n, scale = p.n, np.float64(b)
@@ -117,7 +117,7 @@ def nearest_general(p: Any, target: Any, b: Any, j: Any, error: Any) -> None:
             return
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def nearest(p: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
     """Fills j and error for the lattice of the plan."""
     if p.search == 0:
@@ -136,7 +136,7 @@ def nearest(p: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None
         nearest_general(p, target, b, j, error)
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def is_accepted(p: Any, error: Any, radius: Any) -> Any:
     """Whether the error lies in the superlevel ball."""
     if p.accept == 2 or (p.n == 1 and p.search == 0):
@@ -149,7 +149,7 @@ def is_accepted(p: Any, error: Any, radius: Any) -> Any:
     return square_length(error, p.n) <= radius * radius
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def layer_of(p: Any, word: Any) -> Any:
     """The latent radius and the lattice's scale B of a sub-vector."""
     if p.accept == 2:
@@ -160,7 +160,7 @@ def layer_of(p: Any, word: Any) -> Any:
     return radius, np.int64(np.floor(radius * p.inverse_ball)) + 2
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def coset(p: Any, high: Any, low: Any, point: Any, back: Any) -> None:
     """Fills point with a short representative of a coset of the unscaled lattice."""
     size = np.uint64(p.determinant)
@@ -180,7 +180,7 @@ def coset(p: Any, high: Any, low: Any, point: Any, back: Any) -> None:
             point[i] -= p.basis[i, k] * back[k]
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def dither_of(p: Any, words: Any, b: Any, d: Any, spare: Any) -> None:
     """Fills d with the dither that these keystream words stand for."""
     if p.search != 4:
@@ -192,7 +192,7 @@ def dither_of(p: Any, words: Any, b: Any, d: Any, spare: Any) -> None:
         d[i] = b * d[i] + np.int64(multiply_high(words[i + 2], np.uint64(b)))
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def words_ahead(p: Any, state: Any, row: Any, trial: Any, buffer: Any, words: Any) -> None:
     """Fills words (16, …) with the dither words of sixteen trials of one sub-vector, from `trial` on."""
     begin = row * p.words
@@ -214,7 +214,7 @@ def words_ahead(p: Any, state: Any, row: Any, trial: Any, buffer: Any, words: An
                     words[lane, at] = whole[lane * 8 + k]
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def quantize_rows(p: Any, key: Any, x: Any, first: Any, h: Any, m: Any) -> Any:
     """Fills (H, M) of sub-vectors first, first + 1, …; False if some trial never ended."""
     state = np.empty(256, dtype=np.uint32)
@@ -246,7 +246,7 @@ def quantize_rows(p: Any, key: Any, x: Any, first: Any, h: Any, m: Any) -> Any:
     return True
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def reconstruct_rows(p: Any, key: Any, h: Any, m: Any, first: Any, units: Any) -> Any:
     """Fills units with B (M + V_H); False if a point lies outside the range of the format."""
     state = np.empty(256, dtype=np.uint32)
@@ -268,7 +268,7 @@ def reconstruct_rows(p: Any, key: Any, h: Any, m: Any, first: Any, units: Any) -
     return True
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def place(p: Any, b: Any, d: Any, j: Any, units: Any) -> Any:
     """Fills units with b times the lattice point j, plus the dither; False outside the range of the format."""
     for i in range(p.n):
