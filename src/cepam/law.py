@@ -84,10 +84,10 @@ class Gaussian(Law):
         return float(self.sigma)
 
     def radius_below(self, p: Floats, n: int) -> Floats:
-        return np.sqrt(2.0 * special.gammaincinv(n / 2 + 1, p))
+        return np.asarray(np.sqrt(2.0 * special.gammaincinv(n / 2 + 1, p)), dtype=np.float64)
 
     def radius_above(self, q: Floats, n: int) -> Floats:
-        return np.sqrt(2.0 * special.gammainccinv(n / 2 + 1, q))
+        return np.asarray(np.sqrt(2.0 * special.gammainccinv(n / 2 + 1, q)), dtype=np.float64)
 
     def variance(self, n: int = 1) -> float:
         return self.scale**2
@@ -160,5 +160,3 @@ class UniformBall(Law):
     def coordinate_cdf(self, z: Floats, n: int = 1) -> Floats:
         reach = np.clip(np.asarray(z, dtype=np.float64) / self.scale, -1.0, 1.0)
         return np.asarray(special.betainc((n + 1) / 2, (n + 1) / 2, (1.0 + reach) / 2), dtype=np.float64)
-
-

@@ -82,7 +82,11 @@ def _encode_paper(job: Job, x: Ints, first: int) -> bytes:
 
 def _decode_paper(job: Job, block: bytes, first: int, rows: int) -> Ints:
     numbers, key, n = _numbers(job.plan), key_words(job.key), job.plan.n
-    h, m, units = np.empty(rows, dtype=np.int64), np.empty((rows, n), dtype=np.int64), np.empty((rows, n), dtype=np.int64)
+    h, m, units = (
+        np.empty(rows, dtype=np.int64),
+        np.empty((rows, n), dtype=np.int64),
+        np.empty((rows, n), dtype=np.int64),
+    )
     data = np.frombuffer(block, dtype=np.uint8)
     run = golomb_parameter(job.acceptance)
     if not decode_paper(numbers, scratch_for(job.plan), key, data, first, job.bound, run, h, m):

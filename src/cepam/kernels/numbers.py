@@ -90,7 +90,7 @@ def numbers_of(plan: Plan) -> Numbers:
     )
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def multiply_high(typingctx: Any, a: Any, b: Any) -> Any:
     """The upper 64 bits of a 128-bit product."""
 
@@ -102,7 +102,7 @@ def multiply_high(typingctx: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def leading_zeros(typingctx: Any, a: Any) -> Any:
     """The number of zero bits above the highest set bit of a 64-bit word."""
 
@@ -112,7 +112,7 @@ def leading_zeros(typingctx: Any, a: Any) -> Any:
     return types.uint64(types.uint64), codegen
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def floor_divide(t: Any, b: Any) -> Any:
     """floor(t / b): a float64 quotient, put right by its integer remainder (exact while it is under 2^51)."""
     q = np.int64(np.floor(np.float64(t) / np.float64(b)))
@@ -120,7 +120,7 @@ def floor_divide(t: Any, b: Any) -> Any:
     return q - np.int64(rest < 0) + np.int64(rest >= b)
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def radius_of_word(word: Any, table: Any, scale: Any) -> Any:
     """The latent radius in units; the same operations in the same order as the reference."""
     odd = (word << np.uint64(1)) | np.uint64(1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from cepam.kernels.numbers import inlined
 
 Bytes = npt.NDArray[np.uint8]

@@ -28,7 +28,7 @@ SLOWEST, FINE, ACTIVITY_STEP, MAGNITUDES = c.SLOWEST, c.FINE, c.ACTIVITY_STEP, c
 ROW_BYTES = 192
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def learn(p: Any, seen: Any, at: Any, bit: Any) -> None:
     """Moves a context toward what it saw: fast at first, then slowly."""
     goal = np.int64(65536) if bit else np.int64(0)
@@ -37,7 +37,7 @@ def learn(p: Any, seen: Any, at: Any, bit: Any) -> None:
     seen[at] = min(seen[at] + 1, SLOWEST)
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def code(writing: Any, data: Any, coder: Any, p: Any, seen: Any, at: Any, bit: Any) -> Any:
     """The decision, written (bit given) or read; `coder` holds low or code, span and position."""
     if writing:
@@ -52,7 +52,7 @@ def code(writing: Any, data: Any, coder: Any, p: Any, seen: Any, at: Any, bit: A
     return out
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def code_plain(writing: Any, data: Any, coder: Any, bit: Any) -> Any:
     """A decision of even odds."""
     if writing:
@@ -64,7 +64,7 @@ def code_plain(writing: Any, data: Any, coder: Any, bit: Any) -> Any:
     return np.int64(read)
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def margin_context(p: Any, error: Any, radius: Any, b: Any, activity: Any) -> Any:
     """The context number of a trial whose error at x = 0 is this one."""
     reach = radius
@@ -84,7 +84,7 @@ def margin_context(p: Any, error: Any, radius: Any, b: Any, activity: Any) -> An
     return ((np.int64(size <= reach)) * LEVELS + level) * ACTIVITIES + activity
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def code_difference(writing: Any, data: Any, coder: Any, p: Any, seen: Any, i: Any, activity: Any, v: Any) -> Any:
     """One coordinate of M - M0: zero?, bit length in unary, sign, then the bits below the top one."""
     flag = code(writing, data, coder, p, seen, ZERO + i * ACTIVITIES + activity, np.int64(v == 0))
@@ -107,7 +107,7 @@ def code_difference(writing: Any, data: Any, coder: Any, p: Any, seen: Any, i: A
     return -value if negative else value
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def activity_level(activity: Any) -> Any:
     """The context that a running activity falls in."""
     level = np.int64(0)
@@ -116,7 +116,7 @@ def activity_level(activity: Any) -> Any:
     return level
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def code_rows(p: Any, w: Any, key: Any, x: Any, first: Any, rows: Any, writing: Any, data: Any, units: Any) -> Any:
     """Writes x to data (the number of bytes comes back) or reads units from data (0, or -1 if it makes no sense)."""
     start_lanes(key, w.state)
@@ -162,7 +162,7 @@ def code_rows(p: Any, w: Any, key: Any, x: Any, first: Any, rows: Any, writing: 
     return finish(data, w.coder[0], w.coder[1], np.int64(w.coder[2])) if writing else np.int64(0)
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def code_point(
     writing: Any, data: Any, coder: Any, p: Any, seen: Any, context: Any, level: Any, n: Any, j: Any, j0: Any
 ) -> Any:

@@ -14,7 +14,7 @@ from cepam.plan import MOST_TRIALS
 TRIALS_AHEAD = 16
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def nearest_cubic(target: Any, b: Any, n: Any, z: Any, error: Any) -> None:
     """Fills z and error with the nearest point of b Z^n and its difference from the target."""
     half = b >> 1
@@ -23,7 +23,7 @@ def nearest_cubic(target: Any, b: Any, n: Any, z: Any, error: Any) -> None:
         error[i] = z[i] * b - target[i]
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def nearest_checkerboard(target: Any, b: Any, n: Any, z: Any, error: Any) -> None:
     """The same for b D_n: round, then move the worst coordinate if the sum is odd."""
     nearest_cubic(target, b, n, z, error)
@@ -39,7 +39,7 @@ def nearest_checkerboard(target: Any, b: Any, n: Any, z: Any, error: Any) -> Non
         error[worst] += step * b
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def square_length(error: Any, n: Any) -> Any:
     """The squared length in float64, added up from the first coordinate on."""
     total = 0.0
@@ -49,7 +49,7 @@ def square_length(error: Any, n: Any) -> Any:
     return total
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def round_eight(target: Any, b: Any, shift: Any, z: Any, error: Any) -> None:
     """Nearest point of shift + 2b D8, by halves z; fixed loops and one reciprocal, so that they vectorise."""
     side = 2 * b
@@ -72,7 +72,7 @@ def round_eight(target: Any, b: Any, shift: Any, z: Any, error: Any) -> None:
         error[worst] += step * side
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def nearest_gosset(target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
     """Fills j (lattice coordinates) and error for b times 2 E8: the better of the even and the odd points."""
     z, other_z, other_error = spare[0], spare[1], spare[2]
@@ -91,7 +91,7 @@ def nearest_gosset(target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
     j[7] = (z[7] - z[0] - total) >> 1
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def nearest_hexagonal(basis: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
     """The better of two rectangular lattices, one of them shifted by half a cell."""
     for i in range(2):
@@ -107,7 +107,7 @@ def nearest_hexagonal(basis: Any, target: Any, b: Any, j: Any, error: Any, spare
     j[0] = (j[0] - j[1]) >> 1
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def nearest_general(p: Any, target: Any, b: Any, j: Any, error: Any) -> None:
     """Rounding in the reduced basis, then slicing by the Voronoi-relevant vectors."""
     n, scale = p.n, np.float64(b)
@@ -136,7 +136,7 @@ def nearest_general(p: Any, target: Any, b: Any, j: Any, error: Any) -> None:
             return
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def nearest(p: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
     """Fills j and error for the lattice of the plan."""
     if p.search == 0:
@@ -155,7 +155,7 @@ def nearest(p: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None
         nearest_general(p, target, b, j, error)
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def is_accepted(p: Any, error: Any, radius: Any) -> Any:
     """Whether the error lies in the superlevel ball."""
     if p.accept == 2 or (p.n == 1 and p.search == 0):
@@ -168,7 +168,7 @@ def is_accepted(p: Any, error: Any, radius: Any) -> Any:
     return square_length(error, p.n) <= radius * radius
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def layer_of(p: Any, word: Any) -> Any:
     """The latent radius and the lattice's scale B of a sub-vector."""
     if p.accept == 2:
@@ -179,7 +179,7 @@ def layer_of(p: Any, word: Any) -> Any:
     return radius, np.int64(np.floor(radius * p.inverse_ball)) + 2
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def coset(p: Any, high: Any, low: Any, point: Any, back: Any) -> None:
     """Fills point with a short representative of a coset of the unscaled lattice."""
     size = np.uint64(p.determinant)
@@ -199,7 +199,7 @@ def coset(p: Any, high: Any, low: Any, point: Any, back: Any) -> None:
             point[i] -= p.basis[i, k] * back[k]
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def dither_of(p: Any, words: Any, b: Any, d: Any, spare: Any) -> None:
     """Fills d with the dither that these keystream words stand for."""
     if p.search != 4:
@@ -211,7 +211,7 @@ def dither_of(p: Any, words: Any, b: Any, d: Any, spare: Any) -> None:
         d[i] = b * d[i] + np.int64(multiply_high(words[i + 2], np.uint64(b)))
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def first_words(p: Any, state: Any, row: Any, latent: Any, dithers: Any) -> None:
     """Fills the latent words and the first trial's dither words of the 128 sub-vectors around `row`."""
     begin = row & ~127
@@ -219,7 +219,7 @@ def first_words(p: Any, state: Any, row: Any, latent: Any, dithers: Any) -> None
     fill_words(state, LATENT_STREAM + 1, (begin >> 3) * p.words, dithers)
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def words_ahead(p: Any, state: Any, row: Any, trial: Any, ahead: Any) -> None:
     """Fills ahead (up to three keystream blocks for each of sixteen trials) for one sub-vector, from `trial` on."""
     begin = row * p.words
@@ -235,7 +235,7 @@ def words_ahead(p: Any, state: Any, row: Any, trial: Any, ahead: Any) -> None:
         chacha_lanes(state, ahead[k * 256 : k * 256 + 256])
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def pick_words(p: Any, row: Any, lane: Any, ahead: Any, words: Any) -> None:
     """Fills words with the dither words of one of the sixteen trials."""
     whole = ahead.view(np.uint64)
@@ -244,7 +244,7 @@ def pick_words(p: Any, row: Any, lane: Any, ahead: Any, words: Any) -> None:
         words[i] = whole[((offset + i) >> 3) * 128 + lane * 8 + ((offset + i) & 7)]
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def draw_dither(p: Any, w: Any, row: Any, trial: Any, b: Any, d: Any) -> None:
     """Fills d with the dither of a trial; trials are asked for in order, from 0 on."""
     if trial == 0:
@@ -256,7 +256,7 @@ def draw_dither(p: Any, w: Any, row: Any, trial: Any, b: Any, d: Any) -> None:
     dither_of(p, w.words, b, d, w.spare)
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def quantize_rows(p: Any, w: Any, key: Any, x: Any, first: Any, h: Any, m: Any) -> Any:
     """Fills (H, M) of sub-vectors first, first + 1, …; False if some trial never ended."""
     start_lanes(key, w.state)
@@ -280,7 +280,7 @@ def quantize_rows(p: Any, w: Any, key: Any, x: Any, first: Any, h: Any, m: Any) 
     return True
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def reconstruct_rows(p: Any, w: Any, key: Any, h: Any, m: Any, first: Any, units: Any) -> Any:
     """Fills units with B (M + V_H); False if a point lies outside the range of the format."""
     start_lanes(key, w.state)
@@ -298,7 +298,7 @@ def reconstruct_rows(p: Any, w: Any, key: Any, h: Any, m: Any, first: Any, units
     return True
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def place(p: Any, b: Any, d: Any, j: Any, units: Any) -> Any:
     """Fills units with b times the lattice point j, plus the dither; False outside the range of the format."""
     for i in range(p.n):
