@@ -42,9 +42,9 @@ def quantize_scalar(x: Any, b: Any, d: Any, m: Any) -> None:
 @compiled
 def reconstruct_scalar(m: Any, b: Any, d: Any, half: Any, shift: Any, grid: Any, out: Any) -> Any:
     """Fills out with decoded values on the public grid; False if a point lies outside the range of the format."""
-    outside = 0
+    outside = np.int64(0)
     for i in range(len(m)):
-        outside += abs(np.float64(m[i]) * np.float64(b[i])) >= 2.0**62
+        outside += np.int64(abs(np.float64(m[i]) * np.float64(b[i])) >= 2.0**62)
         out[i] = np.float64((m[i] * b[i] + d[i] + half) >> shift) * grid
     return outside == 0
 
