@@ -71,7 +71,8 @@ def noise_then_dither(x: Vector, sigma: float, runs: int) -> float:
     def pipeline() -> Vector:
         noisy = x + np.float32(sigma) * generator.standard_normal(len(x), dtype=np.float32)
         dither = generator.random(len(x), dtype=np.float32)
-        return np.asarray((np.floor(noisy / step + dither) - dither) * step)
+        result: Vector = np.multiply(np.floor(noisy / step + dither) - dither, step)
+        return result
 
     return best_of(runs, pipeline)
 
