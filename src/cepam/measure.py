@@ -79,7 +79,8 @@ def noise_then_dither(x: Vector, sigma: float, runs: int) -> float:
 
 def update_like(m: int, seed: int = 0) -> Vector:
     """A vector that looks like a clipped update: Laplace entries at rms 0.0125."""
-    return (np.random.default_rng(seed).laplace(size=m) * 0.0125 / np.sqrt(2.0)).astype(np.float32)
+    draws: Vector = np.random.default_rng(seed).laplace(scale=0.0125 / np.sqrt(2.0), size=m).astype(np.float32)
+    return draws
 
 
 def time_codec(codec: Codec, x: Vector, noise: float, runs: int, label: str) -> list[Timing]:
