@@ -40,6 +40,7 @@ def _histogram(panel: Any, errors: Floats, z: Floats, cdf: Floats, law: Law) -> 
     middle, density = (z[1:] + z[:-1]) / 2, np.diff(cdf) / np.diff(z)
     panel.plot(middle / law.scale, density * law.scale, color=_RED, lw=1.5, label="the law's density")
     panel.set(xlabel="error, in noise scales", ylabel="density", title="histogram")
+    panel.margins(y=0.25)
     panel.legend(loc="upper right", fontsize=8)
 
 

@@ -60,8 +60,9 @@ class Check:
 class Certificate:
     """Every check with its p-value, and the verdict at a stated overall false-alarm rate.
 
-    The verdict is Holm's: a correct codec fails with chance at most `false_alarm`, however the checks depend on
-    each other. `samples` counts sub-vectors for each input.
+    The verdict is Holm's: a correct codec fails with chance at most `false_alarm`, however the checks depend
+    on each other. `samples` counts sub-vectors for each input; `sample` has pairs (update, error) of one
+    coordinate, from the first lattice.
     """
 
     law: str
@@ -129,10 +130,10 @@ def verify(
     against: Law | None = None,
     report: Report | None = None,
 ) -> Certificate:
-    """A certificate of the codec's noise, from `samples` sub-vectors on each of nine inputs, and more addresses.
+    """A certificate of the codec's noise: `samples` sub-vectors on each of nine inputs and six addresses.
 
     Fresh randomness unless `key` fixes it. `against` names another law to test for (a negative control). A
-    codec that chooses among lattices is certified on each of them. `report` hears the share done and what was.
+    codec that chooses among lattices is certified on each. `report` hears the share done and what was.
 
     Decoded values are rounded to the public grid; a uniform jitter of one grid step, added here, makes the
     error continuous again. What that leaves is of second order in the grid: under 1e-8 in any distribution.
@@ -149,7 +150,7 @@ def verify(
         bench = _Bench(channel, lattice, law, samples, key)
         for done, (label, found, sample) in enumerate(bench.run()):
             checks += [Check(lattice.name, label, about, s.name, s.value, s.p_value) for about, s in found]
-            kept += [sample] if len(sample) else []
+            kept += [sample] if number == 0 and len(sample) else []
             if report is not None:
                 report((number + (done + 1) / bench.stages) / len(channels), f"{lattice.name}: {label}")
     names = tuple(lattice.name for _, lattice in channels)
@@ -172,6 +173,8 @@ class _Bench:
 
     def __init__(self, codec: Channel, lattice: Lattice, law: Law, samples: int, key: Key) -> None:
         self.codec, self.law, self.samples, self.n = codec, law, samples, lattice.dimension
+        # The paper's coder carries what its bound allows and no more.
+        self.bound = getattr(codec, "bound", None) or np.inf
         material = hkdf(key.secret, b"cepam verify", lattice.token, 64)
         self.key = Key(material[:32])
         self.rng = np.random.default_rng(list(material[32:]))
@@ -180,7 +183,8 @@ class _Bench:
         """The checks, input by input, with some pairs (update, error) for the figures."""
         pooled: list[Floats] = []
         labels: list[npt.NDArray[np.int64]] = []
-        for number, (label, x) in enumerate(self._inputs()):
+        for number, (label, plain) in enumerate(self._inputs()):
+            x = np.clip(plain, -self.bound, self.bound)
             exact, draw = self._draw(x, Address(self.key, round=number, client=0))
             pooled.append(draw.errors)
             labels.append(goodness.probability_labels(draw.one_each))
