@@ -97,7 +97,7 @@ class ReleaseOptions:
     ] = False
 
     def practice(self, one_round: bool = False) -> Practice:
-        """How the run was really done; `one_round` is a figure of the paper's theorems, which know no more."""
+        """How the run was really done; `one_round` is for the paper's theorems, which know no more."""
         pure = one_round and self.law == LawName.LAPLACE and self.clip_norm == NormName.L2
         rounds = max(self.run_rounds, self.rounds) if one_round else self.run_rounds or None
         return Practice(rounds, self.clip_tensors, self.sampler_persists, self.state_persists, pure)

@@ -87,7 +87,7 @@ def _about_delta(release: Release, epsilon: float, delta: float) -> list[Caution
         made.append(
             Caution("delta-is-free", reason, f"Choose delta under {free:.2g}; this figure says nothing")
         )
-    elif delta > 0 and _noise_does_nothing(release, epsilon, delta):
+    if delta > 0 and _noise_does_nothing(release, epsilon, delta):
         reason = f"halving the noise changes delta at epsilon {epsilon:.3g} by less than 5 %"
         made.append(
             Caution("delta-insensitive", reason, "Choose a delta that the noise, not the sampling, pays for")
