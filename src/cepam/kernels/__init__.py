@@ -1,0 +1,1 @@
+"""One arithmetic, several loops: the NumPy reference and the compiled kernels give the same integers."""
