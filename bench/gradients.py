@@ -8,6 +8,7 @@ Train and test are apart in everything: other weights (seed), other images, othe
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ class ConvNet(nn.Module):
         super().__init__()
         widths = (32, 64, 128, 256)
         self.stem = nn.Conv2d(1, widths[0], 3, padding=1)
-        self.down = nn.ModuleList(nn.Conv2d(a, b, 3, 2, 1) for a, b in zip(widths, widths[1:]))
+        self.down = nn.ModuleList(nn.Conv2d(a, b, 3, 2, 1) for a, b in pairwise(widths))
         self.same = nn.ModuleList(nn.Conv2d(b, b, 3, 1, 1) for b in widths[1:])
         self.norm = nn.ModuleList(nn.GroupNorm(8, b) for b in widths[1:])
         self.head = nn.Linear(widths[-1], 10)
@@ -98,7 +99,7 @@ def clip(vectors: np.ndarray) -> np.ndarray:
 def cnn_rows(
     seed: int, fit: tuple, draw: tuple, rounds: tuple[int, ...], count: int
 ) -> dict[str, np.ndarray]:
-    """Per-sample gradients and averages over 15 samples, `count` of each at every listed round of training."""
+    """Per-sample gradients and averages over 15 samples, `count` of each at every listed round."""
     torch.manual_seed(seed)
     model = PaperCNN()
     step = torch.optim.SGD(model.parameters(), lr=0.3)

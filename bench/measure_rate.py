@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from quantize import quantize
 
 from cepam.kernels import margin
 from cepam.kernels.stride import find_stride
+from quantize import quantize
 
 OVERHEAD = 21
 BLOCK = 8192
@@ -18,7 +18,7 @@ SIGMAS = (10.0, 0.2, 0.05, 0.01, 0.003, 0.001, 0.0001, 0.00001)
 
 
 def measure(x: np.ndarray, sigma: float, seed: int, tables: tuple, stride: int | None = None) -> int:
-    """Bytes of one message: its blocks, two bytes of length for each block after the first, and the overhead."""
+    """Bytes of one message: its blocks, two bytes of length for each but the first, the overhead."""
     out = np.empty(margin.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
     total = OVERHEAD - 2
     for at in range(0, x.size, BLOCK):

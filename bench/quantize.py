@@ -1,4 +1,4 @@
-"""The scalar quantizer's integers, drawn from NumPy's generator: a stand-in for the keystream, for rate measurements."""
+"""The scalar quantizer's integers from NumPy's generator: a stand-in for the keystream, to measure rates."""
 
 from __future__ import annotations
 

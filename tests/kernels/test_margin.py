@@ -1,4 +1,4 @@
-"""The margin coder gives every quotient back, from any bytes in bounded time, and stays near its measured rate."""
+"""The margin coder gives every quotient back, and takes any bytes in bounded time."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The margin coder: quotients M of the scalar quantizer as bytes, in contexts of shared margins and decoded values.
+"""The margin coder: quotients M of the scalar quantizer as bytes, in contexts of shared margins and past values.
 
-For every coordinate both ends know the width B and the dither D. With x = 0 the quotient would be M0, and it stays M0
-while `low <= X < high`, `high - low = B`. So k = M - M0 says by how many thresholds X lies off; three kinds of decision
-code it: is k zero, is it on the nearer side, how large is it. Contexts are logarithms of the margins over a local scale
-of |X|, which follows what was decoded: the left neighbours, and the values one `stride` earlier.
+For every coordinate both ends know the width B and the dither D. With x = 0 the quotient would be M0, and it stays
+M0 while `low <= X < high`, `high - low = B`. So k = M - M0 says by how many thresholds X lies off; three kinds of
+decision code it: is k zero, is it on the nearer side, how large is it. Contexts are logarithms of the margins over
+a local scale of |X|, which follows what was decoded: the left neighbours, and the values one `stride` earlier.
 
-Logarithms are the upper bits of an exactly converted float64 (8 bits of mantissa, linear between powers of two), so all
-arithmetic here is exact. `docs/rate.md` has the measured worth of every part.
+Logarithms are the upper bits of an exactly converted float64 (8 bits of mantissa, linear between powers of two),
+so all arithmetic here is exact. `docs/rate.md` has the measured worth of every part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from cepam.kernels.ranging import FLOOR, finish, get_bit, put_bit, start
+from cepam.kernels.ranging import FLOOR, finish, get_bit, pointer, put_bit, start
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -26,33 +26,38 @@ Bytes = npt.NDArray[np.uint8]
 FLAT, LOCAL, LARGEST_STRIDE = 0, 1, 2047
 NOTHING = 127
 OCTAVE, TICKS = 256, 16
-ZERO_AT, SIDE_AT, SIZE_AT, CONTEXTS = 0, 864, 936, 936 + 24 * 24
-MEANS_TILT, MEANS_OVER, MEANS = 864, 1728, 1728 + 24
+LEVELS, LEVEL_FLAT, ZONE = 30, 9, 10
+SIDE_AT = 16 * 6 * LEVELS
+SIZE_AT = SIDE_AT + 8 * LEVELS
+CONTEXTS = SIZE_AT + 24 * 24
+MEANS_TILT = SIDE_AT
+MEANS_OVER = 2 * SIDE_AT
+MEANS = MEANS_OVER + 24
 LARGEST = (1 << 31) - 1
 LARGEST_BITS = 44
-COUNT_LIMIT = 255
+ZERO_RATE, SIDE_RATE, SIZE_RATE = 6, 6, 5
 BYTES_A_COORDINATE = 72
 
 
-def load_tables() -> tuple[Any, Any, Any]:
-    """(prior, means, rates) as shipped: the last arguments of `encode_block` and `decode_block` before the bytes."""
+def load_tables() -> tuple[Any, Any]:
+    """(prior, means) as shipped: starting probabilities, and posterior means in 1/256 of the scale."""
     with np.load(Path(__file__).parents[1] / "tables" / "margin.npz") as table:
-        return table["prior"], table["means"].astype(np.int64), table["rates"].astype(np.int64)
+        return table["prior"], table["means"].astype(np.int64)
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def log(value: Any) -> Any:
     """256 times a piecewise linear log2 of a non-negative value below 2**53 (0 counts as 1)."""
     return (np.float64(value | 1).view(np.int64) >> 44) - 1023 * OCTAVE
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def power(exponent: Any) -> Any:
     """The inverse of `log`, for 0 <= exponent < 31 octaves."""
     return ((OCTAVE + (exponent & 255)) << (exponent >> 8)) >> 8
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def within(value: Any, top: Any) -> Any:
     """`value` held in 0..top."""
     return min(max(value, 0), top)
@@ -60,9 +65,9 @@ def within(value: Any, top: Any) -> Any:
 
 @njit(cache=True)
 def measure_margins(B: Ints, D: Ints) -> Any:
-    """Logarithms of the nearer margin, of the width, and of the difference of both margins; which side is nearer."""
+    """Logarithms of the nearer margin, the width and the difference of both margins; whether up is nearer."""
     near, wide, tilt = np.empty(B.size, np.int16), np.empty(B.size, np.int16), np.empty(B.size, np.int16)
-    up = np.empty(B.size, np.bool_)
+    up = np.empty(B.size, np.uint8)
     for i in range(B.size):
         high, below = edges(B[i], D[i])
         up[i] = high <= below
@@ -72,7 +77,7 @@ def measure_margins(B: Ints, D: Ints) -> Any:
     return near, wide, tilt, up
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def edges(width: Any, dither: Any) -> Any:
     """(high, -low): how far X may go up and down before the quotient leaves M0."""
     half = width >> 1
@@ -90,44 +95,43 @@ def measure_scale(X: Ints) -> int:
     return min(max((log(mean) + 64) >> 7, 1), NOTHING - 1)
 
 
-@njit(cache=True, inline="always")
-def learn(odds: Any, at: Any, bit: Any, rates: Any) -> None:
-    """Moves one adaptive probability (22 bits, then a 10-bit count) towards `bit`, fast first, slower later."""
-    state = np.int64(odds[at])
-    count = state & 1023
-    p = state >> 10
-    p += (((4194303 if bit else 0) - p) * rates[count]) >> 16
-    odds[at] = np.uint32((p << 10) | min(count + 1, COUNT_LIMIT))
+@njit(cache=True, forceinline=True)
+def learn(odds: Any, at: Any, bit: Any, rate: Any) -> None:
+    """Moves the probability in context `at` towards `bit` by 2**-rate of the way."""
+    p = np.int64(odds[at])
+    odds[at] = np.uint16(p + (((65535 if bit else 0) - p) >> rate))
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True)
 def chance(odds: Any, at: Any) -> Any:
     """The 16-bit probability that the decision in context `at` is 1."""
-    return min(max(np.int64(odds[at]) >> 16, FLOOR), 65536 - FLOOR)
+    return min(max(np.int64(odds[at]), FLOOR), 65536 - FLOOR)
 
 
-@njit(cache=True, inline="always")
-def choose(data: Any, low: Any, span: Any, at: Any, bit: Any, p: Any, decoding: Any) -> Any:
+@njit(cache=True, forceinline=True)
+def choose(data: Any, size: Any, low: Any, span: Any, at: Any, bit: Any, p: Any, decoding: Any) -> Any:
     """One decision in either direction: (low or code, span, bytes, bit)."""
     if decoding:
-        return get_bit(data, low, span, at, p)
+        return get_bit(data, size, low, span, at, p)
     low, span, at = put_bit(data, low, span, at, bit, p)
     return low, span, at, bit
 
 
 @njit(cache=True)
-def walk_size(data, low, span, at, size, row, skip, odds, rates, decoding):  # type: ignore[no-untyped-def]
-    """Codes a size of at least 1: `skip` low bits plainly, the rest as exponent and mantissa in contexts of `row`."""
-    plain = size & ((1 << skip) - 1)
-    rest = (size >> skip) + (1 if skip else 0)
+def walk_size(data, size, low, span, at, value, row, skip, odds, decoding):  # type: ignore[no-untyped-def]
+    """Codes a size of at least 1: `skip` low bits plainly, the rest as exponent and mantissa, by `row`."""
+    plain = value & ((1 << skip) - 1)
+    rest = (value >> skip) + (1 if skip else 0)
     places = log(rest) >> 8
     length = 0
     base = SIZE_AT + row * 24
     going = True
     while going and length < LARGEST_BITS - skip:
         context = base + min(length, 19)
-        low, span, at, going = choose(data, low, span, at, length < places, chance(odds, context), decoding)
-        learn(odds, context, going, rates)
+        low, span, at, going = choose(
+            data, size, low, span, at, length < places, chance(odds, context), decoding
+        )
+        learn(odds, context, going, SIZE_RATE)
         if going:
             length += 1
     value = 1
@@ -135,14 +139,14 @@ def walk_size(data, low, span, at, size, row, skip, odds, rates, decoding):  # t
         bit = ((rest >> place) & 1) == 1
         if place == length - 1:
             context = base + 20 + min(length, 4) - 1
-            low, span, at, bit = choose(data, low, span, at, bit, chance(odds, context), decoding)
-            learn(odds, context, bit, rates)
+            low, span, at, bit = choose(data, size, low, span, at, bit, chance(odds, context), decoding)
+            learn(odds, context, bit, SIZE_RATE)
         else:
-            low, span, at, bit = choose(data, low, span, at, bit, 32768, decoding)
+            low, span, at, bit = choose(data, size, low, span, at, bit, 32768, decoding)
         value = (value << 1) | (1 if bit else 0)
     for place in range(skip - 1, -1, -1):
         bit = ((plain >> place) & 1) == 1
-        low, span, at, bit = choose(data, low, span, at, bit, 32768, decoding)
+        low, span, at, bit = choose(data, size, low, span, at, bit, 32768, decoding)
         value = (value << 1) | (1 if bit else 0)
     if skip:
         value = max(value - (1 << skip), 1)
@@ -150,102 +154,129 @@ def walk_size(data, low, span, at, size, row, skip, odds, rates, decoding):  # t
 
 
 @njit(cache=True)
-def walk_header(data, low, span, at, value, bits, decoding):  # type: ignore[no-untyped-def]
+def walk_header(data, size, low, span, at, value, bits, decoding):  # type: ignore[no-untyped-def]
     """Codes `bits` plain bits of side information, highest first; an empty stream decodes as ones."""
     got = 0
     for place in range(bits - 1, -1, -1):
         bit = ((value >> place) & 1) == 1
-        low, span, at, bit = choose(data, low, span, at, bit, 32768, decoding)
+        low, span, at, bit = choose(data, size, low, span, at, bit, 32768, decoding)
         got = (got << 1) | (1 if bit else 0)
     return low, span, at, got
 
 
 @njit(cache=True)
-def walk_block(data, k, B, D, scale, stride, odds, means, rates, decoding):  # type: ignore[no-untyped-def]
+def walk_block(data, k, B, D, scale, stride, odds, means, decoding):  # type: ignore[no-untyped-def]
     """Codes one block in either direction; returns the bytes written (encoding) or read.
 
     `odds` is the block's own copy of the prior and is changed; k is read (encoding) or filled (decoding).
     """
-    low, span, at = start(data) if decoding else (np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF), 0)
-    low, span, at, scale = walk_header(data, low, span, at, scale, 7, decoding)
+    bytes_at, size = pointer(data), data.size
+    low, span, at = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF), 0
+    if decoding:
+        low, span, at = start(bytes_at, size)
+    low, span, at, scale = walk_header(bytes_at, size, low, span, at, scale, 7, decoding)
     if scale == NOTHING:
         k[:] = 0
         return at
-    low, span, at, stride = walk_header(data, low, span, at, stride, 11, decoding)
-    near, wide, tilt, up = measure_margins(B, D)
+    low, span, at, stride = walk_header(bytes_at, size, low, span, at, stride, 11, decoding)
+    margins = measure_margins(B, D)
+    column = np.full(max(stride, 1), TICKS * OCTAVE + (scale & 1) * 128, np.int16)
+    low, span, at = walk(data, low, span, at, k, B, D, margins, scale, stride, column, odds, means, decoding)
+    return at if decoding else finish(bytes_at, low, span, at)
+
+
+@njit(cache=True)
+def walk(  # type: ignore[no-untyped-def]
+    data, low, span, at, k, B, D, margins, scale, stride, column, odds, means, decoding
+):
+    """Codes all coordinates; (low, span, at) afterwards. `column`: a logarithm of |X| for each place of a row."""
+    count, size = k.size, data.size
+    near, wide, tilt, up = pointer(margins[0]), pointer(margins[1]), pointer(margins[2]), pointer(margins[3])
+    data, k, B, D = pointer(data), pointer(k), pointer(B), pointer(D)
+    column, odds, means = pointer(column), pointer(odds), pointer(means)
     shift = (scale >> 1) - TICKS
     anchor = TICKS * OCTAVE + (scale & 1) * 128
     first = power(anchor)
-    fast, slow, sized, signed, across = first, first, first, 0, first
-    column = np.full(max(stride, 1), anchor, np.int16)
+    sized, signed, across = first, 0, first
     place = 0
-    for i in range(k.size):
+    for i in range(count):
         above = np.int64(column[place])
         z = anchor
         if stride != FLAT:
-            z = 13 * log(fast) + 2 * log(slow) + anchor
+            z = 15 * log(sized) + anchor
             if stride > LOCAL:
                 z += 13 * (above - log(across))
             z = within(z >> 4, 31 * OCTAVE - 1)
         s = power(z)
         offset = shift * OCTAVE + z
-        side = (4 if up[i] else -4) if signed > 0 else (-4 if up[i] else 4)
-        lean = abs(signed) * 8
-        level = (lean > sized) * 1 + (lean > 3 * sized) * 1 + (lean > 5 * sized) * 1 + (lean > 7 * sized) * 1
-        level = 4 + (level if side > 0 else -level)
-        zero_at = (
-            within((near[i] - offset + 5 * OCTAVE) >> 7, 15) * 6 + within((wide[i] - offset + OCTAVE) >> 8, 5)
-        ) * 9
-        zero_at += level
+        rise = up[i] != 0
+        level = lean(signed if rise else -signed, sized) if stride != FLAT else LEVEL_FLAT
+        level += ZONE * ((z < anchor - 2 * OCTAVE) + 2 * (z > anchor))
+        zero_at = place_zero(near[i] - offset, wide[i] - offset) + level
         moved = k[i] != 0
-        low, span, at, moved = choose(data, low, span, at, moved, chance(odds, zero_at), decoding)
-        learn(odds, zero_at, moved, rates)
+        low, span, at, moved = choose(data, size, low, span, at, moved, chance(odds, zero_at), decoding)
+        learn(odds, zero_at, moved, ZERO_RATE)
         if moved:
-            side_at = SIDE_AT + within((tilt[i] - offset + 4 * OCTAVE) >> 8, 7) * 9 + level
-            nearer = (k[i] > 0) == up[i]
-            low, span, at, nearer = choose(data, low, span, at, nearer, chance(odds, side_at), decoding)
-            learn(odds, side_at, nearer, rates)
+            side_at = SIDE_AT + within((tilt[i] - offset + 4 * OCTAVE) >> 8, 7) * LEVELS + level
+            nearer = (k[i] > 0) == rise
+            low, span, at, nearer = choose(data, size, low, span, at, nearer, chance(odds, side_at), decoding)
+            learn(odds, side_at, nearer, SIDE_RATE)
             skip = within((offset - wide[i] - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
             row = within((wide[i] + skip * OCTAVE - offset + 6 * OCTAVE) >> 7, 23)
-            low, span, at, size = walk_size(data, low, span, at, abs(k[i]), row, skip, odds, rates, decoding)
-            positive = nearer == up[i]
-            if decoding:
-                k[i] = size if positive else -size
-            high, below = edges(B[i], D[i])
-            inner = high if positive else below
-            if shift >= 0:
-                inner, width = inner >> shift, B[i] >> shift
-            else:
-                inner, width = inner << -shift, B[i] << -shift
-            e = min(inner, LARGEST) + min(size - 1, LARGEST) * min(width, LARGEST)
+            low, span, at, jump = walk_size(data, size, low, span, at, abs(k[i]), row, skip, odds, decoding)
+            positive = nearer == rise
+            k[i] = jump if positive else -jump
+            e = reach(B[i], D[i], positive, jump, shift)
             e = min(e + ((s * means[MEANS_OVER + row]) >> 8), LARGEST)
             v = e if positive else -e
         else:
-            if decoding:
-                k[i] = 0
+            k[i] = 0
             e = max((s * means[zero_at]) >> 8, 1)
             v = (s * means[MEANS_TILT + zero_at]) >> 8
-            if not up[i]:
-                v = -v
-        fast += (e - fast) >> 2
-        slow += (e - slow) >> 5
-        sized += ((e - sized) * 3) >> 4
-        signed += ((v - signed) * 3) >> 4
+            v = v if rise else -v
+        sized += (e - sized) >> 2
+        signed += (v - signed) >> 2
         if stride > LOCAL:
             was = power(above)
             across += ((was - across) * 3) >> 4
-            column[place] = log(max(was + (((e - was) * 3) >> 4), 1))
+            column[place] = np.int16(log(max(was + (((e - was) * 3) >> 4), 1)))
             place += 1
             if place == stride:
                 place = 0
-    return at if decoding else finish(data, low, span, at)
+    return low, span, at
+
+
+@njit(cache=True, forceinline=True)
+def lean(towards: Any, sized: Any) -> Any:
+    """Sign level 0..8: 4 plus how strongly recent values point to the nearer side."""
+    strength = abs(towards) * 8
+    level = (strength > sized) + (strength > 3 * sized) + (strength > 5 * sized) + (strength > 7 * sized)
+    return 4 + (level if towards > 0 else -level)
+
+
+@njit(cache=True, forceinline=True)
+def place_zero(near: Any, wide: Any) -> Any:
+    """The first context of "is k zero?" for logarithms of the nearer margin and the width over the scale."""
+    return (within((near + 5 * OCTAVE) >> 7, 15) * 6 + within((wide + OCTAVE) >> 8, 5)) * LEVELS
+
+
+@njit(cache=True, forceinline=True)
+def reach(width: Any, dither: Any, positive: Any, jump: Any, shift: Any) -> Any:
+    """The least |X| that gives this k, in ticks, saturated."""
+    high, below = edges(width, dither)
+    inner = high if positive else below
+    if shift >= 0:
+        inner, width = inner >> shift, width >> shift
+    else:
+        inner, width = inner << -shift, width << -shift
+    return min(inner, LARGEST) + min(jump - 1, LARGEST) * min(width, LARGEST)
 
 
 @njit(cache=True)
-def encode_block(M, B, D, scale, stride, prior, means, rates, out):  # type: ignore[no-untyped-def]
-    """The length of the stream written to `out`, which holds `BYTES_A_COORDINATE * M.size + 16` bytes or more.
+def encode_block(M, B, D, scale, stride, prior, means, out):  # type: ignore[no-untyped-def]
+    """The length of the stream in `out`, which must hold `BYTES_A_COORDINATE * M.size + 16` bytes.
 
-    `scale` comes from `measure_scale`, `stride` from `find_stride`; a block whose quotients are all M0 takes no byte.
+    `scale` comes from `measure_scale`, `stride` from `find_stride`; if all quotients are M0, it is empty.
     Guarantee: `decode_block` on exactly these bytes gives M back (tests/kernels/test_margin.py).
     """
     k = np.empty_like(M)
@@ -255,13 +286,16 @@ def encode_block(M, B, D, scale, stride, prior, means, rates, out):  # type: ign
         any_moved |= k[i] != 0
     if not any_moved:
         return 0
-    return walk_block(out, k, B, D, scale, stride, prior.copy(), means, rates, False)
+    return walk_block(out, k, B, D, scale, stride, prior.copy(), means, False)
 
 
 @njit(cache=True)
-def decode_block(data, B, D, prior, means, rates, M):  # type: ignore[no-untyped-def]
-    """Fills M from a stream of `encode_block`; returns the bytes it looked at. Any bytes decode to some M, in bounded time."""
-    used = walk_block(data, M, B, D, 0, 0, prior.copy(), means, rates, True)
+def decode_block(data, B, D, prior, means, M):  # type: ignore[no-untyped-def]
+    """Fills M from a stream of `encode_block`; returns the bytes it looked at.
+
+    Guarantee: any bytes decode to some M in bounded time (test_hostile_bytes_decode_in_bounded_time).
+    """
+    used = walk_block(data, M, B, D, 0, 0, prior.copy(), means, True)
     for i in range(M.size):
         M[i] -= 1 if D[i] > B[i] >> 1 else 0
     return used

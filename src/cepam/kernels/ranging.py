@@ -1,8 +1,9 @@
 """A binary range coder in 64-bit integers that moves 32-bit words.
 
 An interval [low, low + span) shrinks with every decision; `span` is kept at 2**32 or more, so a decision moves at
-most one word. Probabilities are 16-bit and at least `FLOOR`, which keeps `span` above 2**21 before it is renewed.
-All functions are scalar and meant to be inlined in other kernels: the state travels in locals.
+most one word. Probabilities are 16-bit and at least `FLOOR`, so `span` is 2**21 or more before it is renewed.
+All functions are scalar and meant to be inlined in other kernels: the state travels in locals, and arrays come as
+bare pointers (`pointer`), because counting references to arrays inside the loop took a good part of its time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from numba import njit
-
-Bytes = npt.NDArray[np.uint8]
+from numba import njit, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 FLOOR = 32
 """The least probability of either outcome of a decision, in units of 2**-16."""
@@ -25,9 +25,19 @@ _ZERO = np.uint64(0)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-@njit(cache=True, inline="always")
-def put_bit(out: Bytes, low: Any, span: Any, at: Any, bit: Any, p: Any) -> Any:
-    """(low, span, at) after `bit` was coded, where 1 has probability `p` / 65536; `at` counts written bytes."""
+@intrinsic
+def pointer(typing: Any, array: Any) -> Any:
+    """The address of a contiguous array's first element; the caller keeps the array alive."""
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return make_array(array)(context, builder, values[0]).data
+
+    return types.CPointer(array.dtype)(array), build
+
+
+@njit(cache=True, forceinline=True)
+def put_bit(out: Any, low: Any, span: Any, at: Any, bit: Any, p: Any) -> Any:
+    """(low, span, at) after `bit` was coded; 1 has probability `p` / 65536; `at` counts bytes."""
     bound = (span >> _HALF) * np.uint64(p)
     if bit:
         span = bound
@@ -45,9 +55,9 @@ def put_bit(out: Bytes, low: Any, span: Any, at: Any, bit: Any, p: Any) -> Any:
     return low, span, at
 
 
-@njit(cache=True, inline="always")
-def get_bit(data: Bytes, code: Any, span: Any, at: Any, p: Any) -> Any:
-    """(code, span, at, bit): the inverse of `put_bit`; `at` counts bytes read, zeros past the end included."""
+@njit(cache=True, forceinline=True)
+def get_bit(data: Any, size: Any, code: Any, span: Any, at: Any, p: Any) -> Any:
+    """(code, span, at, bit): the inverse of `put_bit`; `at` counts bytes read, also past the end."""
     bound = (span >> _HALF) * np.uint64(p)
     bit = code < bound
     if bit:
@@ -56,14 +66,14 @@ def get_bit(data: Bytes, code: Any, span: Any, at: Any, p: Any) -> Any:
         code -= bound
         span -= bound
     if span < _LEAST:
-        code = (code << _WORD) | get_word(data, at)
+        code = (code << _WORD) | get_word(data, size, at)
         at += 4
         span <<= _WORD
     return code, span, at, bit
 
 
 @njit(cache=True)
-def carry(out: Bytes, at: int) -> None:
+def carry(out: Any, at: int) -> None:
     """Adds one to the big-endian number written in `out[:at]`."""
     while at > 0:
         at -= 1
@@ -73,7 +83,7 @@ def carry(out: Bytes, at: int) -> None:
 
 
 @njit(cache=True)
-def put_word(out: Bytes, at: int, low: Any) -> None:
+def put_word(out: Any, at: int, low: Any) -> None:
     """Writes the upper 32 bits of `low`, big-endian, at `at`. The caller owns the capacity."""
     out[at] = np.uint8((low >> np.uint64(56)) & np.uint64(255))
     out[at + 1] = np.uint8((low >> np.uint64(48)) & np.uint64(255))
@@ -82,24 +92,24 @@ def put_word(out: Bytes, at: int, low: Any) -> None:
 
 
 @njit(cache=True)
-def get_word(data: Bytes, at: int) -> Any:
-    """Four bytes of `data` at `at`, big-endian, zeros past the end."""
+def get_word(data: Any, size: int, at: int) -> Any:
+    """Four of the `size` bytes of `data` at `at`, big-endian, zeros past the end."""
     word = _ZERO
     for place in range(at, at + 4):
         word <<= np.uint64(8)
-        if place < data.size:
+        if place < size:
             word |= np.uint64(data[place])
     return word
 
 
 @njit(cache=True)
-def start(data: Bytes) -> Any:
+def start(data: Any, size: int) -> Any:
     """(code, span, at) of a decoder at the first decision."""
-    return (get_word(data, 0) << _WORD) | get_word(data, 4), _ALL, 8
+    return (get_word(data, size, 0) << _WORD) | get_word(data, size, 4), _ALL, 8
 
 
 @njit(cache=True)
-def finish(out: Bytes, low: Any, span: Any, at: int) -> int:
+def finish(out: Any, low: Any, span: Any, at: int) -> int:
     """The length of the shortest byte string that still decodes, once `low` has been settled into `out`.
 
     Guarantee: trailing zero bytes are never part of it, since a decoder reads zeros past the end.

@@ -1,8 +1,8 @@
 """How an update's coordinates hang together: the layout that the margin coder's encoder announces.
 
-A gradient of a dense layer is a sum of outer products, so a coordinate resembles the one a row earlier. The codec knows
-no shapes; the encoder finds the row length from the autocorrelation of |X|. Only the encoder runs this: a poor choice
-costs bits, never correctness, so floating point is allowed here.
+A gradient of a dense layer is a sum of outer products, so a coordinate resembles the one a row earlier. The codec
+knows no shapes; the encoder finds the row length from the autocorrelation of |X|. Only the encoder runs this: a poor
+choice costs bits, never correctness, so floating point is allowed here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NEIGHBOURLY = 0.05
 
 
 def find_stride(X: npt.NDArray[np.int64]) -> int:
-    """`FLAT` (i.i.d.), `LOCAL` (neighbours alike) or a row length in 8..2047, whichever the block's |X| supports.
+    """`FLAT` (i.i.d.), `LOCAL` (neighbours alike) or a row length in 8..2047, as the block's |X| suggests.
 
-    i.i.d. entries reach a score of about 0.02, dense and convolutional layers 0.05 to 0.4 (bench/measure_rate.py).
+    i.i.d. entries reach a score of about 0.02, dense and convolutional layers 0.05 to 0.4.
     """
     size = np.minimum(np.abs(X), np.int64(1) << 60).astype(np.float64)
     mean = float(size.mean()) if size.size else 0.0
@@ -42,7 +42,7 @@ def find_stride(X: npt.NDArray[np.int64]) -> int:
 
 
 def flatten(size: npt.NDArray[np.float64], mean: float) -> npt.NDArray[np.float64]:
-    """|X| over its moving average, centred: what is left is the pattern inside a row, not the rows' own levels."""
+    """|X| over its moving average, centred: the pattern inside a row stays, the rows' own levels go."""
     total = np.concatenate([[0.0], np.cumsum(size)])
     at = np.arange(size.size)
     first, last = np.maximum(at - WINDOW, 0), np.minimum(at + WINDOW, size.size)
