@@ -1,6 +1,7 @@
 """What each part of the margin coder is worth: the model with one part taken out, trained and measured again.
 
-A part is taken out by replacing its line of `kernels/margin.py`, so the tables say what the shipped code does.
+A part is taken out by replacing its line of `kernels/margin.py`, so the tables say what the shipped code
+does.
 """
 
 from __future__ import annotations

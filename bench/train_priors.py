@@ -24,8 +24,8 @@ CONTROLS = {"gaussian": 16, "laplace": 16, "sparse": 16}
 def posterior_means() -> np.ndarray:
     """E|X| and E[X towards the nearer side], in 1/256 of the scale, given k = 0; E of an excess.
 
-    From a Laplace law whose weight on the nearer side follows the sign level; not trained, since a trained mean
-    feeds back into the scale it is relative to and drifts when the noise is large.
+    From a Laplace law whose weight on the nearer side follows the sign level; not trained, since a trained
+    mean feeds back into the scale it is relative to and drifts when the noise is large.
     """
     means = np.zeros(margin.MEANS, np.int64)
     for at in range(margin.MEANS_TILT):

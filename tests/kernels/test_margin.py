@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import margin_by_hand
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -134,3 +135,22 @@ def test_no_stride_is_found_in_independent_entries() -> None:
     for seed in range(20):
         X = (np.random.default_rng(seed).normal(size=8192) * (1 << 40)).astype(np.int64)
         assert find_stride(X) == margin.FLAT
+
+
+@pytest.mark.parametrize("stride", [margin.FLAT, margin.LOCAL, 2, 30])
+@pytest.mark.parametrize("ratio", [0.02, 1.0, 20.0, 1e4])
+def test_bytes_equal_those_made_by_hand(ratio: float, stride: int) -> None:
+    draw = np.random.default_rng(9)
+    X = (draw.standard_t(3, 700) * (draw.random(700) < 0.7) * ratio * (1 << 40)).astype(np.int64)
+    M, B, D = quantize(X, 1 << 40, 1)
+    scale = margin.measure_scale(X)
+    numbers = [a.tolist() for a in (M, B, D)]
+    by_hand = margin_by_hand.encode(*numbers, scale, stride, *(t.tolist() for t in TABLES))
+    assert encode(M, B, D, scale, stride).tobytes() == by_hand
+
+
+def test_a_quotient_beyond_the_cap_is_refused() -> None:
+    B, D = np.full(3, 3), np.zeros(3, np.int64)
+    out = np.empty(margin.BYTES_A_COORDINATE * 3 + 16, np.uint8)
+    assert margin.encode_block(np.array([0, 1 << 44, 0]), B, D, 5, 0, *TABLES, out) == -1
+    assert margin.encode_block(np.array([0, (1 << 44) - 1, 0]), B, D, 5, 0, *TABLES, out) > 0

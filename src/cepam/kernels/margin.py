@@ -1,12 +1,14 @@
-"""The margin coder: quotients M of the scalar quantizer as bytes, in contexts of shared margins and past values.
+"""The margin coder: quotients M of the scalar quantizer as bytes, in contexts of shared margins and past
+values.
 
-For every coordinate both ends know the width B and the dither D. With x = 0 the quotient would be M0, and it stays
-M0 while `low <= X < high`, `high - low = B`. So k = M - M0 says by how many thresholds X lies off; three kinds of
-decision code it: is k zero, is it on the nearer side, how large is it. Contexts are logarithms of the margins over
-a local scale of |X|, which follows what was decoded: the left neighbours, and the values one `stride` earlier.
+For every coordinate both ends know the width B and the dither D. With x = 0 the quotient would be M0, and
+it stays M0 while `low <= X < high`, `high - low = B`. So k = M - M0 says by how many thresholds X lies off;
+three kinds of decision code it: is k zero, is it on the nearer side, how large is it. Contexts are
+logarithms of the margins over a local scale of |X|, which follows what was decoded: the left neighbours,
+and the values one `stride` earlier.
 
-Logarithms are the upper bits of an exactly converted float64 (8 bits of mantissa, linear between powers of two),
-so all arithmetic here is exact. `docs/rate.md` has the measured worth of every part.
+Logarithms are the upper bits of an exactly converted float64 (8 bits of mantissa, linear between powers of
+two), so all arithmetic here is exact. `docs/rate.md` has the measured worth of every part.
 """
 
 from __future__ import annotations
@@ -189,7 +191,7 @@ def walk_block(data, k, B, D, scale, stride, odds, means, decoding):  # type: ig
 def walk(  # type: ignore[no-untyped-def]
     data, low, span, at, k, B, D, margins, scale, stride, column, odds, means, decoding
 ):
-    """Codes all coordinates; (low, span, at) afterwards. `column`: a logarithm of |X| for each place of a row."""
+    """Codes all coordinates; (low, span, at) afterwards. `column`: log |X| for each place of a row."""
     count, size = k.size, data.size
     near, wide, tilt, up = pointer(margins[0]), pointer(margins[1]), pointer(margins[2]), pointer(margins[3])
     data, k, B, D = pointer(data), pointer(k), pointer(B), pointer(D)
@@ -277,15 +279,18 @@ def encode_block(M, B, D, scale, stride, prior, means, out):  # type: ignore[no-
     """The length of the stream in `out`, which must hold `BYTES_A_COORDINATE * M.size + 16` bytes.
 
     `scale` comes from `measure_scale`, `stride` from `find_stride`; if all quotients are M0, it is empty.
+    -1 where some |M - M0| is 2**44 or more, which no sane update reaches; nothing is written then.
     Guarantee: `decode_block` on exactly these bytes gives M back (tests/kernels/test_margin.py).
     """
     k = np.empty_like(M)
-    any_moved = False
+    largest = 0
     for i in range(M.size):
         k[i] = M[i] + (1 if D[i] > B[i] >> 1 else 0)
-        any_moved |= k[i] != 0
-    if not any_moved:
+        largest = max(largest, abs(k[i]))
+    if largest == 0:
         return 0
+    if largest >= 1 << LARGEST_BITS:
+        return -1
     return walk_block(out, k, B, D, scale, stride, prior.copy(), means, False)
 
 

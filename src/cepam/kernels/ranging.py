@@ -1,9 +1,10 @@
 """A binary range coder in 64-bit integers that moves 32-bit words.
 
-An interval [low, low + span) shrinks with every decision; `span` is kept at 2**32 or more, so a decision moves at
-most one word. Probabilities are 16-bit and at least `FLOOR`, so `span` is 2**21 or more before it is renewed.
-All functions are scalar and meant to be inlined in other kernels: the state travels in locals, and arrays come as
-bare pointers (`pointer`), because counting references to arrays inside the loop took a good part of its time.
+An interval [low, low + span) shrinks with every decision; `span` is kept at 2**32 or more, so a decision
+moves at most one word. Probabilities are 16-bit and at least `FLOOR`, so `span` is 2**21 or more before it
+is renewed. All functions are scalar and meant to be inlined in other kernels: the state travels in locals,
+and arrays come as bare pointers (`pointer`), because counting references to arrays inside the loop took a
+good part of its time.
 """
 
 from __future__ import annotations

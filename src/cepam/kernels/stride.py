@@ -1,8 +1,8 @@
 """How an update's coordinates hang together: the layout that the margin coder's encoder announces.
 
-A gradient of a dense layer is a sum of outer products, so a coordinate resembles the one a row earlier. The codec
-knows no shapes; the encoder finds the row length from the autocorrelation of |X|. Only the encoder runs this: a poor
-choice costs bits, never correctness, so floating point is allowed here.
+A gradient of a dense layer is a sum of outer products, so a coordinate resembles the one a row earlier. The
+codec knows no shapes; the encoder finds the row length from the autocorrelation of |X|. Only the encoder
+runs this: a poor choice costs bits, never correctness, so floating point is allowed here.
 """
 
 from __future__ import annotations
