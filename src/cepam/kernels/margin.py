@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cepam.kernels.octaves import OCTAVE, log, power, within
 from cepam.kernels.ranging import FLOOR, finish, get_bit, pointer, put_bit, start
 
 Ints = npt.NDArray[np.int64]
@@ -27,7 +28,7 @@ Bytes = npt.NDArray[np.uint8]
 
 FLAT, LOCAL, LARGEST_STRIDE = 0, 1, 2047
 NOTHING = 127
-OCTAVE, TICKS = 256, 16
+TICKS = 16
 LEVELS, LEVEL_FLAT, ZONE = 30, 9, 10
 SIDE_AT = 16 * 6 * LEVELS
 SIZE_AT = SIDE_AT + 8 * LEVELS
@@ -45,24 +46,6 @@ def load_tables() -> tuple[Any, Any]:
     """(prior, means) as shipped: starting probabilities, and posterior means in 1/256 of the scale."""
     with np.load(Path(__file__).parents[1] / "tables" / "margin.npz") as table:
         return table["prior"], table["means"].astype(np.int64)
-
-
-@njit(cache=True, forceinline=True)
-def log(value: Any) -> Any:
-    """256 times a piecewise linear log2 of a non-negative value below 2**53 (0 counts as 1)."""
-    return (np.float64(value | 1).view(np.int64) >> 44) - 1023 * OCTAVE
-
-
-@njit(cache=True, forceinline=True)
-def power(exponent: Any) -> Any:
-    """The inverse of `log`, for 0 <= exponent < 31 octaves."""
-    return ((OCTAVE + (exponent & 255)) << (exponent >> 8)) >> 8
-
-
-@njit(cache=True, forceinline=True)
-def within(value: Any, top: Any) -> Any:
-    """`value` held in 0..top."""
-    return min(max(value, 0), top)
 
 
 @njit(cache=True)
