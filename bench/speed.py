@@ -85,7 +85,9 @@ def main() -> None:
         bits = "" if row.bits_per_coordinate is None else f"{row.bits_per_coordinate:.3f}"
         print(f"{row.what:44} {row.nanoseconds:16.2f} {row.ratio:16.2f} {bits:>7}")
     for line in result["linearity"]:
-        print("{coordinates:>12,} coordinates: encode {encode_ns:.1f} ns, decode {decode_ns:.1f} ns each".format(**line))
+        print(
+            "{coordinates:>12,} coordinates: encode {encode_ns:.1f} ns, decode {decode_ns:.1f} ns each".format(**line)
+        )
     if not options.no_memory:
         ran = subprocess.run([sys.executable, __file__, "--memory-only"], capture_output=True, text=True, check=True)
         result["memory"] = json.loads(ran.stdout)

@@ -34,9 +34,7 @@ def plot_errors(sample: Floats, law: Law, n: int, path: str | PathLike[str]) -> 
 
 
 def _histogram(panel: Any, errors: Floats, z: Floats, cdf: Floats, law: Law) -> None:
-    panel.hist(
-        errors / law.scale, bins=120, density=True, color=_BLUE, alpha=0.5, label="errors of decoded vectors"
-    )
+    panel.hist(errors / law.scale, bins=120, density=True, color=_BLUE, alpha=0.5, label="errors of decoded vectors")
     middle, density = (z[1:] + z[:-1]) / 2, np.diff(cdf) / np.diff(z)
     panel.plot(middle / law.scale, density * law.scale, color=_RED, lw=1.5, label="the law's density")
     panel.set(xlabel="error, in noise scales", ylabel="density", title="histogram")

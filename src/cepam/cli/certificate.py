@@ -42,9 +42,7 @@ def verify(
     coder: CoderOption = CoderName.adaptive,
     bound: BoundOption = None,
     samples: Annotated[int, typer.Option(help="Sub-vectors for each input; at least 10000.")] = 50_000,
-    false_alarm: Annotated[
-        float, typer.Option(help="Chance that a correct codec fails, over all checks.")
-    ] = 1e-3,
+    false_alarm: Annotated[float, typer.Option(help="Chance that a correct codec fails, over all checks.")] = 1e-3,
     plot: Annotated[
         Path | None, typer.Option(help="Write the figure here: histogram, Q-Q, error against input.")
     ] = None,

@@ -35,8 +35,4 @@ def keygen(
         raise ValueError(f"{path} exists: a key is never overwritten") from None
     with os.fdopen(handle, "w") as file:
         file.write(Key.generate().secret.hex() + "\n")
-    typer.echo(
-        json.dumps({"key_file": str(path), "bytes": 32})
-        if json_out
-        else f"a fresh key is in {path} (mode 600)"
-    )
+    typer.echo(json.dumps({"key_file": str(path), "bytes": 32}) if json_out else f"a fresh key is in {path} (mode 600)")

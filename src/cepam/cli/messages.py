@@ -55,9 +55,7 @@ def _print(facts: dict[str, Any], json_out: bool) -> None:
 
 
 def encode(
-    update: Annotated[
-        Path, typer.Argument(help="The update: a .npy file, one dimension, float32 or float64.")
-    ],
+    update: Annotated[Path, typer.Argument(help="The update: a .npy file, one dimension, float32 or float64.")],
     message: Annotated[Path, typer.Argument(help="Where the message goes.")],
     key: KeyOption,
     round: RoundOption,
@@ -69,9 +67,7 @@ def encode(
     lattice: LatticeOption = "auto",
     coder: CoderOption = CoderName.adaptive,
     bound: BoundOption = None,
-    bucket: Annotated[
-        int | None, typer.Option(help="Pad the message to a multiple of so many bytes.")
-    ] = None,
+    bucket: Annotated[int | None, typer.Option(help="Pad the message to a multiple of so many bytes.")] = None,
     run: RunOption = "",
     attempt: AttemptOption = 0,
     used: UsedOption = None,

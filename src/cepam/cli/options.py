@@ -37,16 +37,10 @@ LatticeOption = Annotated[
     str,
     typer.Option("--lattice", help="auto, Z1 to Z10, A2, D4, E8, or a .npy file with a generator matrix."),
 ]
-CoderOption = Annotated[
-    CoderName, typer.Option("--coder", help="adaptive is small; paper is the paper's code.")
-]
-BoundOption = Annotated[
-    float | None, typer.Option("--bound", help="Bound on the update's norm, for --coder paper.")
-]
+CoderOption = Annotated[CoderName, typer.Option("--coder", help="adaptive is small; paper is the paper's code.")]
+BoundOption = Annotated[float | None, typer.Option("--bound", help="Bound on the update's norm, for --coder paper.")]
 KeyOption = Annotated[Path, typer.Option("--key", help="The client's key file, made by `cepam keygen`.")]
-RoundOption = Annotated[
-    int, typer.Option("--round", help="The round. Use each (round, client, attempt) once.")
-]
+RoundOption = Annotated[int, typer.Option("--round", help="The round. Use each (round, client, attempt) once.")]
 ClientOption = Annotated[int, typer.Option("--client", help="The client's number.")]
 RunOption = Annotated[str, typer.Option("--run", help="A name that separates runs that share keys.")]
 AttemptOption = Annotated[int, typer.Option("--attempt", help="Counts further tries within a round.")]
@@ -89,9 +83,7 @@ def lattice_of(text: str) -> Lattice | None:
     raise ValueError(f"--lattice must be auto, Z1 to Z10, A2, D4, E8 or a .npy file, got {text!r}")
 
 
-def codec_of(
-    law: Law, lattice: str, coder: CoderName = CoderName.adaptive, bound: float | None = None
-) -> Codec:
+def codec_of(law: Law, lattice: str, coder: CoderName = CoderName.adaptive, bound: float | None = None) -> Codec:
     """The codec that the options describe."""
     import cepam
 

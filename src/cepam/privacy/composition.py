@@ -75,9 +75,7 @@ def discretize(charge: Charge, spacing: float) -> PrivacyLossDistribution:
     """dp-accounting's distribution of one round's loss on a grid, never below the truth."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    half = (
-        math.ceil(_reach(charge) / spacing) + 1
-    )  # one more, so that an atom at the reach lies inside the grid
+    half = math.ceil(_reach(charge) / spacing) + 1  # one more, so that an atom at the reach lies inside the grid
     grid = np.arange(-half, half + 1) * spacing
     edges = np.concatenate(([-np.inf], grid, [np.inf]))
     made = []

@@ -79,9 +79,7 @@ def coordinates_released(run: Release | Ledger) -> int:
     total = 0
     for release in releases:
         if release.coordinates is None:
-            raise ValueError(
-                "coordinates (m, the length of an update) is needed to bound the mechanism's own slack"
-            )
+            raise ValueError("coordinates (m, the length of an update) is needed to bound the mechanism's own slack")
         total += release.rounds * (len(release.clients) - len(release.absent)) * release.coordinates
     return total
 
@@ -97,9 +95,7 @@ def slack(run: Release | Ledger, epsilon: float) -> Slack:
     spread = 2.0 * math.sqrt(many * FLUCTUATION) if gaussian else math.sqrt(2.0 * many * FLUCTUATION)
     eta = LATENT_RELATIVE * (2.0 * many + spread + 2.0 * FLUCTUATION) + DITHER_RELATIVE * many
     kappa = many * WORD_MISS + 2.0**-63
-    grown = (math.expm1(eta) + 2.0 * eta * math.exp(eta)) * _chance_of_loss_over(
-        run, max(0.0, epsilon - 2.0 * eta)
-    )
+    grown = (math.expm1(eta) + 2.0 * eta * math.exp(eta)) * _chance_of_loss_over(run, max(0.0, epsilon - 2.0 * eta))
     both = 1.0 + math.exp(min(epsilon, 700.0))
     return Slack(min(grown + both * kappa, crude_slack(run, epsilon)), eta, kappa, many)
 
