@@ -1,7 +1,7 @@
 """What the statistical tests share: fixed keys, so that every run draws the same numbers.
 
-Stated false-alarm rate: each certificate is judged at 1e-3 over all its checks, each other test at 1e-4; with the keys
-fixed, a pass stays a pass. A new key (`KEY` below) would fail some of the about 40 verdicts with chance under 4 %.
+Stated false-alarm rate: each certificate is judged at 1e-3 over all its checks, each other test at 1e-4; with
+the keys fixed, a pass stays a pass. Another `KEY` would fail one of some 40 verdicts with chance under 4 %.
 """
 
 from __future__ import annotations

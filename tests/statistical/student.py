@@ -1,4 +1,4 @@
-"""A law of one's own, written against the `Law` protocol: the multivariate Student-t (docs/laws.md walks through it)."""
+"""A law of one's own, written against the `Law` protocol: the multivariate Student-t (docs/laws.md)."""
 
 from __future__ import annotations
 

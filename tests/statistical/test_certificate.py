@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from statistical.student import StudentT
 
 import cepam
 from cepam import goodness
 from cepam.verify import verify
+
+from .student import StudentT
 
 SAMPLES = 10_000
 USER_LATTICE = cepam.Lattice([[1.0, 0.3, 0.1], [0.0, 1.0, 0.2], [0.0, 0.0, 1.1]])

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 RATE = 1e-4
 COUNT = 40_000
-# The normalised second moments of the cells (Conway and Sloane, Sphere Packings, Lattices and Groups, table 2.3).
+# Normalised second moments of the cells: Conway and Sloane, Sphere Packings, Lattices and Groups, table 2.3.
 SECOND_MOMENT = {"Z1": 1 / 12, "Z3": 1 / 12, "A2": 0.0801875, "D4": 0.0766032, "E8": 0.0716821}
 CELLS = {"Z1": cepam.Integer(1), "Z3": cepam.Integer(3), "A2": cepam.A2, "D4": cepam.D4, "E8": cepam.E8}
 
@@ -31,7 +31,7 @@ def test_sdq_is_uniform_on_the_cell(name: str, address: cepam.Address, rng: np.r
     x = rng.standard_t(2, COUNT * n)
     errors = (quantizer.reconstruct(quantizer.quantize(x, address), address) - x).reshape(-1, n)
     generator = lattice.basis * (step / lattice.determinant ** (1 / n))
-    # Uniform modulo the lattice, and nearer to the origin than to any other short lattice vector: uniform on the cell.
+    # Uniform modulo the lattice, and nearer to the origin than to other lattice vectors: uniform on the cell.
     cosets = (np.linalg.solve(generator, errors.T).T) % 1.0
     found = [goodness.kolmogorov_smirnov(column) for column in cosets.T]
     found.append(
