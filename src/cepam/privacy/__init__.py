@@ -20,7 +20,7 @@ proofs for a sceptic.
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
 - the inverse: `calibrate`, `calibrate_each`
-- what to say with a figure: `cautions`, `Caution`, `Practice`, `NOT_COVERED`
+- what to say with a figure: `cautions`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
 - the mechanism's own arithmetic: `slack`, `Slack`, `crude_slack`, `charged_delta`
 - the paper's theorems as stated: `PaperSetting`, `theorem_1`, `theorem_1_saturation`, `theorem_1_sigma`,
   `published_sigma`, `theorem_2`, `theorem_2_b`
@@ -33,14 +33,15 @@ from __future__ import annotations
 
 from cepam.privacy.account import Ledger, delta, delta_without_noise, epsilon, epsilon_by_round, spent
 from cepam.privacy.calibration import calibrate, calibrate_each
-from cepam.privacy.caution import Caution, Practice, cautions
+from cepam.privacy.caution import LARGE_EPSILON, Caution, Practice, cautions
 from cepam.privacy.charge import Adjacency, Charge
-from cepam.privacy.distinguisher import Audit, Mechanism, RoundTrip, audit
+from cepam.privacy.distinguisher import Audit, Mechanism, audit
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.numerics import NOT_COVERED, Slack, charged_delta, crude_slack, slack
 from cepam.privacy.page import explain
 from cepam.privacy.release import Client, Release, Sampling
+from cepam.privacy.roundtrip import RoundTrip
 from cepam.privacy.shift import GaussianShift, LaplaceShift
 from cepam.privacy.theorems import (
     PaperSetting,
@@ -53,6 +54,7 @@ from cepam.privacy.theorems import (
 )
 
 __all__ = [
+    "LARGE_EPSILON",
     "NOT_COVERED",
     "Adjacency",
     "Audit",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cepam.privacy.account import delta_without_noise, epsilon
+from cepam.privacy.numerics import LARGEST_SHARE, slack
 from cepam.privacy.release import Release
 
 LARGE_EPSILON = 10.0
@@ -59,6 +60,7 @@ def cautions(
         *_about_epsilon(epsilon),
         *_about_delta(release, epsilon, delta),
         *_about_law(release, delta, practice),
+        *_about_numerics(release, epsilon, delta),
         *_about_practice(release, practice),
     )
 
@@ -99,6 +101,16 @@ def _noise_does_nothing(release: Release, at: float, delta: float) -> bool:
         return True
     halved = release.with_noise([client.law.scale / 2 for client in release.clients])
     return epsilon(halved, min(INSENSITIVE * delta, 0.999)) <= at
+
+
+def _about_numerics(release: Release, epsilon: float, delta: float) -> list[Caution]:
+    if release.coordinates is None or delta == 0.0:
+        return []
+    extra = slack(release, epsilon).delta
+    if extra <= LARGEST_SHARE * delta:
+        return []
+    reason = f"the mechanism's own rounding may add {extra:.3g} to delta, more than a hundredth of it"
+    return [Caution("numerics", reason, "Choose a smaller epsilon, a larger delta, or fewer coordinates")]
 
 
 def _about_law(release: Release, delta: float, practice: Practice) -> list[Caution]:

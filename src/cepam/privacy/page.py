@@ -55,8 +55,8 @@ def _meaning(spent: float, delta: float) -> str:
     if spent > 700:
         return "This is no guarantee: whatever is published may tell any record apart with certainty."
     return (
-        "Whoever sees every published model, and knows all data but one record, can raise the odds of a guess "
-        f"about that record at most e^epsilon = {math.exp(spent):.4g} times, except with chance {delta:.3g}."
+        "Whoever sees every published model, and knows all data but one record, can raise the odds of a "
+        f"guess about it at most e^epsilon = {math.exp(spent):.4g} times, except with chance {delta:.3g}."
     )
 
 
