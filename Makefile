@@ -27,8 +27,8 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -103,7 +103,9 @@ class MessageCodec(ABC):
         out = np.empty(contents.size, dtype=np.float64 if contents.double else np.float32)
         step = plan.n * job.per_block * backend.span_blocks
         starts = range(0, len(out), step)
-        blocks = [contents.blocks[i : i + backend.span_blocks] for i in range(0, len(contents.blocks), backend.span_blocks)]
+        blocks = [
+            contents.blocks[i : i + backend.span_blocks] for i in range(0, len(contents.blocks), backend.span_blocks)
+        ]
         with np.errstate(over="ignore"):
             _side_by_side(
                 self.threads,

@@ -36,7 +36,7 @@ def _orthogonal(rows: list[list[int]], count: int) -> list[list[Fraction]]:
     for row in rows[:count]:
         vector = [Fraction(v) for v in row]
         for other in done:
-            factor = sum(a * b for a, b in zip(row, other)) / sum(b * b for b in other)
+            factor = Fraction(sum(a * b for a, b in zip(row, other))) / sum(b * b for b in other)
             vector = [v - factor * b for v, b in zip(vector, other)]
         done.append(vector)
     return done

@@ -114,10 +114,10 @@ class Lattice:
             volume = math.pi ** (n / 2) / math.gamma(n / 2 + 1) * radius**n
         else:
             volume = (2 * radius) ** n / math.factorial(n)
-        return volume / self.determinant
+        return float(volume / self.determinant)
 
 
-def Integer(n: int) -> Lattice:  # noqa: N802 - reads as the lattice's name
+def Integer(n: int) -> Lattice:
     """The cubic lattice Z^n, n from 1 to 10."""
     if not isinstance(n, int) or not 1 <= n <= LARGEST_DIMENSION:
         raise ValueError(f"n must be an integer from 1 to {LARGEST_DIMENSION}, got {n!r}")
@@ -134,10 +134,14 @@ def _integer_matrix(matrix: npt.NDArray[np.float64]) -> Ints:
     for multiple in range(1, 65):
         scaled = matrix * (multiple / smallest)
         if np.abs(scaled - np.rint(scaled)).max() < 1e-9 and np.abs(scaled).max() < 2**10:
-            return np.rint(scaled).astype(np.int64)
+            return _rounded(scaled)
     volume = abs(np.linalg.det(matrix / np.abs(matrix).max()))
     size = 2.0 ** min(_DETERMINANT_BITS / n, 20) / max(volume, 1e-9) ** (1 / n) / 2
-    return np.rint(matrix / np.abs(matrix).max() * size).astype(np.int64)
+    return _rounded(matrix / np.abs(matrix).max() * size)
+
+
+def _rounded(values: npt.NDArray[np.float64]) -> Ints:
+    return np.asarray(np.rint(values), dtype=np.int64)
 
 
 def _short_vectors(lattice: Lattice) -> Ints:
@@ -155,7 +159,8 @@ def _short_vectors(lattice: Lattice) -> Ints:
 
 
 def _hexagonal() -> Lattice:
-    # 1351/780 is a convergent of sqrt(3) from above, so the shortest vector is (2 * 780, 0) and the cell is all but hexagonal.
+    # 1351/780 is a convergent of sqrt(3) from above, so the shortest vector is (2 * 780, 0) and the cell is all but
+    # hexagonal.
     return _named("A2", np.array([[1560, 780], [0, 1351]], dtype=np.int64), Search.HEXAGONAL)
 
 

@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from cepam.lattice import Lattice, Search
 from cepam.latent import latent_table
+from cepam.lattice import Lattice, Search
 from cepam.law import Law, check_scale
 
 Ints = npt.NDArray[np.int64]
@@ -99,7 +99,7 @@ def layered_plan(law: Law, lattice: Lattice) -> Plan:
 
 @lru_cache(maxsize=64)
 def cell_plan(lattice: Lattice, step: float) -> Plan:
-    """The plan of the subtractive dithered quantizer (Paper: SDQ): the lattice scaled so that a cell has volume step^n."""
+    """The plan of the subtractive dithered quantizer (Paper: SDQ): a lattice whose cells have volume step^n."""
     check_scale("step", step)
     unit, scale = _units(step)
     side = round(scale / lattice.determinant ** (1.0 / lattice.dimension))

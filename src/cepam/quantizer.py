@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -122,7 +121,7 @@ class LRSUQ:
 
     def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None, released: bool = True) -> Floats:
         """The quantized vector, from (H, M) and the shared randomness."""
-        units: Any = reference.reconstruct(self.plan, at.derive().noise, h, m)
+        units = reference.reconstruct(self.plan, at.derive().noise, h, m)
         if released:
             return (reference.to_grid(units).astype(np.float64) * self.plan.grid).reshape(-1)[:size]
         return (units.astype(np.float64) * self.plan.unit).reshape(-1)[:size]

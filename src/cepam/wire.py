@@ -1,5 +1,7 @@
 """The message: header, seal, and the table of blocks; the only owner of byte offsets (docs/wire.md).
 
+A vertical bar is concatenation, a number in parentheses a count of bytes:
+
     message = version (1) | tag (2) | seal( payload ) with 16 bytes of authentication
     payload = flags (1) | size (varint) | block lengths (varints) | blocks | zero padding
 """
@@ -8,9 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cepam.errors import MalformedMessage, SealBroken, WrongAddress
 from cepam.stream import StreamKeys
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
 VERSION = 1
 HEAD_BYTES = 3
@@ -76,7 +82,7 @@ def _tag(fingerprint: bytes) -> bytes:
     return hashlib.sha256(b"cepam tag" + fingerprint).digest()[: HEAD_BYTES - 1]
 
 
-def _cipher(keys: StreamKeys):  # type: ignore[no-untyped-def]
+def _cipher(keys: StreamKeys) -> AESGCMSIV:
     # AES-256-GCM-SIV (RFC 8452): the key is fresh for each address, so the nonce can be constant, and an address
     # used twice by mistake does not break the cipher.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
@@ -113,7 +119,12 @@ def _split(payload: bytes, dimensions: list[int]) -> Contents:
     if not padded and total:
         lengths.append(len(payload) - at - sum(lengths))
     end = at + sum(lengths)
-    if (lengths and min(lengths) < 0) or end > len(payload) or any(payload[end:]) or (end < len(payload) and not padded):
+    if (
+        (lengths and min(lengths) < 0)
+        or end > len(payload)
+        or any(payload[end:])
+        or (end < len(payload) and not padded)
+    ):
         raise MalformedMessage("the block table does not match the payload")
     blocks = []
     for length in lengths:

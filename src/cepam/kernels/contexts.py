@@ -6,7 +6,7 @@ noise, acceptance and M = M0 follow from the margin r - |e0| almost surely, so t
     accepted?   M = M0?   then the coordinates of M - M0
 
 are coded in contexts of the margin (in units of r, on a log scale) and of the recent *activity*: how far the last
-sub-vectors were from what x = 0 would have given. `shells` (compiled) and `shells_reference` (NumPy) share these numbers.
+sub-vectors were from what x = 0 would have given. `shells` (compiled) and `shells_reference` (NumPy) share these.
 """
 
 from __future__ import annotations

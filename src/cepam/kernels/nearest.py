@@ -88,7 +88,7 @@ def _hexagonal(plan: Plan, target: Ints, side: Ints) -> tuple[Ints, Ints]:
 
 
 def _general(plan: Plan, target: Ints, side: Ints) -> tuple[Ints, Ints]:
-    """Rounding in the reduced basis, then slicing by the Voronoi-relevant vectors until none brings the point closer."""
+    """Rounding in the reduced basis, then slicing by the Voronoi-relevant vectors until none comes closer."""
     n, scale = plan.n, side[:, 0].astype(np.float64)
     j = np.empty_like(target)
     for i in range(n):

@@ -8,8 +8,9 @@ import numpy as np
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.chacha import key_words
+from cepam.kernels.contexts import CONTEXTS
 from cepam.kernels.job import Job, Values, block_slices, rows_of
-from cepam.kernels.numbers import Numbers, numbers_of
+from cepam.kernels.numbers import Numbers, numbers_of, scratch_for
 from cepam.kernels.paper_code import golomb_parameter
 from cepam.kernels.paper_compiled import WIDEST_ROW_BYTES, decode_paper, encode_paper
 from cepam.kernels.scalar import to_units
@@ -50,8 +51,8 @@ class NumbaBackend:
 
 def _encode_rows(job: Job, x: Ints, first: int) -> bytes:
     data = np.zeros(len(x) * ROW_BYTES + 16, dtype=np.uint8)
-    spare = np.empty((1, 16), dtype=np.int64)
-    length = code_rows(_numbers(job.plan), key_words(job.key), x, first, len(x), True, data, spare)
+    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, CONTEXTS)
+    length = code_rows(numbers, scratch, key_words(job.key), x, first, len(x), True, data, x)
     if length < 0:
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return data[:length].tobytes()
@@ -60,7 +61,8 @@ def _encode_rows(job: Job, x: Ints, first: int) -> bytes:
 def _decode_rows(job: Job, block: bytes, first: int, rows: int) -> Ints:
     units = np.empty((rows, job.plan.n), dtype=np.int64)
     data = np.frombuffer(block, dtype=np.uint8).copy()
-    if code_rows(_numbers(job.plan), key_words(job.key), units, first, rows, False, data, units) < 0:
+    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, CONTEXTS)
+    if code_rows(numbers, scratch, key_words(job.key), units, first, rows, False, data, units) < 0:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return units
 
@@ -68,11 +70,11 @@ def _decode_rows(job: Job, block: bytes, first: int, rows: int) -> Ints:
 def _encode_paper(job: Job, x: Ints, first: int) -> bytes:
     numbers, key = _numbers(job.plan), key_words(job.key)
     h, m = np.empty(len(x), dtype=np.int64), np.empty_like(x)
-    if not quantize_rows(numbers, key, x, first, h, m):
+    if not quantize_rows(numbers, scratch_for(job.plan), key, x, first, h, m):
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     run = golomb_parameter(job.acceptance)
     out = np.zeros(len(x) * WIDEST_ROW_BYTES + int(h.sum()) // 8, dtype=np.uint8)
-    bits = encode_paper(numbers, key, h, m, first, job.bound, run, out)
+    bits = encode_paper(numbers, scratch_for(job.plan), key, h, m, first, job.bound, run, out)
     if bits < 0:
         raise ValueError("the update exceeds the bound that the paper's coder was given")
     return out[: (bits + 7) // 8].tobytes()
@@ -80,11 +82,15 @@ def _encode_paper(job: Job, x: Ints, first: int) -> bytes:
 
 def _decode_paper(job: Job, block: bytes, first: int, rows: int) -> Ints:
     numbers, key, n = _numbers(job.plan), key_words(job.key), job.plan.n
-    h, m, units = np.empty(rows, dtype=np.int64), np.empty((rows, n), dtype=np.int64), np.empty((rows, n), dtype=np.int64)
+    h, m, units = (
+        np.empty(rows, dtype=np.int64),
+        np.empty((rows, n), dtype=np.int64),
+        np.empty((rows, n), dtype=np.int64),
+    )
     data = np.frombuffer(block, dtype=np.uint8)
     run = golomb_parameter(job.acceptance)
-    if not decode_paper(numbers, key, data, first, job.bound, run, h, m):
+    if not decode_paper(numbers, scratch_for(job.plan), key, data, first, job.bound, run, h, m):
         raise MalformedMessage("a block decodes to nothing that this codec sends")
-    if not reconstruct_rows(numbers, key, h, m, first, units):
+    if not reconstruct_rows(numbers, scratch_for(job.plan), key, h, m, first, units):
         raise MalformedMessage("a lattice point lies outside the range of the format")
     return units

@@ -23,7 +23,7 @@ _SLACK = 1e-6
 
 
 def golomb_parameter(acceptance: float) -> int:
-    """The run length l of the best Golomb code for a geometric law (Gallager and Van Voorhis 1975); 0: H is always 1."""
+    """The run length l of the best Golomb code for a geometric law (Gallager, Van Voorhis 1975); 0: H is always 1."""
     if acceptance > 1 - 1e-9:
         return 0
     refusal = 1.0 - acceptance

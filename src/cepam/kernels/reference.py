@@ -56,7 +56,7 @@ def radius_of_word(plan: Plan, word: Words) -> Floats:
 
 
 def layers(plan: Plan, key: bytes, ids: Ints) -> tuple[Floats, Ints]:
-    """The latent radius and the lattice's integer scale B of the sub-vectors with these numbers (Paper: U and beta(U))."""
+    """The latent radius and the lattice's integer scale B of these sub-vectors (Paper: U and beta(U))."""
     if plan.accept is Accept.CELL:
         return np.zeros(len(ids)), np.full(len(ids), plan.step, dtype=np.int64)
     radius = radius_of_word(plan, stream_words(key, LATENT_STREAM, ids))

@@ -11,10 +11,9 @@ from cepam.kernels.lanes import fill_words, start_lanes
 from cepam.kernels.numbers import compiled, floor_divide, multiply_high, radius_of_word
 
 
-@compiled  # type: ignore[untyped-decorator]
-def widths_and_dithers(numbers: Any, key: Any, first: Any, count: Any, words: Any, b: Any, d: Any) -> None:
+@compiled
+def widths_and_dithers(numbers: Any, key: Any, state: Any, first: Any, count: Any, words: Any, b: Any, d: Any) -> None:
     """Fills b and d with the widths B and dithers D of `count` coordinates from number `first` (a multiple of 8) on."""
-    state = np.empty(256, dtype=np.uint32)
     start_lanes(key, state)
     whole = -(-count // 128) * 256
     if numbers.accept == 2:
@@ -33,24 +32,24 @@ def widths_and_dithers(numbers: Any, key: Any, first: Any, count: Any, words: An
         d[i] = np.int64(multiply_high(dithers[i], np.uint64(b[i])))
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def quantize_scalar(x: Any, b: Any, d: Any, m: Any) -> None:
     """Fills m with the nearest multiples (Paper: M), x in units."""
     for i in range(len(x)):
         m[i] = floor_divide(x[i] - d[i] + (b[i] >> 1), b[i])
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def reconstruct_scalar(m: Any, b: Any, d: Any, half: Any, shift: Any, grid: Any, out: Any) -> Any:
     """Fills out with decoded values on the public grid; False if a point lies outside the range of the format."""
-    good = True
+    outside = np.int64(0)
     for i in range(len(m)):
-        good &= abs(np.float64(m[i]) * np.float64(b[i])) < 2.0**62
+        outside += np.int64(abs(np.float64(m[i]) * np.float64(b[i])) >= 2.0**62)
         out[i] = np.float64((m[i] * b[i] + d[i] + half) >> shift) * grid
-    return good
+    return outside == 0
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def to_units(values: Any, per_unit: Any, units: Any) -> None:
     """Fills units with values cut toward zero to whole units, so that no norm grows."""
     for i in range(len(values)):

@@ -76,7 +76,9 @@ class Model:
         going = np.arange(len(lanes))
         while len(going):
             more = self.code(
-                lanes[going], c.LENGTH + k[going] * c.ACTIVITIES + level[going], (length[going] > k[going]).astype(np.int64)
+                lanes[going],
+                c.LENGTH + k[going] * c.ACTIVITIES + level[going],
+                (length[going] > k[going]).astype(np.int64),
             )
             k[going] += more
             going = going[(more == 1) & (k[going] < c.MAGNITUDES - 1)]
