@@ -54,18 +54,14 @@ class Accountant:
         """delta of everything composed, at epsilon."""
         from cepam.privacy.composition import delta_of, gathered
 
-        return delta_of(
-            gathered((self._charge(event), times) for event, times in self._events.items()), epsilon
-        )
+        return delta_of(gathered((self._charge(event), times) for event, times in self._events.items()), epsilon)
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """What has been spent, at `delta` or at the configuration's."""
         at = self._config.target_delta if delta is None else delta
         return PrivacySpent(self.get_epsilon(at), at, self.num_releases, METHOD)
 
-    def would_exceed(
-        self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
-    ) -> bool:
+    def would_exceed(self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
         """Whether `count` more such releases would bring epsilon above the limit."""
         self._check(event, count)
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon

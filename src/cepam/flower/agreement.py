@@ -77,9 +77,7 @@ class Chain:
     @classmethod
     def start(cls, root: Key, position: int) -> Chain:
         """A new chain whose first message stands at `position`."""
-        return cls(
-            hkdf(root.secret, b"", b"cepam flower chain name v1", NAME_BYTES), KeyChain(root, position)
-        )
+        return cls(hkdf(root.secret, b"", b"cepam flower chain name v1", NAME_BYTES), KeyChain(root, position))
 
     @property
     def position(self) -> int:

@@ -39,9 +39,7 @@ def to_vector(reply: Arrays, reference: Arrays, difference: bool) -> Vector:
     parts = []
     for name in travelling(reference):
         if tuple(reply[name].shape) != tuple(reference[name].shape):
-            raise ValueError(
-                f"array {name!r} has shape {reply[name].shape}, the server's {reference[name].shape}"
-            )
+            raise ValueError(f"array {name!r} has shape {reply[name].shape}, the server's {reference[name].shape}")
         value = reply[name].numpy().astype(np.float64, copy=False).ravel()
         if difference:
             value = value - reference[name].numpy().astype(np.float64, copy=False).ravel()

@@ -43,9 +43,7 @@ class Account:
         if isinstance(self.colluders, bool) or not isinstance(self.colluders, int) or self.colluders < 0:
             raise ValueError(f"colluders must be a count, got {self.colluders!r}")
         if self.released not in get_args(Released):
-            raise ValueError(
-                f"released must be one of {', '.join(get_args(Released))}, got {self.released!r}"
-            )
+            raise ValueError(f"released must be one of {', '.join(get_args(Released))}, got {self.released!r}")
 
 
 @dataclass
@@ -78,9 +76,7 @@ class Bill:
         from cepam.privacy import Ledger, epsilon_of_zcdp, pure_epsilon, zcdp_rho
         from cepam.privacy.composition import COARSE, epsilon_of, gathered
 
-        releases = [
-            self._release(present, [node for node, _ in present], times) for present, times in rounds.items()
-        ]
+        releases = [self._release(present, [node for node, _ in present], times) for present, times in rounds.items()]
         if not releases[0].l2_clipped_laplace:
             charges = [charge for release in releases for charge in Ledger((release,)).envelope()]
             return epsilon_of(gathered(charges), self.account.delta, COARSE)
@@ -101,9 +97,7 @@ class Bill:
 
         here = dict(present)
         anyone = present[0][1]
-        clients = tuple(
-            Client(s.law, s.records, s.weight) for s in (here.get(node, anyone) for node in roster)
-        )
+        clients = tuple(Client(s.law, s.records, s.weight) for s in (here.get(node, anyone) for node in roster))
         clips = {s.clip for s in here.values()}
         if len(clips) > 1:
             raise ValueError("all clients of a round must have the same clip to be accounted for")

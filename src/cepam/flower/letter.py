@@ -79,22 +79,18 @@ class Letters:
         self._warned: set[int] = set()
         self.sent = 0
 
-    def write(
-        self, message: Message, settings: Settings, server_round: int, run: int, identity: bytes
-    ) -> None:
+    def write(self, message: Message, settings: Settings, server_round: int, identity: bytes) -> None:
         """Nothing; the message now carries an offer for its node, in a record dictionary of its own."""
         arrays = message.content.array_records
         if len(arrays) != 1:
             raise ValueError(f"a training message must hold exactly one ArrayRecord, got {len(arrays)}")
         name, reference = next(iter(arrays.items()))
-        node = message.metadata.dst_node_id
+        node, run = message.metadata.dst_node_id, message.metadata.run_id
         position = self._positions.get(node, 0)
         self._positions[node] = position + 1
         chain = self._chains.get(node)
         private, public = new_pair()
-        offer = Offer(
-            settings, run, node, server_round, position, chain.name if chain else b"", public, identity
-        )
+        offer = Offer(settings, run, node, server_round, position, chain.name if chain else b"", public, identity)
         message.content = RecordDict({**dict(message.content.items()), RECORD: offer.to_record()})
         self._letters.append(Letter(offer, name, dict(reference), message.metadata, private, chain))
         self.sent += 1
@@ -125,9 +121,7 @@ class Letters:
         }
         arrays = from_vector(vector, letter.reference, self._step)
         reply.content = RecordDict({letter.arrays_name: arrays, name: metrics, **kept})
-        return Opened(
-            node, letter.offer.settings, reply, len(message), letter.reference, _kind_of(name, metrics)
-        )
+        return Opened(node, letter.offer.settings, reply, len(message), letter.reference, _kind_of(name, metrics))
 
     def silent(self) -> Iterable[int]:
         """The nodes that were asked and sent neither an update nor an error."""
@@ -175,9 +169,7 @@ class Letters:
         transcript = Place(offer.run, offer.node, offer.identity).transcript(offer.public, answer.public)
         signed = bool(answer.signature)
         if signed and not verify(offer.identity, transcript, answer.signature):
-            raise AgreementRefused(
-                "the key agreement is not signed by the key that the node is registered with"
-            )
+            raise AgreementRefused("the key agreement is not signed by the key that the node is registered with")
         if not signed and self._authentication == "require":
             raise AgreementRefused("the key agreement is not signed with the node's authentication key")
         if not signed and offer.node not in self._warned:
@@ -221,9 +213,7 @@ def _check_values(vector: npt.NDArray[np.floating], letter: Letter) -> None:
     if not math.isfinite(norm):
         raise Refused("values", node, "the decoded update is not finite")
     # A Gaussian vector is longer than sigma(sqrt(m) + 8) with chance below e^-32; Laplace tails get more room.
-    spread = (
-        math.sqrt(size) + 8.0 if isinstance(settings.law, Gaussian) else 2.0 * math.sqrt(2.0 * size) + 80.0
-    )
+    spread = math.sqrt(size) + 8.0 if isinstance(settings.law, Gaussian) else 2.0 * math.sqrt(2.0 * size) + 80.0
     if norm > settings.clip.bound + settings.law.scale * spread:
         raise Refused("values", node, f"a norm of {norm:.3g} is beyond the clip and the noise together")
 

@@ -75,9 +75,7 @@ class Private(Strategy):
         authentication: Authentication = "warn",
     ) -> None:
         if not isinstance(strategy, Strategy):
-            raise ValueError(
-                f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}"
-            )
+            raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
         if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
             raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
         if budget is not None and not budget > 0:
@@ -131,7 +129,7 @@ class Private(Strategy):
         for message in messages:
             node = message.metadata.dst_node_id
             settings = (self._of_node(node) if self._of_node else None) or self.settings
-            self._letters.write(message, settings, server_round, grid.run.run_id, identities.get(node, b""))
+            self._letters.write(message, settings, server_round, identities.get(node, b""))
         return messages
 
     def aggregate_train(

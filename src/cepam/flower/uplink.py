@@ -65,14 +65,10 @@ class Uplink:
             return _failure(
                 message, ValueError("the server does not use cepam.flower.Private and this node requires it")
             )
-        log(
-            WARNING, "cepam: the server does not use cepam.flower.Private; this update leaves as plain arrays"
-        )
+        log(WARNING, "cepam: the server does not use cepam.flower.Private; this update leaves as plain arrays")
         return call_next(message, context)
 
-    def _sealed(
-        self, reply: Message, reference: dict[str, object], offer: Offer, context: Context
-    ) -> Message:
+    def _sealed(self, reply: Message, reference: dict[str, object], offer: Offer, context: Context) -> Message:
         settings = offer.settings
         name, arrays = next(iter(reply.content.array_records.items()), (None, None))
         if name is None or len(reply.content.array_records) != 1:
@@ -89,9 +85,7 @@ class Uplink:
 
 def _only_arrays(content: RecordDict) -> ArrayRecord:
     if len(content.array_records) != 1:
-        raise ValueError(
-            f"a training message needs exactly one ArrayRecord, got {len(content.array_records)}"
-        )
+        raise ValueError(f"a training message needs exactly one ArrayRecord, got {len(content.array_records)}")
     return next(iter(content.array_records.values()))
 
 
@@ -116,11 +110,7 @@ def _address(offer: Offer, context: Context) -> tuple[Address, Answer]:
 def _stored(context: Context, offer: Offer) -> Chain | None:
     """The chain kept from earlier rounds, if it is the one that the server means and of this run."""
     kept = context.state.get(RECORD)
-    if (
-        not isinstance(kept, ConfigRecord)
-        or kept.get("run") != str(offer.run)
-        or kept.get("name") != offer.chain
-    ):
+    if not isinstance(kept, ConfigRecord) or kept.get("run") != str(offer.run) or kept.get("name") != offer.chain:
         return None
     key, position = kept.get("key"), kept.get("position")
     if not isinstance(key, bytes) or not isinstance(position, int):
