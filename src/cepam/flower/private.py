@@ -205,7 +205,7 @@ class Private(Strategy):
             report[key] = value
         log(
             INFO,
-            "cepam: round %d: %d of %d replies, %d bytes (float32: %d, %.1f times more), epsilon so far %.4g at delta %g",
+            "cepam: round %d: %d of %d replies, %d bytes (float32: %d, %.1f times), epsilon so far %.4g at delta %g",
             server_round,
             len(tally.opened),
             tally.asked,
