@@ -61,9 +61,7 @@ def test_the_table_of_a_users_law_is_as_accurate_as_its_quantiles() -> None:
 
 def test_radii_rise_with_the_probability() -> None:
     plan = layered_plan(cepam.Gaussian(1.0), cepam.Integer(1))
-    below = radius_of_word(
-        plan, np.sort(np.random.default_rng(1).integers(0, 2**63, 20_000, dtype=np.uint64))
-    )
+    below = radius_of_word(plan, np.sort(np.random.default_rng(1).integers(0, 2**63, 20_000, dtype=np.uint64)))
     assert (np.diff(below) >= 0).all()
 
 

@@ -18,9 +18,7 @@ from cepam.plan import cell_plan
 Ints = npt.NDArray[np.int64]
 SKEW = Lattice([[1.0, 0.3, 0.1], [0.0, 1.0, 0.2], [0.0, 0.0, 1.1]])
 A3 = Lattice([[1, 1, 0], [1, 0, 1], [0, 1, 1]])
-D5 = Lattice(
-    np.array([[1, 1, 0, 0, 0], [1, -1, 0, 0, 0], [0, 1, -1, 0, 0], [0, 0, 1, -1, 0], [0, 0, 0, 1, -1]]).T
-)
+D5 = Lattice(np.array([[1, 1, 0, 0, 0], [1, -1, 0, 0, 0], [0, 1, -1, 0, 0], [0, 0, 1, -1, 0], [0, 0, 0, 1, -1]]).T)
 LATTICES = {
     "Z1": cepam.Integer(1),
     "Z3": cepam.Integer(3),
