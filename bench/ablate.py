@@ -6,13 +6,15 @@ does.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numba import njit
 
 from cepam.kernels import margin
 from cepam.kernels.stride import find_stride
-from quantize import quantize
+from symbols import BLOCK, scalar_symbols
 from train_priors import CONTROLS, SIGMAS, STEPS, posterior_means
 
 HERE = Path(__file__).parent
@@ -33,12 +35,14 @@ PARTS = {
 
 def compile_without(changes: tuple) -> dict:
     """The names of `kernels/margin.py` with some lines replaced."""
-    text = Path(margin.__file__).read_text().replace("cache=True", "cache=False")
-    text = text.replace("from __future__ import annotations", "LIVE = 60")
+    text = Path(margin.__file__).read_text().replace("from __future__ import annotations", "LIVE = 60")
+    text = text.replace("from cepam.kernels.numbers import compiled, inlined", "")
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
+    uncached = partial(njit, nogil=True, error_model="numpy", _nrt=False)
     names: dict = {"__file__": margin.__file__, "__name__": "ablated"}
+    names |= {"compiled": uncached(), "inlined": uncached(forceinline=True)}
     exec(compile(text, "ablated", "exec"), names)
     return names
 
@@ -48,16 +52,18 @@ def gather(part: str, sets: list) -> list:
     blocks = []
     for name, sigma, step in sets:
         for i, x in enumerate(rows[name][::step]):
-            X, *shared = quantize(x, sigma, i + (1 if part == "train" else 5000))
+            X, *shared = scalar_symbols(x, sigma, i + (1 if part == "train" else 5000))
             blocks.append((name, sigma, shared, margin.measure_scale(X), find_stride(X)))
     return blocks
 
 
 def train(names: dict, blocks: list, means: np.ndarray, out: np.ndarray) -> np.ndarray:
     odds, total = np.full(margin.CONTEXTS, 1 << 15, np.uint16), np.zeros(margin.CONTEXTS)
+    work = margin.margins_for(BLOCK)
     for lap in range(2):
         for _, _, (M, B, D), scale, stride in blocks:
-            names["walk_block"](out, M + (D > B >> 1), B, D, scale, stride, odds, means, False)
+            if names["encode_block"](M.copy(), B, D, scale, stride, odds, means, work, out):
+                odds = work.odds.copy()
             total += lap * odds
     return np.rint(total / len(blocks)).astype(np.uint16)
 
@@ -67,7 +73,8 @@ def main() -> None:
     fit = gather("train", [(name, sigma, 2 * step) for name, step in steps for sigma in SIGMAS])
     fit = [fit[i] for i in np.random.default_rng(0).permutation(len(fit))]
     test = gather("test", [(name, sigma, 8) for name, sigma in SETS])
-    means, out = posterior_means(), np.empty(margin.BYTES_A_COORDINATE * 8192 + 16, np.uint8)
+    work = margin.margins_for(BLOCK)
+    means, out = posterior_means(), np.empty(margin.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
     print("bits a coordinate, coder alone\n\n| | " + " | ".join(f"{n} {s:g}" for n, s in SETS) + " |")
     print("|---" * (len(SETS) + 1) + "|")
     for part, changes in PARTS.items():
@@ -78,7 +85,7 @@ def main() -> None:
             prior[:] = 1 << 15
         bits, count = dict.fromkeys(SETS, 0), dict.fromkeys(SETS, 0)
         for name, sigma, (M, B, D), scale, stride in test:
-            bits[name, sigma] += 8 * names["encode_block"](M, B, D, scale, stride, prior, means, out)
+            bits[name, sigma] += 8 * names["encode_block"](M.copy(), B, D, scale, stride, prior, means, work, out)
             count[name, sigma] += M.size
         print(f"| {part} | " + " | ".join(f"{bits[s] / count[s]:.3f}" for s in SETS) + " |", flush=True)
 

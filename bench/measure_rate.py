@@ -1,4 +1,7 @@
-"""Bits a coordinate and ns a coordinate of the margin coder on `bench/data/test.npz`, everything included."""
+"""Bits a coordinate of real messages on `bench/data/test.npz`: header, seal and side information included.
+
+`python bench/measure_rate.py [messages a data set] [lattice, …]`; lattices: Z1, A2, D4, E8, auto.
+"""
 
 from __future__ import annotations
 
@@ -8,65 +11,52 @@ from pathlib import Path
 
 import numpy as np
 
-from cepam.kernels import margin
-from cepam.kernels.stride import find_stride
-from quantize import quantize
+import cepam
+from symbols import address
 
-OVERHEAD = 21
-BLOCK = 8192
 SIGMAS = (10.0, 0.2, 0.05, 0.01, 0.003, 0.001, 0.0001, 0.00001)
+LATTICES = {"Z1": cepam.Integer(1), "A2": cepam.A2, "D4": cepam.D4, "E8": cepam.E8, "auto": "auto"}
+LONGEST = 40 * 8192
 
 
-def measure(x: np.ndarray, sigma: float, seed: int, tables: tuple, stride: int | None = None) -> int:
-    """Bytes of one message: its blocks, two bytes of length for each but the first, the overhead."""
-    out = np.empty(margin.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
-    total = OVERHEAD - 2
-    for at in range(0, x.size, BLOCK):
-        X, M, B, D = quantize(x[at : at + BLOCK], sigma, seed + at)
-        lag = find_stride(X) if stride is None else stride
-        size = margin.encode_block(M, B, D, margin.measure_scale(X), lag, *tables, out)
-        back = np.empty_like(M)
-        margin.decode_block(out[:size].copy(), B, D, *tables, back)
-        assert (back == M).all()
-        total += size + 2
-    return total
+def rate(codec: cepam.Codec, rows: np.ndarray) -> float:
+    """8 * len(message) / m over the messages of all rows; the first is decoded back."""
+    total = 0
+    for number, x in enumerate(rows):
+        message = codec.encode(x, address(number))
+        total += len(message)
+        if number == 0:
+            error = codec.decode(message, address(number)).astype(np.float64) - x
+            assert 0.9 < error.std() / codec.law.variance() ** 0.5 < 1.1
+    return 8 * total / rows.size
 
 
-def clock(x: np.ndarray, sigma: float, tables: tuple) -> tuple[float, float]:
-    """Best ns a coordinate of encoding and decoding one block."""
-    X, M, B, D = quantize(np.resize(x, BLOCK), sigma, 5)
-    out = np.empty(margin.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
-    scale, lag = margin.measure_scale(X), find_stride(X)
-    data = out[: margin.encode_block(M, B, D, scale, lag, *tables, out)].copy()
-    best = []
-    for call in (
-        lambda: margin.encode_block(M, B, D, scale, lag, *tables, out),
-        lambda: margin.decode_block(data, B, D, *tables, M),
-    ):
-        times = []
-        for _ in range(30):
-            since = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - since)
-        best.append(min(times) / BLOCK * 1e9)
-    return best[0], best[1]
+def clock(codec: cepam.Codec, x: np.ndarray) -> tuple[float, float]:
+    """Best ns a coordinate of encoding and decoding one message."""
+    best = [np.inf, np.inf]
+    for number in range(30):
+        since = time.perf_counter()
+        message = codec.encode(x, address(number))
+        between = time.perf_counter()
+        codec.decode(message, address(number))
+        best = [min(best[0], between - since), min(best[1], time.perf_counter() - between)]
+    return best[0] / x.size * 1e9, best[1] / x.size * 1e9
 
 
 def main() -> None:
     rows = np.load(Path(__file__).parent / "data" / "test.npz")
-    tables = margin.load_tables()
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 16
-    print("bits a coordinate, 21 bytes of header and seal included; ns a coordinate at sigma 0.01\n")
-    print("| data | " + " | ".join(f"{s:g}" for s in SIGMAS) + " | encode | decode |")
-    print("|---" * (len(SIGMAS) + 3) + "|")
-    for name in rows:
-        part = rows[name][:: max(len(rows[name]) // count, 1)]
-        cells = []
-        for sigma in SIGMAS:
-            sizes = [measure(x[: 40 * BLOCK], sigma, 10**6 * i, tables) for i, x in enumerate(part)]
-            cells.append(f"{8 * sum(sizes) / sum(x[: 40 * BLOCK].size for x in part):.3f}")
-        enc, dec = clock(part[0], 0.01, tables)
-        print(f"| {name} | " + " | ".join(cells) + f" | {enc:.1f} | {dec:.1f} |", flush=True)
+    for name in sys.argv[2:] or ["Z1"]:
+        print(f"{name}: bits a coordinate of whole messages against sigma; ns a coordinate at sigma 0.01\n")
+        print("| data | " + " | ".join(f"{s:g}" for s in SIGMAS) + " | encode | decode |")
+        print("|---" * (len(SIGMAS) + 3) + "|")
+        for data in rows:
+            part = rows[data][:: max(len(rows[data]) // count, 1), :LONGEST]
+            codecs = [cepam.Codec(cepam.Gaussian(s), LATTICES[name], threads=1) for s in SIGMAS]
+            cells = [f"{rate(codec, part):.3f}" for codec in codecs]
+            cells += [f"{ns:.1f}" for ns in clock(codecs[SIGMAS.index(0.01)], part[0])]
+            print(f"| {data} | " + " | ".join(cells) + " |", flush=True)
+        print()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 
 from cepam.kernels import margin
 from cepam.kernels.stride import find_stride
-from quantize import quantize
+from symbols import BLOCK, scalar_symbols
 
 DATA = Path(__file__).parent / "data" / "train.npz"
 TABLE = Path(__file__).parents[1] / "src" / "cepam" / "tables" / "margin.npz"
@@ -46,14 +46,13 @@ def posterior_means() -> np.ndarray:
 
 def train(blocks: list, means: np.ndarray) -> np.ndarray:
     """The adaptive probabilities, averaged over their course through all blocks without a reset."""
-    odds = np.full(margin.CONTEXTS, 1 << 15, np.uint16)
-    out = np.empty(margin.BYTES_A_COORDINATE * 8192 + 16, np.uint8)
+    odds, work = np.full(margin.CONTEXTS, 1 << 15, np.uint16), margin.margins_for(BLOCK)
+    out = np.empty(margin.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
     total = np.zeros(margin.CONTEXTS)
     for lap in range(2):
         for (_, M, B, D), scale, stride in blocks:
-            k = M + (D > B >> 1)
-            if k.any():
-                margin.walk_block(out, k, B, D, scale, stride, odds, means, False)
+            if margin.encode_block(M.copy(), B, D, scale, stride, odds, means, work, out):
+                odds = work.odds.copy()
             total += lap * odds
     return np.rint(total / len(blocks)).astype(np.uint16)
 
@@ -63,7 +62,7 @@ def main() -> None:
     blocks = []
     for name, step in (STEPS | CONTROLS).items():
         for sigma in SIGMAS:
-            blocks += [quantize(x, sigma, 1 + i) for i, x in enumerate(rows[name][::step])]
+            blocks += [scalar_symbols(x, sigma, 1 + i) for i, x in enumerate(rows[name][::step])]
     blocks = [(block, margin.measure_scale(block[0]), find_stride(block[0])) for block in blocks]
     order = np.random.default_rng(0).permutation(len(blocks))
     means = posterior_means()

@@ -151,7 +151,7 @@ def norm_cdf(law: Law, t: Floats, n: int) -> Floats:
     """The distribution function of the norm of an n-dimensional draw, from the law's latent radius alone.
 
     A draw is uniform in a ball of random radius R, so P(norm <= t) = E[min(1, (t / R)^n)]: an average over
-    the quantiles of R. Guarantee: within 1e-6 of the built-in laws' closed forms (tests/test_goodness.py).
+    the quantiles of R. Guarantee: within 1e-5 of the built-in laws' closed forms (tests/test_goodness.py).
     """
     radii, above = _latent_nodes(law, n)
     reach = np.asarray(t, dtype=np.float64) / law.scale

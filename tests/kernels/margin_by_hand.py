@@ -82,11 +82,11 @@ def encode(M: list, B: list, D: list, scale: int, stride: int, prior: list, mean
             positive, size = k[i] > 0, abs(k[i])
             tilt = within((log(abs(high - below)) - offset + 1024) >> 8, 7)
             put(positive == up, 2880 + tilt * 30 + level, 6)
-            skip = within((-wide - 1280) >> 8, 40)
+            skip = within((-wide - 1280) >> 8, 45)
             row = within((wide + 256 * skip + 1536) >> 7, 23)
             rest = (size >> skip) + (1 if skip else 0)
             length = rest.bit_length() - 1
-            for j in range(min(length + 1, 44 - skip)):
+            for j in range(min(length + 1, 49 - skip)):
                 put(j < length, 3120 + 24 * row + min(j, 19), 5)
             for j in reversed(range(length)):
                 bit = bool(rest >> j & 1)
@@ -96,7 +96,7 @@ def encode(M: list, B: list, D: list, scale: int, stride: int, prior: list, mean
                     coder.put(bit)
             for j in reversed(range(skip)):
                 coder.put(bool(size >> j & 1))
-            inner, width = high if positive else below, B[i]
+            inner, width = min(high if positive else below, 2**44), min(B[i], 2**44)
             inner, width = (v >> shift if shift >= 0 else v << -shift for v in (inner, width))
             e = min(inner, 2**31 - 1) + min(size - 1, 2**31 - 1) * min(width, 2**31 - 1)
             e = min(e + (s * means[5760 + row] >> 8), 2**31 - 1)

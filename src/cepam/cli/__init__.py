@@ -13,7 +13,7 @@ import typer
 
 from cepam.cli.guard import OneLineErrors
 
-_COMMANDS = ("keys", "messages", "certificate", "train", "compare", "data")
+_COMMANDS = ("keys", "messages", "certificate", "train", "compare", "data", "bench")
 _GROUPS = ("privacy",)
 
 app = typer.Typer(

@@ -51,8 +51,8 @@ def verify(
 ) -> None:
     """Check on fresh randomness that decoded vectors carry exactly the law's noise; print a certificate.
 
-    Encodes and decodes zero, constant, sparse, heavy-tailed, tiny and huge updates, and tests the error's law,
-    radius, directions, covariance and independence, each with its p-value. Exit code 1 if a check fails.
+    Encodes and decodes zero, constant, sparse, heavy-tailed, tiny and huge updates, and tests the error's
+    law, radius, directions, covariance and independence, each with its p-value. Exit code 1 if one fails.
 
     Example: `cepam verify --law gaussian --sigma 0.01 --lattice E8 --plot certificate.png`
     """

@@ -14,8 +14,8 @@ from cepam.errors import CepamError
 class OneLineErrors(TyperGroup):
     """A command group that turns refused input into one line on stderr.
 
-    Caught: wrong options, `ValueError` (how this package refuses arguments), its message errors, and files that
-    cannot be read or written. Anything else is a bug and keeps its traceback.
+    Caught: wrong options, `ValueError` (how this package refuses arguments), its message errors, and files
+    that cannot be read or written. Anything else is a bug and keeps its traceback.
     """
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -138,7 +138,7 @@ def write_page(
 def print_audit(
     options: ReleaseOptions,
     delta: Delta = 1e-2,
-    trials: Annotated[int, typer.Option("--trials", help="Trials in each of the two worlds.")] = 100_000,
+    trials: Annotated[int, typer.Option("--trials", help="Trials in each of the two worlds.")] = 500_000,
     confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bound.")] = 0.99,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated draws.")] = 0,
     actual: Annotated[float, typer.Option("--actual", help="Noise really used, as a factor: 0.5 must fail.")] = 1.0,

@@ -1,0 +1,17 @@
+"""Flower: one argument in the ClientApp and one line in the ServerApp make replies private and small.
+
+    app = ClientApp(mods=[cepam.flower.Uplink()])                                        # client
+    strategy = cepam.flower.Private(FedAvg(), law=Gaussian(0.2), clip=L2(1.0))           # server
+
+docs/flower.md has the trust model, the faults that were tried, and the measurements.
+"""
+
+from __future__ import annotations
+
+from cepam.flower.accountant import Accountant
+from cepam.flower.bill import Account
+from cepam.flower.private import Private
+from cepam.flower.settings import Settings
+from cepam.flower.uplink import Uplink
+
+__all__ = ["Account", "Accountant", "Private", "Settings", "Uplink"]
