@@ -32,5 +32,7 @@ def test_comparison_is_paired_and_makes_a_page(
     assert "cepam-gaussian" in page
     assert "http" not in page.replace("data:image", "")
     assert json.loads((tmp_path / "comparison.json").read_text())[1]["scheme"] == "cepam-gaussian"
-    with pytest.raises(ValueError, match="already holds a comparison"):
-        compare(quick, ["fl"], tmp_path)
+    again = compare(replace(quick, seeds=2), ["fl+gaussian", "cepam-gaussian"], tmp_path)
+    assert [row.accuracy for row in again] == [row.accuracy for row in rows]
+    with pytest.raises(ValueError, match="differs"):
+        compare(quick, ["cepam-gaussian"], tmp_path)

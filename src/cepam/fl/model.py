@@ -110,7 +110,7 @@ class CompiledNetwork:
     def __init__(self, program: Program, data: Dataset) -> None:
         self.program = program
         self.data = data
-        self.threads = os.process_cpu_count() or 1 if hasattr(os, "process_cpu_count") else os.cpu_count() or 1
+        self.threads = os.cpu_count() or 1
         self.pool = ThreadPoolExecutor(self.threads)
 
     def _share(self, jobs: int, work: Callable[[int, int], None]) -> None:
