@@ -7,7 +7,7 @@ from typing import Any
 PRESETS: dict[str, dict[str, Any]] = {
     # Paper: Section V-A as written: K 30, tau 15, lr 0.1, gamma 1, 80 rounds, sigma 0.01.
     "algorithm1": {
-        "clients": 30, "tau": 15, "rate": 0.1, "clip": 1.0, "rounds": 80, "noise": 0.01, "validation": 10_000,
+        "clients": 30, "tau": 15, "rate": 0.1, "clip": 1.0, "rounds": 80, "noise": 0.01,
     },
     # Departs from the paper's text as its published code does: 15 single-sample gradients averaged at the broadcast
     # weights, each tensor clipped by itself, lr 0.3. The published quantizer itself is not here but in `cepam.paper`.
