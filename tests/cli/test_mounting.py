@@ -45,7 +45,7 @@ def test_modules_that_exist_are_mounted(extra: Path) -> None:
     app = typer.Typer()
     cli.mount(app)
     assert CliRunner().invoke(app, ["hello"]).stdout == "hello\n"
-    assert CliRunner().invoke(app, ["test_only_group"]).stdout == "a\n"
+    assert CliRunner().invoke(app, ["test_only_group", "a"]).stdout == "a\n"
 
 
 def test_a_module_that_cannot_be_imported_raises(extra: Path) -> None:
