@@ -138,7 +138,7 @@ def test_the_box_meets_every_coset_once(name: str) -> None:
     points = points.reshape(-1, lattice.dimension)
     # Two points share a coset exactly when adj(basis) times them agree modulo the determinant.
     adjugate = np.rint(np.linalg.inv(lattice.basis.astype(float)) * determinant).astype(np.int64)
-    classes = np.unique((points @ adjugate.T) % determinant, axis=0)
+    classes = np.unique(((points @ adjugate.T) % determinant) @ (determinant ** np.arange(lattice.dimension)))
     assert len(points) == len(classes) == determinant
 
 
