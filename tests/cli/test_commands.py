@@ -140,8 +140,6 @@ def test_verify_prints_a_certificate_and_draws_a_figure(folder: Path) -> None:
     assert (folder / "out.png").read_bytes().startswith(b"\x89PNG")
     facts = json.loads(run(*words, "--json").stdout)
     assert facts["passed"]
-    assert {"KS", "chi-square", "variance", "independence"} <= {
-        check["statistic"] for check in facts["checks"]
-    }
+    assert {"KS", "chi-square", "variance", "independence"} <= {check["statistic"] for check in facts["checks"]}
     assert "samples" in refused("verify", "--sigma", 0.01, "--samples", 5)
     assert "folder" in refused("verify", "--sigma", 0.01, "--plot", "none/out.png")
