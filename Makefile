@@ -40,5 +40,8 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+fuzz: $(STAMP)
+	$(BIN)/python tools/fuzz.py
+
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

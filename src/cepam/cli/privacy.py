@@ -34,9 +34,7 @@ class TheoremName(StrEnum):
 
 Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee; 0 asks for pure DP.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Theorem = Annotated[
-    TheoremName, typer.Option("--theorem", help="The tight account, or the paper's as stated.")
-]
+Theorem = Annotated[TheoremName, typer.Option("--theorem", help="The tight account, or the paper's as stated.")]
 Convention = Annotated[
     ConventionName,
     typer.Option("--tau-prime", help="The paper's tau': tau - 1 as printed, or tau as computed."),
@@ -104,11 +102,7 @@ def print_noise(
     if theorem == TheoremName.PAPER:
         setting = options.paper_setting(tau_prime)
         gaussian = options.law == LawName.GAUSSIAN
-        scale = (
-            privacy.theorem_1_sigma(setting, epsilon, delta)
-            if gaussian
-            else privacy.theorem_2_b(setting, epsilon)
-        )
+        scale = privacy.theorem_1_sigma(setting, epsilon, delta) if gaussian else privacy.theorem_2_b(setting, epsilon)
         _print({name: scale, "theorem": "paper", "epsilon": epsilon, "rounds": 1}, as_json)
         return
     release = privacy.calibrate(options.release(default_noise=1.0), epsilon, delta)
@@ -144,12 +138,10 @@ def write_page(
 def print_audit(
     options: ReleaseOptions,
     delta: Delta = 1e-2,
-    trials: Annotated[int, typer.Option("--trials", help="Trials in each of the two worlds.")] = 100_000,
+    trials: Annotated[int, typer.Option("--trials", help="Trials in each of the two worlds.")] = 500_000,
     confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bound.")] = 0.99,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated draws.")] = 0,
-    actual: Annotated[
-        float, typer.Option("--actual", help="Noise really used, as a factor: 0.5 must fail.")
-    ] = 1.0,
+    actual: Annotated[float, typer.Option("--actual", help="Noise really used, as a factor: 0.5 must fail.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """An attack on the real encode and decode: a lower bound on epsilon, and the claim.
@@ -189,9 +181,7 @@ def _paper_epsilon(options: ReleaseOptions, tau_prime: ConventionName, base: flo
     return {"epsilon": stated[0], "delta": stated[1], **found}
 
 
-def _figures(
-    release: privacy.Release, spent: float, delta: float, practice: privacy.Practice
-) -> dict[str, Any]:
+def _figures(release: privacy.Release, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:
     """What stands next to epsilon."""
     found: dict[str, Any] = {
         "delta": delta,

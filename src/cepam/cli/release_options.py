@@ -57,23 +57,17 @@ class ReleaseOptions:
 
     clients: Annotated[int, _panel("--clients", "Number of clients, K.", RUN)] = 30
     law: Annotated[LawName, _panel("--law", "Family of the noise.", NOISE)] = LawName.GAUSSIAN
-    sigma: Annotated[
-        str, _panel("--sigma", "Gaussian noise of a client: one value, or one per client.", NOISE)
-    ] = ""
+    sigma: Annotated[str, _panel("--sigma", "Gaussian noise of a client: one value, or one per client.", NOISE)] = ""
     b: Annotated[str, _panel("--b", "Laplace scale of a client: one value, or one per client.", NOISE)] = ""
     noise_multiplier: Annotated[
         float, _panel("--noise-multiplier", "All noise over one example's share (with --batch).", NOISE)
     ] = 0.0
     clip: Annotated[float, _panel("--clip", "Clipping bound, gamma.", NOISE)] = 1.0
     clip_norm: Annotated[NormName, _panel("--clip-norm", "Norm that is clipped.", NOISE)] = NormName.L2
-    weights: Annotated[
-        str, _panel("--weights", "Aggregation weights, one per client (default 1/K).", RUN)
-    ] = ""
+    weights: Annotated[str, _panel("--weights", "Aggregation weights, one per client (default 1/K).", RUN)] = ""
     sampling: Annotated[SamplingName | None, _panel("--sampling", "How records are drawn.", DATA)] = None
     draws: Annotated[float, _panel("--draws", "Records a client draws a round, tau.", DATA)] = 0.0
-    records: Annotated[
-        str, _panel("--records", "Records of a client: one value, or one per client.", DATA)
-    ] = ""
+    records: Annotated[str, _panel("--records", "Records of a client: one value, or one per client.", DATA)] = ""
     batch: Annotated[
         float, _panel("--batch", "Expected batch over all clients: per-example clipping (poisson).", DATA)
     ] = 0.0
@@ -84,9 +78,7 @@ class ReleaseOptions:
         AdjacencyName | None,
         _panel("--adjacency", "What may differ (default: replace; add-remove with --batch).", RUN),
     ] = None
-    coordinates: Annotated[
-        int, _panel("--coordinates", "Length of an update, m: charges the numerics.", RUN)
-    ] = 0
+    coordinates: Annotated[int, _panel("--coordinates", "Length of an update, m: charges the numerics.", RUN)] = 0
     run_rounds: Annotated[int, _panel("--run-rounds", "Rounds the figure will be quoted for.", PRACTICE)] = 0
     clip_tensors: Annotated[int, _panel("--clip-tensors", "Tensors clipped one by one.", PRACTICE)] = 1
     sampler_persists: Annotated[
@@ -97,7 +89,7 @@ class ReleaseOptions:
     ] = False
 
     def practice(self, one_round: bool = False) -> Practice:
-        """How the run was really done; `one_round` is a figure of the paper's theorems, which know no more."""
+        """How the run was really done; `one_round` is for the paper's theorems, which know no more."""
         pure = one_round and self.law == LawName.LAPLACE and self.clip_norm == NormName.L2
         rounds = max(self.run_rounds, self.rounds) if one_round else self.run_rounds or None
         return Practice(rounds, self.clip_tensors, self.sampler_persists, self.state_persists, pure)
@@ -142,9 +134,7 @@ class ReleaseOptions:
     def _records(self, kind: SamplingName) -> list[float]:
         total = self.records_total / self.clients if self.records_total else None
         if total is not None and total != int(total):
-            raise ValueError(
-                f"--records-total {self.records_total} does not divide by {self.clients} clients"
-            )
+            raise ValueError(f"--records-total {self.records_total} does not divide by {self.clients} clients")
         if total is None and not self.records and kind == SamplingName.ALL:
             total = 1.0
         return _values("records", self.records, self.clients, total)
@@ -155,9 +145,7 @@ class ReleaseOptions:
         if self.batch:
             return self.batch / self.clients
         if not self.draws:
-            raise ValueError(
-                "--draws is needed (the records a client draws a round), or --batch with poisson"
-            )
+            raise ValueError("--draws is needed (the records a client draws a round), or --batch with poisson")
         return self.draws
 
 

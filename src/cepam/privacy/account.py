@@ -91,9 +91,7 @@ class Ledger:
     def __post_init__(self) -> None:
         kinds = {(len(r.clients), r.adjacency, r.l2_clipped_laplace) for r in self.releases}
         if len(kinds) > 1:
-            raise ValueError(
-                "the releases of one run must agree on the clients, the adjacency and the kind of law"
-            )
+            raise ValueError("the releases of one run must agree on the clients, the adjacency and the kind of law")
 
     @property
     def rounds(self) -> int:
@@ -118,9 +116,7 @@ class Ledger:
         for release in self.releases:
             made = [release.charge(j) for j in _distinct(release)]
             largest = max((charge.shift for charge in made), key=lambda shift: shift.size)
-            worst.append(
-                (Charge(largest, max(charge.chance for charge in made), made[0].adjacency), release.rounds)
-            )
+            worst.append((Charge(largest, max(charge.chance for charge in made), made[0].adjacency), release.rounds))
         return gathered(worst)
 
     def epsilon(self, delta: float, client: int | None = None, cells: int = FINE) -> float:
@@ -177,9 +173,7 @@ class Ledger:
 
     def _delta_l2(self, epsilon: float, client: int) -> float:
         if len(self.releases) > 1:
-            raise ValueError(
-                "delta of unequal l2-clipped Laplace rounds is not accounted for: ask for epsilon"
-            )
+            raise ValueError("delta of unequal l2-clipped Laplace rounds is not accounted for: ask for epsilon")
         return delta_l2(self.releases[0], epsilon, client)
 
 

@@ -100,9 +100,7 @@ def _largest_shift(charge: Charge, rounds: int, target: float, delta: float) -> 
     """The largest shift whose run stays under the target: found on a coarse grid, settled on a fine one."""
 
     def excess(log_size: float, cells: int = COARSE) -> float:
-        scaled = Charge(
-            charge.shift.scaled(math.exp(log_size) / charge.shift.size), charge.chance, charge.adjacency
-        )
+        scaled = Charge(charge.shift.scaled(math.exp(log_size) / charge.shift.size), charge.chance, charge.adjacency)
         return epsilon_of(((scaled, rounds),), delta, cells) - target
 
     low, high = _bracket(excess, _guess(charge.chance, rounds, target, delta))

@@ -48,9 +48,7 @@ class Practice:
 AS_ACCOUNTED = Practice()
 
 
-def cautions(
-    release: Release, epsilon: float, delta: float, practice: Practice = AS_ACCOUNTED
-) -> tuple[Caution, ...]:
+def cautions(release: Release, epsilon: float, delta: float, practice: Practice = AS_ACCOUNTED) -> tuple[Caution, ...]:
     """What should be said next to (epsilon, delta) for this release, the gravest first; often nothing.
 
     Adjacency, sampling, trust: as recorded. Rests on: FINDINGS 2; each one is triggered in
@@ -84,14 +82,10 @@ def _about_delta(release: Release, epsilon: float, delta: float) -> list[Caution
     free = delta_without_noise(release)
     if delta >= free:
         reason = f"delta {delta:.3g} is at or above {free:.3g}, which publishing with no noise at all gives"
-        made.append(
-            Caution("delta-is-free", reason, f"Choose delta under {free:.2g}; this figure says nothing")
-        )
-    elif delta > 0 and _noise_does_nothing(release, epsilon, delta):
+        made.append(Caution("delta-is-free", reason, f"Choose delta under {free:.2g}; this figure says nothing"))
+    if delta > 0 and _noise_does_nothing(release, epsilon, delta):
         reason = f"halving the noise changes delta at epsilon {epsilon:.3g} by less than 5 %"
-        made.append(
-            Caution("delta-insensitive", reason, "Choose a delta that the noise, not the sampling, pays for")
-        )
+        made.append(Caution("delta-insensitive", reason, "Choose a delta that the noise, not the sampling, pays for"))
     return made
 
 
@@ -133,9 +127,7 @@ def _about_practice(release: Release, practice: Practice) -> list[Caution]:
         made.append(Caution("per-tensor-clip", reason, "Clip the whole vector, or account for that bound"))
     if practice.sampler_persists and release.sampling.kind != "all":
         reason = "a sampler that goes on across rounds gives no amplification by sampling"
-        made.append(
-            Caution("sampler-persists", reason, 'Draw afresh every round, or account with sampling "all"')
-        )
+        made.append(Caution("sampler-persists", reason, 'Draw afresh every round, or account with sampling "all"'))
     if practice.state_persists and release.sampling.kind != "all":
         reason = "client state kept across rounds (momentum, batch norm) shows records that were not drawn"
         made.append(Caution("state-persists", reason, 'Reset it every round, or account with sampling "all"'))

@@ -30,7 +30,7 @@ SMALLEST_DELTA = 1e-12
 TAIL = 1e-20
 TRUNCATION = 1e-15
 FINE = 128
-COARSE = 24
+COARSE = 40
 LARGEST_GRID = 2048
 
 
@@ -59,7 +59,7 @@ def spacing_of(charge: Charge, cells: int = FINE) -> float:
     """A grid spacing that cuts the bulk of a round's loss, about p times the shift wide, in `cells` cells.
 
     A cell adds at most a sixth of its square to the variance of a round's loss, so discretizing raises
-    epsilon by some 0.1/cells^2 relative: `FINE` for an answer (1e-5), `COARSE` for a running count (1e-4).
+    epsilon by some 0.1/cells^2 relative: `FINE` for an answer (1e-5), `COARSE` for a running count (2e-4).
     No grid has more than `LARGEST_GRID` times `cells` cells.
     """
     bulk = charge.chance * min(charge.shift.size, 1.0) / cells
@@ -75,15 +75,14 @@ def discretize(charge: Charge, spacing: float) -> PrivacyLossDistribution:
     """dp-accounting's distribution of one round's loss on a grid, never below the truth."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    half = (
-        math.ceil(_reach(charge) / spacing) + 1
-    )  # one more, so that an atom at the reach lies inside the grid
+    half = math.ceil(_reach(charge) / spacing) + 1  # one more, so that an atom at the reach lies inside the grid
     grid = np.arange(-half, half + 1) * spacing
     edges = np.concatenate(([-np.inf], grid, [np.inf]))
     made = []
     for masses in charge.masses(edges):
         probs, beyond = _connect_dots(masses, grid, spacing)
-        made.append(pld_pmf.DensePLDPmf(spacing, -half, probs, beyond, True))
+        first, probs = _trimmed(probs)
+        made.append(pld_pmf.DensePLDPmf(spacing, first - half, probs, beyond, True))
     return privacy_loss_distribution.PrivacyLossDistribution(*made)
 
 
@@ -100,6 +99,15 @@ def _connect_dots(masses: Masses, grid: np.ndarray, spacing: float) -> tuple[np.
     probs[0] += upper[0]
     probs[(len(grid) - 1) // 2] += max(0.0, 1.0 - float(upper.sum()))
     return probs, float(upper[-1])
+
+
+def _trimmed(probs: np.ndarray) -> tuple[int, np.ndarray]:
+    """The part of a grid that holds mass, and where it starts; a negligible lower tail is moved up to its start."""
+    below = np.cumsum(probs)
+    first, last = int(np.argmax(below > TAIL)), int(np.flatnonzero(probs)[-1])
+    kept = probs[first : last + 1].copy()
+    kept[0] = below[first]
+    return first, kept
 
 
 def compose(charges: Charges, cells: int = FINE) -> PrivacyLossDistribution:

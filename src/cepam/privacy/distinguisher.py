@@ -161,9 +161,7 @@ def _rates(hits: Sequence[int], trials: int, confidence: float) -> Rates:
     return Rates(float(least[0]), float(most[1]))
 
 
-def _threshold(
-    present: Floats, missing: Floats, delta: float, confidence: float, above: bool
-) -> tuple[float, float]:
+def _threshold(present: Floats, missing: Floats, delta: float, confidence: float, above: bool) -> tuple[float, float]:
     """The best bound that thresholds on these scores give, and the threshold that gives it."""
     common, rare = (present, missing) if above else (-missing, -present)
     tail = np.geomspace(2.0 / len(rare), 0.9, THRESHOLDS)
@@ -181,9 +179,7 @@ def _clopper_pearson(hits: np.ndarray, trials: int, confidence: float) -> tuple[
     """One-sided bounds on a rate; an audit uses four of them, so each misses with a quarter of the rest."""
     miss = (1.0 - confidence) / 4
     least = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1), trials - hits + 1, miss), 0.0)
-    most = np.where(
-        hits < trials, special.betaincinv(hits + 1, np.maximum(trials - hits, 1), 1.0 - miss), 1.0
-    )
+    most = np.where(hits < trials, special.betaincinv(hits + 1, np.maximum(trials - hits, 1), 1.0 - miss), 1.0)
     return least, most
 
 

@@ -43,9 +43,7 @@ def report(release: Release, delta: float | Sequence[float]) -> tuple[Guarantee,
     count = len(release.clients)
     deltas = list(delta) if isinstance(delta, Sequence) else [delta] * count
     if len(deltas) != count:
-        raise ValueError(
-            f"delta must be one number or one for each of the {count} clients, got {len(deltas)}"
-        )
+        raise ValueError(f"delta must be one number or one for each of the {count} clients, got {len(deltas)}")
     known: dict[tuple[object, ...], Guarantee] = {}
     made = []
     for j in range(count):
@@ -58,8 +56,6 @@ def report(release: Release, delta: float | Sequence[float]) -> tuple[Guarantee,
 
 def _guarantee(release: Release, client: int, delta: float) -> Guarantee:
     count, who = len(release.clients), release.clients[client]
-    against = [
-        epsilon(replace(release, colluders=many), delta, client) for many in (0, min(1, count - 1), count - 1)
-    ]
+    against = [epsilon(replace(release, colluders=many), delta, client) for many in (0, min(1, count - 1), count - 1)]
     chance = release.chance(client)
     return Guarantee(client, who.law.scale, who.weight, who.records, chance, delta, *against)

@@ -30,9 +30,7 @@ def pure_gap(release: Release, client: int) -> float:
     stretch = 1.0
     if release.clip.norm == "l2":
         if release.coordinates is None:
-            raise ValueError(
-                "coordinates (m, the length of an update) is needed for Laplace noise under l2 clipping"
-            )
+            raise ValueError("coordinates (m, the length of an update) is needed for Laplace noise under l2 clipping")
         stretch = math.sqrt(release.coordinates)
     return stretch * release.distance(client) / release.clients[client].law.scale
 
@@ -73,9 +71,7 @@ def epsilon_of_zcdp(rho: float, delta: float) -> float:
         return (1.0 + excess) * rho + log_excess - log_order - (math.log(delta) + log_order) / excess
 
     start = 0.5 * math.log(max(1e-12, -math.log(delta)) / rho)
-    found = optimize.minimize_scalar(
-        at, bounds=(start - 8.0, start + 8.0), method="bounded", options={"xatol": 1e-10}
-    )
+    found = optimize.minimize_scalar(at, bounds=(start - 8.0, start + 8.0), method="bounded", options={"xatol": 1e-10})
     return max(0.0, float(found.fun))
 
 
@@ -111,7 +107,5 @@ def delta_l2(release: Release, epsilon: float, client: int) -> float:
         return 0.0
     if epsilon_of_zcdp(rho, 1.0 - 1e-12) >= target:
         return chance if single else 1.0
-    log_delta = optimize.brentq(
-        lambda log: epsilon_of_zcdp(rho, math.exp(log)) - target, math.log(1e-300), -1e-12
-    )
+    log_delta = optimize.brentq(lambda log: epsilon_of_zcdp(rho, math.exp(log)) - target, math.log(1e-300), -1e-12)
     return math.exp(float(log_delta)) * (chance if single else 1.0)

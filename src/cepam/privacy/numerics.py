@@ -21,24 +21,29 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cepam.latent import OCTAVES
+from cepam.plan import GRID_BITS, SCALE_BITS
 from cepam.privacy.account import Ledger
 from cepam.privacy.release import Release
 
+WORD_BITS = 64
+
 LATENT_RELATIVE = 2.0**-49
-"""Relative error of the radius: 2^-50 of the table, and as much for the step between two words wherever r
-f(r) > 2^-14. It scales a sub-vector's draw z by at most 1 + 2^-49, which changes its density by at most
-(n + |z|^2/sigma^2) 2^-49 (Gaussian) or (n + |z|_1/b) 2^-49 (Laplace) relative: d log f(z/s)/d log s."""
+"""Relative error of the radius: 2^-50 of the table, and as much for the step between two words wherever
+r f(r) > 2^-14. It scales a sub-vector's draw z by at most 1 + 2^-49, which changes its density by at most
+(n + |z|^2/sigma^2) 2^-49 (Gaussian) or (n + |z|_1/b) 2^-49 (Laplace) relative: d log f(z/s)/d log s.
+Rounding the radius to whole units is a midpoint rule: its first order cancels, its second is below 2^-78."""
 
-DITHER_RELATIVE = 2.0**-46
-"""Relative error of the chance of one public-grid cell, per coordinate. A word times N, high half, hits an
-interval with a count off by less than one preimage of 2^64; a public cell holds 2^28 of the N fine
-units, is cut by at most one wrap of the box, and the acceptance probability repeats the error once: 2 ·
-2 · N 2^-92, and N is at most 2^44 on average over layers. A partly covered cell at the edge of a layer
-has the same absolute error, and layers average it out."""
+DITHER_RELATIVE = 2.0 ** (2 + (SCALE_BITS + 4) - WORD_BITS - GRID_BITS)
+"""Relative error of the chance of one public-grid cell, per coordinate: 2^-46. A word times N, high half, hits an
+interval with a count off by less than one preimage of 2^64; a public cell holds 2^28 of the N fine units, is cut
+by at most one wrap of the box, and the acceptance probability repeats the error once: 2 · 2 · N 2^-92, and N is at
+most 2^44 (16 scales) on average over layers. A partly covered cell at the edge of a layer has the same absolute
+error, and layers average it out."""
 
-WORD_MISS = 2.0**-63
-"""Total variation, per sub-vector, of the tail that a 64-bit latent word cannot resolve: 2^-64 beyond the
-last word, and 2^-64 log(9.3/5.5)/2 where the step between words exceeds 2^-50 of the radius."""
+WORD_MISS = 2.0 ** -min(OCTAVES, WORD_BITS - 1)
+"""Total variation, per sub-vector, of what the latent's table cannot resolve: both tails beyond its last octave are
+folded into it, 2^-(OCTAVES + 1) each; the step between two words in the tail adds less than 2^-65."""
 
 CRUDE_PER_COORDINATE = 2.0**-48 + 2.0**-50
 """Total variation per coordinate: 2^15 public cells in its support, each off by 2^-64 on either side, and
@@ -74,9 +79,7 @@ def coordinates_released(run: Release | Ledger) -> int:
     total = 0
     for release in releases:
         if release.coordinates is None:
-            raise ValueError(
-                "coordinates (m, the length of an update) is needed to bound the mechanism's own slack"
-            )
+            raise ValueError("coordinates (m, the length of an update) is needed to bound the mechanism's own slack")
         total += release.rounds * (len(release.clients) - len(release.absent)) * release.coordinates
     return total
 
@@ -92,9 +95,7 @@ def slack(run: Release | Ledger, epsilon: float) -> Slack:
     spread = 2.0 * math.sqrt(many * FLUCTUATION) if gaussian else math.sqrt(2.0 * many * FLUCTUATION)
     eta = LATENT_RELATIVE * (2.0 * many + spread + 2.0 * FLUCTUATION) + DITHER_RELATIVE * many
     kappa = many * WORD_MISS + 2.0**-63
-    grown = (math.expm1(eta) + 2.0 * eta * math.exp(eta)) * _chance_of_loss_over(
-        run, max(0.0, epsilon - 2.0 * eta)
-    )
+    grown = (math.expm1(eta) + 2.0 * eta * math.exp(eta)) * _chance_of_loss_over(run, max(0.0, epsilon - 2.0 * eta))
     both = 1.0 + math.exp(min(epsilon, 700.0))
     return Slack(min(grown + both * kappa, crude_slack(run, epsilon)), eta, kappa, many)
 

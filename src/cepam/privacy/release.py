@@ -45,9 +45,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(SamplingKind):
-            raise ValueError(
-                f"sampling must be one of {', '.join(get_args(SamplingKind))}, got {self.kind!r}"
-            )
+            raise ValueError(f"sampling must be one of {', '.join(get_args(SamplingKind))}, got {self.kind!r}")
         if not (0 < self.draws < math.inf):
             raise ValueError(f"draws must be positive, got {self.draws!r}")
         if self.kind in ("replacement", "without") and self.draws != int(self.draws):
@@ -82,9 +80,7 @@ class Client:
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, (Gaussian, Laplace)):
-            raise ValueError(
-                f"no differential privacy is known for the law {self.law!r}: use Gaussian or Laplace"
-            )
+            raise ValueError(f"no differential privacy is known for the law {self.law!r}: use Gaussian or Laplace")
         check_count("records", self.records)
         if not (0 < self.weight < math.inf):
             raise ValueError(f"weight must be positive, got {self.weight!r}")
@@ -125,24 +121,16 @@ class Release:
         check_count("rounds", self.rounds)
         check_count("colluders", self.colluders, 0)
         if self.colluders >= len(self.clients):
-            raise ValueError(
-                f"colluders must be fewer than the {len(self.clients)} clients, got {self.colluders}"
-            )
+            raise ValueError(f"colluders must be fewer than the {len(self.clients)} clients, got {self.colluders}")
         check_adjacency(self.adjacency)
         if self.clipped not in get_args(ClippedUnit):
-            raise ValueError(
-                f"clipped must be one of {', '.join(get_args(ClippedUnit))}, got {self.clipped!r}"
-            )
+            raise ValueError(f"clipped must be one of {', '.join(get_args(ClippedUnit))}, got {self.clipped!r}")
         if self.clipped == "example" and self.sampling.kind not in ("poisson", "all"):
-            raise ValueError(
-                f"per-example clipping is accounted for under poisson draws, got {self.sampling.kind!r}"
-            )
+            raise ValueError(f"per-example clipping is accounted for under poisson draws, got {self.sampling.kind!r}")
         if self.coordinates is not None:
             check_count("coordinates", self.coordinates)
         if not self.absent <= set(range(len(self.clients))):
-            raise ValueError(
-                f"absent must name clients 0 to {len(self.clients) - 1}, got {sorted(self.absent)}"
-            )
+            raise ValueError(f"absent must name clients 0 to {len(self.clients) - 1}, got {sorted(self.absent)}")
         for client in set(self.clients):
             self.chance(self.clients.index(client))
 
@@ -230,9 +218,7 @@ class Release:
         if self.law_is_gaussian:
             return Charge(GaussianShift(self.mu(client, colluders)), self.chance(client), self.adjacency)
         if self.clip.norm == "l2":
-            raise ValueError(
-                "Laplace noise under l2 clipping has no shift in one dimension: see cepam.privacy.laplace"
-            )
+            raise ValueError("Laplace noise under l2 clipping has no shift in one dimension: see cepam.privacy.laplace")
         gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
         return Charge(LaplaceShift(gap), self.chance(client), self.adjacency)
 
@@ -247,9 +233,7 @@ class Release:
     def with_noise(self, scales: Sequence[float]) -> Release:
         """The same release with other noise scales, one for each client."""
         if len(scales) != len(self.clients):
-            raise ValueError(
-                f"scales must give one value for each of {len(self.clients)} clients, got {len(scales)}"
-            )
+            raise ValueError(f"scales must give one value for each of {len(self.clients)} clients, got {len(scales)}")
         family = type(self.clients[0].law)
         made = tuple(replace(c, law=family(s)) for c, s in zip(self.clients, scales))  # type: ignore[call-arg]
         return replace(self, clients=made)

@@ -40,9 +40,7 @@ class PaperSetting:
         check_count("draws", self.draws, 2)
         check_scale("gamma", self.gamma)
         if self.convention not in get_args(Convention):
-            raise ValueError(
-                f"convention must be one of {', '.join(get_args(Convention))}, got {self.convention!r}"
-            )
+            raise ValueError(f"convention must be one of {', '.join(get_args(Convention))}, got {self.convention!r}")
 
     @property
     def tau_prime(self) -> int:
@@ -104,9 +102,7 @@ def theorem_1_sigma(setting: PaperSetting, epsilon: float, delta: float) -> floa
     base = unamplified(epsilon, setting.chance)
     if theorem_1_saturation(setting, base)[1] <= delta:
         return 0.0
-    return float(
-        optimize.brentq(lambda sigma: theorem_1(setting, sigma, base)[1] - delta, 1e-6, 1e6, xtol=1e-12)
-    )
+    return float(optimize.brentq(lambda sigma: theorem_1(setting, sigma, base)[1] - delta, 1e-6, 1e6, xtol=1e-12))
 
 
 def published_sigma(epsilon: float, delta: float = 0.015, setting: PaperSetting | None = None) -> float:
@@ -119,9 +115,7 @@ def published_sigma(epsilon: float, delta: float = 0.015, setting: PaperSetting 
     setting = setting or PaperSetting()
     swapped = PaperSetting(setting.records, setting.gamma, setting.clients, setting.draws, setting.convention)
     base = unamplified(epsilon, setting.chance)
-    return float(
-        optimize.brentq(lambda sigma: theorem_1(swapped, base, sigma)[1] - delta, 1e-9, 10.0, xtol=1e-12)
-    )
+    return float(optimize.brentq(lambda sigma: theorem_1(swapped, base, sigma)[1] - delta, 1e-9, 10.0, xtol=1e-12))
 
 
 def theorem_2(setting: PaperSetting, b: float) -> float:
