@@ -6,9 +6,10 @@ import secrets
 
 import numpy as np
 import torch
-from cepam.fl.data import load
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+
+from cepam.fl.data import load
 
 RECORDS = 60_000
 
