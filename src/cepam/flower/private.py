@@ -39,7 +39,7 @@ class Tally:
         log(WARNING, "cepam: dropped the reply of node %s: %s (%s)", refused.node, refused, refused.kind)
 
 
-class Private(Strategy):
+class Private(Strategy):  # type: ignore[misc]
     """`strategy`, fed with updates that carry exactly the noise of `law` and travel in few bits.
 
     Every client's update is clipped to `clip`, gets noise of `law` by the codec, and travels sealed; the wrapped
@@ -158,7 +158,7 @@ class Private(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The wrapped strategy's messages: evaluation is not covered by the guarantee."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        return list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """What the wrapped strategy makes of the evaluation replies."""

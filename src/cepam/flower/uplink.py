@@ -70,9 +70,9 @@ class Uplink:
 
     def _sealed(self, reply: Message, reference: dict[str, object], offer: Offer, context: Context) -> Message:
         settings = offer.settings
-        name, arrays = next(iter(reply.content.array_records.items()), (None, None))
-        if name is None or len(reply.content.array_records) != 1:
+        if len(reply.content.array_records) != 1:
             raise ValueError("a training reply needs exactly one ArrayRecord")
+        name, arrays = next(iter(reply.content.array_records.items()))
         update = to_vector(arrays, reference, difference=settings.update == "parameters")
         clipped = settings.clip.apply(update)
         at, answer = _address(offer, context)
