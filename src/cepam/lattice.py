@@ -138,11 +138,11 @@ def _integer_matrix(matrix: npt.NDArray[np.float64]) -> Ints:
     for multiple in range(1, 65):
         scaled = matrix * (multiple / smallest)
         if np.abs(scaled - np.rint(scaled)).max() < 1e-9 and largest * multiple / smallest < 2**10:
-            whole = np.rint(scaled).astype(np.int64)
+            whole: Ints = np.rint(scaled).astype(np.int64)
             if _fits(whole):
                 return whole
     for bits in range(20, 0, -1):
-        rounded = np.rint(matrix / largest * 2.0**bits).astype(np.int64)
+        rounded: Ints = np.rint(matrix / largest * 2.0**bits).astype(np.int64)
         if _fits(rounded):
             return rounded
     raise ValueError("generator is too far from a lattice of small integers: its columns differ too much in length")
