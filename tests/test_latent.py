@@ -20,10 +20,10 @@ def tail_of(word: int) -> tuple[bool, mpmath.mpf]:
 
 
 def words(count: int) -> np.ndarray:
-    """Random words; half of them from far out in the tails (but inside the table's 54 octaves)."""
+    """Random words; half of them from far out in the tails."""
     rng = np.random.default_rng(7)
     plain = rng.integers(0, 2**64, count, dtype=np.uint64)
-    deep = (plain >> np.uint64(1)) >> rng.integers(0, 44, count).astype(np.uint64)
+    deep = (plain >> np.uint64(1)) >> rng.integers(0, 62, count).astype(np.uint64)
     return np.concatenate([plain, deep | (plain & np.uint64(1 << 63))])
 
 

@@ -24,9 +24,12 @@ from cepam.law import Gaussian, Laplace, Law
 Floats = npt.NDArray[np.float64]
 
 TAILS = 2
-OCTAVES = 54
+OCTAVES = 64
 SEGMENTS = 32
 COEFFICIENTS = 8
+SMALLEST = 2.0**-30
+"""Radii below this many scales are raised to it, so that quotients fit their words; Laplace's fall below with chance
+2^-61, all others never."""
 SHAPE = (TAILS, OCTAVES, SEGMENTS, COEFFICIENTS)
 
 
@@ -101,6 +104,8 @@ def _fit(values: list[Any]) -> list[float]:
     """
     import mpmath
 
+    if max(values) <= SMALLEST:
+        return [SMALLEST] + [0.0] * (COEFFICIENTS - 1)
     with mpmath.workdps(40):
         return [float(mpmath.fdot(weights, values)) for weights in _inverse_vandermonde()]
 

@@ -28,7 +28,7 @@ RANGE_BITS = 61
 LEAST_ACCEPTANCE = 1e-3
 MOST_TRIALS = 1 << 16
 _LARGEST_RADIUS_BITS = 48
-_SMALLEST_RADIUS_BITS = 12
+_SMALLEST_RADIUS_BITS = 9
 
 
 class Accept(IntEnum):
@@ -118,7 +118,7 @@ def _check_radii(law: Law, table: Floats, scale: float) -> None:
     if not (largest < 2.0**_LARGEST_RADIUS_BITS and smallest > 2.0**_SMALLEST_RADIUS_BITS):
         raise ValueError(
             f"{law!r} has latent radii from {smallest / scale:.3g} to {largest / scale:.3g} times its scale;"
-            " the format carries 2^-27 to 2^7 times: change what the law calls its scale, or cut its tails"
+            " the format carries 2^-31 to 2^7 times: change what the law calls its scale, or cut its tails"
         )
 
 

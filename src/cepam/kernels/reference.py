@@ -45,8 +45,7 @@ def radius_of_word(plan: Plan, word: Words) -> Floats:
     zeros = 64 - bit_length(odd)
     mantissa = odd << zeros.astype(np.uint64)
     segment = (mantissa >> np.uint64(58)) & np.uint64(SEGMENTS - 1)
-    octave = np.minimum(zeros, OCTAVES - 1).astype(np.uint64)
-    row = ((word >> np.uint64(63)) * np.uint64(OCTAVES) + octave) * np.uint64(SEGMENTS) + segment
+    row = ((word >> np.uint64(63)) * np.uint64(OCTAVES) + zeros.astype(np.uint64)) * np.uint64(SEGMENTS) + segment
     t = ((mantissa << np.uint64(6)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     at = row.astype(np.int64) * COEFFICIENTS
     value = plan.table[at + COEFFICIENTS - 1]
