@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-slow lint bench fuzz clean
+.PHONY: help setup demo test test-flower flower-demo test-slow lint bench fuzz clean
 help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
+	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (about six minutes)"
+	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
 	@echo "make test-slow  the longer statistical tests"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make bench      rate and speed tables, written to bench/results/"
@@ -17,11 +19,20 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=69" wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,plots,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower,plots,dev]"
 	touch $@
 
+demo: $(STAMP)
+	$(BIN)/cepam compare --preset private --schemes fl,fl+gaussian,cepam-gaussian --seeds 1 --name demo
+
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not flower"
+
+test-flower: $(STAMP)
+	$(BIN)/python -m pytest -m flower tests/flower
+
+flower-demo: $(STAMP)
+	$(BIN)/python tools/flower_demo.py $(FLOWER_DEMO)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m slow
@@ -31,6 +42,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python bench/gradients.py
+	$(BIN)/python bench/speed.py
+	$(BIN)/python bench/measure_rate.py 24
 
 fuzz: $(STAMP)
 	$(BIN)/python tools/fuzz.py

@@ -16,7 +16,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 Norm = Literal["l1", "l2"]
 Floats = npt.NDArray[np.float64]
@@ -84,15 +83,21 @@ class Gaussian(Law):
         return float(self.sigma)
 
     def radius_below(self, p: Floats, n: int) -> Floats:
+        from scipy import special
+
         return np.asarray(np.sqrt(2.0 * special.gammaincinv(n / 2 + 1, p)), dtype=np.float64)
 
     def radius_above(self, q: Floats, n: int) -> Floats:
+        from scipy import special
+
         return np.asarray(np.sqrt(2.0 * special.gammainccinv(n / 2 + 1, q)), dtype=np.float64)
 
     def variance(self, n: int = 1) -> float:
         return self.scale**2
 
     def coordinate_cdf(self, z: Floats, n: int = 1) -> Floats:
+        from scipy import special
+
         return np.asarray(special.ndtr(np.asarray(z) / self.scale), dtype=np.float64)
 
 
@@ -116,9 +121,13 @@ class Laplace(Law):
         return float(self.b)
 
     def radius_below(self, p: Floats, n: int) -> Floats:
+        from scipy import special
+
         return np.asarray(special.gammaincinv(n + 1, p), dtype=np.float64)
 
     def radius_above(self, q: Floats, n: int) -> Floats:
+        from scipy import special
+
         return np.asarray(special.gammainccinv(n + 1, q), dtype=np.float64)
 
     def variance(self, n: int = 1) -> float:
@@ -158,5 +167,7 @@ class UniformBall(Law):
         return self.scale**2 / (n + 2)
 
     def coordinate_cdf(self, z: Floats, n: int = 1) -> Floats:
+        from scipy import special
+
         reach = np.clip(np.asarray(z, dtype=np.float64) / self.scale, -1.0, 1.0)
         return np.asarray(special.betainc((n + 1) / 2, (n + 1) / 2, (1.0 + reach) / 2), dtype=np.float64)

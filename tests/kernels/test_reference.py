@@ -1,70 +1,80 @@
-"""The reference quantizer: random access into the shared randomness, and its integer arithmetic."""
+"""The reference quantizer: cost of reconstruction, dithers, the public grid, the range of the format."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from cepam.errors import MalformedMessage
+import cepam
 from cepam.kernels import reference
-from cepam.kernels.chacha import LATENT_STREAM, dither_stream
-from cepam.plan import layered_plan
-from tests.corpus import LATTICES, LAWS, SECRET
+from cepam.plan import GRID_BITS
+
+AT = cepam.Address(bytes(range(32)), round=3, client=1)
 
 
-def test_multiply_high() -> None:
-    rng = np.random.default_rng(1)
-    a, b = (rng.integers(0, 2**64, size=1000, dtype=np.uint64) for _ in range(2))
-    a[:4], b[:4] = [0, 2**64 - 1, 1, 2**32], [5, 2**64 - 1, 2**64 - 1, 2**32]
-    assert reference.multiply_high(a, b).tolist() == [int(x) * int(y) >> 64 for x, y in zip(a, b)]
+@pytest.mark.parametrize("lattice", [cepam.Integer(1), cepam.A2, cepam.E8])
+def test_reconstruction_costs_the_same_for_every_h(lattice: cepam.Lattice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts keystream blocks and words, not seconds."""
+    drawn: list[int] = []
+    plain = reference.stream_words
+
+    def counted(key: bytes, stream: int, index: np.ndarray) -> np.ndarray:
+        drawn.append(index.size)
+        return plain(key, stream, index)
+
+    monkeypatch.setattr(reference, "stream_words", counted)
+    quantizer = cepam.LRSUQ(cepam.Gaussian(1.0), lattice)
+    m = np.zeros((50, lattice.dimension), dtype=np.int64)
+    costs = []
+    for h in (1, 2, 1000):
+        drawn.clear()
+        quantizer.reconstruct(np.full(50, h), m, AT)
+        costs.append((len(drawn), sum(drawn)))
+    assert costs[0] == costs[1] == costs[2] == (2, 50 * (1 + lattice.dimension))
 
 
-def test_bit_length() -> None:
-    values = [0, 1, 2, 3, 4, 255, 256, 2**32 - 1, 2**32, 2**53, 2**63, 2**64 - 1]
-    assert reference.bit_length(np.array(values, dtype=np.uint64)).tolist() == [v.bit_length() for v in values]
+@pytest.mark.parametrize("lattice", [cepam.Integer(1), cepam.A2, cepam.D4, cepam.E8])
+def test_dithers_fill_the_box_and_nothing_else(lattice: cepam.Lattice) -> None:
+    plan = cepam.LRSUQ(cepam.Gaussian(1.0), lattice).plan
+    ids = np.arange(4000)
+    _, b = reference.layers(plan, AT.derive().noise, ids)
+    v = reference.dither(plan, AT.derive().noise, 0, ids, b)
+    share = v / (b[:, None] * plan.box)
+    assert share.min() >= 0
+    assert share.max() < 1
+    assert share.min() < 0.01
+    assert share.max() > 0.99
 
 
-@pytest.mark.parametrize("trial", [1, 17, 1000, 65536])
-@pytest.mark.parametrize("lattice", LATTICES)
-def test_decoding_trial_h_reads_the_words_of_trial_h_only(
-    lattice: str, trial: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cost of reconstruction does not depend on H."""
-    seen: list[tuple[int, int]] = []
-    real = reference.stream_words
-
-    def remember(key: bytes, stream: int, index: np.ndarray) -> np.ndarray:
-        seen.append((stream, index.size))
-        return real(key, stream, index)
-
-    monkeypatch.setattr(reference, "stream_words", remember)
-    plan = layered_plan(LAWS["gaussian"], LATTICES[lattice])
-    h, m = np.array([trial]), np.zeros((1, plan.n), dtype=np.int64)
-    reference.reconstruct(plan, SECRET, h, m, first=5)
-    assert seen == [(LATENT_STREAM, 1), (dither_stream(trial - 1), plan.words)]
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("law", [cepam.Gaussian(0.013), cepam.Laplace(3e-7), cepam.UniformBall(5e9)])
+def test_decode_returns_multiples_of_the_public_grid(law: cepam.Law, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    codec = cepam.Codec(law, lattice=cepam.E8 if law.norm == "l2" else cepam.Integer(2))
+    x = (rng.standard_t(2, 5000) * 100 * law.scale).astype(dtype)
+    vector = codec.decode(codec.encode(x, AT), AT)
+    steps = vector.astype(np.float64) / codec.grid
+    assert np.array_equal(steps, np.rint(steps))
+    assert law.scale * 2.0**-13 < codec.grid <= law.scale * 2.0**-12
 
 
-@pytest.mark.parametrize("lattice", LATTICES)
-def test_points_out_of_range_are_refused(lattice: str) -> None:
-    plan = layered_plan(LAWS["gaussian"], LATTICES[lattice])
-    m = np.full((1, plan.n), 2**46, dtype=np.int64)
-    with pytest.raises(MalformedMessage, match="range"):
-        reference.reconstruct(plan, SECRET, np.array([1]), m)
+def test_rounding_to_the_grid_is_to_the_nearest() -> None:
+    step = 1 << GRID_BITS
+    units = np.array([0, step // 2 - 1, step // 2, step, -step // 2, -step // 2 - 1])
+    assert reference.to_grid(units).tolist() == [0, 0, 1, 1, 0, -1]
 
 
-@pytest.mark.parametrize("lattice", LATTICES)
-def test_rows_stand_by_themselves(lattice: str) -> None:
-    """A sub-vector's (H, M) depends on its own number and values only."""
-    plan = layered_plan(LAWS["gaussian"], LATTICES[lattice])
-    x = np.random.default_rng(3).integers(-(2**42), 2**42, size=(40, plan.n))
-    h, m = reference.quantize(plan, SECRET, x, first=100)
-    for row in (0, 13, 39):
-        alone = reference.quantize(plan, SECRET, x[row : row + 1], first=100 + row)
-        assert alone[0][0] == h[row]
-        assert np.array_equal(alone[1][0], m[row])
+@pytest.mark.parametrize("sigma", [1.0, 1.9999, 0.013])
+def test_a_million_noise_scales_are_carried_and_more_is_refused(sigma: float) -> None:
+    codec = cepam.Codec(cepam.Gaussian(sigma), lattice=cepam.Integer(1))
+    x = np.array([2.0**20, -(2.0**20)]) * sigma
+    assert np.abs(codec.decode(codec.encode(x, AT), AT) - x).max() < 10 * sigma
+    for bad in (2.0**21 * sigma * 1.001, np.inf, np.nan):
+        with pytest.raises(ValueError, match=r"reach|NaN"):
+            codec.encode(np.array([bad]), AT)
 
 
-def test_grid_rounds_to_nearest() -> None:
-    half = 1 << 27
-    units = np.array([0, half - 1, half, -half, -half - 1, 1 << 28, -(1 << 28)], dtype=np.int64)
-    assert reference.to_grid(units).tolist() == [0, 0, 1, 0, -1, 1, -1]
+def test_multiply_high_against_python_integers() -> None:
+    words = np.random.default_rng(1).integers(0, 2**64, (2, 500), dtype=np.uint64)
+    wanted = [(int(a) * int(b)) >> 64 for a, b in zip(*words)]
+    assert reference.multiply_high(words[0], words[1]).tolist() == wanted

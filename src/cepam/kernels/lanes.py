@@ -81,7 +81,7 @@ chacha_lanes = _block_function(ROUNDS)
 chacha20_lanes = _block_function(20)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def start_lanes(key: Any, state: Any) -> None:
     """Writes constants and key into the sixteen lanes of a state (256 words, word-major)."""
     for lane in range(16):
@@ -91,7 +91,7 @@ def start_lanes(key: Any, state: Any) -> None:
             state[(4 + i) * 16 + lane] = key[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def fill_words(state: Any, stream: Any, first: Any, out: Any) -> None:
     """Fills out (a multiple of 256 32-bit words) with the stream's blocks from number `first` on."""
     for lane in range(16):

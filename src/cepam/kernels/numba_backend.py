@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.chacha import key_words
+from cepam.kernels.contexts import CONTEXTS
 from cepam.kernels.job import Job, Values, block_slices, rows_of
-from cepam.kernels.numbers import Numbers, numbers_of
+from cepam.kernels.margin import (
+    BYTES_A_COORDINATE,
+    decode_block,
+    encode_block,
+    load_tables,
+    margins_for,
+    measure_scale,
+)
+from cepam.kernels.numbers import Numbers, numbers_of, scratch_for
 from cepam.kernels.paper_code import golomb_parameter
 from cepam.kernels.paper_compiled import WIDEST_ROW_BYTES, decode_paper, encode_paper
-from cepam.kernels.scalar import to_units
+from cepam.kernels.scalar import quantize_scalar, reconstruct_scalar, to_units, widths_and_dithers
 from cepam.kernels.shells import ROW_BYTES, code_rows
+from cepam.kernels.stride import SHARED_BLOCKS, find_stride
 from cepam.kernels.vector import quantize_rows, reconstruct_rows
 from cepam.plan import GRID_BITS, Ints, Plan
 
@@ -28,9 +40,11 @@ def _numbers(plan: Plan) -> Numbers:
 class NumbaBackend:
     """Fast on one core; spans run side by side in threads."""
 
-    span_blocks = 16
+    span_blocks = SHARED_BLOCKS
 
     def encode_span(self, job: Job, values: Values, first: int) -> list[bytes]:
+        if job.plan.n == 1 and job.coder == "adaptive":
+            return _encode_scalars(job, values, first)
         n, blocks = job.plan.n, []
         for part in block_slices(len(values), n, job.per_block):
             x = np.zeros((rows_of(values[part], n), n), dtype=np.int64)
@@ -40,6 +54,9 @@ class NumbaBackend:
         return blocks
 
     def decode_span(self, job: Job, blocks: list[bytes], first: int, out: Values) -> None:
+        if job.plan.n == 1 and job.coder == "adaptive":
+            _decode_scalars(job, blocks, first, out)
+            return
         n = job.plan.n
         for block, part in zip(blocks, block_slices(len(out), n, job.per_block)):
             decode = _decode_paper if job.coder == "paper" else _decode_rows
@@ -48,10 +65,59 @@ class NumbaBackend:
             out[part] = grid.reshape(-1)[: part.stop - part.start]
 
 
+class _Block(NamedTuple):
+    """Working memory for one block of coordinates."""
+
+    state: npt.NDArray[np.uint32]
+    words: npt.NDArray[np.uint32]
+    x: Ints
+    b: Ints
+    d: Ints
+    m: Ints
+
+
+def _block(count: int) -> _Block:
+    state, words = np.empty(256, dtype=np.uint32), np.empty(-(-count // 128) * 256, dtype=np.uint32)
+    return _Block(state, words, *(np.empty(count, dtype=np.int64) for _ in range(4)))
+
+
+def _encode_scalars(job: Job, values: Values, first: int) -> list[bytes]:
+    numbers, key, (prior, means) = _numbers(job.plan), key_words(job.key), load_tables()
+    size = min(len(values), job.per_block)
+    work, margins = _block(size), margins_for(size)
+    out = np.empty(size * BYTES_A_COORDINATE + 16, dtype=np.uint8)
+    blocks: list[bytes] = []
+    stride = 0
+    for part in block_slices(len(values), 1, job.per_block):
+        count = part.stop - part.start
+        x, b, d, m = work.x[:count], work.b[:count], work.d[:count], work.m[:count]
+        to_units(values[part], 1.0 / job.plan.unit, x)
+        if part.start == 0:
+            stride = find_stride(x)
+        widths_and_dithers(numbers, key, work.state, first + part.start, count, work.words, b, d)
+        quantize_scalar(x, b, d, m)
+        length = encode_block(m, b, d, measure_scale(x), stride, prior, means, margins, out)
+        blocks.append(out[:length].tobytes())
+    return blocks
+
+
+def _decode_scalars(job: Job, blocks: list[bytes], first: int, out: Values) -> None:
+    numbers, key, (prior, means) = _numbers(job.plan), key_words(job.key), load_tables()
+    size = min(len(out), job.per_block)
+    work, margins = _block(size), margins_for(size)
+    for block, part in zip(blocks, block_slices(len(out), 1, job.per_block)):
+        count = part.stop - part.start
+        b, d, m = work.b[:count], work.d[:count], work.m[:count]
+        widths_and_dithers(numbers, key, work.state, first + part.start, count, work.words, b, d)
+        decode_block(np.frombuffer(bytearray(block), dtype=np.uint8), b, d, prior, means, margins, m)
+        if not reconstruct_scalar(m, b, d, _HALF, GRID_BITS, job.plan.grid, out[part]):
+            raise MalformedMessage("a lattice point lies outside the range of the format")
+
+
 def _encode_rows(job: Job, x: Ints, first: int) -> bytes:
     data = np.zeros(len(x) * ROW_BYTES + 16, dtype=np.uint8)
-    spare = np.empty((1, 16), dtype=np.int64)
-    length = code_rows(_numbers(job.plan), key_words(job.key), x, first, len(x), True, data, spare)
+    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, CONTEXTS)
+    length = code_rows(numbers, scratch, key_words(job.key), x, first, len(x), True, data, x)
     if length < 0:
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return data[:length].tobytes()
@@ -60,7 +126,8 @@ def _encode_rows(job: Job, x: Ints, first: int) -> bytes:
 def _decode_rows(job: Job, block: bytes, first: int, rows: int) -> Ints:
     units = np.empty((rows, job.plan.n), dtype=np.int64)
     data = np.frombuffer(block, dtype=np.uint8).copy()
-    if code_rows(_numbers(job.plan), key_words(job.key), units, first, rows, False, data, units) < 0:
+    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, CONTEXTS)
+    if code_rows(numbers, scratch, key_words(job.key), units, first, rows, False, data, units) < 0:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return units
 
@@ -68,11 +135,11 @@ def _decode_rows(job: Job, block: bytes, first: int, rows: int) -> Ints:
 def _encode_paper(job: Job, x: Ints, first: int) -> bytes:
     numbers, key = _numbers(job.plan), key_words(job.key)
     h, m = np.empty(len(x), dtype=np.int64), np.empty_like(x)
-    if not quantize_rows(numbers, key, x, first, h, m):
+    if not quantize_rows(numbers, scratch_for(job.plan), key, x, first, h, m):
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     run = golomb_parameter(job.acceptance)
     out = np.zeros(len(x) * WIDEST_ROW_BYTES + int(h.sum()) // 8, dtype=np.uint8)
-    bits = encode_paper(numbers, key, h, m, first, job.bound, run, out)
+    bits = encode_paper(numbers, scratch_for(job.plan), key, h, m, first, job.bound, run, out)
     if bits < 0:
         raise ValueError("the update exceeds the bound that the paper's coder was given")
     return out[: (bits + 7) // 8].tobytes()
@@ -87,8 +154,8 @@ def _decode_paper(job: Job, block: bytes, first: int, rows: int) -> Ints:
     )
     data = np.frombuffer(block, dtype=np.uint8)
     run = golomb_parameter(job.acceptance)
-    if not decode_paper(numbers, key, data, first, job.bound, run, h, m):
+    if not decode_paper(numbers, scratch_for(job.plan), key, data, first, job.bound, run, h, m):
         raise MalformedMessage("a block decodes to nothing that this codec sends")
-    if not reconstruct_rows(numbers, key, h, m, first, units):
+    if not reconstruct_rows(numbers, scratch_for(job.plan), key, h, m, first, units):
         raise MalformedMessage("a lattice point lies outside the range of the format")
     return units

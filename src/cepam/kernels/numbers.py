@@ -11,8 +11,10 @@ from numba.extending import intrinsic
 
 from cepam.plan import Plan
 
-compiled = njit(cache=True, nogil=True, error_model="numpy")
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
+# Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
+# took two thirds of the time of the vector kernels (docs/performance.md). Scratch space comes from the caller.
+compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+inlined = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
 
 
 class Numbers(NamedTuple):
@@ -33,6 +35,37 @@ class Numbers(NamedTuple):
     steps: Any
     squares: Any
     determinant: int
+
+
+class Scratch(NamedTuple):
+    """Working memory of the kernels on vector lattices; one for each thread."""
+
+    state: Any
+    ahead: Any
+    latent: Any
+    dithers: Any
+    words: Any
+    spare: Any
+    work: Any
+    chances: Any
+    seen: Any
+    coder: Any
+
+
+def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
+    """Fresh working memory for a plan."""
+    return Scratch(
+        state=np.empty(256, dtype=np.uint32),
+        ahead=np.empty(3 * 256, dtype=np.uint32),
+        latent=np.empty(256, dtype=np.uint32),
+        dithers=np.empty(256 * plan.words, dtype=np.uint32),
+        words=np.empty(16, dtype=np.uint64),
+        spare=np.empty((4, 16), dtype=np.int64),
+        work=np.empty((6, 16), dtype=np.int64),
+        chances=np.empty(contexts, dtype=np.int64),
+        seen=np.empty(contexts, dtype=np.int64),
+        coder=np.empty(3, dtype=np.uint64),
+    )
 
 
 def numbers_of(plan: Plan) -> Numbers:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from cepam.kernels import paper_code, shells_reference
+from cepam.kernels import margin_reference, paper_code, shells_reference
 from cepam.kernels.job import Job, Values, block_slices, padded_rows, rows_of
-from cepam.kernels.reference import quantize, reconstruct, to_grid
+from cepam.kernels.reference import dither, layers, quantize, reconstruct, to_grid
+from cepam.kernels.stride import SHARED_BLOCKS, find_stride
 from cepam.plan import Ints, Plan
 
 
 class NumpyBackend:
     """Reads like the paper; many blocks at a time, so that a million coordinates take seconds."""
 
-    span_blocks = 256
+    span_blocks = 4 * SHARED_BLOCKS
 
     def encode_span(self, job: Job, values: Values, first: int) -> list[bytes]:
         x = padded_rows(to_units(job.plan, values), job.plan.n)
         if job.coder == "paper":
             return _encode_paper(job, x, first)
+        if job.plan.n == 1:
+            return _encode_margins(job, x[:, 0], first)
         return shells_reference.encode_span(job.plan, job.key, x, first, job.per_block)
 
     def decode_span(self, job: Job, blocks: list[bytes], first: int, out: Values) -> None:
         rows = rows_of(out, job.plan.n)
         if job.coder == "paper":
             h, m = _decode_paper(job, blocks, first, rows)
+        elif job.plan.n == 1:
+            h, m = _decode_margins(job, blocks, first, rows)
         else:
             h, m = shells_reference.decode_span(job.plan, job.key, blocks, first, rows, job.per_block)
         units = reconstruct(job.plan, job.key, h, m, first)
@@ -52,3 +57,23 @@ def _decode_paper(job: Job, blocks: list[bytes], first: int, rows: int) -> tuple
         for block, part in zip(blocks, block_slices(rows, 1, job.per_block))
     ]
     return np.concatenate([h for h, _ in parts]), np.concatenate([m for _, m in parts])
+
+
+def _encode_margins(job: Job, x: Ints, first: int) -> list[bytes]:
+    ids = first + np.arange(len(x), dtype=np.int64)
+    _, b = layers(job.plan, job.key, ids)
+    d = dither(job.plan, job.key, 0, ids, b)[:, 0]
+    _, m = quantize(job.plan, job.key, x[:, None], first)
+    parts = [x[part] for part in block_slices(len(x), 1, job.per_block)]
+    strides = [find_stride(parts[i]) for i in range(0, len(parts), SHARED_BLOCKS)]
+    scale = np.array([margin_reference.measure_scale(part) for part in parts])
+    stride = np.repeat(strides, SHARED_BLOCKS)[: len(parts)]
+    return margin_reference.encode_span(m[:, 0], b, d, scale, stride, job.per_block)
+
+
+def _decode_margins(job: Job, blocks: list[bytes], first: int, rows: int) -> tuple[Ints, Ints]:
+    ids = first + np.arange(rows, dtype=np.int64)
+    _, b = layers(job.plan, job.key, ids)
+    d = dither(job.plan, job.key, 0, ids, b)[:, 0]
+    m = margin_reference.decode_span(blocks, b, d, job.per_block)
+    return np.ones(rows, dtype=np.int64), m[:, None]

@@ -41,7 +41,7 @@ def width_of(count: Any) -> Any:
 
 @compiled
 def box_of(p: Any, b: Any, bound: Any, low: Any, count: Any) -> Any:
-    """Fills the box of lattice coordinates of a row; the number of its points, 0 if it is numbered by coordinate."""
+    """Fills a row's box of lattice coordinates; the number of its points, or 0 if coordinates are coded one by one."""
     side = np.float64(b)
     if p.search == 0:
         least = floor_divide(-bound - (b - 1) + (b >> 1), b)
@@ -72,21 +72,18 @@ def box_of(p: Any, b: Any, bound: Any, low: Any, count: Any) -> Any:
 
 
 @compiled
-def encode_paper(p: Any, key: Any, h: Any, m: Any, first: Any, bound: Any, run: Any, out: Any) -> Any:
+def encode_paper(p: Any, w: Any, key: Any, h: Any, m: Any, first: Any, bound: Any, run: Any, out: Any) -> Any:
     """The number of bits written for a block; -1 if a point lies outside its box."""
-    state = np.empty(256, dtype=np.uint32)
-    start_lanes(key, state)
-    latent = np.empty(256, dtype=np.uint32)
-    low = np.empty(p.n, dtype=np.int64)
-    count = np.empty(p.n, dtype=np.int64)
+    start_lanes(key, w.state)
+    low, count = w.work[0, : p.n], w.work[1, : p.n]
     full = width_of(run) if run > 1 else np.int64(0)
     short = (np.int64(1) << full) - run
     at = np.int64(0)
     for r in range(len(h)):
         row = first + r
         if r == 0 or row & 127 == 0:
-            fill_words(state, LATENT_STREAM, (row & ~127) >> 3, latent)
-        _, b = layer_of(p, latent.view(np.uint64)[row & 127])
+            fill_words(w.state, LATENT_STREAM, (row & ~127) >> 3, w.latent)
+        _, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
         if run > 0:
             quotient, rest = (h[r] - 1) // run, (h[r] - 1) % run
             for _ in range(quotient):
@@ -137,19 +134,16 @@ def read_trials(data: Any, at: Any, total: Any, run: Any) -> Any:
 
 
 @compiled
-def decode_paper(p: Any, key: Any, data: Any, first: Any, bound: Any, run: Any, h: Any, m: Any) -> Any:
+def decode_paper(p: Any, w: Any, key: Any, data: Any, first: Any, bound: Any, run: Any, h: Any, m: Any) -> Any:
     """True, and (H, M) filled, if the data is a whole block."""
-    state = np.empty(256, dtype=np.uint32)
-    start_lanes(key, state)
-    latent = np.empty(256, dtype=np.uint32)
-    low = np.empty(p.n, dtype=np.int64)
-    count = np.empty(p.n, dtype=np.int64)
+    start_lanes(key, w.state)
+    low, count = w.work[0, : p.n], w.work[1, : p.n]
     at, total = np.int64(0), np.int64(8 * len(data))
     for r in range(len(h)):
         row = first + r
         if r == 0 or row & 127 == 0:
-            fill_words(state, LATENT_STREAM, (row & ~127) >> 3, latent)
-        _, b = layer_of(p, latent.view(np.uint64)[row & 127])
+            fill_words(w.state, LATENT_STREAM, (row & ~127) >> 3, w.latent)
+        _, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
         h[r] = 1
         if run > 0:
             h[r], at = read_trials(data, at, total, run)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from cepam.kernels.numbers import inlined
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -25,7 +26,7 @@ _ZERO = np.uint64(0)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def put_bit(out: Bytes, low: Any, span: Any, at: Any, bit: Any, p: Any) -> Any:
     """(low, span, at) after `bit` was coded, where 1 has probability `p` / 65536; `at` counts written bytes."""
     bound = (span >> _HALF) * np.uint64(p)
@@ -45,7 +46,7 @@ def put_bit(out: Bytes, low: Any, span: Any, at: Any, bit: Any, p: Any) -> Any:
     return low, span, at
 
 
-@njit(cache=True, inline="always")
+@inlined
 def get_bit(data: Bytes, code: Any, span: Any, at: Any, p: Any) -> Any:
     """(code, span, at, bit): the inverse of `put_bit`; `at` counts bytes read, zeros past the end included."""
     bound = (span >> _HALF) * np.uint64(p)
@@ -62,7 +63,7 @@ def get_bit(data: Bytes, code: Any, span: Any, at: Any, p: Any) -> Any:
     return code, span, at, bit
 
 
-@njit(cache=True)
+@inlined
 def carry(out: Bytes, at: int) -> None:
     """Adds one to the big-endian number written in `out[:at]`."""
     while at > 0:
@@ -72,7 +73,7 @@ def carry(out: Bytes, at: int) -> None:
             return
 
 
-@njit(cache=True)
+@inlined
 def put_word(out: Bytes, at: int, low: Any) -> None:
     """Writes the upper 32 bits of `low`, big-endian, at `at`. The caller owns the capacity."""
     out[at] = np.uint8((low >> np.uint64(56)) & np.uint64(255))
@@ -81,7 +82,7 @@ def put_word(out: Bytes, at: int, low: Any) -> None:
     out[at + 3] = np.uint8((low >> np.uint64(32)) & np.uint64(255))
 
 
-@njit(cache=True)
+@inlined
 def get_word(data: Bytes, at: int) -> Any:
     """Four bytes of `data` at `at`, big-endian, zeros past the end."""
     word = _ZERO
@@ -92,13 +93,13 @@ def get_word(data: Bytes, at: int) -> Any:
     return word
 
 
-@njit(cache=True)
+@inlined
 def start(data: Bytes) -> Any:
     """(code, span, at) of a decoder at the first decision."""
     return (get_word(data, 0) << _WORD) | get_word(data, 4), _ALL, 8
 
 
-@njit(cache=True)
+@inlined
 def finish(out: Bytes, low: Any, span: Any, at: int) -> int:
     """The length of the shortest byte string that still decodes, once `low` has been settled into `out`.
 

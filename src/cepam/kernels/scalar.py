@@ -12,9 +12,8 @@ from cepam.kernels.numbers import compiled, floor_divide, multiply_high, radius_
 
 
 @compiled
-def widths_and_dithers(numbers: Any, key: Any, first: Any, count: Any, words: Any, b: Any, d: Any) -> None:
+def widths_and_dithers(numbers: Any, key: Any, state: Any, first: Any, count: Any, words: Any, b: Any, d: Any) -> None:
     """Fills b and d with the widths B and dithers D of `count` coordinates from number `first` (a multiple of 8) on."""
-    state = np.empty(256, dtype=np.uint32)
     start_lanes(key, state)
     whole = -(-count // 128) * 256
     if numbers.accept == 2:
@@ -43,11 +42,11 @@ def quantize_scalar(x: Any, b: Any, d: Any, m: Any) -> None:
 @compiled
 def reconstruct_scalar(m: Any, b: Any, d: Any, half: Any, shift: Any, grid: Any, out: Any) -> Any:
     """Fills out with decoded values on the public grid; False if a point lies outside the range of the format."""
-    good: Any = True
+    outside = np.int64(0)
     for i in range(len(m)):
-        good &= abs(np.float64(m[i]) * np.float64(b[i])) < 2.0**62
+        outside += np.int64(abs(np.float64(m[i]) * np.float64(b[i])) >= 2.0**62)
         out[i] = np.float64((m[i] * b[i] + d[i] + half) >> shift) * grid
-    return good
+    return outside == 0
 
 
 @compiled

@@ -7,11 +7,18 @@ from typing import Any
 import numpy as np
 
 from cepam.kernels import contexts as c
-from cepam.kernels.chacha import LATENT_STREAM
-from cepam.kernels.lanes import fill_words, start_lanes
-from cepam.kernels.numbers import compiled, leading_zeros
+from cepam.kernels.lanes import start_lanes
+from cepam.kernels.numbers import compiled, inlined, leading_zeros
 from cepam.kernels.ranging import finish, get_bit, put_bit, start
-from cepam.kernels.vector import dither_of, is_accepted, layer_of, nearest, place, square_length, words_ahead
+from cepam.kernels.vector import (
+    draw_dither,
+    first_words,
+    is_accepted,
+    layer_of,
+    nearest,
+    place,
+    square_length,
+)
 from cepam.plan import MOST_TRIALS
 
 FIRST, RATES, THRESHOLDS = c.FIRST, c.RATES, c.THRESHOLDS
@@ -21,7 +28,7 @@ SLOWEST, FINE, ACTIVITY_STEP, MAGNITUDES = c.SLOWEST, c.FINE, c.ACTIVITY_STEP, c
 ROW_BYTES = 192
 
 
-@compiled
+@inlined
 def learn(p: Any, seen: Any, at: Any, bit: Any) -> None:
     """Moves a context toward what it saw: fast at first, then slowly."""
     goal = np.int64(65536) if bit else np.int64(0)
@@ -30,7 +37,7 @@ def learn(p: Any, seen: Any, at: Any, bit: Any) -> None:
     seen[at] = min(seen[at] + 1, SLOWEST)
 
 
-@compiled
+@inlined
 def code(writing: Any, data: Any, coder: Any, p: Any, seen: Any, at: Any, bit: Any) -> Any:
     """The decision, written (bit given) or read; `coder` holds low or code, span and position."""
     if writing:
@@ -45,7 +52,7 @@ def code(writing: Any, data: Any, coder: Any, p: Any, seen: Any, at: Any, bit: A
     return out
 
 
-@compiled
+@inlined
 def code_plain(writing: Any, data: Any, coder: Any, bit: Any) -> Any:
     """A decision of even odds."""
     if writing:
@@ -57,7 +64,7 @@ def code_plain(writing: Any, data: Any, coder: Any, bit: Any) -> Any:
     return np.int64(read)
 
 
-@compiled
+@inlined
 def margin_context(p: Any, error: Any, radius: Any, b: Any, activity: Any) -> Any:
     """The context number of a trial whose error at x = 0 is this one."""
     reach = radius
@@ -77,7 +84,7 @@ def margin_context(p: Any, error: Any, radius: Any, b: Any, activity: Any) -> An
     return ((np.int64(size <= reach)) * LEVELS + level) * ACTIVITIES + activity
 
 
-@compiled
+@inlined
 def code_difference(writing: Any, data: Any, coder: Any, p: Any, seen: Any, i: Any, activity: Any, v: Any) -> Any:
     """One coordinate of M - M0: zero?, bit length in unary, sign, then the bits below the top one."""
     flag = code(writing, data, coder, p, seen, ZERO + i * ACTIVITIES + activity, np.int64(v == 0))
@@ -100,7 +107,7 @@ def code_difference(writing: Any, data: Any, coder: Any, p: Any, seen: Any, i: A
     return -value if negative else value
 
 
-@compiled
+@inlined
 def activity_level(activity: Any) -> Any:
     """The context that a running activity falls in."""
     level = np.int64(0)
@@ -110,59 +117,52 @@ def activity_level(activity: Any) -> Any:
 
 
 @compiled
-def code_rows(p: Any, key: Any, x: Any, first: Any, rows: Any, writing: Any, data: Any, units: Any) -> Any:
+def code_rows(p: Any, w: Any, key: Any, x: Any, first: Any, rows: Any, writing: Any, data: Any, units: Any) -> Any:
     """Writes x to data (the number of bytes comes back) or reads units from data (0, or -1 if it makes no sense)."""
-    state = np.empty(256, dtype=np.uint32)
-    start_lanes(key, state)
-    buffer, latent = np.empty(256, dtype=np.uint32), np.empty(256, dtype=np.uint32)
-    words = np.empty((16, 16), dtype=np.uint64)
-    spare, work = np.empty((4, 16), dtype=np.int64), np.empty((5, 16), dtype=np.int64)
-    d, j, error, j0, error0 = work[0], work[1], work[2], work[3], work[4]
-    chances, seen = FIRST.copy(), np.zeros(len(FIRST), dtype=np.int64)
-    coder = np.zeros(3, dtype=np.uint64)
-    coder[1] = np.uint64(0xFFFFFFFFFFFFFFFF)
+    start_lanes(key, w.state)
+    d, j, error, j0, error0, target = w.work[0], w.work[1], w.work[2], w.work[3], w.work[4], w.work[5]
+    for i in range(len(FIRST)):
+        w.chances[i] = FIRST[i]
+        w.seen[i] = 0
+    w.coder[0], w.coder[1], w.coder[2] = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
     if not writing:
         head, span, at = start(data)
-        coder[0], coder[1], coder[2] = head, span, np.uint64(at)
+        w.coder[0], w.coder[1], w.coder[2] = head, span, np.uint64(at)
     activity = np.int64(0)
     for r in range(rows):
         row = first + r
         if r == 0 or row & 127 == 0:
-            fill_words(state, LATENT_STREAM, (row & ~127) >> 3, latent)
-        radius, b = layer_of(p, latent.view(np.uint64)[row & 127])
+            first_words(p, w.state, row, w.latent, w.dithers)
+        radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
         level = activity_level(activity)
-        surprise = np.int64(0)
-        done = False
+        surprise, accept, context = np.int64(0), np.int64(0), np.int64(0)
         for trial in range(MOST_TRIALS):
-            if trial & 15 == 0:
-                words_ahead(p, state, row, trial, buffer, words)
-            dither_of(p, words[trial & 15], b, d, spare)
+            draw_dither(p, w, row, trial, b, d)
             for i in range(p.n):
-                work[1, i] = -d[i]
-            nearest(p, work[1], b, j0, error0, spare)
+                target[i] = -d[i]
+            nearest(p, target, b, j0, error0, w.spare)
             context = margin_context(p, error0, radius, b, level)
             accept = np.int64(1)
             if writing:
                 for i in range(p.n):
-                    units[0, i] = x[r, i] - d[i]
-                nearest(p, units[0], b, j, error, spare)
+                    target[i] = x[r, i] - d[i]
+                nearest(p, target, b, j, error, w.spare)
                 accept = np.int64(is_accepted(p, error, radius))
             if p.accept != 2:
-                accept = code(writing, data, coder, chances, seen, context, accept)
+                accept = code(writing, data, w.coder, w.chances, w.seen, context, accept)
                 surprise |= accept ^ np.int64(context >= LEVELS * ACTIVITIES)
             if accept:
-                done = True
                 break
-        if not done:
+        if not accept:
             return np.int64(-1)
-        longest = code_point(writing, data, coder, chances, seen, context, level, p.n, j, j0)
+        longest = code_point(writing, data, w.coder, w.chances, w.seen, context, level, p.n, j, j0)
         activity += ((surprise + longest) * ACTIVITY_STEP - activity) >> 2
         if not writing and not place(p, b, d, j, units[r]):
             return np.int64(-1)
-    return finish(data, coder[0], coder[1], np.int64(coder[2])) if writing else np.int64(0)
+    return finish(data, w.coder[0], w.coder[1], np.int64(w.coder[2])) if writing else np.int64(0)
 
 
-@compiled
+@inlined
 def code_point(
     writing: Any, data: Any, coder: Any, p: Any, seen: Any, context: Any, level: Any, n: Any, j: Any, j0: Any
 ) -> Any:

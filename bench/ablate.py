@@ -1,0 +1,94 @@
+"""What each part of the margin coder is worth: the model with one part taken out, trained and measured again.
+
+A part is taken out by replacing its line of `kernels/margin.py`, so the tables say what the shipped code
+does.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from cepam.kernels import margin
+from cepam.kernels.stride import find_stride
+from symbols import BLOCK, scalar_symbols
+from train_priors import CONTROLS, SIGMAS, STEPS, posterior_means
+
+HERE = Path(__file__).parent
+SETS = (("early_single", 0.01), ("late_single", 0.01), ("early_averaged", 0.01), ("early_single", 0.2))
+SETS += (("early_single", 0.001), ("gaussian", 0.01), ("sparse", 0.01))
+LEARN = "odds[at] = np.uint16(p + (((65535 if bit else 0) - p) >> rate))"
+PARTS = {
+    "everything": (),
+    "no stride (left neighbours only)": (("stride > LOCAL", "stride > 4000"),),
+    "no local scale (block's scale only)": (("z = 15 * log(sized) + anchor", "z = 16 * anchor"),),
+    "no signs": (("lean(signed if rise else -signed, sized) if", "4 if"),),
+    "no zones": (("level += ZONE *", "level += 0 *"),),
+    "width not in the zero context": (("within((wide + OCTAVE) >> 8, 5)", "2"),),
+    "static probabilities": ((LEARN, "odds[at] = np.uint16(p + (((65535 if bit else 0) - p) >> LIVE))"),),
+    "no prior (all at one half)": (),
+}
+
+
+def compile_without(changes: tuple) -> dict:
+    """The names of `kernels/margin.py` with some lines replaced."""
+    text = Path(margin.__file__).read_text().replace("from __future__ import annotations", "LIVE = 60")
+    text = text.replace("from cepam.kernels.numbers import compiled, inlined", "")
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    uncached = partial(njit, nogil=True, error_model="numpy", _nrt=False)
+    names: dict = {"__file__": margin.__file__, "__name__": "ablated"}
+    names |= {"compiled": uncached(), "inlined": uncached(forceinline=True)}
+    exec(compile(text, "ablated", "exec"), names)
+    return names
+
+
+def gather(part: str, sets: list) -> list:
+    rows = np.load(HERE / "data" / f"{part}.npz")
+    blocks = []
+    for name, sigma, step in sets:
+        for i, x in enumerate(rows[name][::step]):
+            X, *shared = scalar_symbols(x, sigma, i + (1 if part == "train" else 5000))
+            blocks.append((name, sigma, shared, margin.measure_scale(X), find_stride(X)))
+    return blocks
+
+
+def train(names: dict, blocks: list, means: np.ndarray, out: np.ndarray) -> np.ndarray:
+    odds, total = np.full(margin.CONTEXTS, 1 << 15, np.uint16), np.zeros(margin.CONTEXTS)
+    work = margin.margins_for(BLOCK)
+    for lap in range(2):
+        for _, _, (M, B, D), scale, stride in blocks:
+            if names["encode_block"](M.copy(), B, D, scale, stride, odds, means, work, out):
+                odds = work.odds.copy()
+            total += lap * odds
+    return np.rint(total / len(blocks)).astype(np.uint16)
+
+
+def main() -> None:
+    steps = (STEPS | CONTROLS).items()
+    fit = gather("train", [(name, sigma, 2 * step) for name, step in steps for sigma in SIGMAS])
+    fit = [fit[i] for i in np.random.default_rng(0).permutation(len(fit))]
+    test = gather("test", [(name, sigma, 8) for name, sigma in SETS])
+    work = margin.margins_for(BLOCK)
+    means, out = posterior_means(), np.empty(margin.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
+    print("bits a coordinate, coder alone\n\n| | " + " | ".join(f"{n} {s:g}" for n, s in SETS) + " |")
+    print("|---" * (len(SETS) + 1) + "|")
+    for part, changes in PARTS.items():
+        names = compile_without(changes)
+        teacher = compile_without(()) if part == "static probabilities" else names
+        prior = train(teacher, fit, means, out)
+        if part.startswith("no prior"):
+            prior[:] = 1 << 15
+        bits, count = dict.fromkeys(SETS, 0), dict.fromkeys(SETS, 0)
+        for name, sigma, (M, B, D), scale, stride in test:
+            bits[name, sigma] += 8 * names["encode_block"](M.copy(), B, D, scale, stride, prior, means, work, out)
+            count[name, sigma] += M.size
+        print(f"| {part} | " + " | ".join(f"{bits[s] / count[s]:.3f}" for s in SETS) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""`cepam verify`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cepam.cli.options import (
+    BoundOption,
+    CoderName,
+    CoderOption,
+    JsonOption,
+    LatticeOption,
+    LawName,
+    LawOption,
+    RadiusOption,
+    ScaleOption,
+    SigmaOption,
+    codec_of,
+    law_of,
+)
+
+if TYPE_CHECKING:
+    from cepam import Codec
+    from cepam.verify import Certificate, Check
+
+
+def register(app: typer.Typer) -> None:
+    """Nothing; the command is added to the app."""
+    app.command()(verify)
+
+
+def verify(
+    law: LawOption = LawName.gaussian,
+    sigma: SigmaOption = None,
+    b: ScaleOption = None,
+    radius: RadiusOption = None,
+    lattice: LatticeOption = "auto",
+    coder: CoderOption = CoderName.adaptive,
+    bound: BoundOption = None,
+    samples: Annotated[int, typer.Option(help="Sub-vectors for each input; at least 10000.")] = 50_000,
+    false_alarm: Annotated[float, typer.Option(help="Chance that a correct codec fails, over all checks.")] = 1e-3,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the figure here: histogram, Q-Q, error against input.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Print every check, not a summary by kind.")] = False,
+    json_out: JsonOption = False,
+) -> None:
+    """Check on fresh randomness that decoded vectors carry exactly the law's noise; print a certificate.
+
+    Encodes and decodes zero, constant, sparse, heavy-tailed, tiny and huge updates, and tests the error's
+    law, radius, directions, covariance and independence, each with its p-value. Exit code 1 if one fails.
+
+    Example: `cepam verify --law gaussian --sigma 0.01 --lattice E8 --plot certificate.png`
+    """
+    codec = codec_of(law_of(law, sigma, b, radius), lattice, coder, bound)
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise ValueError(f"--plot {plot}: the folder does not exist")
+    certificate = _run(codec, samples, false_alarm)
+    if plot is not None:
+        from cepam.plot import plot_errors
+
+        plot_errors(certificate.sample, codec.law, codec.lattices[0].dimension, plot)
+    if json_out:
+        typer.echo(json.dumps(certificate.as_dict() | ({"plot": str(plot)} if plot else {})))
+    else:
+        _print(certificate, every)
+        if plot is not None:
+            typer.echo(f"figure: {plot}")
+    raise typer.Exit(0 if certificate.passed else 1)
+
+
+def _run(codec: Codec, samples: int, false_alarm: float) -> Certificate:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from cepam.verify import verify as certify
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("drawing", total=1.0)
+        return certify(
+            codec,
+            samples=samples,
+            false_alarm=false_alarm,
+            report=lambda share, text: progress.update(task, completed=share, description=text),
+        )
+
+
+def _worst_by_kind(certificate: Certificate) -> list[tuple[Check, int]]:
+    """For each lattice, input and statistic the check with the least p-value, and how many there were."""
+    kinds: dict[tuple[str, str, str], list[Check]] = {}
+    for check in certificate.checks:
+        kinds.setdefault((check.lattice, check.input, check.statistic), []).append(check)
+    return [(min(checks, key=lambda check: check.p_value), len(checks)) for checks in kinds.values()]
+
+
+def _print(certificate: Certificate, every: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    about = f"{certificate.law} on {', '.join(certificate.lattices)}"
+    title = f"{about}: {certificate.samples:,} sub-vectors an input"
+    table = Table(title=title, title_justify="left")
+    for name in ("lattice", "input", "the error…", "statistic"):
+        table.add_column(name)
+    for name in ("value", "p-value", "least of"):
+        table.add_column(name, justify="right")
+    failures = set(certificate.failures)
+    rows = [(check, 1) for check in certificate.checks] if every else _worst_by_kind(certificate)
+    for check, count in rows:
+        style = "bold red" if check in failures else None
+        facts = (check.lattice, check.input, check.about, check.statistic)
+        table.add_row(*facts, f"{check.value:.5g}", f"{check.p_value:.3g}", str(count), style=style)
+    Console(width=max(Console().width, 120)).print(table)
+    count = len(certificate.checks)
+    typer.echo(
+        f"{count} checks; least p-value times {count}: {certificate.least_p_value:.3g};"
+        f" a correct codec fails with chance at most {certificate.false_alarm:g}"
+    )
+    typer.echo("PASSED" if certificate.passed else f"FAILED: {len(failures)} checks")

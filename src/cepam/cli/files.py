@@ -1,0 +1,61 @@
+"""Files of the command line: vectors as .npy, written whole or not at all, and lists of used addresses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cepam import UsedAddresses
+
+
+def read_array(path: Path) -> Any:
+    """The array in a .npy file."""
+    import numpy as np
+
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, MemoryError) as refused:
+        raise ValueError(f"{path} is not a .npy file of numbers") from refused
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{path} is an .npz archive: give one array as .npy")
+    return array
+
+
+def write_array(path: Path, values: Any) -> None:
+    """Nothing; the array is written to a .npy file."""
+    import io
+
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    write_bytes(path, buffer.getbuffer())
+
+
+def write_bytes(path: Path, data: bytes | memoryview) -> None:
+    """Nothing; the file holds the data, or what it held before if the writing failed."""
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{path}: the folder does not exist")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def used_addresses(path: Path | None) -> Iterator[UsedAddresses | None]:
+    """The list of used addresses kept in a file, saved again when the block succeeds; None without a file."""
+    from cepam import UsedAddresses
+
+    if path is None:
+        yield None
+        return
+    used = UsedAddresses(path.read_bytes() if path.exists() else b"")
+    yield used
+    write_bytes(path, bytes(used))

@@ -1,0 +1,68 @@
+"""Live progress of training with Rich: round, accuracy, epsilon so far, bits a coordinate, time left."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cepam.fl import Progress as Done
+from cepam.fl.fetch import Report
+
+
+class Watch:
+    """A progress bar that follows a run; `shown=False` follows silently."""
+
+    def __init__(self, console: Console, shown: bool = True) -> None:
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+            TextColumn("{task.fields[told]}"), TimeElapsedColumn(), console=console, disable=not shown, transient=True,
+        )  # fmt: skip
+        self.tasks: dict[str, Any] = {}
+        self.known: dict[str, dict[str, float]] = {}
+
+    def __enter__(self) -> Watch:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.bar.stop()
+
+    def follow(self, name: str, done: Done) -> None:
+        """Shows a round that was just done."""
+        if name not in self.tasks:
+            self.tasks[name] = self.bar.add_task(name, total=done.rounds, told="")
+            self.known[name] = {}
+        for key in ("accuracy", "epsilon", "bits_per_coordinate"):
+            values = [line[key] for line in done.lines if line.get(key) is not None]
+            if values:
+                self.known[name][key] = float(np.mean(values))
+        number = int(done.lines[0]["round"])
+        left = done.seconds / max(1, number - done.started_at) * (done.rounds - number)
+        self.bar.update(self.tasks[name], completed=number, told=f"{told(self.known[name])} · {clock(left)} left")
+
+    def fetch(self, report: Report) -> None:
+        """Shows data on its way."""
+        if report.text not in self.tasks:
+            self.tasks[report.text] = self.bar.add_task(report.text, total=report.total or None, told="")
+        self.bar.update(self.tasks[report.text], completed=report.done, told=f"{report.done / 1e6:.1f} MB")
+
+
+def told(known: dict[str, float]) -> str:
+    """The known figures in a few words."""
+    words = []
+    if "accuracy" in known:
+        words.append(f"accuracy {100 * known['accuracy']:.2f} %")
+    if "epsilon" in known:
+        words.append(f"eps {known['epsilon']:.2f}")
+    if "bits_per_coordinate" in known:
+        words.append(f"{known['bits_per_coordinate']:.3f} bit/coordinate")
+    return " · ".join(words)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as minutes and seconds."""
+    return time.strftime("%M:%S" if seconds < 3600 else "%H:%M:%S", time.gmtime(max(0.0, seconds)))

@@ -1,0 +1,226 @@
+"""`cepam privacy`: what a run guarantees, what noise a target needs, and an audit. Parses and prints."""
+
+from __future__ import annotations
+
+import json
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cepam import privacy
+from cepam.cli.release_options import (
+    ConventionName,
+    LawName,
+    ReleaseOptions,
+    SamplingName,
+    takes_release,
+)
+
+app = typer.Typer(
+    name="privacy",
+    help="Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+class TheoremName(StrEnum):
+    TIGHT = "tight"
+    PAPER = "paper"
+
+
+Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee; 0 asks for pure DP.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Theorem = Annotated[TheoremName, typer.Option("--theorem", help="The tight account, or the paper's as stated.")]
+Convention = Annotated[
+    ConventionName,
+    typer.Option("--tau-prime", help="The paper's tau': tau - 1 as printed, or tau as computed."),
+]
+Base = Annotated[float, typer.Option("--epsilon-tilde", help="The base epsilon of the paper's Theorem 1.")]
+
+
+@app.command("epsilon")
+@takes_release
+def print_epsilon(
+    options: ReleaseOptions,
+    delta: Delta = 1e-5,
+    per_client: Annotated[bool, typer.Option("--per-client", help="Every client, against whom.")] = False,
+    theorem: Theorem = TheoremName.TIGHT,
+    tau_prime: Convention = ConventionName.COMPUTED,
+    epsilon_tilde: Base = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """epsilon of a whole run.
+
+    Eighty rounds of 30 clients, each drawing 15 of its 2000 records a round (prints 2.05172):
+
+      cepam privacy epsilon --clients 30 --sigma 0.25 --draws 15 --records 2000 --rounds 80 --delta 1e-5
+
+    Per-example clipping with Poisson batches (prints 1.96637):
+
+      cepam privacy epsilon --batch 960 --records-total 60000 --noise-multiplier 1.1 --rounds 600
+
+    The paper's own figure, (1.45, 9.69e-3), which it would also promise without noise:
+
+      cepam privacy epsilon --theorem paper --epsilon-tilde 5.9 --sigma 0.01 --draws 15 --records 1666
+    """
+    if theorem == TheoremName.PAPER:
+        _print(_paper_epsilon(options, tau_prime, epsilon_tilde), as_json)
+        return
+    release = options.release()
+    spent = privacy.epsilon(release, delta)
+    found = {"epsilon": spent, **_figures(release, spent, delta, options.practice())}
+    if per_client:
+        found["clients"] = [vars(g) for g in privacy.report(release, delta)]
+    _print(found, as_json)
+
+
+@app.command("calibrate")
+@takes_release
+def print_noise(
+    options: ReleaseOptions,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Target epsilon of the whole run.")],
+    delta: Delta = 1e-5,
+    theorem: Theorem = TheoremName.TIGHT,
+    tau_prime: Convention = ConventionName.COMPUTED,
+    as_json: AsJson = False,
+) -> None:
+    """The noise that a target needs over a whole run.
+
+    For epsilon 1 (prints sigma 0.303668):
+
+      cepam privacy calibrate --clients 30 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --epsilon 1
+
+    Laplace noise, pure DP, l1 clipping:
+
+      cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --delta 0 --epsilon 1
+    """
+    name = "sigma" if options.law == LawName.GAUSSIAN else "b"
+    if theorem == TheoremName.PAPER:
+        setting = options.paper_setting(tau_prime)
+        gaussian = options.law == LawName.GAUSSIAN
+        scale = privacy.theorem_1_sigma(setting, epsilon, delta) if gaussian else privacy.theorem_2_b(setting, epsilon)
+        _print({name: scale, "theorem": "paper", "epsilon": epsilon, "rounds": 1}, as_json)
+        return
+    release = privacy.calibrate(options.release(default_noise=1.0), epsilon, delta)
+    scales = [client.law.scale for client in release.clients]
+    found: dict[str, Any] = {name: scales[0] if len(set(scales)) == 1 else scales}
+    if options.batch:
+        found["noise_multiplier"] = scales[0] * options.batch / (options.clip * math.sqrt(options.clients))
+    spent = privacy.epsilon(release, delta)
+    _print({**found, "epsilon": spent, **_figures(release, spent, delta, options.practice())}, as_json)
+
+
+@app.command("explain")
+@takes_release
+def write_page(
+    options: ReleaseOptions,
+    delta: Delta = 1e-5,
+    out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("privacy.html"),
+    as_json: AsJson = False,
+) -> None:
+    """A readable page about a run: figures, cautions, epsilon against rounds, delta against epsilon.
+
+    Example:
+
+      cepam privacy explain --sigma 0.25 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --out privacy.html
+    """
+    release = options.release()
+    page = privacy.explain(release, delta, out, options.practice())
+    _print({"page": str(page), "epsilon": privacy.epsilon(release, delta), "delta": delta}, as_json)
+
+
+@app.command("audit")
+@takes_release
+def print_audit(
+    options: ReleaseOptions,
+    delta: Delta = 1e-2,
+    trials: Annotated[int, typer.Option("--trials", help="Trials in each of the two worlds.")] = 500_000,
+    confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bound.")] = 0.99,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated draws.")] = 0,
+    actual: Annotated[float, typer.Option("--actual", help="Noise really used, as a factor: 0.5 must fail.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """An attack on the real encode and decode: a lower bound on epsilon, and the claim.
+
+    Exit code 1 if the claim is refuted.
+
+    One client, its update at one end or the other of the clip, no sampling:
+
+      cepam privacy audit --clients 1 --clip 0.5 --sigma 1 --sampling all --delta 1e-2
+
+    The same claim with half the noise, which must be refuted:
+
+      cepam privacy audit --clients 1 --clip 0.5 --sigma 1 --sampling all --delta 1e-2 --actual 0.5
+    """
+    release = options.release(sampling=SamplingName.ALL)
+    mechanism = privacy.RoundTrip.of_release(release, actual)
+    found = privacy.audit(mechanism, release, delta, trials, confidence, seed=seed)
+    _print({**vars(found), "refuted": found.refuted}, as_json)
+    if found.refuted:
+        raise typer.Exit(1)
+
+
+def _paper_epsilon(options: ReleaseOptions, tau_prime: ConventionName, base: float) -> dict[str, Any]:
+    """What the paper's theorem states for these options, and what it states without noise."""
+    setting, release = options.paper_setting(tau_prime), options.release().over(1)
+    scale = release.clients[0].law.scale
+    found: dict[str, Any] = {"theorem": "paper", "tau_prime": setting.tau_prime, "rounds": 1}
+    if options.law == LawName.LAPLACE:
+        stated = (privacy.theorem_2(setting, scale), 0.0)
+    elif not base:
+        raise ValueError("--epsilon-tilde is needed for the paper's Theorem 1")
+    else:
+        stated = privacy.theorem_1(setting, scale, base)
+        found["delta_as_sigma_vanishes"] = privacy.theorem_1_saturation(setting, base)[1]
+    remarks = privacy.cautions(release, *stated, options.practice(one_round=True))
+    found["cautions"] = [vars(one) for one in remarks]
+    return {"epsilon": stated[0], "delta": stated[1], **found}
+
+
+def _figures(release: privacy.Release, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:
+    """What stands next to epsilon."""
+    found: dict[str, Any] = {
+        "delta": delta,
+        "adjacency": release.adjacency,
+        "sampling": release.sampling.kind,
+        "rounds": release.rounds,
+        "colluders": release.colluders,
+        "delta_without_noise": privacy.delta_without_noise(release),
+    }
+    if not release.law_is_gaussian:
+        if release.clip.norm == "l1" or release.coordinates:
+            found["pure_epsilon"] = privacy.pure_epsilon(release, 0)
+        found["zcdp_rho"] = privacy.zcdp_rho(release, 0)
+    if release.coordinates and delta > 0 and spent <= privacy.LARGE_EPSILON:
+        found["delta_with_numerics"] = privacy.charged_delta(release, spent, delta)
+    found["cautions"] = [vars(one) for one in privacy.cautions(release, spent, delta, practice)]
+    return found
+
+
+def _print(found: dict[str, Any], as_json: bool) -> None:
+    """One JSON object, or one line for each figure."""
+    if as_json:
+        typer.echo(json.dumps({name: _plain(value) for name, value in found.items()}))
+        return
+    for name, value in found.items():
+        if name == "clients":
+            for row in value:
+                typer.echo("client " + " ".join(f"{key}={_shown(cell)}" for key, cell in row.items()))
+        elif name == "cautions":
+            for one in value:
+                typer.echo(f"caution {one['code']}: {one['reason']}. {one['remedy']}.")
+        else:
+            typer.echo(f"{name} {_shown(value)}")
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON can hold: infinities have no number there."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,196 @@
+"""The options that describe a release, defined once and shared by every `cepam privacy` command."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from cepam.clip import L1, L2
+from cepam.law import Gaussian, Laplace, Law
+from cepam.privacy import Client, PaperSetting, Practice, Release, Sampling
+
+
+class LawName(StrEnum):
+    GAUSSIAN = "gaussian"
+    LAPLACE = "laplace"
+
+
+class NormName(StrEnum):
+    L1 = "l1"
+    L2 = "l2"
+
+
+class SamplingName(StrEnum):
+    REPLACEMENT = "replacement"
+    WITHOUT = "without"
+    POISSON = "poisson"
+    ALL = "all"
+
+
+class AdjacencyName(StrEnum):
+    REPLACE = "replace"
+    ADD_REMOVE = "add-remove"
+
+
+class ConventionName(StrEnum):
+    PRINTED = "printed"
+    COMPUTED = "computed"
+
+
+def _panel(name: str, text: str, panel: str) -> Any:
+    return typer.Option(name, help=text, rich_help_panel=panel)
+
+
+NOISE, DATA, RUN, PRACTICE = "Noise and clip", "Records", "Run and adversary", "How it was really run"
+
+
+@dataclass(frozen=True)
+class ReleaseOptions:
+    """What the command line says about a release; every field is an option."""
+
+    clients: Annotated[int, _panel("--clients", "Number of clients, K.", RUN)] = 30
+    law: Annotated[LawName, _panel("--law", "Family of the noise.", NOISE)] = LawName.GAUSSIAN
+    sigma: Annotated[str, _panel("--sigma", "Gaussian noise of a client: one value, or one per client.", NOISE)] = ""
+    b: Annotated[str, _panel("--b", "Laplace scale of a client: one value, or one per client.", NOISE)] = ""
+    noise_multiplier: Annotated[
+        float, _panel("--noise-multiplier", "All noise over one example's share (with --batch).", NOISE)
+    ] = 0.0
+    clip: Annotated[float, _panel("--clip", "Clipping bound, gamma.", NOISE)] = 1.0
+    clip_norm: Annotated[NormName, _panel("--clip-norm", "Norm that is clipped.", NOISE)] = NormName.L2
+    weights: Annotated[str, _panel("--weights", "Aggregation weights, one per client (default 1/K).", RUN)] = ""
+    sampling: Annotated[SamplingName | None, _panel("--sampling", "How records are drawn.", DATA)] = None
+    draws: Annotated[float, _panel("--draws", "Records a client draws a round, tau.", DATA)] = 0.0
+    records: Annotated[str, _panel("--records", "Records of a client: one value, or one per client.", DATA)] = ""
+    batch: Annotated[
+        float, _panel("--batch", "Expected batch over all clients: per-example clipping (poisson).", DATA)
+    ] = 0.0
+    records_total: Annotated[int, _panel("--records-total", "Records of all clients together.", DATA)] = 0
+    rounds: Annotated[int, _panel("--rounds", "Rounds of the run, R.", RUN)] = 1
+    colluders: Annotated[int, _panel("--colluders", "Other clients who pool what they know.", RUN)] = 0
+    adjacency: Annotated[
+        AdjacencyName | None,
+        _panel("--adjacency", "What may differ (default: replace; add-remove with --batch).", RUN),
+    ] = None
+    coordinates: Annotated[int, _panel("--coordinates", "Length of an update, m: charges the numerics.", RUN)] = 0
+    run_rounds: Annotated[int, _panel("--run-rounds", "Rounds the figure will be quoted for.", PRACTICE)] = 0
+    clip_tensors: Annotated[int, _panel("--clip-tensors", "Tensors clipped one by one.", PRACTICE)] = 1
+    sampler_persists: Annotated[
+        bool, _panel("--sampler-persists", "The data loader goes on across rounds.", PRACTICE)
+    ] = False
+    state_persists: Annotated[
+        bool, _panel("--state-persists", "Momentum or batch norm survives a round.", PRACTICE)
+    ] = False
+
+    def practice(self, one_round: bool = False) -> Practice:
+        """How the run was really done; `one_round` is for the paper's theorems, which know no more."""
+        pure = one_round and self.law == LawName.LAPLACE and self.clip_norm == NormName.L2
+        rounds = max(self.run_rounds, self.rounds) if one_round else self.run_rounds or None
+        return Practice(rounds, self.clip_tensors, self.sampler_persists, self.state_persists, pure)
+
+    def paper_setting(self, convention: ConventionName) -> PaperSetting:
+        """What the paper's theorems take."""
+        records = _values("records", self.records, 1)[0]
+        return PaperSetting(self.clients, self.clip, int(records), int(self.draws), convention.value)
+
+    def release(self, default_noise: float | None = None, sampling: SamplingName | None = None) -> Release:
+        """The record of what was released; `default_noise` stands in where noise is still to be found."""
+        if self.clients < 1:
+            raise ValueError(f"--clients must be at least 1, got {self.clients}")
+        noise = self._noise(default_noise)
+        kind = self.sampling or (SamplingName.POISSON if self.batch else sampling or SamplingName.REPLACEMENT)
+        records, draws = self._records(kind), self._draws(kind)
+        weights = _values("weights", self.weights, self.clients, 1.0 / self.clients)
+        family: type[Gaussian] | type[Laplace] = Gaussian if self.law == LawName.GAUSSIAN else Laplace
+        laws: list[Law] = [family(scale) for scale in noise]
+        adjacency = self.adjacency or (AdjacencyName.ADD_REMOVE if self.batch else AdjacencyName.REPLACE)
+        return Release(
+            tuple(Client(law, int(n), w) for law, n, w in zip(laws, records, weights)),
+            L1(self.clip) if self.clip_norm == NormName.L1 else L2(self.clip),
+            Sampling(kind.value, draws),
+            self.rounds,
+            self.colluders,
+            adjacency.value,
+            "example" if self.batch else "update",
+            self.coordinates or None,
+        )
+
+    def _noise(self, default: float | None) -> list[float]:
+        name, given = ("sigma", self.sigma) if self.law == LawName.GAUSSIAN else ("b", self.b)
+        if self.noise_multiplier:
+            if not self.batch or given:
+                raise ValueError("--noise-multiplier goes with --batch, and without --sigma or --b")
+            default = self.noise_multiplier * self.clip * math.sqrt(self.clients) / self.batch
+        if not given and default is None:
+            raise ValueError(f"--{name} is needed (or --noise-multiplier with --batch)")
+        return _values(name, given, self.clients, default)
+
+    def _records(self, kind: SamplingName) -> list[float]:
+        total = self.records_total / self.clients if self.records_total else None
+        if total is not None and total != int(total):
+            raise ValueError(f"--records-total {self.records_total} does not divide by {self.clients} clients")
+        if total is None and not self.records and kind == SamplingName.ALL:
+            total = 1.0
+        return _values("records", self.records, self.clients, total)
+
+    def _draws(self, kind: SamplingName) -> float:
+        if kind == SamplingName.ALL:
+            return 1.0
+        if self.batch:
+            return self.batch / self.clients
+        if not self.draws:
+            raise ValueError("--draws is needed (the records a client draws a round), or --batch with poisson")
+        return self.draws
+
+
+def _values(name: str, text: str, count: int, default: float | None = None) -> list[float]:
+    """One number for each client, from 'x' or 'x,y,…'."""
+    if not text:
+        if default is None:
+            raise ValueError(f"--{name} is needed")
+        return [default] * count
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--{name} must be a number or a comma-separated list, got {text!r}") from None
+    if len(numbers) not in (1, count):
+        raise ValueError(f"--{name} must give 1 or {count} values, got {len(numbers)}")
+    return numbers * count if len(numbers) == 1 else numbers
+
+
+def takes_release(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with every release option added to its own; a bad value is one line and exit code 2."""
+    hints = get_type_hints(ReleaseOptions, include_extras=True)
+    shared = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in fields(ReleaseOptions)
+    ]
+    own_hints = get_type_hints(command, include_extras=True)
+    own = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=own_hints[p.name])
+        for p in list(inspect.signature(command).parameters.values())[1:]
+    ]
+    names = {parameter.name for parameter in shared}
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        options = ReleaseOptions(**{name: given[name] for name in names})
+        try:
+            command(options, **{name: value for name, value in given.items() if name not in names})
+        except BrokenPipeError:  # whoever read the output has seen enough
+            raise
+        except (ValueError, TypeError, OSError) as wrong:
+            typer.echo(f"error: {wrong}", err=True)
+            raise typer.Exit(2) from None
+
+    parameters = [*shared, *own]
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    del wrapped.__wrapped__
+    return wrapped

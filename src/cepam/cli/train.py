@@ -1,0 +1,118 @@
+"""`cepam train`: one command, a trained model, an honest privacy figure, a byte count and a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cepam import fl
+from cepam.cli.live import Watch
+from cepam.cli.settings_options import (
+    AsJson,
+    Config,
+    Name,
+    Preset,
+    Runs,
+    chosen_settings,
+    one_clear_line,
+    takes_settings,
+)
+from cepam.fl.toml import read
+
+
+def _fresh(runs: Path, name: str) -> Path:
+    """The first of name, name-2, name-3, … that is not taken."""
+    count = 1
+    while (runs / (name if count == 1 else f"{name}-{count}") / "config.toml").exists():
+        count += 1
+    return runs / (name if count == 1 else f"{name}-{count}")
+
+
+def _unfinished(runs: Path, name: str | None) -> Path:
+    """The run to go on with: the one named, or the latest without a summary."""
+    if name is not None:
+        if not (runs / name / "config.toml").exists():
+            raise ValueError(f"no run named {name!r} in {runs}")
+        return runs / name
+    open_runs = [p.parent for p in runs.glob("*/config.toml") if not (p.parent / "summary.json").exists()]
+    if not open_runs:
+        raise ValueError(f"no unfinished run in {runs}: name one with --name")
+    return max(open_runs, key=lambda folder: (folder / "config.toml").stat().st_mtime)
+
+
+def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> None:
+    half = summary["accuracy_half_width"]
+    table = Table(title=f"{summary['scheme']}, {summary['rounds']} rounds", show_header=False)
+    spread = f" ± {100 * half:.2f}" if half is not None else ""
+    table.add_row("test accuracy", f"{100 * summary['accuracy']:.2f}{spread} %")
+    for who, epsilon in summary["epsilon_against"].items():
+        table.add_row(f"epsilon against {who}", f"{epsilon:.4g} (delta {summary['delta']:g}, {summary['adjacency']})")
+    if not summary["epsilon_against"]:
+        table.add_row("epsilon", "none: no differential privacy")
+    table.add_row("bits a coordinate", f"{summary['bits_per_coordinate']:.4f}")
+    table.add_row("uplink", f"{summary['uplink_bytes']:,} bytes")
+    table.add_row("SNR", "–" if summary["snr_db"] is None else f"{summary['snr_db']:.2f} dB")
+    table.add_row("time", f"{summary['seconds']:.1f} s")
+    console.print(table)
+    for text in summary["warnings"]:
+        console.print(f"[yellow]warning[/] {text}")
+    console.print(f"run: {folder}   curve: {folder / 'curve.png'}")
+
+
+@takes_settings
+def train(
+    preset: Preset = None,
+    config: Config = None,
+    name: Name = None,
+    runs: Runs = Path("runs"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run, by --name, or the latest unfinished one.")
+    ] = False,
+    as_json: AsJson = False,
+    **given: Any,
+) -> None:
+    """Train a model with federated clients whose every update goes through encode, bytes and decode.
+
+    A run that is private: eps under 2 over the whole run, against anyone who sees every broadcast model:
+
+      cepam train --preset private
+
+    The paper's setting with the hexagonal lattice, five seeds side by side:
+
+      cepam train --preset algorithm1 --lattice A2 --seeds 5
+
+    Own settings; the first ten clients add more noise:
+
+      cepam train --config mine.toml --client "0-9 noise=0.05"
+
+    After a crash, or kill -9:
+
+      cepam train --resume
+    """
+    console = Console(stderr=as_json)
+    with one_clear_line():
+        if resume:
+            folder = _unfinished(runs, name)
+            settings = fl.settings_from(read(folder / "config.toml"), str(folder / "config.toml"))
+        else:
+            settings = chosen_settings(preset, config, given)
+            folder = runs / name if name else _fresh(runs, f"{preset or settings.data}-{settings.scheme}")
+        with Watch(console, shown=not as_json) as watch:
+            data = fl.prepared(settings, watch.fetch)
+            summary = fl.train(
+                settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done)
+            )
+    if as_json:
+        print(json.dumps({**summary, "folder": str(folder)}))
+    else:
+        _print_summary(console, summary, folder)
+
+
+def register(app: typer.Typer) -> None:
+    """Mounts `cepam train`."""
+    app.command("train")(train)

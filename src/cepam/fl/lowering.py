@@ -1,0 +1,126 @@
+"""Lowering: a sequential network as a table of numbers, which the compiled passes read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+Table = npt.NDArray[np.int64]
+
+CONV, POOL, RELU, TANH, DENSE = range(5)
+(KIND, SRC, SRC_SIZE, DST, DST_SIZE, WEIGHT, BIAS, CHANNELS, HEIGHT, WIDTH, OUTS, KERNEL, STRIDE, PAD, PLANES,
+ PLANES_SIZE, PITCHED, RUN, LINES, COLUMNS, WINNER, FIRST) = range(22)  # fmt: skip
+
+
+BLOCK = 32
+
+
+def _whole(run: int) -> int:
+    """The run rounded up to whole vectors: the rest computes values that nobody reads."""
+    return -(-run // BLOCK) * BLOCK
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the passes read: one line of numbers a layer, and how much room an example needs."""
+
+    table: Table
+    values: int
+    planes: int
+    winners: int
+    taps: int
+    size: int
+
+    @property
+    def room(self) -> tuple[int, int, int, int]:
+        """The four scratch sizes of one example."""
+        return self.values, self.planes, self.winners, self.taps
+
+
+class _Lowering:
+    """The table as it grows: the current shape and the next free place in each scratch buffer."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.lines: list[list[int]] = []
+        self.values = int(np.prod(shape))
+        self.planes = self.winners = self.taps = self.size = 0
+
+    def line(self, kind: int, shape: tuple[int, ...]) -> list[int]:
+        made = [0] * 22
+        made[KIND], made[FIRST] = kind, int(not any(row[KIND] in (CONV, DENSE) for row in self.lines))
+        made[SRC_SIZE], made[DST_SIZE] = int(np.prod(self.shape)), int(np.prod(shape))
+        made[SRC], made[DST] = self.values - made[SRC_SIZE], self.values
+        self.values += made[DST_SIZE]
+        self.shape = shape
+        self.lines.append(made)
+        return made
+
+    def parameters(self, row: list[int], weight: int, bias: int) -> None:
+        row[WEIGHT], row[BIAS] = self.size, self.size + weight if bias else -1
+        self.size += weight + bias
+
+    def conv(self, layer: nn.Conv2d) -> None:
+        channels, height, width = self.shape
+        kernel, stride, pad = layer.kernel_size[0], layer.stride[0], int(layer.padding[0])
+        rows, pitch = -(-(height + 2 * pad) // stride), -(-(width + 2 * pad) // stride)
+        out_rows, out_columns = (height + 2 * pad - kernel) // stride + 1, (width + 2 * pad - kernel) // stride + 1
+        row = self.line(CONV, (layer.out_channels, out_rows, out_columns))
+        row[CHANNELS : PAD + 1] = [channels, height, width, layer.out_channels, kernel, stride, pad]
+        row[LINES], row[COLUMNS], row[RUN] = out_rows, out_columns, _whole((out_rows - 1) * pitch + out_columns)
+        row[PLANES], row[PLANES_SIZE] = self.planes, channels * stride * stride * rows * pitch + BLOCK
+        row[PITCHED] = row[PLANES] + row[PLANES_SIZE]
+        self.planes = row[PITCHED] + layer.out_channels * row[RUN]
+        self.taps = max(self.taps, channels * kernel * kernel)
+        self.parameters(row, layer.weight.numel(), layer.out_channels if layer.bias is not None else 0)
+
+    def pool(self, layer: nn.MaxPool2d) -> None:
+        channels, height, width = self.shape
+        size, stride = int(layer.kernel_size), int(layer.stride)  # type: ignore[arg-type]
+        row = self.line(POOL, (channels, (height - size) // stride + 1, (width - size) // stride + 1))
+        row[CHANNELS : PAD + 1] = [channels, height, width, channels, size, stride, 0]
+        row[WINNER] = self.winners
+        self.winners += row[DST_SIZE]
+
+    def dense(self, layer: nn.Linear) -> None:
+        row = self.line(DENSE, (layer.out_features,))
+        self.parameters(row, layer.weight.numel(), layer.out_features if layer.bias is not None else 0)
+
+
+def lower(module: nn.Module, shape: tuple[int, ...]) -> Program | None:
+    """The program of a sequential network over inputs of this shape, or None when it holds another kind of layer."""
+    if not isinstance(module, nn.Sequential):
+        return None
+    to = _Lowering(shape)
+    for layer in module:
+        if isinstance(layer, nn.Conv2d) and _plain_conv(layer) and len(to.shape) == 3:
+            to.conv(layer)
+        elif isinstance(layer, nn.MaxPool2d) and _plain_pool(layer) and len(to.shape) == 3:
+            to.pool(layer)
+        elif isinstance(layer, nn.Linear) and to.shape == (layer.in_features,):
+            to.dense(layer)
+        elif isinstance(layer, (nn.ReLU, nn.Tanh)):
+            to.line(RELU if isinstance(layer, nn.ReLU) else TANH, to.shape)
+        elif isinstance(layer, nn.Flatten):
+            to.shape = (int(np.prod(to.shape)),)
+        else:
+            return None
+    if not to.lines or to.lines[-1][KIND] != DENSE:
+        return None
+    return Program(
+        np.array(to.lines, dtype=np.int64), to.values, max(to.planes, 1), max(to.winners, 1), max(to.taps, 1), to.size
+    )
+
+
+def _plain_conv(layer: nn.Conv2d) -> bool:
+    square = all(len(set(pair)) == 1 for pair in (layer.kernel_size, layer.stride, layer.padding))
+    same = isinstance(layer.padding, tuple) and layer.dilation == (1, 1) and layer.groups == 1
+    return square and same and layer.padding_mode == "zeros"
+
+
+def _plain_pool(layer: nn.MaxPool2d) -> bool:
+    whole = isinstance(layer.kernel_size, int) and isinstance(layer.stride, int) and layer.padding == 0
+    return whole and layer.dilation == 1 and not layer.ceil_mode and not layer.return_indices

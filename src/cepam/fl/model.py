@@ -1,0 +1,177 @@
+"""Models as vectors: a module, the number m of its weights, and where the weights start.
+
+A network (below) is a model lowered onto a data set: it turns rows of weights into sums of gradients and into
+accuracies. On the CPU sequential networks run compiled; everything else, and CUDA, runs stacked in PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from cepam.fl import compiled
+from cepam.fl.data import Dataset
+from cepam.fl.lowering import Program, lower
+
+Floats = npt.NDArray[np.float32]
+Index = npt.NDArray[np.int64]
+NAMES = ("cnn", "cnn-private", "mlp", "linear")
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How each row of weights does on a set of examples: share of right answers and mean loss."""
+
+    accuracy: npt.NDArray[np.float64]
+    loss: npt.NDArray[np.float64]
+
+
+class Network(Protocol):
+    """A model lowered onto a data set."""
+
+    def summed_gradients(
+        self, weights: Floats, of: Index, index: Index, count: Index, bounds: Floats | None = None
+    ) -> tuple[Floats, Floats]:
+        """Row r: the sum of the gradients of training examples index[r, :count[r]] at weights[of[r]], and of losses.
+
+        With `bounds` each example's gradient is first scaled down to the l2 norm bounds[r].
+        """
+
+    def evaluate(self, weights: Floats, index: Index | None = None) -> Scores:
+        """The scores of each row of weights on the test examples, or on these training examples."""
+
+
+class Model:
+    """A module seen as a function of one vector of m weights.
+
+    `make` builds the module; what it draws from torch's generator comes from the seed alone.
+    """
+
+    def __init__(self, make: Callable[[], nn.Module], name: str = "own") -> None:
+        self.make = make
+        self.name = name
+        self.module = self._seeded(0)
+        if any(True for _ in self.module.buffers()):
+            raise ValueError("a model must have no buffers (batch norm and its like keep data outside the weights)")
+        self.size = sum(p.numel() for p in self.module.parameters())
+        if self.size == 0:
+            raise ValueError("a model must have at least one weight")
+
+    def _seeded(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.make()
+
+    def initial(self, seed: int) -> Floats:
+        """The starting weights of this seed."""
+        parameters = self._seeded(seed).parameters()
+        vector = torch.nn.utils.parameters_to_vector([p.detach() for p in parameters])
+        return vector.to(torch.float32).numpy().copy()
+
+    def state_dict(self, weights: Floats) -> dict[str, torch.Tensor]:
+        """The weights as PyTorch keeps them, to load into the module outside."""
+        module = self._seeded(0)
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(weights.copy()), module.parameters())
+        return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+    def on(self, data: Dataset, device: str = "auto") -> Network:
+        """The network of this model on a data set; `device` is auto, cpu, cpu-torch or cuda."""
+        from cepam.fl.stacked import StackedNetwork
+
+        chosen = device
+        if device == "auto":
+            chosen = "cuda" if torch.cuda.is_available() else "cpu"
+        if chosen not in ("cpu", "cpu-torch", "cuda"):
+            raise ValueError(f"device must be one of auto, cpu, cpu-torch, cuda, got {device!r}")
+        if chosen == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device cuda was asked for, but PyTorch sees no CUDA device")
+        program = lower(self.module, data.shape) if chosen == "cpu" else None
+        if program is not None and program.size == self.size:
+            return CompiledNetwork(program, data)
+        return StackedNetwork(self.module, data, "cuda" if chosen == "cuda" else "cpu")
+
+
+class CompiledNetwork:
+    """A sequential network on the CPU, one compiled pass for all rows."""
+
+    def __init__(self, program: Program, data: Dataset) -> None:
+        self.program = program
+        self.data = data
+
+    def summed_gradients(
+        self, weights: Floats, of: Index, index: Index, count: Index, bounds: Floats | None = None
+    ) -> tuple[Floats, Floats]:
+        out = np.empty((len(of), self.program.size), dtype=np.float32)
+        losses = np.empty(len(of), dtype=np.float32)
+        data, made = self.data, self.program
+        limits = np.full(len(of), np.inf, dtype=np.float32) if bounds is None else bounds
+        compiled.summed_gradients(
+            made.table, made.room, weights, of, data.train_inputs, data.train_labels, index, count,
+            data.scale, data.shift, limits, out, losses,
+        )  # fmt: skip
+        return out, losses
+
+    def evaluate(self, weights: Floats, index: Index | None = None) -> Scores:
+        data, made = self.data, self.program
+        inputs, labels = data.test_inputs, data.test_labels
+        if index is not None:
+            inputs, labels = data.train_inputs[index], data.train_labels[index]
+        chunks = -(-len(labels) // compiled.CHUNK)
+        correct = np.empty((len(weights), chunks), dtype=np.int64)
+        losses = np.empty((len(weights), chunks), dtype=np.float64)
+        compiled.evaluate(made.table, made.room, weights, inputs, labels, data.scale, data.shift, correct, losses)
+        return Scores(correct.sum(1) / len(labels), losses.sum(1) / len(labels))
+
+
+def _convolutions(
+    data: Dataset, first: int, second: int, hidden: int | None, act: type[nn.Module]
+) -> Callable[[], nn.Module]:
+    if len(data.shape) != 3 or min(data.shape[1:]) < 16:
+        raise ValueError(f"a cnn needs images of 16 by 16 or more, got examples of shape {data.shape}")
+    rows, columns = (((side - 4) // 2 - 4) // 2 for side in data.shape[1:])
+    features = second * rows * columns
+
+    def make() -> nn.Module:
+        head = [nn.Linear(features, data.classes)] if hidden is None else [
+            nn.Linear(features, hidden), act(), nn.Linear(hidden, data.classes)
+        ]  # fmt: skip
+        return nn.Sequential(
+            nn.Conv2d(data.shape[0], first, 5), nn.MaxPool2d(2), act(),
+            nn.Conv2d(first, second, 5), nn.MaxPool2d(2), act(), nn.Flatten(), *head,
+        )  # fmt: skip
+
+    return make
+
+
+def build(name: str, data: Dataset, activation: str = "relu") -> Model:
+    """The named model for a data set.
+
+    Paper: Section V-A, `cnn`: two convolutions and two fully connected layers with max pooling, 6,422 weights on
+    MNIST. Pooling before a monotone activation is the same function as after it, at a quarter of the cost.
+    `cnn-private` has wider convolutions and no hidden layer (11,386 weights): under noise, fewer layers learn more.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    act = ACTIVATIONS[activation]
+    pixels = int(np.prod(data.shape))
+    if name == "cnn":
+        return Model(_convolutions(data, 6, 6, 50, act), name)
+    if name == "cnn-private":
+        return Model(_convolutions(data, 12, 24, None, act), name)
+    if name == "mlp":
+        return Model(
+            lambda: nn.Sequential(
+                nn.Flatten(), nn.Linear(pixels, 32), act(), nn.Linear(32, 16), act(), nn.Linear(16, data.classes)
+            ),
+            name,
+        )
+    if name == "linear":
+        return Model(lambda: nn.Sequential(nn.Flatten(), nn.Linear(pixels, data.classes)), name)
+    raise ValueError(f"model must be one of {', '.join(NAMES)}, got {name!r}")

@@ -1,0 +1,94 @@
+"""Server optimisers: what the server does with the aggregated vector, one row of weights a seed.
+
+They see decoded vectors only, so by post-processing they cost no privacy.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Memory = dict[str, Floats]
+NAMES = ("sgd", "momentum", "adam")
+
+
+class Optimiser(ABC):
+    """A step from an aggregate; what it remembers is a mapping of arrays, so that a run can be resumed."""
+
+    @abstractmethod
+    def start(self, weights: Floats) -> Memory:
+        """The memory before the first round."""
+
+    @abstractmethod
+    def step(self, weights: Floats, aggregate: Floats, rate: float, memory: Memory) -> tuple[Floats, Memory]:
+        """The new weights and the new memory."""
+
+
+@dataclass(frozen=True)
+class Sgd(Optimiser):
+    """weights - rate · aggregate. Paper: Algorithm 1."""
+
+    def start(self, weights: Floats) -> Memory:
+        return {}
+
+    def step(self, weights: Floats, aggregate: Floats, rate: float, memory: Memory) -> tuple[Floats, Memory]:
+        return weights - np.float32(rate) * aggregate, {}
+
+
+@dataclass(frozen=True)
+class Momentum(Optimiser):
+    """Heavy-ball momentum on the aggregates."""
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+
+    def start(self, weights: Floats) -> Memory:
+        return {"velocity": np.zeros_like(weights)}
+
+    def step(self, weights: Floats, aggregate: Floats, rate: float, memory: Memory) -> tuple[Floats, Memory]:
+        velocity = np.float32(self.momentum) * memory["velocity"] + aggregate
+        return weights - np.float32(rate) * velocity, {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class Adam(Optimiser):
+    """Adam on the aggregates."""
+
+    momentum: float = 0.9
+    second: float = 0.999
+    floor: float = 1e-8
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.momentum < 1.0 and 0.0 <= self.second < 1.0):
+            raise ValueError(f"momentum and second must lie in [0, 1), got {self.momentum} and {self.second}")
+
+    def start(self, weights: Floats) -> Memory:
+        return {"mean": np.zeros_like(weights), "square": np.zeros_like(weights), "steps": np.zeros(1, np.float32)}
+
+    def step(self, weights: Floats, aggregate: Floats, rate: float, memory: Memory) -> tuple[Floats, Memory]:
+        steps = memory["steps"] + np.float32(1)
+        mean = np.float32(self.momentum) * memory["mean"] + np.float32(1 - self.momentum) * aggregate
+        square = np.float32(self.second) * memory["square"] + np.float32(1 - self.second) * aggregate**2
+        count = float(steps[0])
+        top = mean / np.float32(1 - self.momentum**count)
+        low = np.sqrt(square / np.float32(1 - self.second**count)) + np.float32(self.floor)
+        moved = (weights - np.float32(rate) * top / low).astype(np.float32)
+        return moved, {"mean": mean, "square": square, "steps": steps}
+
+
+def optimiser(name: str, momentum: float) -> Optimiser:
+    """The named server optimiser."""
+    if name == "sgd":
+        return Sgd()
+    if name == "momentum":
+        return Momentum(momentum)
+    if name == "adam":
+        return Adam(momentum)
+    raise ValueError(f"server must be one of {', '.join(NAMES)}, got {name!r}")

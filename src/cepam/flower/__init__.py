@@ -1,0 +1,36 @@
+"""Flower: one argument in the ClientApp and one line in the ServerApp make replies private and small.
+
+    app = ClientApp(mods=[cepam.flower.Uplink()])                                        # client
+    strategy = cepam.flower.Private(FedAvg(), law=Gaussian(0.2), clip=L2(1.0))           # server
+
+docs/flower.md has the trust model, the faults that were tried, and the measurements.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cepam.flower.accountant import Accountant
+    from cepam.flower.bill import Account
+    from cepam.flower.private import Private
+    from cepam.flower.settings import Settings
+    from cepam.flower.uplink import Uplink
+
+__all__ = ["Account", "Accountant", "Private", "Settings", "Uplink"]
+
+# Every message starts a process on the client: it must not load the server's half.
+_ROOMS = {
+    "Account": "bill",
+    "Accountant": "accountant",
+    "Private": "private",
+    "Settings": "settings",
+    "Uplink": "uplink",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)

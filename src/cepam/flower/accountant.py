@@ -1,0 +1,113 @@
+"""Our accountant behind Flower's `PrivacyAccountant` protocol: for Flower's own differential-privacy strategies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flwr.serverapp import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    PrivacySpent,
+    SamplingMethod,
+)
+
+if TYPE_CHECKING:
+    from cepam.privacy import Charge
+
+METHOD = "cepam-pld"
+
+
+class Accountant:
+    """Flower's `PrivacyAccountant`, composing privacy-loss distributions, so tighter than its Rényi accountant.
+
+    Client level, as Flower's events are: the unit is everything that one client sends in a round. The protocol knows
+    Gaussian noise alone and one noise multiplier for all clients; Laplace noise, noise that differs between clients,
+    records and colluders are the business of `Account`.
+    Guarantee: never below the truth; tests/flower/test_accountant.py compares with Flower's own.
+    """
+
+    def __init__(self, config: PrivacyConfig) -> None:
+        self._config = config
+        self._events: dict[GaussianPrivacyEvent, int] = {}
+
+    @property
+    def config(self) -> PrivacyConfig:
+        """Flower's configuration: delta, population, relation and sampling."""
+        return self._config
+
+    @property
+    def num_releases(self) -> int:
+        """How many releases have been composed."""
+        return sum(self._events.values())
+
+    def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
+        """Nothing; `count` more releases of this kind are on the account."""
+        self._check(event, count)
+        self._events[event] = self._events.get(event, 0) + count
+
+    def get_epsilon(self, delta: float) -> float:
+        """epsilon of everything composed, at delta."""
+        return self._epsilon(self._events, delta)
+
+    def get_delta(self, epsilon: float) -> float:
+        """delta of everything composed, at epsilon."""
+        from cepam.privacy.composition import delta_of, gathered
+
+        return delta_of(gathered((self._charge(event), times) for event, times in self._events.items()), epsilon)
+
+    def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
+        """What has been spent, at `delta` or at the configuration's."""
+        at = self._config.target_delta if delta is None else delta
+        return PrivacySpent(self.get_epsilon(at), at, self.num_releases, METHOD)
+
+    def would_exceed(self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
+        """Whether `count` more such releases would bring epsilon above the limit."""
+        self._check(event, count)
+        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
+        if limit is None:
+            raise ValueError("max_epsilon must be given here or in the configuration")
+        events = {**self._events, event: self._events.get(event, 0) + count}
+        return self._epsilon(events, self._config.target_delta) > limit
+
+    def state_dict(self) -> dict[str, object]:
+        """What has been composed, as plain values."""
+        return {
+            "method": METHOD,
+            "events": [
+                [event.noise_multiplier, event.sample_size, event.population_size, times]
+                for event, times in self._events.items()
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Nothing; the account is what `state_dict` gave."""
+        events = state.get("events")
+        if state.get("method") != METHOD or not isinstance(events, list):
+            raise ValueError(f"the state is not one of this accountant's: method {state.get('method')!r}")
+        self._events = {GaussianPrivacyEvent(z, sample, people): times for z, sample, people, times in events}
+
+    def _check(self, event: GaussianPrivacyEvent, count: int) -> None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"count must be a positive integer, got {count!r}")
+        if event.population_size != self._config.population_size:
+            raise ValueError(
+                f"the event's population is {event.population_size}, the configuration's {self._config.population_size}"
+            )
+
+    def _epsilon(self, events: dict[GaussianPrivacyEvent, int], delta: float) -> float:
+        from cepam.privacy.composition import epsilon_of, gathered
+
+        return epsilon_of(gathered((self._charge(event), times) for event, times in events.items()), delta)
+
+    def _charge(self, event: GaussianPrivacyEvent) -> Charge:
+        """One release as our accountant reads it: a replaced client moves the sum twice as far as one left out."""
+        from cepam.privacy import Charge, GaussianShift
+
+        replaced = self._config.neighboring_relation is NeighboringRelation.REPLACE_ONE
+        sampled = self._config.sampling_method is not SamplingMethod.NO_AMPLIFICATION
+        return Charge(
+            GaussianShift((2.0 if replaced else 1.0) / event.noise_multiplier),
+            event.sample_size / event.population_size if sampled else 1.0,
+            "replace" if replaced else "add-remove",
+        )

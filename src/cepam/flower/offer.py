@@ -1,0 +1,117 @@
+"""The two records that travel: what the server asks of a client, and what the client answers beside its update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord
+
+from cepam.flower.settings import Settings
+
+RECORD = "cepam"
+WIRE = 1
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the server asks: settings, the round, a position on the key chain, and a public key to agree anew.
+
+    `chain` names the chain that the server holds for this node (empty: none); `identity` is the public key that
+    the node is registered with.
+    """
+
+    settings: Settings
+    run: int
+    node: int
+    server_round: int
+    position: int
+    chain: bytes
+    public: bytes
+    identity: bytes
+
+    def to_record(self) -> ConfigRecord:
+        """The offer as Flower carries it; the two ids as text, since they may not fit a signed integer."""
+        return ConfigRecord(
+            {
+                "wire": WIRE,
+                "settings": self.settings.to_json(),
+                "run": str(self.run),
+                "node": str(self.node),
+                "round": self.server_round,
+                "position": self.position,
+                "chain": self.chain,
+                "public": self.public,
+                "identity": self.identity,
+            }
+        )
+
+    @classmethod
+    def from_record(cls, record: ConfigRecord) -> Offer:
+        """The offer in a record; ValueError if it is not one."""
+        if _integer(record, "wire") != WIRE:
+            raise ValueError(f"the server speaks version {record['wire']} of this exchange, this end {WIRE}")
+        return cls(
+            settings=Settings.from_json(_text(record, "settings")),
+            run=int(_text(record, "run")),
+            node=int(_text(record, "node")),
+            server_round=_integer(record, "round"),
+            position=_integer(record, "position"),
+            chain=_bytes(record, "chain"),
+            public=_bytes(record, "public"),
+            identity=_bytes(record, "identity"),
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the client answers: where its message stands, and its public key if it agreed anew (else empty)."""
+
+    position: int
+    attempt: int
+    public: bytes = b""
+    signature: bytes = b""
+
+    def to_record(self) -> ConfigRecord:
+        """The answer as Flower carries it."""
+        return ConfigRecord(
+            {
+                "wire": WIRE,
+                "position": self.position,
+                "attempt": self.attempt,
+                "public": self.public,
+                "signature": self.signature,
+            }
+        )
+
+    @classmethod
+    def from_record(cls, record: ConfigRecord) -> Answer:
+        """The answer in a record; ValueError if it is not one."""
+        if _integer(record, "wire") != WIRE:
+            raise ValueError(f"the client speaks version {record['wire']} of this exchange, this end {WIRE}")
+        return cls(
+            position=_integer(record, "position"),
+            attempt=_integer(record, "attempt"),
+            public=_bytes(record, "public"),
+            signature=_bytes(record, "signature"),
+        )
+
+
+def _integer(record: ConfigRecord, key: str) -> int:
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{key!r} is missing or not a count")
+    return value
+
+
+def _bytes(record: ConfigRecord, key: str) -> bytes:
+    value = record.get(key)
+    if not isinstance(value, bytes):
+        raise ValueError(f"{key!r} is missing or not bytes")
+    return value
+
+
+def _text(record: ConfigRecord, key: str) -> str:
+    value = record.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{key!r} is missing or not text")
+    return value

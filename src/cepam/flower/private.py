@@ -1,0 +1,242 @@
+"""The server's half: a wrapper that makes any Flower strategy ask for private, small replies and open them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from typing import Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
+from flwr.supercore import log
+
+from cepam.clip import Clip
+from cepam.flower.arrays import count, dense_bytes
+from cepam.flower.bill import Account, Bill
+from cepam.flower.letter import Authentication, Letters, Opened, Refused
+from cepam.flower.settings import Settings, Update
+from cepam.lattice import Lattice
+from cepam.law import Law
+
+# Strategies of Flower whose published model depends on the replies through their weighted average alone.
+AVERAGING = (FedAvg, FedAvgM, FedProx, FedAdagrad, FedAdam, FedYogi)
+
+
+@dataclass
+class Tally:
+    """What became of one round's replies."""
+
+    asked: int
+    opened: list[Opened] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def drop(self, refused: Refused) -> None:
+        """Nothing; the reply is counted by its reason, and the reason is logged."""
+        self.dropped[refused.kind] += 1
+        log(WARNING, "cepam: dropped the reply of node %s: %s (%s)", refused.node, refused, refused.kind)
+
+
+class Private(Strategy):  # type: ignore[misc]
+    """`strategy`, fed with updates that carry exactly the noise of `law` and travel in few bits.
+
+    Every client's update is clipped to `clip`, gets noise of `law` by the codec, and travels sealed; the wrapped
+    strategy sees ordinary dense arrays. `of_node` overrides settings by node id (a mapping or a function). With
+    `update="gradient"` the ClientApp replies with gradients, and the wrapped strategy is handed the broadcast model
+    less `learning_rate` times the noisy gradient (`learning_rate=None`: the noisy gradient itself).
+
+    A reply that is missing, broken, forged or replayed costs itself only. Fewer replies mean less noise in the
+    average, so the policy is stated: a round with fewer than `least_replies` good ones is not published and costs
+    nothing; any other is charged for the noise that is really in it. Once a round would bring epsilon above `budget`
+    nothing more is published.
+
+    `authentication` says what to do about a key agreement that is not signed with the node's authentication key:
+    `warn`, or `require` to drop its replies.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        law: Law,
+        clip: Clip,
+        lattice: Lattice | Literal["auto"] = "auto",
+        coder: Literal["adaptive", "paper"] = "adaptive",
+        bucket: int | None = None,
+        update: Update = "parameters",
+        learning_rate: float | None = 1.0,
+        of_node: Mapping[int, Settings] | Callable[[int], Settings | None] | None = None,
+        records: int = 1,
+        account: Account | None = None,
+        least_replies: int = 1,
+        budget: float | None = None,
+        authentication: Authentication = "warn",
+    ) -> None:
+        if not isinstance(strategy, Strategy):
+            raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
+        if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
+            raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
+        if budget is not None and not budget > 0:
+            raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
+        self.strategy = strategy
+        self.settings = Settings(law, clip, lattice, coder, bucket, update, records=records)
+        self.least_replies = least_replies
+        self.budget = budget
+        self.account = account or Account()
+        self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
+        self._letters = Letters(authentication, _step(update, learning_rate))
+        self._bill = Bill(self.account, publishes_average(strategy, self.account))
+        self._exhausted = False
+
+    def summary(self) -> None:
+        """Logs what the wrapper does, then what the wrapped strategy says of itself."""
+        log(
+            INFO,
+            "\t├──> cepam: %s, %s, lattice %s",
+            self.settings.law,
+            self.settings.clip,
+            self.settings.lattice,
+        )
+        log(INFO, "\t│\t├── ClientApps reply with: %s", self.settings.update)
+        noise = (
+            "all replies"
+            if self._bill.average
+            else "each reply by itself (the strategy may publish more than the average)"
+        )
+        log(INFO, "\t│\t├── noise counted: %s; delta %g", noise, self.account.delta)
+        log(INFO, "\t│\t└── the server holds the keys and is trusted; metrics and evaluation are not covered")
+        self.strategy.summary()
+
+    @property
+    def epsilon(self) -> float:
+        """epsilon of everything published so far, at the account's delta."""
+        return self._bill.epsilon()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The wrapped strategy's messages, each with an offer for its client."""
+        self._letters.close_round()
+        if self._exhausted:
+            return []
+        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        if not messages:
+            return messages
+        self._bill.coordinates = count(arrays)
+        identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
+        for message in messages:
+            node = message.metadata.dst_node_id
+            settings = (self._of_node(node) if self._of_node else None) or self.settings
+            self._letters.write(message, settings, server_round, identities.get(node, b""))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
+        tally = Tally(self._letters.sent)
+        for reply in replies:
+            try:
+                tally.opened.append(
+                    self._letters.open(reply, getattr(self.strategy, "weighted_by_key", "num-examples"))
+                )
+            except Refused as refused:
+                tally.drop(refused)
+        _drop_odd_metrics(tally)
+        for node in self._letters.silent():
+            tally.drop(Refused("missing", node, "no reply came in time"))
+        self._letters.close_round()
+        arrays, metrics = None, None
+        if self._may_publish(tally):
+            arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
+            self._bill.add({o.node: o.settings for o in tally.opened})
+        return arrays, self._report(server_round, tally, metrics)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The wrapped strategy's messages: evaluation is not covered by the guarantee."""
+        return list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """What the wrapped strategy makes of the evaluation replies."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def _may_publish(self, tally: Tally) -> bool:
+        if len(tally.opened) < self.least_replies:
+            log(
+                WARNING,
+                "cepam: %d good replies, %d needed: nothing is published this round, nothing is charged",
+                len(tally.opened),
+                self.least_replies,
+            )
+            return False
+        if self.budget is not None:
+            after = self._bill.epsilon({o.node: o.settings for o in tally.opened})
+            if after > self.budget:
+                self._exhausted = True
+                log(
+                    WARNING,
+                    "cepam: this round would bring epsilon to %.4g, above %.4g: training ends",
+                    after,
+                    self.budget,
+                )
+                return False
+        return True
+
+    def _report(self, server_round: int, tally: Tally, metrics: MetricRecord | None) -> MetricRecord:
+        report = MetricRecord(dict(metrics) if metrics is not None else {})
+        message_bytes = sum(o.message_bytes for o in tally.opened)
+        dense = sum(dense_bytes(o.reference) for o in tally.opened)
+        epsilon = self._bill.epsilon()
+        counts: dict[str, int | float] = {
+            "cepam-asked": tally.asked,
+            "cepam-replies": len(tally.opened),
+            "cepam-dropped": sum(tally.dropped.values()),
+            "cepam-message-bytes": message_bytes,
+            "cepam-float32-bytes": dense,
+            "cepam-epsilon": epsilon,
+            "cepam-delta": self.account.delta,
+        }
+        counts.update({f"cepam-dropped-{kind}": times for kind, times in tally.dropped.items()})
+        for key, value in counts.items():
+            report[key] = value
+        log(
+            INFO,
+            "cepam: round %d: %d of %d replies, %d bytes (float32: %d, %.1f times), epsilon so far %.4g at delta %g",
+            server_round,
+            len(tally.opened),
+            tally.asked,
+            message_bytes,
+            dense,
+            dense / message_bytes if message_bytes else 0.0,
+            epsilon,
+            self.account.delta,
+        )
+        return report
+
+
+def publishes_average(strategy: Strategy, account: Account) -> bool:
+    """Whether the noise of all replies may be counted together: only where nothing but their average is published."""
+    if account.released == "auto":
+        return type(strategy) in AVERAGING
+    return account.released == "average"
+
+
+def _step(update: Update, learning_rate: float | None) -> float | None:
+    if update == "parameters":
+        return 1.0
+    return None if learning_rate is None else -learning_rate
+
+
+def _drop_odd_metrics(tally: Tally) -> None:
+    """Nothing; replies whose metrics differ in kind from the majority's are dropped: Flower would end the run."""
+    kinds = Counter(o.metrics_kind for o in tally.opened)
+    if len(kinds) < 2:
+        return
+    usual = kinds.most_common(1)[0][0]
+    for odd in [o for o in tally.opened if o.metrics_kind != usual]:
+        tally.drop(Refused("metrics", odd.node, "its metrics are not those of the other replies"))
+    tally.opened = [o for o in tally.opened if o.metrics_kind == usual]

@@ -1,0 +1,106 @@
+"""What the server tells each client to do: law, clip, lattice, coder, and what the reply holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from cepam.clip import L1, L2, Clip
+from cepam.codec import Codec
+from cepam.lattice import A2, D4, E8, Integer, Lattice, Search, _named
+from cepam.law import Gaussian, Laplace, Law
+
+Update = Literal["parameters", "gradient"]
+_LAWS: dict[str, type[Gaussian] | type[Laplace]] = {"gaussian": Gaussian, "laplace": Laplace}
+_CLIPS: dict[str, type[L1] | type[L2]] = {"l1": L1, "l2": L2}
+_NAMED = {lattice.name: lattice for lattice in (A2, D4, E8, *(Integer(n) for n in range(1, 11)))}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One client's settings; they travel from the server to the client with every training message.
+
+    `weight` is the client's public weight in the average, `records` how many records it holds: both are constants
+    that the server knows beforehand, never what a reply claims. `bucket` pads messages to a multiple of that many
+    bytes. `update` says what the ClientApp replies with: trained `parameters`, of which the difference against the
+    broadcast arrays is sent, or a `gradient`, which is sent as it is.
+    """
+
+    law: Law
+    clip: Clip
+    lattice: Lattice | Literal["auto"] = "auto"
+    coder: Literal["adaptive", "paper"] = "adaptive"
+    bucket: int | None = None
+    update: Update = "parameters"
+    weight: float = 1.0
+    records: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.law, (Gaussian, Laplace)):
+            raise ValueError(f"law must be cepam.Gaussian or cepam.Laplace, got {self.law!r}")
+        if not isinstance(self.clip, (L1, L2)):
+            raise ValueError(f"clip must be cepam.L2 or cepam.L1, got {self.clip!r}")
+        if self.update not in get_args(Update):
+            raise ValueError(f"update must be one of {', '.join(get_args(Update))}, got {self.update!r}")
+        if isinstance(self.weight, bool) or not 0 < self.weight < math.inf:
+            raise ValueError(f"weight must be positive and finite, got {self.weight!r}")
+        if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 1:
+            raise ValueError(f"records must be a positive integer, got {self.records!r}")
+        _ = self.codec
+
+    @cached_property
+    def codec(self) -> Codec:
+        """What both ends encode and decode with."""
+        bound = float(self.clip.bound) if self.coder == "paper" else None
+        return Codec(self.law, self.lattice, self.coder, bound=bound, bucket=self.bucket)
+
+    def to_json(self) -> str:
+        """What the client needs, as text."""
+        return json.dumps(
+            {
+                "law": [self.law.name, float(self.law.scale)],
+                "clip": [self.clip.norm, float(self.clip.bound)],
+                "lattice": _lattice_to_json(self.lattice),
+                "coder": self.coder,
+                "bucket": self.bucket,
+                "update": self.update,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """The settings that `to_json` wrote; weight and records stay with the server."""
+        try:
+            read: dict[str, Any] = json.loads(text)
+            (law, scale), (norm, bound) = read["law"], read["clip"]
+            return cls(
+                law=_LAWS[law](scale),
+                clip=_CLIPS[norm](bound),
+                lattice=_lattice_from_json(read["lattice"]),
+                coder=read["coder"],
+                bucket=read["bucket"],
+                update=read["update"],
+            )
+        except (KeyError, TypeError, ValueError) as unreadable:
+            raise ValueError(f"the server's settings cannot be read: {unreadable!r}") from unreadable
+
+
+def _lattice_to_json(lattice: Lattice | Literal["auto"]) -> str | list[list[int]]:
+    if isinstance(lattice, str):
+        return lattice
+    if _NAMED.get(lattice.name) == lattice:
+        return lattice.name
+    return [[int(entry) for entry in row] for row in lattice.basis]
+
+
+def _lattice_from_json(read: Any) -> Lattice | Literal["auto"]:
+    if read == "auto":
+        return "auto"
+    if isinstance(read, str):
+        return _NAMED[read]
+    return _named("general", np.array(read, dtype=np.int64), Search.GENERAL)

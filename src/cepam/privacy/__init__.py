@@ -1,0 +1,98 @@
+"""What a run of CEPAM really guarantees, what noise a target needs, and whether the figure is worth anything.
+
+Record what was released (`Release`, or a `Ledger` of several), then ask:
+
+    import cepam
+    from cepam import privacy
+
+    release = privacy.Release.uniform(
+        30, cepam.Gaussian(0.25), cepam.L2(1.0), privacy.Sampling("replacement", 15), records=2000, rounds=80
+    )
+    privacy.epsilon(release, delta=1e-5)  # 2.0517: over all 80 rounds, replace-one
+    privacy.calibrate(release, epsilon=1.0, delta=1e-5).clients[0].law  # Gaussian(sigma=0.30367)
+
+Trust model, here and everywhere below: the server is trusted and holds the keys. The guarantee is for one
+record of one client, in what the server publishes, against outsiders and the other clients. Against the
+server or any other key holder there is none. `docs/privacy.md` has the page for a practitioner and the
+proofs for a sceptic.
+
+- the record: `Sampling`, `Client`, `Release`, `Ledger`
+- the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
+- Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
+- the inverse: `calibrate`, `calibrate_each`
+- what to say with a figure: `cautions`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
+- the mechanism's own arithmetic: `slack`, `Slack`, `crude_slack`, `charged_delta`
+- the paper's theorems as stated: `PaperSetting`, `theorem_1`, `theorem_1_saturation`, `theorem_1_sigma`,
+  `published_sigma`, `theorem_2`, `theorem_2_b`
+- the audit: `audit`, `Audit`, `Mechanism`, `RoundTrip`
+- a page with plots: `explain`
+- underneath: `Charge`, `GaussianShift`, `LaplaceShift`
+"""
+
+from __future__ import annotations
+
+from cepam.privacy.account import Ledger, delta, delta_without_noise, epsilon, epsilon_by_round, spent
+from cepam.privacy.calibration import calibrate, calibrate_each
+from cepam.privacy.caution import LARGE_EPSILON, Caution, Practice, cautions
+from cepam.privacy.charge import Adjacency, Charge
+from cepam.privacy.distinguisher import Audit, Mechanism, audit
+from cepam.privacy.guarantee import Guarantee, report
+from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
+from cepam.privacy.numerics import NOT_COVERED, Slack, charged_delta, crude_slack, slack
+from cepam.privacy.page import explain
+from cepam.privacy.release import Client, Release, Sampling
+from cepam.privacy.roundtrip import RoundTrip
+from cepam.privacy.shift import GaussianShift, LaplaceShift
+from cepam.privacy.theorems import (
+    PaperSetting,
+    published_sigma,
+    theorem_1,
+    theorem_1_saturation,
+    theorem_1_sigma,
+    theorem_2,
+    theorem_2_b,
+)
+
+__all__ = [
+    "LARGE_EPSILON",
+    "NOT_COVERED",
+    "Adjacency",
+    "Audit",
+    "Caution",
+    "Charge",
+    "Client",
+    "GaussianShift",
+    "Guarantee",
+    "LaplaceShift",
+    "Ledger",
+    "Mechanism",
+    "PaperSetting",
+    "Practice",
+    "Release",
+    "RoundTrip",
+    "Sampling",
+    "Slack",
+    "audit",
+    "calibrate",
+    "calibrate_each",
+    "cautions",
+    "charged_delta",
+    "crude_slack",
+    "delta",
+    "delta_without_noise",
+    "epsilon",
+    "epsilon_by_round",
+    "epsilon_of_zcdp",
+    "explain",
+    "published_sigma",
+    "pure_epsilon",
+    "report",
+    "slack",
+    "spent",
+    "theorem_1",
+    "theorem_1_saturation",
+    "theorem_1_sigma",
+    "theorem_2",
+    "theorem_2_b",
+    "zcdp_rho",
+]

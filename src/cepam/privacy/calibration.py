@@ -1,0 +1,134 @@
+"""The noise that a target needs: the inverse of the account, over the whole run.
+
+The account depends on the noise only through the shift, which is inversely proportional to a common factor
+on all scales, so one search for the largest allowed shift serves every kind of noise, sampling and
+adjacency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from scipy import optimize
+
+from cepam.privacy.account import check_delta, delta_without_noise, epsilon
+from cepam.privacy.charge import Charge, unamplified
+from cepam.privacy.composition import COARSE, FINE, epsilon_of
+from cepam.privacy.laplace import pure_gap
+from cepam.privacy.release import Release
+
+TOLERANCE = 1e-6
+NARROWEST = 1e-9
+WIDEST = 1e9
+
+
+def check_target(epsilon: float, delta: float) -> None:
+    """Nothing, or a ValueError when (epsilon, delta) is not a target that noise could meet."""
+    if not (0.0 < epsilon < math.inf):
+        raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}")
+    check_delta(delta)
+
+
+def calibrate(release: Release, epsilon: float, delta: float, client: int | None = None) -> Release:
+    """The release with all noise scales multiplied by one factor, the smallest that meets (epsilon, delta).
+
+    For the worst client, or for the one named. Adjacency, sampling, rounds, colluders: as recorded.
+    Trust: trusted server. Rests on: as `cepam.privacy.epsilon`, which is monotone in the noise.
+    Guarantee: `epsilon(calibrate(release, e, d), d) <= e`, the scale within 1e-4 relative of the smallest;
+    tests/privacy/test_calibration.py.
+    """
+    check_target(epsilon, delta)
+    who = range(len(release.clients)) if client is None else [client]
+    first = {(release.clients[j], j in release.absent): j for j in who}
+    factor = max(_factor(release, epsilon, delta, j) for j in first.values())
+    return release.with_noise([c.law.scale * factor for c in release.clients])
+
+
+def calibrate_each(release: Release, epsilons: Sequence[float], deltas: Sequence[float]) -> Release:
+    """The release in which every client has the noise that its own (epsilon_k, delta_k) needs by itself.
+
+    Paper: privacy adaptability. Each client's own noise alone meets its target, that is against all other
+    clients colluding; against an outsider it has more. Adjacency, sampling, rounds: as recorded. Trust:
+    trusted server.
+    Rests on: as `cepam.privacy.epsilon`. Tests: tests/privacy/test_calibration.py.
+    """
+    if not (len(epsilons) == len(deltas) == len(release.clients)):
+        raise ValueError(f"give one epsilon and one delta for each of the {len(release.clients)} clients")
+    scales = []
+    for j, client in enumerate(release.clients):
+        check_target(epsilons[j], deltas[j])
+        alone = Release(
+            (client,), release.clip, release.sampling, release.rounds, 0, release.adjacency, release.clipped,
+            release.coordinates,
+        )  # fmt: skip
+        scales.append(client.law.scale * _factor(alone, epsilons[j], deltas[j], 0))
+    return release.with_noise(scales)
+
+
+def _factor(release: Release, target: float, delta: float, client: int) -> float:
+    """By how much all scales must grow for this client to meet the target."""
+    if client in release.absent:
+        return NARROWEST
+    if delta >= delta_without_noise(release, client):
+        raise ValueError(
+            f"delta {delta:g} is at or above {delta_without_noise(release, client):.4g}, which publishing "
+            "without any noise gives: choose a smaller delta"
+        )
+    if delta == 0.0:
+        allowed = unamplified(target / release.rounds, release.chance(client))
+        return pure_gap(release, client) / allowed
+    if release.l2_clipped_laplace:
+        return _l2_factor(release, target, delta, client)
+    charge = release.charge(client)
+    return charge.shift.size / _largest_shift(charge, release.rounds, target, delta)
+
+
+def _l2_factor(release: Release, target: float, delta: float, client: int) -> float:
+    scales = [c.law.scale for c in release.clients]
+
+    def excess(log_factor: float) -> float:
+        noisier = release.with_noise([s * math.exp(log_factor) for s in scales])
+        return epsilon(noisier, delta, client) - target
+
+    low, high = _bracket(lambda x: -excess(x), 0.0)
+    root = float(optimize.brentq(excess, low, high, xtol=1e-10))
+    return math.exp(root) * (1.0 + 1e-9)
+
+
+def _largest_shift(charge: Charge, rounds: int, target: float, delta: float) -> float:
+    """The largest shift whose run stays under the target: found on a coarse grid, settled on a fine one."""
+
+    def excess(log_size: float, cells: int = COARSE) -> float:
+        scaled = Charge(charge.shift.scaled(math.exp(log_size) / charge.shift.size), charge.chance, charge.adjacency)
+        return epsilon_of(((scaled, rounds),), delta, cells) - target
+
+    low, high = _bracket(excess, _guess(charge.chance, rounds, target, delta))
+    place = float(optimize.brentq(excess, low, high, xtol=1e-5))
+    slope = max((excess(place + 1e-3) - excess(place - 1e-3)) / 2e-3, 1e-3 * target)
+    for _ in range(8):
+        over = excess(place, FINE)
+        if -TOLERANCE * target <= over <= 0.0:
+            break
+        place -= (over + 0.5 * TOLERANCE * target) / slope
+    return math.exp(place)
+
+
+def _guess(chance: float, rounds: int, target: float, delta: float) -> float:
+    """The logarithm of a shift near the answer, from the central limit p sqrt(R (e^(mu^2) - 1))."""
+    whole = target / math.sqrt(2.0 * math.log(1.0 / delta) + 2.0 * target)
+    return 0.5 * math.log(math.log1p(whole**2 / (chance**2 * rounds)))
+
+
+def _bracket(excess: Callable[[float], float], start: float) -> tuple[float, float]:
+    """Two arguments around the zero of an increasing function."""
+    low = high = start
+    step = 0.25
+    while excess(low) > 0.0:
+        low, step = low - step, 2.0 * step
+    step = 0.25
+    while excess(high) <= 0.0:
+        high, step = high + step, 2.0 * step
+        if high > math.log(WIDEST):
+            raise ValueError("no noise scale in reach meets this target")
+    return low, high

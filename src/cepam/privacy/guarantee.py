@@ -1,0 +1,61 @@
+"""Per-client guarantees: what each client's records get, against whom.
+
+Paper: privacy adaptability, Section III. Every client may have its own noise, weight, records and delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cepam.privacy.account import epsilon
+from cepam.privacy.release import Release
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What one client's records get over the whole run: epsilon at `delta`, against three adversaries.
+
+    `outsider` sees the published models; `curious` is one other client, who also knows its own noise;
+    `colluding` is all other clients together, against whom only the client's own noise is left. None of
+    them is the server.
+    """
+
+    client: int
+    scale: float
+    weight: float
+    records: int
+    chance: float
+    delta: float
+    outsider: float
+    curious: float
+    colluding: float
+
+
+def report(release: Release, delta: float | Sequence[float]) -> tuple[Guarantee, ...]:
+    """Every client's guarantee over the whole release, at one delta or at each client's own.
+
+    Adjacency, sampling, rounds: as recorded; colluders: none, one, and all others, whatever is recorded.
+    Trust: trusted server. Rests on: as `cepam.privacy.epsilon`, with the colluders' noise removed (the
+    loudest ones).
+    Guarantee: tests/privacy/test_guarantee.py.
+    """
+    count = len(release.clients)
+    deltas = list(delta) if isinstance(delta, Sequence) else [delta] * count
+    if len(deltas) != count:
+        raise ValueError(f"delta must be one number or one for each of the {count} clients, got {len(deltas)}")
+    known: dict[tuple[object, ...], Guarantee] = {}
+    made = []
+    for j in range(count):
+        kind = (release.clients[j], j in release.absent, deltas[j])
+        if kind not in known:
+            known[kind] = _guarantee(release, j, deltas[j])
+        made.append(replace(known[kind], client=j))
+    return tuple(made)
+
+
+def _guarantee(release: Release, client: int, delta: float) -> Guarantee:
+    count, who = len(release.clients), release.clients[client]
+    against = [epsilon(replace(release, colluders=many), delta, client) for many in (0, min(1, count - 1), count - 1)]
+    chance = release.chance(client)
+    return Guarantee(client, who.law.scale, who.weight, who.records, chance, delta, *against)

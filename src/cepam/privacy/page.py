@@ -1,0 +1,175 @@
+"""A page that explains a release's guarantee: the figures, epsilon against rounds, delta against epsilon.
+
+One self-contained HTML file; the plots are inside it. Needs matplotlib (`pip install "cepam[plots]"`).
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cepam.privacy.account import Ledger, delta_without_noise, epsilon, epsilon_by_round
+from cepam.privacy.caution import AS_ACCOUNTED, Practice, cautions
+from cepam.privacy.guarantee import Guarantee, report
+from cepam.privacy.numerics import NOT_COVERED, slack
+from cepam.privacy.release import Release
+
+POINTS = 24
+
+
+def explain(release: Release, delta: float, path: str | Path, practice: Practice = AS_ACCOUNTED) -> Path:
+    """The page written: what the release guarantees at delta, to whom, with two plots and every caution.
+
+    Adjacency, sampling, colluders: as recorded, and said on the page. Trust: trusted server, said on the
+    page.
+    Rests on: `epsilon`, `report`, `cautions`, `slack`.
+    """
+    if not (0.0 < delta < 1.0):
+        raise ValueError(f"delta must lie in (0, 1) for a page with plots, got {delta!r}")
+    spent = epsilon(release, delta)
+    parts = [
+        f"<h1>epsilon = {spent:.4g} at delta = {delta:.3g}</h1>",
+        _paragraph(_meaning(spent, delta)),
+        _list("What was released", _facts(release)),
+        _cautions(release, spent, delta, practice),
+        _table(report(release, delta)),
+        "<h2>epsilon against rounds</h2>",
+        _plot_rounds(release, delta),
+        "<h2>delta against epsilon, over the whole run</h2>",
+        _plot_curve(release, spent, delta),
+        _list("What this does not cover", NOT_COVERED),
+        _paragraph(_numerics(release, spent)),
+    ]
+    place = Path(path)
+    place.write_text(_page("\n".join(parts)), encoding="utf-8")
+    return place
+
+
+def _meaning(spent: float, delta: float) -> str:
+    if spent > 700:
+        return "This is no guarantee: whatever is published may tell any record apart with certainty."
+    return (
+        "Whoever sees every published model, and knows all data but one record, can raise the odds of a "
+        f"guess about it at most e^epsilon = {math.exp(spent):.4g} times, except with chance {delta:.3g}."
+    )
+
+
+def _facts(release: Release) -> list[str]:
+    scales = sorted({client.law.scale for client in release.clients})
+    records = sorted({client.records for client in release.clients})
+    chances = sorted({release.chance(j) for j in range(len(release.clients))})
+    unit = "each client's whole update" if release.clipped == "update" else "each example's gradient"
+    return [
+        f"{len(release.clients)} clients, {_span(records)} records each, {release.rounds} rounds",
+        f"{unit} clipped to {release.clip.norm} norm {release.clip.bound:g}",
+        f"{type(release.clients[0].law).__name__} noise of scale {_span(scales)} in each decoded vector",
+        f"sampling {release.sampling.kind}: a given record is drawn in a round with chance {_span(chances)}",
+        f"adjacency {release.adjacency}; {release.colluders} colluding clients; the server is trusted",
+        f"with no noise at all delta would be {delta_without_noise(release):.4g}",
+    ]
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{values[0]:.4g}" if len(values) == 1 else f"{values[0]:.4g} to {values[-1]:.4g}"
+
+
+def _cautions(release: Release, spent: float, delta: float, practice: Practice) -> str:
+    found = cautions(release, spent, delta, practice)
+    return _list("Cautions", [str(one) for one in found]) if found else "<h2>Cautions</h2><p>None.</p>"
+
+
+def _numerics(release: Release, spent: float) -> str:
+    if release.coordinates is None:
+        return "The mechanism's own rounding is not charged: say how many coordinates an update has."
+    found = slack(release, spent)
+    return f"The mechanism's own rounding adds at most {found.delta:.2g} to delta over the whole run."
+
+
+def _table(guarantees: Sequence[Guarantee]) -> str:
+    head = (
+        "client",
+        "noise",
+        "weight",
+        "records",
+        "p",
+        "delta",
+        "outsider",
+        "one curious client",
+        "all others collude",
+    )
+    rows = []
+    for g in guarantees:
+        cells = (
+            g.client,
+            g.scale,
+            g.weight,
+            g.records,
+            g.chance,
+            g.delta,
+            g.outsider,
+            g.curious,
+            g.colluding,
+        )
+        rows.append("<tr>" + "".join(f"<td>{cell:.4g}</td>" for cell in cells) + "</tr>")
+    names = "".join(f"<th>{name}</th>" for name in head)
+    return f"<h2>Each client, epsilon against whom</h2><table><tr>{names}</tr>{''.join(rows)}</table>"
+
+
+def _plot_rounds(release: Release, delta: float) -> str:
+    last = release.rounds
+    rounds = sorted({max(1, round(x)) for x in np.geomspace(1, max(2, last), POINTS)})
+    spent = epsilon_by_round(release, delta, rounds)
+    return _drawn(rounds, spent, "rounds", f"epsilon at delta = {delta:.3g}", ("log", "linear"))
+
+
+def _plot_curve(release: Release, spent: float, delta: float) -> str:
+    ledger = Ledger((release,))
+    grid = np.linspace(0.0, max(1.5 * spent, 0.1), 2 * POINTS)
+    curve = [max(ledger.delta(float(at)), 1e-12) for at in grid]
+    return _drawn(grid.tolist(), curve, "epsilon", "delta", ("linear", "log"))
+
+
+def _drawn(x: Sequence[float], y: Sequence[float], x_name: str, y_name: str, scales: tuple[str, str]) -> str:
+    """The plot as inline SVG."""
+    figure, axes = _figure()
+    axes.plot(x, y, marker=".")
+    axes.set(xlabel=x_name, ylabel=y_name, xscale=scales[0], yscale=scales[1])
+    axes.grid(True, which="both", alpha=0.3)
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", bbox_inches="tight")
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _figure() -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise ValueError('plots need matplotlib: pip install "cepam[plots]"') from missing
+    figure = Figure(figsize=(6.4, 3.6))
+    return figure, figure.subplots()
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{html.escape(text)}</p>"
+
+
+def _list(title: str, items: Sequence[str]) -> str:
+    return f"<h2>{title}</h2><ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>"
+
+
+STYLE = (
+    "body{font-family:sans-serif;max-width:52em;margin:2em auto;line-height:1.5}"
+    "td,th{padding:.2em .7em;text-align:right}"
+)
+
+
+def _page(body: str) -> str:
+    head = f'<meta charset="utf-8"><title>cepam: privacy</title><style>{STYLE}</style>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'

@@ -1,0 +1,239 @@
+"""A record of what was released: who sent what, how it was drawn, clipped and noised, and how often.
+
+Built from the very `Law` and `Clip` objects that the codec and the client used, so what is charged is what
+was sent.
+
+Trust model: the server is trusted and holds the keys; the adversary sees every model that the server
+publishes, and may be up to `colluders` of the other clients, each of whom knows its own decoded vector.
+Weights are public constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from cepam.clip import Clip
+from cepam.law import Gaussian, Laplace, Law
+from cepam.privacy.charge import Adjacency, Charge, check_adjacency
+from cepam.privacy.shift import GaussianShift, LaplaceShift
+
+SamplingKind = Literal["replacement", "without", "poisson", "all"]
+ClippedUnit = Literal["update", "example"]
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Nothing, or a ValueError when a count is not an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a client draws its records in a round, afresh in every round.
+
+    `replacement`: `draws` records, each uniform over all (Paper: tau of them, the tau-1 local steps and the
+    final gradient). `without`: `draws` different records. `poisson`: each record by itself, `draws` in
+    expectation.
+    `all`: every record every round; also the honest choice when a sampler or client state survives a round.
+    """
+
+    kind: SamplingKind = "replacement"
+    draws: float = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(SamplingKind):
+            raise ValueError(f"sampling must be one of {', '.join(get_args(SamplingKind))}, got {self.kind!r}")
+        if not (0 < self.draws < math.inf):
+            raise ValueError(f"draws must be positive, got {self.draws!r}")
+        if self.kind in ("replacement", "without") and self.draws != int(self.draws):
+            raise ValueError(f"draws must be a whole number for sampling {self.kind!r}, got {self.draws!r}")
+
+    def chance(self, records: int) -> float:
+        """p, the chance that one given record of `records` is drawn in a round.
+
+        Paper: Theorem 1 has 1 - (1 - 1/n)^(tau - 1). Departs: the final gradient draws too, so the exponent
+        is tau; with tau - 1 the bound is violated (tests/privacy/test_charge.py enumerates a case).
+        """
+        if self.kind == "all":
+            return 1.0
+        if self.kind == "replacement":
+            return -math.expm1(self.draws * math.log1p(-1.0 / records)) if records > 1 else 1.0
+        if self.draws > records:
+            raise ValueError(f"draws must be at most the {records} records of a client, got {self.draws!r}")
+        return self.draws / records
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: the law of the noise that its decoded vector carries, its records, its aggregation weight.
+
+    `draws` replaces the release's draws a round for this client, where batches grow with the data.
+    """
+
+    law: Law
+    records: int
+    weight: float = 1.0
+    draws: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.law, (Gaussian, Laplace)):
+            raise ValueError(f"no differential privacy is known for the law {self.law!r}: use Gaussian or Laplace")
+        check_count("records", self.records)
+        if not (0 < self.weight < math.inf):
+            raise ValueError(f"weight must be positive, got {self.weight!r}")
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation (Gaussian) or scale (Laplace) of this client's noise in the weighted sum."""
+        return self.weight * self.law.scale
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a run releases: in each of `rounds` rounds, the weighted sum of the clients' decoded vectors.
+
+    `clipped` says what was clipped: the whole `update` of a client, so that a record moves it by up to
+    twice the bound; or each `example`'s gradient, summed over a Poisson batch and divided by the expected
+    batch, so that a record moves it by one bound over that batch (two under replace-one). `absent` names
+    clients that sent nothing in these rounds: their noise is missing. `coordinates` is m, needed for
+    Laplace noise under l2 clipping and for the numerics. Rounds that differ (fewer replies, other noise)
+    are other releases; a run is a sequence of them (`Ledger`).
+    """
+
+    clients: tuple[Client, ...]
+    clip: Clip
+    sampling: Sampling
+    rounds: int = 1
+    colluders: int = 0
+    adjacency: Adjacency = "replace"
+    clipped: ClippedUnit = "update"
+    coordinates: int | None = None
+    absent: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise ValueError("a release needs at least one client")
+        if len({type(client.law) for client in self.clients}) > 1:
+            raise ValueError("all clients of a release must use one family of noise, got several")
+        check_count("rounds", self.rounds)
+        check_count("colluders", self.colluders, 0)
+        if self.colluders >= len(self.clients):
+            raise ValueError(f"colluders must be fewer than the {len(self.clients)} clients, got {self.colluders}")
+        check_adjacency(self.adjacency)
+        if self.clipped not in get_args(ClippedUnit):
+            raise ValueError(f"clipped must be one of {', '.join(get_args(ClippedUnit))}, got {self.clipped!r}")
+        if self.clipped == "example" and self.sampling.kind not in ("poisson", "all"):
+            raise ValueError(f"per-example clipping is accounted for under poisson draws, got {self.sampling.kind!r}")
+        if self.coordinates is not None:
+            check_count("coordinates", self.coordinates)
+        if not self.absent <= set(range(len(self.clients))):
+            raise ValueError(f"absent must name clients 0 to {len(self.clients) - 1}, got {sorted(self.absent)}")
+        for client in set(self.clients):
+            self.chance(self.clients.index(client))
+
+    @classmethod
+    def uniform(
+        cls,
+        clients: int,
+        law: Law,
+        clip: Clip,
+        sampling: Sampling,
+        records: int,
+        *,
+        rounds: int = 1,
+        colluders: int = 0,
+        adjacency: Adjacency = "replace",
+        clipped: ClippedUnit = "update",
+        coordinates: int | None = None,
+    ) -> Release:
+        """A release of `clients` equal clients with `records` records each and weights 1/K."""
+        check_count("clients", clients)
+        everyone = (Client(law, records, 1.0 / clients),) * clients
+        return cls(everyone, clip, sampling, rounds, colluders, adjacency, clipped, coordinates)
+
+    @property
+    def law_is_gaussian(self) -> bool:
+        """Whether the noise is Gaussian (else Laplace)."""
+        return isinstance(self.clients[0].law, Gaussian)
+
+    @property
+    def l2_clipped_laplace(self) -> bool:
+        """Whether Laplace noise meets an l2 bound: then no dimension-free pure guarantee exists."""
+        return not self.law_is_gaussian and self.clip.norm == "l2"
+
+    def sampling_of(self, client: int) -> Sampling:
+        """How this client draws its records, with its own draws a round where it has them."""
+        draws = self.clients[client].draws
+        return self.sampling if draws is None else replace(self.sampling, draws=draws)
+
+    def chance(self, client: int) -> float:
+        """p, the chance that one given record of this client is drawn in a round."""
+        return self.sampling_of(client).chance(self.clients[client].records)
+
+    def distance(self, client: int) -> float:
+        """How far a drawn record moves the client's own vector, in the clip's norm.
+
+        Departs: the paper multiplies by tau'; one clipped vector is sent, so the factor is 1
+        (`docs/privacy.md`).
+        """
+        if self.clipped == "update":
+            return 2.0 * self.clip.bound
+        every = self.sampling.kind == "all"
+        batch = self.clients[client].records if every else self.sampling_of(client).draws
+        return (2.0 if self.adjacency == "replace" else 1.0) * self.clip.bound / batch
+
+    def noise_against(self, client: int, colluders: int | None = None) -> float:
+        """The standard deviation of the noise that hides `client`, less that of the loudest `colluders`."""
+        return math.hypot(*(self.clients[j].noise for j in self.hidden_by(client, colluders)))
+
+    def hidden_by(self, client: int, colluders: int | None = None) -> tuple[int, ...]:
+        """The clients whose noise hides `client`: itself and those present, less the loudest `colluders`."""
+        taken = self.colluders if colluders is None else colluders
+        others = [j for j in range(len(self.clients)) if j != client and j not in self.absent]
+        others.sort(key=lambda j: self.clients[j].noise)
+        return (client, *others[: max(0, len(others) - taken)])
+
+    def mu(self, client: int, colluders: int | None = None) -> float:
+        """The shift of the weighted sum over the standard deviation of its noise, as one Gaussian mechanism.
+
+        mu = 2 gamma w_k / sqrt(sum over j not colluding of w_j^2 sigma_j^2) for a clipped update.
+        Adjacency: as recorded. Sampling: if drawn. Trust: trusted server. Rests on: FINDINGS 2,
+        "Sensitivity".
+        """
+        if not self.law_is_gaussian:
+            raise ValueError("mu is defined for Gaussian noise; Laplace noise is charged by its own gap")
+        if client in self.absent:
+            return 0.0
+        return self.clients[client].weight * self.distance(client) / self.noise_against(client, colluders)
+
+    def charge(self, client: int, colluders: int | None = None) -> Charge:
+        """What one of these rounds costs a record of `client`.
+
+        Gaussian: `mu` as above. Laplace under l1 clipping: the client's own noise alone, shift over scale,
+        since a sum of Laplace variables is not Laplace; what the server does afterwards is post-processing.
+        """
+        if self.law_is_gaussian:
+            return Charge(GaussianShift(self.mu(client, colluders)), self.chance(client), self.adjacency)
+        if self.clip.norm == "l2":
+            raise ValueError("Laplace noise under l2 clipping has no shift in one dimension: see cepam.privacy.laplace")
+        gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
+        return Charge(LaplaceShift(gap), self.chance(client), self.adjacency)
+
+    def without(self, absent: Iterable[int]) -> Release:
+        """The same rounds in which the named clients sent nothing."""
+        return replace(self, absent=frozenset(absent))
+
+    def over(self, rounds: int) -> Release:
+        """The same release over another number of rounds."""
+        return replace(self, rounds=rounds)
+
+    def with_noise(self, scales: Sequence[float]) -> Release:
+        """The same release with other noise scales, one for each client."""
+        if len(scales) != len(self.clients):
+            raise ValueError(f"scales must give one value for each of {len(self.clients)} clients, got {len(scales)}")
+        family = type(self.clients[0].law)
+        made = tuple(replace(c, law=family(s)) for c, s in zip(self.clients, scales))  # type: ignore[call-arg]
+        return replace(self, clients=made)

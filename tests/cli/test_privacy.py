@@ -1,0 +1,128 @@
+"""`cepam privacy`: what the command line prints, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from cepam.cli.privacy import app
+
+RUN = "--clients 30 --clip 1 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --sampling replacement"
+
+
+def run(command: str, code: int = 0):
+    result = CliRunner().invoke(app, command.split())
+    assert result.exit_code == code, result.output
+    return result
+
+
+def as_json(command: str) -> dict:
+    return json.loads(run(command + " --json").stdout)
+
+
+@pytest.mark.parametrize(("adjacency", "want"), [("replace", 2.05172), ("add-remove", 2.01232)])
+def test_epsilon(adjacency: str, want: float) -> None:
+    command = f"epsilon {RUN} --sigma 0.25 --adjacency {adjacency}"
+    found = as_json(command)
+    assert found["epsilon"] == pytest.approx(want, rel=1e-5)
+    assert found["adjacency"] == adjacency
+    assert found["cautions"] == []
+    assert run(command).stdout.splitlines()[0] == f"epsilon {want:.5f}"
+
+
+def test_colluders_and_numerics() -> None:
+    alone = as_json(f"epsilon {RUN} --sigma 1.663 --colluders 29 --coordinates 6422")
+    assert alone["epsilon"] == pytest.approx(1.0, rel=1e-3)
+    assert 1e-5 < alone["delta_with_numerics"] < 1.01e-5
+
+
+def test_calibrate() -> None:
+    found = as_json(f"calibrate {RUN} --epsilon 1")
+    assert found["sigma"] == pytest.approx(0.3037, abs=5e-5)
+    assert found["epsilon"] <= 1.0
+
+
+def test_private_preset() -> None:
+    command = "--sampling poisson --batch 960 --records-total 60000 --rounds 600 --delta 1e-5"
+    assert as_json(f"epsilon {command} --noise-multiplier 1.1")["epsilon"] == pytest.approx(1.967, rel=5e-4)
+    found = as_json(f"calibrate {command} --epsilon 1.9663683")
+    assert found["noise_multiplier"] == pytest.approx(1.1, rel=1e-4)
+
+
+def test_laplace() -> None:
+    pure = as_json("epsilon --law laplace --b 4 --clip-norm l1 --draws 15 --records 1666 --rounds 80 --delta 0")
+    assert pure["epsilon"] == pure["pure_epsilon"]
+    l2 = as_json("epsilon --law laplace --b 0.01 --clip-norm l2 --draws 15 --records 1666 --delta 0 --coordinates 6422")
+    assert l2["epsilon"] == pytest.approx(16_023, abs=1)
+    assert {"no-guarantee", "l2-laplace"} <= {one["code"] for one in l2["cautions"]}
+    b = as_json("calibrate --law laplace --clip-norm l1 --draws 15 --records 1666 --delta 0 --epsilon 1")["b"]
+    assert b > 0
+
+
+def test_the_papers_theorems() -> None:
+    found = as_json("epsilon --theorem paper --epsilon-tilde 5.9 --sigma 0.01 --draws 15 --records 1666 --rounds 80")
+    assert found["epsilon"] == pytest.approx(1.45, abs=5e-3)
+    assert found["delta"] == pytest.approx(9.69e-3, abs=5e-6)
+    assert found["delta_as_sigma_vanishes"] == pytest.approx(found["delta"])
+    codes = {one["code"] for one in found["cautions"]}
+    assert {"delta-over-1/n", "delta-is-free", "delta-insensitive", "not-the-whole-run"} <= codes
+    found = as_json("epsilon --theorem paper --law laplace --b 0.01 --draws 15 --records 1666")
+    assert found["epsilon"] == pytest.approx(2995, abs=1)
+    assert as_json("calibrate --theorem paper --draws 15 --records 1666 --epsilon 5 --delta 0.015")["sigma"] == 0.0
+
+
+def test_per_client() -> None:
+    found = as_json("epsilon --clients 2 --sigma 1,2 --records 1000,2000 --draws 10 --rounds 5 --per-client")
+    assert [row["client"] for row in found["clients"]] == [0, 1]
+    assert "outsider" in run("epsilon --clients 2 --sigma 1,2 --records 1000 --draws 10 --per-client").stdout
+
+
+def test_explain(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "page.html"
+    run(f"explain --clients 3 --sigma 1 --draws 5 --records 500 --rounds 10 --out {page}")
+    assert page.read_text().count("<svg") == 2
+
+
+def test_audit_passes_and_refutes() -> None:
+    command = "audit --clients 1 --clip 0.5 --sigma 1 --delta 1e-2 --trials 20000"
+    sound = as_json(command)
+    assert sound["lower"] <= sound["claim"]
+    assert not sound["refuted"]
+    assert json.loads(run(command + " --actual 0.5 --json", code=1).stdout)["refuted"]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("epsilon --draws 15 --records 2000", "--sigma"),
+        ("epsilon --sigma x --draws 15 --records 2000", "--sigma"),
+        ("epsilon --sigma -1 --draws 15 --records 2000", "sigma"),
+        ("epsilon --sigma 1,2 --draws 15 --records 2000", "--sigma"),
+        ("epsilon --sigma 1 --records 2000", "--draws"),
+        ("epsilon --sigma 1 --draws 15", "--records"),
+        ("epsilon --sigma 1 --draws 15 --records 2000 --delta 2", "delta"),
+        ("epsilon --sigma 1 --draws 15 --records 2000 --rounds 0", "rounds"),
+        ("epsilon --sigma 1 --draws 15 --records 2000 --colluders 30", "colluders"),
+        ("epsilon --clients 7 --batch 960 --records-total 60000 --noise-multiplier 1", "--records-total"),
+        ("epsilon --sigma 1 --noise-multiplier 1 --batch 9 --records 20", "--noise-multiplier"),
+        ("epsilon --theorem paper --sigma 1 --draws 15 --records 2000", "--epsilon-tilde"),
+        ("epsilon --sigma 0.4 --draws 15 --records 2000 --rounds 80 --coordinates 999999999999", "slack"),
+        ("calibrate --draws 15 --records 2000 --epsilon -1", "epsilon"),
+        ("calibrate --draws 15 --records 2000 --epsilon 1 --delta 0.5", "delta"),
+        ("audit --clients 1 --sigma 1 --trials 3", "trials"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_two(command: str, says: str) -> None:
+    result = run(command, code=2)
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert says in lines[0]
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["epsilon", "calibrate", "explain", "audit"])
+def test_help_teaches_by_example(name: str) -> None:
+    assert f"cepam privacy {name}" in run(f"{name} --help").stdout

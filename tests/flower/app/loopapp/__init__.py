@@ -1,0 +1,1 @@
+"""Known updates through a real SuperLink."""

@@ -1,0 +1,37 @@
+"""FedAvg with or without cepam; the report goes to a file that the test reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+import cepam
+from cepam.flower import Private
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """The run; every round's metrics and the final model are reported."""
+    config = context.run_config
+    nodes = int(config["nodes"])
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=min(2, nodes), min_available_nodes=nodes)
+    if config["private"]:
+        strategy = Private(
+            strategy,
+            law=cepam.Gaussian(float(config["sigma"])),
+            clip=cepam.L2(1.0),
+            authentication=str(config["authentication"]),
+        )
+    start = ArrayRecord({"w": Array(np.zeros(int(config["size"]), dtype=np.float32))})
+    result = strategy.start(grid, start, num_rounds=int(config["num-server-rounds"]), timeout=float(config["timeout"]))
+    rounds = {r: dict(m) for r, m in result.train_metrics_clientapp.items()}
+    if config["report"]:
+        np.save(str(config["report"]) + ".npy", result.arrays["w"].numpy())
+        Path(str(config["report"])).write_text(json.dumps(rounds))

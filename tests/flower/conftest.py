@@ -1,0 +1,19 @@
+"""What Flower's processes set before an app runs, for tests that run in one process."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+
+
+@pytest.fixture(autouse=True)
+def _identity():
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from .fakes import RUN
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1

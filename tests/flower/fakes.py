@@ -1,0 +1,110 @@
+"""A grid and nodes in one process: the mod and the wrapper as Flower calls them, without Flower's processes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from cepam.flower import Uplink
+
+RUN = 77
+_ids = itertools.count(1)
+
+
+class Node:
+    """A SuperNode: keeps `context.state` between messages, and forgets it on `restart`."""
+
+    def __init__(self, node_id: int, train: Callable[[Message, Context], Message], **config: str) -> None:
+        self.node_id = node_id
+        self.train = train
+        self.config = config
+        self.public_key = b""
+        self.uplink = Uplink()
+        self.restart()
+
+    def restart(self) -> None:
+        self.context = Context(RUN, self.node_id, self.config, RecordDict(), {})
+
+    def handle(self, message: Message) -> Message:
+        try:
+            return self.uplink(message, self.context, self.train)
+        except Exception as raised:  # as flwr-clientapp does
+            return Message(Error(2, repr(raised)), reply_to=message)
+
+
+def copied(message: Message) -> Message:
+    """The message as it arrives elsewhere: records of its own, the metadata kept."""
+    made = {name: record.copy() for name, record in message.content.items()}
+    return Message(content=RecordDict(made), metadata=message.metadata)
+
+
+class FakeGrid(Grid):
+    """Delivers messages at once; `meddle` may change, replace, repeat or swallow replies."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = {node.node_id: node for node in nodes}
+        self.meddle: Callable[[int, Message], list[Message]] = lambda node, reply: [reply]
+        self.seen: list[Message] = []
+
+    def set_run(self, run: object) -> None: ...
+
+    @property
+    def run(self) -> SimpleNamespace:
+        return SimpleNamespace(run_id=RUN)
+
+    def create_message(self, *args: object, **kwargs: object) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def get_nodes(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(node_id=n.node_id, public_key=n.public_key) for n in self.nodes.values()]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        raise NotImplementedError
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        replies: list[Message] = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"message-{next(_ids)}"
+            message.metadata.__dict__["_run_id"] = RUN
+            node = message.metadata.dst_node_id
+            reply = self.nodes[node].handle(copied(message))
+            if message.metadata.message_type == "train":
+                self.seen.append(copied(message))
+                replies += self.meddle(node, reply)
+        return replies
+
+
+def adding(change: np.ndarray, examples: int = 10, **metrics: float) -> Callable[[Message, Context], Message]:
+    """A training function whose trained parameters are the broadcast ones plus `change`."""
+
+    def train(message: Message, context: Context) -> Message:
+        assert "cepam" not in message.content
+        weights = message.content["arrays"]["w"].numpy()
+        arrays = ArrayRecord({"w": _array(weights + change.reshape(weights.shape).astype(np.float32))})
+        record = MetricRecord({"num-examples": examples, **metrics})
+        return Message(RecordDict({"arrays": arrays, "metrics": record}), reply_to=message)
+
+    return train
+
+
+def _array(values: np.ndarray) -> Array:
+    return Array(np.ascontiguousarray(values))
+
+
+def start_arrays(size: int = 400, value: float = 0.0) -> ArrayRecord:
+    return ArrayRecord({"w": _array(np.full((size // 4, 4), value, dtype=np.float32))})
+
+
+def vector_of(arrays: ArrayRecord) -> np.ndarray:
+    return arrays["w"].numpy().ravel()

@@ -1,0 +1,144 @@
+"""End to end: a real SuperLink and real SuperNodes on loopback, each a process of its own.
+
+`make test-flower` runs these (about five minutes on two cores); the ordinary suite leaves them out.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+from loopback import Federation, Finished
+
+from .app.loopapp.client_app import known_update
+
+pytestmark = pytest.mark.flower
+APP = Path(__file__).parent / "app"
+
+
+def ran(federation: Federation, name: str, seconds: float, **config: object) -> tuple[Finished, dict, np.ndarray]:
+    """A finished run, its rounds' metrics and its final model."""
+    report = federation.folder / name
+    settings = {key.replace("_", "-"): value for key, value in config.items()}
+    done = federation.run(APP, {"report": str(report), **settings}, seconds)
+    return done, rounds_of(report), np.load(f"{report}.npy")
+
+
+def rounds_of(report: Path) -> dict[int, dict[str, float]]:
+    return {int(r): metrics for r, metrics in json.loads(report.read_text()).items()}
+
+
+def counted(rounds: dict[int, dict[str, float]], key: str) -> list[int]:
+    return [int(rounds[r].get(key, 0)) for r in sorted(rounds)]
+
+
+def test_a_million_parameters_are_private_and_small(tmp_path: Path) -> None:
+    size, sigma = 1_000_000, 0.01
+    with Federation(tmp_path, nodes=2) as federation:
+        federation.wait_for_nodes(2)
+        plain, _, model = ran(federation, "plain", 150, size=size, private=False, num_server_rounds=2)
+        private, rounds, noisy = ran(federation, "private", 150, size=size, sigma=sigma, num_server_rounds=2)
+    mean = (known_update(0, size) + known_update(1, size)) / 2
+    np.testing.assert_allclose(model, 2 * mean, atol=1e-6)
+    assert counted(rounds, "cepam-replies") == [2, 2]
+    message_bytes = sum(counted(rounds, "cepam-message-bytes"))
+    assert sum(counted(rounds, "cepam-float32-bytes")) == 4 * 4 * size
+    assert 4 * 4 * size >= 30 * message_bytes
+    assert plain.inbound_bytes >= 20 * private.inbound_bytes
+    print(
+        f"float32 / ours: {16 * size / message_bytes:.1f}; SuperLink inbound, plain / private: "
+        f"{plain.inbound_bytes / private.inbound_bytes:.1f} ({plain.inbound_bytes} / {private.inbound_bytes} bytes)"
+    )
+    # Two rounds, two clients: the noise of the sum of averages has variance 2 (sigma^2 / 2). False alarm 1e-4;
+    # the control, a scale wrong by 1 %, must fail.
+    noise = noisy.astype(np.float64) - 2 * mean
+    assert stats.kstest(noise, stats.norm(scale=sigma).cdf).pvalue > 1e-4
+    assert stats.kstest(noise, stats.norm(scale=1.01 * sigma).cdf).pvalue < 1e-4
+
+
+def test_with_tls_and_node_authentication_a_restarted_node_agrees_again(tmp_path: Path) -> None:
+    with Federation(tmp_path, nodes=2, secure=True) as federation:
+        federation.wait_for_nodes(2)
+        report = tmp_path / "report"
+        run = federation.submit(
+            APP,
+            {"report": str(report), "num-server-rounds": 5, "authentication": "require", "nodes": 1, "timeout": 40.0},
+        )
+        run.wait_for("cepam: round 1:", 90)
+        federation.stop_node(1)
+        federation.start_node(1)
+        done = run.wait(300)
+    rounds = rounds_of(report)
+    assert counted(rounds, "cepam-replies")[0] == 2
+    assert counted(rounds, "cepam-replies")[-1] == 2
+    assert min(counted(rounds, "cepam-replies")) >= 1
+    assert "agreed on a new key" in done.output
+    assert "is not authenticated" not in done.output
+
+
+def test_without_node_authentication_a_warning_is_given_or_the_replies_are_refused(tmp_path: Path) -> None:
+    with Federation(tmp_path, nodes=2) as federation:
+        federation.wait_for_nodes(2)
+        report = tmp_path / "report"
+        config = {"report": str(report), "num-server-rounds": 1, "nodes": 2}
+        warned = federation.run(APP, config, 120)
+        assert warned.output.count("is not authenticated") == 2
+        assert counted(rounds_of(report), "cepam-replies") == [2]
+        refused = federation.submit(APP, {"num-server-rounds": 1, "nodes": 2, "authentication": "require"})
+        refused.wait_for("cepam: round 1: 0 of 2 replies", 120)
+
+
+def test_bad_replies_cost_themselves_only(tmp_path: Path) -> None:
+    size = 2000
+    faults = ["", "garbage", "truncated", "flipped", "replayed", "nan", "nothing", "crash", "huge"]
+    schedule = ",".join(f"1:{r}:{fault}" for r, fault in enumerate(faults, 1) if fault)
+    with Federation(tmp_path, nodes=3) as federation:
+        federation.wait_for_nodes(3)
+        _, rounds, model = ran(
+            federation, "report", 400, size=size, sigma=0.001, nodes=3, num_server_rounds=len(faults), faults=schedule
+        )
+    assert counted(rounds, "cepam-replies") == [3, 2, 2, 2, 2, 2, 2, 2, 3]
+    kinds = {2: "seal", 3: "seal", 4: "seal", 5: "seal", 6: "error", 7: "malformed", 8: "error"}
+    for r, kind in kinds.items():
+        assert rounds[r][f"cepam-dropped-{kind}"] == 1, (r, rounds[r])
+    updates = [known_update(k, size) for k in range(3)]
+    full, thin = sum(updates) / 3, (updates[0] + updates[2]) / 2
+    np.testing.assert_allclose(model, 2 * full + 7 * thin, atol=0.02)
+    epsilon = [rounds[r]["cepam-epsilon"] for r in sorted(rounds)]
+    spent = np.diff([0.0, *epsilon])
+    assert (spent > 0).all()
+    assert spent[1] > spent[8]
+
+
+def test_a_node_that_is_stopped_killed_or_restarted_costs_its_own_replies(tmp_path: Path) -> None:
+    with Federation(tmp_path, nodes=3) as federation:
+        federation.wait_for_nodes(3)
+        report = tmp_path / "report"
+        config = {"report": str(report), "num-server-rounds": 6, "nodes": 2, "timeout": 30.0, "pause": 2.0}
+        run = federation.submit(APP, config)
+        run.wait_for("cepam: round 1:", 120)
+        federation.signal_node(2, signal.SIGSTOP)
+        run.wait_for("cepam: round 2:", 120)
+        federation.signal_node(2, signal.SIGCONT)
+        run.wait_for("cepam: round 3:", 120)
+        federation.signal_node(2, signal.SIGKILL)
+        run.wait_for("cepam: round 4:", 120)
+        federation.stop_node(2)
+        federation.start_node(2)
+        run.wait(400)
+    rounds = rounds_of(report)
+    replies = counted(rounds, "cepam-replies")
+    assert len(replies) == 6
+    assert replies[0] == 3
+    assert replies[1] == 2
+    assert replies[3] == 2
+    assert replies[-1] == 3
+    assert min(replies) >= 2
+    assert rounds[2]["cepam-dropped-missing"] == 1

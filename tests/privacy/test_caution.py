@@ -1,0 +1,76 @@
+"""Each caution is triggered, and none without cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from cepam import L2, Gaussian, Laplace
+from cepam.privacy import Practice, Release, Sampling, cautions, epsilon
+
+
+def uniform(sigma: float = 0.25, records: int = 2000, rounds: int = 80, **more) -> Release:
+    return Release.uniform(30, Gaussian(sigma), L2(1.0), Sampling("replacement", 15), records, rounds=rounds, **more)
+
+
+def codes(release: Release, at: float, delta: float, practice: Practice | None = None) -> set[str]:
+    found = cautions(release, at, delta, practice or Practice())
+    for one in found:
+        assert one.reason
+        assert one.remedy
+        assert "\n" not in str(one)
+    return {one.code for one in found}
+
+
+def test_a_sound_figure_needs_none() -> None:
+    release = uniform(coordinates=6422)
+    assert codes(release, epsilon(release, 1e-5), 1e-5) == set()
+
+
+def test_the_papers_figure_needs_several() -> None:
+    release = uniform(0.01, 1666, 1)
+    got = codes(release, 1.45, 9.69e-3, Practice(rounds=80, tensors=8))
+    assert got == {"delta-over-1/n", "delta-is-free", "delta-insensitive", "not-the-whole-run", "per-tensor-clip"}
+
+
+@pytest.mark.parametrize(("at", "code"), [(11.0, "large-epsilon"), (701.0, "no-guarantee")])
+def test_epsilon(at: float, code: str) -> None:
+    assert code in codes(uniform(), at, 1e-5)
+
+
+def test_delta_at_least_one_over_n() -> None:
+    assert "delta-over-1/n" in codes(uniform(), 1.0, 1 / 2000)
+    assert "delta-over-1/n" not in codes(uniform(), 1.0, 1 / 2001)
+
+
+def test_delta_free_over_many_rounds() -> None:
+    assert "delta-is-free" in codes(uniform(0.01, 1666), 0.0, 0.6)
+    assert "delta-is-free" not in codes(uniform(0.01, 1666), 1.0, 0.4)
+
+
+def test_delta_insensitive_to_the_noise() -> None:
+    release = uniform(0.01, 1666, 1)
+    just_under = 0.99 * release.chance(0)
+    assert "delta-insensitive" in codes(release, epsilon(release, just_under), just_under)
+    sound = uniform()
+    assert "delta-insensitive" not in codes(sound, epsilon(sound, 1e-5), 1e-5)
+
+
+def test_l2_clipped_laplace_called_pure() -> None:
+    release = Release.uniform(30, Laplace(4.0), L2(1.0), Sampling("replacement", 15), 1666, coordinates=6422)
+    assert "l2-laplace" in codes(release, 5.0, 0.0)
+    assert "l2-laplace" in codes(release, 5.0, 1e-5, Practice(called_pure=True))
+    assert "l2-laplace" not in codes(release, 5.0, 1e-5)
+
+
+def test_numerics() -> None:
+    assert "numerics" in codes(uniform(coordinates=10**12), 2.05, 1e-5)
+
+
+def test_practice() -> None:
+    release = uniform()
+    assert codes(release, 2.05, 1e-5, Practice(rounds=81)) == {"not-the-whole-run"}
+    assert codes(release, 2.05, 1e-5, Practice(tensors=8)) == {"per-tensor-clip"}
+    assert codes(release, 2.05, 1e-5, Practice(sampler_persists=True)) == {"sampler-persists"}
+    assert codes(release, 2.05, 1e-5, Practice(state_persists=True)) == {"state-persists"}
+    honest = Release.uniform(30, Gaussian(5.0), L2(1.0), Sampling("all"), 2000, rounds=80)
+    assert codes(honest, 3.0, 1e-5, Practice(sampler_persists=True, state_persists=True)) == set()
