@@ -291,12 +291,11 @@ def test_sealed_constant_bytes(lattice: str, coder: str, fill: int) -> None:
         check_hostile(b"\x01" + varint(30) + bytes([fill]) * count, lattice, coder)
 
 
+ENDLESS = "draws 65,536 trials before it gives up, more than a minute for one sub-vector"
+
+
 @pytest.mark.parametrize(
-    "backend",
-    [
-        "numba",
-        pytest.param("numpy", marks=pytest.mark.xfail(reason="it draws 65,536 trials before it gives up", strict=True)),
-    ],
+    "backend", ["numba", pytest.param("numpy", marks=pytest.mark.xfail(reason=ENDLESS, run=False))]
 )
 def test_endless_refusals_end_soon(backend: str) -> None:
     """A block of ones refuses every trial: the decoder must give up after as many as could ever be needed."""
