@@ -80,6 +80,19 @@ def test_gradient_replies_take_a_step_down() -> None:
     np.testing.assert_allclose(vector_of(raw.start(grid, start_arrays(size, 1.0), 1).arrays), gradient, atol=6e-4)
 
 
+def test_one_node_may_reply_with_gradients_and_another_with_parameters() -> None:
+    change = np.full(400, 0.02, np.float32)
+
+    def gradient(message, context):
+        arrays = ArrayRecord({"w": Array(-2 * change.reshape(-1, 4))})
+        return Message(RecordDict({"a": arrays, "metrics": MetricRecord({"num-examples": 3})}), reply_to=message)
+
+    grid = FakeGrid([Node(1, adding(change)), Node(2, gradient)])
+    own = Settings(cepam.Gaussian(1e-4), cepam.L2(1.0), update="gradient")
+    arrays = private(sigma=1e-4, of_node={2: own}, learning_rate=0.5).start(grid, start_arrays(400), 1).arrays
+    np.testing.assert_allclose(vector_of(arrays), change, atol=6e-4)
+
+
 def test_updates_are_clipped_on_the_client() -> None:
     change = np.zeros(400)
     change[0] = 50.0

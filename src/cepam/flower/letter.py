@@ -67,11 +67,11 @@ class Letters:
     (tests/flower/test_faults.py).
     """
 
-    def __init__(self, authentication: Authentication, step: float | None) -> None:
+    def __init__(self, authentication: Authentication, learning_rate: float | None) -> None:
         if authentication not in ("warn", "require"):
             raise ValueError(f"authentication must be 'warn' or 'require', got {authentication!r}")
         self._authentication = authentication
-        self._step = step
+        self._learning_rate = learning_rate
         self._chains: dict[int, Chain] = {}
         self._positions: dict[int, int] = {}
         self._used = UsedAddresses()
@@ -119,9 +119,15 @@ class Letters:
             for name, record in reply.content.items()
             if name != RECORD and not isinstance(record, ArrayRecord | MetricRecord)
         }
-        arrays = from_vector(vector, letter.reference, self._step)
+        arrays = from_vector(vector, letter.reference, self._step(letter.offer.settings))
         reply.content = RecordDict({letter.arrays_name: arrays, name: metrics, **kept})
         return Opened(node, letter.offer.settings, reply, len(message), letter.reference, _kind_of(name, metrics))
+
+    def _step(self, settings: Settings) -> float | None:
+        """How far the model goes along the decoded vector; None: the vector itself is handed on."""
+        if settings.update == "parameters":
+            return 1.0
+        return None if self._learning_rate is None else -self._learning_rate
 
     def silent(self) -> Iterable[int]:
         """The nodes that were asked and sent neither an update nor an error."""

@@ -86,7 +86,7 @@ class Private(Strategy):  # type: ignore[misc]
         self.budget = budget
         self.account = account or Account()
         self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
-        self._letters = Letters(authentication, _step(update, learning_rate))
+        self._letters = Letters(authentication, learning_rate)
         self._bill = Bill(self.account, publishes_average(strategy, self.account))
         self._exhausted = False
 
@@ -223,12 +223,6 @@ def publishes_average(strategy: Strategy, account: Account) -> bool:
     if account.released == "auto":
         return type(strategy) in AVERAGING
     return account.released == "average"
-
-
-def _step(update: Update, learning_rate: float | None) -> float | None:
-    if update == "parameters":
-        return 1.0
-    return None if learning_rate is None else -learning_rate
 
 
 def _drop_odd_metrics(tally: Tally) -> None:
