@@ -69,7 +69,14 @@ def test_with_tls_and_node_authentication_a_restarted_node_agrees_again(tmp_path
         report = tmp_path / "report"
         run = federation.submit(
             APP,
-            {"report": str(report), "num-server-rounds": 5, "authentication": "require", "nodes": 1, "timeout": 40.0},
+            {
+                "report": str(report),
+                "num-server-rounds": 5,
+                "authentication": "require",
+                "server-key": str(federation.server_key),
+                "nodes": 1,
+                "timeout": 40.0,
+            },
         )
         run.wait_for("cepam: round 1:", 90)
         federation.stop_node(1)

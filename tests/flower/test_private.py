@@ -24,7 +24,7 @@ import cepam
 from cepam.flower import Account, Private, Settings, Uplink
 from cepam.lattice import Lattice
 
-from .fakes import FakeGrid, Node, adding, start_arrays, vector_of
+from .fakes import FakeGrid, Node, adding, copied, start_arrays, vector_of
 
 SIZE = 4000
 
@@ -253,6 +253,45 @@ def test_signed_agreements_are_bound_to_the_registered_key(tmp_path, caplog) -> 
     assert metrics["cepam-dropped-agreement"] == 2
     assert metrics["cepam-asked"] == 3
     assert bare.context.state["cepam"]["position"] == 1
+
+
+def test_a_node_that_knows_the_server_refuses_other_offers(tmp_path) -> None:
+    key, public = signing(tmp_path, "server")
+    other, _ = signing(tmp_path, "impostor")
+    (tmp_path / "server.pub").write_bytes(public)
+    for server_key, replies in ((key, 2), (other, 1), (None, 1)):
+        grid, _ = fleet(2)
+        next(iter(grid.nodes.values())).config["cepam-server"] = str(tmp_path / "server.pub")
+        result = private(server_key=server_key).start(grid, start_arrays(SIZE), num_rounds=2)
+        assert [m["cepam-replies"] for m in result.train_metrics_clientapp.values()] == [replies, replies]
+
+
+def test_an_offer_that_was_changed_on_its_way_is_refused(tmp_path) -> None:
+    key, public = signing(tmp_path, "server")
+    (tmp_path / "server.pub").write_bytes(public)
+    grid, _ = fleet(2)
+    node = next(iter(grid.nodes.values()))
+    node.config["cepam-server"] = str(tmp_path / "server.pub")
+    private(server_key=key).start(grid, start_arrays(SIZE), num_rounds=1)
+    message = next(m for m in grid.seen if m.metadata.dst_node_id == node.node_id)
+    weak = Settings(cepam.Gaussian(1e-9), cepam.L2(1.0)).to_json()
+    for name, value in (("settings", weak), ("public", bytes(range(32))), ("position", 5), ("round", 9)):
+        spoiled = copied(message)
+        spoiled.content["cepam"][name] = value
+        assert "not signed" in node.handle(spoiled).error.reason
+
+
+def test_a_node_that_signed_once_must_sign_again(tmp_path) -> None:
+    grid, _ = fleet(2)
+    node = next(iter(grid.nodes.values()))
+    path, node.public_key = signing(tmp_path, "key")
+    node.config["cepam-identity"] = path
+    strategy = private()
+    strategy.start(grid, start_arrays(SIZE), num_rounds=1)
+    del node.config["cepam-identity"]
+    node.restart()
+    metrics = strategy.start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]
+    assert metrics["cepam-dropped-agreement"] == 1
 
 
 def test_an_unauthenticated_agreement_is_warned_about(caplog) -> None:
