@@ -22,6 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,dev]"
 	touch $@
 
+demo: $(STAMP)
+	$(BIN)/cepam compare --preset private --schemes fl,fl+gaussian,cepam-gaussian --seeds 1 --name demo
+
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not flower"
 
@@ -39,6 +42,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python bench/gradients.py
+	$(BIN)/python bench/speed.py
+	$(BIN)/python bench/measure_rate.py 24
 
 fuzz: $(STAMP)
 	$(BIN)/python tools/fuzz.py

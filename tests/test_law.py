@@ -38,15 +38,9 @@ def test_coordinate_cdf_has_the_variance(law: cepam.Law, n: int) -> None:
 
 def test_coordinate_cdfs_against_scipy() -> None:
     z = np.linspace(-3, 3, 101)
-    np.testing.assert_allclose(
-        cepam.Gaussian(0.4).coordinate_cdf(z), stats.norm.cdf(z, scale=0.4), rtol=1e-12
-    )
-    np.testing.assert_allclose(
-        cepam.Laplace(0.4).coordinate_cdf(z), stats.laplace.cdf(z, scale=0.4), rtol=1e-12
-    )
-    np.testing.assert_allclose(
-        cepam.UniformBall(2.0).coordinate_cdf(z), stats.uniform.cdf(z, -2, 4), atol=1e-12
-    )
+    np.testing.assert_allclose(cepam.Gaussian(0.4).coordinate_cdf(z), stats.norm.cdf(z, scale=0.4), rtol=1e-12)
+    np.testing.assert_allclose(cepam.Laplace(0.4).coordinate_cdf(z), stats.laplace.cdf(z, scale=0.4), rtol=1e-12)
+    np.testing.assert_allclose(cepam.UniformBall(2.0).coordinate_cdf(z), stats.uniform.cdf(z, -2, 4), atol=1e-12)
 
 
 @pytest.mark.parametrize("bad", [0, -1.0, float("nan"), float("inf"), 1e-40, "0.1", True, None])

@@ -47,9 +47,9 @@ def cases() -> Iterator[Case]:
         yield Case(f"gaussian {name} adaptive", cepam.Codec(gaussian, lattice), update(SIZE))
         paper = cepam.Codec(gaussian, lattice, coder="paper", bound=1.0)
         yield Case(f"gaussian {name} paper", paper, update(SIZE, dtype=np.float32))
-    for law in (cepam.Laplace(SIGMA), cepam.UniformBall(SIGMA)):
-        for name in ("Z1", "A2", "D4"):
-            yield Case(f"{law.name} {name} adaptive", cepam.Codec(law, lattices[name]), update(SIZE))
+    # Laws that are tabulated in float64 are left out: their tables may differ between machines in a last bit.
+    for name in ("Z1", "A2", "D4", "E8"):
+        yield Case(f"laplace {name} adaptive", cepam.Codec(cepam.Laplace(SIGMA), lattices[name]), update(SIZE))
     yield Case("gaussian auto adaptive", cepam.Codec(gaussian), update(SIZE))
     yield Case("gaussian Z1 nothing", cepam.Codec(gaussian, lattices["Z1"]), update(0, dtype=np.float32))
     yield Case("gaussian Z1 zeros", cepam.Codec(gaussian, lattices["Z1"]), np.zeros(SIZE, dtype=np.float32))

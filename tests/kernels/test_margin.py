@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import margin_by_hand
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from cepam.kernels import margin
 from cepam.kernels.stride import find_stride
+from tests.kernels import margin_by_hand
 
 TABLES = margin.load_tables()
 

@@ -13,9 +13,7 @@ AT = cepam.Address(bytes(range(32)), round=3, client=1)
 
 
 @pytest.mark.parametrize("lattice", [cepam.Integer(1), cepam.A2, cepam.E8])
-def test_reconstruction_costs_the_same_for_every_h(
-    lattice: cepam.Lattice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reconstruction_costs_the_same_for_every_h(lattice: cepam.Lattice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts keystream blocks and words, not seconds."""
     drawn: list[int] = []
     plain = reference.stream_words

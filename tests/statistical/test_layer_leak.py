@@ -65,9 +65,7 @@ def on_grid(y: Floats) -> Floats:
 def test_the_attack_finds_the_layer_of_a_coarse_dither_without_the_grid(rng: np.random.Generator) -> None:
     x = np.full(8, 0.3 * SIGMA)
     drawn = [coarse_quantizer(x, rng) for _ in range(VECTORS)]
-    assert (
-        sum(is_found(y, layer) for y, layer in drawn) >= VECTORS - 3
-    )  # a common factor of all eight k_i: 1 in 250
+    assert sum(is_found(y, layer) for y, layer in drawn) >= VECTORS - 3  # a common factor of all eight k_i: 1 in 250
 
 
 def test_the_found_layer_rules_updates_out_for_certain(rng: np.random.Generator) -> None:

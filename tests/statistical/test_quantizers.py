@@ -34,9 +34,7 @@ def test_sdq_is_uniform_on_the_cell(name: str, address: cepam.Address, rng: np.r
     # Uniform modulo the lattice, and nearer to the origin than to other lattice vectors: uniform on the cell.
     cosets = (np.linalg.solve(generator, errors.T).T) % 1.0
     found = [goodness.kolmogorov_smirnov(column) for column in cosets.T]
-    found.append(
-        goodness.independence(goodness.value_labels(x[::n]), goodness.probability_labels(cosets[:, 0]))
-    )
+    found.append(goodness.independence(goodness.value_labels(x[::n]), goodness.probability_labels(cosets[:, 0])))
     assert min(each.p_value for each in found) * len(found) > RATE
     shorts = np.array(list(np.ndindex(*(3,) * n)))[:: max(1, 3**n // 500)] - 1
     points = shorts @ generator.T
@@ -103,6 +101,4 @@ def test_lrsuq_and_the_codec_give_the_same_vector(address: cepam.Address, rng: n
         quantizer, codec = cepam.LRSUQ(law, lattice), cepam.Codec(law, lattice=lattice)
         x = rng.normal(0, 0.2, 24 * 50)
         h, m = quantizer.quantize(x, address)
-        assert np.array_equal(
-            quantizer.reconstruct(h, m, address), codec.decode(codec.encode(x, address), address)
-        )
+        assert np.array_equal(quantizer.reconstruct(h, m, address), codec.decode(codec.encode(x, address), address))

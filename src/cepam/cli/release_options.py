@@ -183,6 +183,8 @@ def takes_release(command: Callable[..., None]) -> Callable[..., None]:
         options = ReleaseOptions(**{name: given[name] for name in names})
         try:
             command(options, **{name: value for name, value in given.items() if name not in names})
+        except BrokenPipeError:  # whoever read the output has seen enough
+            raise
         except (ValueError, TypeError, OSError) as wrong:
             typer.echo(f"error: {wrong}", err=True)
             raise typer.Exit(2) from None
