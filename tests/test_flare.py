@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,3 +113,52 @@ def test_an_update_that_is_not_finite_never_leaves() -> None:
     site.task({"w": start})
     with pytest.raises(ValueError, match="norm"):
         site.seal(DXO(DataKind.WEIGHTS, data={"w": start + np.nan}))
+
+
+@pytest.mark.flower
+def test_a_job_in_flares_simulator_averages_the_clients_with_their_noise(tmp_path) -> None:
+    # Two clients add 0.02 to 1,000 weights in each of three rounds; the average of the noise has variance 3/2 sigma^2.
+    script = tmp_path / "job.py"
+    script.write_text(JOB.format(workspace=str(tmp_path / "workspace")))
+    source = Path(__file__).resolve().parents[1] / "src"
+    environment = {**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{source}".lstrip(":")}
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(script)], cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            assert process.wait(timeout=300) == 0, (tmp_path / "log").read_text()[-3000:]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    model = np.load(next((tmp_path / "workspace").rglob("server.npy"))).ravel().astype(np.float64)
+    assert stats.kstest(model - 0.06, stats.norm(scale=0.01 * np.sqrt(1.5)).cdf).pvalue > 1e-4
+
+
+JOB = """
+from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
+from nvflare.app_common.np.np_model_persistor import NPModelPersistor
+from nvflare.app_common.np.np_trainer import NPTrainer
+from nvflare.app_common.shareablegenerators.full_model_shareable_generator import FullModelShareableGenerator
+from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
+
+from cepam.flare import ClientFilter, ServerFilter
+
+if __name__ == "__main__":
+    job = FedJob(name="cepam", min_clients=2)
+    job.to_server(NPModelPersistor(model=[[0.0] * 100] * 10), id="persistor")
+    job.to_server(InTimeAccumulateWeightedAggregator(expected_data_kind="WEIGHTS"), id="aggregator")
+    job.to_server(FullModelShareableGenerator(), id="generator")
+    workflow = ScatterAndGather(
+        min_clients=2, num_rounds=3, aggregator_id="aggregator", persistor_id="persistor",
+        shareable_generator_id="generator", train_task_name="train",
+    )
+    job.to_server(workflow, id="workflow")
+    for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
+        job.to_server(ServerFilter(scale=0.01, bound=1.0), filter_type=kind, tasks=["train"])
+        job.to_clients(ClientFilter(), filter_type=kind, tasks=["train"])
+    job.to_clients(NPTrainer(delta=0.02), tasks=["train"])
+    job.simulator_run("{workspace}", n_clients=2, threads=2)
+"""

@@ -61,7 +61,7 @@ def loopback_rows(folder: Path, nodes: int, rounds: int, secure: bool) -> list[R
             report = folder / f"report-{private}.json"
             config = {"private": private, "num-server-rounds": rounds, "clients": nodes, "report": str(report)}
             if secure:
-                config["authentication"] = "require"
+                config |= {"authentication": "require", "server-key": str(federation.server_key)}
             done = federation.run(APP, config, 60 + SECONDS_A_ROUND * rounds)
             made.append(row(name, report, done, done.seconds))
     return made

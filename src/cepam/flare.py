@@ -78,6 +78,9 @@ class ServerFilter(Filter):  # type: ignore[misc]
         weight: float = 1.0,
     ) -> None:
         super().__init__()
+        # FLARE writes a job's configuration from attributes that are named like the arguments.
+        self.scale, self.bound, self.law, self.norm = scale, bound, law, norm
+        self.lattice, self.weight = lattice, weight
         noise = {"gaussian": Gaussian, "laplace": Laplace}[law](scale)
         clip = {"l1": L1, "l2": L2}[norm](bound)
         self.settings = Settings(noise, clip, _LATTICES[lattice], weight=weight)  # type: ignore[arg-type]
