@@ -160,7 +160,7 @@ class Codec(MessageCodec):
     def __post_init__(self) -> None:
         if not isinstance(self.law, Law):
             raise ValueError(f"law must be a noise law such as cepam.Gaussian(0.01), got {self.law!r}")
-        if self.lattice != "auto" and not isinstance(self.lattice, Lattice):
+        if not isinstance(self.lattice, Lattice) and not (isinstance(self.lattice, str) and self.lattice == "auto"):
             raise ValueError(f"lattice must be 'auto' or a lattice such as cepam.E8, got {self.lattice!r}")
         _check_options(self)
         for lattice in self.lattices:
@@ -201,6 +201,8 @@ class DitheredCodec(MessageCodec):
 
     def __post_init__(self) -> None:
         check_scale("step", self.step)
+        if not isinstance(self.lattice, Lattice):
+            raise ValueError(f"lattice must be a lattice such as cepam.E8, got {self.lattice!r}")
         _check_options(self)
         if self.coder == "paper" and self.lattice.dimension > 1:
             raise ValueError("the paper's coder covers plain dithering in one dimension only")

@@ -67,7 +67,7 @@ class Numbers:
         o = (u << 1 | 1) & ALL
         z = 64 - o.bit_length()
         a = (o << z) & ALL
-        row = ((u >> 63) * 54 + min(z, 53)) * 32 + ((a >> 58) & 31)
+        row = ((u >> 63) * 64 + z) * 32 + ((a >> 58) & 31)
         t = float(((a << 6) & ALL) >> 11) * 2.0**-53
         value = 0.0
         for c in reversed(self.table[8 * row : 8 * row + 8]):

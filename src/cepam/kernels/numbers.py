@@ -36,6 +36,7 @@ class Numbers(NamedTuple):
     steps: Any
     squares: Any
     determinant: int
+    trials: int
 
 
 class Scratch(NamedTuple):
@@ -88,6 +89,7 @@ def numbers_of(plan: Plan) -> Numbers:
         steps=np.ascontiguousarray(plan.steps),
         squares=(vectors**2).sum(axis=1),
         determinant=plan.determinant,
+        trials=plan.trials,
     )
 
 

@@ -14,7 +14,7 @@ from cepam.kernels.chacha import LATENT_STREAM, Words, dither_stream, stream_wor
 from cepam.kernels.nearest import nearest
 from cepam.latent import COEFFICIENTS, OCTAVES, SEGMENTS
 from cepam.lattice import Search
-from cepam.plan import GRID_BITS, MOST_TRIALS, RANGE_BITS, Accept, Floats, Ints, Plan
+from cepam.plan import GRID_BITS, RANGE_BITS, Accept, Floats, Ints, Plan
 
 Flags = npt.NDArray[np.bool_]
 _LOW = np.uint64(0xFFFFFFFF)
@@ -120,7 +120,7 @@ def quantize(plan: Plan, key: bytes, x: Ints, first: int = 0) -> tuple[Ints, Int
     h = np.zeros(len(x), dtype=np.int64)
     m = np.zeros((len(x), plan.n), dtype=np.int64)
     active = np.arange(len(x))
-    for trial in range(MOST_TRIALS):
+    for trial in range(plan.trials):
         if not len(active):
             break
         v = dither(plan, key, trial, ids[active], b[active])
@@ -129,6 +129,8 @@ def quantize(plan: Plan, key: bytes, x: Ints, first: int = 0) -> tuple[Ints, Int
         h[active[ends]] = trial + 1
         m[active[ends]] = coordinates[ends]
         active = active[~ends]
+    if len(active):
+        raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return h, m
 
 
