@@ -120,7 +120,7 @@ class Stretched(Gaussian):
         return super().radius_above(q, n) * self.factor
 
 
-@pytest.mark.parametrize("factor", [1e9, np.nan, -1.0])
+@pytest.mark.parametrize("factor", [1e-10, 1e9, np.nan, -1.0])
 def test_laws_out_of_range_are_refused(factor: float) -> None:
     with pytest.raises(ValueError, match="latent radi"):
         layered_plan(Stretched(1.0, factor), cepam.Integer(1))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.geometry import exact_inverse
-from cepam.latent import latent_table
+from cepam.latent import SHAPE, SMALLEST, latent_table
 from cepam.lattice import Lattice, Search
 from cepam.law import Law, check_scale
 
@@ -29,7 +29,7 @@ RANGE_BITS = 61
 LEAST_ACCEPTANCE = 1e-3
 MOST_TRIALS = 1 << 16
 _LARGEST_RADIUS_BITS = 48
-_SMALLEST_RADIUS_BITS = 9
+_RARE_OCTAVE = 58
 
 
 class Accept(IntEnum):
@@ -122,12 +122,12 @@ def _units(scale: float) -> tuple[float, float]:
 
 
 def _check_radii(law: Law, table: Floats, scale: float) -> None:
-    ends = table.reshape(-1, 8)
-    largest, smallest = ends.sum(axis=1).max() * scale, ends[:, 0].min() * scale
-    if not (largest < 2.0**_LARGEST_RADIUS_BITS and smallest > 2.0**_SMALLEST_RADIUS_BITS):
+    rows = table.reshape(SHAPE)
+    largest, rare = rows.sum(axis=-1).max(), rows[0, _RARE_OCTAVE, 0, 0]
+    if not (largest * scale < 2.0**_LARGEST_RADIUS_BITS and rare > SMALLEST):
         raise ValueError(
-            f"{law!r} has latent radii from {smallest / scale:.3g} to {largest / scale:.3g} times its scale;"
-            " the format carries 2^-31 to 2^7 times: change what the law calls its scale, or cut its tails"
+            f"{law!r} has latent radii from {rare:.3g} to {largest:.3g} times its scale; the format carries 2^-30 to 2^7"
+            " times: change what the law calls its scale, or cut its tails"
         )
 
 

@@ -121,6 +121,8 @@ class KeyChain:
     def __init__(self, key: Key | bytes, round: int = 0) -> None:
         start = key if isinstance(key, Key) else Key(key)
         self._secret = bytearray(start.secret)
+        if isinstance(round, bool) or not isinstance(round, int) or round < 0:
+            raise ValueError(f"round must be a non-negative integer, got {round!r}")
         self._round = round
 
     @property

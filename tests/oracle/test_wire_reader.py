@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,25 @@ def test_the_adaptive_code_of_vector_lattices(law: str, lattice: str) -> None:
     codec, x = make_codec(law, lattice, bucket=64), sparse_update(150)
     message = codec.encode(x, AT)
     assert read_message(message, codec, AT) == codec.decode(message, AT).tolist()
+
+
+@pytest.mark.parametrize("kind", ["sparse", "zeros", "rows", "neighbours", "huge", "tiny"])
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_the_adaptive_code_of_one_dimension(law: str, kind: str) -> None:
+    size = 400
+    wave = np.abs(np.sin(np.arange(size) * 2 * np.pi / 37)) ** 8
+    updates = {
+        "sparse": sparse_update(size),
+        "zeros": np.zeros(size),
+        "rows": wave * 0.05 * np.random.default_rng(1).normal(size=size),
+        "neighbours": np.repeat(np.random.default_rng(2).normal(size=size // 20) * 0.02, 20),
+        "huge": sparse_update(size) * 1e3,
+        "tiny": sparse_update(size) * 1e-3,
+    }
+    codec = make_codec(law, "Z1")
+    message = codec.encode(updates[kind], AT)
+    with np.load(resources.files("cepam") / "tables" / "margin.npz") as tables:
+        assert read_message(message, codec, AT, tables) == codec.decode(message, AT).tolist()
 
 
 def test_several_blocks() -> None:

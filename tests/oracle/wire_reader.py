@@ -1,6 +1,7 @@
 """A decoder of messages written from docs/wire.md alone, in plain Python: slow, and sharing no code with the package.
 
-It takes the numbers of a plan (table, basis, box, …) as given, and covers Z^n and D4 with both codes.
+It takes the numbers of a plan (table, basis, box, …) and the tables of Z^1 as given, and covers Z^n with both codes and
+D4 with the adaptive one.
 """
 
 from __future__ import annotations
@@ -143,13 +144,12 @@ def read_paper(numbers: Numbers, block: bytes, first: int, rows: int, bound: int
     return out
 
 
-class Model:
-    """Section 8: the arithmetic code and its contexts."""
+class Arithmetic:
+    """Section 8.1: the arithmetic code."""
 
     def __init__(self, block: bytes) -> None:
         self.data, self.at, self.span = block + bytes(8), 8, ALL
         self.code = int.from_bytes(self.data[:8], "big")
-        self.p, self.seen = first_chances(), [0] * 1984
 
     def plain(self, chance: int) -> int:
         bound = (self.span >> 16) * chance
@@ -162,6 +162,14 @@ class Model:
             more = (self.data[self.at : self.at + 4] + bytes(4))[:4]
             self.code, self.span, self.at = self.code << 32 | int.from_bytes(more, "big"), self.span << 32, self.at + 4
         return bit
+
+
+class Model(Arithmetic):
+    """Section 8.2: the contexts of vector lattices."""
+
+    def __init__(self, block: bytes) -> None:
+        super().__init__(block)
+        self.p, self.seen = first_chances(), [0] * 1984
 
     def decide(self, context: int) -> int:
         p, seen = self.p[context], self.seen[context]
@@ -233,6 +241,112 @@ def margin(error: list[int], r: float, l1: bool) -> tuple[int, int]:
     return (side * 44 + min(2 * length + half, 43)) * 8, side
 
 
+def log(value: int) -> int:
+    value |= 1
+    e = value.bit_length() - 1
+    return 256 * e + (256 * value >> e) - 256
+
+
+def power(z: int) -> int:
+    return ((256 + z % 256) << (z // 256)) >> 8
+
+
+def within(value: int, top: int) -> int:
+    return min(max(value, 0), top)
+
+
+class Margins(Arithmetic):
+    """Section 9: the contexts of one dimension."""
+
+    def __init__(self, block: bytes, tables: Any) -> None:
+        super().__init__(block)
+        self.odds = [int(p) for p in tables["prior"]]
+        self.means = [int(v) for v in tables["means"]]
+        self.scale = self.header(7)
+        self.stride = 0 if self.scale == 127 else self.header(11)
+        self.shift, self.anchor = (self.scale >> 1) - 16, 4096 + 128 * (self.scale % 2)
+        self.sized = self.across = power(self.anchor)
+        self.signed = 0
+        self.column = [self.anchor] * max(self.stride, 1)
+
+    def header(self, bits: int) -> int:
+        value = 0
+        for _ in range(bits):
+            value = 2 * value + self.plain(32768)
+        return value
+
+    def decide(self, context: int, rate: int) -> int:
+        p = self.odds[context]
+        bit = self.plain(min(max(p, 32), 65504))
+        self.odds[context] = p + ((65535 * bit - p) >> rate)
+        return bit
+
+    def coordinate(self, i: int, b: int, d: int) -> int:
+        high = d + (b >> 1) + 1 if d <= b >> 1 else d - (b >> 1)
+        below, stride = b - high, self.stride
+        place = i % stride if stride > 1 else 0
+        above, z = self.column[place], self.anchor
+        if stride:
+            z = 15 * log(self.sized) + self.anchor + (13 * (above - log(self.across)) if stride > 1 else 0)
+            z = within(z >> 4, 7935)
+        s, offset, rise = power(z), 256 * self.shift + z, high <= below
+        level = self.level(rise) + 10 * (z < self.anchor - 512) + 20 * (z > self.anchor)
+        near = within((log(min(high, below)) - offset + 1280) >> 7, 15)
+        zero = (near * 6 + within((log(b) - offset + 256) >> 8, 5)) * 30 + level
+        k = 0
+        if self.decide(zero, 6):
+            side = 2880 + 30 * within((log(abs(high - below)) - offset + 1024) >> 8, 7) + level
+            positive = bool(self.decide(side, 6)) == rise
+            skip = within((offset - log(b) - 1280) >> 8, 45)
+            row = within((log(b) + 256 * skip - offset + 1536) >> 7, 23)
+            size, most = self.size(row, skip), 2**31 - 1
+            inner, wide = (self.moved(min(v, 2**44)) for v in (high if positive else below, b))
+            e = min(inner, most) + min(size - 1, most) * min(wide, most) + (s * self.means[5760 + row] >> 8)
+            e = min(e, most)
+            k, v = (size, e) if positive else (-size, -e)
+        else:
+            e, v = max(s * self.means[zero] >> 8, 1), s * self.means[2880 + zero] >> 8
+            v = v if rise else -v
+        self.sized += (e - self.sized) >> 2
+        self.signed += (v - self.signed) >> 2
+        if stride > 1:
+            was = power(above)
+            self.across += (3 * (was - self.across)) >> 4
+            self.column[place] = log(max(was + ((3 * (e - was)) >> 4), 1))
+        return k
+
+    def level(self, rise: bool) -> int:
+        if not self.stride:
+            return 9
+        towards = self.signed if rise else -self.signed
+        steps = sum(8 * abs(towards) > c * self.sized for c in (1, 3, 5, 7))
+        return 4 + steps if towards > 0 else 4 - steps
+
+    def moved(self, value: int) -> int:
+        return value >> self.shift if self.shift >= 0 else value << -self.shift
+
+    def size(self, row: int, skip: int) -> int:
+        base, length = 3120 + 24 * row, 0
+        while length < 49 - skip and self.decide(base + min(length, 19), 5):
+            length += 1
+        value = 1
+        for place in range(length + skip):
+            top = place == 0 and length > 0
+            value = 2 * value + (self.decide(base + 19 + min(length, 4), 5) if top else self.plain(32768))
+        return max(value - 2**skip, 1) if skip else value
+
+
+def read_scalars(numbers: Numbers, block: bytes, first: int, rows: int, tables: Any) -> list[float]:
+    """The coordinates of a block on Z^1."""
+    model, out = Margins(block, tables), []
+    for i in range(rows):
+        _, b = numbers.layer(first + i)
+        d = numbers.dither(first + i, 0, b)[0]
+        k = 0 if model.scale == 127 else model.coordinate(i, b, d)
+        out += numbers.decoded(first + i, 0, [k - (d > b >> 1)])
+    return out
+
+
 def read_varint(data: bytes) -> tuple[int, bytes]:
     value = 0
     for i, byte in enumerate(data):
@@ -242,7 +356,7 @@ def read_varint(data: bytes) -> tuple[int, bytes]:
     raise AssertionError("a number without an end")
 
 
-def read_message(message: bytes, codec: Any, at: Any) -> list[float]:
+def read_message(message: bytes, codec: Any, at: Any, tables: Any = None) -> list[float]:
     """The vector of an unpadded or padded message."""
     noise, seal = stream_keys(at.key.secret, at.round, at.client, at.run, at.attempt)
     head = b"\x01" + hashlib.sha256(b"cepam tag" + codec.fingerprint).digest()[:2]
@@ -266,6 +380,8 @@ def read_message(message: bytes, codec: Any, at: Any) -> list[float]:
         if codec.coder == "paper":
             bound = math.floor(codec.bound / plan.unit)
             out += read_paper(numbers, block, k * per_block, here, bound, lattice.acceptance(codec.law.norm))
+        elif plan.n == 1:
+            out += read_scalars(numbers, block, k * per_block, here, tables)
         else:
             out += read_adaptive(numbers, block, k * per_block, here, codec.law.norm == "l1")
     assert not any(rest)

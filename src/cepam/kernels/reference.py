@@ -143,8 +143,11 @@ def reconstruct(plan: Plan, key: bytes, h: Ints, m: Ints, first: int = 0) -> Int
         rows = h == trial
         v[rows] = dither(plan, key, int(trial) - 1, ids[rows], b[rows])
     bound = 2.0 ** (RANGE_BITS + 1)
-    size = np.abs(m.astype(np.float64) @ plan.basis.T.astype(np.float64))
-    if (size * b[:, None] >= bound).any():
+    size = np.zeros(m.shape)
+    for i in range(plan.n):
+        for k in range(plan.n):
+            size[:, i] += float(plan.basis[i, k]) * m[:, k].astype(np.float64)
+    if (np.abs(size) * b[:, None].astype(np.float64) >= bound).any():
         raise MalformedMessage("a lattice point lies outside the range of the format")
     return b[:, None] * (m @ plan.basis.T) + v
 
