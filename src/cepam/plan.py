@@ -126,8 +126,8 @@ def _check_radii(law: Law, table: Floats, scale: float) -> None:
     largest, rare = rows.sum(axis=-1).max(), rows[0, _RARE_OCTAVE, 0, 0]
     if not (largest * scale < 2.0**_LARGEST_RADIUS_BITS and rare > SMALLEST):
         raise ValueError(
-            f"{law!r} has latent radii from {rare:.3g} to {largest:.3g} times its scale; the format carries 2^-30 to 2^7"
-            " times: change what the law calls its scale, or cut its tails"
+            f"{law!r} has latent radii from {rare:.3g} to {largest:.3g} scales; the format carries 2^-30 to 2^7"
+            " scales: change what the law calls its scale, or cut its tails"
         )
 
 
