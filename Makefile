@@ -19,7 +19,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=69" wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower,plots,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,dev]"
 	touch $@
 
 demo: $(STAMP)
@@ -29,7 +29,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not flower"
 
 test-flower: $(STAMP)
-	$(BIN)/python -m pytest -m flower tests/flower
+	$(BIN)/python -m pytest -m flower tests/flower tests/test_flare.py
 
 flower-demo: $(STAMP)
 	$(BIN)/python tools/flower_demo.py $(FLOWER_DEMO)

@@ -34,7 +34,8 @@ import gpu_compile  # noqa: E402
 import gpu_identity  # noqa: E402
 import gpu_stages  # noqa: E402
 from cepam.kernels import triton_quantize as tq  # noqa: E402
-from cepam.kernels.triton_plan import device_keys, device_plan  # noqa: E402
+from cepam.kernels import triton_rows as tr  # noqa: E402
+from cepam.kernels.triton_plan import Tile, device_keys, device_plan  # noqa: E402
 from cepam.plan import layered_plan  # noqa: E402
 
 DEVICE = "cpu" if SMOKE else "cuda"
@@ -42,10 +43,14 @@ SIGMA = 0.01
 KEY = bytes(range(7, 39))
 REPEATS = 1 if SMOKE else 15
 TILES = (
-    [tq.Tile(32, 1)]
+    [Tile(32, 1)]
     if SMOKE
-    else [tq.Tile(lanes, warps) for lanes, warps in ((32, 1), (64, 2), (128, 4), (256, 8), (64, 1), (128, 2), (256, 4))]
+    else [Tile(lanes, warps) for lanes, warps in ((32, 1), (64, 2), (128, 4), (256, 8), (64, 1), (128, 2), (256, 4))]
 )
+ROW_TILES = (
+    [Tile(32, 1, 2)] if SMOKE else [Tile(32, 1, 1), Tile(32, 1, 8), Tile(32, 1, 32), Tile(32, 1, 128), Tile(64, 2, 32)]
+)
+BACK_TILES = [Tile(32, 1)] if SMOKE else [Tile(32, 1), Tile(128, 4)]
 RESULTS: dict[str, Any] = {}
 
 
@@ -127,7 +132,7 @@ def section_stages(size: int) -> None:
         note(f"stage {stage}: {name}", size, best[0], f"{best[1].lanes} lanes, {best[1].warps} warps")
 
 
-def tuned(name: str, size: int, launch: Callable[[tq.Tile], Any], tiles: list[tq.Tile]) -> None:
+def tuned(name: str, size: int, launch: Callable[[Tile], Any], tiles: list[Tile]) -> None:
     """Times a launch over tiles; prints all, keeps the best under the name."""
     times = []
     for tile in tiles:
@@ -137,10 +142,11 @@ def tuned(name: str, size: int, launch: Callable[[tq.Tile], Any], tiles: list[tq
             print(f"    {name} {tile}: {failed!r}"[:200])
     times.sort(key=lambda pair: pair[0])
     for seconds, tile in times:
-        print(f"    {name:40s} {tile.lanes:5d} lanes {tile.warps:2d} warps {size / seconds / 1e9:9.2f} G/s")
-    RESULTS[f"tiles: {name}"] = [[tile.lanes, tile.warps, seconds] for seconds, tile in times]
+        kind = f"{tile.lanes:5d} lanes {tile.warps:2d} warps {tile.share:3d} rows"
+        print(f"    {name:40s} {kind} {size / seconds / 1e9:9.2f} G/s")
+    RESULTS[f"tiles: {name}"] = [[tile.lanes, tile.warps, tile.share, seconds] for seconds, tile in times]
     best = times[0][1]
-    note(name, size, median_seconds(lambda: launch(best)), f"{best.lanes} lanes, {best.warps} warps")
+    note(name, size, median_seconds(lambda: launch(best)), f"{best.lanes} lanes, {best.warps} warps, {best.share} rows")
 
 
 def section_scalar(size: int) -> None:
@@ -151,7 +157,7 @@ def section_scalar(size: int) -> None:
     time_scalar("Laplace", cepam.Laplace(SIGMA), x, torch.int32, TILES[:4])
 
 
-def time_scalar(name: str, law: cepam.Law, x: torch.Tensor, symbols: Any, tiles: list[tq.Tile]) -> None:
+def time_scalar(name: str, law: cepam.Law, x: torch.Tensor, symbols: Any, tiles: list[Tile]) -> None:
     """Both directions for one law and one type of symbols."""
     plan, kind = layered_plan(law, cepam.Integer(1)), str(symbols).removeprefix("torch.")
     on, keys, size = device_plan(plan, DEVICE), device_keys([KEY], DEVICE), x.numel()
@@ -168,6 +174,35 @@ def time_scalar(name: str, law: cepam.Law, x: torch.Tensor, symbols: Any, tiles:
         size,
         lambda tile: tq.launch_reconstruct(on, keys, m, 0, out, flags, tile),
         tiles,
+    )
+    assert int(flags.item()) == 0
+
+
+def section_vector(size: int) -> None:
+    """Quantize and reconstruct on vector lattices."""
+    x = gradient_like(size)[None]
+    time_vector("E8, Gaussian", cepam.Gaussian(SIGMA), cepam.E8, x, ROW_TILES, BACK_TILES)
+    if not SMOKE:
+        time_vector("D4, Gaussian", cepam.Gaussian(SIGMA), cepam.D4, x, ROW_TILES[2:3], BACK_TILES[-1:])
+        time_vector("A2, Gaussian", cepam.Gaussian(SIGMA), cepam.A2, x, ROW_TILES[2:3], BACK_TILES[-1:])
+
+
+def time_vector(
+    name: str, law: cepam.Law, lattice: cepam.Lattice, x: torch.Tensor, tiles: list[Tile], back_tiles: list[Tile]
+) -> None:
+    """Both directions for one law and one lattice."""
+    plan = layered_plan(law, lattice)
+    on, keys, size = device_plan(plan, DEVICE), device_keys([KEY], DEVICE), x.numel()
+    rows = -(-size // plan.n)
+    h = torch.ones((1, rows), dtype=torch.int32, device=DEVICE)
+    m = torch.zeros((1, rows, plan.n), dtype=torch.int32, device=DEVICE)
+    out, flags = torch.empty_like(x), torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    tuned(f"quantize, {name}", size, lambda tile: tr.launch_quantize(on, keys, x, 0, h, m, flags, tile), tiles)
+    tuned(
+        f"reconstruct, {name}",
+        size,
+        lambda tile: tr.launch_reconstruct(on, keys, h, m, 0, out, flags, tile),
+        back_tiles,
     )
     assert int(flags.item()) == 0
 
@@ -227,6 +262,7 @@ def main() -> None:
     options.add_argument("--smoke", action="store_true")
     options.add_argument("--only", default="", help="sections, separated by commas")
     options.add_argument("--bits", type=int, default=10 if SMOKE else 28)
+    options.add_argument("--seconds", type=float, default=1e9 if SMOKE else 270, help="no section begins after this")
     options.add_argument("--compile", default="", help=argparse.SUPPRESS)
     chosen = options.parse_args()
     size = 1 << (12 if COMPILE else chosen.bits)
@@ -243,6 +279,7 @@ def main() -> None:
         "pytorch": lambda: section_pytorch(size),
         "stages": lambda: section_stages(size),
         "scalar": lambda: section_scalar(size),
+        "vector": lambda: section_vector(size),
         "batched": lambda: section_batched(size),
         "memory": lambda: section_memory(size),
         "table": table,
@@ -250,16 +287,20 @@ def main() -> None:
     for name, section in sections.items():
         if chosen.only and name not in chosen.only.split(","):
             continue
+        if name != "table" and time.perf_counter() - begun > chosen.seconds:
+            RESULTS[f"failed: {name}"] = "no time left"
+            continue
         print(f"\n{name}  (at {time.perf_counter() - begun:.0f} s)", flush=True)
         try:
             section()
+            if not SMOKE:
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
         except Exception:
             RESULTS[f"failed: {name}"] = traceback.format_exc()
             print(traceback.format_exc()[-3000:], flush=True)
-        if not SMOKE:
-            torch.cuda.empty_cache()
-    if os.environ.get("OUT"):
-        Path(os.environ["OUT"], "gpu.json").write_text(json.dumps(RESULTS, indent=1, default=str))
+        if os.environ.get("OUT"):
+            Path(os.environ["OUT"], "gpu.json").write_text(json.dumps(RESULTS, indent=1, default=str))
     failed = [name for name in RESULTS if name.startswith("failed")]
     print(f"\nall done in {time.perf_counter() - begun:.0f} s; {', '.join(failed) or 'no section failed'}")
     sys.exit(bool(failed))

@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import zlib
 from typing import Any
 
 import torch
+
+MOST_SECONDS = 120
 
 
 def compile_shares(script: str, processes: int) -> None:
@@ -25,9 +28,10 @@ def compile_shares(script: str, processes: int) -> None:
         )
         for i in range(processes)
     ]
+    deadline = time.monotonic() + MOST_SECONDS
     for share in shares:
         try:
-            share.wait(timeout=150)
+            share.wait(timeout=max(deadline - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
             share.kill()
 

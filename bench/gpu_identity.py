@@ -8,13 +8,16 @@ import torch
 import cepam
 from cepam.kernels import reference
 from cepam.kernels import triton_quantize as tq
+from cepam.kernels import triton_rows as tr
 from cepam.kernels.chacha import chacha, key_words
-from cepam.kernels.numbers import numbers_of
+from cepam.kernels.job import padded_rows
+from cepam.kernels.numbers import numbers_of, scratch_for
 from cepam.kernels.numpy_backend import to_units
 from cepam.kernels.scalar import quantize_scalar, widths_and_dithers
 from cepam.kernels.triton_chacha import fill_blocks
 from cepam.kernels.triton_plan import device_keys
-from cepam.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.vector import quantize_rows, reconstruct_rows
+from cepam.plan import Accept, Plan, cell_plan, layered_plan
 
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
 SIZES = [0, 1, 7, 8, 9, 1023, 1025, 6422, 1_000_000]
@@ -30,12 +33,27 @@ def scalar_plans() -> dict[str, Plan]:
     }
 
 
+def vector_plans() -> dict[str, tuple[Plan, int]]:
+    """The plans on vector lattices that are compared, each up to a size that the CPU quantizes in seconds."""
+    plans: dict[str, tuple[Plan, int]] = {}
+    for lattice in (cepam.E8, cepam.D4, cepam.A2, *(cepam.Integer(n) for n in (2, 3, 4))):
+        plans[f"Gaussian(0.01) on {lattice.name}"] = layered_plan(cepam.Gaussian(0.01), lattice), 1_000_000
+        plans[f"cells(0.02) on {lattice.name}"] = cell_plan(lattice, 0.02), 6422
+    for lattice in (cepam.E8, cepam.D4, cepam.A2, cepam.Integer(3)):
+        plans[f"Laplace(0.3) on {lattice.name}"] = layered_plan(cepam.Laplace(0.3), lattice), 6422
+    return plans
+
+
 def check(device: str, smoke: bool, compiling: bool = False) -> dict[str, str]:
     """What was compared and how it came out; raises if anything differs."""
     outcome = {"keystream": check_keystream(device)}
     sizes = [0, 1, 9, 300] if smoke else SIZES[:-1] if compiling else SIZES
     for name, plan in scalar_plans().items():
         outcome[name] = check_scalar(plan, device, sizes, compiling)
+        print(f"  {name:24s} {outcome[name]}", flush=True)
+    for name, (plan, most) in ({} if smoke else vector_plans()).items():
+        few = [size for size in (0, 1, plan.n - 1, plan.n, plan.n + 1, 1025, 6422, 1_000_000) if size <= most]
+        outcome[name] = check_vector(plan, device, few[:-1] if compiling else few, compiling)
         print(f"  {name:24s} {outcome[name]}", flush=True)
     wrong = [name for name, result in outcome.items() if not result.startswith("identical")]
     if wrong and not compiling:
@@ -92,6 +110,40 @@ def check_scalar(plan: Plan, device: str, sizes: list[int], compiling: bool = Fa
                 return f"DIFFERENT vectors at size {size}"
             compared += size
     return f"identical over {compared:,} coordinates, sizes {sizes}"
+
+
+def check_vector(plan: Plan, device: str, sizes: list[int], compiling: bool) -> str:
+    """Trials, symbols and vectors on a vector lattice, against NumPy (small) and Numba (all)."""
+    compared, first = 0, 128
+    for size in sizes:
+        x = inputs(plan, len(KEYS), size)
+        h, m = tr.quantize_rows(plan, KEYS, torch.from_numpy(x).to(device), first)
+        back = tr.reconstruct_rows(plan, KEYS, h, m, size, first)
+        if compiling:
+            continue
+        for client, key in enumerate(KEYS):
+            rows = padded_rows(to_units(plan, x[client]), plan.n)
+            trials, points, units = rows_by_numba(plan, key, rows, first)
+            if size <= 1025 and plan.accept is not Accept.L1_BALL:
+                slow = reference.quantize(plan, key, rows, first)
+                if not (np.array_equal(slow[0], trials) and np.array_equal(slow[1], points)):
+                    return f"DIFFERENT: NumPy and Numba at size {size}"
+            wrong = (h[client].cpu().numpy() != trials) | (m[client].cpu().numpy() != points).any(axis=1)
+            if wrong.any():
+                return f"DIFFERENT symbols at size {size}: {wrong.sum()} of {len(wrong)} sub-vectors"
+            values = (reference.to_grid(units).astype(np.float64) * plan.grid).astype(np.float32).reshape(-1)[:size]
+            if not np.array_equal(back[client].cpu().numpy().view(np.int32), values.view(np.int32)):
+                return f"DIFFERENT vectors at size {size}"
+            compared += size
+    return f"identical over {compared:,} coordinates, sizes {sizes}"
+
+
+def rows_by_numba(plan: Plan, key: bytes, rows: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Trials, lattice coordinates and positions in units by the compiled kernels."""
+    h, m, units = np.empty(len(rows), dtype=np.int64), np.empty_like(rows), np.empty_like(rows)
+    assert quantize_rows(numbers_of(plan), scratch_for(plan), key_words(key), rows, first, h, m)
+    assert reconstruct_rows(numbers_of(plan), scratch_for(plan), key_words(key), h, m, first, units)
+    return h, m, units
 
 
 def by_numba(plan: Plan, key: bytes, units: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:

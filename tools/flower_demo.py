@@ -61,7 +61,7 @@ def loopback_rows(folder: Path, nodes: int, rounds: int, secure: bool) -> list[R
             report = folder / f"report-{private}.json"
             config = {"private": private, "num-server-rounds": rounds, "clients": nodes, "report": str(report)}
             if secure:
-                config["authentication"] = "require"
+                config |= {"authentication": "require", "server-key": str(federation.server_key)}
             done = federation.run(APP, config, 60 + SECONDS_A_ROUND * rounds)
             made.append(row(name, report, done, done.seconds))
     return made
@@ -86,9 +86,8 @@ def simulation_rows(folder: Path, clients: int, rounds: int) -> list[Row]:
 
 def show(rows: list[Row]) -> None:
     """Nothing; the table is printed."""
-    print(
-        f"\n{'run':38} {'accuracy':>8} {'epsilon':>8} {'our bytes':>10} {'smaller':>8} {'SuperLink in':>13} {'seconds':>8}"
-    )
+    heads = ("run", "accuracy", "epsilon", "our bytes", "smaller", "SuperLink in", "s")
+    print("\n{:38} {:>8} {:>8} {:>10} {:>8} {:>13} {:>5}".format(*heads))
     for r in rows:
         epsilon = f"{r.epsilon:.3f}" if r.epsilon is not None else "none"
         ours = f"{r.message_bytes:,}" if r.message_bytes else "-"

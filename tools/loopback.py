@@ -91,6 +91,7 @@ class Federation:
             "FLWR_HOME": str(self.folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
             "NO_COLOR": "1",
             **self.environment,
@@ -120,6 +121,11 @@ class Federation:
             log.close()
         self._logs.clear()
 
+    @property
+    def server_key(self) -> Path:
+        """The key with which a ServerApp may sign its offers (made where the federation is secure)."""
+        return self.folder / "serverapp.key"
+
     def node_log(self, k: int) -> str:
         """What SuperNode k has printed."""
         return (self.folder / f"node{k}.log").read_text(errors="replace")
@@ -129,6 +135,7 @@ class Federation:
         config: dict[str, str | int] = {"partition-id": k, "num-partitions": self.nodes, **self.node_config}
         if self.secure:
             config["cepam-identity"] = str(self.folder / f"node{k}.key")
+            config["cepam-server"] = str(self.folder / "serverapp.pub")
         text = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--host", HOST]
         command += ["--port", str(free_port()), "--node-config", text]
@@ -199,6 +206,7 @@ class Federation:
         command += ["--disable-runtime-dependency-installation"]
         if self.secure:
             make_certificates(self.folder)
+            make_key(self.server_key, self.folder / "serverapp.pub")
             for what in ("ca-certfile", "certfile", "keyfile"):
                 command += [
                     f"--ssl-{what}",
@@ -234,18 +242,8 @@ class Federation:
         raise FederationFailed(f"the SuperLink did not start\n{tail(self.folder / 'superlink.log')}")
 
     def _register(self, k: int) -> None:
-        key = ec.generate_private_key(ec.SECP384R1())
-        (self.folder / f"node{k}.key").write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-            )
-        )
-        (self.folder / f"node{k}.key").chmod(0o600)
-        public = self.folder / f"node{k}.pub"
-        public.write_bytes(
-            key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-        )
-        self.flwr("supernode", "register", str(public), CONNECTION)
+        make_key(self.folder / f"node{k}.key", self.folder / f"node{k}.pub")
+        self.flwr("supernode", "register", str(self.folder / f"node{k}.pub"), CONNECTION)
 
     def _start(self, name: str, command: list[str]) -> None:
         log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115 - closed in `close`
@@ -319,6 +317,18 @@ def _signal_group(group: int, what: int) -> bool:
 
 def _group_lives(group: int) -> bool:
     return _signal_group(group, 0)
+
+
+def make_key(private: Path, public: Path) -> None:
+    """Nothing; the two files hold an elliptic-curve key in OpenSSH format, as `ssh-keygen -t ecdsa -b 384` makes it."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    )
+    private.chmod(0o600)
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    )
 
 
 def make_certificates(folder: Path) -> None:

@@ -10,6 +10,7 @@ that disagree in a last bit refuse each other's messages instead of decoding the
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
@@ -24,9 +25,12 @@ from cepam.law import Gaussian, Laplace, Law
 Floats = npt.NDArray[np.float64]
 
 TAILS = 2
-OCTAVES = 54
+OCTAVES = 64
 SEGMENTS = 32
 COEFFICIENTS = 8
+SMALLEST = 2.0**-30
+"""Radii below this many scales are raised to it, so that quotients fit their words; Laplace's fall below with chance
+2^-61, all others never."""
 SHAPE = (TAILS, OCTAVES, SEGMENTS, COEFFICIENTS)
 
 
@@ -42,16 +46,24 @@ def latent_table(law: Law, n: int) -> Floats:
 @cache
 def _built_in(name: str, n: int) -> Floats:
     for place in (resources.files("cepam") / "tables", _cache_folder()):
-        entry = place / f"{name}-{n}.npz"
-        if entry.is_file():
-            with entry.open("rb") as file, np.load(file) as archive:
-                table = np.asarray(archive["table"], dtype=np.float64)
-            table.setflags(write=False)
-            return table
-    table = tabulate_exactly(name, n)
-    _store(_cache_folder(), f"{name}-{n}.npz", table)
+        table = _load(place / f"{name}-{n}.npz")
+        if table is not None:
+            break
+    else:
+        table = tabulate_exactly(name, n)
+        _store(_cache_folder(), f"{name}-{n}.npz", table)
     table.setflags(write=False)
     return table
+
+
+def _load(entry: Any) -> Floats | None:
+    """The table in a file, or None if there is none or the file is damaged or of another shape."""
+    try:
+        with entry.open("rb") as file, np.load(file) as archive:
+            table = np.asarray(archive["table"], dtype=np.float64)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return table if table.shape == SHAPE else None
 
 
 def _cache_folder() -> Path:
@@ -89,29 +101,44 @@ def _tabulate_float64(law: Law, n: int) -> Floats:
     values = np.stack([law.radius_below(p, n), law.radius_above(p, n)]).astype(np.float64)
     if not np.isfinite(values).all() or (values <= 0).any():
         raise ValueError(f"{law!r} gives a latent radius that is not finite and positive in dimension {n}")
-    return np.ascontiguousarray(values @ np.linalg.inv(np.vander(_nodes(), increasing=True)).T)
+    table = np.array([_fit(row) for row in values.reshape(-1, COEFFICIENTS).tolist()]).reshape(SHAPE)
+    table.setflags(write=False)
+    return table
+
+
+def _fit(values: list[Any]) -> list[float]:
+    """The polynomial through a segment's values at the nodes, lowest coefficient first.
+
+    With exact weights: an inverse in float64 would lose fourteen bits to its condition number.
+    """
+    import mpmath
+
+    if max(values) <= SMALLEST:
+        return [SMALLEST] + [0.0] * (COEFFICIENTS - 1)
+    with mpmath.workdps(40):
+        return [float(mpmath.fdot(weights, values)) for weights in _inverse_vandermonde()]
 
 
 def tabulate_exactly(name: str, n: int) -> Floats:
     """The table of a built-in law from quantiles at 40 digits: the same bits on every machine."""
     import mpmath
 
+    lower, width = segment_edges()
+    table = np.empty(SHAPE)
     with mpmath.workdps(40):
-        inverse = _inverse_vandermonde(mpmath)
-        lower, width = segment_edges()
-        table = np.empty(SHAPE)
         for tail in range(TAILS):
             quantile = _quantile(mpmath, name, n, upper=bool(tail))
             for octave in range(OCTAVES):
                 for segment in range(SEGMENTS):
                     low, wide = mpmath.mpf(lower[octave, segment]), mpmath.mpf(width[octave, segment])
-                    values = [quantile(low + wide * mpmath.mpf(t)) for t in _nodes()]
-                    for i in range(COEFFICIENTS):
-                        table[tail, octave, segment, i] = float(mpmath.fdot(inverse[i], values))
+                    table[tail, octave, segment] = _fit([quantile(low + wide * mpmath.mpf(t)) for t in _nodes()])
     return table
 
 
-def _inverse_vandermonde(mpmath: Any) -> list[list[Any]]:
+@cache
+def _inverse_vandermonde() -> list[list[Any]]:
+    import mpmath
+
     matrix = mpmath.matrix([[mpmath.mpf(t) ** i for i in range(COEFFICIENTS)] for t in _nodes()])
     inverse = mpmath.inverse(matrix)
     return [[inverse[i, j] for j in range(COEFFICIENTS)] for i in range(COEFFICIENTS)]

@@ -51,7 +51,11 @@ class Lattice:
         matrix = np.asarray(generator, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not 1 <= len(matrix) <= LARGEST_GENERAL_DIMENSION:
             raise ValueError(f"generator must be a square matrix of size 1 to 8, got shape {matrix.shape}")
-        if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix / np.abs(matrix).max())) < 1e-9:
+        if (
+            not np.isfinite(matrix).all()
+            or not matrix.any()
+            or abs(np.linalg.det(matrix / np.abs(matrix).max())) < 1e-9
+        ):
             raise ValueError("generator must be finite and far from singular")
         if len(matrix) == 1:
             self._fill("Z1", np.eye(1, dtype=np.int64), Search.CUBIC)
@@ -119,7 +123,7 @@ class Lattice:
 
 def Integer(n: int) -> Lattice:
     """The cubic lattice Z^n, n from 1 to 10."""
-    if not isinstance(n, int) or not 1 <= n <= LARGEST_DIMENSION:
+    if type(n) is not int or not 1 <= n <= LARGEST_DIMENSION:
         raise ValueError(f"n must be an integer from 1 to {LARGEST_DIMENSION}, got {n!r}")
     return _named(f"Z{n}", np.eye(n, dtype=np.int64), Search.CUBIC)
 
@@ -129,19 +133,25 @@ def _named(name: str, basis: Ints, search: Search) -> Lattice:
 
 
 def _integer_matrix(matrix: npt.NDArray[np.float64]) -> Ints:
-    n = len(matrix)
-    smallest = np.abs(matrix[matrix != 0]).min()
+    """Integers in proportion to the matrix: exactly if some small multiple is whole, else rounded."""
+    smallest, largest = np.abs(matrix[matrix != 0]).min(), np.abs(matrix).max()
     for multiple in range(1, 65):
         scaled = matrix * (multiple / smallest)
-        if np.abs(scaled - np.rint(scaled)).max() < 1e-9 and np.abs(scaled).max() < 2**10:
-            return _rounded(scaled)
-    volume = abs(np.linalg.det(matrix / np.abs(matrix).max()))
-    size = 2.0 ** min(_DETERMINANT_BITS / n, 20) / max(volume, 1e-9) ** (1 / n) / 2
-    return _rounded(matrix / np.abs(matrix).max() * size)
+        if np.abs(scaled - np.rint(scaled)).max() < 1e-9 and largest * multiple / smallest < 2**10:
+            whole: Ints = np.rint(scaled).astype(np.int64)
+            if _fits(whole):
+                return whole
+    for bits in range(20, 0, -1):
+        rounded: Ints = np.rint(matrix / largest * 2.0**bits).astype(np.int64)
+        if _fits(rounded):
+            return rounded
+    raise ValueError("generator is too far from a lattice of small integers: its columns differ too much in length")
 
 
-def _rounded(values: npt.NDArray[np.float64]) -> Ints:
-    return np.asarray(np.rint(values), dtype=np.int64)
+def _fits(matrix: Ints) -> bool:
+    """Whether the cosets of the lattice can be numbered in a word."""
+    size = abs(np.linalg.det(matrix.astype(np.float64)))
+    return bool(0.5 < size < 2.0**_DETERMINANT_BITS)
 
 
 def _short_vectors(lattice: Lattice) -> Ints:

@@ -18,6 +18,8 @@ from cepam.law import Law
 from cepam.plan import MOST_TRIALS, Floats, Ints, Plan, cell_plan, layered_plan
 from cepam.stream import Address
 
+_PATIENCE = 1 << 13
+
 Membership = Callable[[Floats], npt.NDArray[np.bool_]]
 
 
@@ -91,7 +93,9 @@ class RSUQ:
             h[active[ends]] = trial + 1
             m[active[ends]] = point[ends]
             active = active[~ends]
-        raise ValueError(f"{len(active)} sub-vectors were refused {MOST_TRIALS} times: is the set A empty or tiny?")
+            if trial == _PATIENCE and not h.any():
+                break
+        raise ValueError(f"{len(active)} sub-vectors were refused {trial + 1} times: is the set A empty or tiny?")
 
     def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None) -> Floats:
         """The quantized vector, from (H, M) and the shared dithers."""

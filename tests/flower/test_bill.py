@@ -65,6 +65,18 @@ def test_colluders_take_their_noise_away() -> None:
     assert made.epsilon() == pytest.approx(privacy.epsilon(uniform(10, 1, colluders=3), DELTA), rel=1e-3)
 
 
+def test_clients_may_differ_in_noise_and_clip() -> None:
+    loud, tight = Settings(cepam.Gaussian(1.0), CLIP), Settings(LAW, cepam.L2(0.25))
+    made = bill()
+    made.add({1: Settings(LAW, CLIP), 2: loud, 3: tight})
+    noise = np.sqrt(0.5**2 + 1.0 + 0.5**2)
+    charge = privacy.Charge(privacy.GaussianShift(2.0 / noise))
+    assert made.epsilon() == pytest.approx(charge.epsilon(DELTA), rel=1e-3)
+    own = bill(stable_nodes=True)
+    own.add({1: Settings(LAW, CLIP), 2: loud, 3: tight})
+    assert own.epsilon() == pytest.approx(charge.epsilon(DELTA), rel=1e-3)
+
+
 def test_laplace_noise_is_charged() -> None:
     l1 = Bill(Account(delta=DELTA), True)
     l1.add({1: Settings(cepam.Laplace(1.0), cepam.L1(0.5)), 2: Settings(cepam.Laplace(1.0), cepam.L1(0.5))})

@@ -191,12 +191,12 @@ def test_an_old_reply_moved_whole_into_a_fresh_one_is_dropped() -> None:
 
 def test_one_client_cannot_speak_for_another() -> None:
     grid = grid_of()
-    kept: dict[int, Message] = {}
+    kept: list[Message] = []
 
     def meddle(node, reply):
-        kept[node] = copied(reply)
-        if node == GOOD[0]:
-            reply.content = copied(kept[BAD]).content
+        if node in (BAD, GOOD[0]):
+            kept.append(copied(reply))
+            reply.content = copied(kept[0]).content
         return [reply]
 
     grid.meddle = meddle

@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from loopback import Federation, Finished
+from loopback import Federation, Finished, simulate
 
 from .app.loopapp.client_app import known_update
 
@@ -69,7 +69,14 @@ def test_with_tls_and_node_authentication_a_restarted_node_agrees_again(tmp_path
         report = tmp_path / "report"
         run = federation.submit(
             APP,
-            {"report": str(report), "num-server-rounds": 5, "authentication": "require", "nodes": 1, "timeout": 40.0},
+            {
+                "report": str(report),
+                "num-server-rounds": 5,
+                "authentication": "require",
+                "server-key": str(federation.server_key),
+                "nodes": 1,
+                "timeout": 40.0,
+            },
         )
         run.wait_for("cepam: round 1:", 90)
         federation.stop_node(1)
@@ -142,3 +149,14 @@ def test_a_node_that_is_stopped_killed_or_restarted_costs_its_own_replies(tmp_pa
     assert replies[-1] == 3
     assert min(replies) >= 2
     assert rounds[2]["cepam-dropped-missing"] == 1
+
+
+def test_thirty_clients_in_the_simulation_engine(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="flwr[simulation] is not installed")
+    report = tmp_path / "report"
+    config = {"report": str(report), "num-server-rounds": 2, "nodes": 30, "size": 5000, "sigma": 0.1, "timeout": 200.0}
+    simulate(tmp_path / "simulation", APP, 30, config, 400)
+    assert counted(rounds_of(report), "cepam-replies") == [30, 30]
+    mean = sum(known_update(k, 5000) for k in range(30)) / 30
+    noise = np.load(f"{report}.npy").astype(np.float64) - 2 * mean
+    assert stats.kstest(noise, stats.norm(scale=0.1 * np.sqrt(2 / 30)).cdf).pvalue > 1e-4

@@ -24,7 +24,7 @@ import cepam
 from cepam.flower import Account, Private, Settings, Uplink
 from cepam.lattice import Lattice
 
-from .fakes import FakeGrid, Node, adding, start_arrays, vector_of
+from .fakes import FakeGrid, Node, adding, copied, start_arrays, vector_of
 
 SIZE = 4000
 
@@ -78,6 +78,19 @@ def test_gradient_replies_take_a_step_down() -> None:
     np.testing.assert_allclose(vector_of(arrays), 1.0 - 0.5 * gradient, atol=5e-4)
     raw = private(sigma=1e-4, update="gradient", learning_rate=None)
     np.testing.assert_allclose(vector_of(raw.start(grid, start_arrays(size, 1.0), 1).arrays), gradient, atol=6e-4)
+
+
+def test_one_node_may_reply_with_gradients_and_another_with_parameters() -> None:
+    change = np.full(400, 0.02, np.float32)
+
+    def gradient(message, context):
+        arrays = ArrayRecord({"w": Array(-2 * change.reshape(-1, 4))})
+        return Message(RecordDict({"a": arrays, "metrics": MetricRecord({"num-examples": 3})}), reply_to=message)
+
+    grid = FakeGrid([Node(1, adding(change)), Node(2, gradient)])
+    own = Settings(cepam.Gaussian(1e-4), cepam.L2(1.0), update="gradient")
+    arrays = private(sigma=1e-4, of_node={2: own}, learning_rate=0.5).start(grid, start_arrays(400), 1).arrays
+    np.testing.assert_allclose(vector_of(arrays), change, atol=6e-4)
 
 
 def test_updates_are_clipped_on_the_client() -> None:
@@ -240,6 +253,45 @@ def test_signed_agreements_are_bound_to_the_registered_key(tmp_path, caplog) -> 
     assert metrics["cepam-dropped-agreement"] == 2
     assert metrics["cepam-asked"] == 3
     assert bare.context.state["cepam"]["position"] == 1
+
+
+def test_a_node_that_knows_the_server_refuses_other_offers(tmp_path) -> None:
+    key, public = signing(tmp_path, "server")
+    other, _ = signing(tmp_path, "impostor")
+    (tmp_path / "server.pub").write_bytes(public)
+    for server_key, replies in ((key, 2), (other, 1), (None, 1)):
+        grid, _ = fleet(2)
+        next(iter(grid.nodes.values())).config["cepam-server"] = str(tmp_path / "server.pub")
+        result = private(server_key=server_key).start(grid, start_arrays(SIZE), num_rounds=2)
+        assert [m["cepam-replies"] for m in result.train_metrics_clientapp.values()] == [replies, replies]
+
+
+def test_an_offer_that_was_changed_on_its_way_is_refused(tmp_path) -> None:
+    key, public = signing(tmp_path, "server")
+    (tmp_path / "server.pub").write_bytes(public)
+    grid, _ = fleet(2)
+    node = next(iter(grid.nodes.values()))
+    node.config["cepam-server"] = str(tmp_path / "server.pub")
+    private(server_key=key).start(grid, start_arrays(SIZE), num_rounds=1)
+    message = next(m for m in grid.seen if m.metadata.dst_node_id == node.node_id)
+    weak = Settings(cepam.Gaussian(1e-9), cepam.L2(1.0)).to_json()
+    for name, value in (("settings", weak), ("public", bytes(range(32))), ("position", 5), ("round", 9)):
+        spoiled = copied(message)
+        spoiled.content["cepam"][name] = value
+        assert "not signed" in node.handle(spoiled).error.reason
+
+
+def test_a_node_that_signed_once_must_sign_again(tmp_path) -> None:
+    grid, _ = fleet(2)
+    node = next(iter(grid.nodes.values()))
+    path, node.public_key = signing(tmp_path, "key")
+    node.config["cepam-identity"] = path
+    strategy = private()
+    strategy.start(grid, start_arrays(SIZE), num_rounds=1)
+    del node.config["cepam-identity"]
+    node.restart()
+    metrics = strategy.start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]
+    assert metrics["cepam-dropped-agreement"] == 1
 
 
 def test_an_unauthenticated_agreement_is_warned_about(caplog) -> None:

@@ -15,21 +15,30 @@ import pytest
 import cepam
 from cepam.kernels import reference
 from cepam.kernels.chacha import chacha
+from cepam.kernels.job import padded_rows
 from cepam.kernels.numpy_backend import to_units
 from cepam.plan import cell_plan, layered_plan
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
 
-from cepam.kernels import triton_chacha, triton_quantize  # noqa: E402
-from cepam.kernels.triton_plan import device_keys  # noqa: E402
+from cepam.kernels import triton_chacha, triton_quantize, triton_rows  # noqa: E402
+from cepam.kernels.triton_plan import Tile, device_keys  # noqa: E402
 
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
-TILE = triton_quantize.Tile(lanes=32, warps=1)
+TILE = Tile(lanes=32, warps=1)
 SCALAR_PLANS = {
     "gaussian": layered_plan(cepam.Gaussian(0.01), cepam.Integer(1)),
     "laplace": layered_plan(cepam.Laplace(0.3), cepam.Integer(1)),
     "cells": cell_plan(cepam.Integer(1), 0.02),
+}
+
+VECTOR_PLANS = {
+    "E8": layered_plan(cepam.Gaussian(0.01), cepam.E8),
+    "D4": layered_plan(cepam.Laplace(0.3), cepam.D4),
+    "A2": layered_plan(cepam.Gaussian(2.0), cepam.A2),
+    "Z3": layered_plan(cepam.Gaussian(0.01), cepam.Integer(3)),
+    "cells of E8": cell_plan(cepam.E8, 0.02),
 }
 
 
@@ -103,3 +112,25 @@ def test_points_outside_the_format_are_refused() -> None:
     m = torch.full((1, 3), 2**60, dtype=torch.int64)
     with pytest.raises(cepam.errors.MalformedMessage):
         triton_quantize.reconstruct(SCALAR_PLANS["gaussian"], KEYS[:1], m, tile=TILE)
+
+
+@pytest.mark.parametrize("name", VECTOR_PLANS)
+def test_vector_symbols_and_vectors(name: str) -> None:
+    """A lane takes two sub-vectors here, so that it also takes up its second one while others are at their first."""
+    plan, first = VECTOR_PLANS[name], 8 * 1000
+    size = 5 * plan.n - 1
+    rng = np.random.default_rng(3)
+    x = rng.normal(0, plan.scale * plan.unit, (1, size)) * np.exp(rng.normal(0, 3, (1, size)))
+    h, m = triton_rows.quantize_rows(plan, KEYS[:1], torch.from_numpy(x), first, tile=Tile(lanes=4, warps=1, share=2))
+    back = triton_rows.reconstruct_rows(plan, KEYS[:1], h, m, size, first, torch.float64, Tile(lanes=8, warps=1))
+    trials, points = reference.quantize(plan, KEYS[0], padded_rows(to_units(plan, x[0]), plan.n), first)
+    assert np.array_equal(h[0].numpy(), trials)
+    assert np.array_equal(m[0].numpy(), points)
+    units = reference.reconstruct(plan, KEYS[0], trials, points, first)
+    assert np.array_equal(back[0].numpy(), (reference.to_grid(units) * plan.grid).reshape(-1)[:size])
+
+
+def test_user_lattices_name_the_cpu() -> None:
+    plan = cell_plan(cepam.Lattice([[1.0, 0.3], [0.0, 1.1]]), 0.1)
+    with pytest.raises(NotImplementedError, match="CPU"):
+        triton_rows.quantize_rows(plan, KEYS[:1], torch.zeros((1, 4), dtype=torch.float32))

@@ -76,8 +76,7 @@ def test_the_papers_coder_and_the_numpy_backend_carry_the_same_noise(key: cepam.
     assert certificate.passed, certificate.failures
 
 
-@pytest.mark.parametrize("factor", [0.98, 1.02])
-@pytest.mark.parametrize("lattice", ["Z1", "A2", "E8"])
+@pytest.mark.parametrize(("lattice", "factor"), [("Z1", 0.98), ("Z1", 1.02), ("A2", 0.98), ("E8", 1.02)])
 def test_control_a_sigma_that_is_off_by_two_percent_fails(lattice: str, factor: float, key: cepam.Key) -> None:
     codec = cepam.Codec(cepam.Gaussian(0.01), lattice=LATTICES[lattice])
     certificate = verify(codec, samples=SAMPLES, key=key, against=cepam.Gaussian(0.01 * factor))

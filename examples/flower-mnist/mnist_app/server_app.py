@@ -46,6 +46,7 @@ def main(grid: Grid, context: Context) -> None:
             ),
             least_replies=int(config["least-replies"]),
             authentication=str(config["authentication"]),
+            server_key=str(config["server-key"]) or None,
         )
     torch.manual_seed(int(config["seed"]))
     accuracies: dict[int, float] = {}

@@ -52,9 +52,14 @@ def _top(
     pass
 
 
-for _name in _COMMANDS:
-    if find_spec(f"cepam.cli.{_name}") is not None:
-        import_module(f"cepam.cli.{_name}").register(app)
-for _name in _GROUPS:
-    if find_spec(f"cepam.cli.{_name}") is not None:
-        app.add_typer(import_module(f"cepam.cli.{_name}").app, name=_name)
+def mount(onto: typer.Typer) -> None:
+    """Nothing; the commands and groups whose modules exist are added."""
+    for name in _COMMANDS:
+        if find_spec(f"cepam.cli.{name}") is not None:
+            import_module(f"cepam.cli.{name}").register(onto)
+    for name in _GROUPS:
+        if find_spec(f"cepam.cli.{name}") is not None:
+            onto.add_typer(import_module(f"cepam.cli.{name}").app, name=name)
+
+
+mount(app)

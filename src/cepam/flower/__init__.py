@@ -8,10 +8,29 @@ docs/flower.md has the trust model, the faults that were tried, and the measurem
 
 from __future__ import annotations
 
-from cepam.flower.accountant import Accountant
-from cepam.flower.bill import Account
-from cepam.flower.private import Private
-from cepam.flower.settings import Settings
-from cepam.flower.uplink import Uplink
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cepam.flower.accountant import Accountant
+    from cepam.flower.bill import Account
+    from cepam.flower.private import Private
+    from cepam.flower.settings import Settings
+    from cepam.flower.uplink import Uplink
 
 __all__ = ["Account", "Accountant", "Private", "Settings", "Uplink"]
+
+# Every message starts a process on the client: it must not load the server's half.
+_ROOMS = {
+    "Account": "bill",
+    "Accountant": "accountant",
+    "Private": "private",
+    "Settings": "settings",
+    "Uplink": "uplink",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)

@@ -109,20 +109,21 @@ def new_attempt() -> int:
 
 
 def sign(key_file: bytes, transcript: bytes) -> bytes:
-    """The transcript signed with a SuperNode's authentication key (OpenSSH or PEM, elliptic curve)."""
+    """The transcript signed with a private key file (OpenSSH or PEM, elliptic curve), as SuperNodes have."""
     try:
         key = serialization.load_ssh_private_key(key_file, None)
     except ValueError:
         key = serialization.load_pem_private_key(key_file, None)  # type: ignore[assignment]
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("the node's authentication key must be an elliptic-curve key")
+        raise ValueError("the key that signs must be an elliptic-curve key")
     return key.sign(transcript, ec.ECDSA(hashes.SHA256()))
 
 
 def verify(identity: bytes, transcript: bytes, signature: bytes) -> bool:
-    """Whether the holder of the registered public key (PEM) signed the transcript."""
+    """Whether the holder of this public key (PEM or OpenSSH) signed the transcript."""
     try:
-        key = serialization.load_pem_public_key(identity)
+        openssh = identity.startswith(b"ecdsa-")
+        key = serialization.load_ssh_public_key(identity) if openssh else serialization.load_pem_public_key(identity)
         if not isinstance(key, ec.EllipticCurvePublicKey):
             return False
         key.verify(signature, transcript, ec.ECDSA(hashes.SHA256()))

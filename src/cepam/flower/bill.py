@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from cepam.flower.settings import Settings
 
 if TYPE_CHECKING:
-    from cepam.privacy import Release, Sampling
+    from cepam.privacy import Charge, Sampling
 
 Released = Literal["auto", "average", "vectors"]
 Present = tuple[tuple[int, Settings], ...]
+Cost: TypeAlias = "Charge | float"
+MOST_BILLS = 8
 
 
 @dataclass(frozen=True)
@@ -70,46 +72,53 @@ class Bill:
             rounds[tuple(sorted(also.items()))] += 1
         if not rounds:
             return 0.0
-        return self._by_node(rounds) if self.account.stable_nodes else self._by_worst(rounds)
+        costs = [(self._costs(present), times) for present, times in rounds.items()]
+        if self.account.stable_nodes:
+            nodes = {node for cost, _ in costs for node in cost}
+            bills = {tuple((cost[node], times) for cost, times in costs if node in cost) for node in nodes}
+            if len(bills) <= MOST_BILLS:
+                return max(self._total(bill) for bill in bills)
+        return self._total(tuple((_worst(cost.values()), times) for cost, times in costs))
 
-    def _by_worst(self, rounds: Counter[Present]) -> float:
-        from cepam.privacy import Ledger, epsilon_of_zcdp, pure_epsilon, zcdp_rho
-        from cepam.privacy.composition import COARSE, epsilon_of, gathered
+    def _costs(self, present: Present) -> dict[int, Cost]:
+        """What one such round costs each node: as the accountant charges it, or as zCDP for l2-clipped Laplace."""
+        from cepam.privacy import Release, Sampling, zcdp_rho
+        from cepam.privacy.release import Client
 
-        releases = [self._release(present, [node for node, _ in present], times) for present, times in rounds.items()]
-        if not releases[0].l2_clipped_laplace:
-            charges = [charge for release in releases for charge in Ledger((release,)).envelope()]
-            return epsilon_of(gathered(charges), self.account.delta, COARSE)
-        rho = sum(max(zcdp_rho(r, j) for j in range(len(r.clients))) for r in releases)
-        pure = sum(max(pure_epsilon(r, j) for j in range(len(r.clients))) for r in releases)
-        return min(pure, epsilon_of_zcdp(rho, self.account.delta))
-
-    def _by_node(self, rounds: Counter[Present]) -> float:
-        from cepam.privacy import Ledger, spent
-
-        roster = sorted({node for present in rounds for node, _ in present})
-        releases = tuple(self._release(present, roster, times) for present, times in rounds.items())
-        return spent(Ledger(releases), self.account.delta)
-
-    def _release(self, present: Present, roster: list[int], times: int) -> Release:
-        """The round as the accountant reads it; nodes of the roster that sent nothing add no noise."""
-        from cepam.privacy import Client, Release, Sampling
-
-        here = dict(present)
-        anyone = present[0][1]
-        clients = tuple(Client(s.law, s.records, s.weight) for s in (here.get(node, anyone) for node in roster))
-        clips = {s.clip for s in here.values()}
-        if len(clips) > 1:
-            raise ValueError("all clients of a round must have the same clip to be accounted for")
-        others = len(roster) - 1
-        return Release(
-            clients=clients,
-            clip=anyone.clip,
+        release = Release(
+            clients=tuple(Client(s.law, s.records, s.weight) for _, s in present),
+            clip=present[0][1].clip,
             sampling=self.account.sampling or Sampling("all"),
-            rounds=times,
-            colluders=min(self.account.colluders, others) if self.average else others,
+            colluders=min(self.account.colluders, len(present) - 1) if self.average else len(present) - 1,
             adjacency=self.account.adjacency,
             clipped=self.account.clipped,
             coordinates=self.coordinates,
-            absent=frozenset(i for i, node in enumerate(roster) if node not in here),
         )
+        known: dict[Settings, Cost] = {}
+        for place, (_, settings) in enumerate(present):
+            if settings not in known:
+                own = replace(release, clip=settings.clip)
+                known[settings] = zcdp_rho(own, place) if own.l2_clipped_laplace else own.charge(place)
+        return {node: known[settings] for node, settings in present}
+
+    def _total(self, bill: tuple[tuple[Cost, int], ...]) -> float:
+        from cepam.privacy import epsilon_of_zcdp
+        from cepam.privacy.composition import COARSE, epsilon_of, gathered
+
+        rho = sum(cost * times for cost, times in bill if isinstance(cost, float))
+        charges = gathered((cost, times) for cost, times in bill if not isinstance(cost, float))
+        if rho and charges:
+            raise ValueError("rounds of l2-clipped Laplace noise and others cannot be accounted for together")
+        return epsilon_of_zcdp(rho, self.account.delta) if rho else epsilon_of(charges, self.account.delta, COARSE)
+
+
+def _worst(costs: Iterable[Cost]) -> Cost:
+    """A cost that is at least each of these."""
+    each = list(costs)
+    if any(isinstance(cost, float) for cost in each):
+        if not all(isinstance(cost, float) for cost in each):
+            raise ValueError("l2-clipped Laplace noise and other noise cannot be accounted for in one round")
+        return max(each)  # type: ignore[type-var]
+    largest = max(each, key=lambda cost: cost.shift.size)  # type: ignore[union-attr]
+    chance = max(cost.chance for cost in each)  # type: ignore[union-attr]
+    return replace(largest, chance=chance)  # type: ignore[type-var]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from logging import INFO, WARNING
+from logging import INFO, WARNING, getLogger
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.supercore import log
 
 from cepam.errors import CepamError
 from cepam.flower.agreement import AgreementRefused, Chain, Place, agree, new_pair, verify
@@ -21,6 +20,8 @@ from cepam.flower.offer import RECORD, Answer, Offer
 from cepam.flower.settings import Settings
 from cepam.law import Gaussian
 from cepam.stream import Address, UsedAddresses
+
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 Authentication = Literal["warn", "require"]
 MetricsKind = frozenset[tuple[str, int]]
@@ -67,16 +68,20 @@ class Letters:
     (tests/flower/test_faults.py).
     """
 
-    def __init__(self, authentication: Authentication, step: float | None) -> None:
+    def __init__(
+        self, authentication: Authentication, learning_rate: float | None, server_key: bytes | None = None
+    ) -> None:
         if authentication not in ("warn", "require"):
             raise ValueError(f"authentication must be 'warn' or 'require', got {authentication!r}")
         self._authentication = authentication
-        self._step = step
+        self._learning_rate = learning_rate
+        self._server_key = server_key
         self._chains: dict[int, Chain] = {}
         self._positions: dict[int, int] = {}
         self._used = UsedAddresses()
         self._letters: list[Letter] = []
         self._warned: set[int] = set()
+        self._signed: set[int] = set()
         self.sent = 0
 
     def write(self, message: Message, settings: Settings, server_round: int, identity: bytes) -> None:
@@ -91,6 +96,8 @@ class Letters:
         chain = self._chains.get(node)
         private, public = new_pair()
         offer = Offer(settings, run, node, server_round, position, chain.name if chain else b"", public, identity)
+        if self._server_key is not None:
+            offer = offer.signed(self._server_key)
         message.content = RecordDict({**dict(message.content.items()), RECORD: offer.to_record()})
         self._letters.append(Letter(offer, name, dict(reference), message.metadata, private, chain))
         self.sent += 1
@@ -119,9 +126,15 @@ class Letters:
             for name, record in reply.content.items()
             if name != RECORD and not isinstance(record, ArrayRecord | MetricRecord)
         }
-        arrays = from_vector(vector, letter.reference, self._step)
+        arrays = from_vector(vector, letter.reference, self._step(letter.offer.settings))
         reply.content = RecordDict({letter.arrays_name: arrays, name: metrics, **kept})
         return Opened(node, letter.offer.settings, reply, len(message), letter.reference, _kind_of(name, metrics))
+
+    def _step(self, settings: Settings) -> float | None:
+        """How far the model goes along the decoded vector; None: the vector itself is handed on."""
+        if settings.update == "parameters":
+            return 1.0
+        return None if self._learning_rate is None else -self._learning_rate
 
     def silent(self) -> Iterable[int]:
         """The nodes that were asked and sent neither an update nor an error."""
@@ -161,6 +174,8 @@ class Letters:
         while chain.position <= offer.position:
             chain.keys.advance()
         self._chains[node] = chain
+        if answer.signature:
+            self._signed.add(node)
         _check_values(vector, letter)
         return vector
 
@@ -170,7 +185,7 @@ class Letters:
         signed = bool(answer.signature)
         if signed and not verify(offer.identity, transcript, answer.signature):
             raise AgreementRefused("the key agreement is not signed by the key that the node is registered with")
-        if not signed and self._authentication == "require":
+        if not signed and (self._authentication == "require" or offer.node in self._signed):
             raise AgreementRefused("the key agreement is not signed with the node's authentication key")
         if not signed and offer.node not in self._warned:
             self._warned.add(offer.node)

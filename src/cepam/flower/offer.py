@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 
 from flwr.app import ConfigRecord
 
+from cepam.flower.agreement import sign, verify
 from cepam.flower.settings import Settings
 
 RECORD = "cepam"
@@ -17,7 +19,7 @@ class Offer:
     """What the server asks: settings, the round, a position on the key chain, and a public key to agree anew.
 
     `chain` names the chain that the server holds for this node (empty: none); `identity` is the public key that
-    the node is registered with.
+    the node is registered with; `signature` is the server's, over all the rest (empty: none).
     """
 
     settings: Settings
@@ -28,6 +30,22 @@ class Offer:
     chain: bytes
     public: bytes
     identity: bytes
+    signature: bytes = b""
+
+    def signed(self, key_file: bytes) -> Offer:
+        """The offer with the server's signature."""
+        return replace(self, signature=sign(key_file, self._statement()))
+
+    def is_signed_by(self, server: bytes) -> bool:
+        """Whether the holder of this public key made the offer."""
+        return verify(server, self._statement(), self.signature)
+
+    def _statement(self) -> bytes:
+        digest = hashlib.sha256(b"cepam flower offer v1")
+        for name, value in sorted(replace(self, signature=b"").to_record().items()):
+            text = value if isinstance(value, bytes) else str(value).encode()
+            digest.update(f"{name} {len(text)} ".encode() + text)
+        return digest.digest()
 
     def to_record(self) -> ConfigRecord:
         """The offer as Flower carries it; the two ids as text, since they may not fit a signed integer."""
@@ -42,6 +60,7 @@ class Offer:
                 "chain": self.chain,
                 "public": self.public,
                 "identity": self.identity,
+                "signature": self.signature,
             }
         )
 
@@ -59,6 +78,7 @@ class Offer:
             chain=_bytes(record, "chain"),
             public=_bytes(record, "public"),
             identity=_bytes(record, "identity"),
+            signature=_bytes(record, "signature"),
         )
 
 

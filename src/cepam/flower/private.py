@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from logging import INFO, WARNING
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
 from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
-from flwr.supercore import log
 
 from cepam.clip import Clip
 from cepam.flower.arrays import count, dense_bytes
@@ -20,6 +20,8 @@ from cepam.flower.letter import Authentication, Letters, Opened, Refused
 from cepam.flower.settings import Settings, Update
 from cepam.lattice import Lattice
 from cepam.law import Law
+
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 # Strategies of Flower whose published model depends on the replies through their weighted average alone.
 AVERAGING = (FedAvg, FedAvgM, FedProx, FedAdagrad, FedAdam, FedYogi)
@@ -39,7 +41,7 @@ class Tally:
         log(WARNING, "cepam: dropped the reply of node %s: %s (%s)", refused.node, refused, refused.kind)
 
 
-class Private(Strategy):
+class Private(Strategy):  # type: ignore[misc]
     """`strategy`, fed with updates that carry exactly the noise of `law` and travel in few bits.
 
     Every client's update is clipped to `clip`, gets noise of `law` by the codec, and travels sealed; the wrapped
@@ -53,7 +55,8 @@ class Private(Strategy):
     nothing more is published.
 
     `authentication` says what to do about a key agreement that is not signed with the node's authentication key:
-    `warn`, or `require` to drop its replies.
+    `warn`, or `require` to drop its replies. `server_key` is a private key file with which the server signs its
+    offers, for clients that know the public one.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Private(Strategy):
         least_replies: int = 1,
         budget: float | None = None,
         authentication: Authentication = "warn",
+        server_key: str | Path | None = None,
     ) -> None:
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
@@ -86,7 +90,7 @@ class Private(Strategy):
         self.budget = budget
         self.account = account or Account()
         self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
-        self._letters = Letters(authentication, _step(update, learning_rate))
+        self._letters = Letters(authentication, learning_rate, Path(server_key).read_bytes() if server_key else None)
         self._bill = Bill(self.account, publishes_average(strategy, self.account))
         self._exhausted = False
 
@@ -158,7 +162,7 @@ class Private(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The wrapped strategy's messages: evaluation is not covered by the guarantee."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        return list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """What the wrapped strategy makes of the evaluation replies."""
@@ -223,12 +227,6 @@ def publishes_average(strategy: Strategy, account: Account) -> bool:
     if account.released == "auto":
         return type(strategy) in AVERAGING
     return account.released == "average"
-
-
-def _step(update: Update, learning_rate: float | None) -> float | None:
-    if update == "parameters":
-        return 1.0
-    return None if learning_rate is None else -learning_rate
 
 
 def _drop_odd_metrics(tally: Tally) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from logging import INFO, WARNING
+from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
-from flwr.supercore import log
 
 from cepam.errors import CepamError
 from cepam.flower.agreement import Chain, Place, agree, new_attempt, new_pair, sign
@@ -15,7 +14,10 @@ from cepam.flower.arrays import carry, to_vector
 from cepam.flower.offer import RECORD, Answer, Offer
 from cepam.stream import Address, Key, KeyChain
 
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
+
 IDENTITY_FILE = "cepam-identity"
+SERVER_FILE = "cepam-server"
 FAILED = 6  # Flower's code for a mod whose preconditions do not hold
 
 CallNext = Callable[[Message, Context], Message]
@@ -30,7 +32,8 @@ class Uplink:
     client's reply and nothing else.
 
     Where the SuperNode's configuration has `cepam-identity`, a path to its authentication key, the key agreement is
-    signed with it, and the server knows that the key belongs to the authenticated node.
+    signed with it, and the server knows that the key belongs to the authenticated node. Where it has `cepam-server`, a
+    path to the server's public key, offers that this key did not sign are refused: nobody can pose as the server.
     """
 
     def __init__(self, required: bool = False) -> None:
@@ -47,8 +50,11 @@ class Uplink:
             offer = Offer.from_record(record)
             if offer.run != context.run_id or offer.node != context.node_id:
                 raise ValueError("the server's offer is for another run or node")
+            server = context.node_config.get(SERVER_FILE)
+            if server and not offer.is_signed_by(_read(server)):
+                raise ValueError("the server's offer is not signed by the key that this node knows")
             reference = dict(_only_arrays(message.content))
-        except (ValueError, CepamError) as refused:
+        except (ValueError, OSError, CepamError) as refused:
             return _failure(message, refused)
         reply = call_next(message, context)
         if reply.has_error():
@@ -70,9 +76,9 @@ class Uplink:
 
     def _sealed(self, reply: Message, reference: dict[str, object], offer: Offer, context: Context) -> Message:
         settings = offer.settings
-        name, arrays = next(iter(reply.content.array_records.items()), (None, None))
-        if name is None or len(reply.content.array_records) != 1:
+        if len(reply.content.array_records) != 1:
             raise ValueError("a training reply needs exactly one ArrayRecord")
+        name, arrays = next(iter(reply.content.array_records.items()))
         update = to_vector(arrays, reference, difference=settings.update == "parameters")
         clipped = settings.clip.apply(update)
         at, answer = _address(offer, context)
@@ -120,7 +126,11 @@ def _stored(context: Context, offer: Offer) -> Chain | None:
 
 def _signature(context: Context, transcript: bytes) -> bytes:
     path = context.node_config.get(IDENTITY_FILE)
-    return sign(Path(str(path)).expanduser().read_bytes(), transcript) if path else b""
+    return sign(_read(path), transcript) if path else b""
+
+
+def _read(path: object) -> bytes:
+    return Path(str(path)).expanduser().read_bytes()
 
 
 def _failure(message: Message, reason: Exception) -> Message:

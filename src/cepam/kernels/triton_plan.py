@@ -37,6 +37,18 @@ def device_plan(plan: Plan, device: str) -> DevicePlan:
     return DevicePlan(plan, torch.from_numpy(table).to(device), torch.from_numpy(numbers).to(device))
 
 
+@dataclass(frozen=True)
+class Tile:
+    """How much one program of a kernel takes, and how many warps share it: speed only.
+
+    `share` is the number of sub-vectors that a lane takes one after the other, on vector lattices.
+    """
+
+    lanes: int
+    warps: int
+    share: int = 1
+
+
 def device_keys(keys: Sequence[bytes], device: str) -> Any:
     """Keys (32 bytes each) as rows of eight words."""
     rows = np.stack([key_words(key) for key in keys]).view(np.int32)

@@ -1,4 +1,4 @@
-"""Quantize and reconstruct on a GPU, from tensor to tensor: what launches the kernels.
+"""Quantize and reconstruct on a GPU in one dimension, from tensor to tensor: what launches the kernels.
 
 Every function takes updates as rows, one a client, with one key each, and runs them in one launch.
 """
@@ -6,25 +6,15 @@ Every function takes updates as rows, one a client, with one key each, and runs 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 
 from cepam.errors import MalformedMessage
-from cepam.kernels.triton_plan import DevicePlan, device_keys, device_plan
+from cepam.kernels.triton_plan import DevicePlan, Tile, device_keys, device_plan
 from cepam.kernels.triton_scalar import quantize_scalar, reconstruct_scalar
 from cepam.plan import Plan
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How much one program of a kernel takes, and how many warps share it: speed only."""
-
-    lanes: int
-    warps: int
-
 
 SCALAR_TILE = Tile(lanes=128, warps=4)
 
@@ -36,6 +26,7 @@ def quantize(
 
     Raises `ValueError` if an input is not finite or beyond the plan's reach, or if a quotient exceeds `symbols`.
     """
+    _check_scalar(plan)
     m, flags = torch.empty_like(x, dtype=symbols), torch.zeros(1, dtype=torch.int32, device=x.device)
     launch_quantize(device_plan(plan, str(x.device)), device_keys(keys, str(x.device)), x, first, m, flags, tile)
     if int(flags.item()):
@@ -47,6 +38,7 @@ def reconstruct(
     plan: Plan, keys: Sequence[bytes], m: Any, first: int = 0, dtype: Any = torch.float32, tile: Tile = SCALAR_TILE
 ) -> Any:
     """The decoded values (clients, m) of quotients, on the public grid."""
+    _check_scalar(plan)
     out, flags = torch.empty_like(m, dtype=dtype), torch.zeros(1, dtype=torch.int32, device=m.device)
     launch_reconstruct(device_plan(plan, str(m.device)), device_keys(keys, str(m.device)), m, first, out, flags, tile)
     if int(flags.item()):
@@ -87,3 +79,8 @@ def _check_rows(keys: Any, rows: Any, first: int) -> None:
         raise ValueError(f"updates must be contiguous rows, one for each of {len(keys)} keys, got shape {rows.shape}")
     if first % 8:
         raise ValueError(f"first must be a multiple of 8, where a keystream block begins, got {first}")
+
+
+def _check_scalar(plan: Plan) -> None:
+    if plan.n != 1:
+        raise ValueError(f"this is the quantizer in one dimension, got a plan in {plan.n}: see triton_rows")

@@ -36,7 +36,7 @@ def widths_and_dithers(key, block, table, scale, step, layered: tl.constexpr, la
     return b, tl.umulhi(words, b.to(tl.uint64)).to(tl.int64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["step", "first"])
 def quantize_scalar(x, keys, table, numbers, step, m, flags, first, count, layered: tl.constexpr, lanes: tl.constexpr):
     """Fills m with the nearest multiples (Paper: M) of `count` coordinates a client; `first` is a multiple of 8."""
     client = tl.program_id(1).to(tl.int64)
@@ -54,7 +54,7 @@ def quantize_scalar(x, keys, table, numbers, step, m, flags, first, count, layer
     tl.store(flags + at * 0, 1, mask=inside & refused)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["step", "first"])
 def reconstruct_scalar(
     m, keys, table, numbers, step, out, flags, first, count, layered: tl.constexpr, lanes: tl.constexpr
 ):

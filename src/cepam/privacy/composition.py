@@ -32,6 +32,7 @@ TRUNCATION = 1e-15
 FINE = 128
 COARSE = 40
 LARGEST_GRID = 2048
+WIDEST_BULK = 3.0
 
 
 def gathered(charges: Iterable[tuple[Charge, int]]) -> Charges:
@@ -56,13 +57,13 @@ def merged_gaussians(charges: Charges) -> Charges:
 
 
 def spacing_of(charge: Charge, cells: int = FINE) -> float:
-    """A grid spacing that cuts the bulk of a round's loss, about p times the shift wide, in `cells` cells.
+    """A grid spacing that cuts the bulk of a round's loss, about p times the spread wide, in `cells` cells.
 
     A cell adds at most a sixth of its square to the variance of a round's loss, so discretizing raises
     epsilon by some 0.1/cells^2 relative: `FINE` for an answer (1e-5), `COARSE` for a running count (2e-4).
     No grid has more than `LARGEST_GRID` times `cells` cells.
     """
-    bulk = charge.chance * min(charge.shift.size, 1.0) / cells
+    bulk = charge.chance * min(charge.shift.spread, WIDEST_BULK) / cells
     return max(bulk, 2.0 * _reach(charge) / (LARGEST_GRID * cells))
 
 

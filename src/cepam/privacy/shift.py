@@ -42,6 +42,11 @@ class Shift(ABC):
     def largest_loss(self) -> float:
         """The largest value that the loss can take: finite exactly when the release is pure DP."""
 
+    @property
+    @abstractmethod
+    def spread(self) -> float:
+        """The standard deviation of dP/dQ under Q: how wide a sampled round's loss is, in units of the chance p."""
+
     @abstractmethod
     def scaled(self, factor: float) -> Shift:
         """The same noise under a shift `factor` times as large."""
@@ -79,6 +84,10 @@ class GaussianShift(Shift):
     @property
     def largest_loss(self) -> float:
         return math.inf if self.mu > 0 else 0.0
+
+    @property
+    def spread(self) -> float:
+        return math.sqrt(math.expm1(min(self.mu**2, 500.0)))
 
     def scaled(self, factor: float) -> GaussianShift:
         return GaussianShift(self.mu * factor)
@@ -126,6 +135,11 @@ class LaplaceShift(Shift):
     @property
     def largest_loss(self) -> float:
         return float(self.gap)
+
+    @property
+    def spread(self) -> float:
+        gap = min(self.gap, 500.0)
+        return math.sqrt(max(0.0, 2.0 * math.expm1(gap) + math.expm1(-2.0 * gap)) / 3.0)
 
     def scaled(self, factor: float) -> LaplaceShift:
         return LaplaceShift(self.gap * factor)

@@ -28,6 +28,7 @@ def main(grid: Grid, context: Context) -> None:
             law=cepam.Gaussian(float(config["sigma"])),
             clip=cepam.L2(1.0),
             authentication=str(config["authentication"]),
+            server_key=str(config["server-key"]) or None,
         )
     start = ArrayRecord({"w": Array(np.zeros(int(config["size"]), dtype=np.float32))})
     result = strategy.start(grid, start, num_rounds=int(config["num-server-rounds"]), timeout=float(config["timeout"]))

@@ -1,0 +1,164 @@
+"""The filter pair of NVIDIA FLARE, with FLARE's own task, result and context objects."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed")
+
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey
+from nvflare.apis.fl_context import FLContext
+from scipy import stats
+
+from cepam import errors
+from cepam.flare import PAYLOAD, ClientFilter, ServerFilter
+
+SIZE = 20_000
+SIGMA = 0.1
+
+
+def context(direction: str, job: str, me: str, peer: str | None = None) -> FLContext:
+    made = FLContext()
+    made.set_prop(FLContextKey.FILTER_DIRECTION, direction, private=True, sticky=False)
+    made.set_prop(FLContextKey.CURRENT_RUN, job, private=False, sticky=False)
+    made.set_prop(ReservedKey.RUN_NUM, job, private=False, sticky=False)
+    made.set_prop(ReservedKey.IDENTITY_NAME, me, private=False, sticky=False)
+    if peer:
+        made.set_peer_context(context(direction, job, peer))
+    return made
+
+
+class Site:
+    """A server and a client with filter objects of their own in each chain, as FLARE makes them."""
+
+    def __init__(self, job: str, client: str = "site-1") -> None:
+        self.job, self.client = job, client
+        self.server = [ServerFilter(SIGMA, 1.0), ServerFilter(SIGMA, 1.0)]
+        self.mine = [ClientFilter(), ClientFilter()]
+
+    def task(self, weights: dict[str, np.ndarray]):
+        task = DXO(DataKind.WEIGHTS, data=weights).to_shareable()
+        task = self.server[0].process(task, context(FilterKey.OUT, self.job, "server", self.client))
+        return self.mine[0].process(copy.deepcopy(task), context(FilterKey.IN, self.job, self.client))
+
+    def seal(self, dxo: DXO):
+        return self.mine[1].process(dxo.to_shareable(), context(FilterKey.OUT, self.job, self.client))
+
+    def open(self, result) -> DXO:
+        return from_shareable(self.server[1].process(result, context(FilterKey.IN, self.job, "server", self.client)))
+
+
+def update() -> np.ndarray:
+    values = np.random.default_rng(3).normal(size=SIZE)
+    return (0.5 * values / np.linalg.norm(values)).astype(np.float32).reshape(-1, 4)
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+def test_results_arrive_with_exactly_the_noise_and_small(kind: str) -> None:
+    site, start = Site(f"job {kind}"), np.ones((SIZE // 4, 4), np.float32)
+    for _ in range(3):
+        site.task({"w": start})
+        sent = start + update() if kind == DataKind.WEIGHTS else update()
+        sealed = site.seal(DXO(kind, data={"w": sent}, meta={MetaKey.NUM_STEPS_CURRENT_ROUND: 10**12}))
+        assert from_shareable(sealed).data[PAYLOAD].nbytes * 30 < 4 * SIZE
+        got = site.open(sealed)
+        noise = (got.data["w"].astype(np.float64) - sent).ravel()
+        assert stats.kstest(noise, stats.norm(scale=SIGMA).cdf).pvalue > 1e-4
+        assert got.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND) == 1.0
+
+
+def test_spoiled_replayed_and_plain_results_raise_and_the_next_round_works() -> None:
+    site, start = Site("faults"), np.zeros((SIZE // 4, 4), np.float32)
+    site.task({"w": start})
+    first = site.seal(DXO(DataKind.WEIGHTS, data={"w": start + update()}))
+    kept = copy.deepcopy(first)
+    site.open(first)
+    with pytest.raises(errors.CepamError):
+        site.open(copy.deepcopy(kept))
+    site.task({"w": start})
+    with pytest.raises(errors.CepamError):
+        site.open(DXO(DataKind.WEIGHTS, data={"w": start}).to_shareable())
+    site.task({"w": start})
+    spoiled = site.seal(DXO(DataKind.WEIGHTS, data={"w": start + update()}))
+    dxo = from_shareable(spoiled)
+    dxo.data[PAYLOAD] = dxo.data[PAYLOAD][:-3]
+    with pytest.raises(errors.CepamError):
+        site.open(dxo.update_shareable(spoiled))
+    site.task({"w": start})
+    assert np.isfinite(site.open(site.seal(DXO(DataKind.WEIGHTS, data={"w": start + update()}))).data["w"]).all()
+
+
+def test_a_client_that_lost_its_key_agrees_again() -> None:
+    from cepam import flare
+
+    site, start = Site("restart"), np.zeros((SIZE // 4, 4), np.float32)
+    for _ in range(2):
+        site.task({"w": start})
+        flare._desks[("restart", site.client)].chains.clear()
+        site.open(site.seal(DXO(DataKind.WEIGHTS, data={"w": start + update()})))
+
+
+def test_an_update_that_is_not_finite_never_leaves() -> None:
+    site, start = Site("nan"), np.zeros((SIZE // 4, 4), np.float32)
+    site.task({"w": start})
+    with pytest.raises(ValueError, match="norm"):
+        site.seal(DXO(DataKind.WEIGHTS, data={"w": start + np.nan}))
+
+
+@pytest.mark.flower
+def test_a_job_in_flares_simulator_averages_the_clients_with_their_noise(tmp_path) -> None:
+    # Two clients add 0.02 to 1,000 weights in each of three rounds; the average of the noise has variance 3/2 sigma^2.
+    script = tmp_path / "job.py"
+    script.write_text(JOB.format(workspace=str(tmp_path / "workspace")))
+    source = Path(__file__).resolve().parents[1] / "src"
+    environment = {**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{source}".lstrip(":")}
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(script)], cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            assert process.wait(timeout=300) == 0, (tmp_path / "log").read_text()[-3000:]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    model = np.load(next((tmp_path / "workspace").rglob("server.npy"))).ravel().astype(np.float64)
+    assert stats.kstest(model - 0.06, stats.norm(scale=0.01 * np.sqrt(1.5)).cdf).pvalue > 1e-4
+
+
+JOB = """
+from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
+from nvflare.app_common.np.np_model_persistor import NPModelPersistor
+from nvflare.app_common.np.np_trainer import NPTrainer
+from nvflare.app_common.shareablegenerators.full_model_shareable_generator import FullModelShareableGenerator
+from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
+
+from cepam.flare import ClientFilter, ServerFilter
+
+if __name__ == "__main__":
+    job = FedJob(name="cepam", min_clients=2)
+    job.to_server(NPModelPersistor(model=[[0.0] * 100] * 10), id="persistor")
+    job.to_server(InTimeAccumulateWeightedAggregator(expected_data_kind="WEIGHTS"), id="aggregator")
+    job.to_server(FullModelShareableGenerator(), id="generator")
+    workflow = ScatterAndGather(
+        min_clients=2, num_rounds=3, aggregator_id="aggregator", persistor_id="persistor",
+        shareable_generator_id="generator", train_task_name="train",
+    )
+    job.to_server(workflow, id="workflow")
+    for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
+        job.to_server(ServerFilter(scale=0.01, bound=1.0), filter_type=kind, tasks=["train"])
+        job.to_clients(ClientFilter(), filter_type=kind, tasks=["train"])
+    job.to_clients(NPTrainer(delta=0.02), tasks=["train"])
+    job.simulator_run("{workspace}", n_clients=2, threads=2)
+"""
