@@ -18,7 +18,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Record-level (eps, delta) over the whole run against an outsider who sees every broadcast model.
     "private": {
         "clients": 30, "update": "examples", "sampling": "poisson", "expected_batch": 1920.0, "rounds": 500,
-        "model": "cnn-private", "activation": "tanh", "pixels": "unit", "clip": 0.1, "rate": 10.0, "server": "momentum",
+        "model": "cnn-private", "activation": "tanh", "pixels": "unit", "clip": 0.1, "rate": 16.0, "server": "momentum",
         "momentum": 0.9, "schedule": "linear", "tau": 1, "epsilon": 1.99, "delta": 1e-5, "adjacency": "add-remove",
         "evaluate_every": 25, "checkpoint_every": 25,
     },
