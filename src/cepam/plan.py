@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from cepam.geometry import Walk
 from cepam.latent import latent_table
 from cepam.lattice import Lattice, Search
 from cepam.law import Law, check_scale
@@ -58,6 +59,7 @@ class Plan:
     relevant: Ints
     steps: Ints
     determinant: int
+    walk: Walk
 
     @property
     def grid(self) -> float:
@@ -143,4 +145,5 @@ def _plan(
         relevant=steps @ basis.T,
         steps=steps,
         determinant=lattice.determinant,
+        walk=lattice.walk,
     )

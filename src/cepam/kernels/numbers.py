@@ -35,6 +35,11 @@ class Numbers(NamedTuple):
     steps: Any
     squares: Any
     determinant: int
+    order: Any
+    straight: bool
+    axes: Any
+    shear: Any
+    spacing: Any
 
 
 class Scratch(NamedTuple):
@@ -47,9 +52,7 @@ class Scratch(NamedTuple):
     words: Any
     spare: Any
     work: Any
-    chances: Any
-    seen: Any
-    coder: Any
+    odds: Any
 
 
 def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
@@ -61,10 +64,8 @@ def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
         dithers=np.empty(256 * plan.words, dtype=np.uint32),
         words=np.empty(16, dtype=np.uint64),
         spare=np.empty((4, 16), dtype=np.int64),
-        work=np.empty((6, 16), dtype=np.int64),
-        chances=np.empty(contexts, dtype=np.int64),
-        seen=np.empty(contexts, dtype=np.int64),
-        coder=np.empty(3, dtype=np.uint64),
+        work=np.empty((8, 16), dtype=np.int64),
+        odds=np.empty(contexts, dtype=np.uint16),
     )
 
 
@@ -87,6 +88,11 @@ def numbers_of(plan: Plan) -> Numbers:
         steps=np.ascontiguousarray(plan.steps),
         squares=(vectors**2).sum(axis=1),
         determinant=plan.determinant,
+        order=plan.walk.order,
+        straight=not (plan.walk.axes - np.diag(np.diag(plan.walk.axes))).any(),
+        axes=plan.walk.axes,
+        shear=plan.walk.shear,
+        spacing=plan.walk.spacing,
     )
 
 
