@@ -28,7 +28,7 @@ NEIGHBOURLY = 0.05
 QUIET = 1 << (SCALE_BITS - 4)
 """Below a sixteenth of the noise scale, rows are worth less than 1 % of the message: not searched for."""
 
-FOURIER_LENGTHS = (*(1 << k for k in range(5, 13)), 5120, 6144, 7680, 8640, 9216, 10240)
+FOURIER_LENGTHS = (64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 7680, 8640, 9216, 10240)
 """Products of small primes, for a fast transform; the last is enough for a block and the longest stride."""
 
 _UNIT, _RATIO, _LARGEST_RATIO = 1024, 64, 32
