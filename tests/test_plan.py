@@ -39,7 +39,7 @@ def test_numbers_of_a_plan(law: str, lattice: str) -> None:
     assert abs(round(abs(np.linalg.det(plan.basis.astype(float)))) / plan.determinant - 1) < 1e-9
     assert np.allclose(plan.inverse @ plan.basis, np.eye(plan.n), atol=1e-9)
     assert plan.words == plan.n + 2 * (plan.search is Search.GENERAL)
-    assert plan.table.size == 2 * 54 * 32 * 8
+    assert plan.table.size == 2 * 64 * 32 * 8
 
 
 def test_plans_are_shared() -> None:
@@ -60,9 +60,8 @@ def test_fingerprint_reads(name: str) -> None:
     check_fingerprint_reads(name)
 
 
-@pytest.mark.xfail(reason="computed by LAPACK, so it differs between machines, and not in the fingerprint", strict=True)
 @pytest.mark.parametrize("name", ["inverse"])
-def test_fingerprint_reads_what_lapack_computed(name: str) -> None:
+def test_fingerprint_reads_the_inverse(name: str) -> None:
     check_fingerprint_reads(name)
 
 
@@ -93,7 +92,6 @@ print(hashlib.sha256(np.linalg.inv(np.eye(1)).tobytes() + layered_plan(
 """
 
 
-@pytest.mark.xfail(reason="BLAS and LAPACK round as the processor's kernels do; see the fingerprint test", strict=False)
 def test_numbers_do_not_depend_on_the_processor() -> None:
     found = set()
     for core in ("", "Haswell", "Nehalem"):
@@ -122,7 +120,7 @@ class Stretched(Gaussian):
         return super().radius_above(q, n) * self.factor
 
 
-@pytest.mark.parametrize("factor", [1e-9, 1e9, np.nan, -1.0])
+@pytest.mark.parametrize("factor", [1e-10, 1e9, np.nan, -1.0])
 def test_laws_out_of_range_are_refused(factor: float) -> None:
     with pytest.raises(ValueError, match="latent radi"):
         layered_plan(Stretched(1.0, factor), cepam.Integer(1))
@@ -147,7 +145,6 @@ def test_generators_that_span_nothing_are_refused(generator: object) -> None:
         cepam.Lattice(generator)  # type: ignore[arg-type]
 
 
-@pytest.mark.xfail(reason="divides by the largest entry before it looks at it", strict=True)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_zero_generator_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="generator"):

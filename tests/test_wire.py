@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -291,19 +289,12 @@ def test_sealed_constant_bytes(lattice: str, coder: str, fill: int) -> None:
         check_hostile(b"\x01" + varint(30) + bytes([fill]) * count, lattice, coder)
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [
-        "numba",
-        pytest.param("numpy", marks=pytest.mark.xfail(reason="it draws 65,536 trials before it gives up", strict=True)),
-    ],
-)
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
 def test_endless_refusals_end_soon(backend: str) -> None:
     """A block of ones refuses every trial: the decoder must give up after as many as could ever be needed."""
     codec = make_codec(lattice="D4", backend=backend)
     codec.decode(codec.encode(np.zeros(1), AT), AT)
     message = seal_payload(b"\x01" + varint(4) + b"\xff" * 400, codec)
-    before = time.perf_counter()
+    assert codec.plan_on(cepam.D4).trials < 100
     with pytest.raises(MalformedMessage):
         codec.decode(message, AT)
-    assert time.perf_counter() - before < 1.0

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam import wire
-from cepam.kernels.job import Backend, Coder, Job
+from cepam.errors import MalformedMessage
+from cepam.kernels.job import Backend, Coder, Job, model_fingerprint
 from cepam.lattice import E8, Integer, Lattice
 from cepam.law import Law, check_scale
 from cepam.plan import Accept, Plan, cell_plan, layered_plan
@@ -23,7 +24,7 @@ from cepam.stream import Address, UsedAddresses
 
 Vector = npt.NDArray[Any]
 BackendName = Literal["auto", "numba", "numpy"]
-_CHUNK = 1 << 20
+LARGEST_BYTES_A_COORDINATE = 192
 
 
 class MessageCodec(ABC):
@@ -51,7 +52,7 @@ class MessageCodec(ABC):
     @cached_property
     def fingerprint(self) -> bytes:
         """32 bytes that both ends must share: law, lattices and coder, down to the last bit of every table."""
-        digest = hashlib.sha256(b"cepam codec v1" + self.coder.encode())
+        digest = hashlib.sha256(b"cepam codec v1" + self.coder.encode() + model_fingerprint())
         digest.update(np.array([self.bound or 0.0], dtype="<f8").tobytes())
         for lattice in self.lattices:
             digest.update(self.plan_on(lattice).fingerprint())
@@ -82,8 +83,11 @@ class MessageCodec(ABC):
         contents = wire.Contents(len(values), values.dtype == np.float64, choice, blocks)
         return wire.seal(contents, keys, self.fingerprint, self.bucket)
 
-    def decode(self, message: bytes, at: Address, used: UsedAddresses | None = None) -> Vector:
+    def decode(self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None) -> Vector:
         """The update plus noise of the codec's law, on the public grid; its length and dtype are the update's.
+
+        Give `size` where it is known: a message that claims another size is refused before memory is taken for it. A
+        few bytes can honestly stand for many coordinates, so without it a client decides how much is allocated.
 
         Raises `MalformedMessage` or `WrongAddress` (a broken seal is both) and never returns a vector that was not
         sealed at this address by this codec.
@@ -94,11 +98,16 @@ class MessageCodec(ABC):
         keys = at.derive()
         dimensions = [lattice.dimension for lattice in self.lattices]
         contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions)
+        if size is not None and contents.size != size:
+            raise MalformedMessage(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:
             used.claim(at)
         lattice = self.lattices[contents.lattice]
         plan = self.plan_on(lattice)
         job = self._job(plan, lattice, keys.noise)
+        longest = max(map(len, contents.blocks), default=0)
+        if longest > plan.n * job.per_block * LARGEST_BYTES_A_COORDINATE:
+            raise MalformedMessage(f"a block of {longest} bytes is longer than any that this codec writes")
         backend = _backend(self.backend)
         out = np.empty(contents.size, dtype=np.float64 if contents.double else np.float32)
         step = plan.n * job.per_block * backend.span_blocks
@@ -160,7 +169,7 @@ class Codec(MessageCodec):
     def __post_init__(self) -> None:
         if not isinstance(self.law, Law):
             raise ValueError(f"law must be a noise law such as cepam.Gaussian(0.01), got {self.law!r}")
-        if self.lattice != "auto" and not isinstance(self.lattice, Lattice):
+        if not isinstance(self.lattice, Lattice) and not (isinstance(self.lattice, str) and self.lattice == "auto"):
             raise ValueError(f"lattice must be 'auto' or a lattice such as cepam.E8, got {self.lattice!r}")
         _check_options(self)
         for lattice in self.lattices:
@@ -201,6 +210,8 @@ class DitheredCodec(MessageCodec):
 
     def __post_init__(self) -> None:
         check_scale("step", self.step)
+        if not isinstance(self.lattice, Lattice):
+            raise ValueError(f"lattice must be a lattice such as cepam.E8, got {self.lattice!r}")
         _check_options(self)
         if self.coder == "paper" and self.lattice.dimension > 1:
             raise ValueError("the paper's coder covers plain dithering in one dimension only")
@@ -230,9 +241,9 @@ def _check_options(codec: MessageCodec) -> None:
             raise ValueError(f"bound must be at most {reach:.3g} at this noise scale, got {codec.bound!r}")
     elif codec.bound is not None:
         raise ValueError("bound belongs to coder='paper'; the adaptive coder needs none")
-    if codec.bucket is not None and not (isinstance(codec.bucket, int) and 1 <= codec.bucket <= 2**24):
+    if codec.bucket is not None and not (type(codec.bucket) is int and 1 <= codec.bucket <= 2**24):
         raise ValueError(f"bucket must be a number of bytes from 1 to {2**24}, got {codec.bucket!r}")
-    if codec.threads is not None and not (isinstance(codec.threads, int) and codec.threads >= 1):
+    if codec.threads is not None and not (type(codec.threads) is int and codec.threads >= 1):
         raise ValueError(f"threads must be a positive integer, got {codec.threads!r}")
 
 

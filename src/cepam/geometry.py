@@ -73,6 +73,20 @@ def triangular_box(basis: Ints) -> Ints:
     return np.array([abs(columns[i][i]) for i in range(n)], dtype=np.int64)
 
 
+def exact_inverse(basis: Ints) -> npt.NDArray[np.float64]:
+    """The inverse, computed in fractions and rounded once: the same bits on every machine."""
+    n = len(basis)
+    rows = [[Fraction(int(v)) for v in row] + [Fraction(int(i == k)) for k in range(n)] for i, row in enumerate(basis)]
+    for i in range(n):
+        pivot = next(k for k in range(i, n) if rows[k][i])
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        rows[i] = [v / rows[i][i] for v in rows[i]]
+        for k in range(n):
+            if k != i and rows[k][i]:
+                rows[k] = [v - rows[k][i] * w for v, w in zip(rows[k], rows[i])]
+    return np.array([[float(v) for v in row[n:]] for row in rows])
+
+
 def closest_vectors(basis: Ints, target: npt.NDArray[np.float64]) -> tuple[float, list[tuple[int, ...]]]:
     """The least squared distance from target to the lattice and every coordinate vector that attains it.
 

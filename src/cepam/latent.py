@@ -10,6 +10,7 @@ that disagree in a last bit refuse each other's messages instead of decoding the
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
@@ -24,9 +25,12 @@ from cepam.law import Gaussian, Laplace, Law
 Floats = npt.NDArray[np.float64]
 
 TAILS = 2
-OCTAVES = 54
+OCTAVES = 64
 SEGMENTS = 32
 COEFFICIENTS = 8
+SMALLEST = 2.0**-30
+"""Radii below this many scales are raised to it, so that quotients fit their words; Laplace's fall below with chance
+2^-61, all others never."""
 SHAPE = (TAILS, OCTAVES, SEGMENTS, COEFFICIENTS)
 
 
@@ -42,16 +46,24 @@ def latent_table(law: Law, n: int) -> Floats:
 @cache
 def _built_in(name: str, n: int) -> Floats:
     for place in (resources.files("cepam") / "tables", _cache_folder()):
-        entry = place / f"{name}-{n}.npz"
-        if entry.is_file():
-            with entry.open("rb") as file, np.load(file) as archive:
-                table = np.asarray(archive["table"], dtype=np.float64)
-            table.setflags(write=False)
-            return table
-    table = tabulate_exactly(name, n)
-    _store(_cache_folder(), f"{name}-{n}.npz", table)
+        table = _load(place / f"{name}-{n}.npz")
+        if table is not None:
+            break
+    else:
+        table = tabulate_exactly(name, n)
+        _store(_cache_folder(), f"{name}-{n}.npz", table)
     table.setflags(write=False)
     return table
+
+
+def _load(entry: Any) -> Floats | None:
+    """The table in a file, or None if there is none or the file is damaged or of another shape."""
+    try:
+        with entry.open("rb") as file, np.load(file) as archive:
+            table = np.asarray(archive["table"], dtype=np.float64)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return table if table.shape == SHAPE else None
 
 
 def _cache_folder() -> Path:
@@ -101,6 +113,8 @@ def _fit(values: list[Any]) -> list[float]:
     """
     import mpmath
 
+    if max(values) <= SMALLEST:
+        return [SMALLEST] + [0.0] * (COEFFICIENTS - 1)
     with mpmath.workdps(40):
         return [float(mpmath.fdot(weights, values)) for weights in _inverse_vandermonde()]
 

@@ -123,7 +123,7 @@ class Lattice:
 
 def Integer(n: int) -> Lattice:
     """The cubic lattice Z^n, n from 1 to 10."""
-    if not isinstance(n, int) or not 1 <= n <= LARGEST_DIMENSION:
+    if type(n) is not int or not 1 <= n <= LARGEST_DIMENSION:
         raise ValueError(f"n must be an integer from 1 to {LARGEST_DIMENSION}, got {n!r}")
     return _named(f"Z{n}", np.eye(n, dtype=np.int64), Search.CUBIC)
 

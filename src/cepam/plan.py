@@ -15,7 +15,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from cepam.latent import latent_table
+from cepam.geometry import exact_inverse
+from cepam.latent import SHAPE, SMALLEST, latent_table
 from cepam.lattice import Lattice, Search
 from cepam.law import Law, check_scale
 
@@ -28,7 +29,7 @@ RANGE_BITS = 61
 LEAST_ACCEPTANCE = 1e-3
 MOST_TRIALS = 1 << 16
 _LARGEST_RADIUS_BITS = 48
-_SMALLEST_RADIUS_BITS = 12
+_RARE_OCTAVE = 58
 
 
 class Accept(IntEnum):
@@ -58,6 +59,7 @@ class Plan:
     relevant: Ints
     steps: Ints
     determinant: int
+    trials: int
 
     @property
     def grid(self) -> float:
@@ -75,7 +77,7 @@ class Plan:
         digest.update(bytes([int(self.search), int(self.accept), self.n]))
         digest.update(np.array([self.unit, self.scale, self.inverse_ball], dtype="<f8").tobytes())
         digest.update(np.array([self.step], dtype="<i8").tobytes())
-        for array in (self.table, self.basis, self.box):
+        for array in (self.table, self.basis, self.box, self.inverse):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.digest()
 
@@ -94,7 +96,7 @@ def layered_plan(law: Law, lattice: Lattice) -> Plan:
     table = latent_table(law, n).reshape(-1)
     _check_radii(law, table, scale)
     accept = Accept.L1_BALL if law.norm == "l1" else Accept.L2_BALL
-    return _plan(lattice, accept, unit, scale, 0, table, 1.0 / lattice.ball_radius(law.norm))
+    return _plan(lattice, accept, unit, scale, 0, table, 1.0 / lattice.ball_radius(law.norm), _most_trials(share))
 
 
 @lru_cache(maxsize=64)
@@ -103,7 +105,14 @@ def cell_plan(lattice: Lattice, step: float) -> Plan:
     check_scale("step", step)
     unit, scale = _units(step)
     side = round(scale / lattice.determinant ** (1.0 / lattice.dimension))
-    return _plan(lattice, Accept.CELL, unit, scale, max(side, 1), np.zeros(8), 1.0 / lattice.ball_radius("l2"))
+    return _plan(lattice, Accept.CELL, unit, scale, max(side, 1), np.zeros(8), 1.0 / lattice.ball_radius("l2"), 1)
+
+
+def _most_trials(acceptance: float) -> int:
+    """So many trials that all are refused with chance under 2^-100 only: what a decoder has to put up with."""
+    if acceptance > 1 - 1e-9:
+        return 1
+    return min(math.ceil(-100 * math.log(2) / math.log1p(-acceptance)), MOST_TRIALS)
 
 
 def _units(scale: float) -> tuple[float, float]:
@@ -113,17 +122,24 @@ def _units(scale: float) -> tuple[float, float]:
 
 
 def _check_radii(law: Law, table: Floats, scale: float) -> None:
-    ends = table.reshape(-1, 8)
-    largest, smallest = ends.sum(axis=1).max() * scale, ends[:, 0].min() * scale
-    if not (largest < 2.0**_LARGEST_RADIUS_BITS and smallest > 2.0**_SMALLEST_RADIUS_BITS):
+    rows = table.reshape(SHAPE)
+    largest, rare = rows.sum(axis=-1).max(), rows[0, _RARE_OCTAVE, 0, 0]
+    if not (largest * scale < 2.0**_LARGEST_RADIUS_BITS and rare > SMALLEST):
         raise ValueError(
-            f"{law!r} has latent radii from {smallest / scale:.3g} to {largest / scale:.3g} times its scale;"
-            " the format carries 2^-27 to 2^7 times: change what the law calls its scale, or cut its tails"
+            f"{law!r} has latent radii from {rare:.3g} to {largest:.3g} scales; the format carries 2^-30 to 2^7"
+            " scales: change what the law calls its scale, or cut its tails"
         )
 
 
 def _plan(
-    lattice: Lattice, accept: Accept, unit: float, scale: float, step: int, table: Floats, inverse_ball: float
+    lattice: Lattice,
+    accept: Accept,
+    unit: float,
+    scale: float,
+    step: int,
+    table: Floats,
+    inverse_ball: float,
+    trials: int,
 ) -> Plan:
     n, basis, general = lattice.dimension, lattice.basis, lattice.search is Search.GENERAL
     steps = lattice.relevant if general else np.zeros((0, n), dtype=np.int64)
@@ -139,8 +155,9 @@ def _plan(
         table=table,
         basis=basis,
         box=lattice.box,
-        inverse=np.linalg.inv(basis.astype(np.float64)),
+        inverse=exact_inverse(basis),
         relevant=steps @ basis.T,
         steps=steps,
         determinant=lattice.determinant,
+        trials=trials,
     )

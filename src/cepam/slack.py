@@ -16,7 +16,7 @@ from cepam.plan import GRID_BITS, layered_plan
 WORD_BITS = 64
 EXACT_TABLE = 2.0**-51.5
 FLOAT_TABLE = 2.0**-46
-_BEYOND_TABLE = 2.0**-54
+_BEYOND_TABLE = 2.0**-61
 _NODES = 4096
 
 

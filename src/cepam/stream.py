@@ -46,9 +46,10 @@ class Key:
     def __post_init__(self) -> None:
         if not isinstance(self.secret, bytes | bytearray | memoryview):
             raise ValueError(f"a key must be {KEY_BYTES} bytes, got {type(self.secret).__name__}")
-        if len(self.secret) != KEY_BYTES:
-            raise ValueError(f"a key must be exactly {KEY_BYTES} bytes, got {len(self.secret)}")
-        object.__setattr__(self, "secret", bytes(self.secret))
+        secret = bytes(self.secret)
+        if len(secret) != KEY_BYTES:
+            raise ValueError(f"a key must be exactly {KEY_BYTES} bytes, got {len(secret)}")
+        object.__setattr__(self, "secret", secret)
 
     @classmethod
     def generate(cls) -> Key:
@@ -120,6 +121,8 @@ class KeyChain:
     def __init__(self, key: Key | bytes, round: int = 0) -> None:
         start = key if isinstance(key, Key) else Key(key)
         self._secret = bytearray(start.secret)
+        if isinstance(round, bool) or not isinstance(round, int) or round < 0:
+            raise ValueError(f"round must be a non-negative integer, got {round!r}")
         self._round = round
 
     @property
@@ -129,14 +132,18 @@ class KeyChain:
 
     def address(self, client: int, run: bytes = b"", attempt: int = 0) -> Address:
         """The address of this round's message."""
-        if not any(self._secret):
-            raise WrongAddress("this key chain was erased")
+        self._check_alive()
         return Address(Key(bytes(self._secret)), round=self._round, client=client, run=run, attempt=attempt)
 
     def advance(self) -> None:
         """Nothing; the chain now stands at the next round and the old key is overwritten."""
+        self._check_alive()
         self._secret[:] = hkdf(bytes(self._secret), b"", b"cepam ratchet v1", KEY_BYTES)
         self._round += 1
+
+    def _check_alive(self) -> None:
+        if not any(self._secret):
+            raise WrongAddress("this key chain was erased")
 
     def erase(self) -> None:
         """Nothing; the key is overwritten for good."""

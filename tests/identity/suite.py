@@ -126,7 +126,7 @@ class BackendIdentity:
 
     @pytest.mark.parametrize("lattice", ["Z1", "D4"])
     def test_threads_change_nothing(self, lattice: str) -> None:
-        x = sparse_update(300_000, np.float32)
+        x = sparse_update(600_000, np.float32)  # more than one thread's share
         one, two = (on(make_codec(lattice=lattice, threads=count), self.backend) for count in (1, 2))
         message = one.encode(x, AT)
         assert two.encode(x, AT) == message

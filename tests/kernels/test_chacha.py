@@ -10,8 +10,8 @@ from numba import njit
 from cepam.kernels import chacha as reference
 from cepam.kernels.chacha import LATENT_STREAM, chacha, dither_stream, key_words, stream_words
 from cepam.kernels.lanes import LANES, chacha20_lanes, fill_words, start_lanes
-from cepam.kernels.numbers import numbers_of
-from cepam.kernels.vector import words_ahead
+from cepam.kernels.numbers import numbers_of, scratch_for
+from cepam.kernels.vector import pick_words, words_ahead
 from cepam.plan import layered_plan
 from tests.corpus import LATTICES, LAWS, SECRET
 
@@ -107,15 +107,15 @@ def test_compiled_words_are_the_reference_words(stream: int, first: int) -> None
 @pytest.mark.parametrize("row", [0, 1, 127, 12345, 2**33 + 5])
 def test_compiled_dither_words_are_the_reference_words(lattice: str, row: int) -> None:
     plan = layered_plan(LAWS["gaussian"], LATTICES[lattice])
-    state, buffer = np.empty(256, dtype=np.uint32), np.empty(256, dtype=np.uint32)
-    words = np.empty((16, 16), dtype=np.uint64)
-    start_lanes(key_words(SECRET), state)
+    numbers, scratch = numbers_of(plan), scratch_for(plan)
+    start_lanes(key_words(SECRET), scratch.state)
     index = row * plan.words + np.arange(plan.words, dtype=np.int64)
     for trial in (0, 16, 65520):
-        words_ahead(numbers_of(plan), state, row, trial, buffer, words)
-        for ahead in (0, 15):
-            expected = stream_words(SECRET, dither_stream(trial + ahead), index)
-            assert np.array_equal(words[ahead, : plan.words], expected)
+        words_ahead(numbers, scratch.state, row, trial, scratch.ahead)
+        for lane in (0, 15):
+            pick_words(numbers, row, lane, scratch.ahead, scratch.words)
+            expected = stream_words(SECRET, dither_stream(trial + lane), index)
+            assert np.array_equal(scratch.words[: plan.words], expected)
 
 
 def test_words_do_not_depend_on_how_they_are_asked_for() -> None:

@@ -67,12 +67,13 @@ def with_scheme(settings: Settings, name: str) -> Settings:
 def compare(
     settings: Settings, schemes: Sequence[str], folder: Path, watch: Watcher = lambda name, progress: None
 ) -> list[Row]:
-    """A row for each scheme; the folder holds every run, `comparison.json`, `comparison.png` and `index.html`."""
+    """A row for each scheme; the folder holds every run, `comparison.json`, `comparison.png` and `index.html`.
+
+    Runs that the folder already holds are gone on with, so an interrupted comparison can be called again.
+    """
     if not schemes:
         raise ValueError("schemes must name at least one scheme")
     chosen = {name: with_scheme(settings, name) for name in schemes}
-    if (folder / "comparison.json").exists():
-        raise ValueError(f"{folder} already holds a comparison: choose another --name")
     data = prepared(settings)
     rows: list[Row] = []
     metrics: dict[str, list[Line]] = {}

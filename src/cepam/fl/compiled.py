@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from cepam.fl import loops
-from cepam.fl.loops import REORDER, Floats, Integers, loop
+from cepam.fl.loops import Floats, Integers, loop
 from cepam.fl.lowering import (
     BIAS,
     CHANNELS,
@@ -168,7 +167,7 @@ def _places(block: Floats, size: int, room: tuple[int, int, int, int]) -> tuple[
     return block[:size], block[size:values], block[values:middle], block[middle:planes], block[planes:]
 
 
-@numba.njit(parallel=True, fastmath=REORDER, cache=True, error_model="numpy", nogil=True)
+@loop
 def summed_gradients(
     table: Table, room: tuple[int, int, int, int], weights: Floats, of: Table, images: Pixels, labels: Table,
     index: Table, count: Table, scale: float, shift: float, bounds: Floats, out: Floats, losses: Floats,
@@ -178,7 +177,7 @@ def summed_gradients(
     Where bounds[r] is finite each example's gradient is first scaled down to that l2 norm. `losses` gets their sums.
     """
     pixels, scratch = images.shape[1], 2 * (weights.shape[1] + room[0]) + room[1]
-    for r in numba.prange(out.shape[0]):
+    for r in range(out.shape[0]):
         block, winners, starts = np.empty(scratch, np.float32), np.empty(room[2], np.int32), np.empty(room[3], np.int32)
         here, gradient, values, slopes, planes = _places(block, out.shape[1], room)
         here[:] = weights[of[r]]
@@ -205,15 +204,18 @@ def summed_gradients(
         losses[r] = total
 
 
-@numba.njit(parallel=True, fastmath=REORDER, cache=True, error_model="numpy", nogil=True)
+@loop
 def evaluate(
     table: Table, room: tuple[int, int, int, int], weights: Floats, images: Pixels, labels: Table, scale: float,
-    shift: float, correct: Table, losses: npt.NDArray[np.float64],
+    shift: float, first: int, correct: Table, losses: npt.NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Fills, for every row of weights and every CHUNK examples, how many are right and the sum of their losses."""
-    pixels, chunks, scratch = images.shape[1], correct.shape[1], 2 * (weights.shape[1] + room[0]) + room[1]
-    for job in numba.prange(weights.shape[0] * chunks):
-        g, chunk = job // chunks, job % chunks
+    """Fills, for jobs `first` and on, how many of CHUNK examples are right and the sum of their losses.
+
+    Jobs count the chunks of the first row of weights, then those of the second, and so on.
+    """
+    pixels, chunks, scratch = images.shape[1], -(-images.shape[0] // CHUNK), 2 * (weights.shape[1] + room[0]) + room[1]
+    for job in range(correct.shape[0]):
+        g, chunk = (first + job) // chunks, (first + job) % chunks
         block, winners, starts = np.empty(scratch, np.float32), np.empty(room[2], np.int32), np.empty(room[3], np.int32)
         here, _, values, slopes, planes = _places(block, weights.shape[1], room)
         here[:] = weights[g]
@@ -226,5 +228,5 @@ def evaluate(
             logits = values[table[-1, DST] :]
             right += int(np.argmax(logits) == labels[i])
             total += loops.cross_entropy(logits, labels[i], slopes)
-        correct[g, chunk] = right
-        losses[g, chunk] = total
+        correct[job] = right
+        losses[job] = total

@@ -39,8 +39,6 @@ class Dataset:
                 raise ValueError(
                     f"{part} inputs must have shape ({len(labels)}, {int(np.prod(self.shape))}), got {inputs.shape}"
                 )
-            if len(labels) == 0:
-                raise ValueError(f"the {part} part of data set {self.name!r} is empty")
             if labels.min() < 0 or labels.max() >= self.classes:
                 raise ValueError(f"{part} labels must lie in [0, {self.classes}), got up to {labels.max()}")
 
@@ -62,6 +60,8 @@ def from_arrays(
 ) -> Dataset:
     """A data set from your own (inputs, labels) pairs: NumPy arrays or torch tensors, the first axis the examples."""
     (x, y), (test_x, test_y) = ((np.asarray(a), np.asarray(b, dtype=np.int64)) for a, b in (train, test))
+    if len(x) == 0 or len(test_x) == 0:
+        raise ValueError(f"data set {name!r} is empty: {len(x)} training and {len(test_x)} test examples")
     kind = np.uint8 if x.dtype == np.uint8 and test_x.dtype == np.uint8 else np.float32
     return Dataset(
         name=name,

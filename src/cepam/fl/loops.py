@@ -63,19 +63,34 @@ def taps(starts: Integers, ins: int, rows: int, pitch: int, kernel: int, stride:
 
 
 @loop
+def convolve_pair(planes: Floats, w: Floats, v: Floats, starts: Integers, p: Floats, q: Floats) -> None:
+    """Adds to `p` and `q` the correlations with two kernels: four taps and two outputs at a time keep loads few."""
+    count, run = starts.size, p.size
+    for k in range(0, count - 3, 4):
+        a, b = planes[starts[k] : starts[k] + run], planes[starts[k + 1] : starts[k + 1] + run]
+        c, d = planes[starts[k + 2] : starts[k + 2] + run], planes[starts[k + 3] : starts[k + 3] + run]
+        wa, wb, wc, wd = w[k], w[k + 1], w[k + 2], w[k + 3]
+        va, vb, vc, vd = v[k], v[k + 1], v[k + 2], v[k + 3]
+        for t in range(run):
+            p[t] += wa * a[t] + wb * b[t] + wc * c[t] + wd * d[t]
+            q[t] += va * a[t] + vb * b[t] + vc * c[t] + vd * d[t]
+    for k in range(count - count % 4, count):
+        a, wa, va = planes[starts[k] : starts[k] + run], w[k], v[k]
+        for t in range(run):
+            p[t] += wa * a[t]
+            q[t] += va * a[t]
+
+
+@loop
 def convolve(planes: Floats, weight: Floats, starts: Integers, out: Floats, outs: int, run: int) -> None:
     """Adds to `out`, whose rows keep the input's pitch, the correlation of `planes` with `weight`."""
     count = starts.size
-    for o in range(outs):
-        target = out[o * run : (o + 1) * run]
-        w = weight[o * count : (o + 1) * count]
-        for k in range(0, count - 3, 4):
-            a, b = planes[starts[k] : starts[k] + run], planes[starts[k + 1] : starts[k + 1] + run]
-            c, d = planes[starts[k + 2] : starts[k + 2] + run], planes[starts[k + 3] : starts[k + 3] + run]
-            wa, wb, wc, wd = w[k], w[k + 1], w[k + 2], w[k + 3]
-            for t in range(run):
-                target[t] += wa * a[t] + wb * b[t] + wc * c[t] + wd * d[t]
-        for k in range(count - count % 4, count):
+    for o in range(0, outs - 1, 2):
+        w, v = weight[o * count : (o + 1) * count], weight[(o + 1) * count : (o + 2) * count]
+        convolve_pair(planes, w, v, starts, out[o * run : (o + 1) * run], out[(o + 1) * run : (o + 2) * run])
+    if outs % 2:
+        w, target = weight[(outs - 1) * count :], out[(outs - 1) * run :]
+        for k in range(count):
             a, wa = planes[starts[k] : starts[k] + run], w[k]
             for t in range(run):
                 target[t] += wa * a[t]
@@ -85,24 +100,24 @@ def convolve(planes: Floats, weight: Floats, starts: Integers, out: Floats, outs
 def correlate(planes: Floats, ahead: Floats, starts: Integers, gradient: Floats, outs: int, run: int) -> None:
     """Fills `gradient` with the derivative to the weights, given that to the pitched output."""
     count, zero = starts.size, np.float32(0.0)
-    for o in range(outs):
-        source = ahead[o * run : (o + 1) * run]
-        line = gradient[o * count : (o + 1) * count]
-        for k in range(0, count - 3, 4):
-            a, b = planes[starts[k] : starts[k] + run], planes[starts[k + 1] : starts[k + 1] + run]
-            c, d = planes[starts[k + 2] : starts[k + 2] + run], planes[starts[k + 3] : starts[k + 3] + run]
-            sa, sb, sc, sd = zero, zero, zero, zero
+    for k in range(count):
+        a = planes[starts[k] : starts[k] + run]
+        for o in range(0, outs - 3, 4):
+            p, q = ahead[o * run : (o + 1) * run], ahead[(o + 1) * run : (o + 2) * run]
+            r, s = ahead[(o + 2) * run : (o + 3) * run], ahead[(o + 3) * run : (o + 4) * run]
+            sp, sq, sr, ss = zero, zero, zero, zero
             for t in range(run):
-                sa += source[t] * a[t]
-                sb += source[t] * b[t]
-                sc += source[t] * c[t]
-                sd += source[t] * d[t]
-            line[k], line[k + 1], line[k + 2], line[k + 3] = sa, sb, sc, sd
-        for k in range(count - count % 4, count):
-            a, sa = planes[starts[k] : starts[k] + run], zero
+                sp += p[t] * a[t]
+                sq += q[t] * a[t]
+                sr += r[t] * a[t]
+                ss += s[t] * a[t]
+            gradient[o * count + k], gradient[(o + 1) * count + k] = sp, sq
+            gradient[(o + 2) * count + k], gradient[(o + 3) * count + k] = sr, ss
+        for o in range(outs - outs % 4, outs):
+            p, sp = ahead[o * run : (o + 1) * run], zero
             for t in range(run):
-                sa += source[t] * a[t]
-            line[k] = sa
+                sp += p[t] * a[t]
+            gradient[o * count + k] = sp
 
 
 @loop
@@ -112,15 +127,17 @@ def convolve_back(ahead: Floats, weight: Floats, starts: Integers, planes: Float
     count = starts.size
     for k in range(count):
         target = planes[starts[k] : starts[k] + run]
-        for o in range(0, outs - 1, 2):
-            a, b = ahead[o * run : (o + 1) * run], ahead[(o + 1) * run : (o + 2) * run]
-            wa, wb = weight[o * count + k], weight[(o + 1) * count + k]
+        for o in range(0, outs - 3, 4):
+            p, q = ahead[o * run : (o + 1) * run], ahead[(o + 1) * run : (o + 2) * run]
+            r, s = ahead[(o + 2) * run : (o + 3) * run], ahead[(o + 3) * run : (o + 4) * run]
+            wp, wq = weight[o * count + k], weight[(o + 1) * count + k]
+            wr, ws = weight[(o + 2) * count + k], weight[(o + 3) * count + k]
             for t in range(run):
-                target[t] += wa * a[t] + wb * b[t]
-        if outs % 2:
-            a, wa = ahead[(outs - 1) * run : outs * run], weight[(outs - 1) * count + k]
+                target[t] += wp * p[t] + wq * q[t] + wr * r[t] + ws * s[t]
+        for o in range(outs - outs % 4, outs):
+            p, wp = ahead[o * run : (o + 1) * run], weight[o * count + k]
             for t in range(run):
-                target[t] += wa * a[t]
+                target[t] += wp * p[t]
 
 
 @loop

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,26 +35,35 @@ class Received:
     bits: int = 0
 
 
-def receive(fleet: Sequence[Member], envelopes: Sequence[Envelope], size: int) -> Received:
+def _opened(member: Member, envelope: Envelope) -> Floats | str:
+    """The decoded vector, or why there is none."""
+    if envelope.message is None:
+        return envelope.excuse
+    try:
+        return np.asarray(member.channel.decode(envelope.message, envelope.at), dtype=np.float32)
+    except CepamError as problem:
+        return f"{type(problem).__name__}: {problem}"
+
+
+def receive(
+    fleet: Sequence[Member], envelopes: Sequence[Envelope], size: int, side_by_side: Callable[..., Any] = map
+) -> Received:
     """The decoded vectors, the clients dropped with the reason, and the bits that came over the wire.
 
     A message that does not open, or opens to something that is no update, drops its client; the round goes on.
+    `side_by_side` may be the `map` of a pool of threads.
     """
     got = Received()
-    for each in envelopes:
-        if each.message is None:
-            got.dropped[each.client] = each.excuse
-            continue
-        got.bits += 8 * len(each.message)
-        try:
-            vector = fleet[each.client].channel.decode(each.message, each.at)
-        except CepamError as problem:
-            got.dropped[each.client] = f"{type(problem).__name__}: {problem}"
+    members = [fleet[each.client] for each in envelopes]
+    for each, vector in zip(envelopes, side_by_side(_opened, members, envelopes)):
+        got.bits += 8 * len(each.message or b"")
+        if isinstance(vector, str):
+            got.dropped[each.client] = vector
             continue
         if vector.shape != (size,) or not np.isfinite(vector).all():
             got.dropped[each.client] = f"a vector of shape {vector.shape} where {size} finite weights were due"
             continue
-        got.vectors[each.client] = np.asarray(vector, dtype=np.float32)
+        got.vectors[each.client] = vector
     return got
 
 

@@ -6,9 +6,12 @@ There is no shortcut that adds noise: each row is encoded to a message, and the 
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,6 +96,7 @@ class Simulation:
         self.optimiser = optimiser(chosen.server, chosen.momentum)
         self.keys = [_keys(seed, chosen.clients) for seed in chosen.run_seeds]
         self.run_id = hashlib.sha256(repr(chosen).encode()).digest()[:16]
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 1)
         self.cautions = warnings_of(chosen, self.releases[0], self.tensors)
         self.state = self._start()
 
@@ -165,7 +169,7 @@ class Simulation:
         sent, waits = self._send(s, number, updates)
         envelopes = [envelope for envelope, _ in sent]
         self.watch(Sent(self.settings.run_seeds[s], number, tuple(envelopes)))
-        received = receive(self.fleets[s], envelopes, self.size)
+        received = receive(self.fleets[s], envelopes, self.size, self.pool.map)
         self.state.bits[s] += received.bits
         signal = noise = 0.0
         for envelope, update in sent:
@@ -198,7 +202,8 @@ class Simulation:
         while True:
             silent = draws.silent(seed, number, attempt, chosen.clients, chosen.dropout)
             late = [k for k in pending if chosen.dropout and silent[k]]
-            sent += [self._envelope(s, number, k, attempt, updates[k]) for k in pending if k not in late]
+            ready = [k for k in pending if k not in late]
+            sent += self.pool.map(partial(self._envelope, s, number, attempt), ready, [updates[k] for k in ready])
             if not late or chosen.policy == "charge" or attempt == MOST_ATTEMPTS:
                 lost = [(Envelope(k, self._address(s, number, k, attempt), None), None) for k in late]
                 return sorted([*sent, *lost], key=lambda pair: pair[0].client), attempt
@@ -207,7 +212,7 @@ class Simulation:
     def _address(self, s: int, number: int, client: int, attempt: int) -> Address:
         return Address(self.keys[s][client], round=number, client=client, run=self.run_id, attempt=attempt)
 
-    def _envelope(self, s: int, number: int, k: int, attempt: int, raw: Floats) -> Posted:
+    def _envelope(self, s: int, number: int, attempt: int, k: int, raw: Floats) -> Posted:
         at, member = self._address(s, number, k, attempt), self.fleets[s][k]
         whole = member.clip if self.settings.update != "examples" else None
         try:

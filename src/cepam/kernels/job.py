@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -11,6 +14,7 @@ import numpy.typing as npt
 from cepam.plan import Plan
 
 Coder = Literal["adaptive", "paper"]
+MODEL_TABLES = ("margin.npz",)
 Values = npt.NDArray[Any]
 
 
@@ -24,6 +28,18 @@ class Job:
     per_block: int
     bound: int = 0
     acceptance: float = 1.0
+
+
+@cache
+def model_fingerprint() -> bytes:
+    """32 bytes that change with the shipped tables of the adaptive coder."""
+    digest = hashlib.sha256(b"cepam models v1")
+    folder = resources.files("cepam") / "tables"
+    for name in MODEL_TABLES:
+        with (folder / name).open("rb") as file, np.load(file) as archive:
+            for field_name in sorted(archive.files):
+                digest.update(np.ascontiguousarray(archive[field_name]).astype("<i8").tobytes())
+    return digest.digest()
 
 
 class Backend(Protocol):

@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from cepam.latent import OCTAVES
 from cepam.plan import Plan
 
 # Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
@@ -35,6 +36,7 @@ class Numbers(NamedTuple):
     steps: Any
     squares: Any
     determinant: int
+    trials: int
 
 
 class Scratch(NamedTuple):
@@ -87,6 +89,7 @@ def numbers_of(plan: Plan) -> Numbers:
         steps=np.ascontiguousarray(plan.steps),
         squares=(vectors**2).sum(axis=1),
         determinant=plan.determinant,
+        trials=plan.trials,
     )
 
 
@@ -126,9 +129,8 @@ def radius_of_word(word: Any, table: Any, scale: Any) -> Any:
     odd = (word << np.uint64(1)) | np.uint64(1)
     zeros = leading_zeros(odd)
     mantissa = odd << zeros
-    octave = min(zeros, np.uint64(53))
     segment = (mantissa >> np.uint64(58)) & np.uint64(31)
-    row = np.int64(((word >> np.uint64(63)) * np.uint64(54) + octave) * np.uint64(32) + segment) * 8
+    row = np.int64(((word >> np.uint64(63)) * np.uint64(OCTAVES) + zeros) * np.uint64(32) + segment) * 8
     t = np.float64(np.int64((mantissa << np.uint64(6)) >> np.uint64(11))) * 2.0**-53
     value = table[row + 7]
     value = value * t + table[row + 6]

@@ -14,7 +14,7 @@ from cepam.kernels.chacha import LATENT_STREAM, Words, dither_stream, stream_wor
 from cepam.kernels.nearest import nearest
 from cepam.latent import COEFFICIENTS, OCTAVES, SEGMENTS
 from cepam.lattice import Search
-from cepam.plan import GRID_BITS, MOST_TRIALS, RANGE_BITS, Accept, Floats, Ints, Plan
+from cepam.plan import GRID_BITS, RANGE_BITS, Accept, Floats, Ints, Plan
 
 Flags = npt.NDArray[np.bool_]
 _LOW = np.uint64(0xFFFFFFFF)
@@ -45,8 +45,7 @@ def radius_of_word(plan: Plan, word: Words) -> Floats:
     zeros = 64 - bit_length(odd)
     mantissa = odd << zeros.astype(np.uint64)
     segment = (mantissa >> np.uint64(58)) & np.uint64(SEGMENTS - 1)
-    octave = np.minimum(zeros, OCTAVES - 1).astype(np.uint64)
-    row = ((word >> np.uint64(63)) * np.uint64(OCTAVES) + octave) * np.uint64(SEGMENTS) + segment
+    row = ((word >> np.uint64(63)) * np.uint64(OCTAVES) + zeros.astype(np.uint64)) * np.uint64(SEGMENTS) + segment
     t = ((mantissa << np.uint64(6)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     at = row.astype(np.int64) * COEFFICIENTS
     value = plan.table[at + COEFFICIENTS - 1]
@@ -121,7 +120,7 @@ def quantize(plan: Plan, key: bytes, x: Ints, first: int = 0) -> tuple[Ints, Int
     h = np.zeros(len(x), dtype=np.int64)
     m = np.zeros((len(x), plan.n), dtype=np.int64)
     active = np.arange(len(x))
-    for trial in range(MOST_TRIALS):
+    for trial in range(plan.trials):
         if not len(active):
             break
         v = dither(plan, key, trial, ids[active], b[active])
@@ -130,6 +129,8 @@ def quantize(plan: Plan, key: bytes, x: Ints, first: int = 0) -> tuple[Ints, Int
         h[active[ends]] = trial + 1
         m[active[ends]] = coordinates[ends]
         active = active[~ends]
+    if len(active):
+        raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return h, m
 
 
@@ -142,8 +143,11 @@ def reconstruct(plan: Plan, key: bytes, h: Ints, m: Ints, first: int = 0) -> Int
         rows = h == trial
         v[rows] = dither(plan, key, int(trial) - 1, ids[rows], b[rows])
     bound = 2.0 ** (RANGE_BITS + 1)
-    size = np.abs(m.astype(np.float64) @ plan.basis.T.astype(np.float64))
-    if (size * b[:, None] >= bound).any():
+    size = np.zeros(m.shape)
+    for i in range(plan.n):
+        for k in range(plan.n):
+            size[:, i] += float(plan.basis[i, k]) * m[:, k].astype(np.float64)
+    if (np.abs(size) * b[:, None].astype(np.float64) >= bound).any():
         raise MalformedMessage("a lattice point lies outside the range of the format")
     return b[:, None] * (m @ plan.basis.T) + v
 

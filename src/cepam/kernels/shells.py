@@ -19,7 +19,6 @@ from cepam.kernels.vector import (
     place,
     square_length,
 )
-from cepam.plan import MOST_TRIALS
 
 FIRST, RATES, THRESHOLDS = c.FIRST, c.RATES, c.THRESHOLDS
 LEVELS, ACTIVITIES, LENGTH, SIGN, TOP, ZERO, SAME = c.LEVELS, c.ACTIVITIES, c.LENGTH, c.SIGN, c.TOP, c.ZERO, c.SAME
@@ -136,7 +135,7 @@ def code_rows(p: Any, w: Any, key: Any, x: Any, first: Any, rows: Any, writing: 
         radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
         level = activity_level(activity)
         surprise, accept, context = np.int64(0), np.int64(0), np.int64(0)
-        for trial in range(MOST_TRIALS):
+        for trial in range(p.trials):
             draw_dither(p, w, row, trial, b, d)
             for i in range(p.n):
                 target[i] = -d[i]

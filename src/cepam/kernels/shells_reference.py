@@ -9,7 +9,7 @@ from cepam.kernels import contexts as c
 from cepam.kernels.nearest import nearest
 from cepam.kernels.ranging_reference import LaneReader, LaneWriter
 from cepam.kernels.reference import accepted, bit_length, dither, layers, square_length
-from cepam.plan import MOST_TRIALS, Accept, Floats, Ints, Plan
+from cepam.plan import Accept, Floats, Ints, Plan
 
 
 class Trials:
@@ -121,7 +121,7 @@ def _code_row(
     surprise = np.zeros(len(live), dtype=np.int64)
     longest = np.zeros(len(live), dtype=np.int64)
     going = np.arange(len(live))
-    for trial in range(MOST_TRIALS):
+    for trial in range(plan.trials):
         d, j0, margin = (part[row[going]] for part in trials[trial])
         context = margin + level[going]
         accept = np.ones(len(going), dtype=np.int64)

@@ -9,7 +9,6 @@ import numpy as np
 from cepam.kernels.chacha import LATENT_STREAM
 from cepam.kernels.lanes import chacha_lanes, fill_words, start_lanes
 from cepam.kernels.numbers import compiled, floor_divide, inlined, multiply_high, radius_of_word
-from cepam.plan import MOST_TRIALS
 
 TRIALS_AHEAD = 16
 
@@ -267,7 +266,7 @@ def quantize_rows(p: Any, w: Any, key: Any, x: Any, first: Any, h: Any, m: Any) 
             first_words(p, w.state, row, w.latent, w.dithers)
         radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
         h[r] = 0
-        for trial in range(MOST_TRIALS):
+        for trial in range(p.trials):
             draw_dither(p, w, row, trial, b, d)
             for i in range(p.n):
                 d[i] = x[r, i] - d[i]

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cepam.latent import OCTAVES
 from cepam.plan import GRID_BITS, SCALE_BITS
 from cepam.privacy.account import Ledger
 from cepam.privacy.release import Release
@@ -41,9 +40,10 @@ by at most one wrap of the box, and the acceptance probability repeats the error
 most 2^44 (16 scales) on average over layers. A partly covered cell at the edge of a layer has the same absolute
 error, and layers average it out."""
 
-WORD_MISS = 2.0 ** -min(OCTAVES, WORD_BITS - 1)
-"""Total variation, per sub-vector, of what the latent's table cannot resolve: both tails beyond its last octave are
-folded into it, 2^-(OCTAVES + 1) each; the step between two words in the tail adds less than 2^-65."""
+WORD_MISS = 2.0**-61
+"""Total variation, per sub-vector, of what the latent's table does not resolve: radii under 2^-30 scales are raised to
+that, which Laplace noise in one dimension meets with chance 2^-61 and no other built-in law ever does; the step between
+two words in a tail adds less than 2^-65."""
 
 CRUDE_PER_COORDINATE = 2.0**-48 + 2.0**-50
 """Total variation per coordinate: 2^15 public cells in its support, each off by 2^-64 on either side, and

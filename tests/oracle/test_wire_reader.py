@@ -1,0 +1,70 @@
+"""docs/wire.md says enough to write a decoder: one written from it reads what the package writes."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cepam
+from tests.corpus import AT, make_codec, sparse_update
+from tests.oracle.wire_reader import read_message
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "wire.md"
+
+
+@pytest.mark.parametrize("lattice", ["Z1", "Z2", "Z3"])
+@pytest.mark.parametrize("law", ["gaussian", "laplace", "ball"])
+def test_the_papers_code(law: str, lattice: str) -> None:
+    codec, x = make_codec(law, lattice, "paper"), sparse_update(100)
+    message = codec.encode(x, AT)
+    assert read_message(message, codec, AT) == codec.decode(message, AT).tolist()
+
+
+@pytest.mark.parametrize("lattice", ["Z2", "Z3", "D4"])
+@pytest.mark.parametrize("law", ["gaussian", "laplace", "ball"])
+def test_the_adaptive_code_of_vector_lattices(law: str, lattice: str) -> None:
+    codec, x = make_codec(law, lattice, bucket=64), sparse_update(150)
+    message = codec.encode(x, AT)
+    assert read_message(message, codec, AT) == codec.decode(message, AT).tolist()
+
+
+@pytest.mark.parametrize("kind", ["sparse", "zeros", "rows", "neighbours", "huge", "tiny"])
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_the_adaptive_code_of_one_dimension(law: str, kind: str) -> None:
+    size = 400
+    wave = np.abs(np.sin(np.arange(size) * 2 * np.pi / 37)) ** 8
+    updates = {
+        "sparse": sparse_update(size),
+        "zeros": np.zeros(size),
+        "rows": wave * 0.05 * np.random.default_rng(1).normal(size=size),
+        "neighbours": np.repeat(np.random.default_rng(2).normal(size=size // 20) * 0.02, 20),
+        "huge": sparse_update(size) * 1e3,
+        "tiny": sparse_update(size) * 1e-3,
+    }
+    codec = make_codec(law, "Z1")
+    message = codec.encode(updates[kind], AT)
+    with np.load(resources.files("cepam") / "tables" / "margin.npz") as tables:
+        assert read_message(message, codec, AT, tables) == codec.decode(message, AT).tolist()
+
+
+def test_several_blocks() -> None:
+    codec, x = make_codec(lattice="D4", bucket=None), sparse_update(8200) * 1e-3
+    message = codec.encode(x, AT)
+    assert read_message(message, codec, AT) == codec.decode(message, AT).tolist()
+
+
+def test_the_example_of_the_document() -> None:
+    codec = cepam.Codec(cepam.Gaussian(0.5), cepam.Integer(1), coder="paper", bound=1.0)
+    at = cepam.Address(bytes(range(32)), round=1, client=2, run=b"demo")
+    message = codec.encode(np.array([0.25, -1.0, 0.0], dtype=np.float32), at)
+    text = DOCUMENT.read_text()
+    assert message.hex() == "018eb5e146026d09457463763952ff959f4d59a1b97a"
+    for value in (message.hex()[6:], at.derive().noise.hex(), at.derive().seal.hex(), codec.fingerprint.hex()):
+        assert value in text
+    vector = codec.decode(message, at)
+    assert vector.tolist() == read_message(message, codec, at) == [4146 / 8192, -7379 / 8192, 785 / 8192]
+    for value in vector:
+        assert repr(float(value)) in text

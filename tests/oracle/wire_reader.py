@@ -1,0 +1,388 @@
+"""A decoder of messages written from docs/wire.md alone, in plain Python: slow, and sharing no code with the package.
+
+It takes the numbers of a plan (table, basis, box, …) and the tables of Z^1 as given, and covers Z^n with both codes and
+D4 with the adaptive one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from functools import lru_cache
+from typing import Any
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+
+ALL = 2**64 - 1
+
+
+def hkdf(key: bytes, salt: bytes, info: bytes, size: int) -> bytes:
+    inner, block, out = hmac.digest(salt, key, "sha256"), b"", b""
+    while len(out) < size:
+        block = hmac.digest(inner, block + info + bytes([len(out) // 32 + 1]), "sha256")
+        out += block
+    return out[:size]
+
+
+def stream_keys(key: bytes, round: int, client: int, run: bytes, attempt: int) -> tuple[bytes, bytes]:
+    info = b"cepam address v1" + round.to_bytes(8, "little") + client.to_bytes(8, "little")
+    salt = hashlib.sha256(b"cepam run" + run).digest()
+    material = hkdf(key, salt, info + attempt.to_bytes(4, "little"), 64)
+    return material[:32], material[32:]
+
+
+def keystream_word(key: bytes, stream: int, k: int) -> int:
+    words = keystream_block(key, stream, k // 8)
+    return words[2 * (k % 8)] | words[2 * (k % 8) + 1] << 32
+
+
+@lru_cache(maxsize=4096)
+def keystream_block(key: bytes, stream: int, counter: int) -> list[int]:
+    raw = b"expand 32-byte k" + key + counter.to_bytes(8, "little") + stream.to_bytes(8, "little")
+    start = [int.from_bytes(raw[i : i + 4], "little") for i in range(0, 64, 4)]
+    s = list(start)
+    for turn in range(12):
+        for q in range(4):
+            a, b, c, d = (q, 4 + q, 8 + q, 12 + q)
+            if turn % 2:
+                b, c, d = 4 + (q + 1) % 4, 8 + (q + 2) % 4, 12 + (q + 3) % 4
+            for x, y, z, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+                s[x] = (s[x] + s[y]) % 2**32
+                mixed = s[z] ^ s[x]
+                s[z] = (mixed << bits | mixed >> (32 - bits)) % 2**32
+    return [(u + v) % 2**32 for u, v in zip(s, start)]
+
+
+class Numbers:
+    """What the two ends computed from the description: a plan, and the unit of its section."""
+
+    def __init__(self, plan: Any, noise: bytes) -> None:
+        self.plan, self.noise, self.n = plan, noise, plan.n
+        self.table = [float(c) for c in plan.table]
+        self.basis = [[int(v) for v in row] for row in plan.basis]
+        self.checkerboard = int(plan.search) == 1
+
+    def layer(self, i: int) -> tuple[float, int]:
+        u = keystream_word(self.noise, 0, i)
+        o = (u << 1 | 1) & ALL
+        z = 64 - o.bit_length()
+        a = (o << z) & ALL
+        row = ((u >> 63) * 64 + z) * 32 + ((a >> 58) & 31)
+        t = float(((a << 6) & ALL) >> 11) * 2.0**-53
+        value = 0.0
+        for c in reversed(self.table[8 * row : 8 * row + 8]):
+            value = value * t + c
+        r = value * self.plan.scale
+        if self.n == 1:
+            return r, 2 * math.floor(r) + 1
+        return r, math.floor(r * self.plan.inverse_ball) + 2
+
+    def dither(self, i: int, trial: int, b: int) -> list[int]:
+        words = [keystream_word(self.noise, 1 + trial, i * self.n + j) for j in range(self.n)]
+        return [word * b * int(side) >> 64 for word, side in zip(words, self.plan.box)]
+
+    def nearest(self, target: list[int], b: int) -> tuple[list[int], list[int]]:
+        z = [(v + (b >> 1)) // b for v in target]
+        error = [b * p - v for p, v in zip(z, target)]
+        if self.checkerboard:
+            if sum(z) % 2:
+                worst = max(range(self.n), key=lambda k: abs(error[k]))
+                step = 1 if error[worst] <= 0 else -1
+                z[worst] += step
+                error[worst] += step * b
+            z[-1] = (z[-1] - sum(z[:-1])) // 2
+        return z, error
+
+    def decoded(self, i: int, trial: int, m: list[int]) -> list[float]:
+        _, b = self.layer(i)
+        point = [b * sum(g * v for g, v in zip(row, m)) for row in self.basis]
+        y = [p + d for p, d in zip(point, self.dither(i, trial, b))]
+        return [float((v + 2**27) // 2**28) * (self.plan.unit * 2**28) for v in y]
+
+
+class BitReader:
+    """Section 7: bits from the most significant on."""
+
+    def __init__(self, data: bytes) -> None:
+        self.bits = "".join(f"{byte:08b}" for byte in data)
+
+    def take(self, width: int) -> int:
+        field, self.bits = self.bits[:width], self.bits[width:]
+        assert len(field) == width
+        return int(field or "0", 2)
+
+    def trials(self, golomb: int) -> int:
+        ones = 0
+        while self.take(1):
+            ones += 1
+        k = (golomb - 1).bit_length()
+        short = 2**k - golomb
+        rest = self.take(k - 1) if k else 0
+        if k and rest >= short:
+            rest = 2 * rest + self.take(1) - short
+        return ones * golomb + rest + 1
+
+
+def read_paper(numbers: Numbers, block: bytes, first: int, rows: int, bound: int, p: float) -> list[float]:
+    """The coordinates of a block on Z^n."""
+    reader, out = BitReader(block), []
+    golomb = 0 if numbers.n == 1 else max(1, math.ceil(-math.log(2 - p) / math.log(1 - p)))
+    for i in range(first, first + rows):
+        _, b = numbers.layer(i)
+        h = reader.trials(golomb) if golomb else 1
+        low, high = (-bound - (b - 1) + (b >> 1)) // b, (bound + (b >> 1)) // b
+        count = high - low + 1
+        number = reader.take((count**numbers.n - 1).bit_length())
+        m = []
+        for _ in range(numbers.n):
+            m.insert(0, low + number % count)
+            number //= count
+        out += numbers.decoded(i, h - 1, m)
+    assert set(reader.bits) <= {"0"}
+    assert len(reader.bits) < 8
+    return out
+
+
+class Arithmetic:
+    """Section 8.1: the arithmetic code."""
+
+    def __init__(self, block: bytes) -> None:
+        self.data, self.at, self.span = block + bytes(8), 8, ALL
+        self.code = int.from_bytes(self.data[:8], "big")
+
+    def plain(self, chance: int) -> int:
+        bound = (self.span >> 16) * chance
+        bit = int(self.code < bound)
+        if bit:
+            self.span = bound
+        else:
+            self.code, self.span = self.code - bound, self.span - bound
+        if self.span < 2**32:
+            more = (self.data[self.at : self.at + 4] + bytes(4))[:4]
+            self.code, self.span, self.at = self.code << 32 | int.from_bytes(more, "big"), self.span << 32, self.at + 4
+        return bit
+
+
+class Model(Arithmetic):
+    """Section 8.2: the contexts of vector lattices."""
+
+    def __init__(self, block: bytes) -> None:
+        super().__init__(block)
+        self.p, self.seen = first_chances(), [0] * 1984
+
+    def decide(self, context: int) -> int:
+        p, seen = self.p[context], self.seen[context]
+        bit = self.plain(p)
+        p += ((65536 * bit - p) * (65536 // (2 * seen + 3) * 2)) >> 16
+        self.p[context], self.seen[context] = min(max(p, 32), 65504), min(seen + 1, 60)
+        return bit
+
+    def difference(self, i: int, a: int) -> int:
+        if self.decide(1408 + 8 * i + a):
+            return 0
+        k = 1
+        while k < 47 and self.decide(1536 + 8 * k + a):
+            k += 1
+        negative = self.decide(1920 + i)
+        value = 1
+        for bit in range(k - 1):
+            value = 2 * value + (self.plain(32768) if bit else self.decide(1936 + k))
+        return -value if negative else value
+
+
+def first_chances() -> list[int]:
+    p = [32768] * 1984
+    quiet = (0.002, 0.01, 0.03, 0.08, 0.15, 0.25, 0.3, 0.35)
+    for a in range(8):
+        for level in range(44):
+            doubt = min(max(2.0 ** -max(level / 2 - 6 - 2 * a, 0) / 2, quiet[a] / 4), 0.5)
+            for side in (0, 1):
+                context = (side * 44 + level) * 8 + a
+                p[context] = round(65536 * (1 - doubt if side else 0.6 * doubt))
+                p[704 + context] = round(65536 * (1 - min(max(doubt, 0.001), 0.6)))
+    return [min(max(v, 32), 65504) for v in p]
+
+
+def read_adaptive(numbers: Numbers, block: bytes, first: int, rows: int, l1: bool) -> list[float]:
+    """The coordinates of a block on a vector lattice."""
+    model, activity, out = Model(block), 0, []
+    for i in range(first, first + rows):
+        r, b = numbers.layer(i)
+        a = sum(activity >= edge for edge in (8, 32, 64, 112, 160, 256, 448))
+        trial, surprise, longest = 0, 0, 0
+        while True:
+            m0, error = numbers.nearest([-d for d in numbers.dither(i, trial, b)], b)
+            context, side = margin(error, r, l1)
+            accepted = model.decide(context + a)
+            surprise |= accepted ^ side
+            if accepted:
+                break
+            trial += 1
+        m = list(m0)
+        if not model.decide(704 + context + a):
+            steps = [model.difference(j, a) for j in range(numbers.n)]
+            m = [u + v for u, v in zip(m0, steps)]
+            longest = 1 + max(abs(v).bit_length() for v in steps)
+        activity += (64 * (surprise + longest) - activity) >> 2
+        out += numbers.decoded(i, trial, m)
+    return out
+
+
+def margin(error: list[int], r: float, l1: bool) -> tuple[int, int]:
+    total = 0.0
+    for e in error:
+        total += float(e) * float(e)
+    size = float(sum(map(abs, error))) if l1 else math.sqrt(total)
+    side = int(size <= r)
+    fine = math.floor(abs(r - size) / r * 2.0**20)
+    length = fine.bit_length()
+    half = (fine >> (length - 2)) & 1 if length >= 2 else 0
+    return (side * 44 + min(2 * length + half, 43)) * 8, side
+
+
+def log(value: int) -> int:
+    value |= 1
+    e = value.bit_length() - 1
+    return 256 * e + (256 * value >> e) - 256
+
+
+def power(z: int) -> int:
+    return ((256 + z % 256) << (z // 256)) >> 8
+
+
+def within(value: int, top: int) -> int:
+    return min(max(value, 0), top)
+
+
+class Margins(Arithmetic):
+    """Section 9: the contexts of one dimension."""
+
+    def __init__(self, block: bytes, tables: Any) -> None:
+        super().__init__(block)
+        self.odds = [int(p) for p in tables["prior"]]
+        self.means = [int(v) for v in tables["means"]]
+        self.scale = self.header(7)
+        self.stride = 0 if self.scale == 127 else self.header(11)
+        self.shift, self.anchor = (self.scale >> 1) - 16, 4096 + 128 * (self.scale % 2)
+        self.sized = self.across = power(self.anchor)
+        self.signed = 0
+        self.column = [self.anchor] * max(self.stride, 1)
+
+    def header(self, bits: int) -> int:
+        value = 0
+        for _ in range(bits):
+            value = 2 * value + self.plain(32768)
+        return value
+
+    def decide(self, context: int, rate: int) -> int:
+        p = self.odds[context]
+        bit = self.plain(min(max(p, 32), 65504))
+        self.odds[context] = p + ((65535 * bit - p) >> rate)
+        return bit
+
+    def coordinate(self, i: int, b: int, d: int) -> int:
+        high = d + (b >> 1) + 1 if d <= b >> 1 else d - (b >> 1)
+        below, stride = b - high, self.stride
+        place = i % stride if stride > 1 else 0
+        above, z = self.column[place], self.anchor
+        if stride:
+            z = 15 * log(self.sized) + self.anchor + (13 * (above - log(self.across)) if stride > 1 else 0)
+            z = within(z >> 4, 7935)
+        s, offset, rise = power(z), 256 * self.shift + z, high <= below
+        level = self.level(rise) + 10 * (z < self.anchor - 512) + 20 * (z > self.anchor)
+        near = within((log(min(high, below)) - offset + 1280) >> 7, 15)
+        zero = (near * 6 + within((log(b) - offset + 256) >> 8, 5)) * 30 + level
+        k = 0
+        if self.decide(zero, 6):
+            side = 2880 + 30 * within((log(abs(high - below)) - offset + 1024) >> 8, 7) + level
+            positive = bool(self.decide(side, 6)) == rise
+            skip = within((offset - log(b) - 1280) >> 8, 45)
+            row = within((log(b) + 256 * skip - offset + 1536) >> 7, 23)
+            size, most = self.size(row, skip), 2**31 - 1
+            inner, wide = (self.moved(min(v, 2**44)) for v in (high if positive else below, b))
+            e = min(inner, most) + min(size - 1, most) * min(wide, most) + (s * self.means[5760 + row] >> 8)
+            e = min(e, most)
+            k, v = (size, e) if positive else (-size, -e)
+        else:
+            e, v = max(s * self.means[zero] >> 8, 1), s * self.means[2880 + zero] >> 8
+            v = v if rise else -v
+        self.sized += (e - self.sized) >> 2
+        self.signed += (v - self.signed) >> 2
+        if stride > 1:
+            was = power(above)
+            self.across += (3 * (was - self.across)) >> 4
+            self.column[place] = log(max(was + ((3 * (e - was)) >> 4), 1))
+        return k
+
+    def level(self, rise: bool) -> int:
+        if not self.stride:
+            return 9
+        towards = self.signed if rise else -self.signed
+        steps = sum(8 * abs(towards) > c * self.sized for c in (1, 3, 5, 7))
+        return 4 + steps if towards > 0 else 4 - steps
+
+    def moved(self, value: int) -> int:
+        return value >> self.shift if self.shift >= 0 else value << -self.shift
+
+    def size(self, row: int, skip: int) -> int:
+        base, length = 3120 + 24 * row, 0
+        while length < 49 - skip and self.decide(base + min(length, 19), 5):
+            length += 1
+        value = 1
+        for place in range(length + skip):
+            top = place == 0 and length > 0
+            value = 2 * value + (self.decide(base + 19 + min(length, 4), 5) if top else self.plain(32768))
+        return max(value - 2**skip, 1) if skip else value
+
+
+def read_scalars(numbers: Numbers, block: bytes, first: int, rows: int, tables: Any) -> list[float]:
+    """The coordinates of a block on Z^1."""
+    model, out = Margins(block, tables), []
+    for i in range(rows):
+        _, b = numbers.layer(first + i)
+        d = numbers.dither(first + i, 0, b)[0]
+        k = 0 if model.scale == 127 else model.coordinate(i, b, d)
+        out += numbers.decoded(first + i, 0, [k - (d > b >> 1)])
+    return out
+
+
+def read_varint(data: bytes) -> tuple[int, bytes]:
+    value = 0
+    for i, byte in enumerate(data):
+        value |= (byte & 127) << (7 * i)
+        if byte < 128:
+            return value, data[i + 1 :]
+    raise AssertionError("a number without an end")
+
+
+def read_message(message: bytes, codec: Any, at: Any, tables: Any = None) -> list[float]:
+    """The vector of an unpadded or padded message."""
+    noise, seal = stream_keys(at.key.secret, at.round, at.client, at.run, at.attempt)
+    head = b"\x01" + hashlib.sha256(b"cepam tag" + codec.fingerprint).digest()[:2]
+    assert message[:3] == head
+    payload = AESGCMSIV(seal).decrypt(bytes(12), message[3:], head + codec.fingerprint)
+    padded = bool(payload[0] & 2)
+    lattice = codec.lattices[payload[0] >> 2]
+    plan = codec.plan_on(lattice)
+    size, rest = read_varint(payload[1:])
+    rows, per_block = -(-size // plan.n), max(8192 // plan.n // 128, 1) * 128
+    count = -(-rows // per_block)
+    lengths: list[int] = []
+    while len(lengths) < (count if padded else count - 1):
+        length, rest = read_varint(rest)
+        lengths.append(length)
+    numbers, out = Numbers(plan, noise), []
+    for k in range(count):
+        block = rest[: lengths[k]] if k < len(lengths) else rest
+        rest = rest[len(block) :]
+        here = min(per_block, rows - k * per_block)
+        if codec.coder == "paper":
+            bound = math.floor(codec.bound / plan.unit)
+            out += read_paper(numbers, block, k * per_block, here, bound, lattice.acceptance(codec.law.norm))
+        elif plan.n == 1:
+            out += read_scalars(numbers, block, k * per_block, here, tables)
+        else:
+            out += read_adaptive(numbers, block, k * per_block, here, codec.law.norm == "l1")
+    assert not any(rest)
+    return out[:size]
