@@ -24,7 +24,7 @@ SHORTEST = 8
 MULTIPLES = 8
 EVIDENCE = 0.04
 NEIGHBOURLY = 0.05
-_UNIT, _RATIO, _LARGEST_RATIO = 1024, 64, 255
+UNIT, RATIO, LARGEST_RATIO = 1024, 64, 255
 
 
 def find_stride(x: Ints) -> int:
@@ -36,7 +36,7 @@ def find_stride(x: Ints) -> int:
     mean = int(size.sum()) // max(len(size), 1)
     if len(size) < 4 * SHORTEST or mean == 0:
         return FLAT
-    size = (np.minimum(size, 4 * mean) * _UNIT) // mean
+    size = (np.minimum(size, 4 * mean) * UNIT) // mean
     lags = np.arange(SHORTEST, min(LARGEST_STRIDE, len(size) // 3) + 1)
     if len(lags):
         score = score_lags(correlate(flatten(size)), lags)
@@ -55,7 +55,7 @@ def flatten(size: Ints) -> Ints:
     at = np.arange(len(size))
     first, last = np.maximum(at - WINDOW, 0), np.minimum(at + WINDOW, len(size))
     local = (total[last] - total[first]) // (last - first)
-    ratio = np.clip(((size - local) * _RATIO) // (local + _UNIT // 4), -_LARGEST_RATIO, _LARGEST_RATIO)
+    ratio = np.clip(((size - local) * RATIO) // (local + UNIT // 4), -LARGEST_RATIO, LARGEST_RATIO)
     return np.asarray(ratio - int(ratio.sum()) // len(ratio))
 
 
