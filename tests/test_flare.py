@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -122,17 +121,32 @@ def test_a_job_in_flares_simulator_averages_the_clients_with_their_noise(tmp_pat
     script.write_text(JOB.format(workspace=str(tmp_path / "workspace")))
     source = Path(__file__).resolve().parents[1] / "src"
     environment = {**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{source}".lstrip(":")}
-    with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(script)], cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            assert process.wait(timeout=300) == 0, (tmp_path / "log").read_text()[-3000:]
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    # The simulator may lose a client at its start on a busy machine, and then waits for ever: one more try.
+    finished = any(ended_well(script, tmp_path / f"log{turn}", environment, seconds=150) for turn in range(2))
+    assert finished, (tmp_path / "log1").read_text()[-3000:]
     model = np.load(next((tmp_path / "workspace").rglob("server.npy"))).ravel().astype(np.float64)
     assert stats.kstest(model - 0.06, stats.norm(scale=0.01 * np.sqrt(1.5)).cdf).pvalue > 1e-4
+
+
+def ended_well(script: Path, log: Path, environment: dict[str, str], seconds: float) -> bool:
+    """Whether the job ended in time; whatever it started, in sessions of their own too, is gone."""
+    import psutil
+
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, str(script)], cwd=script.parent, env=environment, stdout=out, stderr=out
+        )
+        try:
+            return process.wait(timeout=seconds) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                started = psutil.Process(process.pid)
+                for one in [*started.children(recursive=True), started]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        one.kill()
+            process.wait(timeout=10)
 
 
 JOB = """

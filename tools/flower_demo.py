@@ -15,7 +15,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from loopback import Federation, Finished, simulate
+from loopback import Federation, Finished
+from loopback_simulation import simulate
 
 APP = Path(__file__).resolve().parent.parent / "examples" / "flower-mnist"
 SECONDS_A_ROUND = 90.0

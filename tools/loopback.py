@@ -6,8 +6,6 @@ off, and apps run in the environment that starts them.
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import os
 import re
@@ -24,10 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from loopback_keys import make_certificates, make_key
+from process_groups import end
 
 BIN = Path(sys.executable).parent
 SOURCE = Path(__file__).resolve().parent.parent / "src"
@@ -160,8 +156,8 @@ class Federation:
 
     def wait_for_nodes(self, count: int, seconds: float = START_SECONDS) -> None:
         """Nothing; that many SuperNodes have said that they are connected."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
             if sum("SuperNode ID" in self.node_log(k) for k in range(self.nodes)) >= count:
                 return
             time.sleep(0.2)
@@ -232,8 +228,8 @@ class Federation:
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), *([urllib.request.HTTPSHandler(context=trust)] if trust else [])
         )
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end and self._running["superlink"].poll() is None:
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until and self._running["superlink"].poll() is None:
             try:
                 with opener.open(f"{scheme}://{HOST}:{self.port}/health", timeout=2):
                     return
@@ -253,16 +249,7 @@ class Federation:
         )
 
     def _end(self, names: list[str]) -> None:
-        """Nothing; the processes and their children (a process group each) are gone, politely first."""
-        ending = [self._running.pop(name) for name in names]
-        for what, patience in ((signal.SIGCONT, 0.0), (signal.SIGTERM, 6.0), (signal.SIGKILL, 5.0)):
-            for process in ending:
-                _signal_group(process.pid, what)
-            end = time.monotonic() + patience
-            while time.monotonic() < end and any(p.poll() is None or _group_lives(p.pid) for p in ending):
-                time.sleep(0.05)
-        for process in ending:
-            process.wait(timeout=5)
+        end([self._running.pop(name) for name in names])
 
     def _all_tails(self) -> str:
         return "\n".join(f"--- {path.name}\n{tail(path)}" for path in sorted(self.folder.glob("*.log")))
@@ -283,8 +270,8 @@ class Submitted:
 
     def wait_for(self, text: str, seconds: float) -> None:
         """Nothing; the run has printed the text."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
             if text in self.output:
                 return
             time.sleep(0.1)
@@ -305,97 +292,3 @@ class Submitted:
         if "completed" not in status:
             raise FederationFailed(f"the run ended as {status}\n{self.federation._all_tails()}")
         return Finished(int(found[1]), self.output, status, inbound, outbound, took)
-
-
-def _signal_group(group: int, what: int) -> bool:
-    try:
-        os.killpg(group, what)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
-def _group_lives(group: int) -> bool:
-    return _signal_group(group, 0)
-
-
-def make_key(private: Path, public: Path) -> None:
-    """Nothing; the two files hold an elliptic-curve key in OpenSSH format, as `ssh-keygen -t ecdsa -b 384` makes it."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    )
-    private.chmod(0o600)
-    public.write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    )
-
-
-def make_certificates(folder: Path) -> None:
-    """Nothing; the folder holds a certificate authority (ca.crt) and a server's certificate and key for loopback."""
-    now = datetime.datetime.now(datetime.UTC)
-
-    def build(
-        name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, by: ec.EllipticCurvePrivateKey, authority: bool
-    ) -> x509.Certificate:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(days=2))
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
-        )
-        if authority:
-            usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-            return builder.add_extension(usage, critical=True).sign(by, hashes.SHA256())
-        names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(HOST))])
-        purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-        return (
-            builder.add_extension(names, critical=False)
-            .add_extension(purpose, critical=False)
-            .sign(by, hashes.SHA256())
-        )
-
-    authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback authority")])
-    authority = build("loopback authority", authority_name, authority_key, authority_key, True)
-    server = build("localhost", authority_name, server_key, authority_key, False)
-    (folder / "ca.crt").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    (folder / "server.crt").write_bytes(server.public_bytes(serialization.Encoding.PEM))
-    (folder / "server.key").write_bytes(
-        server_key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    (folder / "server.key").chmod(0o600)
-
-
-def simulate(folder: Path, app: Path, clients: int, config: dict[str, Any], seconds: float) -> Finished:
-    """An app run in Flower's simulation engine, all of whose processes are started and stopped here."""
-    federation = Federation(folder, nodes=0)
-    ports = {
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(federation.port),
-        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
-    }
-    federation._env.update(ports)
-    home = federation.folder / "home"
-    home.mkdir(exist_ok=True)
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = ":local:"\n'
-        f"options.num-supernodes = {clients}\noptions.backend.client-resources.num-cpus = 1\n"
-    )
-    command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess", "--host", HOST]
-    command += ["--port", str(federation.port), "--disable-runtime-dependency-installation"]
-    command += ["--control-api-address", f"{HOST}:{ports['FLWR_LOCAL_CONTROL_API_PORT']}"]
-    try:
-        # Started here, on ports of our own: `flwr run` would leave a daemon behind.
-        federation._start("superlink", command)
-        federation._wait_healthy()
-        return federation.run(app, config, seconds)
-    finally:
-        federation.close()

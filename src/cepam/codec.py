@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam import wire
+from cepam.choice import suits_eight
 from cepam.errors import MalformedMessage
 from cepam.kernels.job import Backend, Coder, Job, model_fingerprint
 from cepam.lattice import E8, Integer, Lattice
@@ -185,7 +186,8 @@ class Codec(MessageCodec):
         return layered_plan(self.law, lattice)
 
     def choose(self, update: Vector) -> int:
-        return 0
+        """Which of the lattices suits this update: the rule of `cepam.choice`, or the only one there is."""
+        return int(len(self.lattices) > 1 and suits_eight(update, self.law.scale))
 
     @property
     def grid(self) -> float:

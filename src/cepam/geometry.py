@@ -6,6 +6,8 @@ Everything here runs once, when a lattice is made; the kernels only read the res
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -139,3 +141,37 @@ def relevant_vectors(basis: Ints) -> Ints:
             if len(vectors) == 2:
                 found.append(max(vectors))
     return np.array(sorted(found), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """An order in which the coordinates of a lattice point are told one by one, each given those before it.
+
+    Along axis i lie parallel hyperplanes of the lattice, `length` apart; a point's coordinate j_i picks one of them.
+    `axes` (rows, of length 1/length) measure a vector along the axes, `shear` says how far the hyperplanes shift for
+    each unit of an earlier coordinate. Exact fractions, correctly rounded, so that all machines agree.
+    """
+
+    order: Ints
+    axes: npt.NDArray[np.float64]
+    shear: npt.NDArray[np.float64]
+    spacing: Ints
+
+
+def orthogonal_walk(basis: Ints) -> Walk:
+    """The walk along the Gram-Schmidt vectors: along the coordinate axes themselves where the basis is triangular."""
+    n = len(basis)
+    columns = [[int(v) for v in column] for column in basis.T]
+    told_last = list(range(n))
+    if not np.triu(basis, 1).any():
+        told_last.reverse()
+    vectors = _orthogonal([columns[i] for i in told_last], n)
+    axes, shear, spacing = np.zeros((n, n)), np.zeros((n, n)), np.zeros(n, dtype=np.int64)
+    for place, (i, vector) in enumerate(zip(told_last, vectors)):
+        square = sum(v * v for v in vector)
+        axes[i] = [float(v / square) for v in vector]
+        for earlier in told_last[place + 1 :]:
+            shear[i, earlier] = float(sum(a * v for a, v in zip(columns[earlier], vector)) / square)
+        length = math.isqrt(int(square * 2**40))
+        spacing[i] = (int(np.float64(length).view(np.int64)) >> 44) - (1023 + 20) * 256
+    return Walk(np.array(told_last[::-1], dtype=np.int64), axes, shear, spacing)

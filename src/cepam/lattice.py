@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cepam.geometry import reduce_basis, relevant_vectors, triangular_box
+from cepam.geometry import Walk, orthogonal_walk, reduce_basis, relevant_vectors, triangular_box
 from cepam.law import Norm
 
 Ints = npt.NDArray[np.int64]
@@ -99,6 +99,11 @@ class Lattice:
     def relevant(self) -> Ints:
         """The lattice vectors (rows, in coordinates of `basis`) whose bisectors bound the Voronoi cell."""
         return relevant_vectors(self.basis)
+
+    @cached_property
+    def walk(self) -> Walk:
+        """How the adaptive coder tells a point's coordinates one by one."""
+        return orthogonal_walk(self.basis)
 
     def ball_radius(self, norm: Norm) -> float:
         """The radius of the largest ball of that norm inside the Voronoi cell of the integer basis."""

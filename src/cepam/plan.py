@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from cepam.geometry import exact_inverse
+from cepam.geometry import Walk, exact_inverse
 from cepam.latent import SHAPE, SMALLEST, latent_table
 from cepam.lattice import Lattice, Search
 from cepam.law import Law, check_scale
@@ -60,6 +60,7 @@ class Plan:
     steps: Ints
     determinant: int
     trials: int
+    walk: Walk
 
     @property
     def grid(self) -> float:
@@ -160,4 +161,5 @@ def _plan(
         steps=steps,
         determinant=lattice.determinant,
         trials=trials,
+        walk=lattice.walk,
     )

@@ -68,7 +68,28 @@ def metrics(**values):
     return change
 
 
+def renamed(reply: Message) -> Message:
+    reply.content = RecordDict(
+        {"x": reply.content["arrays"], "arrays": reply.content["metrics"], "cepam": reply.content["cepam"]}
+    )
+    return reply
+
+
+def doubled(reply: Message) -> Message:
+    reply.content = RecordDict(
+        {
+            "x": reply.content["arrays"],
+            "arrays": ConfigRecord({"a": 1}),
+            "metrics": MetricRecord({"num-examples": 1, "more": 1.0}),
+            "cepam": reply.content["cepam"],
+        }
+    )
+    return reply
+
+
 FAULTS = {
+    "metrics named as the arrays": (renamed, "malformed"),
+    "a record named as the arrays": (doubled, "metrics"),
     "garbage": (lambda r: with_payload(r, b"garbage" * 40), "seal"),
     "truncated": (lambda r: with_payload(r, payload(r)[:-9]), "seal"),
     "bit flipped": (lambda r: with_payload(r, flipped(payload(r))), "seal"),

@@ -15,7 +15,8 @@ import pytest
 from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from loopback import Federation, Finished, simulate
+from loopback import Federation, Finished
+from loopback_simulation import simulate
 
 from .app.loopapp.client_app import known_update
 

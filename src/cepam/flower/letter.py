@@ -13,6 +13,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from cepam.codec import Codec
 from cepam.errors import CepamError
 from cepam.flower.agreement import AgreementRefused, Chain, Place, agree, new_pair, verify
 from cepam.flower.arrays import carried, count, from_vector
@@ -20,10 +21,12 @@ from cepam.flower.offer import RECORD, Answer, Offer
 from cepam.flower.settings import Settings
 from cepam.law import Gaussian
 from cepam.stream import Address, UsedAddresses
+from cepam.wire import open_sealed
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 Authentication = Literal["warn", "require"]
+LONGEST_REASON = 300
 MetricsKind = frozenset[tuple[str, int]]
 Kind = Literal["error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics"]
 
@@ -108,7 +111,8 @@ class Letters:
         if reply.has_error():
             # Errors that the SuperLink makes carry its own id: the letter says whom they are about.
             node = letter.offer.node if letter else reply.metadata.src_node_id
-            raise Refused("error", node, f"{reply.error.reason} (code {reply.error.code})")
+            reason = str(reply.error.reason)[:LONGEST_REASON]
+            raise Refused("error", node, f"{reason} (code {reply.error.code})")
         node = reply.metadata.src_node_id
         if letter is None or letter.offer.node != node:
             raise Refused("unasked", node, "it does not answer a message of this round, or answers it again")
@@ -121,13 +125,15 @@ class Letters:
             raise Refused("malformed", node, str(unreadable)) from unreadable
         vector = self._decode(letter, answer, message)
         name, metrics = _metrics(reply, node, weight_key, letter.offer.settings.weight)
+        if name == letter.arrays_name:
+            raise Refused("malformed", node, f"its metrics are named {name!r}, as the arrays are")
         kept = {
             name: record
             for name, record in reply.content.items()
             if name != RECORD and not isinstance(record, ArrayRecord | MetricRecord)
         }
         arrays = from_vector(vector, letter.reference, self._step(letter.offer.settings))
-        reply.content = RecordDict({letter.arrays_name: arrays, name: metrics, **kept})
+        reply.content = RecordDict({**kept, name: metrics, letter.arrays_name: arrays})
         return Opened(node, letter.offer.settings, reply, len(message), letter.reference, _kind_of(name, metrics))
 
     def _step(self, settings: Settings) -> float | None:
@@ -164,11 +170,14 @@ class Letters:
                 raise AgreementRefused("the client has no key and did not agree on one")
             run = Place(offer.run, node).run_bytes(offer.server_round)
             at = _peek(chain, offer.position, node, run, answer.attempt)
+            _check_size(offer.settings.codec, message, at, letter)
             vector = offer.settings.codec.decode(message, at, used=self._used)
+        except Refused:
+            raise
         except AgreementRefused as refused:
             raise Refused("agreement", node, str(refused)) from refused
-        except (CepamError, ValueError, MemoryError, OverflowError) as broken:
-            raise Refused("seal", node, str(broken)) from broken
+        except Exception as broken:  # whatever a client sends must not end the run
+            raise Refused("seal", node, f"{type(broken).__name__}: {broken}") from broken
         if node in self._chains and answer.public:
             log(INFO, "cepam: node %d agreed on a new key (it was restarted)", node)
         while chain.position <= offer.position:
@@ -218,12 +227,18 @@ def _sealed_message(reply: Message) -> bytes:
     return carried(records[0])
 
 
+def _check_size(codec: Codec, message: bytes, at: Address, letter: Letter) -> None:
+    """Nothing, or `Refused` for a sealed update of another size: a few bytes can claim millions of coordinates."""
+    dimensions = [lattice.dimension for lattice in codec.lattices]
+    claimed = open_sealed(message, at.derive(), codec.fingerprint, dimensions).size
+    size = count(letter.reference)
+    if claimed != size:
+        raise Refused("size", letter.offer.node, f"{claimed} coordinates came, {size} were asked for")
+
+
 def _check_values(vector: npt.NDArray[np.floating], letter: Letter) -> None:
     """Nothing, or `Refused` for a vector that no honest client's clipped update and noise can give."""
-    node, settings = letter.offer.node, letter.offer.settings
-    size = count(letter.reference)
-    if len(vector) != size:
-        raise Refused("size", node, f"{len(vector)} coordinates came, {size} were asked for")
+    node, settings, size = letter.offer.node, letter.offer.settings, len(vector)
     norm = float(np.linalg.norm(vector.astype(np.float64)))
     if not math.isfinite(norm):
         raise Refused("values", node, "the decoded update is not finite")

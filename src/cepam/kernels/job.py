@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cepam.plan import Plan
 
 Coder = Literal["adaptive", "paper"]
-MODEL_TABLES = ("margin.npz",)
+MODEL_TABLES = ("margin.npz", "shells.npz")
 Values = npt.NDArray[Any]
 
 

@@ -140,15 +140,17 @@ def choose(data: Any, low: Any, span: Any, at: Any, bit: Any, p: Any, decoding: 
 
 
 @inlined
-def walk_size(data, low, span, at, value, row, skip, odds, decoding):  # type: ignore[no-untyped-def]
-    """Codes a size of at least 1: `skip` low bits plainly, the rest as exponent and mantissa, by `row`."""
+def walk_size(data, low, span, at, value, base, skip, most, odds, decoding):  # type: ignore[no-untyped-def]
+    """Codes a size of at least 1, of at most `most` bits: `skip` low ones plainly, the rest by exponent and mantissa.
+
+    The exponent in unary and the first bit of the mantissa have contexts, 24 from `base` on.
+    """
     plain = value & ((1 << skip) - 1)
     rest = (value >> skip) + (1 if skip else 0)
     places = log(rest) >> 8
     length = 0
-    base = SIZE_AT + row * 24
     going = True
-    while going and length < LARGEST_BITS - skip:
+    while going and length < most - skip:
         context = base + min(length, 19)
         low, span, at, going = choose(data, low, span, at, length < places, chance(odds, context), decoding)
         learn(odds, context, going, SIZE_RATE)
@@ -253,7 +255,8 @@ def walk(
             learn(odds, side_at, nearer, SIDE_RATE)
             skip = within((offset - wide[i] - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
             row = within((wide[i] + skip * OCTAVE - offset + 6 * OCTAVE) >> 7, 23)
-            low, span, at, jump = walk_size(data, low, span, at, abs(k[i]), row, skip, odds, decoding)
+            base = SIZE_AT + row * 24
+            low, span, at, jump = walk_size(data, low, span, at, abs(k[i]), base, skip, LARGEST_BITS, odds, decoding)
             positive = nearer == rise
             k[i] = jump if positive else -jump
             e = reach(B[i], D[i], positive, jump, shift)

@@ -30,28 +30,12 @@ def edges(width: Ints, dither: Ints) -> tuple[Ints, Ints]:
     return high, width - high
 
 
-class Walk:
-    """The state of the model in every lane, and the coder that it drives."""
+class Decisions:
+    """The adaptive probabilities of all lanes, and the coder that they drive."""
 
-    def __init__(self, coder: Coder, b: Ints, d: Ints, scale: Ints, stride: Ints) -> None:
-        prior, self.means = g.load_tables()
-        lanes = len(scale)
-        self.coder, self.b, self.d = coder, b, d
+    def __init__(self, coder: Coder, prior: Ints, lanes: int) -> None:
+        self.coder = coder
         self.odds = np.tile(prior.astype(np.int64), (lanes, 1))
-        self.scale, self.stride = scale.copy(), stride.copy()
-        self.above, self.below = edges(b, d)
-        self.rise = self.above <= self.below
-        self.near = log(np.minimum(self.above, self.below))
-        self.wide = log(b)
-        self.tilt = log(np.abs(self.above - self.below))
-
-    def start(self) -> None:
-        """Everything that depends on the side information."""
-        anchor = g.TICKS * g.OCTAVE + (self.scale & 1) * 128
-        self.shift, self.anchor = (self.scale >> 1) - g.TICKS, anchor
-        self.sized, self.across = power(anchor), power(anchor)
-        self.signed = np.zeros_like(anchor)
-        self.column = np.tile(anchor[:, None], (1, LARGEST_STRIDE + 1))
 
     def decide(self, lanes: Ints, context: Ints, bit: Ints, rate: int) -> Ints:
         """One modelled decision of each of these lanes."""
@@ -70,6 +54,58 @@ class Walk:
         for place in range(bits - 1, -1, -1):
             got = (got << 1) | self.plain(lanes, (value >> place) & 1)
         return got
+
+    def size(self, lanes: Ints, value: Ints, base: Ints, skip: Ints, most: int) -> Ints:
+        """A size of at least 1, of at most `most` bits: `skip` low ones plainly, the rest by exponent and mantissa."""
+        plain = value & ((np.int64(1) << skip) - 1)
+        rest = (value >> skip) + (skip > 0)
+        places = log(rest) >> 8
+        length = np.zeros(len(lanes), dtype=np.int64)
+        going = np.arange(len(lanes))
+        while len(going):
+            bit = (length[going] < places[going]).astype(np.int64)
+            more = self.decide(lanes[going], base[going] + np.minimum(length[going], 19), bit, g.SIZE_RATE)
+            length[going] += more
+            going = going[(more == 1) & (length[going] < most - skip[going])]
+        out = np.ones(len(lanes), dtype=np.int64)
+        for step in range(int((length + skip).max())):
+            going = np.flatnonzero(step < length + skip)
+            left = length[going] - 1 - step
+            low = plain[going] >> np.maximum(skip[going] + left, 0)
+            bit = np.where(left >= 0, rest[going] >> np.maximum(left, 0), low) & 1
+            if step == 0:
+                top = length[going] > 0
+                context = base[going] + 19 + np.minimum(length[going], 4)
+                read = np.empty(len(going), dtype=np.int64)
+                read[top] = self.decide(lanes[going[top]], context[top], bit[top], g.SIZE_RATE)
+                read[~top] = self.plain(lanes[going[~top]], bit[~top])
+            else:
+                read = self.plain(lanes[going], bit)
+            out[going] = (out[going] << 1) | read
+        return np.where(skip > 0, np.maximum(out - (np.int64(1) << skip), 1), out)
+
+
+class Walk(Decisions):
+    """The state of the model in every lane."""
+
+    def __init__(self, coder: Coder, b: Ints, d: Ints, scale: Ints, stride: Ints) -> None:
+        prior, self.means = g.load_tables()
+        super().__init__(coder, prior, len(scale))
+        self.b, self.d = b, d
+        self.scale, self.stride = scale.copy(), stride.copy()
+        self.above, self.below = edges(b, d)
+        self.rise = self.above <= self.below
+        self.near = log(np.minimum(self.above, self.below))
+        self.wide = log(b)
+        self.tilt = log(np.abs(self.above - self.below))
+
+    def start(self) -> None:
+        """Everything that depends on the side information."""
+        anchor = g.TICKS * g.OCTAVE + (self.scale & 1) * 128
+        self.shift, self.anchor = (self.scale >> 1) - g.TICKS, anchor
+        self.sized, self.across = power(anchor), power(anchor)
+        self.signed = np.zeros_like(anchor)
+        self.column = np.tile(anchor[:, None], (1, LARGEST_STRIDE + 1))
 
     def coordinate(self, lanes: Ints, i: int, k: Ints) -> Ints:
         """k of coordinate i in these lanes, written or read; the state has moved on."""
@@ -115,7 +151,7 @@ class Walk:
         wide = self.wide[lanes, i]
         skip = np.clip((offset - wide - 5 * g.OCTAVE) >> 8, 0, g.LARGEST_BITS - 4)
         row = np.clip((wide + skip * g.OCTAVE - offset + 6 * g.OCTAVE) >> 7, 0, 23)
-        size = self.size(lanes, np.abs(k), row, skip)
+        size = self.size(lanes, np.abs(k), g.SIZE_AT + row * 24, skip, g.LARGEST_BITS)
         positive = (nearer == 1) == rise
         shift = self.shift[lanes]
         inner = np.where(positive, self.above[lanes, i], self.below[lanes, i])
@@ -123,35 +159,6 @@ class Walk:
         e = np.minimum(inner, g.LARGEST) + np.minimum(size - 1, g.LARGEST) * np.minimum(width, g.LARGEST)
         e = np.minimum(e + ((s * self.means[g.MEANS_OVER + row]) >> 8), g.LARGEST)
         return np.where(positive, size, -size), e
-
-    def size(self, lanes: Ints, value: Ints, row: Ints, skip: Ints) -> Ints:
-        """A size of at least 1: `skip` low bits plainly, the rest as exponent and mantissa in contexts of `row`."""
-        plain = value & ((np.int64(1) << skip) - 1)
-        rest = (value >> skip) + (skip > 0)
-        places = log(rest) >> 8
-        length, base = np.zeros(len(lanes), dtype=np.int64), g.SIZE_AT + row * 24
-        going = np.arange(len(lanes))
-        while len(going):
-            bit = (length[going] < places[going]).astype(np.int64)
-            more = self.decide(lanes[going], base[going] + np.minimum(length[going], 19), bit, g.SIZE_RATE)
-            length[going] += more
-            going = going[(more == 1) & (length[going] < g.LARGEST_BITS - skip[going])]
-        out = np.ones(len(lanes), dtype=np.int64)
-        for step in range(int((length + skip).max())):
-            going = np.flatnonzero(step < length + skip)
-            left = length[going] - 1 - step
-            low = plain[going] >> np.maximum(skip[going] + left, 0)
-            bit = np.where(left >= 0, rest[going] >> np.maximum(left, 0), low) & 1
-            if step == 0:
-                top = length[going] > 0
-                context = base[going] + 19 + np.minimum(length[going], 4)
-                read = np.empty(len(going), dtype=np.int64)
-                read[top] = self.decide(lanes[going[top]], context[top], bit[top], g.SIZE_RATE)
-                read[~top] = self.plain(lanes[going[~top]], bit[~top])
-            else:
-                read = self.plain(lanes[going], bit)
-            out[going] = (out[going] << 1) | read
-        return np.where(skip > 0, np.maximum(out - (np.int64(1) << skip), 1), out)
 
     def follow(self, lanes: Ints, stride: Ints, place: Ints, above: Ints, e: Ints, v: Ints) -> None:
         """Moves the local scales toward a coordinate's size."""

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.errors import MalformedMessage
+from cepam.kernels import contexts
 from cepam.kernels.chacha import key_words
-from cepam.kernels.contexts import CONTEXTS
 from cepam.kernels.job import Job, Values, block_slices, rows_of
 from cepam.kernels.margin import (
     BYTES_A_COORDINATE,
@@ -116,8 +116,9 @@ def _decode_scalars(job: Job, blocks: list[bytes], first: int, out: Values) -> N
 
 def _encode_rows(job: Job, x: Ints, first: int) -> bytes:
     data = np.zeros(len(x) * ROW_BYTES + 16, dtype=np.uint8)
-    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, CONTEXTS)
-    length = code_rows(numbers, scratch, key_words(job.key), x, first, len(x), True, data, x)
+    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, contexts.CONTEXTS)
+    tables = contexts.load_tables(int(job.plan.accept), job.plan.n)
+    length = code_rows(numbers, scratch, key_words(job.key), x, first, True, *tables, data, x)
     if length < 0:
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return data[:length].tobytes()
@@ -126,8 +127,9 @@ def _encode_rows(job: Job, x: Ints, first: int) -> bytes:
 def _decode_rows(job: Job, block: bytes, first: int, rows: int) -> Ints:
     units = np.empty((rows, job.plan.n), dtype=np.int64)
     data = np.frombuffer(block, dtype=np.uint8).copy()
-    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, CONTEXTS)
-    if code_rows(numbers, scratch, key_words(job.key), units, first, rows, False, data, units) < 0:
+    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, contexts.CONTEXTS)
+    tables = contexts.load_tables(int(job.plan.accept), job.plan.n)
+    if code_rows(numbers, scratch, key_words(job.key), units, first, False, *tables, data, units) < 0:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return units
 

@@ -37,6 +37,11 @@ class Numbers(NamedTuple):
     squares: Any
     determinant: int
     trials: int
+    order: Any
+    straight: bool
+    axes: Any
+    shear: Any
+    spacing: Any
 
 
 class Scratch(NamedTuple):
@@ -49,9 +54,7 @@ class Scratch(NamedTuple):
     words: Any
     spare: Any
     work: Any
-    chances: Any
-    seen: Any
-    coder: Any
+    odds: Any
 
 
 def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
@@ -63,10 +66,8 @@ def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
         dithers=np.empty(256 * plan.words, dtype=np.uint32),
         words=np.empty(16, dtype=np.uint64),
         spare=np.empty((4, 16), dtype=np.int64),
-        work=np.empty((6, 16), dtype=np.int64),
-        chances=np.empty(contexts, dtype=np.int64),
-        seen=np.empty(contexts, dtype=np.int64),
-        coder=np.empty(3, dtype=np.uint64),
+        work=np.empty((8, 16), dtype=np.int64),
+        odds=np.empty(contexts, dtype=np.uint16),
     )
 
 
@@ -90,6 +91,11 @@ def numbers_of(plan: Plan) -> Numbers:
         squares=(vectors**2).sum(axis=1),
         determinant=plan.determinant,
         trials=plan.trials,
+        order=plan.walk.order,
+        straight=not (plan.walk.axes - np.diag(np.diag(plan.walk.axes))).any(),
+        axes=plan.walk.axes,
+        shear=plan.walk.shear,
+        spacing=plan.walk.spacing,
     )
 
 

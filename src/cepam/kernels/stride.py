@@ -28,10 +28,10 @@ NEIGHBOURLY = 0.05
 QUIET = 1 << (SCALE_BITS - 4)
 """Below a sixteenth of the noise scale, rows are worth less than 1 % of the message: not searched for."""
 
-FOURIER_LENGTHS = (*(1 << k for k in range(5, 13)), 5120, 6144, 7680, 8640, 9216, 10240)
+FOURIER_LENGTHS = (64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 7680, 8640, 9216, 10240)
 """Products of small primes, for a fast transform; the last is enough for a block and the longest stride."""
 
-_UNIT, _RATIO, _LARGEST_RATIO = 1024, 64, 32
+UNIT, RATIO, LARGEST_RATIO = 1024, 64, 32
 
 
 def find_stride(x: Ints) -> int:
@@ -43,7 +43,7 @@ def find_stride(x: Ints) -> int:
     mean = int(size.sum()) // max(len(size), 1)
     if len(size) < 4 * SHORTEST or mean == 0:
         return FLAT
-    size = (np.minimum(size, 4 * mean) * _UNIT) // mean
+    size = (np.minimum(size, 4 * mean) * UNIT) // mean
     longest = min(LARGEST_STRIDE, len(size) // 3)
     if longest >= SHORTEST and mean >= QUIET:
         score = score_lags(correlate(flatten(size), longest))
@@ -66,7 +66,7 @@ def flatten(size: Ints) -> Ints:
     np.cumsum(size, out=total[WINDOW:-WINDOW])
     total[-WINDOW:] = total[-WINDOW - 1]
     local = (total[2 * WINDOW :] - total[: -2 * WINDOW]) // (2 * WINDOW)
-    ratio = np.clip(((size - local) * _RATIO) // (local + _UNIT // 4), -_LARGEST_RATIO, _LARGEST_RATIO)
+    ratio = np.clip(((size - local) * RATIO) // (local + UNIT // 4), -LARGEST_RATIO, LARGEST_RATIO)
     ratio *= size > 0
     return np.asarray(ratio - int(ratio.sum()) // len(ratio))
 

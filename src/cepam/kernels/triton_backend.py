@@ -1,0 +1,221 @@
+"""Blocks of bytes from updates on a GPU, and back: the margin coder in one dimension, many clients in a launch.
+
+Blocks are coded in waves of lanes, as many as fit the working memory of `BYTES_A_COORDINATE` for each coordinate of the
+batch. A wave whose streams outgrow their slots is coded again with larger ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+
+from cepam.errors import MalformedMessage
+from cepam.kernels import margin
+from cepam.kernels.job import Job
+from cepam.kernels.stride import LARGEST_STRIDE
+from cepam.kernels.triton_blocks import STAGED, decode_lanes, encode_lanes, measure_scales
+from cepam.kernels.triton_plan import DevicePlan, Tile, device_keys, device_plan
+from cepam.kernels.triton_ranging import gather_blocks
+from cepam.kernels.triton_stride import find_strides
+from cepam.plan import Plan
+
+CODER_TILE = Tile(lanes=32, warps=1)
+BYTES_A_COORDINATE = 1.9
+_LEAST_MEMORY = 1 << 26
+_CHUNK = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Coded blocks one after the other on a device: their bytes, and the length of each (clients, blocks)."""
+
+    data: Any
+    lengths: Any
+
+    def to_lists(self) -> list[list[bytes]]:
+        """Each client's blocks as bytes on the host."""
+        data, lengths = self.data.cpu().numpy().tobytes(), self.lengths.cpu().numpy()
+        ends = lengths.reshape(-1).astype(np.int64).cumsum()
+        blocks = [data[end - length : end] for end, length in zip(ends.tolist(), lengths.reshape(-1).tolist())]
+        per_client = lengths.shape[1]
+        return [blocks[i * per_client : (i + 1) * per_client] for i in range(len(lengths))]
+
+
+def blocks_of(lists: Sequence[Sequence[bytes]], device: Any) -> Blocks:
+    """Each client's blocks, moved to a device; all clients have the same number."""
+    lengths = np.array([[len(block) for block in blocks] for blocks in lists], dtype=np.int32)
+    data = bytearray(b"".join(block for blocks in lists for block in blocks)) or bytearray(1)
+    return Blocks(torch.frombuffer(data, dtype=torch.uint8).to(device), torch.from_numpy(lengths).to(device))
+
+
+def check_job(job: Job) -> None:
+    """Refuses what is coded on the CPU only."""
+    if job.coder != "adaptive" or job.plan.n != 1:
+        what = "the paper's coder" if job.coder != "adaptive" else "the coder of vector lattices"
+        raise NotImplementedError(
+            f"{what} runs on the CPU only: encode update.cpu(), decode without device=…, or use lattice=cepam.Integer(1)"
+        )
+
+
+def encode_values(job: Job, values: Any) -> list[bytes]:
+    """The blocks of one update (m) on a GPU."""
+    check_job(job)
+    return encode_blocks(job.plan, [job.key], values.detach().contiguous()[None], job.per_block).to_lists()[0]
+
+
+def decode_values(job: Job, blocks: Sequence[bytes], count: int, dtype: Any, device: Any) -> Any:
+    """The decoded values (m) of one message's blocks, on a GPU."""
+    check_job(job)
+    return decode_blocks(job.plan, [job.key], blocks_of([blocks], device), count, dtype, job.per_block)[0]
+
+
+def encode_blocks(
+    plan: Plan, keys: Sequence[bytes], x: Any, length: int, tile: Tile = CODER_TILE, room: int = 0
+) -> Blocks:
+    """The coded blocks of updates (clients, m), `length` coordinates each; all values must be within the plan's reach.
+
+    Guarantee: the bytes of the other backends (tests/identity/test_triton.py). `room`: the first guess, in words.
+    """
+    _check(plan, x, keys, length, tile)
+    on, clients, count = device_plan(plan, str(x.device)), *x.shape
+    blocks = -(-count // length)
+    if not clients * blocks:
+        return Blocks(x.new_empty(0, dtype=torch.uint8), x.new_zeros((clients, blocks), dtype=torch.int32))
+    headers = measure_headers(on, x, length)
+    columns = max(int((headers & 2047).amax().item()), 1)
+    call = _Wave(on, device_keys(keys, str(x.device)), x, length, columns, tile)
+    lengths = x.new_empty(clients * blocks, dtype=torch.int32)
+    parts, begin, room = [], 0, room or max(length // 8, 16)
+    while begin < len(lengths):
+        lanes = min(call.lanes_that_fit(4 * room), len(lengths) - begin)
+        mine = lengths[begin : begin + lanes]
+        part = call.encode(headers, begin, room, mine)
+        if part is None:
+            room *= 4
+            continue
+        parts.append(part)
+        begin += lanes
+    data = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return Blocks(data, lengths.reshape(clients, blocks))
+
+
+def decode_blocks(
+    plan: Plan,
+    keys: Sequence[bytes],
+    blocks: Blocks,
+    count: int,
+    dtype: Any,
+    length: int,
+    tile: Tile = CODER_TILE,
+) -> Any:
+    """The decoded values (clients, m) on the public grid; any bytes decode to something or raise `MalformedMessage`."""
+    device = blocks.data.device
+    out = torch.empty((len(blocks.lengths), count), dtype=dtype, device=device)
+    _check(plan, out, keys, length, tile)
+    if not out.numel():
+        return out
+    call = _Wave(device_plan(plan, str(device)), device_keys(keys, str(device)), out, length, LARGEST_STRIDE + 1, tile)
+    lengths = blocks.lengths.reshape(-1)
+    starts = lengths.cumsum(0, dtype=torch.int64) - lengths
+    flags = torch.zeros(1, dtype=torch.int32, device=device)
+    step = call.lanes_that_fit(0)
+    for begin in range(0, len(lengths), step):
+        call.decode(blocks.data, starts, lengths, flags, begin, min(step, len(lengths) - begin))
+    if int(flags.item()):
+        raise MalformedMessage("a lattice point lies outside the range of the format")
+    return out
+
+
+def measure_headers(on: DevicePlan, x: Any, length: int) -> Any:
+    """Every block's side information, scale and stride in one word."""
+    clients, count = x.shape
+    strides = find_strides(x, 1.0 / on.plan.unit, length)
+    scales = torch.empty_like(strides)
+    measure_scales[(scales.numel(),)](
+        x, on.numbers, scales, count, scales.shape[1], length, chunk=_CHUNK, enable_fp_fusion=False
+    )
+    return (scales << 11 | strides).reshape(-1)
+
+
+@lru_cache(maxsize=8)
+def _tables(device: str) -> tuple[Any, Any]:
+    prior, means = margin.load_tables()
+    return torch.from_numpy(prior.view(np.int16)).to(device), torch.from_numpy(means.astype(np.int32)).to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Wave:
+    """What all waves of one batch share."""
+
+    on: DevicePlan
+    keys: Any
+    x: Any
+    length: int
+    columns: int
+    tile: Tile
+
+    def lanes_that_fit(self, slot_bytes: int) -> int:
+        """Lanes whose working memory stays within the bound, whole programs."""
+        each = 2 * margin.CONTEXTS + 2 * self.columns + 8 * 8 * STAGED + slot_bytes
+        fit = int(max(BYTES_A_COORDINATE * self.x.numel(), _LEAST_MEMORY)) // each
+        return max(fit // self.tile.lanes, 1) * self.tile.lanes
+
+    def scratch(self, lanes: int) -> tuple[Any, Any, Any]:
+        """Contexts, columns and the stage of so many lanes."""
+        prior, _ = _tables(str(self.x.device))
+        programs, wide = triton.cdiv(lanes, self.tile.lanes), self.tile.lanes
+        odds = self.x.new_empty((programs, margin.CONTEXTS, wide), dtype=torch.int16)
+        odds.copy_(prior[None, :, None].expand_as(odds))
+        column = self.x.new_empty(programs * self.columns * wide, dtype=torch.int16)
+        return odds, column, self.x.new_empty(programs * 8 * STAGED * wide, dtype=torch.int64)
+
+    def encode(self, headers: Any, begin: int, room: int, lengths: Any) -> Any:
+        """The bytes of the wave's blocks, or nothing where a stream outgrew its slot."""
+        lanes = len(lengths)
+        slots = self.x.new_empty(lanes * room, dtype=torch.int32)
+        encode_lanes[(triton.cdiv(lanes, self.tile.lanes),)](
+            self.x, self.keys, self.on.table, self.on.numbers, self.on.plan.step, _tables(str(self.x.device))[1],
+            headers, *self.scratch(lanes), slots, lengths, begin, begin + lanes, self.x.shape[1], self._blocks,
+            self.length, self.columns, room, layered=self.on.layered, **self._options,
+        )  # fmt: skip
+        ends = lengths.cumsum(0, dtype=torch.int64)
+        longest, total = torch.stack([lengths.amax().to(torch.int64), ends[-1]]).tolist()
+        if longest > 4 * room:
+            return None
+        out = self.x.new_empty(total, dtype=torch.uint8)
+        if total:
+            gather_blocks[(lanes,)](slots, lengths, ends - lengths, out, room, chunk=_CHUNK)
+        return out
+
+    def decode(self, data: Any, starts: Any, lengths: Any, flags: Any, begin: int, lanes: int) -> None:
+        """Fills x with the values of a wave's blocks."""
+        decode_lanes[(triton.cdiv(lanes, self.tile.lanes),)](
+            self.x, self.keys, self.on.table, self.on.numbers, self.on.plan.step, _tables(str(self.x.device))[1], data,
+            starts, lengths, *self.scratch(lanes), flags, begin, begin + lanes, self.x.shape[1], self._blocks,
+            self.length, self.columns, layered=self.on.layered, **self._options,
+        )  # fmt: skip
+
+    @property
+    def _blocks(self) -> int:
+        return int(triton.cdiv(self.x.shape[1], self.length))
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"lanes": self.tile.lanes, "num_warps": self.tile.warps, "enable_fp_fusion": False}
+
+
+def _check(plan: Plan, rows: Any, keys: Sequence[bytes], length: int, tile: Tile) -> None:
+    if plan.n != 1:
+        raise NotImplementedError(f"a GPU codes bytes in one dimension only, got a plan in {plan.n}: use the CPU")
+    if rows.ndim != 2 or len(rows) != len(keys) or not rows.is_contiguous():
+        raise ValueError(f"updates must be contiguous rows, one for each of {len(keys)} keys, got shape {rows.shape}")
+    if length % 8 or length <= 0:
+        raise ValueError(f"a block must have a multiple of 8 coordinates, got {length}")
+    if tile.lanes != 32 * tile.warps:
+        raise ValueError(f"the coder's programs must have as many threads as lanes, got {tile}")
