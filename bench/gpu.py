@@ -30,6 +30,7 @@ import triton  # noqa: E402
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cepam  # noqa: E402
+import gpu_coder  # noqa: E402
 import gpu_compile  # noqa: E402
 import gpu_identity  # noqa: E402
 import gpu_stages  # noqa: E402
@@ -222,6 +223,23 @@ def section_batched(size: int) -> None:
     )
 
 
+def section_coder(size: int) -> None:
+    """Encode to compact blocks and decode from them: i.i.d. data, and rows that the coder's model follows."""
+    x = gradient_like(size)
+    tiles = [Tile(32, 1)] if SMOKE else [Tile(32, 1), Tile(64, 2)]
+    gpu_coder.timed("Gaussian", x, median_seconds, note, tiles, COMPILE)
+    if not SMOKE:
+        x *= torch.linspace(-4, 1, 700, device=DEVICE).exp().repeat(size // 700 + 1)[:size]
+        gpu_coder.timed("rows", x, median_seconds, note, tiles[:1], COMPILE)
+        x *= 0.01
+        gpu_coder.timed("rows under large noise", x, median_seconds, note, tiles[:1], COMPILE)
+    print("  seal:", gpu_coder.seal_speed(1 << 20 if SMOKE else 1 << 26))
+    for way in ("encode", "decode"):
+        speeds = [(v["seconds"], v) for k, v in RESULTS.items() if k.startswith(f"{way}, n = 1, Gaussian,")]
+        if speeds:
+            RESULTS[f"{way}, n = 1, Gaussian"] = min(speeds, key=lambda pair: pair[0])[1]
+
+
 def section_memory(size: int) -> None:
     """Four times the size, in place of the largest models; and the device's memory at its peak."""
     if SMOKE or COMPILE:
@@ -237,6 +255,9 @@ def section_memory(size: int) -> None:
     extra = (torch.cuda.max_memory_allocated() - before) / size
     print(f"  extra memory: {extra:.3f} bytes a coordinate")
     RESULTS["extra bytes a coordinate"] = extra
+    RESULTS["coder memory"] = gpu_coder.memory(x[0])
+    for name, value in RESULTS["coder memory"].items():
+        print(f"  2^{size.bit_length() - 1}: {name}: {value}")
 
 
 def table() -> None:
@@ -280,6 +301,8 @@ def main() -> None:
         "stages": lambda: section_stages(size),
         "scalar": lambda: section_scalar(size),
         "vector": lambda: section_vector(size),
+        "bytes": lambda: RESULTS.update(bytes=gpu_coder.check(DEVICE, SMOKE, COMPILE)),
+        "coder": lambda: section_coder(size),
         "batched": lambda: section_batched(size),
         "memory": lambda: section_memory(size),
         "table": table,

@@ -44,7 +44,9 @@ def compile_only(share: str) -> None:
     run = JITFunction.run
 
     def compile_mine(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        kinds = [_kind(value) for value in args] + [f"{key}={_kind(value, True)}" for key, value in options.items()]
+        kinds = [_kind(value, plain=p.do_not_specialize) for value, p in zip(args, self.params)] + [
+            f"{key}={_kind(value, True)}" for key, value in options.items()
+        ]
         name = f"{self.fn.__name__} {kinds}"
         if zlib.crc32(name.encode()) % processes == mine:
             return run(self, *args, grid=grid, warmup=True, **options)
@@ -53,10 +55,12 @@ def compile_only(share: str) -> None:
     JITFunction.run = compile_mine
 
 
-def _kind(value: Any, exact: bool = False) -> str:
+def _kind(value: Any, exact: bool = False, plain: bool = False) -> str:
     """What a kernel is specialised on."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {value.data_ptr() % 16}"
+    if isinstance(value, int) and plain:
+        return f"{-(2**31) <= value < 2**31}"
     if isinstance(value, int) and not exact:
         return f"{value == 1} {value % 16 == 0} {-(2**31) <= value < 2**31}"
     return repr(value)

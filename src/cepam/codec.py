@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -64,31 +64,48 @@ class MessageCodec(ABC):
 
         Use each address once; `used` makes a second use raise `WrongAddress`. NaN, infinities, values beyond a million
         noise scales, and anything but a one-dimensional float32 or float64 array raise `ValueError`.
+        A tensor on a GPU is coded there, to the same bytes.
         """
-        values = _check_update(update)
+        gpu = _gpu_of(update)
+        values = gpu.check_update(update) if gpu else _check_update(update)
         _check_address(at)
-        choice = self.choose(values)
+        choice = self.choose(gpu.HostRuns(values) if gpu else values)
         lattice = self.lattices[choice]
         plan = self.plan_on(lattice)
-        self._check_range(values, plan)
-        if used is not None:
-            used.claim(at)
         keys = at.derive()
         job = self._job(plan, lattice, keys.noise)
-        backend = _backend(self.backend)
-        step = plan.n * job.per_block * backend.span_blocks
-        spans = [values[start : start + step] for start in range(0, len(values), step)]
-        firsts = [start // plan.n for start in range(0, len(values), step)]
-        parts = _side_by_side(self.threads, lambda v, f: backend.encode_span(job, v, f), spans, firsts)
-        blocks = [block for part in parts for block in part]
-        contents = wire.Contents(len(values), values.dtype == np.float64, choice, blocks)
+        if gpu:
+            gpu.check_job(job)
+        if len(values):
+            low, high = gpu.ends_of(values) if gpu else (float(values.min()), float(values.max()))
+            self._check_range(low, high, plan)
+        if used is not None:
+            used.claim(at)
+        blocks = gpu.encode_values(job, values) if gpu else self._encode_spans(job, values)
+        contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
         return wire.seal(contents, keys, self.fingerprint, self.bucket)
 
-    def decode(self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None) -> Vector:
+    def _encode_spans(self, job: Job, values: Vector) -> list[bytes]:
+        backend = _backend(self.backend)
+        step = job.plan.n * job.per_block * backend.span_blocks
+        spans = [values[start : start + step] for start in range(0, len(values), step)]
+        firsts = [start // job.plan.n for start in range(0, len(values), step)]
+        parts = _side_by_side(self.threads, lambda v, f: backend.encode_span(job, v, f), spans, firsts)
+        return [block for part in parts for block in part]
+
+    def decode(
+        self,
+        message: bytes,
+        at: Address,
+        used: UsedAddresses | None = None,
+        size: int | None = None,
+        device: str | None = None,
+    ) -> Vector:
         """The update plus noise of the codec's law, on the public grid; its length and dtype are the update's.
 
         Give `size` where it is known: a message that claims another size is refused before memory is taken for it. A
         few bytes can honestly stand for many coordinates, so without it a client decides how much is allocated.
+        With `device="cuda"` the same vector comes as a tensor on that GPU, and is decoded there.
 
         Raises `MalformedMessage` or `WrongAddress` (a broken seal is both) and never returns a vector that was not
         sealed at this address by this codec.
@@ -109,9 +126,17 @@ class MessageCodec(ABC):
         longest = max(map(len, contents.blocks), default=0)
         if longest > plan.n * job.per_block * LARGEST_BYTES_A_COORDINATE:
             raise MalformedMessage(f"a block of {longest} bytes is longer than any that this codec writes")
+        if device is not None:
+            from cepam.kernels import triton_backend
+
+            tensor: Any = triton_backend.decode_values(job, contents.blocks, contents.size, contents.double, device)
+            return cast(Vector, tensor)
+        return self._decode_spans(job, contents)
+
+    def _decode_spans(self, job: Job, contents: wire.Contents) -> Vector:
         backend = _backend(self.backend)
         out = np.empty(contents.size, dtype=np.float64 if contents.double else np.float32)
-        step = plan.n * job.per_block * backend.span_blocks
+        step = job.plan.n * job.per_block * backend.span_blocks
         starts = range(0, len(out), step)
         blocks = [
             contents.blocks[i : i + backend.span_blocks] for i in range(0, len(contents.blocks), backend.span_blocks)
@@ -119,7 +144,7 @@ class MessageCodec(ABC):
         with np.errstate(over="ignore"):
             _side_by_side(
                 self.threads,
-                lambda b, s: backend.decode_span(job, list(b), s // plan.n, out[s : s + step]),
+                lambda b, s: backend.decode_span(job, list(b), s // job.plan.n, out[s : s + step]),
                 blocks,
                 list(starts),
             )
@@ -133,10 +158,7 @@ class MessageCodec(ABC):
             acceptance = lattice.acceptance(norm)
         return Job(plan, self.coder, key, wire.rows_per_block(plan.n), bound, acceptance)
 
-    def _check_range(self, values: Vector, plan: Plan) -> None:
-        if not len(values):
-            return
-        low, high = float(values.min()), float(values.max())
+    def _check_range(self, low: float, high: float, plan: Plan) -> None:
         if not (math.isfinite(low) and math.isfinite(high)):
             raise ValueError("the update holds NaN or infinite values")
         size = max(-low, high)
@@ -259,6 +281,15 @@ def _check_update(update: npt.ArrayLike) -> Vector:
     if values.ndim != 1:
         raise ValueError(f"the update must have one dimension, got shape {values.shape}")
     return np.ascontiguousarray(values)
+
+
+def _gpu_of(update: Any) -> Any:
+    """The backend of a tensor that lies on a GPU, else nothing: PyTorch and Triton are imported only then."""
+    if not getattr(update, "is_cuda", False):
+        return None
+    from cepam.kernels import triton_backend
+
+    return triton_backend
 
 
 def _check_address(at: Address) -> None:

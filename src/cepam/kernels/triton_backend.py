@@ -59,19 +59,50 @@ def check_job(job: Job) -> None:
     if job.coder != "adaptive" or job.plan.n != 1:
         what = "the paper's coder" if job.coder != "adaptive" else "the coder of vector lattices"
         raise NotImplementedError(
-            f"{what} runs on the CPU only: encode update.cpu(), decode without device=…, or use lattice=cepam.Integer(1)"
+            f"{what} runs on the CPU only: encode update.cpu() and decode without device=…, or use cepam.Integer(1)"
         )
+
+
+def check_update(update: Any) -> Any:
+    """The update itself, contiguous."""
+    if update.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"the update must be float32 or float64, got {update.dtype}")
+    if update.ndim != 1:
+        raise ValueError(f"the update must have one dimension, got shape {tuple(update.shape)}")
+    return update.detach().contiguous()
+
+
+def ends_of(values: Any) -> tuple[float, float]:
+    """The least and the largest value; NaN if there is one."""
+    low, high = torch.aminmax(values)
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False)
+class HostRuns:
+    """An update on a GPU of which slices are read on the host: the choice of a lattice looks at a few."""
+
+    values: Any
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, part: slice) -> Any:
+        return self.values[part].cpu().numpy()
 
 
 def encode_values(job: Job, values: Any) -> list[bytes]:
     """The blocks of one update (m) on a GPU."""
     check_job(job)
-    return encode_blocks(job.plan, [job.key], values.detach().contiguous()[None], job.per_block).to_lists()[0]
+    return encode_blocks(job.plan, [job.key], values[None], job.per_block).to_lists()[0]
 
 
-def decode_values(job: Job, blocks: Sequence[bytes], count: int, dtype: Any, device: Any) -> Any:
+def decode_values(job: Job, blocks: Sequence[bytes], count: int, double: bool, device: str) -> Any:
     """The decoded values (m) of one message's blocks, on a GPU."""
     check_job(job)
+    if torch.device(device).type != "cuda" and not triton.knobs.runtime.interpret:
+        raise ValueError(f"device must name a GPU such as 'cuda', got {device!r}: leave it out to decode on the CPU")
+    dtype = torch.float64 if double else torch.float32
     return decode_blocks(job.plan, [job.key], blocks_of([blocks], device), count, dtype, job.per_block)[0]
 
 
@@ -83,14 +114,14 @@ def encode_blocks(
     Guarantee: the bytes of the other backends (tests/identity/test_triton.py). `room`: the first guess, in words.
     """
     _check(plan, x, keys, length, tile)
-    on, clients, count = device_plan(plan, str(x.device)), *x.shape
+    on, (clients, count) = device_plan(plan, str(x.device)), x.shape
     blocks = -(-count // length)
     if not clients * blocks:
         return Blocks(x.new_empty(0, dtype=torch.uint8), x.new_zeros((clients, blocks), dtype=torch.int32))
     headers = measure_headers(on, x, length)
     columns = max(int((headers & 2047).amax().item()), 1)
     call = _Wave(on, device_keys(keys, str(x.device)), x, length, columns, tile)
-    lengths = x.new_empty(clients * blocks, dtype=torch.int32)
+    lengths = x.new_zeros(clients * blocks, dtype=torch.int32)
     parts, begin, room = [], 0, room or max(length // 8, 16)
     while begin < len(lengths):
         lanes = min(call.lanes_that_fit(4 * room), len(lengths) - begin)
@@ -134,7 +165,7 @@ def decode_blocks(
 
 def measure_headers(on: DevicePlan, x: Any, length: int) -> Any:
     """Every block's side information, scale and stride in one word."""
-    clients, count = x.shape
+    count = x.shape[1]
     strides = find_strides(x, 1.0 / on.plan.unit, length)
     scales = torch.empty_like(strides)
     measure_scales[(scales.numel(),)](
@@ -189,8 +220,7 @@ class _Wave:
         if longest > 4 * room:
             return None
         out = self.x.new_empty(total, dtype=torch.uint8)
-        if total:
-            gather_blocks[(lanes,)](slots, lengths, ends - lengths, out, room, chunk=_CHUNK)
+        gather_blocks[(lanes,)](slots, lengths, ends - lengths, out, room, chunk=_CHUNK)
         return out
 
     def decode(self, data: Any, starts: Any, lengths: Any, flags: Any, begin: int, lanes: int) -> None:

@@ -1,8 +1,8 @@
 """The entropy coder in one dimension in Triton: a lane quantizes and codes a block, or decodes and reconstructs one.
 
 A lane draws eight widths and dithers at a time from its own keystream blocks, puts them with what follows from them
-into `stage`, a few kilobytes that stay in the cache, and then walks through those eight coordinates. A program must have
-as many threads as lanes: then a lane reads back only what its own thread wrote, and no barrier is needed.
+into `stage`, a few kilobytes that stay in the cache, and then walks through those eight coordinates. A program must
+have as many threads as lanes: then a lane reads back only what its own thread wrote, and no barrier is needed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,18 @@ import triton.language as tl
 
 from cepam.kernels import margin
 from cepam.kernels.triton_chacha import LATENT_STREAM, ROUNDS, load_key, stream_words
-from cepam.kernels.triton_layers import FURTHEST, GRID, PER_UNIT, SCALE, floor_divide, grid_value, units_of, width_of_word
+from cepam.kernels.triton_layers import (
+    FURTHEST,
+    GRID,
+    PER_UNIT,
+    SCALE,
+    floor_divide,
+    grid_value,
+    units_of,
+    width_of_word,
+)
 from cepam.kernels.triton_margin import LOCAL, OCTAVE, TICKS, code_coordinate, code_header, log, measure_margins, power
-from cepam.kernels.triton_ranging import any_of, finish, start_decoder
+from cepam.kernels.triton_ranging import finish, start_decoder
 
 STAGED = 4
 CONTEXTS, NOTHING = tl.constexpr(margin.CONTEXTS), tl.constexpr(margin.NOTHING)
@@ -142,7 +151,7 @@ def decode_lanes(
     blocks, length, columns, layered: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
     """Decodes a wave of blocks from lane number `begin` on into x."""
-    mine, lane, client, block, size = lanes_of(begin, total, count, blocks, length, lanes)
+    _, lane, client, block, size = lanes_of(begin, total, count, blocks, length, lanes)
     odds, column, stage = pieces_of(odds, column, stage, columns, lanes)
     live = size > 0
     data = data + tl.load(starts + lane, mask=live, other=0)
@@ -150,7 +159,7 @@ def decode_lanes(
     low, span, at, word = start_decoder(data, room, live)
     low, span, at, word, header = code_header(low, span, at, word, data, room, size * 0, live, True)
     live = live & ((header >> 11) != NOTHING)
-    low, span, at, word, busy = walk_lanes(
+    walk_lanes(
         low, span, at, word, data, room, x + client * count + block * length, flags, header, load_key(keys, client),
         block * (length >> 3), table, numbers, step, means, odds, column, stage, size, live, layered, lanes, True,
     )  # fmt: skip

@@ -115,7 +115,7 @@ def finish(data, low, span, at, word, room, active):
     return length
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["room"])
 def gather_blocks(slots, lengths, starts, out, room, chunk: tl.constexpr):
     """Copies each lane's words to its place among the message's bytes, highest byte first."""
     lane = tl.program_id(0).to(tl.int64)

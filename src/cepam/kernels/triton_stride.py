@@ -68,9 +68,9 @@ def _span(count: int, like: Any) -> Any:
 
 
 def _first(holds: Any) -> Any:
-    """The first column in which a row's condition holds: argmax breaks ties as it likes on a GPU."""
+    """The first column in which a row's condition holds, or 0: argmax breaks ties as it likes on a GPU."""
     columns = holds.shape[1]
-    return torch.where(holds, _span(columns, holds), columns).amin(dim=1)
+    return torch.where(holds, _span(columns, holds), columns).amin(dim=1) % columns
 
 
 def _flatten(size: Any) -> Any:

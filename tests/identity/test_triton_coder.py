@@ -1,0 +1,205 @@
+"""The entropy coder of the GPU beside the compiled one, through Triton's interpreter: the same bytes and vectors.
+
+Blocks are short here, since the interpreter takes a tenth of a second for a coordinate of all lanes. `bench/gpu.py`
+runs the same comparison on a GPU, with whole blocks.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cepam
+from cepam.errors import MalformedMessage
+from cepam.kernels import margin_reference, reference, stride
+from cepam.kernels.job import Job
+from cepam.kernels.numba_backend import NumbaBackend
+from cepam.plan import Plan, cell_plan, layered_plan
+from tests.corpus import AT, sparse_update
+
+torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
+triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
+
+from cepam import codec as codec_module  # noqa: E402
+from cepam.kernels import triton_backend, triton_stride  # noqa: E402
+
+SCALE = 0.01
+KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
+GAUSSIAN = layered_plan(cepam.Gaussian(SCALE), cepam.Integer(1))
+LENGTH = 32
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter renews its hold on Triton's language in every call of a function: once a module is enough."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    seen: set[int] = set()
+
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        if id(self.fn.__globals__) not in seen:
+            seen.add(id(self.fn.__globals__))
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*args, **options)
+
+    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call)
+
+
+def compiled_blocks(plan: Plan, key: bytes, x: np.ndarray, length: int = LENGTH) -> list[bytes]:
+    """The blocks by the compiled backend, group by group."""
+    job, step = Job(plan, "adaptive", key, length), length * stride.SHARED_BLOCKS
+    return [block for i in range(0, len(x), step) for block in NumbaBackend().encode_span(job, x[i : i + step], i)]
+
+
+def compiled_values(plan: Plan, key: bytes, blocks: list[bytes], like: np.ndarray) -> np.ndarray:
+    out = np.empty_like(like)
+    NumbaBackend().decode_span(Job(plan, "adaptive", key, LENGTH), blocks, 0, out)
+    return out
+
+
+def same_bytes(plan: Plan, x: np.ndarray, **options: Any) -> list[list[bytes]]:
+    """Each client's blocks (x: clients, m), once both made the same ones."""
+    made = triton_backend.encode_blocks(plan, KEYS[: len(x)], torch.from_numpy(x), LENGTH, **options).to_lists()
+    for key, row, blocks in zip(KEYS, x, made):
+        assert blocks == compiled_blocks(plan, key, row)
+    return made
+
+
+def same_values(plan: Plan, blocks: list[list[bytes]], x: np.ndarray) -> None:
+    """Decoding gives the same bits."""
+    dtype = torch.float64 if x.dtype == np.float64 else torch.float32
+    on = triton_backend.blocks_of(blocks, "cpu")
+    back = triton_backend.decode_blocks(plan, KEYS[: len(x)], on, x.shape[1], dtype, LENGTH).numpy()
+    for key, row, mine, found in zip(KEYS, x, blocks, back):
+        assert compiled_values(plan, key, mine, row).tobytes() == found.tobytes()
+
+
+def test_clients_sizes_and_empty_blocks() -> None:
+    """Several blocks of two clients, the last one short; a block of zeros under little noise needs no bytes."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(0, SCALE, (2, 4 * LENGTH + 11)) * np.exp(rng.normal(0, 1.5, (2, 4 * LENGTH + 11)))
+    x[:, LENGTH : 2 * LENGTH] = 0.0
+    x[1, -30:] = 0.0
+    blocks = same_bytes(GAUSSIAN, x.astype(np.float32))
+    assert blocks[0][1] == b"" != blocks[0][0]
+    same_values(GAUSSIAN, blocks, x.astype(np.float32))
+
+
+def test_layouts_over_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group for every kind of layout, sizes from one unit to the format's end."""
+    monkeypatch.setattr(stride, "SHARED_BLOCKS", 2)
+    plan, rng = layered_plan(cepam.Laplace(0.3), cepam.Integer(1)), np.random.default_rng(3)
+    x = rng.normal(0, 0.3, 6 * LENGTH)
+    x[: 2 * LENGTH] *= np.tile(np.where(np.arange(8) == 3, 9.0, 0.1), 2 * LENGTH // 8)
+    x[2 * LENGTH : 4 * LENGTH] *= np.repeat([1.0, 0.02, 5.0, 0.02], LENGTH // 2)
+    units = np.trunc(x / plan.unit).astype(np.int64)
+    found = [stride.find_stride(units[start : start + LENGTH]) for start in (0, 2 * LENGTH, 4 * LENGTH)]
+    assert found == [8, stride.LOCAL, stride.FLAT]
+    x[2 * LENGTH - 1 :: 31], x[2 * LENGTH - 2 :: 37] = plan.unit, -plan.reach
+    same_values(plan, same_bytes(plan, x[None]), x[None])
+
+
+def test_small_slots_and_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams that outgrow their slots are coded again, and a wave of one program follows another."""
+    monkeypatch.setattr(triton_backend, "_LEAST_MEMORY", 1)
+    x = np.random.default_rng(3).normal(0, 300 * SCALE, (1, 33 * 8))
+    made = triton_backend.encode_blocks(GAUSSIAN, KEYS[:1], torch.from_numpy(x), 8, room=2).to_lists()[0]
+    assert made == compiled_blocks(GAUSSIAN, KEYS[0], x[0], 8)
+    assert max(map(len, made)) > 8
+
+
+def test_fixed_steps() -> None:
+    plan = cell_plan(cepam.Integer(1), 0.02)
+    x = np.random.default_rng(4).normal(0, 0.1, (1, 20)).astype(np.float32)
+    same_values(plan, same_bytes(plan, x), x)
+
+
+def test_hostile_bytes() -> None:
+    """Any bytes decode to what the CPU makes of them, or are refused by both; every block is a client of its own."""
+    rng = np.random.default_rng(5)
+    made = [b"", b"\0" * 9, b"\xff" * 40, b"\xfd", rng.bytes(3), rng.bytes(30), b"\x01" + b"\xff" * 90]
+    found = {block: decode_compiled(block) for block in made}
+    good, bad = ([block for block in made if (found[block] is None) == refused] for refused in (False, True))
+    values = decode_triton(good)
+    assert values is not None
+    assert [row.tobytes() for row in values] == [found[block] for block in good]
+    assert decode_triton(made) is None or not bad
+
+
+def decode_compiled(block: bytes) -> bytes | None:
+    """The values of one block, or nothing if it is refused."""
+    try:
+        return compiled_values(GAUSSIAN, KEYS[0], [block], np.empty(LENGTH, dtype=np.float64)).tobytes()
+    except MalformedMessage:
+        return None
+
+
+def decode_triton(blocks: list[bytes]) -> Any:
+    """The values of many blocks, one a row, or nothing if one of them is refused."""
+    on, keys = triton_backend.blocks_of([[block] for block in blocks], "cpu"), [KEYS[0]] * len(blocks)
+    try:
+        return triton_backend.decode_blocks(GAUSSIAN, keys, on, LENGTH, torch.float64, LENGTH).numpy()
+    except MalformedMessage:
+        return None
+
+
+def test_points_outside_the_format_are_refused() -> None:
+    """A stream of quotients that no update gives: both decoders refuse it."""
+    ids = np.arange(LENGTH)
+    _, b = reference.layers(GAUSSIAN, KEYS[0], ids)
+    d = reference.dither(GAUSSIAN, KEYS[0], 0, ids, b)[:, 0]
+    m, scale, flat = np.full(LENGTH, 1 << 40), np.array([120]), np.array([stride.FLAT])
+    block = margin_reference.encode_span(m, b, d, scale, flat, LENGTH)[0]
+    assert decode_compiled(block) is None
+    assert decode_triton([block]) is None
+
+
+def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message of a tensor is the array's, and decodes to a tensor of the same bits."""
+    monkeypatch.setattr(codec_module, "_gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+    codec, x = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1)), sparse_update(21, np.float32)
+    message = codec.encode(torch.from_numpy(x), AT)
+    assert message == codec.encode(x, AT)
+    assert codec.decode(message, AT, device="cpu").numpy().tobytes() == codec.decode(message, AT).tobytes()
+    assert codec.encode(torch.zeros(0), AT) == codec.encode(np.zeros(0, dtype=np.float32), AT)
+    with pytest.raises(ValueError, match="one dimension"):
+        codec.encode(torch.zeros((2, 3)), AT)
+    with pytest.raises(ValueError, match="float32 or float64"):
+        codec.encode(torch.zeros(3, dtype=torch.float16), AT)
+    with pytest.raises(ValueError, match="NaN"):
+        codec.encode(torch.tensor([0.0, float("nan")]), AT)
+    with pytest.raises(ValueError, match="reach"):
+        codec.encode(torch.full((3,), 1e30), AT)
+
+
+@pytest.mark.parametrize(
+    "options", [{"lattice": cepam.E8}, {"lattice": cepam.Integer(1), "coder": "paper", "bound": 1.0}]
+)
+def test_what_a_gpu_does_not_code_names_the_cpu(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    monkeypatch.setattr(codec_module, "_gpu_of", lambda update: triton_backend)
+    used = cepam.UsedAddresses()
+    with pytest.raises(NotImplementedError, match=r"update\.cpu\(\)"):
+        cepam.Codec(cepam.Gaussian(SCALE), **options).encode(torch.zeros(9), AT, used)
+    assert AT not in used
+
+
+@pytest.mark.parametrize("length", [8, 100, 2048])
+def test_strides_are_the_cpus(length: int) -> None:
+    """Layouts of the groups of three clients, the last group short."""
+    rng, per_unit = np.random.default_rng(6), 1.0 / GAUSSIAN.unit
+    count = stride.SHARED_BLOCKS * length + length // 2 + 1
+    x = rng.normal(0, SCALE, (3, count)) * (1 + 9 * (np.arange(count) % 17 == 3))
+    x[1] = np.repeat(rng.normal(0, SCALE, count // 16 + 1), 16)[:count]
+    x[2] = rng.normal(0, SCALE, count)
+    x[2, :length] = 0.0
+    found = triton_stride.find_strides(torch.from_numpy(x), per_unit, length).numpy()
+    for row, strides in zip(x, found):
+        units = np.trunc(row * per_unit).astype(np.int64)
+        for first in (0, stride.SHARED_BLOCKS):
+            expected = stride.find_stride(units[first * length :][:length])
+            assert (strides[first : first + stride.SHARED_BLOCKS] == expected).all()
