@@ -30,7 +30,7 @@ MEAN_MARKS = 30
 MEANS = 2 * MEAN_MARKS * WIDES
 RATE, SIZE_RATE = 6, 5
 LARGEST_BITS = 52
-FARTHEST = 2.0**61
+FARTHEST, LONGEST = 2.0**61, 2.0**62
 CLASSES = (2, 3, 4, 5, 8)
 """Dimensions that have a table; others take that of the next lower one."""
 

@@ -28,7 +28,8 @@ from cepam.kernels.vector import draw_dither, first_words, is_accepted, layer_of
 
 MARKS, WIDES, MEAN_MARKS, FRACTIONS = c.MARKS, c.WIDES, c.MEAN_MARKS, c.FRACTIONS
 SAME, STAY, SIDE, SIZE, ROWS, ROW = c.SAME, c.STAY, c.SIDE, c.SIZE, c.ROWS, c.ROW
-CONTEXTS, RATE, LARGEST_BITS, FARTHEST = c.CONTEXTS, c.RATE, c.LARGEST_BITS, c.FARTHEST
+CONTEXTS, RATE, LARGEST_BITS = c.CONTEXTS, c.RATE, c.LARGEST_BITS
+FARTHEST, LONGEST = c.FARTHEST, c.LONGEST
 ROW_BYTES = 240
 
 
@@ -46,7 +47,8 @@ def length_of(p: Any, vector: Any) -> Any:
 @inlined
 def mark_of(length: Any, radius: Any, offset: Any, top: Any) -> Any:
     """Half octaves of the margin over the local scale."""
-    return within((log(np.int64(abs(radius - length))) - offset + 6 * OCTAVE) >> 7, top)
+    margin = np.int64(min(abs(radius - length), LONGEST))
+    return within((log(margin) - offset + 6 * OCTAVE) >> 7, top)
 
 
 @inlined

@@ -58,7 +58,7 @@ def length_of(plan: Plan, vectors: Ints) -> Floats:
 
 def mark_of(length: Floats, radius: Floats, offset: Ints, top: int) -> Ints:
     """Half octaves of the margin over the local scale."""
-    margin = np.abs(radius - length).astype(np.int64)
+    margin = np.minimum(np.abs(radius - length), c.LONGEST).astype(np.int64)
     return np.clip((log(margin) - offset + 6 * OCTAVE) >> 7, 0, top)
 
 
