@@ -8,7 +8,7 @@ STAMP := $(VENV)/.ready
 help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
-	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (about six minutes)"
+	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (six to fifteen minutes)"
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
 	@echo "make test-slow  the longer statistical tests"
 	@echo "make lint       ruff, mypy --strict, import-linter"

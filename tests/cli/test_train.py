@@ -66,7 +66,7 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
         (["train", *QUICK, "--tau", "0"], "tau must be"),
         (["train", *QUICK, "--scheme", "magic"], "scheme must be one of"),
         (["train", *QUICK[:-2], "--delta", "0.99", "--epsilon", "1"], "delta"),
-        (["train", *QUICK, "--scheme", "fl", "--epsilon", "1"], "impossible"),
+        (["train", *QUICK[:-2], "--scheme", "fl", "--epsilon", "1"], "impossible"),
         (["train", "--config", "missing.toml"], "no such configuration file"),
         (["train", *QUICK, "--data", "mnist", "--folder", "missing"], "missing"),
         (["train", "--preset", "secret"], "preset must be one of"),

@@ -24,7 +24,7 @@ def test_target_is_met_by_noise_split_over_clients() -> None:
     total = sum((m.weight * m.law.scale) ** 2 for m in members) ** 0.5
     assert total / (0.1 / 960) == pytest.approx(1.1, abs=0.005)
     release = release_of(PRIVATE, members, 6422)
-    views = colluding(release, 600, 1e-5)
+    views = colluding(release, Bill((((), 600),)), 1e-5)
     assert views["outsider"] <= 1.97 + 1e-6
     assert views["outsider"] == pytest.approx(1.97, abs=1e-3)
     assert views["one curious client"] == pytest.approx(2.03, abs=0.02)

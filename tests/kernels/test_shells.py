@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import shells_by_hand
 
 import cepam
 from cepam.codec import DitheredCodec
 from cepam.errors import MalformedMessage
 from cepam.geometry import orthogonal_walk
+from cepam.kernels import contexts
 from cepam.kernels.job import Job
 from cepam.kernels.numba_backend import NumbaBackend
 from cepam.kernels.numpy_backend import NumpyBackend
-from cepam.plan import layered_plan
+from cepam.plan import cell_plan, layered_plan
 from cepam.wire import rows_per_block
 
 SKEWED = cepam.Lattice([[1.0, 0.3, 0.2], [0.0, 0.9, 0.4], [0.1, 0.0, 1.1]])
@@ -94,3 +96,18 @@ def test_the_walk_tells_every_vector_along_orthogonal_axes(lattice: cepam.Lattic
     assert np.allclose(2.0 ** (walk.spacing / 256), lengths, rtol=0.07)
     assert np.isclose(np.prod(lengths), lattice.determinant)
     assert sorted(walk.order) == list(range(lattice.dimension))
+
+
+@pytest.mark.parametrize("lattice", LATTICES, ids=lambda lattice: lattice.name)
+@pytest.mark.parametrize("kind", ["plain", "wild"])
+@pytest.mark.parametrize("law", [cepam.Gaussian(1.0), cepam.Laplace(0.05), None], ids=["gaussian", "laplace", "cell"])
+def test_bytes_equal_those_made_by_hand(lattice: cepam.Lattice, kind: str, law: cepam.Law | None) -> None:
+    if law is not None and lattice.acceptance(law.norm) < 0.1:
+        pytest.skip("hundreds of trials a row: nothing new, and slow")
+    plan = cell_plan(lattice, 0.5) if law is None else layered_plan(law, lattice)
+    values = update(kind, 60 * lattice.dimension)
+    x = np.trunc(values / plan.unit).astype(np.int64).reshape(-1, lattice.dimension)
+    job = Job(plan, "adaptive", KEY, rows_per_block(lattice.dimension))
+    tables = (table.tolist() for table in contexts.load_tables(int(plan.accept), plan.n))
+    by_hand = shells_by_hand.encode(plan, KEY, x, *tables)
+    assert NumbaBackend().encode_span(job, values, 0) == [by_hand]

@@ -72,17 +72,26 @@ class Bill:
 
 @lru_cache(maxsize=256)
 def _spent(entries: Entries, release: Release, delta: float) -> float:
-    everyone = len(release.clients)
-    rounds = [release.without(absent).over(count) for absent, count in entries if len(absent) < everyone]
-    return float(spent(Ledger(tuple(rounds)), delta)) if rounds else 0.0
+    return float(spent(Ledger(_releases(entries, release)), delta))
 
 
-def colluding(release: Release, rounds: int, delta: float) -> dict[str, float]:
-    """epsilon over a whole run against an outsider, one curious client, and all clients but one together."""
+def colluding(release: Release, bill: Bill, delta: float) -> dict[str, float]:
+    """epsilon of what is on the bill against an outsider, one curious client, and all clients but one together."""
     most = len(release.clients) - 1
-    run = release.over(rounds)
     views = {"outsider": 0, "one curious client": min(1, most), f"{most} colluders": most}
-    return {who: float(epsilon(replace(run, colluders=count), delta)) for who, count in views.items()}
+    return {who: _exact(bill.entries, replace(release, colluders=count), delta) for who, count in views.items()}
+
+
+@lru_cache(maxsize=256)
+def _exact(entries: Entries, release: Release, delta: float) -> float:
+    ledger = Ledger(_releases(entries, release))
+    return float(ledger.epsilon(delta))
+
+
+def _releases(entries: Entries, release: Release) -> tuple[Release, ...]:
+    """The rounds of a bill for the accountant; a round in which nobody replied released nothing."""
+    everyone = len(release.clients)
+    return tuple(release.without(absent).over(count) for absent, count in entries if len(absent) < everyone)
 
 
 def warnings_of(settings: Settings, release: Release | None, tensors: int) -> list[str]:

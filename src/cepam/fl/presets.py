@@ -7,7 +7,7 @@ from typing import Any
 PRESETS: dict[str, dict[str, Any]] = {
     # Paper: Section V-A as written: K 30, tau 15, lr 0.1, gamma 1, 80 rounds, sigma 0.01.
     "algorithm1": {
-        "clients": 30, "tau": 15, "rate": 0.1, "clip": 1.0, "rounds": 80, "noise": 0.01, "validation": 10_000,
+        "clients": 30, "tau": 15, "rate": 0.1, "clip": 1.0, "rounds": 80, "noise": 0.01,
     },
     # Departs from the paper's text as its published code does: 15 single-sample gradients averaged at the broadcast
     # weights, each tensor clipped by itself, lr 0.3. The published quantizer itself is not here but in `cepam.paper`.
@@ -18,7 +18,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Record-level (eps, delta) over the whole run against an outsider who sees every broadcast model.
     "private": {
         "clients": 30, "update": "examples", "sampling": "poisson", "expected_batch": 1920.0, "rounds": 500,
-        "model": "cnn-private", "activation": "tanh", "pixels": "unit", "clip": 0.1, "rate": 10.0, "server": "momentum",
+        "model": "cnn-private", "activation": "tanh", "pixels": "unit", "clip": 0.1, "rate": 16.0, "server": "momentum",
         "momentum": 0.9, "schedule": "linear", "tau": 1, "epsilon": 1.99, "delta": 1e-5, "adjacency": "add-remove",
         "evaluate_every": 25, "checkpoint_every": 25,
     },

@@ -76,10 +76,10 @@ def train(
     Guarantee: killed at any moment and resumed, the metrics and weights are bit for bit those of an uninterrupted run
     on the same machine (tests/fl/test_runs.py).
     """
+    simulation = Simulation(settings, data or prepared(settings), model, watch=_keeper(settings, folder))
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         _claim(settings, folder, resume)
-        simulation = Simulation(settings, data or prepared(settings), model, watch=_keeper(settings, folder))
         offset = _restore(simulation, folder) if resume else 0
         _truncate(folder / "metrics.jsonl", offset)
         _rounds(simulation, folder, watch)

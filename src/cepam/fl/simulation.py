@@ -245,8 +245,13 @@ class Simulation:
                 line["warnings"] = self.cautions
 
     def views(self) -> dict[str, float]:
-        """epsilon of the whole run against an outsider, one curious client and all clients but one."""
-        return colluding(self.releases[0], self.settings.rounds, self.settings.delta) if self.releases[0] else {}
+        """epsilon so far against an outsider, one curious client and all clients but one; the worst of the seeds."""
+        worst: dict[str, float] = {}
+        for release, bill in zip(self.releases, self.state.bills):
+            if release is not None:
+                for who, value in colluding(release, bill, self.settings.delta).items():
+                    worst[who] = max(value, worst.get(who, 0.0))
+        return worst
 
 
 def _finite(value: float) -> float | None:
