@@ -28,7 +28,7 @@ def check(device: str, smoke: bool, compiling: bool) -> dict[str, str]:
     sizes = [9] if smoke else [6422] if compiling else [1, 6422, 1_000_000]
     outcome = {}
     for name, plan in gpu_identity.scalar_plans().items():
-        for kind in ("wild", "rows", "sparse"):
+        for kind in ("wild", "rows", "smooth", "sparse"):
             if (smoke and (kind != "wild" or "0.01" not in name)) or (kind == "rows" and "cells" in name):
                 continue
             results = [compare(plan, data_of(kind, plan, size), device, compiling) for size in sizes]
@@ -41,13 +41,15 @@ def check(device: str, smoke: bool, compiling: bool) -> dict[str, str]:
 
 
 def data_of(kind: str, plan: Plan, size: int) -> np.ndarray:
-    """Two clients' updates: over many scales, in rows of 300, or mostly zeros under a large noise."""
+    """Two clients' updates: over many scales, in rows of 300, neighbours alike, or mostly zeros under a large noise."""
     made = np.random.default_rng(size)
     if kind == "wild":
         return gpu_identity.inputs(plan, 2, size)
     x = made.normal(0, plan.scale * plan.unit, (2, size))
     if kind == "rows":
         return (x * np.exp(made.normal(0, 1.5, 300))[np.arange(size) % 300]).astype(np.float64)
+    if kind == "smooth":
+        return (x * np.exp(made.normal(0, 1.5, size // 700 + 1))[np.arange(size) // 700]).astype(np.float32)
     return (0.05 * x * (made.random((2, size)) < 0.02) * (np.arange(size) % 30_000 < 15_000)).astype(np.float32)
 
 

@@ -82,7 +82,7 @@ def inputs(plan: Plan, clients: int, size: int) -> np.ndarray:
     x[:, ::17] = 0.0
     x[:, 5::101] = plan.reach
     x[:, 6::101] = -plan.reach
-    return x.astype(np.float32)
+    return np.clip(x, -plan.reach, plan.reach).astype(np.float32)
 
 
 def check_scalar(plan: Plan, device: str, sizes: list[int], compiling: bool = False) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -17,14 +15,14 @@ import numpy.typing as npt
 from cepam import wire
 from cepam.choice import suits_eight
 from cepam.errors import MalformedMessage
-from cepam.kernels.job import Backend, Coder, Job, model_fingerprint
+from cepam.kernels.job import Coder, Job, model_fingerprint
+from cepam.kernels.spans import BackendName, decode_spans, encode_spans
 from cepam.lattice import E8, Integer, Lattice
 from cepam.law import Law, check_scale
 from cepam.plan import Accept, Plan, cell_plan, layered_plan
 from cepam.stream import Address, UsedAddresses
 
 Vector = npt.NDArray[Any]
-BackendName = Literal["auto", "numba", "numpy"]
 LARGEST_BYTES_A_COORDINATE = 192
 
 
@@ -81,17 +79,9 @@ class MessageCodec(ABC):
             self._check_range(low, high, plan)
         if used is not None:
             used.claim(at)
-        blocks = gpu.encode_values(job, values) if gpu else self._encode_spans(job, values)
+        blocks = gpu.encode_values(job, values) if gpu else encode_spans(self.backend, self.threads, job, values)
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
         return wire.seal(contents, keys, self.fingerprint, self.bucket)
-
-    def _encode_spans(self, job: Job, values: Vector) -> list[bytes]:
-        backend = _backend(self.backend)
-        step = job.plan.n * job.per_block * backend.span_blocks
-        spans = [values[start : start + step] for start in range(0, len(values), step)]
-        firsts = [start // job.plan.n for start in range(0, len(values), step)]
-        parts = _side_by_side(self.threads, lambda v, f: backend.encode_span(job, v, f), spans, firsts)
-        return [block for part in parts for block in part]
 
     def decode(
         self,
@@ -131,23 +121,8 @@ class MessageCodec(ABC):
 
             tensor: Any = triton_backend.decode_values(job, contents.blocks, contents.size, contents.double, device)
             return cast(Vector, tensor)
-        return self._decode_spans(job, contents)
-
-    def _decode_spans(self, job: Job, contents: wire.Contents) -> Vector:
-        backend = _backend(self.backend)
         out = np.empty(contents.size, dtype=np.float64 if contents.double else np.float32)
-        step = job.plan.n * job.per_block * backend.span_blocks
-        starts = range(0, len(out), step)
-        blocks = [
-            contents.blocks[i : i + backend.span_blocks] for i in range(0, len(contents.blocks), backend.span_blocks)
-        ]
-        with np.errstate(over="ignore"):
-            _side_by_side(
-                self.threads,
-                lambda b, s: backend.decode_span(job, list(b), s // job.plan.n, out[s : s + step]),
-                blocks,
-                list(starts),
-            )
+        decode_spans(self.backend, self.threads, job, contents.blocks, out)
         return out
 
     def _job(self, plan: Plan, lattice: Lattice, key: bytes) -> Job:
@@ -295,21 +270,3 @@ def _gpu_of(update: Any) -> Any:
 def _check_address(at: Address) -> None:
     if not isinstance(at, Address):
         raise ValueError(f"at must be a cepam.Address, got {type(at).__name__}")
-
-
-def _backend(name: BackendName) -> Backend:
-    if name == "numpy":
-        from cepam.kernels.numpy_backend import NumpyBackend
-
-        return NumpyBackend()
-    from cepam.kernels.numba_backend import NumbaBackend
-
-    return NumbaBackend()
-
-
-def _side_by_side(threads: int | None, work: Any, *parts: Any) -> list[Any]:
-    count = min(threads or os.cpu_count() or 1, len(parts[0]))
-    if count <= 1:
-        return [work(*items) for items in zip(*parts)]
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(work, *parts))

@@ -25,9 +25,11 @@ from tests.corpus import AT, sparse_update
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
+tl = pytest.importorskip("triton.language")
+tl = pytest.importorskip("triton.language")
 
 from cepam import codec as codec_module  # noqa: E402
-from cepam.kernels import triton_backend, triton_stride  # noqa: E402
+from cepam.kernels import triton_backend, triton_ranging, triton_stride  # noqa: E402
 
 SCALE = 0.01
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
@@ -175,6 +177,23 @@ def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
         codec.encode(torch.tensor([0.0, float("nan")]), AT)
     with pytest.raises(ValueError, match="reach"):
         codec.encode(torch.full((3,), 1e30), AT)
+
+
+@triton.jit
+def settle_lanes(data, words, carried, out):  # type: ignore[no-untyped-def]
+    lane = tl.arange(0, 4)
+    word = tl.load(words + lane).to(tl.uint32, bitcast=True)
+    word = triton_ranging.settle(data + lane * 3, lane * 0 + 4, word, lane * 0 + 3, tl.load(carried + lane) > 0)
+    tl.store(out + lane, word.to(tl.int32, bitcast=True))
+
+
+def test_carries_run_back_through_words_of_ones() -> None:
+    """This takes 2^32 carries to meet by chance: lanes with and without a carry, ones in the last word and before."""
+    data = torch.tensor([[1, 2, 3], [1, 2, 3], [1, -1, -1], [-1, 7, -1]], dtype=torch.int32)
+    words, out = torch.tensor([5, -1, -1, -1], dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    settle_lanes[(1,)](data, words, torch.tensor([1, 0, 1, 1], dtype=torch.int32), out)
+    assert out.tolist() == [6, -1, 0, 0]
+    assert data.tolist() == [[1, 2, 3], [1, 2, 3], [2, 0, 0], [-1, 8, 0]]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ batch. A wave whose streams outgrow their slots is coded again with larger ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,12 +120,12 @@ def encode_blocks(
     if not clients * blocks:
         return Blocks(x.new_empty(0, dtype=torch.uint8), x.new_zeros((clients, blocks), dtype=torch.int32))
     headers = measure_headers(on, x, length)
-    columns = max(int((headers & 2047).amax().item()), 1)
-    call = _Wave(on, device_keys(keys, str(x.device)), x, length, columns, tile)
+    columns, scale = torch.stack([(headers & 2047).amax(), (headers >> 11).amax()]).tolist()
+    call = _Wave(on, device_keys(keys, str(x.device)), x, length, max(columns, 1), tile)
     lengths = x.new_zeros(clients * blocks, dtype=torch.int32)
-    parts, begin, room = [], 0, room or max(length // 8, 16)
+    parts, begin, room = [], 0, room or _first_room(plan, scale, length)
     while begin < len(lengths):
-        lanes = min(call.lanes_that_fit(4 * room), len(lengths) - begin)
+        lanes = min(call.lanes_a_wave(4 * room), len(lengths) - begin)
         mine = lengths[begin : begin + lanes]
         part = call.encode(headers, begin, room, mine)
         if part is None:
@@ -155,12 +156,18 @@ def decode_blocks(
     lengths = blocks.lengths.reshape(-1)
     starts = lengths.cumsum(0, dtype=torch.int64) - lengths
     flags = torch.zeros(1, dtype=torch.int32, device=device)
-    step = call.lanes_that_fit(0)
+    step = call.lanes_a_wave(0)
     for begin in range(0, len(lengths), step):
         call.decode(blocks.data, starts, lengths, flags, begin, min(step, len(lengths) - begin))
     if int(flags.item()):
         raise MalformedMessage("a lattice point lies outside the range of the format")
     return out
+
+
+def _first_room(plan: Plan, scale: int, length: int) -> int:
+    """Words for a block that most updates need not exceed: three bits a coordinate, more above the noise's scale."""
+    octaves = scale / 2 - math.log2(plan.scale)
+    return max(int(length * (3 + max(octaves, 0.0))) // 32, 16)
 
 
 def measure_headers(on: DevicePlan, x: Any, length: int) -> Any:
@@ -191,11 +198,12 @@ class _Wave:
     columns: int
     tile: Tile
 
-    def lanes_that_fit(self, slot_bytes: int) -> int:
-        """Lanes whose working memory stays within the bound, whole programs."""
+    def lanes_a_wave(self, slot_bytes: int) -> int:
+        """Lanes whose working memory stays within the bound: whole programs, shared evenly by the fewest waves."""
         each = 2 * margin.CONTEXTS + 2 * self.columns + 8 * 8 * STAGED + slot_bytes
-        fit = int(max(BYTES_A_COORDINATE * self.x.numel(), _LEAST_MEMORY)) // each
-        return max(fit // self.tile.lanes, 1) * self.tile.lanes
+        fit = int(max(BYTES_A_COORDINATE * self.x.numel(), _LEAST_MEMORY)) // (each * self.tile.lanes)
+        programs = triton.cdiv(len(self.x) * self._blocks, self.tile.lanes)
+        return int(triton.cdiv(programs, triton.cdiv(programs, max(fit, 1)))) * self.tile.lanes
 
     def scratch(self, lanes: int) -> tuple[Any, Any, Any]:
         """Contexts, columns and the stage of so many lanes."""
