@@ -9,11 +9,11 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from margin_by_hand import Coder, log, power, within
 
 from cepam.kernels.nearest import nearest
 from cepam.kernels.reference import accepted, dither, layers
 from cepam.plan import Plan
+from tests.kernels.margin_by_hand import Coder, log, power, within
 
 
 def walk(basis: list[list[int]]) -> tuple[list[int], list[list[float]], list[list[float]], list[int]]:

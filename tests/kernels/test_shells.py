@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import shells_by_hand
 
 import cepam
 from cepam.codec import DitheredCodec
@@ -18,6 +17,7 @@ from cepam.kernels.numba_backend import NumbaBackend
 from cepam.kernels.numpy_backend import NumpyBackend
 from cepam.plan import cell_plan, layered_plan
 from cepam.wire import rows_per_block
+from tests.kernels import shells_by_hand
 
 SKEWED = cepam.Lattice([[1.0, 0.3, 0.2], [0.0, 0.9, 0.4], [0.1, 0.0, 1.1]])
 LATTICES = [cepam.A2, cepam.D4, cepam.E8, cepam.Integer(2), cepam.Integer(3), SKEWED]

@@ -23,14 +23,6 @@ def test_the_papers_code(law: str, lattice: str) -> None:
     assert read_message(message, codec, AT) == codec.decode(message, AT).tolist()
 
 
-@pytest.mark.parametrize("lattice", ["Z2", "Z3", "D4"])
-@pytest.mark.parametrize("law", ["gaussian", "laplace", "ball"])
-def test_the_adaptive_code_of_vector_lattices(law: str, lattice: str) -> None:
-    codec, x = make_codec(law, lattice, bucket=64), sparse_update(150)
-    message = codec.encode(x, AT)
-    assert read_message(message, codec, AT) == codec.decode(message, AT).tolist()
-
-
 @pytest.mark.parametrize("kind", ["sparse", "zeros", "rows", "neighbours", "huge", "tiny"])
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 def test_the_adaptive_code_of_one_dimension(law: str, kind: str) -> None:
@@ -51,9 +43,10 @@ def test_the_adaptive_code_of_one_dimension(law: str, kind: str) -> None:
 
 
 def test_several_blocks() -> None:
-    codec, x = make_codec(lattice="D4", bucket=None), sparse_update(8200) * 1e-3
+    codec, x = make_codec(lattice="Z1", bucket=None), sparse_update(8200) * 1e-3
     message = codec.encode(x, AT)
-    assert read_message(message, codec, AT) == codec.decode(message, AT).tolist()
+    with np.load(resources.files("cepam") / "tables" / "margin.npz") as tables:
+        assert read_message(message, codec, AT, tables) == codec.decode(message, AT).tolist()
 
 
 def test_the_example_of_the_document() -> None:
@@ -61,7 +54,7 @@ def test_the_example_of_the_document() -> None:
     at = cepam.Address(bytes(range(32)), round=1, client=2, run=b"demo")
     message = codec.encode(np.array([0.25, -1.0, 0.0], dtype=np.float32), at)
     text = DOCUMENT.read_text()
-    assert message.hex() == "018eb5e146026d09457463763952ff959f4d59a1b97a"
+    assert message.hex() == "010711dbab54a0909f5dc8cc6174dc4ab60e5afda686"
     for value in (message.hex()[6:], at.derive().noise.hex(), at.derive().seal.hex(), codec.fingerprint.hex()):
         assert value in text
     vector = codec.decode(message, at)

@@ -13,8 +13,16 @@ import typer
 
 from cepam.cli.guard import OneLineErrors
 
-_COMMANDS = ("keys", "messages", "certificate", "train", "compare", "data", "bench")
+_COMMANDS = ("keys", "messages", "certificate", "bench")
 _GROUPS = ("privacy",)
+
+_TRAINING = {
+    "train": "Train a model with federated clients whose every update goes through encode, bytes and decode.",
+    "compare": "Compare schemes on the same data, starts and draws: means with 95 % intervals, differences by seed.",
+    "data": "The public data sets: fetch and check.",
+}
+
+OneLineErrors.later.update({name: (f"cepam.cli.{name}", about) for name, about in _TRAINING.items()})
 
 app = typer.Typer(
     name="cepam",
