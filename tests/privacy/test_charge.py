@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cepam.privacy.charge import Charge, amplified, unamplified
@@ -114,6 +114,7 @@ def test_limits() -> None:
 
 
 @given(epsilon=st.floats(0, 5000), chance=st.floats(1e-6, 1))
+@example(epsilon=710.0, chance=1e-6)
 def test_amplification_has_an_inverse_and_never_overflows(epsilon: float, chance: float) -> None:
     assert unamplified(amplified(epsilon, chance), chance) == pytest.approx(epsilon, rel=1e-9, abs=1e-9)
     assert amplified(epsilon, chance) <= epsilon

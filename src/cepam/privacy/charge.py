@@ -116,7 +116,7 @@ def unamplified(epsilon: float, chance: float) -> float:
     """The inverse of `amplified` for epsilon >= 0."""
     if chance == 1.0:
         return epsilon
-    if epsilon > LARGEST_EXPONENT:
+    if epsilon - math.log(chance) > LARGEST_EXPONENT:
         return epsilon - math.log(chance)
     return math.log1p(math.expm1(epsilon) / chance)
 
@@ -126,4 +126,4 @@ def unamplified_array(loss: Floats, chance: float) -> Floats:
     if chance == 1.0:
         return loss
     inside = np.log1p(np.maximum(np.expm1(loss) / chance, -1.0))
-    return np.where(loss > LARGEST_EXPONENT, loss - math.log(chance), inside)
+    return np.where(loss - math.log(chance) > LARGEST_EXPONENT, loss - math.log(chance), inside)
