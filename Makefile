@@ -46,7 +46,8 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/gradients.py --if-missing
 	$(BIN)/python bench/speed.py
-	$(BIN)/python bench/measure_rate.py 24
+	$(BIN)/python bench/measure_rate.py 24 auto
+	$(BIN)/python bench/paper_rate.py
 
 fuzz: $(STAMP)
 	$(BIN)/python tools/fuzz.py

@@ -1,7 +1,7 @@
 """ChaCha on sixteen blocks at once, in vector registers: the shared randomness of the compiled backend.
 
 The block function is emitted as LLVM vector code, so one source runs at full width on AVX-512, AVX2 and NEON alike.
-A plain loop over lanes in Numba does not vectorise and is about ten times slower (docs/performance.md).
+A plain loop over lanes in Numba does not vectorise.
 """
 
 from __future__ import annotations

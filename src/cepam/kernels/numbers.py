@@ -13,7 +13,7 @@ from cepam.latent import OCTAVES
 from cepam.plan import Plan
 
 # Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
-# took two thirds of the time of the vector kernels (docs/performance.md). Scratch space comes from the caller.
+# took most of the time of the vector kernels. Scratch space comes from the caller.
 compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 inlined = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
 
