@@ -67,7 +67,9 @@ class Constants:
     def __post_init__(self) -> None:
         clients = len(checked_weights(self.weights))
         if not len(self.theta_squares) == len(self.gradient_norms) == len(self.least_values) == clients:
-            raise ValueError(f"theta_squares, gradient_norms and least_values must have one entry for {clients} clients")
+            raise ValueError(
+                f"theta_squares, gradient_norms and least_values must have one entry for {clients} clients"
+            )
 
     @property
     def gradient_norm(self) -> float:
@@ -174,14 +176,22 @@ class Convergence:
 
     def recursion(self, rounds: int) -> Floats:
         """Bounds on E||W - w*||^2 after 0, 1, …, `rounds` rounds by the one-round inequality, iterated."""
-        squares = np.empty(rounds + 1)
-        squares[0] = self.start_square
         c, tau = self.constants, self.steps
-        own = float(np.dot(np.square(c.weights), c.theta_squares)) + self.noise * c.spread
-        for r in range(rounds):
-            rates = self.schedule.rate(r * tau + np.arange(tau))
-            drift = (tau - 1) * float(np.square(rates[:-1]).sum()) * c.mean_theta_square
-            squares[r + 1] = one_round(self.constants, float(rates[-1]), float(squares[r]), drift, own)
+        rates = self.schedule.rate(np.arange(rounds)[:, None] * tau + np.arange(tau))
+        drifts = (tau - 1) * np.square(rates[:, :-1]).sum(axis=1) * c.mean_theta_square
+        return self.measured_recursion(drifts, np.full(rounds, np.dot(np.square(c.weights), c.theta_squares)))
+
+    def measured_recursion(self, drifts: Floats, energies: Floats) -> Floats:
+        """The same with each round's drift E sum p_k ||W - W^k||^2 and gradient energy E sum p_k^2 ||X^k||^2 given.
+
+        With measured values this is no bound any more, but shows how much of it is due to worst cases of both.
+        """
+        squares = np.empty(len(drifts) + 1)
+        squares[0] = self.start_square
+        noise = self.noise * self.constants.spread
+        for r, (drift, energy) in enumerate(zip(drifts, energies)):
+            rate = float(self.schedule.rate((r + 1) * self.steps - 1))
+            squares[r + 1] = one_round(self.constants, rate, float(squares[r]), float(drift), float(energy) + noise)
         return squares
 
     def _hyperbola(self, total: npt.ArrayLike, nu: float) -> Floats:
@@ -195,7 +205,8 @@ def one_round(
 
     `rate` is eta_{t+tau-1} <= 1/(4L); `drift` bounds E sum p_k ||W_t - W^k||^2; `variance` bounds the variance of the
     weighted mean of what the server gets; `share` is any c in (0, 1):
-    (1 - [1 - c + (1 - 2 L eta)(1 - L eta)] C eta) square + (2 + C eta (1/c - 1)) drift + 6 L Gamma eta^2 + eta^2 variance.
+    (1 - q C eta) square + (2 + C eta (1/c - 1)) drift + eta^2 (6 L Gamma + variance),
+    with q = 1 - c + (1 - 2 L eta)(1 - L eta).
 
     Paper: equation "recursive bound 2". Departs: the step starts at W_t, not at the mean of the local models, so a
     round contracts once, not tau times; what is lost there is more than regained from the term that Li et al. drop.
@@ -205,6 +216,8 @@ def one_round(
         raise ValueError(f"rate must lie in (0, 1/(4L)], got {rate}")
     shrink = (1.0 - share + (1.0 - 2.0 * l_eta) * (1.0 - l_eta)) * c_eta
     spill = 2.0 + c_eta * (1.0 / share - 1.0)
-    return (1.0 - shrink) * square + spill * drift + rate**2 * (
-        6.0 * constants.smoothness * constants.heterogeneity + variance
+    return (
+        (1.0 - shrink) * square
+        + spill * drift
+        + rate**2 * (6.0 * constants.smoothness * constants.heterogeneity + variance)
     )

@@ -23,12 +23,15 @@ Channel = Callable[[Floats, int], Floats]
 class Descent:
     """What the repetitions of one training did, at the rounds that were asked for.
 
-    `gaps` is F(W) - F(w*) and `squares` ||W - w*||^2, both (rounds asked for, repetitions).
+    `gaps` is F(W) - F(w*) and `squares` ||W - w*||^2, both (rounds asked for, repetitions). `drifts` and `energies` are
+    the means over repetitions of sum p_k ||W - W^k||^2 and sum p_k^2 ||X^k||^2 in every round.
     """
 
     rounds: tuple[int, ...]
     gaps: Floats
     squares: Floats
+    drifts: Floats
+    energies: Floats
     clipped: int
     projected: int
     farthest: float
@@ -96,44 +99,65 @@ def descend(
     """
     if not float(schedule.rate(0)) <= problem.largest_local_rate * (1 + 1e-12):
         raise ValueError(f"learning rates must be at most {problem.largest_local_rate:.3g} to stay in the domain")
+    if not rounds or list(rounds) != sorted(set(rounds)) or rounds[0] < 0:
+        raise ValueError(f"rounds must rise from 0 or more, got {rounds!r}")
     if np.linalg.norm(start) > problem.radius:
         raise ValueError(f"start must lie in the domain of radius {problem.radius:.3g}")
+    watch = _Watch(problem, float(np.linalg.norm(start)))
     draw, p, tau = np.random.default_rng(seed), np.asarray(problem.weights), schedule.steps
     server = np.repeat(start[None, :], repetitions, axis=0)
-    counts = {"clipped": 0, "projected": 0}
-    most = {"farthest": float(np.linalg.norm(start)), "gradient": 0.0}
-    seen = [server.copy()] if rounds and rounds[0] == 0 else []
+    seen = [server.copy()] if rounds[0] == 0 else []
     for r in range(rounds[-1]):
         rates = schedule.rate(r * tau + np.arange(tau))
         local = np.repeat(server[:, None, :], len(p), axis=1)
         for rate in rates[:-1]:
-            local = local - rate * _sampled(problem, local, draw, most)
-        updates, hit = clip_rows(_sampled(problem, local, draw, most), clip)
-        most["farthest"] = max(most["farthest"], float(np.linalg.norm(local, axis=2).max()))
+            local = local - rate * _sampled(problem, local, draw)
+        updates = _sampled(problem, local, draw)
+        watch.look(server, local, updates)
+        updates, hit = clip_rows(updates, clip)
         decoded = channel(updates.reshape(-1, problem.size), r).reshape(updates.shape)
         server, out = clip_rows(server - rates[-1] * np.einsum("k,skm->sm", p, decoded), problem.radius)
-        counts["clipped"] += hit
-        counts["projected"] += out
+        watch.clipped += hit
+        watch.projected += out
         if r + 1 in rounds:
             seen.append(server.copy())
-    best, value = problem.minimum
-    points = np.stack(seen)
-    return Descent(
-        rounds=tuple(rounds),
-        gaps=problem.objective(points) - value,
-        squares=np.square(points - best).sum(axis=-1),
-        clipped=counts["clipped"],
-        projected=counts["projected"],
-        farthest=most["farthest"],
-        largest_gradient=most["gradient"],
-    )
+    return watch.report(tuple(rounds), np.stack(seen))
 
 
-def _sampled(problem: Problem, local: Floats, draw: np.random.Generator, most: dict[str, float]) -> Floats:
+class _Watch:
+    """What is noted down while a training runs."""
+
+    def __init__(self, problem: Problem, farthest: float) -> None:
+        self.problem, self.farthest, self.largest = problem, farthest, 0.0
+        self.clipped = self.projected = 0
+        self.drifts: list[float] = []
+        self.energies: list[float] = []
+
+    def look(self, server: Floats, local: Floats, updates: Floats) -> None:
+        p, sizes = np.asarray(self.problem.weights), np.square(updates).sum(axis=2)
+        self.drifts.append(float((np.square(local - server[:, None, :]).sum(axis=2) @ p).mean()))
+        self.energies.append(float((sizes @ np.square(p)).mean()))
+        self.farthest = max(self.farthest, float(np.linalg.norm(local, axis=2).max()))
+        self.largest = max(self.largest, float(np.sqrt(sizes.max())))
+
+    def report(self, rounds: tuple[int, ...], points: Floats) -> Descent:
+        best, value = self.problem.minimum
+        return Descent(
+            rounds=rounds,
+            gaps=self.problem.objective(points) - value,
+            squares=np.square(points - best).sum(axis=-1),
+            drifts=np.array(self.drifts),
+            energies=np.array(self.energies),
+            clipped=self.clipped,
+            projected=self.projected,
+            farthest=self.farthest,
+            largest_gradient=self.largest,
+        )
+
+
+def _sampled(problem: Problem, local: Floats, draw: np.random.Generator) -> Floats:
     """One record's gradient for every repetition and client, at its own weights."""
     repetitions, clients = local.shape[:2]
     chosen = draw.integers(problem.features.shape[1], size=(repetitions, clients))
     each = np.arange(clients)[None, :]
-    gradient = problem.gradient(local, problem.features[each, chosen], problem.targets[each, chosen])
-    most["gradient"] = max(most["gradient"], float(np.linalg.norm(gradient, axis=2).max()))
-    return gradient
+    return problem.gradient(local, problem.features[each, chosen], problem.targets[each, chosen])

@@ -168,7 +168,7 @@ class Logistic(Problem):
 
     def theta_squares(self, radius: float) -> Floats:
         spread = np.sqrt(np.square(self.record_norms).mean(axis=1))
-        return np.square(spread + self.ridge * radius)
+        return np.asarray(np.square(spread + self.ridge * radius))
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,4 +201,4 @@ class LeastSquares(Problem):
         mixed = np.einsum("kj,kji,kjl->kil", squares + 2 * self.ridge, self.features, self.features)
         largest = np.linalg.eigvalsh(mixed / self.features.shape[1])[:, -1] + self.ridge**2
         constant = np.sqrt((squares * np.square(self.targets)).mean(axis=1))
-        return np.square(np.sqrt(largest) * radius + constant)
+        return np.asarray(np.square(np.sqrt(largest) * radius + constant))

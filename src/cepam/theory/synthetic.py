@@ -16,7 +16,7 @@ RIDGES = {"logistic regression": 0.1, "least squares": 0.5}
 def synthetic(kind: Kind, clients: int, size: int, heterogeneity: float, seed: int, records: int = 60) -> Problem:
     """A problem of K clients in `size` coordinates; at heterogeneity 0 all clients draw from one distribution.
 
-    Client k's records lie around heterogeneity·u_k, its rule is w + heterogeneity·v_k, with u_k and v_k standard normal.
+    Client k's records lie around heterogeneity/2·u_k, its rule is w + heterogeneity·v_k, u_k and v_k standard normal.
     Records are scaled to norm at most 1, weights p_k grow evenly from the first client to the last, one to two.
     """
     if kind not in RIDGES:
