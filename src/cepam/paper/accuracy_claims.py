@@ -43,12 +43,12 @@ def _gain(found: Findings, rows: tuple[str, ...]) -> str:
     if not all(found.has(f"difference/rate/{row}", "gain") for row in rows):
         return ""
     said = "; ".join(
-        f"{row}: {found.estimate(f'difference/published/{row}', 'gain')} as published, "
-        f"{found.estimate(f'difference/rate/{row}', 'gain')} for clipped FL with the rate times "
-        f"{found.number(f'gain/{row}', 'gain'):.3f}"
+        f"{found.estimate(f'difference/published/{row}', 'gain').mean:+.2f} and "
+        f"{found.estimate(f'difference/rate/{row}', 'gain').mean:+.2f} ({row}, gain "
+        f"{found.number(f'gain/{row}', 'gain'):.3f})"
         for row in rows
     )
-    return f" Against clipped FL, {said}."
+    return f" Against clipped FL, the published decoder and clipped FL with the rate times its gain come to {said}."
 
 
 def _improvement(law: str, least: float, most: float) -> Claim:

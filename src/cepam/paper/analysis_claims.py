@@ -120,8 +120,8 @@ def _convergence(found: Findings) -> tuple[Label, str]:
 def _unbiased(found: Findings) -> tuple[Label, str]:
     gap, bound = found.number("clipping_counterexample_gap"), found.number("clipping_counterexample_bound")
     said = (
-        f"Two clients whose clipped gradients cancel stay {gap:.4g} above the minimum, where the bound that follows from it "
-        f"is {bound:.4g} (T = {found.number('clipping_counterexample_T'):.0f}). With idle clipping it holds"
+        f"Two clients whose clipped gradients cancel stay {gap:.4g} above the minimum, where the bound that follows "
+        f"from it is {bound:.4g} (T = {found.number('clipping_counterexample_T'):.0f}). With idle clipping it holds"
     )
     return decided(gap <= bound, found.flag("repaired_bound_held_everywhere")), f"{said} (docs/theory.md)."
 

@@ -14,7 +14,7 @@ def _quoted_round(found: Findings) -> tuple[Label, str]:
     epsilon, delta = found.number("quoted/epsilon"), found.number("quoted/delta")
     true, bare = found.number("quoted/delta_one_round"), found.number("quoted/delta_without_noise")
     said = (
-        f"One round at epsilon {epsilon:.4g} has delta {true:.3g}, under the {delta:.3g} stated. It says little: "
+        f"One round at epsilon {epsilon:.4g} has delta {true:.3g}; stated is {delta:.3g}. It says little: "
         "with no "
         f"noise at all a round is (0, {bare:.3g})-DP. Theorem 1 as printed gives "
         f"({found.number('quoted/computed_epsilon'):.4g}, {found.number('quoted/computed_delta'):.3g}); the "
@@ -47,9 +47,12 @@ def _quoted_laplace(found: Findings) -> tuple[Label, str]:
 
 
 def _relaxed(found: Findings) -> tuple[Label, str]:
-    pure, relaxed = found.number("theorem_2/true_epsilon"), found.number("theorem_2/epsilon_with_delta")
-    said = f"One round: pure epsilon {pure:.6g}, {relaxed:.6g} at delta {found.number('theorem_2/delta'):.0e}"
-    return decided(relaxed < pure), f"{said} (zCDP: docs/privacy.md, section 5)."
+    pure, epsilon, delta = (found.number(f"relaxed/{key}") for key in ("pure_epsilon", "epsilon", "delta"))
+    said = (
+        f"b = {found.number('relaxed/b'):g} under l2 clipping, {found.number('relaxed/rounds'):.0f} rounds: epsilon "
+        f"{pure:.4g} pure, {epsilon:.4g} at delta {delta:.0e} (docs/privacy.md, section 5)."
+    )
+    return decided(epsilon < pure), said
 
 
 def _sigmas(found: Findings) -> tuple[Label, str]:

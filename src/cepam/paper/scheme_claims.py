@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from cepam.paper.verdict import Claim, Findings, Label, decided, known
+from cepam.privacy import LARGE_EPSILON
 
 CUBIC = ("gaussian-1", "gaussian-2", "gaussian-3")
 TRADED = "2"
@@ -75,16 +76,15 @@ def _joint(found: Findings) -> tuple[Label, str]:
         f"{bits:.3f} bits a coordinate against 32 and reaches {accuracy.mean:.2f} %. The paper's own settings give "
         f"epsilon {run:.4g} over their 80 rounds at delta 1e-5."
     )
-    return decided(small and private and run <= 8, small and private), said
+    return decided(small and private and run <= LARGE_EPSILON, small and private), said
 
 
 def _tunable(found: Findings) -> tuple[Label, str]:
     pairs = found.pairs("by_sigma")
     listed = ", ".join(f"{bits:.3f} at sigma {sigma:g}" for sigma, bits in pairs)
     falling = len(pairs) > 1 and all(after[1] < before[1] for before, after in itertools.pairwise(pairs))
-    return decided(
-        falling
-    ), f"Bits a coordinate of whole messages: {listed}; more noise is {'' if falling else 'not '}fewer bits."
+    said = f"Bits a coordinate of whole messages: {listed}; more noise is {'' if falling else 'not '}fewer bits."
+    return decided(falling), said
 
 
 def _pipeline(found: Findings) -> tuple[Label, str]:
