@@ -135,30 +135,30 @@ def _between_rounds(found: Findings) -> tuple[Label, str]:
 REDO = "cepam reproduce"
 CLAIMS = (
     Claim(
-        "independent-errors", "Section IV, Lemma 1",
+        "independent-errors", "Section IV, Lemma 6",
         "The LRSUQ quantization errors are iid (over k and j), follow the pdf f, and are independent of the "
         "clipped gradient.",
         "exactness", f"{REDO} exactness", _independent,
     ),
     Claim(
-        "gaussian-noise", "Section IV-A, Theorem 1",
+        "gaussian-noise", "Section IV-A, Theorem 7",
         "If g follows a chi-squared distribution with n+2 degrees of freedom, then f follows a Gaussian distribution.",
         "exactness", f"{REDO} exactness", _gaussian_noise,
     ),
     Claim(
-        "theorem-1", "Sections III and IV-A, Theorem 1",
+        "theorem-1", "Sections III and IV-A, Theorem 7 (here: Theorem 1)",
         "The average satisfies (epsilon, delta)-DP for epsilon = log(1 + p(e^epsilon~ - 1)), p = 1 - (1 - "
         "1/|D|)^(tau-1), "
         "and delta as stated.",
         "privacy", f"{REDO} privacy", _theorem_1,
     ),
     Claim(
-        "laplace-noise", "Section IV-A, Theorem 2",
+        "laplace-noise", "Section IV-A, Theorem 8",
         "If g follows a Gamma distribution Gamma(2,1), then f follows a Laplace distribution.",
         "exactness", f"{REDO} exactness", _laplace_noise,
     ),
     Claim(
-        "theorem-2", "Sections III and IV-A, Theorem 2",
+        "theorem-2", "Sections III and IV-A, Theorem 8 (here: Theorem 2)",
         "Every estimate satisfies (epsilon, 0)-DP in one round against clients provided that epsilon~ >= 2 tau' "
         "gamma / b.",
         "privacy", f"{REDO} privacy", _theorem_2,
@@ -170,12 +170,12 @@ CLAIMS = (
         "rate", f"{REDO} rate", _cost,
     ),
     Claim(
-        "moment", "Section IV-C, Proposition 1",
+        "moment", "Section IV-C, Proposition 9",
         "The FL quantization error has zero mean and satisfies E||Z||^2 = N Var(f).",
         "convergence", f"{REDO} convergence", _moment,
     ),
     Claim(
-        "weight-distance", "Section IV-C, Proposition 2",
+        "weight-distance", "Section IV-C, Proposition 10",
         "The mean-squared error of the weights is upper-bounded by eta^2 N (Var(f) + M^2) sum p_k^2.",
         "convergence", f"{REDO} convergence", _weight_distance,
     ),
@@ -199,18 +199,18 @@ CLAIMS = (
         "convergence", f"{REDO} convergence", _psi,
     ),
     Claim(
-        "convergence", "Sections I, IV-D (Theorem 3) and VI",
+        "convergence", "Sections I, IV-D (Theorem 11) and VI",
         "We provide a rigorous convergence analysis: E[F(W_T)] - F(w*) <= L/(2(T+alpha)) max{4B tau^2 (tau+alpha) / "
         "(C^2 alpha (tau-1)), alpha ||W_0 - w*||}.",
         "convergence", f"{REDO} convergence", _convergence,
     ),
     Claim(
-        "unbiased", "Appendix, proof of Theorem 3",
+        "unbiased", "Appendix, proof of Theorem 11",
         "Since the FL quantization error has zero mean, the averaged perturbed gradients satisfy E[J_t] = J-bar_t.",
         "convergence", f"{REDO} convergence", _unbiased,
     ),
     Claim(
-        "between-rounds", "Section IV-D, after Theorem 3",
+        "between-rounds", "Section IV-D, after Theorem 11",
         "A decreasing upper bound for all t >= 0 can also be obtained: the expected objective value decreases across "
         "[local] iterations.",
         "convergence", f"{REDO} convergence", _between_rounds,

@@ -108,8 +108,8 @@ def _verdicts(verdicts: Sequence[Verdict], names: Iterable[str]) -> str:
         "its part by a fixed rule; the label leads to the evidence.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Verdicts"><table class="verdicts">'
         '<colgroup><col class="l"><col class="c"><col></colgroup><thead><tr><th scope="col">Verdict</th>'
-        f'<th scope="col">The paper says</th><th scope="col">Evidence</th></tr></thead><tbody>{"".join(rows)}</tbody>'
-        "</table></div></section>"
+        '<th scope="col">The paper says (abridged)</th><th scope="col">Evidence</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
     )
 
 
@@ -122,7 +122,7 @@ def _verdict(verdict: Verdict, names: Iterable[str]) -> str:
     )
     return (
         f'<tr id="claim-{html.escape(claim.name)}"><td>{shown}</td>'
-        f'<td>“{_text(claim.quote)}” <span class="where">{_text(claim.where)}</span></td>'
+        f'<td>{_text(claim.quote)} <span class="where">{_text(claim.where)}</span></td>'
         f'<td>{_text(verdict.evidence)}<span class="redo"><code>{html.escape(verdict.command)}</code></span></td></tr>'
     )
 

@@ -44,7 +44,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowra
 .label { display: inline-block; font-size: .76rem; font-weight: 650; border: 1.5px solid currentColor; border-radius:
   1em; padding: .08em .65em; white-space: nowrap; text-decoration: none; }
 .holds { color: var(--holds); } .repaired { color: var(--repaired); } .fails { color: var(--fails); }
-.untested { color: var(--untested); border-style: dashed; }
+.untested { color: var(--untested); } .label.untested { border-style: dashed; }
 figure { margin: 1.4rem 0; }
 figure img { max-width: 100%; height: auto; display: block; background: #fff; border-radius: 6px; }
 figcaption { color: var(--faint); font-size: .87rem; margin-top: .5rem; max-width: 46rem; }

@@ -112,7 +112,7 @@ Rule = Callable[[Findings], tuple[Label, str]]
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, the part that tests it, and the rule by which its numbers decide."""
+    """A sentence of the paper, abridged, the part that tests it, and the rule by which its numbers decide."""
 
     name: str
     where: str
