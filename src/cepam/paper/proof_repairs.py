@@ -9,7 +9,8 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "Rate",
         "N (H(Geom(p(U))|U) + H(ceil(log|M(U)|)|U)); M(U) meets X + L - beta P with the lattice",
         "N (H(Geom(p(U))|U) + E[ceil(log|M(U)|)]); M(U) meets (X + L - beta P) / beta with the lattice",
-        "the second entropy is of a function of U, hence zero; M is rounded from x / beta",
+        "the second entropy is of a function of U, hence zero; M is rounded from x / beta; and it is not 'at most' that:"
+        " a Golomb code costs up to a bit more than the entropy of H",
     ),
     (
         "FL quantization error",
