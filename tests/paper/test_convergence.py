@@ -46,6 +46,7 @@ def test_the_verdicts(made: tuple[Path, part.Part, list[tuple[str, int, int]]]) 
     assert numbers["weight_distance_repaired_held"] is True
     assert numbers["clipping_counterexample_repaired_held"] is True
     assert numbers["induction_printed_violated"] is True
+    assert numbers["one_step_printed_violated"] is True
     assert numbers["offset"]["printed_violated"] is True
     assert 1000 < numbers["clipping_counterexample_T"] < 1500
     assert numbers["moment_worst_z"] < 4.5

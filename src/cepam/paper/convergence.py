@@ -83,7 +83,7 @@ def assemble(report: Path, effort: Effort, say: Say) -> Part:
 
 
 def _numbers(outcomes: dict[str, Outcome], checks: dict[str, Any], stall: Stall) -> dict[str, Any]:
-    late = one_parabola(5, LATE)
+    early, late = one_parabola(5, 0), one_parabola(5, LATE)
     distance, found = checks["weight_distance"], checks["moments"]
     return {
         "cases": {label: _case_numbers(outcome) for label, outcome in outcomes.items()},
@@ -99,9 +99,13 @@ def _numbers(outcomes: dict[str, Outcome], checks: dict[str, Any], stall: Stall)
         "weight_distance_repaired_held": all(case["repaired_held"] for case in distance.values()),
         "moment_worst_z": max(max(abs(case["z"]), abs(case["z_of_mean"])) for case in found.values()),
         "induction_exact": late.exact,
-        "induction_printed": late.printed,
+        "induction_printed": late.printed_induction,
         "induction_repaired": late.repaired,
-        "induction_printed_violated": late.exact > late.printed,
+        "induction_printed_violated": late.exact > late.printed_induction,
+        "one_step_exact": early.exact,
+        "one_step_printed": early.printed_step,
+        "one_step_repaired": early.repaired,
+        "one_step_printed_violated": early.exact > early.printed_step,
     }
 
 

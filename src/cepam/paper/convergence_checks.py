@@ -125,8 +125,8 @@ def rates(messages: int, seed: int) -> Found:
         ("law", "lattice", "as printed", "with E[ceil log|M(U)|]", "with Golomb for H", "real messages"),
         tuple(rows),
         f"m = {size}, gamma = {bound:g}, {messages} messages each, header and seal left out. As printed: the second"
-        " entropy is of a number that U determines, hence zero. A prefix code for H costs more than its entropy (Golomb:"
-        f" up to {excess:.2f} bit a coordinate here), so 'at most' is not what the named code achieves.",
+        " entropy is of a number that U determines, hence zero. A prefix code for H costs more than its entropy"
+        f" (Golomb: up to {excess:.2f} bit a coordinate here), so 'at most' is not what the named code achieves.",
     )
     return numbers, table
 
