@@ -59,10 +59,15 @@ def layers(plan: Plan, key: bytes, ids: Ints) -> tuple[Floats, Ints]:
     if plan.accept is Accept.CELL:
         return np.zeros(len(ids)), np.full(len(ids), plan.step, dtype=np.int64)
     radius = radius_of_word(plan, stream_words(key, LATENT_STREAM, ids))
+    return radius, scale_of_radius(plan, radius)
+
+
+def scale_of_radius(plan: Plan, radius: Floats) -> Ints:
+    """The lattice's integer scale B for latent radii in units (Paper: beta(U))."""
     if plan.n == 1 and plan.search is Search.CUBIC:
         # The ball [-R, R] IS the cell, so every trial is accepted; R = floor keeps the mean width 2r.
-        return radius, 2 * np.floor(radius).astype(np.int64) + 1
-    return radius, np.floor(radius * plan.inverse_ball).astype(np.int64) + 2
+        return 2 * np.floor(radius).astype(np.int64) + 1
+    return np.floor(radius * plan.inverse_ball).astype(np.int64) + 2
 
 
 def dither(plan: Plan, key: bytes, trial: int, ids: Ints, b: Ints) -> Ints:

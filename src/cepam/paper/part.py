@@ -56,6 +56,7 @@ class Part:
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    quick: bool = False
 
     def save(self, report: Path) -> None:
         """Writes the part, whole or not at all."""
