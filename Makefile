@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-flower flower-demo test-slow lint bench fuzz clean
+.PHONY: help setup demo test test-page test-flower flower-demo test-slow lint bench fuzz clean
 help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
+	@echo "make test-page  the report's page in headless Chromium (skips without one; REPORT=folder for a page of yours)"
 	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (six to fifteen minutes)"
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
 	@echo "make test-slow  the longer statistical tests"
@@ -27,6 +28,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not flower"
+
+# A report that is there is looked at too.
+REPORT ?= $(if $(wildcard report/index.html),report)
+test-page: $(STAMP)
+	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs tests/paper/test_browser.py
 
 test-flower: $(STAMP)
 	$(BIN)/python -m pytest -m flower tests/flower tests/test_flare.py

@@ -20,7 +20,7 @@ def near(mean: float, half: float = 0.2) -> dict[str, float]:
 def _exactness() -> Numbers:
     ours = {"passed": True, "p": 0.21, "independence_p": 0.4, "ratio": 1.0003}
     names = ("gaussian-1", "gaussian-2", "gaussian-3", "laplace-1", "gaussian-E8")
-    theirs = {"passed": False, "p": 1e-300, "ratio": 0.5, "gain": 1.273}
+    theirs = {"passed": False, "p": 1e-300, "ratio": 0.5, "ratio_at_input": 5.6, "gain": 1.273}
     return {
         "false_alarm": 1e-3,
         "ours": {name: dict(ours) for name in names},
@@ -112,14 +112,18 @@ def _tradeoff() -> Numbers:
 
 
 def _convergence() -> Numbers:
+    case = {"psi_printed": -5.6, "Gamma": 0.04, "bound_over_gap": 75.0, "held": True, "printed_held": True}
     return {
-        "moment_worst_z": 2.1, "mean_worst_z": 1.8, "moment_cases": 12,
+        "moment_worst_z": 2.1, "moments": {f"gaussian on {name}": {"z": 0.3} for name in ("Z1", "A2", "E8")},
         "weight_distance_printed_violated": True, "weight_distance_repaired_held": True,
-        "weight_distance_measured": 1.0, "weight_distance_printed": 0.25, "weight_distance_repaired": 1.1,
-        "printed_bound_violated": True, "clipping_counterexample_T": 4000, "clipping_counterexample_gap": 12.5,
-        "clipping_counterexample_bound": 12.4, "repaired_bound_held_everywhere": True, "sweep_cases": 24,
-        "bound_over_gap_smallest": 8.0, "bound_over_gap_largest": 900.0,
-        "psi_printed_lowest": -3.0, "psi_weighted_lowest": 0.0, "psi_identical": 0.001, "psi_heterogeneous": 0.4,
+        "weight_distance": {
+            "idle clip": {"measured": 0.001, "printed": 0.051, "repaired": 0.001},
+            "equal gradients": {"measured": 0.81, "printed": 0.051, "repaired": 0.811},
+        },
+        "cases": {"least squares, K 10": dict(case), "logistic regression, K 10": {**case, "bound_over_gap": 900.0}},
+        "offset": {"offset": 52.0, "printed_bound": 0.0, "measured_gap": 0.003, "printed_violated": True},
+        "printed_bound_held_in_sweeps": True, "repaired_bound_held_everywhere": True,
+        "clipping_counterexample_T": 1214, "clipping_counterexample_gap": 7.98, "clipping_counterexample_printed": 4.86,
         "between_rounds_increase": near(0.5),
     }  # fmt: skip
 

@@ -122,10 +122,13 @@ def test_missing_parts_and_odd_numbers(tmp_path: Path) -> None:
 
 def test_values_of_tables_must_be_among_the_numbers() -> None:
     def one(cell: str) -> Part:
-        numbers = {"x": 0.9324, "e": {"mean": 93.238, "low": 92.93, "high": 93.55}, "list": [[1.5e-7]], "said": "7.25"}
-        return part("rate", numbers, tables=(Table("t", "T", ("v",), ((cell,),)),))
+        numbers = {
+            "x": 0.9324, "e": {"mean": 93.238, "low": 92.93, "high": 93.55}, "list": [[1.5e-7]], "said": "7.25",
+            "m": 5.0, "m_error": 0.1, "none": {"mean": 3.0, "low": None, "high": None},
+        }  # fmt: skip
+        return part("rate", numbers, tables=(Table("t", "T", ("row", "v"), (("9.99", cell),)),))
 
-    for cell in ("93.24 ± 0.31", "93.2", "0.932", "1.5e-7", "−93.24", "n = 30", "v1.2.3"):
+    for cell in ("93.24 ± 0.31", "93.2", "0.932", "1.5e-7", "−93.24", "n = 30", "v1.2.3", "[4.80, 5.20]", "34.3"):
         assert document.unbacked((one(cell),)) == (), cell
     for cell in ("93.25", "7.25", "0.94", "1.6e-7"):
         assert len(document.unbacked((one(cell),))) == 1, cell

@@ -100,8 +100,8 @@ def _rising(found: Findings) -> tuple[Label, str]:
     low, high = SPAN["gaussian"]
     rise = found.estimate("gaussian/rise")
     said = f"From the label {low} to {high} accuracy changes by {rise} points"
-    if found.has("rise", "tradeoff"):
-        said = f"{said}; from a true total epsilon of 0.5 to 8 by {found.estimate('rise', 'tradeoff')}"
+    if found.has("rise/mean", "tradeoff"):
+        said = f"{said}; from a true total epsilon of 0.5 to 8 by {found.number('rise/mean', 'tradeoff'):+.2f}"
     return decided(rise.low > 0), f"{said}."
 
 

@@ -24,6 +24,8 @@ PICTURES = "img/reproduction"
 MOST_FIGURES = 8
 WIDEST = 1000
 """Pixels: wider pictures are made smaller, so that the repository stays light."""
+NORMAL = 1.959964
+"""Standard errors from a mean to the ends of its 95 % interval."""
 VALUE = re.compile(r"(?<![\w.])[-+−]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\d)")
 
 
@@ -77,15 +79,17 @@ def document(
 
 
 def unbacked(parts: Sequence[Part]) -> tuple[str, ...]:
-    """The values with a decimal point in the parts' tables that no number of any part accounts for.
+    """The values with a decimal point in the parts' tables that no number of the part accounts for.
 
-    A number accounts for a value if it, its hundredfold, or half the width of an interval rounds to it.
+    A number accounts for a value that it rounds to, as it stands, times 100, or as how often it goes into the 32 bits
+    of a float; an interval also for half its width, and a mean with its standard error for the ends of its interval. The
+    first column names a row and is left out.
     """
-    known = [value for part in parts for value in _values(part.numbers)]
-    found = []
+    found: list[str] = []
     for part in parts:
+        known = list(_values(part.numbers))
         for table in part.tables:
-            for cell in (cell for row in table.rows for cell in row):
+            for cell in (cell for row in table.rows for cell in row[1:]):
                 found += [f"{part.name}: {table.title}: {v}" for v in VALUE.findall(cell) if not _backed(v, known)]
     return tuple(found)
 
@@ -112,16 +116,18 @@ def _backed(value: str, known: Sequence[float]) -> bool:
 
 def _values(numbers: Any) -> Iterator[float]:
     if isinstance(numbers, Mapping):
-        if {"low", "high"} <= numbers.keys():
-            yield (float(numbers["high"]) - float(numbers["low"])) / 2
-        for value in numbers.values():
+        low, high = numbers.get("low"), numbers.get("high")
+        if isinstance(low, float) and isinstance(high, float):
+            yield (high - low) / 2
+        for name, value in numbers.items():
             yield from _values(value)
+            if f"{name}_error" in numbers:
+                yield from (value + side * NORMAL * numbers[f"{name}_error"] for side in (-1, 1))
     elif isinstance(numbers, Sequence) and not isinstance(numbers, str):
         for value in numbers:
             yield from _values(value)
     elif isinstance(numbers, int | float) and not isinstance(numbers, bool) and math.isfinite(numbers):
-        yield float(numbers)
-        yield 100.0 * numbers
+        yield from (float(numbers), 100.0 * numbers, 32.0 / numbers if numbers else 0.0)
 
 
 def _pictures(report: Path, parts: Sequence[Part]) -> list[tuple[Figure, str, Path]]:
