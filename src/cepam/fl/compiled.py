@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.fl import loops
-from cepam.fl.loops import Floats, loop
+from cepam.fl.loops import Floats, loop, pasted
 from cepam.fl.lowering import (
     BIAS,
     CHANNELS,
@@ -49,7 +49,7 @@ CHUNK = 8 * LANES
 ZERO = np.float32(0.0)
 
 
-@loop
+@pasted
 def _shape(row: Table) -> loops.Shape:
     """The numbers of a convolution; a dense layer is a kernel as wide as its input."""
     if row[KIND] == CONV:
@@ -58,7 +58,7 @@ def _shape(row: Table) -> loops.Shape:
     return (1, 1, row[SRC_SIZE], 1, row[SRC_SIZE], 1, row[DST_SIZE], 1, 1)
 
 
-@loop
+@pasted
 def forward(table: Table, weights: Floats, values: Floats, winners: Floats) -> None:
     """Fills `values` behind the examples that stand at its beginning; the logits come last."""
     for line in range(table.shape[0]):
@@ -78,7 +78,7 @@ def forward(table: Table, weights: Floats, values: Floats, winners: Floats) -> N
             loops.convolve(source, weights, row[WEIGHT], row[BIAS], _shape(row), out)
 
 
-@loop
+@pasted
 def backward(
     table: Table, weights: Floats, values: Floats, slopes: Floats, opened: Floats, winners: Floats, gradient: Floats
 ) -> None:
@@ -167,7 +167,7 @@ def _factors(gradient: Floats, bounds: Floats, factors: Floats) -> None:
             factors[lane] = np.float32(bound / np.sqrt(squares[lane]) * (1.0 - 2.0**-20))
 
 
-@loop
+@pasted
 def _gradients(
     table: Table, weights: Floats, images: Pixels, picks: Table, labels: Table, scale: float, shift: float,
     values: Floats, slopes: Floats, opened: Floats, winners: Floats, gradient: Floats, losses: Doubles,

@@ -20,6 +20,8 @@ Shape = tuple[int, int, int, int, int, int, int, int, int]
 
 # No fast-math flag: sums keep the order written here, whatever path through a loop the compiler chose.
 loop = numba.njit(cache=True, inline="never", error_model="numpy", nogil=True)
+# A function compiled by itself is compiled again inside each of its callers: those in the middle are pasted in instead.
+pasted = numba.njit(cache=True, inline="always", error_model="numpy", nogil=True)
 
 
 @loop
@@ -42,7 +44,7 @@ def _sum(
     put(tile, outs, places, out, to, lines * columns)
 
 
-@loop
+@pasted
 def _sums(
     outs: tuple[int, ...], source: Floats, weights: Floats, weight: int, bias: int, shape: Shape, out: Floats, to: int
 ) -> None:
@@ -88,7 +90,7 @@ def _slope(
     put(tile, outs, taps, gradient, to, channels * high * wide)
 
 
-@loop
+@pasted
 def _slopes(
     outs: tuple[int, ...], source: Floats, ahead: Floats, first: int, shape: Shape, gradient: Floats, to: int
 ) -> None:
@@ -157,7 +159,7 @@ def _return(
     put(tile, channels, places, back, to, height * width)
 
 
-@loop
+@pasted
 def _returns(
     channels: tuple[int, ...], opened: Floats, rows: int, across: int, weights: Floats, weight: int, shape: Shape,
     back: Floats, to: int,

@@ -24,7 +24,7 @@ from cepam.fl.tile import LANES
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
-PIECES = 4
+PIECES = 16
 MANY = LANES // 2
 """From so many examples on a row fills blocks by itself; below, several rows share one."""
 NAMES = ("cnn", "cnn-private", "mlp", "linear")
