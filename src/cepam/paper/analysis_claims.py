@@ -61,7 +61,7 @@ def _cost(found: Findings) -> tuple[Label, str]:
     )
     slack = 1 + 1e-2  # a mean over real messages scatters about an expectation
     printed_holds = all(real <= printed * slack for real, printed, _ in rows)
-    said = f"Bits a coordinate of the paper's code by dimension: {listed}."
+    said = f"Bits a coordinate of the paper's code by lattice (1, 2, 3: Z^n): {listed}."
     return decided(printed_holds, all(real <= repaired * slack for real, _, repaired in rows)), (
         f"{said} As printed the second term is the entropy of a function of U given U, which is 0; repaired, it is the "
         "expectation of the length, and Golomb's code takes its own length, not the entropy (docs/theory.md)."
@@ -160,7 +160,9 @@ CLAIMS = (
     ),
     Claim(
         "gaussian-noise", "Section IV-A, Theorem 7",
-        "If g follows a chi-squared distribution with n+2 degrees of freedom, then f follows a Gaussian distribution.",
+        "If g follows a chi-squared distribution with n+2 degrees of freedom, then f follows a Gaussian "
+        "distribution; the "
+        "average is a noisy estimate with N(0, sigma^2/K I).",
         "exactness", f"{REDO} exactness", _gaussian_noise,
     ),
     Claim(
