@@ -114,7 +114,7 @@ def _psi(found: Findings) -> tuple[Label, str]:
 
 def counterexample(found: Findings) -> tuple[bool, str]:
     """Whether training went above the printed bound on the gap, and the sentence that says where."""
-    if not found.has("clipping_counterexample_T"):
+    if found.empty("clipping_counterexample_T"):
         return not found.flag(
             "printed_bound_held_in_sweeps"
         ), "No training with active clipping went above the printed bound."
@@ -138,7 +138,6 @@ def _convergence(found: Findings) -> tuple[Label, str]:
 
 
 def _unbiased(found: Findings) -> tuple[Label, str]:
-    found.number("clipping_counterexample_T")
     violated, said = counterexample(found)
     held = found.flag("repaired_bound_held_everywhere")
     return decided(not violated, held), f"{said} Clipping errors have no zero mean; where clipping is idle it holds."
