@@ -87,7 +87,7 @@ def _table(law: str, table: str) -> Claim:
         counts = ", ".join(f"{count} of {len(rows)} in the reading {reading!r}" for reading, count in inside.items())
         ours, theirs = found.number("accuracy/published/fl/mean"), found.number("paper/fl/mean")
         said = (
-            f"Rows whose interval meets the printed one: {counts}. FL as published: {ours:.2f} here, not {theirs:.2f}."
+            f"Rows whose interval meets the printed one: {counts}. FL as published: {ours:.2f} (printed {theirs:.2f})."
         )
         return decided(max(inside.values()) == len(rows)), said
 
