@@ -1,6 +1,7 @@
 """The compiled passes over a lowered network: sums of gradients and scores, for many rows of weights in one call.
 
-Thirty clients with their own weights, or ten seeds with theirs, are rows of one matrix.
+Thirty clients with their own weights, or ten seeds with theirs, are rows of one matrix. A block of LANES examples goes
+through the network at once: examples of one row that share its weights, or one example each of several rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.fl import loops
-from cepam.fl.loops import Floats, Integers, loop
+from cepam.fl.loops import Floats, loop, pasted
 from cepam.fl.lowering import (
     BIAS,
     CHANNELS,
@@ -20,18 +21,15 @@ from cepam.fl.lowering import (
     DST,
     DST_SIZE,
     FIRST,
+    FRAME,
     HEIGHT,
     KERNEL,
     KIND,
     LINES,
     OUTS,
     PAD,
-    PITCHED,
-    PLANES,
-    PLANES_SIZE,
     POOL,
     RELU,
-    RUN,
     SRC,
     SRC_SIZE,
     STRIDE,
@@ -41,93 +39,48 @@ from cepam.fl.lowering import (
     WINNER,
     Table,
 )  # fmt: skip
+from cepam.fl.tile import LANES
+from cepam.fl.turn import add_squares, to_lanes, to_rows, weigh
 
 Pixels = npt.NDArray[Any]
-CHUNK = 100
+Room = tuple[int, int, int]
+Doubles = npt.NDArray[np.float64]
+CHUNK = 8 * LANES
+ZERO = np.float32(0.0)
 
 
-@loop
-def _conv_forward(row: Table, weights: Floats, values: Floats, planes: Floats, starts: Integers) -> None:
-    channels, outs, kernel, stride, pad, run = row[CHANNELS], row[OUTS], row[KERNEL], row[STRIDE], row[PAD], row[RUN]
-    spread = planes[row[PLANES] : row[PLANES] + row[PLANES_SIZE]]
-    pitched = planes[row[PITCHED] : row[PITCHED] + outs * run]
-    loops.spread(values[row[SRC] : row[SRC] + row[SRC_SIZE]], spread, channels, row[HEIGHT], row[WIDTH], stride, pad)
-    pitch = (row[WIDTH] + 2 * pad + stride - 1) // stride
-    loops.taps(starts, channels, (row[HEIGHT] + 2 * pad + stride - 1) // stride, pitch, kernel, stride)
-    for o in range(outs):
-        pitched[o * run : (o + 1) * run] = weights[row[BIAS] + o] if row[BIAS] >= 0 else np.float32(0.0)
-    weight = weights[row[WEIGHT] : row[WEIGHT] + outs * channels * kernel * kernel]
-    loops.convolve(spread, weight, starts[: channels * kernel * kernel], pitched, outs, run)
-    out = values[row[DST] : row[DST] + row[DST_SIZE]]
-    for o in range(outs):
-        for y in range(row[LINES]):
-            line = pitched[o * run + y * pitch : o * run + y * pitch + row[COLUMNS]]
-            out[(o * row[LINES] + y) * row[COLUMNS] : (o * row[LINES] + y + 1) * row[COLUMNS]] = line
+@pasted
+def _shape(row: Table) -> loops.Shape:
+    """The numbers of a convolution; a dense layer is a kernel as wide as its input."""
+    if row[KIND] == CONV:
+        kernel = row[KERNEL]
+        return (row[CHANNELS], row[HEIGHT], row[WIDTH], kernel, kernel, row[STRIDE], row[OUTS], row[LINES], row[COLUMNS])
+    return (1, 1, row[SRC_SIZE], 1, row[SRC_SIZE], 1, row[DST_SIZE], 1, 1)
 
 
-@loop
-def _conv_backward(
-    row: Table, weights: Floats, planes: Floats, starts: Integers, ahead: Floats, back: Floats, gradient: Floats
-) -> None:
-    channels, outs, kernel, stride, pad, run = row[CHANNELS], row[OUTS], row[KERNEL], row[STRIDE], row[PAD], row[RUN]
-    spread = planes[row[PLANES] : row[PLANES] + row[PLANES_SIZE]]
-    pitched = planes[row[PITCHED] : row[PITCHED] + outs * run]
-    pitch = (row[WIDTH] + 2 * pad + stride - 1) // stride
-    loops.taps(starts, channels, (row[HEIGHT] + 2 * pad + stride - 1) // stride, pitch, kernel, stride)
-    pitched[:] = np.float32(0.0)
-    for o in range(outs):
-        total = np.float32(0.0)
-        for y in range(row[LINES]):
-            line = ahead[(o * row[LINES] + y) * row[COLUMNS] : (o * row[LINES] + y + 1) * row[COLUMNS]]
-            for x in range(line.size):
-                pitched[o * run + y * pitch + x] = line[x]
-                total += line[x]
-        if row[BIAS] >= 0:
-            gradient[row[BIAS] + o] = total
-    count = channels * kernel * kernel
-    weight = weights[row[WEIGHT] : row[WEIGHT] + outs * count]
-    to = gradient[row[WEIGHT] : row[WEIGHT] + outs * count]
-    loops.correlate(spread, pitched, starts[:count], to, outs, run)
-    if not row[FIRST]:
-        loops.convolve_back(pitched, weight, starts[:count], spread, outs, run)
-        loops.gather(spread, back, channels, row[HEIGHT], row[WIDTH], stride, pad)
-
-
-@loop
-def forward(table: Table, weights: Floats, values: Floats, planes: Floats, winners: Integers, starts: Integers) -> None:
-    """Fills `values` behind the example that stands at its beginning; the logits come last."""
+@pasted
+def forward(table: Table, weights: Floats, values: Floats, winners: Floats) -> None:
+    """Fills `values` behind the examples that stand at its beginning; the logits come last."""
     for line in range(table.shape[0]):
         row = table[line]
         source = values[row[SRC] : row[SRC] + row[SRC_SIZE]]
         out = values[row[DST] : row[DST] + row[DST_SIZE]]
-        if row[KIND] == CONV:
-            _conv_forward(row, weights, values, planes, starts)
-        elif row[KIND] == POOL:
+        if row[KIND] == POOL:
             where = winners[row[WINNER] : row[WINNER] + row[DST_SIZE]]
             loops.pool(source, out, where, row[CHANNELS], row[HEIGHT], row[WIDTH], row[KERNEL], row[STRIDE])
+        elif row[KIND] == FRAME:
+            loops.pad(source, out, row[CHANNELS], row[HEIGHT], row[WIDTH], row[PAD])
         elif row[KIND] == RELU:
-            for t in range(source.size):
-                out[t] = max(source[t], np.float32(0.0))
+            loops.relu(source.reshape(-1), out.reshape(-1))
         elif row[KIND] == TANH:
-            loops.tanh(source, out)
+            loops.tanh(source.reshape(-1), out.reshape(-1))
         else:
-            if row[BIAS] >= 0:
-                out[:] = weights[row[BIAS] : row[BIAS] + out.size]
-            else:
-                out[:] = np.float32(0.0)
-            loops.dense(source, weights[row[WEIGHT] : row[WEIGHT] + source.size * out.size], out)
+            loops.convolve(source, weights, row[WEIGHT], row[BIAS], _shape(row), out)
 
 
-@loop
+@pasted
 def backward(
-    table: Table,
-    weights: Floats,
-    values: Floats,
-    slopes: Floats,
-    planes: Floats,
-    winners: Integers,
-    starts: Integers,
-    gradient: Floats,
+    table: Table, weights: Floats, values: Floats, slopes: Floats, opened: Floats, winners: Floats, gradient: Floats
 ) -> None:
     """Fills `gradient` from the derivative to the logits, which stands at the end of `slopes`."""
     for line in range(table.shape[0] - 1, -1, -1):
@@ -136,97 +89,194 @@ def backward(
         out = values[row[DST] : row[DST] + row[DST_SIZE]]
         ahead = slopes[row[DST] : row[DST] + row[DST_SIZE]]
         back = slopes[row[SRC] : row[SRC] + row[SRC_SIZE]]
-        if row[KIND] == CONV:
-            _conv_backward(row, weights, planes, starts, ahead, back, gradient)
-        elif row[KIND] == POOL:
-            loops.pool_back(ahead, winners[row[WINNER] : row[WINNER] + row[DST_SIZE]], back)
+        if row[KIND] == POOL:
+            where = winners[row[WINNER] : row[WINNER] + row[DST_SIZE]]
+            loops.pool_back(ahead, where, back, row[CHANNELS], row[HEIGHT], row[WIDTH], row[KERNEL], row[STRIDE])
+        elif row[KIND] == FRAME:
+            loops.pad_back(ahead, back, row[CHANNELS], row[HEIGHT], row[WIDTH], row[PAD])
         elif row[KIND] == RELU:
-            for t in range(source.size):
-                back[t] = ahead[t] if source[t] > 0 else np.float32(0.0)
+            loops.relu_back(source.reshape(-1), ahead.reshape(-1), back.reshape(-1))
         elif row[KIND] == TANH:
-            for t in range(source.size):
-                back[t] = ahead[t] * (np.float32(1.0) - out[t] * out[t])
+            loops.tanh_back(out.reshape(-1), ahead.reshape(-1), back.reshape(-1))
         else:
-            count = source.size * out.size
-            weight, to = weights[row[WEIGHT] : row[WEIGHT] + count], gradient[row[WEIGHT] : row[WEIGHT] + count]
-            loops.dense_back(source, weight, ahead, to, back)
-            if row[BIAS] >= 0:
-                gradient[row[BIAS] : row[BIAS] + out.size] = ahead
+            shape = _shape(row)
+            loops.convolve_slopes(source, ahead, row[WEIGHT], row[BIAS], shape, gradient)
+            if row[FIRST]:
+                continue
+            if row[KIND] != CONV:
+                # The same weights read as one kernel of one tap a channel, which wastes nothing at the edges.
+                shape = (row[SRC_SIZE], 1, 1, 1, 1, 1, row[DST_SIZE], 1, 1)
+            loops.convolve_back(ahead, opened, weights, row[WEIGHT], shape, back)
 
 
 @loop
-def _places(block: Floats, size: int, room: tuple[int, int, int, int]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Weights, gradient, values, slopes and planes as parts of one block.
+def _vectors(count: int) -> Floats:
+    """Room for so many vectors, starting where a vector loads in one go."""
+    block = np.empty((count + 1) * LANES, np.float32)
+    skip = (-block.ctypes.data // 4) % LANES
+    return block[skip : skip + count * LANES].reshape(count, LANES)
 
-    One block, because the compiler tests at run time whether arrays overlap and takes another path if they might: with
-    separate arrays the last bit of a sum would depend on where the allocator put them.
+
+@loop
+def _into_lanes(rows: Pixels, picks: Table, out: Floats) -> None:
+    """Fills the beginning of `out` with the picked rows, one a lane."""
+    width = rows.shape[1]
+    for t in range(0, width, LANES):
+        if width >= LANES:
+            to_lanes(rows, picks, min(t, width - LANES), out)
+        else:
+            for lane in range(LANES):
+                for u in range(width):
+                    out[u, lane] = np.float32(rows[picks[lane], u])
+
+
+@loop
+def _out_of_lanes(source: Floats, rows: Table, out: Floats) -> None:
+    """Fills these rows of `out` with the columns of `source`, the first lane's in the first row."""
+    width = source.shape[0]
+    for t in range(0, width, LANES):
+        if width >= LANES:
+            to_rows(source, min(t, width - LANES), rows, out)
+        else:
+            for lane in range(rows.size):
+                for u in range(width):
+                    out[rows[lane], u] = source[u, lane]
+
+
+@loop
+def _read(images: Pixels, picks: Table, scale: float, shift: float, values: Floats) -> None:
+    """Fills the beginning of `values` with the picked examples as the network sees them."""
+    _into_lanes(images, picks, values)
+    flat = values[: images.shape[1]].reshape(-1)
+    for t in range(flat.size):
+        flat[t] = flat[t] * np.float32(scale) + np.float32(shift)
+
+
+@loop
+def _factors(gradient: Floats, bounds: Floats, factors: Floats) -> None:
+    """Fills `factors` with what scales each lane's gradient to its l2 bound; squares are summed in double precision.
+
+    The last bits are shaved off so that rounding the products cannot lift a norm over its bound.
     """
-    values, planes = 2 * size, 2 * (size + room[0])
-    block[planes:] = np.float32(0.0)
-    middle = values + room[0]
-    return block[:size], block[size:values], block[values:middle], block[middle:planes], block[planes:]
+    squares = np.zeros(LANES, np.float64)
+    add_squares(gradient, squares)
+    for lane in range(LANES):
+        bound = np.float64(bounds[lane])
+        factors[lane] = np.float32(1.0)
+        if squares[lane] > bound * bound:
+            factors[lane] = np.float32(bound / np.sqrt(squares[lane]) * (1.0 - 2.0**-20))
 
 
-@loop
-def summed_gradients(
-    table: Table, room: tuple[int, int, int, int], weights: Floats, of: Table, images: Pixels, labels: Table,
-    index: Table, count: Table, scale: float, shift: float, bounds: Floats, out: Floats, losses: Floats,
+@pasted
+def _gradients(
+    table: Table, weights: Floats, images: Pixels, picks: Table, labels: Table, scale: float, shift: float,
+    values: Floats, slopes: Floats, opened: Floats, winners: Floats, gradient: Floats, losses: Doubles,
 ) -> None:  # fmt: skip
-    """Fills row r of `out` with the sum of the gradients of examples index[r, :count[r]] at weights[of[r]].
+    """Fills `gradient` and `losses` with those of the picked examples, one a lane."""
+    _read(images, picks, scale, shift, values)
+    forward(table, weights, values, winners)
+    last = table[-1, DST]
+    loops.cross_entropy(values[last:], labels, picks, slopes[last:], losses)
+    backward(table, weights, values, slopes, opened, winners, gradient)
 
-    Where bounds[r] is finite each example's gradient is first scaled down to that l2 norm. `losses` gets their sums.
+
+@loop
+def by_example(
+    table: Table, room: Room, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table, count: Table,
+    scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
+) -> None:  # fmt: skip
+    """Fills these rows of `out` with sums of gradients, the examples of a row in the lanes of its blocks.
+
+    Row r takes examples index[r, :count[r]] at weights[of[r]]; where bounds[r] is finite each gradient is first scaled
+    down to that l2 norm. `losses` gets the sums of losses.
     """
-    pixels, scratch = images.shape[1], 2 * (weights.shape[1] + room[0]) + room[1]
-    for r in range(out.shape[0]):
-        block, winners, starts = np.empty(scratch, np.float32), np.empty(room[2], np.int32), np.empty(room[3], np.int32)
-        here, gradient, values, slopes, planes = _places(block, out.shape[1], room)
-        here[:] = weights[of[r]]
-        row, total, bound = out[r], 0.0, bounds[r]
-        row[:] = np.float32(0.0)
-        for b in range(count[r]):
-            image = images[index[r, b]]
-            for t in range(pixels):
-                values[t] = np.float32(image[t]) * np.float32(scale) + np.float32(shift)
-            forward(table, here, values, planes, winners, starts)
-            last = table[-1]
-            logits, ahead = values[last[DST] :], slopes[last[DST] :]
-            total += loops.cross_entropy(logits, labels[index[r, b]], ahead)
-            backward(table, here, values, slopes, planes, winners, starts, gradient)
-            factor = np.float32(1.0)
-            if bound < np.inf:
-                squares = np.float32(0.0)
-                for t in range(gradient.size):
-                    squares += gradient[t] * gradient[t]
-                if squares > bound * bound:
-                    factor = np.float32(bound / np.sqrt(squares) * (1.0 - 2.0**-20))
-            for t in range(gradient.size):
-                row[t] += factor * gradient[t]
+    size = weights.shape[1]
+    values, slopes, opened, winners = _vectors(room[0]), _vectors(room[0]), _vectors(room[2]), _vectors(room[1])
+    gradient, picks, lost = _vectors(size), np.empty(LANES, np.int64), np.empty(LANES, np.float64)
+    factors, bound = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    for r in rows:
+        sums, total = out[r], 0.0
+        sums[:] = ZERO
+        bound[:] = bounds[r]
+        for first in range(0, count[r], LANES):
+            held = min(LANES, count[r] - first)
+            for lane in range(LANES):
+                picks[lane] = index[r, first + (lane if lane < held else 0)]
+            _gradients(
+                table, weights[of[r]], images, picks, labels, scale, shift, values, slopes, opened, winners, gradient,
+                lost,
+            )  # fmt: skip
+            factors[:] = np.float32(1.0)
+            if bounds[r] < np.inf:
+                _factors(gradient, bound, factors)
+            factors[held:] = ZERO
+            for t in range(size):
+                sums[t] += weigh(gradient, t, factors)
+            for lane in range(held):
+                total += lost[lane]
         losses[r] = total
 
 
 @loop
+def by_row(
+    table: Table, room: Room, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table, count: Table,
+    scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
+) -> None:  # fmt: skip
+    """As `by_example`, for at most LANES rows with few examples each: every row has a lane, with its own weights."""
+    size, most = weights.shape[1], 0
+    values, slopes, opened, winners = _vectors(room[0]), _vectors(room[0]), _vectors(room[2]), _vectors(room[1])
+    gradient, here, sums = _vectors(size), _vectors(size), _vectors(size)
+    mine, picks = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    factors, bound = np.ones(LANES, np.float32), np.empty(LANES, np.float32)
+    lost, total, clipped = np.empty(LANES, np.float64), np.zeros(LANES, np.float64), False
+    for lane in range(LANES):
+        r = mine[lane] = rows[lane if lane < rows.size else 0]
+        picks[lane], bound[lane] = of[r], bounds[r]
+        most, clipped = max(most, count[r]), clipped or bounds[r] < np.inf
+    _into_lanes(weights, picks, here)
+    sums[:] = ZERO
+    for step in range(most):
+        for lane in range(LANES):
+            picks[lane] = index[mine[lane], step if step < count[mine[lane]] else 0]
+        _gradients(table, here, images, picks, labels, scale, shift, values, slopes, opened, winners, gradient, lost)
+        if clipped:
+            _factors(gradient, bound, factors)
+        for lane in range(LANES):
+            alive = step < count[mine[lane]]
+            total[lane] += lost[lane] if alive else 0.0
+            picks[lane] = 1 if alive else 0
+        for t in range(size):
+            for lane in range(LANES):
+                sums[t, lane] += factors[lane] * gradient[t, lane] if picks[lane] else ZERO
+    _out_of_lanes(sums, rows, out)
+    for lane in range(rows.size):
+        losses[rows[lane]] = total[lane]
+
+
+@loop
 def evaluate(
-    table: Table, room: tuple[int, int, int, int], weights: Floats, images: Pixels, labels: Table, scale: float,
-    shift: float, first: int, correct: Table, losses: npt.NDArray[np.float64],
+    table: Table, room: Room, weights: Floats, images: Pixels, labels: Table, scale: float, shift: float, first: int,
+    correct: Table, losses: Doubles,
 ) -> None:  # fmt: skip
     """Fills, for jobs `first` and on, how many of CHUNK examples are right and the sum of their losses.
 
     Jobs count the chunks of the first row of weights, then those of the second, and so on.
     """
-    pixels, chunks, scratch = images.shape[1], -(-images.shape[0] // CHUNK), 2 * (weights.shape[1] + room[0]) + room[1]
+    chunks, last = -(-images.shape[0] // CHUNK), table[-1, DST]
+    values, slopes, winners = _vectors(room[0]), _vectors(table[-1, DST_SIZE]), _vectors(room[1])
+    picks, lost = np.empty(LANES, np.int64), np.empty(LANES, np.float64)
     for job in range(correct.shape[0]):
-        g, chunk = (first + job) // chunks, (first + job) % chunks
-        block, winners, starts = np.empty(scratch, np.float32), np.empty(room[2], np.int32), np.empty(room[3], np.int32)
-        here, _, values, slopes, planes = _places(block, weights.shape[1], room)
-        here[:] = weights[g]
+        here, chunk = weights[(first + job) // chunks], (first + job) % chunks
         right, total = 0, 0.0
-        for i in range(chunk * CHUNK, min(chunk * CHUNK + CHUNK, images.shape[0])):
-            image = images[i]
-            for t in range(pixels):
-                values[t] = np.float32(image[t]) * np.float32(scale) + np.float32(shift)
-            forward(table, here, values, planes, winners, starts)
-            logits = values[table[-1, DST] :]
-            right += int(np.argmax(logits) == labels[i])
-            total += loops.cross_entropy(logits, labels[i], slopes)
+        for start in range(chunk * CHUNK, min(chunk * CHUNK + CHUNK, images.shape[0]), LANES):
+            held = min(LANES, images.shape[0] - start)
+            for lane in range(LANES):
+                picks[lane] = start + (lane if lane < held else 0)
+            _read(images, picks, scale, shift, values)
+            forward(table, here, values, winners)
+            loops.cross_entropy(values[last:], labels, picks, slopes, lost)
+            for lane in range(held):
+                right += int(np.argmax(values[last:, lane]) == labels[start + lane])
+                total += lost[lane]
         correct[job] = right
         losses[job] = total

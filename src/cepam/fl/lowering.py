@@ -10,34 +10,27 @@ from torch import nn
 
 Table = npt.NDArray[np.int64]
 
-CONV, POOL, RELU, TANH, DENSE = range(5)
-(KIND, SRC, SRC_SIZE, DST, DST_SIZE, WEIGHT, BIAS, CHANNELS, HEIGHT, WIDTH, OUTS, KERNEL, STRIDE, PAD, PLANES,
- PLANES_SIZE, PITCHED, RUN, LINES, COLUMNS, WINNER, FIRST) = range(22)  # fmt: skip
-
-
-BLOCK = 32
-
-
-def _whole(run: int) -> int:
-    """The run rounded up to whole vectors: the rest computes values that nobody reads."""
-    return -(-run // BLOCK) * BLOCK
+CONV, POOL, RELU, TANH, DENSE, FRAME = range(6)
+(KIND, SRC, SRC_SIZE, DST, DST_SIZE, WEIGHT, BIAS, CHANNELS, HEIGHT, WIDTH, OUTS, KERNEL, STRIDE, PAD, LINES, COLUMNS,
+ WINNER, FIRST) = range(18)  # fmt: skip
+BESIDE = 8
+"""Zeros beside an opened line: four on either side, as many as a tile has places."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the passes read: one line of numbers a layer, and how much room an example needs."""
+    """What the passes read: one line of numbers a layer, and how many vectors of room a block of examples needs."""
 
     table: Table
     values: int
-    planes: int
     winners: int
-    taps: int
+    opened: int
     size: int
 
     @property
-    def room(self) -> tuple[int, int, int, int]:
-        """The four scratch sizes of one example."""
-        return self.values, self.planes, self.winners, self.taps
+    def room(self) -> tuple[int, int, int]:
+        """The three scratch sizes of one block."""
+        return self.values, self.winners, self.opened
 
 
 class _Lowering:
@@ -47,10 +40,10 @@ class _Lowering:
         self.shape = shape
         self.lines: list[list[int]] = []
         self.values = int(np.prod(shape))
-        self.planes = self.winners = self.taps = self.size = 0
+        self.winners = self.opened = self.size = 0
 
     def line(self, kind: int, shape: tuple[int, ...]) -> list[int]:
-        made = [0] * 22
+        made = [0] * 18
         made[KIND], made[FIRST] = kind, int(not any(row[KIND] in (CONV, DENSE) for row in self.lines))
         made[SRC_SIZE], made[DST_SIZE] = int(np.prod(self.shape)), int(np.prod(shape))
         made[SRC], made[DST] = self.values - made[SRC_SIZE], self.values
@@ -64,17 +57,17 @@ class _Lowering:
         self.size += weight + bias
 
     def conv(self, layer: nn.Conv2d) -> None:
-        channels, height, width = self.shape
         kernel, stride, pad = layer.kernel_size[0], layer.stride[0], int(layer.padding[0])
-        rows, pitch = -(-(height + 2 * pad) // stride), -(-(width + 2 * pad) // stride)
-        out_rows, out_columns = (height + 2 * pad - kernel) // stride + 1, (width + 2 * pad - kernel) // stride + 1
-        row = self.line(CONV, (layer.out_channels, out_rows, out_columns))
-        row[CHANNELS : PAD + 1] = [channels, height, width, layer.out_channels, kernel, stride, pad]
-        row[LINES], row[COLUMNS], row[RUN] = out_rows, out_columns, _whole((out_rows - 1) * pitch + out_columns)
-        row[PLANES], row[PLANES_SIZE] = self.planes, channels * stride * stride * rows * pitch + BLOCK
-        row[PITCHED] = row[PLANES] + row[PLANES_SIZE]
-        self.planes = row[PITCHED] + layer.out_channels * row[RUN]
-        self.taps = max(self.taps, channels * kernel * kernel)
+        if pad:
+            channels, height, width = self.shape
+            frame = self.line(FRAME, (channels, height + 2 * pad, width + 2 * pad))
+            frame[CHANNELS : PAD + 1] = [channels, height, width, channels, 0, 0, pad]
+        channels, height, width = self.shape
+        lines, columns = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        row = self.line(CONV, (layer.out_channels, lines, columns))
+        row[CHANNELS : COLUMNS + 1] = [channels, height, width, layer.out_channels, kernel, stride, 0, lines, columns]
+        opened = ((lines - 1) * stride + 1) * ((columns - 1) * stride + 1 + BESIDE)
+        self.opened = max(self.opened, layer.out_channels * opened)
         self.parameters(row, layer.weight.numel(), layer.out_channels if layer.bias is not None else 0)
 
     def pool(self, layer: nn.MaxPool2d) -> None:
@@ -87,6 +80,7 @@ class _Lowering:
 
     def dense(self, layer: nn.Linear) -> None:
         row = self.line(DENSE, (layer.out_features,))
+        self.opened = max(self.opened, layer.out_features * (1 + BESIDE))
         self.parameters(row, layer.weight.numel(), layer.out_features if layer.bias is not None else 0)
 
 
@@ -110,9 +104,7 @@ def lower(module: nn.Module, shape: tuple[int, ...]) -> Program | None:
             return None
     if not to.lines or to.lines[-1][KIND] != DENSE:
         return None
-    return Program(
-        np.array(to.lines, dtype=np.int64), to.values, max(to.planes, 1), max(to.winners, 1), max(to.taps, 1), to.size
-    )
+    return Program(np.array(to.lines, dtype=np.int64), to.values, max(to.winners, 1), max(to.opened, 1), to.size)
 
 
 def _plain_conv(layer: nn.Conv2d) -> bool:

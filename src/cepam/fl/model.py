@@ -20,10 +20,13 @@ from torch import nn
 from cepam.fl import compiled
 from cepam.fl.data import Dataset
 from cepam.fl.lowering import Program, lower
+from cepam.fl.tile import LANES
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
-PIECES = 4
+PIECES = 16
+MANY = LANES // 2
+"""From so many examples on a row fills blocks by itself; below, several rows share one."""
 NAMES = ("cnn", "cnn-private", "mlp", "linear")
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -125,15 +128,16 @@ class CompiledNetwork:
         losses = np.empty(len(of), dtype=np.float32)
         data, made = self.data, self.program
         limits = np.full(len(of), np.inf, dtype=np.float32) if bounds is None else bounds
-
-        def work(first: int, last: int) -> None:
-            compiled.summed_gradients(
-                made.table, made.room, weights, of[first:last], data.train_inputs, data.train_labels,
-                index[first:last], count[first:last], data.scale, data.shift, limits[first:last],
-                out[first:last], losses[first:last],
-            )  # fmt: skip
-
-        self._share(len(of), work)
+        rest = (
+            made.table, made.room, weights, of, data.train_inputs, data.train_labels, index, count, data.scale,
+            data.shift, limits,
+        )  # fmt: skip
+        # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
+        many, few = np.flatnonzero(count >= MANY), np.flatnonzero(count < MANY)
+        self._share(len(many), lambda a, b: compiled.by_example(*rest, many[a:b], out, losses))
+        self._share(-(-len(few) // LANES), lambda a, b: [
+            compiled.by_row(*rest, few[k * LANES : (k + 1) * LANES], out, losses) for k in range(a, b)
+        ])  # fmt: skip
         return out, losses
 
     def evaluate(self, weights: Floats, index: Index | None = None) -> Scores:

@@ -118,14 +118,15 @@ def rates(messages: int, seed: int) -> Found:
             numbers[f"{law.name} {law.scale:g} on {lattice.name}"] = values
             cells = (f"{values[name]:.3f}" for name in ("printed", "repaired", "spent", "measured"))
             rows.append((f"{law.name} {law.scale:g}", lattice.name, *cells))
+    excess = max(values["spent"] - values["repaired"] for values in numbers.values())
     table = Table(
         "rate",
         "Rate of the paper's code, bits a coordinate",
         ("law", "lattice", "as printed", "with E[ceil log|M(U)|]", "with Golomb for H", "real messages"),
         tuple(rows),
         f"m = {size}, gamma = {bound:g}, {messages} messages each, header and seal left out. As printed: the second"
-        " entropy is of a number that U determines, hence zero. Golomb costs more than the entropy of H, by 0 to 0.31"
-        " bit a coordinate, so the printed 'at most' needs a better code than the one it names.",
+        " entropy is of a number that U determines, hence zero. A prefix code for H costs more than its entropy"
+        f" (Golomb: up to {excess:.2f} bit a coordinate here), so 'at most' is not what the named code achieves.",
     )
     return numbers, table
 

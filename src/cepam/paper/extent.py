@@ -19,6 +19,7 @@ class Extent:
     budget_seeds: int
     budget_rounds: int
     samples: int
+    data: str = "mnist"
 
 
 FULL = Extent(

@@ -9,7 +9,8 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "Rate",
         "N (H(Geom(p(U))|U) + H(ceil(log|M(U)|)|U)); M(U) meets X + L - beta P with the lattice",
         "N (H(Geom(p(U))|U) + E[ceil(log|M(U)|)]); M(U) meets (X + L - beta P) / beta with the lattice",
-        "the second entropy is of a function of U, hence zero; M is rounded from x / beta",
+        "the second entropy is of a function of U, hence zero; M is rounded from x / beta; and it is not"
+        " 'at most' that: a Golomb code costs up to a bit more than the entropy of H",
     ),
     (
         "FL quantization error",
@@ -45,8 +46,9 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "Lemma 1 of Li et al. at a synchronization",
         "(1 - C eta) ||W_{t0} - w*||^2 + … with drift from the mean of the local models",
         "(1 - q C eta) ||W_{t0} - w*||^2 + (2 + 7 C eta) sum p_k ||W_{t0} - W^k||^2 + …, q >= 5/4",
-        "the step starts at W_{t0}; there ||W^k - w*|| >= (1-c)||W_{t0} - w*|| costs a share c of the contraction, and"
-        " keeping -(1 - L eta)(F(W) - F*), which Li et al. drop, brings more back",
+        "the step starts at W_{t0}, so drift counts from there (equal clients have no drift from their mean, and the"
+        " printed inequality fails). ||W^k - w*||^2 >= (1-c)||W_{t0} - w*||^2 - (1/c-1)||W_{t0} - W^k||^2 costs a share"
+        " c = 1/8 of the contraction; keeping -(1 - L eta)(F(W) - F*), which Li et al. drop, brings more back",
     ),
     (
         "Induction",

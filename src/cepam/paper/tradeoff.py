@@ -48,7 +48,8 @@ def run(report: Path, quick: bool, say: Say) -> Part:
 def _trained(report: Path, scheme: str, budget: float, seed: int, much: Extent, follow: Any) -> dict[str, Any]:
     """The summary of one run, gone on with where an interrupted one left it."""
     settings = fl.settings_from({
-        **fl.preset("private"), "scheme": scheme, "epsilon": budget, "seed": seed, "rounds": much.budget_rounds
+        **fl.preset("private"), "data": much.data, "scheme": scheme, "epsilon": budget, "seed": seed,
+        "rounds": much.budget_rounds,
     })  # fmt: skip
     folder = report / "runs" / f"tradeoff-{scheme}-{budget:g}-{seed}-{much.budget_rounds}"
     return fl.train(settings, folder, resume=(folder / "config.toml").exists(), watch=follow)

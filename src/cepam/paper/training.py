@@ -1,7 +1,7 @@
 """The training runs behind the paper's tables and figures: done once each, kept on disk, found again.
 
-A run holds 10,000 training images out for validation, looks at them after every evaluated round, and reports the test
-accuracy of each seed's best model: what the paper's tables report.
+A run holds 10,000 training images out for validation (a sixth of a smaller set), looks at them after every evaluated
+round, and reports the test accuracy of each seed's best model: what the paper's tables report.
 """
 
 from __future__ import annotations
@@ -150,8 +150,9 @@ def outcome(run: Run, report: Path, data: fl.Dataset, follow: Followed = lambda 
     if path.is_file():
         kept = json.loads(path.read_text())
         if kept["mark"] == run.mark():
-            kept["validation"] = tuple(map(tuple, kept["validation"]))
-            return Outcome(**{name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()})
+            kept["validation"] = list(map(tuple, kept["validation"]))
+            whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()}
+            return Outcome(**whole)
     made = _trained(run, data, follow)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
@@ -162,7 +163,8 @@ def outcome(run: Run, report: Path, data: fl.Dataset, follow: Followed = lambda 
 
 def _trained(run: Run, data: fl.Dataset, follow: Followed) -> Outcome:
     start, every = time.monotonic(), run.settings.evaluate_every
-    settings = replace(run.settings, validation=VALIDATION, evaluate_every=run.settings.rounds)
+    held = min(VALIDATION, len(data.train_labels) // 6)
+    settings = replace(run.settings, validation=held, evaluate_every=run.settings.rounds)
     model = fl.build(settings.model, data, settings.activation)
     meter = Meter(settings.clients)
     channel = Metered(channel_of(run, tuple(p.numel() for p in model.module.parameters())), meter)

@@ -111,15 +111,18 @@ class Contraction:
     """One noiseless round of K equal clients F_k(w) = w^2/2 from W_t = 1: the exact square after it, and the claims."""
 
     exact: float
-    printed: float
+    printed_step: float
+    printed_induction: float
     repaired: float
 
 
 def one_parabola(steps: int, first: int) -> Contraction:
     """What a round at time t = `first` does, and what the printed induction and the repaired inequality say.
 
-    Paper: the induction step delta_{t+tau} <= delta_t prod (1 - C eta_i) + 4 B tau eta_t^2, with tau contractions; the
-    step starts at W_t, so that there are at most two. The domain is [-1, 1]: theta_k^2 = M^2 = 1.
+    Paper: the one-step inequality at a synchronization, whose drift is taken from the mean of the local models (zero
+    here, as are its other terms: clients are equal and noiseless), leaving 1 - C eta; and the induction step
+    delta_{t+tau} <= delta_t prod (1 - C eta_i) + 4 B tau eta_t^2, with tau contractions, though the step starts at W_t.
+    The first fails in early rounds, the second in late ones. The domain is [-1, 1]: theta_k^2 = M^2 = 1.
     """
     schedule = Schedule(steps, 1.0, 1.0)
     rates = schedule.rate(first + np.arange(steps))
@@ -129,6 +132,7 @@ def one_parabola(steps: int, first: int) -> Contraction:
     printed = float(np.prod(1.0 - rates)) + 4.0 * theory.printed_b() * steps * float(rates[0]) ** 2
     return Contraction(
         exact=(1.0 - float(rates[-1]) * kept) ** 2,
-        printed=printed,
+        printed_step=1.0 - float(rates[-1]),
+        printed_induction=printed,
         repaired=one_round(constants, float(rates[-1]), 1.0, (1.0 - kept) ** 2, 0.0),
     )
