@@ -115,11 +115,9 @@ def _snr(law: str, table: str) -> Claim:
         row = rows[0]
         said = (
             f"CEPAM rows within {DECIBEL:g} dB of the printed ratio with the correct quantizer: {correct} of "
-            f"{len(rows)}, "
-            f"and {doubled} by 20 log10 of the power ratio. {row}: printed {found.number(f'paper_snr_db/{row}'):.2f}, "
-            f"correct {found.number(f'snr_db/correct/{row}'):.2f} "
-            f"({found.number(f'snr_20log_db/correct/{row}'):.2f} by "
-            "20 log10)"
+            f"{len(rows)}, and {doubled} by 20 log10 of the power ratio. {row}: printed "
+            f"{found.number(f'paper_snr_db/{row}'):.2f}, correct {found.number(f'snr_db/correct/{row}'):.2f} "
+            f"({found.number(f'snr_20log_db/correct/{row}'):.2f} by 20 log10)"
         )
         if found.has(f"snr_20log_db/published/{row}"):
             said = f"{said}, published decoder {found.number(f'snr_20log_db/published/{row}'):.2f} by 20 log10"
@@ -163,9 +161,8 @@ def _vector_rate(found: Findings) -> tuple[Label, str]:
     paper = {n: found.number(f"paper_code/{n}") for n in ("1", "2", "3")}
     ours = {n: found.number(f"adaptive/{n}") for n in ("1", "2", "3", "E8")}
     said = (
-        f"The paper's code takes {paper['1']:.3f}, {paper['2']:.3f} and {paper['3']:.3f} bits a coordinate for n "
-        "= 1, 2, 3; "
-        f"the adaptive coder {ours['1']:.3f}, {ours['2']:.3f}, {ours['3']:.3f}, and {ours['E8']:.3f} on E8 "
+        f"The paper's code takes {paper['1']:.3f}, {paper['2']:.3f} and {paper['3']:.3f} bits a coordinate for n = 1, "
+        f"2, 3; the adaptive coder {ours['1']:.3f}, {ours['2']:.3f}, {ours['3']:.3f}, and {ours['E8']:.3f} on E8 "
         f"(sigma {found.number('sigma'):g})."
     )
     falling = paper["3"] < paper["1"] and paper["2"] < paper["1"]
@@ -181,9 +178,8 @@ def _split(found: Findings) -> tuple[Label, str]:
     quoted, fitting = found.number("quoted/delta"), found.number("quoted/fitting_delta")
     held_out = abs(fitting / quoted - 1) < 1e-3
     said = (
-        f"The quoted delta of {quoted:.3g} comes out ({fitting:.4g}) with 1,666 records a client, so that 10,000 "
-        "of the "
-        "60,000 are held out for validation and no client has 2,000."
+        f"The quoted delta of {quoted:.3g} comes out ({fitting:.4g}) with 1,666 records a client, so that 10,000 of "
+        "the 60,000 are held out for validation and no client has 2,000."
     )
     return decided(not held_out, held_out), said
 
@@ -224,8 +220,7 @@ CLAIMS = (
     Claim(
         "precision", "Section V-A",
         "We have chosen alpha = 10^-3 as the precision level for quantization as it aligns with the observed "
-        "precision level "
-        "of the model updates.",
+        "precision level of the model updates.",
         "exactness", "cepam reproduce exactness",
         known(
             Label.UNTESTED,
@@ -278,8 +273,7 @@ CLAIMS = (
     Claim(
         "both-improve", "Sections I and VI",
         "Both CEPAM-Gaussian and CEPAM-Laplace achieve improvements of 0.8-1.1 % in test accuracy compared to "
-        "several other "
-        "commonly used baselines.",
+        "several other commonly used baselines.",
         "gaussian", "cepam reproduce gaussian laplace", _both_improve,
     ),
     Claim(

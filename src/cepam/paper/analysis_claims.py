@@ -16,9 +16,8 @@ def _independent(found: Findings) -> tuple[Label, str]:
 
 def _gaussian_noise(found: Findings) -> tuple[Label, str]:
     holds, said = certified(found, CUBIC)
-    return decided(
-        holds
-    ), f"{said} Proof: docs/laws.md (the latent of a Gaussian is chi with n + 2 degrees of freedom)."
+    said = f"{said} Proof: docs/laws.md (the latent of a Gaussian is chi with n + 2 degrees of freedom)."
+    return decided(holds), said
 
 
 def _laplace_noise(found: Findings) -> tuple[Label, str]:
@@ -30,10 +29,9 @@ def _theorem_1(found: Findings) -> tuple[Label, str]:
     printed, true, repaired = (found.number(f"theorem_1/{key}_delta") for key in ("printed", "true", "repaired"))
     tight = 1 + 1e-9
     said = (
-        f"{found.text('theorem_1/case')}: at epsilon {found.number('theorem_1/epsilon'):.4g} the formula as "
-        "printed gives "
-        f"delta {printed:.4g}, the truth is {true:.4g}; with sensitivity 2 gamma and tau draws it is {repaired:.4g} "
-        "(docs/privacy.md, section 3; tests/privacy/test_charge.py)."
+        f"{found.text('theorem_1/case')}: at epsilon {found.number('theorem_1/epsilon'):.4g} the formula as printed "
+        f"gives delta {printed:.4g}, the truth is {true:.4g}; with sensitivity 2 gamma and tau draws it is "
+        f"{repaired:.4g} (docs/privacy.md, section 3; tests/privacy/test_charge.py)."
     )
     return decided(true <= printed * tight, true <= repaired * tight), said
 
@@ -74,10 +72,8 @@ def _moment(found: Findings) -> tuple[Label, str]:
     more = sum(printed > expected * (1 + 1e-9) for printed, expected in pairs)
     said = (
         f"Over {len(cases)} laws and lattices the measured mean and squared norm lie within {worst:.2f} standard "
-        "errors of "
-        f"zero and of m times the variance of a coordinate. N Var(f), Var(f) the trace, is more in the {more} "
-        "cases where "
-        "n does not divide m: the padding's noise is dropped (docs/theory.md, Quantization error)."
+        "errors of zero and of m times the variance of a coordinate. N Var(f), Var(f) the trace, is more in the "
+        f"{more} cases where n does not divide m: the padding's noise is dropped (docs/theory.md, Quantization error)."
     )
     return decided(worst < WORST_Z and not more, worst < WORST_Z), said
 
@@ -104,8 +100,7 @@ def _psi(found: Findings) -> tuple[Label, str]:
     weighted = [found.number(f"cases/{case}/Gamma") for case in cases]
     said = (
         f"As printed, without the weights p_k, psi falls to {printed:.4g}; with them it lies between "
-        f"{min(weighted):.4g} "
-        f"and {max(weighted):.4g} over the problems of the sweep"
+        f"{min(weighted):.4g} and {max(weighted):.4g} over the problems of the sweep"
     )
     if found.has("offset/printed_violated"):
         said = (
@@ -166,15 +161,13 @@ CLAIMS = (
     Claim(
         "gaussian-noise", "Section IV-A, Theorem 7",
         "If g follows a chi-squared distribution with n+2 degrees of freedom, then f follows a Gaussian "
-        "distribution; the "
-        "average is a noisy estimate with N(0, sigma^2/K I).",
+        "distribution; the average is a noisy estimate with N(0, sigma^2/K I).",
         "exactness", f"{REDO} exactness", _gaussian_noise,
     ),
     Claim(
         "theorem-1", "Sections III and IV-A, Theorem 7 (here: Theorem 1)",
         "The average satisfies (epsilon, delta)-DP for epsilon = log(1 + p(e^epsilon~ - 1)), p = 1 - (1 - "
-        "1/|D|)^(tau-1), "
-        "and delta as stated.",
+        "1/|D|)^(tau-1), and delta as stated.",
         "privacy", f"{REDO} privacy", _theorem_1,
     ),
     Claim(
@@ -210,11 +203,9 @@ CLAIMS = (
         "convergence", f"{REDO} convergence",
         known(
             Label.REPAIRED,
-            "With M the supremum of E||gradient||, as its formula says, Jensen's inequality gives the opposite; "
-            "with M the "
-            "largest norm of any gradient, as its sentence says, it holds. Both need a bounded domain, since "
-            "gradients of "
-            "strongly convex functions are unbounded (docs/theory.md; no number is involved).",
+            "With M the supremum of E||gradient||, as its formula says, Jensen's inequality gives the opposite; with "
+            "M the largest norm of any gradient, as its sentence says, it holds. Both need a bounded domain, since "
+            "gradients of strongly convex functions are unbounded (docs/theory.md; no number is involved).",
         ),
     ),
     Claim(

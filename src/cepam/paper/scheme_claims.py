@@ -123,9 +123,8 @@ CLAIMS = (
     ),
     Claim(
         "pipeline", "Section I",
-        "This DP-then-quantize pipeline is suboptimal: the aggregated error is no longer exactly controlled, "
-        "which harms "
-        "the model accuracy.",
+        "This DP-then-quantize pipeline is suboptimal: the aggregated error is no longer exactly controlled, which "
+        "harms the model accuracy.",
         "tradeoff", "cepam reproduce tradeoff", _pipeline,
     ),
     Claim(
@@ -154,9 +153,8 @@ CLAIMS = (
     ),
     Claim(
         "shared-randomness", "Section III, initialization and decoding",
-        "The server generates the same realizations of dither signals and latent random variables according to "
-        "the random "
-        "seed shared with client k.",
+        "The server generates the same realizations of dither signals and latent random variables according to the "
+        "random seed shared with client k.",
         "exactness", "cepam reproduce exactness", _shared_randomness,
     ),
     Claim(
