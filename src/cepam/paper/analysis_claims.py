@@ -5,6 +5,7 @@ from __future__ import annotations
 from cepam.paper.scheme_claims import CUBIC, certified
 from cepam.paper.verdict import Claim, Findings, Label, decided, known
 
+LATENT = "The latents in n dimensions: docs/wire.md, section 6; the test: tests/statistical/test_certificate.py."
 WORST_Z = 4.0
 """How far, in standard errors, the worst of a few dozen moments may lie from its value: chance 6e-5 for each."""
 
@@ -16,13 +17,12 @@ def _independent(found: Findings) -> tuple[Label, str]:
 
 def _gaussian_noise(found: Findings) -> tuple[Label, str]:
     holds, said = certified(found, CUBIC)
-    said = f"{said} Proof: docs/laws.md (the latent of a Gaussian is chi with n + 2 degrees of freedom)."
-    return decided(holds), said
+    return decided(holds), f"{said} {LATENT}"
 
 
 def _laplace_noise(found: Findings) -> tuple[Label, str]:
     holds, said = certified(found, ("laplace-1",))
-    return decided(holds), f"{said} Proof: docs/laws.md (in n dimensions it is Gamma(n + 1, 1))."
+    return decided(holds), f"{said} {LATENT}"
 
 
 def _theorem_1(found: Findings) -> tuple[Label, str]:

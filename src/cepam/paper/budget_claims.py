@@ -154,8 +154,7 @@ CLAIMS = (
     Claim(
         "sigmas", "Section V-C",
         "The parameters are computed according to Theorem 1: for delta = 0.015 the corresponding noise levels "
-        "sigma are "
-        "{0.13881, …, 0.00052}.",
+        "sigma are {0.13881, …, 0.00052}.",
         "grid", "cepam reproduce grid", _sigmas,
     ),
     _budgets("gaussian", "We set delta = 0.015 and vary the privacy budget epsilon from 0.5 to 5.", "Section V-C"),
