@@ -114,7 +114,11 @@ def _tradeoff() -> Numbers:
 def _convergence() -> Numbers:
     case = {"psi_printed": -5.6, "Gamma": 0.04, "bound_over_gap": 75.0, "held": True, "printed_held": True}
     return {
-        "moment_worst_z": 2.1, "moments": {f"gaussian on {name}": {"z": 0.3} for name in ("Z1", "A2", "E8")},
+        "moment_worst_z": 2.1, "moments": {
+            "gaussian on Z1": {"z": 0.3, "printed": 0.5, "expected": 0.5},
+            "gaussian on D4": {"z": 0.1, "printed": 0.52, "expected": 0.5},
+            "gaussian on E8": {"z": -1.2, "printed": 0.56, "expected": 0.5},
+        },
         "weight_distance_printed_violated": True, "weight_distance_repaired_held": True,
         "weight_distance": {
             "idle clip": {"measured": 0.001, "printed": 0.051, "repaired": 0.001},

@@ -86,6 +86,9 @@ def test_at_most_eight_pictures_first_ones_first(tmp_path: Path) -> None:
     copied = sorted(path.name for path in (docs / "img" / "reproduction").iterdir())
     assert len(copied) == document.MOST_FIGURES == text.count("![")
     assert [name for name in copied if name.endswith("-f.png")] == sorted(f"{one.name}-f.png" for one in more[:5])
+    write(report, parts, docs)
+    everything = {path.name for path in (docs / "img" / "reproduction").iterdir()}
+    assert everything == {f"{name}-f.png" for name in document.TELLING[: document.MOST_FIGURES]}
     write(report, tuple(parts[:1]), docs)
     assert [path.name for path in (docs / "img" / "reproduction").iterdir()] == ["exactness-f.png"]
 

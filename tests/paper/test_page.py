@@ -128,7 +128,12 @@ def test_a_quick_run_says_so_at_the_top(tmp_path: Path) -> None:
 
 
 def test_columns_of_numbers_are_set_as_such(tmp_path: Path) -> None:
-    table = Table("t", "T", ("name", "value", "other"), (("fl", "93.24 ± 0.31", "−1.5 dB"), ("x", "1e-5", "n/a")))
+    table = Table(
+        "t",
+        "T",
+        ("name", "value", "other"),
+        (("fl", "93.24 ± 0.31", "−1.5 dB"), ("x", "–", "n/a"), ("y", "2 [1, 3]", "")),
+    )
     text = page.page(tmp_path, (part("rate", tables=(table,)),), (), {})
     assert '<th scope="col" class="n">value</th>' in text
     assert '<th scope="col">other</th>' in text

@@ -81,18 +81,15 @@ def _profile(law: str, figure: str) -> Claim:
 def _table(law: str, table: str) -> Claim:
     def rule(found: Findings) -> tuple[Label, str]:
         rows = (*BASELINES[law], *CEPAM[law])
-        inside: dict[str, int] = {}
-        for reading in found.keys("accuracy"):
-            if not all(found.has(f"accuracy/{reading}/{row}") for row in rows):
-                continue
-            inside[reading] = sum(_overlaps(found, reading, row) for row in rows)
-        published = f"accuracy/published/{rows[0]}"
-        if not inside:
-            found.estimate(published)
+        # The table is what the published code printed; the other readings may come nearer, and count if they are there.
+        readings = ["published", *(name for name in ("text", "correct") if found.has(f"accuracy/{name}"))]
+        inside = {reading: sum(_overlaps(found, reading, row) for row in rows) for reading in readings}
         counts = ", ".join(f"{count} of {len(rows)} in the reading {reading!r}" for reading, count in inside.items())
-        example = found.estimate(published) if found.has(published) else None
-        said = f" FL: {example.mean:.2f} here, {found.number(f'paper/{rows[0]}/mean'):.2f} printed." if example else ""
-        return decided(max(inside.values()) == len(rows)), f"Rows whose interval meets the printed one: {counts}.{said}"
+        ours, theirs = found.number("accuracy/published/fl/mean"), found.number("paper/fl/mean")
+        said = (
+            f"Rows whose interval meets the printed one: {counts}. FL as published: {ours:.2f} (printed {theirs:.2f})."
+        )
+        return decided(max(inside.values()) == len(rows)), said
 
     return Claim(
         f"{law}-table", f"Section V-B, {table}", f"Test accuracy for {law.capitalize()} on MNIST, 10 seeds: the "
@@ -118,11 +115,9 @@ def _snr(law: str, table: str) -> Claim:
         row = rows[0]
         said = (
             f"CEPAM rows within {DECIBEL:g} dB of the printed ratio with the correct quantizer: {correct} of "
-            f"{len(rows)}, "
-            f"and {doubled} by 20 log10 of the power ratio. {row}: printed {found.number(f'paper_snr_db/{row}'):.2f}, "
-            f"correct {found.number(f'snr_db/correct/{row}'):.2f} "
-            f"({found.number(f'snr_20log_db/correct/{row}'):.2f} by "
-            "20 log10)"
+            f"{len(rows)}, and {doubled} by 20 log10 of the power ratio. {row}: printed "
+            f"{found.number(f'paper_snr_db/{row}'):.2f}, correct {found.number(f'snr_db/correct/{row}'):.2f} "
+            f"({found.number(f'snr_20log_db/correct/{row}'):.2f} by 20 log10)"
         )
         if found.has(f"snr_20log_db/published/{row}"):
             said = f"{said}, published decoder {found.number(f'snr_20log_db/published/{row}'):.2f} by 20 log10"
@@ -166,9 +161,8 @@ def _vector_rate(found: Findings) -> tuple[Label, str]:
     paper = {n: found.number(f"paper_code/{n}") for n in ("1", "2", "3")}
     ours = {n: found.number(f"adaptive/{n}") for n in ("1", "2", "3", "E8")}
     said = (
-        f"The paper's code takes {paper['1']:.3f}, {paper['2']:.3f} and {paper['3']:.3f} bits a coordinate for n "
-        "= 1, 2, 3; "
-        f"the adaptive coder {ours['1']:.3f}, {ours['2']:.3f}, {ours['3']:.3f}, and {ours['E8']:.3f} on E8 "
+        f"The paper's code takes {paper['1']:.3f}, {paper['2']:.3f} and {paper['3']:.3f} bits a coordinate for n = 1, "
+        f"2, 3; the adaptive coder {ours['1']:.3f}, {ours['2']:.3f}, {ours['3']:.3f}, and {ours['E8']:.3f} on E8 "
         f"(sigma {found.number('sigma'):g})."
     )
     falling = paper["3"] < paper["1"] and paper["2"] < paper["1"]
@@ -178,6 +172,25 @@ def _vector_rate(found: Findings) -> tuple[Label, str]:
 def _parameters(found: Findings) -> tuple[Label, str]:
     count = found.number("parameters")
     return decided(count == 6422), f"The network built from the description has {count:.0f} parameters."
+
+
+def _split(found: Findings) -> tuple[Label, str]:
+    quoted, fitting = found.number("quoted/delta"), found.number("quoted/fitting_delta")
+    held_out = abs(fitting / quoted - 1) < 1e-3
+    said = (
+        f"The quoted delta of {quoted:.3g} comes out ({fitting:.4g}) with 1,666 records a client, so that 10,000 of "
+        "the 60,000 are held out for validation and no client has 2,000."
+    )
+    return decided(not held_out, held_out), said
+
+
+def _settings(found: Findings) -> tuple[Label, str]:
+    wanted = found.number("paper/fl/mean") - found.number("paper/fl/half")
+    rows = [row for row in ("fl", "fl-clipped", "fl-momentum") if found.has(f"accuracy/text/{row}")]
+    reached = {row: found.estimate(f"accuracy/text/{row}") for row in rows or ("fl",)}
+    listed = ", ".join(f"{one.mean:.2f} % ({row})" for row, one in reached.items())
+    said = f"With the settings of the text, Algorithm 1 reaches {listed}; the table needs {wanted:.2f} % at least."
+    return decided(any(one.high >= wanted for one in reached.values())), said
 
 
 def _source(found: Findings) -> tuple[Label, str]:
@@ -207,14 +220,24 @@ CLAIMS = (
     Claim(
         "precision", "Section V-A",
         "We have chosen alpha = 10^-3 as the precision level for quantization as it aligns with the observed "
-        "precision level "
-        "of the model updates.",
+        "precision level of the model updates.",
         "exactness", "cepam reproduce exactness",
         known(
             Label.UNTESTED,
             "A choice, not a result: in LRSUQ the cell is scaled to each layer by beta(U), so that alpha cancels "
             "(docs/exactness.md, The integer construction).",
         ),
+    ),
+    Claim(
+        "split", "Section V-A",
+        "60,000 training examples; the training examples are equally distributed among K = 30 clients.",
+        "privacy", "cepam reproduce privacy", _split,
+    ),
+    Claim(
+        "settings", "Section V-A",
+        "Momentum SGD with momentum 0.9, tau = 15 local iterations, initial learning rate 0.1 [give the tables' "
+        "accuracies].",
+        "gaussian", "cepam reproduce gaussian", _settings,
     ),
     _profile("gaussian", "Figure 2"),
     Claim(
@@ -250,9 +273,8 @@ CLAIMS = (
     Claim(
         "both-improve", "Sections I and VI",
         "Both CEPAM-Gaussian and CEPAM-Laplace achieve improvements of 0.8-1.1 % in test accuracy compared to "
-        "several other "
-        "commonly used baselines.",
-        "laplace", "cepam reproduce gaussian; cepam reproduce laplace", _both_improve,
+        "several other commonly used baselines.",
+        "gaussian", "cepam reproduce gaussian laplace", _both_improve,
     ),
     Claim(
         "distortion", "Section V-B",

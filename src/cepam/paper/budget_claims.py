@@ -14,12 +14,10 @@ def _quoted_round(found: Findings) -> tuple[Label, str]:
     epsilon, delta = found.number("quoted/epsilon"), found.number("quoted/delta")
     true, bare = found.number("quoted/delta_one_round"), found.number("quoted/delta_without_noise")
     said = (
-        f"One round at epsilon {epsilon:.4g} has delta {true:.3g}; stated is {delta:.3g}. It says little: "
-        "with no "
+        f"One round at epsilon {epsilon:.4g} has delta {true:.3g}; stated is {delta:.3g}. It says little: with no "
         f"noise at all a round is (0, {bare:.3g})-DP. Theorem 1 as printed gives "
-        f"({found.number('quoted/computed_epsilon'):.4g}, {found.number('quoted/computed_delta'):.3g}); the "
-        "figure needs "
-        f"tau' = 15: ({found.number('quoted/fitting_epsilon'):.4g}, {found.number('quoted/fitting_delta'):.3g})."
+        f"({found.number('quoted/computed_epsilon'):.4g}, {found.number('quoted/computed_delta'):.3g}); the figure "
+        f"needs tau' = 15: ({found.number('quoted/fitting_epsilon'):.4g}, {found.number('quoted/fitting_delta'):.3g})."
     )
     return decided(true <= delta), said
 
@@ -58,9 +56,8 @@ def _relaxed(found: Findings) -> tuple[Label, str]:
 def _sigmas(found: Findings) -> tuple[Label, str]:
     right, swapped = found.number("gaussian/error_right_order"), found.number("gaussian/error_swapped")
     said = (
-        f"The list is off by up to {100 * right:.3g} % from Theorem 1 as printed, and by {100 * swapped:.2g} % "
-        "with the "
-        "arguments of delta in the wrong order (docs/privacy.md, section 4; tests/privacy/test_theorems.py)."
+        f"The list is off by up to {100 * right:.3g} % from Theorem 1 as printed, and by {100 * swapped:.2g} % with "
+        "the arguments of delta in the wrong order (docs/privacy.md, section 4; tests/privacy/test_theorems.py)."
     )
     return decided(right <= LISTED), said
 
@@ -114,8 +111,7 @@ def _knee(law: str) -> Claim:
         real = found.number(f"{law}/real_epsilon/{knee}")
         said = (
             f"{before} points from {low} to {knee}, {after} from {knee} to {high}. What the label {knee} really "
-            "guarantees: "
-            f"epsilon {_finite(real)}, so the threshold is one of noise, not of that budget."
+            f"guarantees: epsilon {_finite(real)}, so the threshold is one of noise, not of that budget."
         )
         return decided(bends and real <= float(knee), bends), said
 
@@ -142,8 +138,7 @@ CLAIMS = (
     Claim(
         "quoted-run", "Sections II-D and V-B",
         "… (epsilon = 1.45, delta = 9.69e-3)-DP [for the trained model: preventing privacy leaks from the final "
-        "trained "
-        "model upon completion of training].",
+        "trained model upon completion of training].",
         "privacy", "cepam reproduce privacy", _quoted_run,
     ),
     Claim(
@@ -159,8 +154,7 @@ CLAIMS = (
     Claim(
         "sigmas", "Section V-C",
         "The parameters are computed according to Theorem 1: for delta = 0.015 the corresponding noise levels "
-        "sigma are "
-        "{0.13881, …, 0.00052}.",
+        "sigma are {0.13881, …, 0.00052}.",
         "grid", "cepam reproduce grid", _sigmas,
     ),
     _budgets("gaussian", "We set delta = 0.015 and vary the privacy budget epsilon from 0.5 to 5.", "Section V-C"),

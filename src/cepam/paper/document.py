@@ -22,8 +22,11 @@ from cepam.paper.verdict import Label, Verdict
 HEADER = "<!-- written by `cepam reproduce document`, do not edit -->"
 PICTURES = "img/reproduction"
 MOST_FIGURES = 8
+TELLING = ("gain", "gaussian", "laplace", "tradeoff", "grid", "exactness", "convergence", "rate", "privacy")
+"""Parts by how much their first figure tells; parts not named here come after them."""
 WIDEST = 1000
 """Pixels: wider pictures are made smaller, so that the repository stays light."""
+COLOURS = 64
 NORMAL = 1.959964
 """Standard errors from a mean to the ends of its 95 % interval."""
 VALUE = re.compile(r"(?<![\w.])[-+−]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\d)")
@@ -82,8 +85,8 @@ def unbacked(parts: Sequence[Part]) -> tuple[str, ...]:
     """The values with a decimal point in the parts' tables that no number of the part accounts for.
 
     A number accounts for a value that it rounds to, as it stands, times 100, or as how often it goes into the 32 bits
-    of a float; an interval also for half its width, and a mean with its standard error for the ends of its interval. The
-    first column names a row and is left out.
+    of a float; an interval also for half its width, and a mean with its standard error for the ends of its
+    interval. The first column names a row and is left out.
     """
     found: list[str] = []
     for part in parts:
@@ -131,9 +134,10 @@ def _values(numbers: Any) -> Iterator[float]:
 
 
 def _pictures(report: Path, parts: Sequence[Part]) -> list[tuple[Figure, str, Path]]:
-    """The figures to show: every part's first, then the seconds, up to the limit; with a name and the file of each."""
+    """The figures to show, with a name and the file of each: the most telling parts' first ones, then the seconds."""
+    ranked = sorted(parts, key=lambda part: TELLING.index(part.name) if part.name in TELLING else len(TELLING))
     deepest = max((len(part.figures) for part in parts), default=0)
-    order = [(part, part.figures[i]) for i in range(deepest) for part in parts if i < len(part.figures)]
+    order = [(part, part.figures[i]) for i in range(deepest) for part in ranked if i < len(part.figures)]
     found: list[tuple[Figure, str, Path]] = []
     for part, figure in order:
         source = picture(report, figure)
@@ -152,11 +156,11 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
         return
     with Image.open(source) as image:
-        if image.width <= WIDEST:
-            shutil.copyfile(source, target)
-            return
-        size = (WIDEST, round(image.height * WIDEST / image.width))
-        image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(target, optimize=True)
+        scale = min(1.0, WIDEST / image.width)
+        size = (round(image.width * scale), round(image.height * scale))
+        # Plots have few colours: a palette makes them several times lighter and shows no difference.
+        small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS).quantize(COLOURS)
+        small.save(target, optimize=True)
 
 
 def _replace(path: Path, text: str) -> None:
@@ -195,7 +199,7 @@ def _quick(about: dict[str, str]) -> str:
 
 def _tally(verdicts: Sequence[Verdict]) -> str:
     counts = tally(verdicts)
-    return "## Verdicts\n\n" + ", ".join(f"{counts[label]} {label}" for label in Label) + "."
+    return "## Verdicts\n\n" + ", ".join(f"{label}: {counts[label]}" for label in Label) + "."
 
 
 def _chapter(title: str, group: Sequence[Verdict]) -> str:

@@ -25,7 +25,7 @@ CLASSES = {
     Label.UNTESTED: "untested",
 }
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
-NUMERIC = re.compile(r"[-+±−]?\s*[\d.,]+([eE][-+]?\d+)?(\s*(%|dB|s|±.*|\(.*\)|×))?")
+NUMERIC = re.compile(r"[-+±−]?\s*[\d.,]+([eE][-+]?\d+)?(\s*(%|dB|s|±.*|\(.*\)|\[.*\]|×))?|[–-]?")
 # Forbids every request: the page is complete, and whatever slipped into it would stay silent.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -151,8 +151,7 @@ def _facts(part: Part) -> str:
 
 def _table(table: Table) -> str:
     numeric = [
-        bool(table.rows)
-        and all(NUMERIC.fullmatch(row[i].strip()) or not row[i].strip() for row in table.rows if i < len(row))
+        bool(table.rows) and all(NUMERIC.fullmatch(row[i].strip()) for row in table.rows if i < len(row))
         for i in range(len(table.columns))
     ]
     kinds = [' class="n"' if flag else "" for flag in numeric]

@@ -71,7 +71,7 @@ class Findings:
     def keys(self, path: str, part: str = "") -> tuple[str, ...]:
         """The names under a path."""
         value = self._at(path, part)
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) or not value:
             raise self._unfit(path, part, "a table of names", value)
         return tuple(str(key) for key in value)
 
@@ -90,6 +90,12 @@ class Findings:
         except Missing:
             return False
         return True
+
+    def empty(self, path: str, part: str = "") -> bool:
+        """Whether the path is there and says null: looked for, and none found."""
+        above, _, last = path.rpartition("/")
+        holder = self._at(above, part) if above else self.numbers.get(part or self.part)
+        return isinstance(holder, Mapping) and last in holder and holder[last] is None
 
     def _at(self, path: str, part: str) -> Any:
         name = part or self.part
