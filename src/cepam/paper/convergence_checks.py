@@ -87,11 +87,13 @@ def distances(draws: int, seed: int) -> Found:
             "repaired_held": bool(held),
         }
         cells = (f"{found.value:.4f}", f"[{low:.4f}, {high:.4f}]", f"{printed:.4f}", f"{repaired:.4f}")
-        rows.append((name, lattice.name, *cells, "violated" if low > printed else "holds", "holds" if held else "no"))
+        rows.append(
+            (name, lattice.name, *cells, "violated" if low > printed else "holds", "holds" if held else "violated")
+        )
     table = Table(
         "weight_distance",
         "Weight distance E||W^ - W||^2 over eta^2: measured, printed bound, repaired bound",
-        ("gradients", "lattice", "measured", "95 % interval", "printed", "repaired", "printed", "repaired "),
+        ("gradients", "lattice", "measured", "95 % interval", "printed bound", "repaired bound", "printed", "repaired"),
         tuple(rows),
         f"K = 20 clients of equal weight, m = 8, Gaussian noise of sigma {law.sigma:g}, {draws:,} draws.",
     )
