@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from torch import nn
@@ -76,3 +78,68 @@ def test_other_modules_run_stacked(small: Dataset) -> None:
     assert not isinstance(network, CompiledNetwork)
     scores = network.evaluate(Model(Skip).initial(0)[None])
     assert 0.0 <= scores.accuracy[0] <= 1.0
+
+
+def shifted(array: np.ndarray, floats: int) -> np.ndarray:
+    """The same numbers in memory of their own that starts so many floats after a whole cache line."""
+    room = np.empty(array.size + 32, dtype=np.float32)
+    start = (-room.ctypes.data // 4) % 16 + floats
+    made = room[start : start + array.size].reshape(array.shape)
+    made[:] = array
+    return made
+
+
+@pytest.mark.parametrize("name", ["cnn tanh", "odd pooling"])
+def test_sums_are_the_same_bits_wherever_and_however_they_are_computed(small: Dataset, name: str) -> None:
+    model = models(small)[name]
+    network = model.on(small, "cpu")
+    assert isinstance(network, CompiledNetwork)
+    weights = np.stack([model.initial(seed) for seed in range(3)])
+    draw = np.random.default_rng(1)
+    index, of = draw.integers(0, 600, (40, 37)), draw.integers(0, 3, 40)
+    count = draw.integers(0, 38, 40)
+    count[::2] %= 4
+    bounds = np.where(np.arange(40) % 3, 0.2, np.inf).astype(np.float32)
+    first = network.summed_gradients(weights, of, index, count, bounds)
+    scores = network.evaluate(weights)
+    litter = []
+    for attempt in range(30):
+        litter.append(np.full(draw.integers(1, 200_000), np.nan, dtype=np.float32))
+        if attempt % 3 == 2:
+            litter.clear()
+        network.threads = 1 + attempt % 5
+        network.pool = ThreadPoolExecutor(network.threads)
+        moved = shifted(weights, attempt % 16)
+        again = network.summed_gradients(moved, of, index, count, bounds)
+        for ours, theirs in zip(first, again):
+            np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(network.evaluate(moved).loss, scores.loss)
+        network.pool.shutdown()
+    np.testing.assert_raises(AssertionError, np.testing.assert_array_equal, first[0], np.nextafter(first[0], 1))
+
+
+def test_a_row_s_sum_does_not_depend_on_the_other_rows(small: Dataset) -> None:
+    model = build("cnn", small, "relu")
+    network = model.on(small, "cpu")
+    weights = np.stack([model.initial(seed) for seed in range(20)])
+    draw = np.random.default_rng(2)
+    index, of, count = draw.integers(0, 600, (20, 20)), np.arange(20), np.array([1, 2, 7, 8, 20] * 4)
+    whole, losses = network.summed_gradients(weights, of, index, count)
+    for rows in (np.arange(19, -1, -1), np.array([3]), np.array([11, 0, 7, 2])):
+        part, lost = network.summed_gradients(weights, of[rows], index[rows], count[rows])
+        np.testing.assert_array_equal(part, whole[rows])
+        np.testing.assert_array_equal(lost, losses[rows])
+
+
+def test_what_is_not_a_number_stays_in_its_row(small: Dataset) -> None:
+    model = build("cnn", small, "relu")
+    network = model.on(small, "cpu")
+    weights = np.stack([model.initial(seed) for seed in range(3)])
+    weights[1, 0] = np.nan
+    index, of = np.arange(60).reshape(3, 20), np.arange(3)
+    for count in (np.array([1, 1, 1]), np.array([20, 20, 20]), np.array([2, 20, 3])):
+        sums, losses = network.summed_gradients(weights, of, index, count, np.full(3, 0.5, np.float32))
+        assert np.isnan(losses[1])
+        assert np.isnan(sums[1]).any()
+        assert np.isfinite(sums[[0, 2]]).all()
+        assert np.isfinite(losses[[0, 2]]).all()

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from cepam.privacy.charge import Charge
-from cepam.privacy.composition import COARSE, FINE, delta_of, discretize, epsilon_of, gathered, spacing_of
+from cepam.privacy.composition import (
+    COARSE,
+    FINE,
+    compose,
+    delta_of,
+    discretize,
+    epsilon_of,
+    gathered,
+    smallest_epsilon,
+    spacing_of,
+)
 from cepam.privacy.shift import GaussianShift, LaplaceShift
 
 CHARGES = [
@@ -87,3 +97,15 @@ def test_laplace_never_exceeds_pure_composition() -> None:
 def test_a_delta_below_the_arithmetic_is_refused() -> None:
     with pytest.raises(ValueError, match="delta"):
         epsilon_of(((CHARGES[0], 10),), 1e-13)
+
+
+@pytest.mark.parametrize("charge", [*CHARGES, Charge(GaussianShift(36.5), 0.009)], ids=repr)
+@pytest.mark.parametrize("rounds", [1, 3, 80])
+def test_epsilon_by_array_is_the_library_s(charge: Charge, rounds: int) -> None:
+    composed = compose(((charge, rounds),), COARSE)
+    answers = set()
+    for delta in (1e-12, 1e-5, 1e-2, 0.3, 0.999999):
+        theirs = float(composed.get_epsilon_for_delta(delta))
+        assert smallest_epsilon(composed, delta) == pytest.approx(theirs, rel=1e-8, abs=1e-9)
+        answers.add(theirs)
+    assert len(answers) > 1

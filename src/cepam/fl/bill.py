@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from cepam.fl.fleet import Member, draws_of, sampling_of
 from cepam.fl.settings import Settings
-from cepam.privacy import Client, Ledger, Practice, Release, cautions, epsilon, spent
+from cepam.privacy import Client, Ledger, Practice, Release, cautions, spent
 
 MARKS = 16
 Entries = tuple[tuple[tuple[int, ...], int], ...]
@@ -99,5 +99,6 @@ def warnings_of(settings: Settings, release: Release | None, tensors: int) -> li
     if release is None:
         return [f"scheme {settings.scheme} with clip {settings.clip_norm}: no differential privacy"]
     run = release.over(settings.rounds)
+    whole = _exact((((), settings.rounds),), release, settings.delta)
     practice = Practice(rounds=settings.rounds, tensors=tensors if settings.clip_scope == "tensor" else 1)
-    return [str(each) for each in cautions(run, float(epsilon(run, settings.delta)), settings.delta, practice)]
+    return [str(each) for each in cautions(run, whole, settings.delta, practice)]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl import loops
+from cepam.fl import convolution, loops
 from cepam.fl.loops import Floats, loop, pasted
 from cepam.fl.lowering import (
     BIAS,
@@ -50,11 +50,21 @@ ZERO = np.float32(0.0)
 
 
 @pasted
-def _shape(row: Table) -> loops.Shape:
+def _shape(row: Table) -> convolution.Shape:
     """The numbers of a convolution; a dense layer is a kernel as wide as its input."""
     if row[KIND] == CONV:
         kernel = row[KERNEL]
-        return (row[CHANNELS], row[HEIGHT], row[WIDTH], kernel, kernel, row[STRIDE], row[OUTS], row[LINES], row[COLUMNS])
+        return (
+            row[CHANNELS],
+            row[HEIGHT],
+            row[WIDTH],
+            kernel,
+            kernel,
+            row[STRIDE],
+            row[OUTS],
+            row[LINES],
+            row[COLUMNS],
+        )
     return (1, 1, row[SRC_SIZE], 1, row[SRC_SIZE], 1, row[DST_SIZE], 1, 1)
 
 
@@ -75,7 +85,7 @@ def forward(table: Table, weights: Floats, values: Floats, winners: Floats) -> N
         elif row[KIND] == TANH:
             loops.tanh(source.reshape(-1), out.reshape(-1))
         else:
-            loops.convolve(source, weights, row[WEIGHT], row[BIAS], _shape(row), out)
+            convolution.convolve(source, weights, row[WEIGHT], row[BIAS], _shape(row), out)
 
 
 @pasted
@@ -100,13 +110,13 @@ def backward(
             loops.tanh_back(out.reshape(-1), ahead.reshape(-1), back.reshape(-1))
         else:
             shape = _shape(row)
-            loops.convolve_slopes(source, ahead, row[WEIGHT], row[BIAS], shape, gradient)
+            convolution.convolve_slopes(source, ahead, row[WEIGHT], row[BIAS], shape, gradient)
             if row[FIRST]:
                 continue
             if row[KIND] != CONV:
                 # The same weights read as one kernel of one tap a channel, which wastes nothing at the edges.
                 shape = (row[SRC_SIZE], 1, 1, 1, 1, 1, row[DST_SIZE], 1, 1)
-            loops.convolve_back(ahead, opened, weights, row[WEIGHT], shape, back)
+            convolution.convolve_back(ahead, opened, weights, row[WEIGHT], shape, back)
 
 
 @loop

@@ -135,9 +135,13 @@ class CompiledNetwork:
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
         many, few = np.flatnonzero(count >= MANY), np.flatnonzero(count < MANY)
         self._share(len(many), lambda a, b: compiled.by_example(*rest, many[a:b], out, losses))
-        self._share(-(-len(few) // LANES), lambda a, b: [
-            compiled.by_row(*rest, few[k * LANES : (k + 1) * LANES], out, losses) for k in range(a, b)
-        ])  # fmt: skip
+        blocks = [few[first : first + LANES] for first in range(0, len(few), LANES)]
+
+        def side_by_side(first: int, last: int) -> None:
+            for block in blocks[first:last]:
+                compiled.by_row(*rest, block, out, losses)
+
+        self._share(len(blocks), side_by_side)
         return out, losses
 
     def evaluate(self, weights: Floats, index: Index | None = None) -> Scores:

@@ -21,7 +21,7 @@ _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 Signed = tuple[Any, Callable[..., Any]]
 
 
-class Lanes(types.Type):  # type: ignore[misc]
+class Lanes(types.Type):
     """The compiler's type of one vector."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _tile(outs: Any, places: Any) -> Any:
-    return types.UniTuple(Lanes(), len(outs) * len(places))
+    return types.UniTuple(Lanes(), len(outs) * len(places))  # type: ignore[attr-defined]
 
 
 def _data(context: Any, builder: Any, kind: Any, value: Any) -> Any:
@@ -69,7 +69,7 @@ def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32"), [a, b, c])
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def blank(typing: Any, outs: Any, places: Any) -> Signed:
     """A tile of zeros."""
     made = _tile(outs, places)
@@ -80,7 +80,7 @@ def blank(typing: Any, outs: Any, places: Any) -> Signed:
     return made(outs, places), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def take(typing: Any, outs: Any, places: Any, source: Any, at: Any) -> Signed:
     """A tile whose line o holds source[at + o] in all places."""
     made = _tile(outs, places)
@@ -94,7 +94,7 @@ def take(typing: Any, outs: Any, places: Any, source: Any, at: Any) -> Signed:
     return made(outs, places, source, types.int64), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def add(
     typing: Any, tile: Any, outs: Any, places: Any, a: Any, a_at: Any, a_step: Any, b: Any, b_at: Any, b_step: Any
 ) -> Signed:
@@ -113,7 +113,7 @@ def add(
     return tile(tile, outs, places, a, long, long, b, long, long), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def put(typing: Any, tile: Any, outs: Any, places: Any, target: Any, at: Any, step: Any) -> Signed:
     """Nothing; target[at + o * step + p] holds the tile's (o, p)."""
 
@@ -129,10 +129,10 @@ def put(typing: Any, tile: Any, outs: Any, places: Any, target: Any, at: Any, st
     return types.void(tile, outs, places, target, types.int64, types.int64), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def enter(typing: Any, source: Any, at: Any) -> Signed:
     """The largest value so far, source[at], and its place in the window, zero."""
-    made = types.UniTuple(Lanes(), 2)
+    made = types.UniTuple(Lanes(), 2)  # type: ignore[attr-defined]
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         first = _load(builder, source, _data(context, builder, source, arguments[0]), arguments[1])
@@ -141,7 +141,7 @@ def enter(typing: Any, source: Any, at: Any) -> Signed:
     return made(source, types.int64), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def contest(typing: Any, held: Any, source: Any, at: Any, place: Any) -> Signed:
     """The largest value and its place, after source[at] at `place` has come; what is no number wins."""
 
@@ -156,7 +156,7 @@ def contest(typing: Any, held: Any, source: Any, at: Any, place: Any) -> Signed:
     return held(held, source, types.int64, types.float32), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def award(typing: Any, prize: Any, winner: Any, at: Any, place: Any, target: Any, to: Any) -> Signed:
     """Nothing; prize[at] is added to target[to] in the lanes whose winner[at] is `place`."""
 

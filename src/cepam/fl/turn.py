@@ -43,7 +43,7 @@ def _turned(builder: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def to_lanes(typing: Any, source: Any, rows: Any, column: Any, out: Any) -> Signed:
     """Nothing; lane l of out[column + n] holds source[rows[l], column + n], for LANES columns n."""
 
@@ -54,7 +54,9 @@ def to_lanes(typing: Any, source: Any, rows: Any, column: Any, out: Any) -> Sign
         read = []
         for lane in range(LANES):
             row = builder.load(builder.gep(context.make_array(rows)(context, builder, picks).data, [_LONG(lane)]))
-            at = _at(context, builder, source, array, builder.add(builder.mul(row, width), start), ir.VectorType(kind, LANES))
+            at = _at(
+                context, builder, source, array, builder.add(builder.mul(row, width), start), ir.VectorType(kind, LANES)
+            )
             vector = builder.load(at, align=1)
             read.append(vector if kind == ir.FloatType() else builder.uitofp(vector, _FLOATS))
         for n, vector in enumerate(_turned(builder, read)):
@@ -65,9 +67,9 @@ def to_lanes(typing: Any, source: Any, rows: Any, column: Any, out: Any) -> Sign
     return types.void(source, rows, types.int64, out), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def to_rows(typing: Any, source: Any, column: Any, rows: Any, out: Any) -> Signed:
-    """Nothing; out[rows[l], column + n] holds lane l of source[column + n], for LANES columns n and as many rows as given."""
+    """Nothing; out[rows[l], column + n] holds lane l of source[column + n], for LANES columns n and the rows given."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, start, picks, target = arguments
@@ -85,7 +87,7 @@ def to_rows(typing: Any, source: Any, column: Any, rows: Any, out: Any) -> Signe
     return types.void(source, types.int64, rows, out), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def add_squares(typing: Any, source: Any, sums: Any) -> Signed:
     """Nothing; to each lane's number in `sums` the squares of its column of `source` are added, in double precision."""
 
@@ -104,7 +106,7 @@ def add_squares(typing: Any, source: Any, sums: Any) -> Signed:
     return types.void(source, sums), emit
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def weigh(typing: Any, source: Any, at: Any, factors: Any) -> Signed:
     """The sum over lanes of source[at] times `factors`, pair by pair."""
 
