@@ -5,8 +5,8 @@
 
 Presets `algorithm1` and `private` on synthetic images of MNIST's shape, rounds of 1,000 clients, and the codec alone
 for 30 to 10,000 clients. Prints tables, writes bench/results/gpu_train.json and, where $OUT is set, a copy there.
-Needs PyTorch, Triton, NumPy, SciPy and Numba only: without `cryptography` a stand-in seals (bench/stand_in_seal.py), and
-no epsilon is computed (the private preset's noise is given as what its target needs on 60,000 records).
+Needs PyTorch, Triton, NumPy, SciPy and Numba only: without `cryptography` a stand-in seals (stand_in_seal.py), and no
+epsilon is computed (the private preset's noise is given as what its target needs on 60,000 records).
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from cepam.clip import L1, L2, Clip
-from cepam.fl import Dataset, Settings, Simulation
+from cepam.fl import Dataset, Settings, Simulation, runs
 from cepam.fl.client import clipped
 from cepam.fl.tensors import Tensors, clip_rows
 
@@ -74,3 +75,14 @@ def test_a_diverged_client_is_dropped(small: Dataset, quick: Settings) -> None:
     simulation = Simulation(replace(quick, rate=1e30, lattice="E8", device="cpu-torch"), small, place=Tensors("cpu"))
     lines = [simulation.step()[0] for _ in range(3)]
     assert "could not encode" in " ".join(lines[-1]["dropped"].values())
+
+
+def test_a_checkpoint_goes_on_where_it_stood(small: Dataset, quick: Settings, tmp_path: Path) -> None:
+    settings = replace(quick, device="cpu-torch", lattice="E8", server="adam", average=0.9)
+    first, second = (Simulation(settings, small, place=Tensors("cpu")) for _ in range(2))
+    first.step()
+    runs._save(first, tmp_path, 17)
+    assert runs._restore(second, tmp_path) == 17
+    assert first.step() == second.step()
+    assert torch.equal(first.state.weights, second.state.weights)
+    assert torch.equal(first.reported, second.reported)
