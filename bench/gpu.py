@@ -34,6 +34,7 @@ import gpu_coder  # noqa: E402
 import gpu_compile  # noqa: E402
 import gpu_identity  # noqa: E402
 import gpu_stages  # noqa: E402
+import gpu_train  # noqa: E402
 from cepam.kernels import triton_quantize as tq  # noqa: E402
 from cepam.kernels import triton_rows as tr  # noqa: E402
 from cepam.kernels.triton_plan import Tile, device_keys, device_plan  # noqa: E402
@@ -305,6 +306,7 @@ def main() -> None:
         "coder": lambda: section_coder(size),
         "batched": lambda: section_batched(size),
         "memory": lambda: section_memory(size),
+        "train": lambda: gpu_train.warm() if COMPILE else RESULTS.update(train=gpu_train.measure(SMOKE)),
         "table": table,
     }
     for name, section in sections.items():

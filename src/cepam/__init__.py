@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cepam import errors
+from cepam.batch import decode_many, encode_many
 from cepam.clip import L1, L2, Clip
 from cepam.codec import Codec, DitheredCodec
 from cepam.lattice import A2, D4, E8, Integer, Lattice
@@ -34,5 +35,7 @@ __all__ = [
     "Law",
     "UniformBall",
     "UsedAddresses",
+    "decode_many",
+    "encode_many",
     "errors",
 ]

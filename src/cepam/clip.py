@@ -5,6 +5,7 @@ The same object goes to the client that clips and to the accountant that charges
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -41,6 +42,11 @@ class Clip(ABC):
             clipped = (update * np.float64(factor)).astype(update.dtype)
             factor *= 1.0 - 2.0**-24
         return clipped
+
+
+def whole_over_part(norm: Norm, parts: int) -> float:
+    """How many times one part's bound the whole norm can reach where each of the parts is clipped by itself."""
+    return float(parts) if norm == "l1" else math.sqrt(parts)
 
 
 @dataclass(frozen=True)

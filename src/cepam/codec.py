@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from cepam.lattice import E8, Integer, Lattice
 from cepam.law import Law, check_scale
 from cepam.plan import Accept, Plan, cell_plan, layered_plan
 from cepam.stream import Address, UsedAddresses
+
+if TYPE_CHECKING:
+    import torch
 
 Vector = npt.NDArray[Any]
 LARGEST_BYTES_A_COORDINATE = 192
@@ -64,24 +67,33 @@ class MessageCodec(ABC):
         noise scales, and anything but a one-dimensional float32 or float64 array raise `ValueError`.
         A tensor on a GPU is coded there, to the same bytes.
         """
-        gpu = _gpu_of(update)
+        gpu = gpu_of(update)
         values = gpu.check_update(update) if gpu else _check_update(update)
         _check_address(at)
         choice = self.choose(gpu.HostRuns(values) if gpu else values)
-        lattice = self.lattices[choice]
-        plan = self.plan_on(lattice)
         keys = at.derive()
-        job = self._job(plan, lattice, keys.noise)
+        job = self.job(choice, keys.noise)
         if gpu:
             gpu.check_job(job)
         if len(values):
             low, high = gpu.ends_of(values) if gpu else (float(values.min()), float(values.max()))
-            self._check_range(low, high, plan)
+            self.check_range(low, high, job.plan)
         if used is not None:
             used.claim(at)
         blocks = gpu.encode_values(job, values) if gpu else encode_spans(self.backend, self.threads, job, values)
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
         return wire.seal(contents, keys, self.fingerprint, self.bucket)
+
+    @overload
+    def decode(
+        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
+        device: None = None,
+    ) -> Vector: ...  # fmt: skip
+
+    @overload
+    def decode(
+        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None, *, device: str
+    ) -> torch.Tensor: ...
 
     def decode(
         self,
@@ -90,7 +102,7 @@ class MessageCodec(ABC):
         used: UsedAddresses | None = None,
         size: int | None = None,
         device: str | None = None,
-    ) -> Vector:
+    ) -> Vector | torch.Tensor:
         """The update plus noise of the codec's law, on the public grid; its length and dtype are the update's.
 
         Give `size` where it is known: a message that claims another size is refused before memory is taken for it. A
@@ -100,6 +112,22 @@ class MessageCodec(ABC):
         Raises `MalformedMessage` or `WrongAddress` (a broken seal is both) and never returns a vector that was not
         sealed at this address by this codec.
         """
+        contents, job = self.open(message, at, used, size)
+        if device is not None:
+            from cepam.kernels import triton_backend
+
+            tensor: torch.Tensor = triton_backend.decode_values(
+                job, contents.blocks, contents.size, contents.double, device
+            )
+            return tensor
+        out = np.empty(contents.size, dtype=np.float64 if contents.double else np.float32)
+        decode_spans(self.backend, self.threads, job, contents.blocks, out)
+        return out
+
+    def open(
+        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None
+    ) -> tuple[wire.Contents, Job]:
+        """What a message holds once its seal is verified, and the job that decodes its blocks; raises like `decode`."""
         if not isinstance(message, bytes | bytearray | memoryview):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         _check_address(at)
@@ -110,30 +138,24 @@ class MessageCodec(ABC):
             raise MalformedMessage(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:
             used.claim(at)
-        lattice = self.lattices[contents.lattice]
-        plan = self.plan_on(lattice)
-        job = self._job(plan, lattice, keys.noise)
+        job = self.job(contents.lattice, keys.noise)
         longest = max(map(len, contents.blocks), default=0)
-        if longest > plan.n * job.per_block * LARGEST_BYTES_A_COORDINATE:
+        if longest > job.plan.n * job.per_block * LARGEST_BYTES_A_COORDINATE:
             raise MalformedMessage(f"a block of {longest} bytes is longer than any that this codec writes")
-        if device is not None:
-            from cepam.kernels import triton_backend
+        return contents, job
 
-            tensor: Any = triton_backend.decode_values(job, contents.blocks, contents.size, contents.double, device)
-            return cast(Vector, tensor)
-        out = np.empty(contents.size, dtype=np.float64 if contents.double else np.float32)
-        decode_spans(self.backend, self.threads, job, contents.blocks, out)
-        return out
-
-    def _job(self, plan: Plan, lattice: Lattice, key: bytes) -> Job:
-        bound, acceptance = 0, 1.0
+    def job(self, choice: int, key: bytes) -> Job:
+        """What a backend is asked to do with the lattice of this number under this key."""
+        lattice = self.lattices[choice]
+        plan, bound, acceptance = self.plan_on(lattice), 0, 1.0
         if self.coder == "paper":
             bound = int(self.bound / plan.unit) if self.bound is not None else 0
             norm: Literal["l1", "l2"] = "l1" if plan.accept is Accept.L1_BALL else "l2"
             acceptance = lattice.acceptance(norm)
         return Job(plan, self.coder, key, wire.rows_per_block(plan.n), bound, acceptance)
 
-    def _check_range(self, low: float, high: float, plan: Plan) -> None:
+    def check_range(self, low: float, high: float, plan: Plan) -> None:
+        """Nothing; raises `ValueError` where values from `low` to `high` are not all finite and within reach."""
         if not (math.isfinite(low) and math.isfinite(high)):
             raise ValueError("the update holds NaN or infinite values")
         size = max(-low, high)
@@ -258,7 +280,7 @@ def _check_update(update: npt.ArrayLike) -> Vector:
     return np.ascontiguousarray(values)
 
 
-def _gpu_of(update: Any) -> Any:
+def gpu_of(update: Any) -> Any:
     """The backend of a tensor that lies on a GPU, else nothing: PyTorch and Triton are imported only then."""
     if not getattr(update, "is_cuda", False):
         return None

@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cepam.errors import MalformedMessage, SealBroken, WrongAddress
 from cepam.stream import StreamKeys
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
 VERSION = 1
 HEAD_BYTES = 3
@@ -57,13 +53,11 @@ def seal(contents: Contents, keys: StreamKeys, fingerprint: bytes, bucket: int |
     if len(payload) > LARGEST_PAYLOAD:
         raise ValueError(f"a message of {len(payload):,} bytes is too long for one seal: cut the update in parts")
     head = bytes([VERSION]) + _tag(fingerprint)
-    return head + _cipher(keys).encrypt(_NONCE, bytes(payload), head + fingerprint)
+    return head + _encrypt(keys, bytes(payload), head + fingerprint)
 
 
 def open_sealed(message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions: list[int]) -> Contents:
     """The contents, verified whole before anything is read; raises rather than return what was not sealed here."""
-    from cryptography.exceptions import InvalidTag
-
     if len(message) < HEAD_BYTES + SEAL_BYTES + 2:
         raise MalformedMessage(f"a message has at least {HEAD_BYTES + SEAL_BYTES + 2} bytes, got {len(message)}")
     if message[0] != VERSION:
@@ -71,23 +65,29 @@ def open_sealed(message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions
     head = bytes([VERSION]) + _tag(fingerprint)
     if message[:HEAD_BYTES] != head:
         raise WrongAddress("the message was made by another codec: law, lattice or coder differ")
-    try:
-        payload = _cipher(keys).decrypt(_NONCE, message[HEAD_BYTES:], head + fingerprint)
-    except (InvalidTag, OverflowError) as broken:
-        raise SealBroken("the seal does not open: another key, round, client or codec, or damaged bytes") from broken
-    return _split(payload, dimensions)
+    return _split(_decrypt(keys, message[HEAD_BYTES:], head + fingerprint), dimensions)
 
 
 def _tag(fingerprint: bytes) -> bytes:
     return hashlib.sha256(b"cepam tag" + fingerprint).digest()[: HEAD_BYTES - 1]
 
 
-def _cipher(keys: StreamKeys) -> AESGCMSIV:
+def _encrypt(keys: StreamKeys, payload: bytes, context: bytes) -> bytes:
     # AES-256-GCM-SIV (RFC 8452): the key is fresh for each address, so the nonce can be constant, and an address
     # used twice by mistake does not break the cipher.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
-    return AESGCMSIV(keys.seal)
+    return AESGCMSIV(keys.seal).encrypt(_NONCE, payload, context)
+
+
+def _decrypt(keys: StreamKeys, sealed: bytes, context: bytes) -> bytes:
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+
+    try:
+        return AESGCMSIV(keys.seal).decrypt(_NONCE, sealed, context)
+    except (InvalidTag, OverflowError) as broken:
+        raise SealBroken("the seal does not open: another key, round, client or codec, or damaged bytes") from broken
 
 
 def _join(contents: Contents, padded: bool) -> bytearray:

@@ -22,6 +22,7 @@ from cepam.kernels.job import Job
 from cepam.kernels.numba_backend import NumbaBackend
 from cepam.plan import Plan, cell_plan, layered_plan
 from tests.corpus import AT, sparse_update
+from tests.identity.interpreter import quick  # noqa: F401
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
@@ -35,21 +36,6 @@ SCALE = 0.01
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
 GAUSSIAN = layered_plan(cepam.Gaussian(SCALE), cepam.Integer(1))
 LENGTH = 32
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter renews its hold on Triton's language in every call of a function: once a module is enough."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
-    seen: set[int] = set()
-
-    def call(self: Any, *args: Any, **options: Any) -> Any:
-        if id(self.fn.__globals__) not in seen:
-            seen.add(id(self.fn.__globals__))
-            interpreter._patch_lang(self.fn)
-        return self.rewrite()(*args, **options)
-
-    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call)
 
 
 def compiled_blocks(plan: Plan, key: bytes, x: np.ndarray, length: int = LENGTH) -> list[bytes]:
@@ -163,7 +149,7 @@ def test_points_outside_the_format_are_refused() -> None:
 
 def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message of a tensor is the array's, and decodes to a tensor of the same bits."""
-    monkeypatch.setattr(codec_module, "_gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
     codec, x = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1)), sparse_update(21, np.float32)
     message = codec.encode(torch.from_numpy(x), AT)
     assert message == codec.encode(x, AT)
@@ -200,7 +186,7 @@ def test_carries_run_back_through_words_of_ones() -> None:
     "options", [{"lattice": cepam.E8}, {"lattice": cepam.Integer(1), "coder": "paper", "bound": 1.0}]
 )
 def test_what_a_gpu_does_not_code_names_the_cpu(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
-    monkeypatch.setattr(codec_module, "_gpu_of", lambda update: triton_backend)
+    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend)
     used = cepam.UsedAddresses()
     with pytest.raises(NotImplementedError, match=r"update\.cpu\(\)"):
         cepam.Codec(cepam.Gaussian(SCALE), **options).encode(torch.zeros(9), AT, used)

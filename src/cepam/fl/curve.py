@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,10 @@ def series(lines: list[Line], name: str) -> tuple[Any, Any, Any, Any]:
 
 
 def draw_curve(path: Path, lines: list[Line], settings: Settings) -> None:
-    """Nothing; the file holds the picture."""
+    """Nothing; the file holds the picture. A run ends well without one where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        warnings.warn(f"no {path.name}: install cepam[plots] for pictures", stacklevel=2)
+        return
     import matplotlib
 
     matplotlib.use("Agg")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam import baselines
-from cepam.clip import L1, L2, Clip
+from cepam.clip import L1, L2, Clip, whole_over_part
 from cepam.codec import Codec, DitheredCodec
 from cepam.fl.settings import ClientSettings, Settings
 from cepam.lattice import A2, D4, E8, Integer, Lattice
@@ -66,8 +66,8 @@ class _Draft:
 def _bound_of(settings: Settings, bound: float, tensors: int) -> Clip | None:
     if settings.clip_norm == "none":
         return None
-    whole = bound * math.sqrt(tensors) if settings.clip_scope == "tensor" else bound
-    return L2(whole) if settings.clip_norm == "l2" else L1(whole)
+    kind = L2 if settings.clip_norm == "l2" else L1
+    return kind(bound * whole_over_part(kind.norm, tensors) if settings.clip_scope == "tensor" else bound)
 
 
 def _draft(settings: Settings, own: ClientSettings, records: int, share: float, tensors: int) -> _Draft:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,17 +40,17 @@ class Scores:
 
 
 class Network(Protocol):
-    """A model lowered onto a data set."""
+    """A model lowered onto a data set; one that runs in PyTorch takes and gives tensors too."""
 
     def summed_gradients(
-        self, weights: Floats, of: Index, index: Index, count: Index, bounds: Floats | None = None
-    ) -> tuple[Floats, Floats]:
+        self, weights: Any, of: Index, index: Index, count: Index, bounds: Floats | None = None
+    ) -> tuple[Any, Any]:
         """Row r: the sum of the gradients of training examples index[r, :count[r]] at weights[of[r]], and of losses.
 
         With `bounds` each example's gradient is first scaled down to the l2 norm bounds[r].
         """
 
-    def evaluate(self, weights: Floats, index: Index | None = None) -> Scores:
+    def evaluate(self, weights: Any, index: Index | None = None) -> Scores:
         """The scores of each row of weights on the test examples, or on these training examples."""
 
 
@@ -91,17 +91,22 @@ class Model:
         """The network of this model on a data set; `device` is auto, cpu, cpu-torch or cuda."""
         from cepam.fl.stacked import StackedNetwork
 
-        chosen = device
-        if device == "auto":
-            chosen = "cuda" if torch.cuda.is_available() else "cpu"
-        if chosen not in ("cpu", "cpu-torch", "cuda"):
-            raise ValueError(f"device must be one of auto, cpu, cpu-torch, cuda, got {device!r}")
-        if chosen == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device cuda was asked for, but PyTorch sees no CUDA device")
+        chosen = resolved(device)
         program = lower(self.module, data.shape) if chosen == "cpu" else None
         if program is not None and program.size == self.size:
             return CompiledNetwork(program, data)
         return StackedNetwork(self.module, data, "cuda" if chosen == "cuda" else "cpu")
+
+
+def resolved(device: str) -> str:
+    """The device that a setting stands for, one of cpu, cpu-torch and cuda: auto takes a GPU where there is one."""
+    if device not in ("auto", "cpu", "cpu-torch", "cuda"):
+        raise ValueError(f"device must be one of auto, cpu, cpu-torch, cuda, got {device!r}")
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, but PyTorch sees no CUDA device")
+    return device
 
 
 class CompiledNetwork:

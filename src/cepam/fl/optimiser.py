@@ -1,18 +1,20 @@
 """Server optimisers: what the server does with the aggregated vector, one row of weights a seed.
 
-They see decoded vectors only, so by post-processing they cost no privacy.
+They see decoded vectors only, so by post-processing they cost no privacy. Arrays and tensors step by the same lines.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-Memory = dict[str, Floats]
+Rows = Any
+Memory = dict[str, Rows]
 NAMES = ("sgd", "momentum", "adam")
 
 
@@ -24,7 +26,7 @@ class Optimiser(ABC):
         """The memory before the first round."""
 
     @abstractmethod
-    def step(self, weights: Floats, aggregate: Floats, rate: float, memory: Memory) -> tuple[Floats, Memory]:
+    def step(self, weights: Rows, aggregate: Rows, rate: float, memory: Memory) -> tuple[Rows, Memory]:
         """The new weights and the new memory."""
 
 
@@ -35,8 +37,8 @@ class Sgd(Optimiser):
     def start(self, weights: Floats) -> Memory:
         return {}
 
-    def step(self, weights: Floats, aggregate: Floats, rate: float, memory: Memory) -> tuple[Floats, Memory]:
-        return weights - np.float32(rate) * aggregate, {}
+    def step(self, weights: Rows, aggregate: Rows, rate: float, memory: Memory) -> tuple[Rows, Memory]:
+        return weights - rate * aggregate, {}
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ class Momentum(Optimiser):
     def start(self, weights: Floats) -> Memory:
         return {"velocity": np.zeros_like(weights)}
 
-    def step(self, weights: Floats, aggregate: Floats, rate: float, memory: Memory) -> tuple[Floats, Memory]:
-        velocity = np.float32(self.momentum) * memory["velocity"] + aggregate
-        return weights - np.float32(rate) * velocity, {"velocity": velocity}
+    def step(self, weights: Rows, aggregate: Rows, rate: float, memory: Memory) -> tuple[Rows, Memory]:
+        velocity = self.momentum * memory["velocity"] + aggregate
+        return weights - rate * velocity, {"velocity": velocity}
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,14 @@ class Adam(Optimiser):
     def start(self, weights: Floats) -> Memory:
         return {"mean": np.zeros_like(weights), "square": np.zeros_like(weights), "steps": np.zeros(1, np.float32)}
 
-    def step(self, weights: Floats, aggregate: Floats, rate: float, memory: Memory) -> tuple[Floats, Memory]:
-        steps = memory["steps"] + np.float32(1)
-        mean = np.float32(self.momentum) * memory["mean"] + np.float32(1 - self.momentum) * aggregate
-        square = np.float32(self.second) * memory["square"] + np.float32(1 - self.second) * aggregate**2
+    def step(self, weights: Rows, aggregate: Rows, rate: float, memory: Memory) -> tuple[Rows, Memory]:
+        steps = memory["steps"] + 1
+        mean = self.momentum * memory["mean"] + (1 - self.momentum) * aggregate
+        square = self.second * memory["square"] + (1 - self.second) * aggregate**2
         count = float(steps[0])
-        top = mean / np.float32(1 - self.momentum**count)
-        low = np.sqrt(square / np.float32(1 - self.second**count)) + np.float32(self.floor)
-        moved = (weights - np.float32(rate) * top / low).astype(np.float32)
+        top = mean / (1 - self.momentum**count)
+        low = (square / (1 - self.second**count)) ** 0.5 + self.floor
+        moved = weights - rate * top / low
         return moved, {"mean": mean, "square": square, "steps": steps}
 
 

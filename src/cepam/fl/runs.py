@@ -134,15 +134,16 @@ def _rounds(simulation: Simulation, folder: Path, watch: Watcher) -> None:
             timing.write(json.dumps({"round": number, "seconds": round(now - begun, 4)}) + "\n")
             if number % simulation.settings.checkpoint_every == 0 or simulation.done:
                 os.fsync(metrics.fileno())
-                _save(simulation.state, folder, metrics.tell())
+                _save(simulation, folder, metrics.tell())
             watch(Progress(lines, simulation.settings.rounds, started_at, now - start))
 
 
-def _save(state: State, folder: Path, offset: int) -> None:
+def _save(simulation: Simulation, folder: Path, offset: int) -> None:
     """Nothing; the checkpoint names the length of the metrics that belong to it."""
-    arrays: dict[str, Any] = {f"memory/{name}": value for name, value in state.memory.items()}
-    for name in ("weights", "average", "best", "best_score", "bits"):
-        arrays[name] = getattr(state, name)
+    state, fetch = simulation.state, simulation.home.fetch
+    arrays: dict[str, Any] = {f"memory/{name}": fetch(value) for name, value in state.memory.items()}
+    arrays |= {name: fetch(getattr(state, name)) for name in ("weights", "average", "best")}
+    arrays |= {"best_score": state.best_score, "bits": state.bits}
     rest = {"round": state.round, "offset": offset, "bills": [bill.entries for bill in state.bills]}
     buffer = io.BytesIO()
     np.savez(buffer, rest=np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8), **arrays)
@@ -156,11 +157,12 @@ def _restore(simulation: Simulation, folder: Path) -> int:
         return 0
     with np.load(path) as saved:
         rest = json.loads(bytes(saved["rest"]))
-        memory = {name.removeprefix("memory/"): saved[name] for name in saved.files if name.startswith("memory/")}
+        put, remembered = simulation.home.put, [name for name in saved.files if name.startswith("memory/")]
+        memory = {name.removeprefix("memory/"): put(saved[name]) for name in remembered}
         bills = [Bill(tuple((tuple(absent), count) for absent, count in bill)) for bill in rest["bills"]]
         simulation.state = State(
-            saved["weights"], memory, saved["average"], saved["best"], saved["best_score"], saved["bits"], bills,
-            int(rest["round"]),
+            put(saved["weights"]), memory, put(saved["average"]), put(saved["best"]), saved["best_score"],
+            saved["bits"], bills, int(rest["round"]),
         )  # fmt: skip
     return int(rest["offset"])
 
@@ -183,7 +185,8 @@ def _finish(simulation: Simulation, folder: Path) -> dict[str, Any]:
     vector, seeds = simulation.vector, simulation.settings.run_seeds
     for name, rows in (("final", simulation.reported), ("best", simulation.state.best)):
         buffer = io.BytesIO()
-        torch.save({seed: vector.state_dict(rows[s]) for s, seed in enumerate(seeds)}, buffer)
+        host = simulation.home.fetch(rows)
+        torch.save({seed: vector.state_dict(host[s]) for s, seed in enumerate(seeds)}, buffer)
         write_atomically(folder / f"{name}.pt", buffer.getvalue())
     lines = read_metrics(folder)
     timing = [json.loads(line) for line in (folder / "timing.jsonl").read_text().splitlines()]

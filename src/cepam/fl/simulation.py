@@ -6,12 +6,9 @@ There is no shortcut that adds noise: each row is encoded to a message, and the 
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +16,13 @@ import numpy.typing as npt
 
 from cepam.fl import draws
 from cepam.fl.bill import Bill, colluding, release_of, warnings_of
-from cepam.fl.client import Work, clipped
+from cepam.fl.client import Work
 from cepam.fl.data import Dataset
 from cepam.fl.fleet import Channel, Member, fleet
-from cepam.fl.model import Model, build
+from cepam.fl.model import Model, build, resolved
 from cepam.fl.optimiser import Memory, optimiser
 from cepam.fl.partition import partition
+from cepam.fl.place import Place, place_of
 from cepam.fl.schedule import schedule
 from cepam.fl.server import Envelope, Received, aggregate, receive
 from cepam.fl.settings import Settings
@@ -32,18 +30,18 @@ from cepam.stream import Address, Key, SimulationOnly
 
 Floats = npt.NDArray[np.float32]
 Line = dict[str, Any]
-Posted = tuple[Envelope, Floats | None]
+Posted = tuple[Envelope, Any]
 MOST_ATTEMPTS = 100
 
 
 @dataclass
 class State:
-    """All that a run carries from one round to the next, one row a seed."""
+    """All that a run carries from one round to the next, one row a seed; vectors are of the run's place."""
 
-    weights: Floats
+    weights: Any
     memory: Memory
-    average: Floats
-    best: Floats
+    average: Any
+    best: Any
     best_score: npt.NDArray[np.float64]
     bits: npt.NDArray[np.int64]
     bills: list[Bill]
@@ -68,7 +66,8 @@ class Simulation:
     """A federated run in one process.
 
     `channels` replaces the settings' scheme with objects of your own: one function from client number to channel.
-    `watch` sees all traffic. Best weights and accuracies look at test or validation data: simulation only.
+    `watch` sees all traffic. `place` is where vectors live, by default as the settings' device says.
+    Best weights and accuracies look at test or validation data: simulation only.
     """
 
     settings: Settings
@@ -76,6 +75,7 @@ class Simulation:
     model: Model | None = None
     channels: Callable[[int], Channel] | None = None
     watch: Callable[[Sent], None] = quiet
+    place: Place | None = None
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,13 +91,14 @@ class Simulation:
         self.fleets = [self._fleet(part) for part in parts]
         self.releases = [None if self.channels else release_of(chosen, each, self.size) for each in self.fleets]
         self.network = self.vector.on(self.data, chosen.device)
-        self.work = Work(chosen, self.network, parts, self._schedule(chosen.local_rate or chosen.rate))
+        self.home = self.place or place_of(resolved(chosen.device))
+        self.work = Work(chosen, self.network, parts, self._schedule(chosen.local_rate or chosen.rate), self.home.put)
         self.rates = self._schedule(chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)
         self.keys = [_keys(seed, chosen.clients) for seed in chosen.run_seeds]
         self.run_id = hashlib.sha256(repr(chosen).encode()).digest()[:16]
-        self.pool = ThreadPoolExecutor(os.cpu_count() or 1)
-        self.cautions = warnings_of(chosen, self.releases[0], self.tensors)
+        channels = [member.channel for each in self.fleets for member in each]
+        self.cautions = [*warnings_of(chosen, self.releases[0], self.tensors), *self.home.cautions(channels)]
         self.state = self._start()
 
     def _parts(self, records: npt.NDArray[np.int64], seed: int) -> tuple[npt.NDArray[np.int64], ...]:
@@ -118,10 +119,11 @@ class Simulation:
 
     def _start(self) -> State:
         weights = np.stack([self.vector.initial(seed) for seed in self.settings.run_seeds])
-        count = len(weights)
+        count, put = len(weights), self.home.put
+        memory = {name: put(value) for name, value in self.optimiser.start(weights).items()}
         return State(
-            weights, self.optimiser.start(weights), weights.copy(), weights.copy(), np.full(count, -1.0),
-            np.zeros(count, dtype=np.int64), [Bill() for _ in range(count)],
+            put(weights), memory, put(weights), put(weights), np.full(count, -1.0), np.zeros(count, dtype=np.int64),
+            [Bill() for _ in range(count)],
         )  # fmt: skip
 
     @property
@@ -130,7 +132,7 @@ class Simulation:
         return self.state.round >= self.settings.rounds
 
     @property
-    def reported(self) -> Floats:
+    def reported(self) -> Any:
         """The weights that the run answers for: the running average where the settings ask for one, else the last."""
         return self.state.average if self.settings.average else self.state.weights
 
@@ -141,42 +143,37 @@ class Simulation:
         rows = [(s, int(k)) for s, cohort in enumerate(asked) for k in cohort]
         bounds = np.array([getattr(self.fleets[s][k].clip, "bound", np.inf) for s, k in rows], dtype=np.float32)
         raw, losses = self.work.updates(self.state.weights, number, rows, bounds)
-        lines, aggregates = [], np.zeros_like(self.state.weights)
+        lines, aggregates = [], []
         for s, seed in enumerate(chosen.run_seeds):
-            mine = {k: row for row, (t, k) in enumerate(rows) if t == s}
-            updates = {k: raw[row] for k, row in mine.items()}
-            received, line = self._exchange(s, number, updates)
-            aggregates[s] = aggregate(self.fleets[s], received, self.size)
+            mine = [row for row, (t, _) in enumerate(rows) if t == s]
+            received, line = self._exchange(s, number, [rows[row][1] for row in mine], raw[mine])
+            aggregates.append(aggregate(self.home, self.fleets[s], received, self.size))
             everyone = frozenset(range(chosen.clients))
             self.state.bills[s] = self.state.bills[s].add(everyone - received.vectors.keys())
-            loss = float(np.mean([losses[row] for row in mine.values()]))
+            loss = float(losses[mine].mean())
             lines.append({"round": number + 1, "seed": seed, "train_loss": _finite(loss), **line})
-        self._move(aggregates)
+        self._move(self.home.stack(aggregates))
         self._judge(lines)
         return lines
 
-    def _move(self, aggregates: Floats) -> None:
+    def _move(self, aggregates: Any) -> None:
         """One server step from the aggregates, and the running average of the weights after it."""
         state = self.state
-        rate = self.rates.at((state.round + 1) * self.settings.tau - 1)
+        rate = float(self.rates.at((state.round + 1) * self.settings.tau - 1))
         state.weights, state.memory = self.optimiser.step(state.weights, aggregates, rate, state.memory)
-        past = np.float32(min(self.settings.average, (state.round + 1) / (state.round + 10)))
-        state.average = past * state.average + (np.float32(1) - past) * state.weights
+        past = min(self.settings.average, (state.round + 1) / (state.round + 10))
+        state.average = past * state.average + (1.0 - past) * state.weights
         state.round += 1
 
-    def _exchange(self, s: int, number: int, updates: dict[int, Floats]) -> tuple[Received, Line]:
+    def _exchange(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[Received, Line]:
         """One seed's messages: sent, lost or garbled, received; and what can be said about them."""
-        sent, waits = self._send(s, number, updates)
+        sent, waits = self._send(s, number, clients, raw)
         envelopes = [envelope for envelope, _ in sent]
         self.watch(Sent(self.settings.run_seeds[s], number, tuple(envelopes)))
-        received = receive(self.fleets[s], envelopes, self.size, self.pool.map)
+        received = receive(self.home, self.fleets[s], envelopes, self.size)
         self.state.bits[s] += received.bits
-        signal = noise = 0.0
-        for envelope, update in sent:
-            if envelope.client in received.vectors and update is not None:
-                error = received.vectors[envelope.client].astype(np.float64) - update
-                signal += float(np.square(update, dtype=np.float64).sum())
-                noise += float(np.square(error).sum())
+        heard = {each.client: update for each, update in sent if update is not None and each.client in received.vectors}
+        signal, noise = self.home.powers(list(heard.values()), [received.vectors[k] for k in heard])
         carried = sum(1 for envelope in envelopes if envelope.message is not None) * self.size
         line: Line = {
             "replies": len(received.vectors),
@@ -191,38 +188,44 @@ class Simulation:
             line["waits"] = waits
         return received, line
 
-    def _send(self, s: int, number: int, updates: dict[int, Floats]) -> tuple[list[Posted], int]:
+    def _send(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[list[Posted], int]:
         """Every asked client's envelope with the clipped update it holds, and how often the server had to wait.
 
         Policy `wait`: whoever is silent is asked again until the reply comes; `charge`: the round goes on without.
         """
         chosen, seed = self.settings, self.settings.run_seeds[s]
-        attempt, pending = 0, sorted(updates)
+        attempt, pending = 0, list(range(len(clients)))
         sent: list[Posted] = []
         while True:
             silent = draws.silent(seed, number, attempt, chosen.clients, chosen.dropout)
-            late = [k for k in pending if chosen.dropout and silent[k]]
-            ready = [k for k in pending if k not in late]
-            sent += self.pool.map(partial(self._envelope, s, number, attempt), ready, [updates[k] for k in ready])
+            late = [i for i in pending if chosen.dropout and silent[clients[i]]]
+            ready = [i for i in pending if i not in late]
+            if ready:
+                sent += self._posted(s, number, attempt, [clients[i] for i in ready], raw[ready])
             if not late or chosen.policy == "charge" or attempt == MOST_ATTEMPTS:
-                lost = [(Envelope(k, self._address(s, number, k, attempt), None), None) for k in late]
+                missing = [clients[i] for i in late]
+                lost = [(Envelope(k, self._address(s, number, k, attempt), None), None) for k in missing]
                 return sorted([*sent, *lost], key=lambda pair: pair[0].client), attempt
             attempt, pending = attempt + 1, late
 
     def _address(self, s: int, number: int, client: int, attempt: int) -> Address:
         return Address(self.keys[s][client], round=number, client=client, run=self.run_id, attempt=attempt)
 
-    def _envelope(self, s: int, number: int, attempt: int, k: int, raw: Floats) -> Posted:
-        at, member = self._address(s, number, k, attempt), self.fleets[s][k]
-        whole = member.clip if self.settings.update != "examples" else None
-        try:
-            update = clipped(raw, whole, self.cuts)
-            message = member.channel.encode(update, at)
-        except ValueError as problem:
-            return Envelope(k, at, None, f"the client could not encode: {problem}"), None
-        if k in self.settings.garblers:
-            message = draws.generator(self.settings.run_seeds[s], number, draws.NOISE, k).bytes(len(message))
-        return Envelope(k, at, message), update
+    def _posted(self, s: int, number: int, attempt: int, clients: list[int], raw: Any) -> list[Posted]:
+        """The envelopes of these clients with the clipped updates in them; garblers send as many bytes of garbage."""
+        members, seed = [self.fleets[s][k] for k in clients], self.settings.run_seeds[s]
+        ats = [self._address(s, number, k, attempt) for k in clients]
+        clips = [member.clip if self.settings.update != "examples" else None for member in members]
+        made = self.home.encode(raw, clips, self.cuts, [member.channel for member in members], ats)
+        posted: list[Posted] = []
+        for k, at, (update, message) in zip(clients, ats, made):
+            if isinstance(message, str):
+                posted.append((Envelope(k, at, None, message), None))
+                continue
+            if k in self.settings.garblers:
+                message = draws.generator(seed, number, draws.NOISE, k).bytes(len(message))
+            posted.append((Envelope(k, at, message), update))
+        return posted
 
     def _judge(self, lines: list[Line]) -> None:
         """Adds scores, epsilon so far and warnings to the lines of an evaluated round."""

@@ -5,6 +5,7 @@ Any module works that `torch.func` can map over; it is also the second opinion o
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,13 @@ from cepam.fl.data import Dataset
 from cepam.fl.model import Floats, Index, Scores
 
 EXAMPLES_AT_ONCE = 4096
-ROWS_AT_ONCE = 256
+ROWS_AT_ONCE = {"cpu": 256, "cuda": 1024}
+
+
+def steady() -> AbstractContextManager[None]:
+    """Convolutions in full float32, by algorithms that give the same bits every time: a resumed run repeats itself."""
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+    return flags
 
 
 class StackedNetwork:
@@ -33,6 +40,8 @@ class StackedNetwork:
         self.test = self._put(data.test_inputs), self._put(data.test_labels)
 
     def _put(self, array: Any) -> Tensor:
+        if isinstance(array, Tensor):
+            return array
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def _images(self, inputs: Tensor) -> Tensor:
@@ -50,26 +59,26 @@ class StackedNetwork:
         return (losses * keep).sum()
 
     def summed_gradients(
-        self, weights: Floats, of: Index, index: Index, count: Index, bounds: Floats | None = None
-    ) -> tuple[Floats, Floats]:
-        rows = []
-        for at in range(0, len(of), ROWS_AT_ONCE):
-            cut = slice(at, at + ROWS_AT_ONCE)
-            rows.append(self._rows(weights, of[cut], index[cut], count[cut], None if bounds is None else bounds[cut]))
-        return np.concatenate([sums for sums, _ in rows]), np.concatenate([losses for _, losses in rows])
+        self, weights: Any, of: Index, index: Index, count: Index, bounds: Floats | None = None
+    ) -> tuple[Any, Any]:
+        """As `Network` says; rows come back as tensors of this device where the weights are tensors."""
+        vectors, at_once, rows = self._put(weights), ROWS_AT_ONCE[self.device], []
+        with torch.no_grad(), steady():
+            for at in range(0, len(of), at_once):
+                cut = slice(at, at + at_once)
+                limits = None if bounds is None else self._put(bounds[cut])
+                rows.append(self._rows(vectors[self._put(of[cut])], index[cut], count[cut], limits))
+        sums, losses = (torch.cat(part) for part in zip(*rows))
+        return (sums, losses) if isinstance(weights, Tensor) else (sums.cpu().numpy(), losses.cpu().numpy())
 
-    def _rows(
-        self, weights: Floats, of: Index, index: Index, count: Index, bounds: Floats | None
-    ) -> tuple[Floats, Floats]:
-        vectors, which = self._put(weights)[self._put(of)], self._put(index)
+    def _rows(self, vectors: Tensor, index: Index, count: Index, bounds: Tensor | None) -> tuple[Tensor, Tensor]:
+        which = self._put(index)
         keep = (torch.arange(index.shape[1], device=self.device) < self._put(count)[:, None]).to(torch.float32)
         images, labels = self._images(self.train[0][which]), self.train[1][which]
-        with torch.no_grad():
-            if bounds is None:
-                sums, losses = vmap(grad_and_value(self._loss))(vectors, images, labels, keep)
-            else:
-                sums, losses = self._clipped(vectors, images, labels, keep, self._put(bounds))
-        return sums.cpu().numpy(), losses.cpu().numpy()
+        if bounds is not None:
+            return self._clipped(vectors, images, labels, keep, bounds)
+        sums, losses = vmap(grad_and_value(self._loss))(vectors, images, labels, keep)
+        return sums, losses
 
     def _clipped(
         self, vectors: Tensor, images: Tensor, labels: Tensor, keep: Tensor, bounds: Tensor
@@ -92,13 +101,13 @@ class StackedNetwork:
             losses += (values * keep[:, cut]).sum(1)
         return sums, losses
 
-    def evaluate(self, weights: Floats, index: Index | None = None) -> Scores:
+    def evaluate(self, weights: Any, index: Index | None = None) -> Scores:
         inputs, labels = (
             self.test if index is None else (self.train[0][self._put(index)], self.train[1][self._put(index)])
         )
         vectors = self._put(weights)
         right, total = vectors.new_zeros(len(vectors)), vectors.new_zeros(len(vectors), dtype=torch.float64)
-        with torch.no_grad():
+        with torch.no_grad(), steady():
             for at in range(0, len(labels), EXAMPLES_AT_ONCE):
                 images, answers = self._images(inputs[at : at + EXAMPLES_AT_ONCE]), labels[at : at + EXAMPLES_AT_ONCE]
                 for row, vector in enumerate(vectors):

@@ -30,6 +30,13 @@ class Job:
     acceptance: float = 1.0
 
 
+def cpu_only(coder: Coder, n: int) -> str | None:
+    """What has no kernels on a GPU about this coder in n dimensions, or None where it has them."""
+    if coder != "adaptive":
+        return "the paper's coder"
+    return "the coder of vector lattices" if n != 1 else None
+
+
 @cache
 def model_fingerprint() -> bytes:
     """32 bytes that change with the shipped tables of the adaptive coder."""

@@ -18,7 +18,7 @@ import triton
 
 from cepam.errors import MalformedMessage
 from cepam.kernels import margin
-from cepam.kernels.job import Job
+from cepam.kernels.job import Job, cpu_only
 from cepam.kernels.stride import LARGEST_STRIDE
 from cepam.kernels.triton_blocks import STAGED, decode_lanes, encode_lanes, measure_scales
 from cepam.kernels.triton_plan import DevicePlan, Tile, device_keys, device_plan
@@ -57,19 +57,20 @@ def blocks_of(lists: Sequence[Sequence[bytes]], device: Any) -> Blocks:
 
 def check_job(job: Job) -> None:
     """Refuses what is coded on the CPU only."""
-    if job.coder != "adaptive" or job.plan.n != 1:
-        what = "the paper's coder" if job.coder != "adaptive" else "the coder of vector lattices"
+    what = cpu_only(job.coder, job.plan.n)
+    if what is not None:
         raise NotImplementedError(
             f"{what} runs on the CPU only: encode update.cpu() and decode without device=…, or use cepam.Integer(1)"
         )
 
 
-def check_update(update: Any) -> Any:
-    """The update itself, contiguous."""
+def check_update(update: Any, dimensions: int = 1) -> Any:
+    """The update itself, or rows of updates (two dimensions), contiguous."""
     if update.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"the update must be float32 or float64, got {update.dtype}")
-    if update.ndim != 1:
-        raise ValueError(f"the update must have one dimension, got shape {tuple(update.shape)}")
+    if update.ndim != dimensions:
+        wanted = "the update must have one dimension" if dimensions == 1 else "updates must be rows (clients, m)"
+        raise ValueError(f"{wanted}, got shape {tuple(update.shape)}")
     return update.detach().contiguous()
 
 
@@ -77,6 +78,14 @@ def ends_of(values: Any) -> tuple[float, float]:
     """The least and the largest value; NaN if there is one."""
     low, high = torch.aminmax(values)
     return float(low), float(high)
+
+
+def ends_of_rows(rows: Any) -> list[tuple[float, float]]:
+    """The least and the largest value of each row, NaN if there is one; zeros for rows without values."""
+    if not rows.numel():
+        return [(0.0, 0.0)] * len(rows)
+    low, high = torch.aminmax(rows, dim=1)
+    return [(least, most) for least, most in torch.stack([low, high], dim=1).tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +103,29 @@ class HostRuns:
 
 def encode_values(job: Job, values: Any) -> list[bytes]:
     """The blocks of one update (m) on a GPU."""
-    check_job(job)
-    return encode_blocks(job.plan, [job.key], values[None], job.per_block).to_lists()[0]
+    return encode_rows([job], values[None])[0]
+
+
+def encode_rows(jobs: Sequence[Job], rows: Any) -> list[list[bytes]]:
+    """Each client's blocks, from updates (clients, m) on a GPU; the jobs differ in their keys only."""
+    for job in jobs:
+        check_job(job)
+    return encode_blocks(jobs[0].plan, [job.key for job in jobs], rows, jobs[0].per_block).to_lists()
 
 
 def decode_values(job: Job, blocks: Sequence[bytes], count: int, double: bool, device: str) -> Any:
     """The decoded values (m) of one message's blocks, on a GPU."""
-    check_job(job)
+    return decode_rows([job], [blocks], count, double, device)[0]
+
+
+def decode_rows(jobs: Sequence[Job], blocks: Sequence[Sequence[bytes]], count: int, double: bool, device: str) -> Any:
+    """The decoded values (clients, m) of messages of one size, on a GPU; jobs differ in their keys only."""
+    for job in jobs:
+        check_job(job)
     if torch.device(device).type != "cuda" and not triton.knobs.runtime.interpret:
         raise ValueError(f"device must name a GPU such as 'cuda', got {device!r}: leave it out to decode on the CPU")
-    dtype = torch.float64 if double else torch.float32
-    return decode_blocks(job.plan, [job.key], blocks_of([blocks], device), count, dtype, job.per_block)[0]
+    keys, dtype = [job.key for job in jobs], torch.float64 if double else torch.float32
+    return decode_blocks(jobs[0].plan, keys, blocks_of(blocks, device), count, dtype, jobs[0].per_block)
 
 
 def encode_blocks(

@@ -1,0 +1,79 @@
+"""Batches of updates on a GPU beside the CPU's messages one by one, through Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+
+import numpy as np
+import pytest
+
+import cepam
+from cepam import codec as codec_module
+from cepam.batch import decode_each, encode_each
+from cepam.errors import MalformedMessage, SealBroken
+from tests.identity.interpreter import quick  # noqa: F401
+
+torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
+pytest.importorskip("triton", reason="the GPU path needs Triton")
+
+from cepam.kernels import triton_backend  # noqa: E402
+
+PLACES = [cepam.Address(bytes([i]) * 32, round=3, client=i) for i in range(4)]
+SCALE = 0.01
+
+
+@pytest.fixture(autouse=True)
+def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+
+
+@pytest.mark.parametrize(
+    ("codec", "dtype"),
+    [
+        (cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1)), np.float32),
+        (cepam.DitheredCodec(SCALE, bucket=32), np.float64),
+    ],
+)
+def test_messages_and_vectors_are_the_cpus(codec: codec_module.MessageCodec, dtype: type) -> None:
+    """A row refused in the middle, a broken seal: the others are as if alone."""
+    x = np.random.default_rng(2).normal(0, 2 * SCALE, (4, 18)).astype(dtype)
+    x[1, 3] = np.inf
+    made = encode_each(codec, torch.from_numpy(x), PLACES)
+    alone = [codec.encode(x[i], PLACES[i]) for i in (0, 2, 3)]
+    assert [made[i] for i in (0, 2, 3)] == alone
+    assert "infinite" in str(made[1])
+    torn = [alone[0], alone[1][:-1] + b"?", alone[2]]
+    places = [PLACES[i] for i in (0, 2, 3)]
+    found = decode_each(codec, torn, places, device="cpu")
+    assert isinstance(found[1], SealBroken)
+    assert found[0].numpy().tobytes() == codec.decode(alone[0], places[0]).tobytes()
+    assert found[2].numpy().tobytes() == codec.decode(alone[2], places[2]).tobytes()
+
+
+def test_a_point_outside_the_format_is_laid_at_its_own_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One hostile block in a batch: its message alone is refused."""
+    codec = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1))
+    messages = cepam.encode_many(codec, np.full((3, 8), 0.5, dtype=np.float32), PLACES[:3])
+    genuine = triton_backend.decode_blocks
+
+    def refusing(plan, keys, *rest):  # type: ignore[no-untyped-def]
+        if PLACES[1].derive().noise in keys:
+            raise MalformedMessage("outside")
+        return genuine(plan, keys, *rest)
+
+    monkeypatch.setattr(triton_backend, "decode_blocks", refusing)
+    found = decode_each(codec, messages, PLACES[:3], device="cpu")
+    assert [isinstance(each, MalformedMessage) for each in found] == [False, True, False]
+
+
+def test_shapes_and_forms_are_checked() -> None:
+    codec, eight = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1)), cepam.Codec(cepam.Gaussian(SCALE), cepam.E8)
+    with pytest.raises(ValueError, match=r"rows \(clients, m\)"):
+        cepam.encode_many(codec, torch.zeros(2), PLACES[:2])
+    with pytest.raises(NotImplementedError, match="CPU only"):
+        cepam.encode_many(eight, torch.zeros((2, 9)), PLACES[:2])
+    empty = cepam.encode_many(codec, torch.zeros((2, 0)), PLACES[:2])
+    assert empty == [codec.encode(np.zeros(0, dtype=np.float32), at) for at in PLACES[:2]]
+    assert cepam.decode_many(codec, empty, PLACES[:2], device="cpu").shape == (2, 0)

@@ -1,0 +1,47 @@
+"""A round of training coded by the GPU's kernels, through Triton's interpreter: the CPU's messages."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+
+import numpy as np
+import pytest
+
+from cepam import codec as codec_module
+from tests.identity.interpreter import quick  # noqa: F401
+
+torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
+pytest.importorskip("triton", reason="the GPU path needs Triton")
+
+from cepam import fl  # noqa: E402
+from cepam.fl.tensors import Tensors  # noqa: E402
+from cepam.kernels import triton_backend  # noqa: E402
+
+
+def test_messages_of_a_round_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two codecs in one fleet, one garbler; nothing is clipped, so that both ends start from the same updates."""
+    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+    draw = np.random.default_rng(1)
+    data = fl.from_arrays(*((draw.normal(size=(count, 4)), draw.integers(0, 3, count)) for count in (60, 20)))
+    model = fl.Model(lambda: torch.nn.Linear(4, 3))
+    settings = fl.settings_from(
+        {
+            "data": "synthetic", "clients": 5, "rounds": 1, "tau": 2, "noise": 0.02, "clip": 100.0, "garblers": [3],
+            "device": "cpu-torch", "client": [{"clients": [0], "noise": 0.1}],
+        }
+    )  # fmt: skip
+    sent: dict[str, list[bytes]] = {}
+    ends = {}
+    for name, place in (("host", None), ("device", Tensors("cpu"))):
+        run = fl.Simulation(
+            settings, data, model, watch=lambda s, name=name: sent.update({name: [e.message for e in s.envelopes]}),
+            place=place,
+        )  # fmt: skip
+        line = run.step()[0]
+        assert list(line["dropped"]) == ["3"]
+        assert not any("on the CPU" in text for text in run.cautions)
+        ends[name] = run.home.fetch(run.state.weights)
+    assert sent["host"] == sent["device"]
+    np.testing.assert_allclose(ends["host"], ends["device"], rtol=1e-6)
