@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -143,3 +144,13 @@ def test_what_is_not_a_number_stays_in_its_row(small: Dataset) -> None:
         assert np.isnan(sums[1]).any()
         assert np.isfinite(sums[[0, 2]]).all()
         assert np.isfinite(losses[[0, 2]]).all()
+
+
+def test_inputs_and_weights_with_gaps_are_read_right(small: Dataset) -> None:
+    gaps = replace(small, train_inputs=np.repeat(small.train_inputs, 2, axis=1)[:, ::2].astype(np.float64))
+    model = build("linear", small)
+    weights = np.stack([model.initial(seed) for seed in range(4)])
+    of, index, count = np.arange(2), np.arange(40).reshape(2, 20), np.array([20, 3])
+    plain, _ = model.on(small, "cpu").summed_gradients(weights[::2].copy(), of, index, count)
+    gapped, _ = model.on(gaps, "cpu").summed_gradients(weights[::2], of, index, count)
+    np.testing.assert_array_equal(plain, gapped)

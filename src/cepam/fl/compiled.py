@@ -120,11 +120,16 @@ def backward(
 
 
 @loop
-def _vectors(count: int) -> Floats:
-    """Room for so many vectors, starting where a vector loads in one go."""
-    block = np.empty((count + 1) * LANES, np.float32)
-    skip = (-block.ctypes.data // 4) % LANES
-    return block[skip : skip + count * LANES].reshape(count, LANES)
+def _places(block: Floats, room: Room, size: int) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats, Floats]:
+    """Values, slopes, winners, opened, and three vectors of weights: gradient, own weights and sums."""
+    slopes, winners = room[0], 2 * room[0]
+    opened = winners + room[1]
+    gradient = opened + room[2]
+    here, sums = gradient + size, gradient + 2 * size
+    return (
+        block[:slopes], block[slopes:winners], block[winners:opened], block[opened:gradient], block[gradient:here],
+        block[here:sums], block[sums : sums + size],
+    )  # fmt: skip
 
 
 @loop
@@ -192,8 +197,8 @@ def _gradients(
 
 @loop
 def by_example(
-    table: Table, room: Room, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table, count: Table,
-    scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
+    table: Table, room: Room, block: Floats, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table,
+    count: Table, scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
 ) -> None:  # fmt: skip
     """Fills these rows of `out` with sums of gradients, the examples of a row in the lanes of its blocks.
 
@@ -201,8 +206,8 @@ def by_example(
     down to that l2 norm. `losses` gets the sums of losses.
     """
     size = weights.shape[1]
-    values, slopes, opened, winners = _vectors(room[0]), _vectors(room[0]), _vectors(room[2]), _vectors(room[1])
-    gradient, picks, lost = _vectors(size), np.empty(LANES, np.int64), np.empty(LANES, np.float64)
+    values, slopes, winners, opened, gradient, _, _ = _places(block, room, size)
+    picks, lost = np.empty(LANES, np.int64), np.empty(LANES, np.float64)
     factors, bound = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     for r in rows:
         sums, total = out[r], 0.0
@@ -229,13 +234,12 @@ def by_example(
 
 @loop
 def by_row(
-    table: Table, room: Room, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table, count: Table,
-    scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
+    table: Table, room: Room, block: Floats, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table,
+    count: Table, scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
 ) -> None:  # fmt: skip
     """As `by_example`, for at most LANES rows with few examples each: every row has a lane, with its own weights."""
     size, most = weights.shape[1], 0
-    values, slopes, opened, winners = _vectors(room[0]), _vectors(room[0]), _vectors(room[2]), _vectors(room[1])
-    gradient, here, sums = _vectors(size), _vectors(size), _vectors(size)
+    values, slopes, winners, opened, gradient, here, sums = _places(block, room, size)
     mine, picks = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     factors, bound = np.ones(LANES, np.float32), np.empty(LANES, np.float32)
     lost, total, clipped = np.empty(LANES, np.float64), np.zeros(LANES, np.float64), False
@@ -265,15 +269,15 @@ def by_row(
 
 @loop
 def evaluate(
-    table: Table, room: Room, weights: Floats, images: Pixels, labels: Table, scale: float, shift: float, first: int,
-    correct: Table, losses: Doubles,
+    table: Table, room: Room, block: Floats, weights: Floats, images: Pixels, labels: Table, scale: float, shift: float,
+    first: int, correct: Table, losses: Doubles,
 ) -> None:  # fmt: skip
     """Fills, for jobs `first` and on, how many of CHUNK examples are right and the sum of their losses.
 
     Jobs count the chunks of the first row of weights, then those of the second, and so on.
     """
     chunks, last = -(-images.shape[0] // CHUNK), table[-1, DST]
-    values, slopes, winners = _vectors(room[0]), _vectors(table[-1, DST_SIZE]), _vectors(room[1])
+    values, slopes, winners, _, _, _, _ = _places(block, room, weights.shape[1])
     picks, lost = np.empty(LANES, np.int64), np.empty(LANES, np.float64)
     for job in range(correct.shape[0]):
         here, chunk = weights[(first + job) // chunks], (first + job) % chunks
@@ -284,7 +288,7 @@ def evaluate(
                 picks[lane] = start + (lane if lane < held else 0)
             _read(images, picks, scale, shift, values)
             forward(table, here, values, winners)
-            loops.cross_entropy(values[last:], labels, picks, slopes, lost)
+            loops.cross_entropy(values[last:], labels, picks, slopes[last:], lost)
             for lane in range(held):
                 right += int(np.argmax(values[last:, lane]) == labels[start + lane])
                 total += lost[lane]

@@ -32,6 +32,11 @@ class Program:
         """The three scratch sizes of one block."""
         return self.values, self.winners, self.opened
 
+    @property
+    def vectors(self) -> int:
+        """All that a thread needs: values and slopes, winners, an opened layer, and three times the weights."""
+        return 2 * self.values + self.winners + self.opened + 3 * self.size
+
 
 class _Lowering:
     """The table as it grows: the current shape and the next free place in each scratch buffer."""

@@ -7,10 +7,11 @@ accuracies. On the CPU sequential networks run compiled; everything else, and CU
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from torch import nn
 from cepam.fl import compiled
 from cepam.fl.data import Dataset
 from cepam.fl.lowering import Program, lower
-from cepam.fl.tile import LANES
+from cepam.fl.tile import LANES, vectors
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
@@ -117,9 +118,17 @@ class CompiledNetwork:
 
     def __init__(self, program: Program, data: Dataset) -> None:
         self.program = program
-        self.data = data
+        self.data = replace(data, train_inputs=_gapless(data.train_inputs), test_inputs=_gapless(data.test_inputs))
         self.threads = os.cpu_count() or 1
         self.pool = ThreadPoolExecutor(self.threads)
+        self.held = threading.local()
+
+    @property
+    def _block(self) -> Floats:
+        """This thread's room, kept: fresh memory for every call would cost a third of a pass in page faults."""
+        if not hasattr(self.held, "block"):
+            self.held.block = vectors(self.program.vectors)
+        return cast(Floats, self.held.block)
 
     def _share(self, jobs: int, work: Callable[[int, int], None]) -> None:
         """Runs work(first, last) over pieces of the jobs, side by side."""
@@ -133,19 +142,23 @@ class CompiledNetwork:
         losses = np.empty(len(of), dtype=np.float32)
         data, made = self.data, self.program
         limits = np.full(len(of), np.inf, dtype=np.float32) if bounds is None else bounds
+        weights = np.ascontiguousarray(weights, dtype=np.float32)
         rest = (
-            made.table, made.room, weights, of, data.train_inputs, data.train_labels, index, count, data.scale,
-            data.shift, limits,
+            weights, of, data.train_inputs, data.train_labels, index, count, data.scale, data.shift, limits,
         )  # fmt: skip
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
         many, few = np.flatnonzero(count >= MANY), np.flatnonzero(count < MANY)
-        self._share(len(many), lambda a, b: compiled.by_example(*rest, many[a:b], out, losses))
+
+        def one_by_one(first: int, last: int) -> None:
+            compiled.by_example(made.table, made.room, self._block, *rest, many[first:last], out, losses)
+
         blocks = [few[first : first + LANES] for first in range(0, len(few), LANES)]
 
         def side_by_side(first: int, last: int) -> None:
             for block in blocks[first:last]:
-                compiled.by_row(*rest, block, out, losses)
+                compiled.by_row(made.table, made.room, self._block, *rest, block, out, losses)
 
+        self._share(len(many), one_by_one)
         self._share(len(blocks), side_by_side)
         return out, losses
 
@@ -154,19 +167,25 @@ class CompiledNetwork:
         inputs, labels = data.test_inputs, data.test_labels
         if index is not None:
             inputs, labels = data.train_inputs[index], data.train_labels[index]
+        weights = np.ascontiguousarray(weights, dtype=np.float32)
         chunks = -(-len(labels) // compiled.CHUNK)
         correct = np.empty(len(weights) * chunks, dtype=np.int64)
         losses = np.empty(len(weights) * chunks, dtype=np.float64)
 
         def work(first: int, last: int) -> None:
             compiled.evaluate(
-                made.table, made.room, weights, inputs, labels, data.scale, data.shift, first,
+                made.table, made.room, self._block, weights, inputs, labels, data.scale, data.shift, first,
                 correct[first:last], losses[first:last],
             )  # fmt: skip
 
         self._share(len(correct), work)
         right, total = correct.reshape(len(weights), -1).sum(1), losses.reshape(len(weights), -1).sum(1)
         return Scores(right / len(labels), total / len(labels))
+
+
+def _gapless(inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The inputs as the compiled passes read them: rows of bytes or of floats, one behind the other."""
+    return np.ascontiguousarray(inputs, dtype=np.uint8 if inputs.dtype == np.uint8 else np.float32)
 
 
 def _convolutions(

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
@@ -19,6 +21,13 @@ LANES = 16
 SIX, FOUR, ONE = (0,) * 6, (0,) * 4, (0,)
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 Signed = tuple[Any, Callable[..., Any]]
+
+
+def vectors(count: int) -> npt.NDArray[np.float32]:
+    """Room for so many vectors, not filled, that starts where a vector loads in one go."""
+    block = np.empty((count + 1) * LANES, dtype=np.float32)
+    skip = (-block.ctypes.data // block.itemsize) % LANES
+    return block[skip : skip + count * LANES].reshape(count, LANES)
 
 
 class Lanes(types.Type):
@@ -38,7 +47,10 @@ def _tile(outs: Any, places: Any) -> Any:
     return types.UniTuple(Lanes(), len(outs) * len(places))  # type: ignore[attr-defined]
 
 
-def _data(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+def data_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Where an array's numbers begin."""
+    if kind.layout != "C":
+        raise TypeError(f"vectors are read from arrays without gaps, got {kind}")
     return context.make_array(kind)(context, builder, value).data
 
 
@@ -86,7 +98,7 @@ def take(typing: Any, outs: Any, places: Any, source: Any, at: Any) -> Signed:
     made = _tile(outs, places)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = _data(context, builder, source, arguments[2])
+        data = data_of(context, builder, source, arguments[2])
         lines = _steps(builder, arguments[3], ir.Constant(ir.IntType(64), 1), len(outs))
         vectors = [_load(builder, source, data, line) for line in lines]
         return cgutils.pack_array(builder, [v for v in vectors for _ in places], _VECTOR)
@@ -102,7 +114,7 @@ def add(
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         held, _, _, a_array, a_start, a_pace, b_array, b_start, b_pace = arguments
-        a_data, b_data = _data(context, builder, a, a_array), _data(context, builder, b, b_array)
+        a_data, b_data = data_of(context, builder, a, a_array), data_of(context, builder, b, b_array)
         left = [_load(builder, a, a_data, at) for at in _steps(builder, a_start, a_pace, len(outs))]
         right = [_load(builder, b, b_data, at) for at in _steps(builder, b_start, b_pace, len(places))]
         pairs = [(x, y) for x in left for y in right]
@@ -119,7 +131,7 @@ def put(typing: Any, tile: Any, outs: Any, places: Any, target: Any, at: Any, st
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         held, _, _, array, start, pace = arguments
-        data = _data(context, builder, target, array)
+        data = data_of(context, builder, target, array)
         vectors = iter(cgutils.unpack_tuple(builder, held, len(outs) * len(places)))
         for line in _steps(builder, start, pace, len(outs)):
             for place in _steps(builder, line, ir.Constant(ir.IntType(64), 1), len(places)):
@@ -135,7 +147,7 @@ def enter(typing: Any, source: Any, at: Any) -> Signed:
     made = types.UniTuple(Lanes(), 2)  # type: ignore[attr-defined]
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        first = _load(builder, source, _data(context, builder, source, arguments[0]), arguments[1])
+        first = _load(builder, source, data_of(context, builder, source, arguments[0]), arguments[1])
         return cgutils.pack_array(builder, [first, ir.Constant(_VECTOR, [0.0] * LANES)], _VECTOR)
 
     return made(source, types.int64), emit
@@ -147,7 +159,7 @@ def contest(typing: Any, held: Any, source: Any, at: Any, place: Any) -> Signed:
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         best, where = cgutils.unpack_tuple(builder, arguments[0], 2)
-        value = _load(builder, source, _data(context, builder, source, arguments[1]), arguments[2])
+        value = _load(builder, source, data_of(context, builder, source, arguments[1]), arguments[2])
         number = _spread(builder, arguments[3], _VECTOR)
         larger = builder.fcmp_unordered(">", value, best)
         won = [builder.select(larger, value, best), builder.select(larger, number, where)]
@@ -161,11 +173,11 @@ def award(typing: Any, prize: Any, winner: Any, at: Any, place: Any, target: Any
     """Nothing; prize[at] is added to target[to] in the lanes whose winner[at] is `place`."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        given, won = (_load(builder, k, _data(context, builder, k, v), arguments[2])
+        given, won = (_load(builder, k, data_of(context, builder, k, v), arguments[2])
                       for k, v in ((prize, arguments[0]), (winner, arguments[1])))  # fmt: skip
         mine = builder.fcmp_ordered("==", won, _spread(builder, arguments[3], _VECTOR))
         given = builder.select(mine, given, ir.Constant(_VECTOR, [0.0] * LANES))
-        place_of = _vector_at(builder, _data(context, builder, target, arguments[4]), arguments[5])
+        place_of = _vector_at(builder, data_of(context, builder, target, arguments[4]), arguments[5])
         builder.store(builder.fadd(builder.load(place_of, align=4), given), place_of, align=4)
         return context.get_dummy_value()
 

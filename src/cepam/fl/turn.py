@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from cepam.fl.tile import LANES, Signed
+from cepam.fl.tile import LANES, Signed, data_of
 
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 _DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
@@ -20,8 +20,7 @@ _LONG = ir.IntType(64)
 
 def _at(context: Any, builder: Any, kind: Any, array: Any, index: Any, vector: Any) -> Any:
     """Where the numbers from this flat index on stand as one vector."""
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
+    return builder.bitcast(builder.gep(data_of(context, builder, kind, array), [index]), vector.as_pointer())
 
 
 def _shuffled(builder: Any, a: Any, b: Any, lanes: list[int]) -> Any:
