@@ -10,7 +10,14 @@ from scipy import stats
 
 import cepam
 from cepam.theory.descent import seeded_key
-from cepam.theory.rate import code_bits, golomb_length, rate, trial_entropy
+from cepam.theory.rate import (
+    code_bits,
+    golomb_length,
+    rate,
+    reachable_point_bits,
+    reachable_points,
+    trial_entropy,
+)
 
 CASES = [
     (cepam.Gaussian(0.01), cepam.Integer(1)),
@@ -48,6 +55,28 @@ def test_point_bits_are_those_of_a_direct_count() -> None:
     assert abs(bits.mean() - stated) < 4 * bits.std() / math.sqrt(draws) + 1e-3
 
 
+@pytest.mark.parametrize("ratio", [0.4, 1.3, 2.6])
+def test_reachable_points_are_those_that_trials_reach(ratio: float) -> None:
+    """Z^2 with beta = 1 and r = 1/2: every accepted M of many trials, x on and in the disc of radius ratio/2."""
+    draw, trials = np.random.default_rng(0), 1_000_000
+    angle, share = draw.uniform(0, 2 * np.pi, trials), np.where(draw.random(trials) < 0.7, 1.0, draw.random(trials))
+    x = (ratio / 2 * share)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    dither = draw.random((trials, 2))
+    m = np.rint(x - dither)
+    kept = m[np.square(m + dither - x).sum(axis=1) <= 0.25]
+    found, stated = len(np.unique(kept, axis=0)), reachable_points(cepam.Integer(2), 1 + ratio)
+    # Points that touch the disc in a sliver may be missed by chance, never added.
+    assert stated - 2 <= found <= stated
+
+
+def test_a_box_around_the_points_costs_a_little_more_in_the_plane_and_nothing_on_the_line() -> None:
+    law = cepam.Gaussian(0.05)
+    line = rate(law, cepam.Integer(1), 1.0, 1).point_bits
+    assert reachable_point_bits(law, cepam.Integer(1), 1.0) == pytest.approx(line, abs=0.01)
+    for lattice in (cepam.Integer(2), cepam.A2):
+        assert 0 < rate(law, lattice, 1.0, 2).point_bits - reachable_point_bits(law, lattice, 1.0) < 1.5
+
+
 @pytest.mark.parametrize("p", [0.006, 0.1, 0.2537, 0.5, 0.6169, 0.9069])
 def test_trials_cost_their_entropy_and_golomb_a_little_more(p: float) -> None:
     entropy = float(stats.geom(p).entropy()) / math.log(2)
@@ -68,6 +97,10 @@ def test_refusals() -> None:
         rate(cepam.Gaussian(1.0), cepam.Integer(1), 1.0, 0)
     with pytest.raises(ValueError, match="bound"):
         rate(cepam.Gaussian(1.0), cepam.Integer(1), -1.0, 5)
+    with pytest.raises(ValueError, match="dimensions up to 3"):
+        reachable_points(cepam.E8, 2.0)
+    with pytest.raises(ValueError, match="l2 balls"):
+        reachable_point_bits(cepam.Laplace(1.0), cepam.Integer(2), 1.0)
     codec = cepam.Codec(cepam.Gaussian(1.0), cepam.Integer(1), coder="paper", bound=1.0)
     with pytest.raises(ValueError, match="one block"):
         code_bits(codec, np.zeros(9000), cepam.Address(seeded_key(0), round=0, client=0))

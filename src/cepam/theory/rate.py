@@ -98,6 +98,35 @@ def _point_bits(law: Law, lattice: Lattice, bound: float) -> float:
     return float(field_widths(count)[0].sum(axis=1).mean())
 
 
+def reachable_points(lattice: Lattice, reach: float) -> int:
+    """|M(u)| itself for l2 balls, `reach` = (1 + gamma / r) in radii of the ball inside the lattice's cell.
+
+    Paper: Section IV-B, (X + L_u - beta P) / beta meeting the lattice, with P the box that dithers are drawn from: the
+    points M for which M + P meets the ball. Dimensions up to 3, since the points are listed one by one.
+    """
+    n = lattice.dimension
+    if n > 3:
+        raise ValueError(f"points are listed in dimensions up to 3 only, got {n}")
+    radius, sides = reach * lattice.ball_radius("l2"), lattice.box.astype(np.float64)
+    basis = lattice.basis.astype(np.float64)
+    # Coordinates of any point in the box [-radius - sides, radius] around the ball.
+    most = np.ceil(np.abs(np.linalg.inv(basis)) @ (radius + sides)).astype(int)
+    grid = np.stack(np.meshgrid(*(np.arange(-k, k + 1.0) for k in most), indexing="ij"), axis=-1)
+    points = grid.reshape(-1, n) @ basis.T
+    nearest = np.maximum(points, np.minimum(points + sides, 0.0))
+    return int((np.square(nearest).sum(axis=1) <= radius**2).sum())
+
+
+def reachable_point_bits(law: Law, lattice: Lattice, bound: float, nodes: int = 400) -> float:
+    """E[ceil(log2 |M(U)|)] with M(U) itself in place of a box around it, for updates of l2 norm at most `bound`."""
+    if law.norm != "l2" and lattice.dimension > 1:
+        raise ValueError(f"points are listed for laws whose superlevel sets are l2 balls, got {law!r}")
+    check_scale("bound", bound)
+    middle = (np.arange(nodes) + 0.5) / nodes
+    radii = law.radius_below(middle, lattice.dimension) * law.scale
+    return float(np.mean([math.ceil(math.log2(reachable_points(lattice, 1.0 + bound / r))) for r in radii]))
+
+
 def code_bits(codec: Codec, update: npt.NDArray[np.float64], at: Address) -> int:
     """The bits of a real message of one block, less header, seal and size field (up to 7 bits fill the last byte)."""
     if wire.count_blocks(len(update), codec.lattices[0].dimension) != 1:
