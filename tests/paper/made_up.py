@@ -128,7 +128,6 @@ def _convergence() -> Numbers:
         "offset": {"offset": 52.0, "printed_bound": 0.0, "measured_gap": 0.003, "printed_violated": True},
         "printed_bound_held_in_sweeps": True, "repaired_bound_held_everywhere": True,
         "clipping_counterexample_T": 1214, "clipping_counterexample_gap": 7.98, "clipping_counterexample_printed": 4.86,
-        "between_rounds_increase": near(0.5),
     }  # fmt: skip
 
 
@@ -136,6 +135,15 @@ NUMBERS: dict[str, Numbers] = {
     "exactness": _exactness(), "privacy": _privacy(), "rate": _rate(), "gaussian": _accuracy("gaussian"),
     "laplace": _accuracy("laplace"), "gain": _gain(), "grid": _grid(), "tradeoff": _tradeoff(),
     "convergence": _convergence(),
+    "variations": {
+        "fluctuation": {"base": near(2.0)},
+        "change": {"averaged": near(-1.0), "falling": near(-0.9), "both": near(-1.5)},
+        "difference_rise_before": near(3.0),
+        "difference_rise_after": near(0.0),
+        "inside": {"5": {"before": 0.2, "after": 0.4}},
+        "between_rounds_increase": near(0.5),
+        "precision": {"alpha": 1e-3, "tenth": 1e-5, "median": 1e-3, "ninetieth": 1e-2},
+    },
 }  # fmt: skip
 
 
@@ -147,7 +155,7 @@ def part(name: str, numbers: Numbers | None = None, **fields: Any) -> Part:
 
 
 def whole(report: Path) -> tuple[Part, ...]:
-    """All nine parts, each with a table and a figure whose picture lies in the report's folder."""
+    """All parts, each with a table and a figure whose picture lies in the report's folder."""
     (report / "figures").mkdir(parents=True, exist_ok=True)
     parts = []
     for shade, name in enumerate(NUMBERS):

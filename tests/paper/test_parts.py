@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cepam.paper import bits, document, exactness, gain, grid, guarantees, tables, tradeoff
+from cepam.paper import bits, document, exactness, gain, grid, guarantees, tables, tradeoff, variations
 from cepam.paper.estimate import differences, estimate, words
 from cepam.paper.extent import Extent
 from cepam.paper.part import Part, load
@@ -99,8 +100,6 @@ def test_exactness_passes_ours_and_fails_the_published(tiny: Extent, report: Pat
 
 
 def test_rate(tiny: Extent, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numpy as np
-
     draw = np.random.default_rng(3).normal(size=(4, 6422)) * (np.random.default_rng(4).random((4, 6422)) < 0.1)
     rows = (draw / np.linalg.norm(draw, axis=1, keepdims=True)).astype(np.float32)
     monkeypatch.setattr(bits, "gradients", lambda rounds, clients: rows)
@@ -110,6 +109,15 @@ def test_rate(tiny: Extent, report: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert formula["printed"] < formula["ideal"] <= formula["repaired"]
         assert numbers["adaptive"][name] < numbers["paper_code"][name]
     assert [bit for _, bit in numbers["by_sigma"]] == sorted((bit for _, bit in numbers["by_sigma"]), reverse=True)
+
+
+def test_variations(tiny: Extent, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bits, "gradients", lambda rounds, clients: np.full((2, 6422), 1e-3, dtype=np.float32))
+    numbers = check(variations.run(report, True, quiet), report)
+    assert numbers["precision"]["median"] == pytest.approx(1e-3)
+    rise = numbers["between_rounds_increase"]
+    assert rise["low"] > 0, "the server's step leaves the local steps behind"
+    assert numbers["inside"]["15"]["after"] < numbers["inside"]["15"]["start"]
 
 
 def test_estimates() -> None:

@@ -16,7 +16,8 @@ from cepam.paper import claims, reproduction
 Parts = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Parts to redo: exactness, privacy, rate, convergence, gaussian, laplace, gain, grid, tradeoff; or `all`; "
+        help="Parts to redo: exactness, privacy, rate, convergence, gaussian, laplace, gain, grid, tradeoff, "
+        "variations; or `all`; "
         "`page` writes the page anew from what is there; `document` writes docs/reproduction.md.",
         show_default="all",
     ),

@@ -11,7 +11,20 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from cepam.paper import bits, claims, convergence, document, exactness, gain, grid, guarantees, page, tables, tradeoff
+from cepam.paper import (
+    bits,
+    claims,
+    convergence,
+    document,
+    exactness,
+    gain,
+    grid,
+    guarantees,
+    page,
+    tables,
+    tradeoff,
+    variations,
+)
 from cepam.paper.part import Part, Say, load
 from cepam.paper.verdict import Verdict
 
@@ -26,6 +39,7 @@ PARTS: dict[str, Experiment] = {
     "gain": gain.run,
     "grid": grid.run,
     "tradeoff": tradeoff.run,
+    "variations": variations.run,
 }
 PACKAGES = ("cepam", "numpy", "scipy", "numba", "torch", "dp-accounting", "matplotlib")
 

@@ -161,3 +161,25 @@ def _sampled(problem: Problem, local: Floats, draw: np.random.Generator) -> Floa
     chosen = draw.integers(problem.features.shape[1], size=(repetitions, clients))
     each = np.arange(clients)[None, :]
     return problem.gradient(local, problem.features[each, chosen], problem.targets[each, chosen])
+
+
+def within_round(
+    problem: Problem, schedule: Schedule, channel: Channel, start: Floats, repetitions: int, seed: int
+) -> Floats:
+    """F - F(w*) along one round from `start`, (tau + 1, repetitions): at W_0, at the clients' mean after each local
+    step, and at the server's next weights.
+
+    Paper: Section IV-D, after the theorem. The server steps from W_0 and leaves the local steps behind, so the last
+    value need not lie below the one before it.
+    """
+    draw, p, tau = np.random.default_rng(seed), np.asarray(problem.weights), schedule.steps
+    server = np.repeat(start[None, :], repetitions, axis=0)
+    local, rates = np.repeat(server[:, None, :], len(p), axis=1), schedule.rate(np.arange(tau))
+    points = [server]
+    for rate in rates[:-1]:
+        local = local - rate * _sampled(problem, local, draw)
+        points.append(np.einsum("k,skm->sm", p, local))
+    updates = _sampled(problem, local, draw)
+    decoded = channel(updates.reshape(-1, problem.size), 0).reshape(updates.shape)
+    points.append(server - rates[-1] * np.einsum("k,skm->sm", p, decoded))
+    return np.asarray(problem.objective(np.stack(points)) - problem.minimum[1])
