@@ -42,7 +42,8 @@ class StackedNetwork:
     def _put(self, array: Any) -> Tensor:
         if isinstance(array, Tensor):
             return array
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        # PyTorch warns of arrays that cannot be written to, such as mapped data sets: those are copied.
+        return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self.device)
 
     def _images(self, inputs: Tensor) -> Tensor:
         scaled = inputs.to(torch.float32) * self.data.scale + self.data.shift
