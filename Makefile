@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-page test-flower flower-demo test-slow lint bench fuzz clean
+.PHONY: help setup demo test test-page test-flower flower-demo test-slow lint bench reproduce fuzz clean
 help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
@@ -13,7 +13,8 @@ help:
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
 	@echo "make test-slow  the longer statistical tests"
 	@echo "make lint       ruff, mypy --strict, import-linter"
-	@echo "make bench      rate and speed tables, written to bench/results/"
+	@echo "make bench      rate, speed and training tables, written to bench/results/ (half an hour)"
+	@echo "make reproduce  the paper's tables, figures and bounds with a verdict on each claim (REPRODUCE=--quick for a look)"
 	@echo "make fuzz       ten minutes of mutated messages (FUZZ_SECONDS=60 for a short one)"
 
 setup: $(STAMP)
@@ -54,6 +55,10 @@ bench: $(STAMP)
 	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/measure_rate.py 24 auto
 	$(BIN)/python bench/paper_rate.py
+	$(BIN)/python bench/engine.py
+
+reproduce: $(STAMP)
+	$(BIN)/cepam reproduce all $(REPRODUCE)
 
 fuzz: $(STAMP)
 	$(BIN)/python tools/fuzz.py

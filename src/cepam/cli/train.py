@@ -104,6 +104,8 @@ def train(
             folder = runs / name if name else _fresh(runs, f"{preset or settings.data}-{settings.scheme}")
         with Watch(console, shown=not as_json) as watch:
             data = fl.prepared(settings, watch.fetch)
+            if settings.device == "cuda":
+                console.print("the first run on a GPU compiles its kernels: some minutes before the first round, once")
             summary = fl.train(
                 settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done)
             )

@@ -120,7 +120,8 @@ def _snr(law: LawName, numbers: dict[str, Any]) -> Table:
     lines = []
     for row in ROWS[law]:
         if row in printed.SNR:
-            cells = [f"{numbers['snr_20log_db'].get(reading, {}).get(row, float('nan')):.2f}" for reading in READINGS]
+            found = [numbers["snr_20log_db"].get(reading, {}).get(row) for reading in READINGS]
+            cells = ["–" if value is None else f"{value:.2f}" for value in found]
             lines.append((printed.LABELS[row], f"{printed.SNR[row]:.2f}", *cells))
     caption = (
         "In the paper's unit, 20 log10 of a ratio of powers (10 log10 is half of it). Signal and noise are those of "
