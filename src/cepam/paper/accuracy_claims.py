@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cepam.paper.analysis_claims import counterexample
+from cepam.paper.remark_rules import fluctuations, precise
 from cepam.paper.scheme_claims import CUBIC, certified, published_decoder
 from cepam.paper.verdict import Claim, Estimate, Findings, Label, decided
 
@@ -129,26 +130,6 @@ def _snr(law: str, table: str) -> Claim:
     )  # fmt: skip
 
 
-def _precise(found: Findings) -> tuple[Label, str]:
-    alpha, low, high = (found.number(f"precision/{name}") for name in ("alpha", "tenth", "ninetieth"))
-    return decided(low <= alpha <= high), (
-        f"Eight in ten coordinates of clipped gradients that are not 0 lie between {low:.2g} and {high:.2g} (median "
-        f"{found.number('precision/median'):.2g}). In LRSUQ alpha cancels, since the cell is scaled to each layer by "
-        "beta(U) (docs/exactness.md, The integer construction); in the published code it makes the noise vanish for n "
-        "= 2 and 3."
-    )
-
-
-def _fluctuations(found: Findings) -> tuple[Label, str]:
-    averaged, falling = found.estimate("change/averaged"), found.estimate("change/falling")
-    base = found.number("fluctuation/base/mean")
-    return decided(averaged.high < 0 and falling.high < 0), (
-        f"From one evaluated round to the next validation accuracy changes by {base:.2f} points (root mean square, "
-        f"clipped FL). Ten times the samples change that by {averaged}, a falling rate by {falling}, both by "
-        f"{found.estimate('change/both')}."
-    )
-
-
 def _both_improve(found: Findings) -> tuple[Label, str]:
     gaussian, first = _ahead(found, "gaussian", 0.8, 1.1)
     laplace, second = _ahead(found, "laplace", 0.8, 1.1)
@@ -241,7 +222,7 @@ CLAIMS = (
         "precision", "Section V-A",
         "We have chosen alpha = 10^-3 as the precision level for quantization as it aligns with the observed "
         "precision level of the model updates.",
-        "variations", "cepam reproduce variations", _precise,
+        "variations", "cepam reproduce variations", precise,
     ),
     Claim(
         "split", "Section V-A",
@@ -259,7 +240,7 @@ CLAIMS = (
         "fluctuations", "Section V-B",
         "The pronounced fluctuations are mainly attributed to the raw stochastic gradients and to a fixed "
         "learning rate.",
-        "variations", "cepam reproduce variations", _fluctuations,
+        "variations", "cepam reproduce variations", fluctuations,
     ),
     _table("gaussian", "Table I"),
     _snr("gaussian", "Table I"),

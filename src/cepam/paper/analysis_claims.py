@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cepam.paper.remark_rules import between_rounds
 from cepam.paper.scheme_claims import CUBIC, certified
 from cepam.paper.verdict import Claim, Findings, Label, decided, known
 
@@ -144,19 +145,6 @@ def _unbiased(found: Findings) -> tuple[Label, str]:
     return decided(not violated, held), said
 
 
-def _between_rounds(found: Findings) -> tuple[Label, str]:
-    rise = found.estimate("between_rounds_increase")
-    paths = "; ".join(
-        f"tau {tau}: from {found.number(f'inside/{tau}/before'):.4f} to {found.number(f'inside/{tau}/after'):.4f}"
-        for tau in found.keys("inside")
-    )
-    return decided(rise.low <= 0), (
-        "The server steps from the weights it broadcast and leaves the local steps behind, so at a synchronization the "
-        f"expected gap goes up from that of the clients' mean ({paths}), by up to {rise.mean:.4f} (95 % "
-        f"{rise.low:.4f} to {rise.high:.4f}). At synchronizations it falls (docs/theory.md, Convergence)."
-    )
-
-
 REDO = "cepam reproduce"
 CLAIMS = (
     Claim(
@@ -236,6 +224,6 @@ CLAIMS = (
         "between-rounds", "Section IV-D, after Theorem 11",
         "A decreasing upper bound for all t >= 0 can also be obtained: the expected objective value decreases across "
         "[local] iterations.",
-        "variations", f"{REDO} variations", _between_rounds,
+        "variations", f"{REDO} variations", between_rounds,
     ),
 )  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from cepam.paper.verdict import Claim, Estimate, Findings, Label, decided
+from cepam.paper.remark_rules import coincides
+from cepam.paper.verdict import Claim, Findings, Label, decided
 from cepam.privacy import LARGE_EPSILON
 
 CUBIC = ("gaussian-1", "gaussian-2", "gaussian-3")
@@ -103,23 +104,6 @@ def _pipeline(found: Findings) -> tuple[Label, str]:
     return decided(overall.low > 0), said
 
 
-def _trend(rise: Estimate) -> str:
-    """What accuracy does between two noise levels, as far as the interval can tell."""
-    return "rises" if rise.low > 0 else "falls" if rise.high < 0 else "is flat"
-
-
-def _coincides(found: Findings) -> tuple[Label, str]:
-    ends = ("rise_before", "rise_after")
-    differences = [found.estimate(f"difference_{end}") for end in ends]
-    gradients = [found.estimate(f"gaussian/{end}", "grid") for end in ends]
-    alike = [_trend(rise) for rise in differences] == [_trend(rise) for rise in gradients]
-    return decided(alike), (
-        f"Up to the label 2.5 and beyond it, accuracy on model differences changes by {differences[0]} and "
-        f"{differences[1]} points, on gradients by {gradients[0]} and {gradients[1]}. The earlier study's own figures "
-        "are not redone."
-    )
-
-
 CLAIMS = (
     Claim(
         "joint", "Abstract; Sections I, III and VI",
@@ -153,7 +137,7 @@ CLAIMS = (
     Claim(
         "coincides", "Section I",
         "The observed behavior coincides with that obtained when compressing model differences in the previous study.",
-        "variations", "cepam reproduce variations grid", _coincides,
+        "variations", "cepam reproduce variations grid", coincides,
     ),
     Claim(
         "scalar-case", "Section III",
