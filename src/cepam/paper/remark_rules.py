@@ -1,4 +1,4 @@
-"""Rules for the remarks that the part `variations` tests: precision, fluctuations, model differences, inside a round."""
+"""Rules for remarks that the part `variations` tests: precision, fluctuations, model differences, inside a round."""
 
 from __future__ import annotations
 
