@@ -82,7 +82,7 @@ def _profile(law: str, figure: str) -> Claim:
 def _table(law: str, table: str) -> Claim:
     def rule(found: Findings) -> tuple[Label, str]:
         rows = (*BASELINES[law], *CEPAM[law])
-        # The table is what the published code printed; the other readings may come nearer, and count if they are there.
+        # The table is meant for the scheme of the paper: rows that only the published arithmetic gives do not count.
         readings = ["published", *(name for name in ("text", "correct") if found.has(f"accuracy/{name}"))]
         inside = {reading: sum(_overlaps(found, reading, row) for row in rows) for reading in readings}
         counts = ", ".join(f"{count} of {len(rows)} in the reading {reading!r}" for reading, count in inside.items())
@@ -90,7 +90,10 @@ def _table(law: str, table: str) -> Claim:
         said = (
             f"Rows whose interval meets the printed one: {counts}. FL as published: {ours:.2f} (printed {theirs:.2f})."
         )
-        return decided(max(inside.values()) == len(rows)), said
+        scheme = max((inside[name] for name in readings if name != "published"), default=inside["published"])
+        if scheme < len(rows) == inside["published"]:
+            said = f"{said} The printed rows come out of the published arithmetic, which is not the paper's scheme."
+        return decided(scheme == len(rows)), said
 
     return Claim(
         f"{law}-table", f"Section V-B, {table}", f"Test accuracy for {law.capitalize()} on MNIST, 10 seeds: the "
