@@ -224,7 +224,7 @@ def test_one_seed_without_an_interval_says_what_it_can() -> None:
             estimates[key] = {"mean": 0.2, "low": None, "high": None, "seeds": 1}
     assert verdict("joint", parts).label is REPAIRED
     assert verdict("pipeline", parts).label is FAILS
-    assert "+3.00" in verdict("rising", parts).evidence
+    assert "it is 0.20" in verdict("rising", parts).evidence
     numbers["difference_all"]["low"] = None
     assert verdict("pipeline", parts).label is UNTESTED
 
@@ -263,3 +263,16 @@ def test_claims_of_no_chapter_come_last() -> None:
     chapters = claims.by_chapter((odd, *found))
     assert [title for title, _ in chapters][-1] == "Others"
     assert sum(len(group) for _, group in chapters) == len(found) + 1
+
+
+def test_true_budgets_may_repair_what_the_labels_do_not_show() -> None:
+    def rising(numbers: dict[str, Any]) -> None:
+        for budget, value in zip(("0.5", "1", "2", "4", "8"), (91.7, 95.9, 97.2, 97.8, 98.0), strict=True):
+            numbers["accuracy"]["cepam-gaussian"][budget] = near(value)
+
+    parts = whole(rising, "tradeoff")
+    for name, path in (("rising", "rise"), ("gaussian-knee", "rise_before")):
+        numbers = next(one for one in parts if one.name == "grid").numbers
+        numbers["gaussian"][path] = near(0.0)
+        assert verdict(name, parts).label is REPAIRED
+        assert verdict(name, [one for one in parts if one.name != "tradeoff"]).label is FAILS
