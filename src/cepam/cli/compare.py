@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from cepam import fl
-from cepam.cli.live import Watch
+from cepam.cli.live import Watch, wide
 from cepam.cli.settings_options import (
     AsJson,
     Config,
@@ -58,7 +57,7 @@ def compare(
 
       cepam compare --preset private --schemes fl+gaussian,cepam-gaussian --seeds 5
     """
-    console = Console(stderr=as_json)
+    console = wide(stderr=as_json)
     with one_clear_line():
         settings = chosen_settings(preset, config, given)
         folder = runs / name if name else _fresh(runs)

@@ -12,6 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cepam.fl import Progress as Done
 from cepam.fl.fetch import Report
 
+WIDE = 120
+
+
+def wide(stderr: bool = False) -> Console:
+    """A console as wide as its tables need where no terminal sets the width: in a pipe, a log, a file."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=max(WIDE, console.width))
+
 
 class Watch:
     """A progress bar that follows a run; `shown=False` follows silently."""

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cepam.cli.live import wide
 from cepam.cli.settings_options import one_clear_line
 from cepam.paper import claims, reproduction
 
@@ -44,7 +45,7 @@ def reproduce(
 
     The page opens without a network. It cites for each verdict the command that shows the evidence.
     """
-    console = Console()
+    console = wide()
     with one_clear_line():
         report = out or Path("report-quick" if quick else "report")
         wanted = list(parts or ["all"])

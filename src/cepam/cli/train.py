@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cepam import fl
-from cepam.cli.live import Watch
+from cepam.cli.live import Watch, wide
 from cepam.cli.settings_options import (
     AsJson,
     Config,
@@ -94,7 +94,7 @@ def train(
 
       cepam train --resume
     """
-    console = Console(stderr=as_json)
+    console = wide(stderr=as_json)
     with one_clear_line():
         if resume:
             folder = _unfinished(runs, name)

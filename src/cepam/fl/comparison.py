@@ -144,7 +144,7 @@ HEADINGS = (
     "against first",
     "epsilon",
     "SNR dB",
-    "bits/coordinate",
+    "bits a coordinate",
     "uplink bytes",
     "seconds",
 )
