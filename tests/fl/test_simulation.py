@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cepam.fl import Dataset, Settings, Simulation, draws
+from cepam.fl import Dataset, Settings, Simulation, bill, draws
 from tests.fl.plain import algorithm_1, gradient
 
 
@@ -156,3 +156,16 @@ def test_every_lattice_carries_the_same_noise(small: Dataset, quick: Settings, l
     line = Simulation(replace(quick, lattice=lattice), small).step()[0]
     reference = Simulation(quick, small).step()[0]
     assert line["snr_db"] == pytest.approx(reference["snr_db"], abs=0.3)
+
+
+def test_what_a_run_will_spend_is_foreseen(quick: Settings, small: Dataset) -> None:
+    """The epsilons that a thread computes ahead are those that the run asks for: nothing is computed twice."""
+    simulation = Simulation(quick, small)
+    release = simulation.releases[0]
+    assert release is not None
+    bill.foresee(release, quick.delta, quick.rounds)
+    known = bill._spent.cache_info().misses, bill._exact.cache_info().misses
+    while not simulation.done:
+        lines = simulation.step()
+    assert lines[0]["epsilon"] == pytest.approx(simulation.views()["outsider"], rel=1e-3)
+    assert (bill._spent.cache_info().misses, bill._exact.cache_info().misses) == known

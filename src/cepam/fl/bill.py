@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -80,6 +81,18 @@ def colluding(release: Release, bill: Bill, delta: float) -> dict[str, float]:
     most = len(release.clients) - 1
     views = {"outsider": 0, "one curious client": min(1, most), f"{most} colluders": most}
     return {who: _exact(bill.entries, replace(release, colluders=count), delta) for who, count in views.items()}
+
+
+def foresee(release: Release, delta: float, rounds: int) -> None:
+    """Nothing; what a run in which everyone replies will ask for is computed now and found when it is asked.
+
+    What the accountant refuses is left for the run itself to report.
+    """
+    apart = -(-rounds // MARKS)
+    with suppress(ValueError):
+        for mark in range(apart, rounds + apart, apart):
+            _spent((((), min(rounds, mark)),), release, delta)
+        colluding(release, Bill((((), rounds),)), delta)
 
 
 @lru_cache(maxsize=256)

@@ -42,7 +42,8 @@ def draw_curve(path: Path, lines: list[Line], settings: Settings) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(2, 2, figsize=(9, 6), constrained_layout=True)
+    figure, axes = pyplot.subplots(2, 2, figsize=(9, 6))
+    figure.subplots_adjust(left=0.09, right=0.98, bottom=0.09, top=0.92, wspace=0.25, hspace=0.3)
     for axis, (name, label) in zip(axes.flat, PANELS):
         rounds, mean, low, high = series(lines, name)
         if len(rounds):

@@ -9,13 +9,14 @@ import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cepam.fl import draws
-from cepam.fl.bill import Bill, colluding, release_of, warnings_of
+from cepam.fl.bill import Bill, colluding, foresee, release_of, warnings_of
 from cepam.fl.client import Work
 from cepam.fl.data import Dataset
 from cepam.fl.fleet import Channel, Member, fleet
@@ -100,6 +101,13 @@ class Simulation:
         channels = [member.channel for each in self.fleets for member in each]
         self.cautions = [*warnings_of(chosen, self.releases[0], self.tensors), *self.home.cautions(channels)]
         self.state = self._start()
+        self._foresee()
+
+    def _foresee(self) -> None:
+        """Nothing; a thread computes the epsilons that the run will report while the cores wait for one another."""
+        chosen, release = self.settings, self.releases[0]
+        if release is not None and chosen.share == 1.0 and (chosen.dropout == 0.0 or chosen.policy == "wait"):
+            Thread(target=foresee, args=(release, chosen.delta, chosen.rounds), daemon=True).start()
 
     def _parts(self, records: npt.NDArray[np.int64], seed: int) -> tuple[npt.NDArray[np.int64], ...]:
         chosen, labels = self.settings, self.data.train_labels[records]
