@@ -142,9 +142,9 @@ class BackendIdentity:
     @pytest.mark.parametrize("lattice", LATTICES)
     @pytest.mark.parametrize("law", LAWS)
     def test_million_everywhere(self, law: str, lattice: str, coder: str) -> None:
-        # The reference keeps every trial of every row: at an acceptance of 2/315 a million coordinates take 22 GB.
-        size = 100_000 if (law, lattice) == ("laplace", "E8") else 1_000_000
-        self.same(make_codec(law, lattice, coder), sparse_update(size))
+        if (law, lattice, coder) == ("laplace", "E8", "adaptive"):
+            pytest.skip("the reference keeps every trial of every row: at an acceptance of 2/315 that takes 22 GB")
+        self.same(make_codec(law, lattice, coder), sparse_update(1_000_000))
 
 
 def on(codec: MessageCodec, backend: BackendName) -> MessageCodec:
