@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cepam.fl.runs import write_atomically
 from cepam.paper.claims import by_chapter, tally
 from cepam.paper.page import picture
 from cepam.paper.part import Figure, Part, Table
@@ -44,8 +44,8 @@ def write(
     folder.mkdir(parents=True)
     for _, name, source in shown:
         _copy(source, folder / name)
-    _replace(docs / "reproduction.json", json.dumps(kept(parts), indent=1, allow_nan=False) + "\n")
-    _replace(docs / "reproduction.md", text)
+    write_atomically(docs / "reproduction.json", (json.dumps(kept(parts), indent=1, allow_nan=False) + "\n").encode())
+    write_atomically(docs / "reproduction.md", text.encode())
     return text
 
 
@@ -161,12 +161,6 @@ def _copy(source: Path, target: Path) -> None:
         # Plots have few colours: a palette makes them several times lighter and shows no difference.
         small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS).quantize(COLOURS)
         small.save(target, optimize=True)
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
 
 
 def escaped(words: str) -> str:

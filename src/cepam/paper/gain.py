@@ -20,7 +20,7 @@ from cepam.paper.extent import Extent, extent
 from cepam.paper.part import Figure, Part, Say, Table
 from cepam.paper.published import mean_gain
 from cepam.paper.readings import run_of
-from cepam.paper.training import Outcome, Run, outcome
+from cepam.paper.training import Outcome, Run, outcomes
 
 ROWS = ("cepam-gaussian-1", "cepam-gaussian-2", "cepam-gaussian-3", "cepam-laplace")
 ARMS = {
@@ -60,13 +60,7 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     start, much = time.monotonic(), extent(quick)
     runs = _runs(much)
     data = fl.prepared(runs["base", ""].settings)
-    made: dict[tuple[str, str], Outcome] = {}
-    for at, (key, each) in enumerate(runs.items()):
-
-        def follow(done: int, rounds: int, at: int = at, name: str = each.name) -> None:
-            say(f"{name}, round {done}", at * rounds + done, len(runs) * rounds)
-
-        made[key] = outcome(each, report, data, follow)
+    made = outcomes(runs, report, data, say)
     numbers = _numbers(made)
     return Part(
         "gain", "The accuracy gain is the decoder's gain", SUMMARY, "cepam reproduce gain",

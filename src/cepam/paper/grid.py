@@ -18,13 +18,14 @@ from cepam.paper.estimate import Estimate, differences, estimate, percent, words
 from cepam.paper.extent import Extent, extent
 from cepam.paper.part import Figure, Part, Say, Table
 from cepam.paper.readings import trained
-from cepam.paper.training import Outcome, Run, outcome
+from cepam.paper.training import Outcome, Run, outcomes
 from cepam.privacy import PaperSetting, Release, Sampling
 
 LawName = Literal["gaussian", "laplace"]
 LAWS: tuple[LawName, ...] = ("gaussian", "laplace")
 ARMS = {"correct": "CEPAM done right", "published": "CEPAM as published", "sdq": "noise, then SDQ"}
 BOUNDLESS = 1e308
+Found = dict[tuple[LawName, float, str], Outcome]
 SUMMARY = (
     "The paper's noise levels in the published training, evaluated every few rounds. The label is the paper's epsilon; "
     "beside it stands what the run guarantees over all its rounds with the whole update clipped at 1 (the published "
@@ -56,13 +57,7 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     start, much = time.monotonic(), extent(quick)
     wanted = [(law, label, arm) for law in LAWS for label in _labels(law, much) for arm in ARMS]
     data = fl.prepared(_run_of(*wanted[0], much).settings)
-    made: dict[tuple[str, float, str], Outcome] = {}
-    for at, key in enumerate(wanted):
-
-        def follow(done: int, rounds: int, at: int = at, key: Any = key) -> None:
-            say(f"{key[0]} {key[1]:g} {ARMS[key[2]]}, round {done}", at * rounds + done, len(wanted) * rounds)
-
-        made[key] = outcome(_run_of(*key, much), report, data, follow)
+    made = outcomes({key: _run_of(*key, much) for key in wanted}, report, data, say)
     numbers: dict[str, Any] = {law: _numbers(law, made, much) for law in LAWS}
     return Part(
         "grid", "The paper's accuracy-privacy grids, labelled with what they guarantee", SUMMARY,
@@ -76,7 +71,7 @@ def _labels(law: LawName, much: Extent) -> list[float]:
     return [label for at, label in enumerate(printed.GRIDS[law]) if at in much.grid_points]
 
 
-def _numbers(law: LawName, made: dict[tuple[str, float, str], Outcome], much: Extent) -> dict[str, Any]:
+def _numbers(law: LawName, made: Found, much: Extent) -> dict[str, Any]:
     labels = _labels(law, much)
 
     def across(a: str, b: str) -> Estimate:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import base64
 import html
-import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from cepam.fl.runs import write_atomically
 from cepam.paper.claims import by_chapter, tally
 from cepam.paper.part import Figure, Part, Table
 from cepam.paper.style import SHEET
@@ -33,9 +33,8 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 def write(report: Path, parts: Sequence[Part], verdicts: Sequence[Verdict], about: dict[str, str]) -> Path:
     """The page's path; the page is written whole or not at all."""
     report.mkdir(parents=True, exist_ok=True)
-    path, draft = report / "index.html", report / "index.draft"
-    draft.write_text(page(report, parts, verdicts, about), encoding="utf-8")
-    os.replace(draft, path)
+    path = report / "index.html"
+    write_atomically(path, page(report, parts, verdicts, about).encode())
     return path
 
 

@@ -7,11 +7,12 @@ document read those files and compute nothing.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from cepam.fl.runs import write_atomically
 
 Say = Callable[[str, int, int], None]
 """Told of progress: what is being done, how many steps are done, and of how many."""
@@ -62,9 +63,7 @@ class Part:
         """Writes the part, whole or not at all."""
         path = file_of(report, self.name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        os.replace(draft, path)
+        write_atomically(path, (json.dumps(asdict(self), indent=1) + "\n").encode())
 
 
 def file_of(report: Path, name: str) -> Path:

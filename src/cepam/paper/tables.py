@@ -15,7 +15,7 @@ from cepam.paper.estimate import differences, estimate, percent, words
 from cepam.paper.extent import Extent, extent
 from cepam.paper.part import Part, Say, Table
 from cepam.paper.readings import READINGS, TELL, Reading, run_of
-from cepam.paper.training import Outcome, Run, outcome
+from cepam.paper.training import Outcome, outcomes
 
 LawName = Literal["gaussian", "laplace"]
 Outcomes = dict[tuple[Reading, str], Outcome]
@@ -57,16 +57,8 @@ def _part(law: LawName, report: Path, quick: bool, say: Say) -> Part:
 def _outcomes(law: LawName, much: Extent, report: Path, data: fl.Dataset, say: Say) -> Outcomes:
     wanted: list[tuple[Reading, str]] = [(reading, row) for reading in READINGS for row in ROWS[law]]
     wanted += [("text", row) for row in EXTRA]
-    found: Outcomes = {}
-    for at, (reading, row) in enumerate(wanted):
-        run = run_of(reading, row, much)
-        found[reading, row] = outcome(run, report, data, _teller(say, run, at, len(wanted)))
-    return found
-
-
-def _teller(say: Say, run: Run, at: int, of: int) -> Any:
-    """Progress of one run as a share of all the part's rounds."""
-    return lambda done, rounds: say(f"{run.name}, round {done}", at * rounds + done, of * rounds)
+    runs = {(reading, row): run_of(reading, row, much) for reading, row in wanted}
+    return outcomes(runs, report, data, say)
 
 
 def _numbers(law: LawName, found: Outcomes, much: Extent) -> dict[str, Any]:

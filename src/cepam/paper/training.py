@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,16 @@ from cepam import fl
 from cepam.baselines import NoisyDithered, PlainFloats
 from cepam.codec import Codec, DitheredCodec
 from cepam.fl.fleet import LATTICES, Channel
+from cepam.fl.runs import write_atomically
 from cepam.fl.settings import Settings
 from cepam.fl.summary import interval
 from cepam.law import Gaussian, Laplace
+from cepam.paper.part import Say
 from cepam.paper.published import PublishedChannel
 from cepam.stream import Address
 
 Floats = npt.NDArray[np.float32]
+Name = TypeVar("Name")
 Followed = Callable[[int, int], None]
 VALIDATION = 10_000
 KEEP = 1
@@ -155,10 +158,20 @@ def outcome(run: Run, report: Path, data: fl.Dataset, follow: Followed = lambda 
             return Outcome(**whole)
     made = _trained(run, data, follow)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(asdict(made)) + "\n")
-    os.replace(draft, path)
+    write_atomically(path, (json.dumps(asdict(made)) + "\n").encode())
     return made
+
+
+def outcomes(runs: dict[Name, Run], report: Path, data: fl.Dataset, say: Say) -> dict[Name, Outcome]:
+    """The outcome of every run, with progress as a share of all their rounds."""
+    made: dict[Name, Outcome] = {}
+    for at, (name, run) in enumerate(runs.items()):
+        made[name] = outcome(run, report, data, partial(_tell, say, run.name, at, len(runs)))
+    return made
+
+
+def _tell(say: Say, name: str, at: int, of: int, done: int, rounds: int) -> None:
+    say(f"{name}, round {done}", at * rounds + done, of * rounds)
 
 
 def _trained(run: Run, data: fl.Dataset, follow: Followed) -> Outcome:

@@ -21,7 +21,7 @@ from cepam.paper.estimate import Estimate, estimate, words
 from cepam.paper.extent import Extent, extent
 from cepam.paper.part import Figure, Part, Say, Table
 from cepam.paper.readings import run_of, trained
-from cepam.paper.training import Outcome, Run, outcome
+from cepam.paper.training import Outcome, Run, outcomes
 from cepam.theory.convergence import Schedule
 from cepam.theory.descent import stacked, within_round
 
@@ -49,13 +49,7 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     points = [label for at, label in enumerate(POINTS) if not quick or at % 2 == 0]
     runs |= {f"difference {label:g}": _difference(label, much) for label in points}
     data = fl.prepared(_arm("base", much).settings)
-    made: dict[str, Outcome] = {}
-    for at, (key, each) in enumerate(runs.items()):
-
-        def follow(done: int, rounds: int, at: int = at, name: str = each.name) -> None:
-            say(f"{name}, round {done}", at * rounds + done, (len(runs) + 1) * rounds)
-
-        made[key] = outcome(each, report, data, follow)
+    made = outcomes(runs, report, data, say)
     numbers = _fluctuations(made) | _differences(made, points) | _inside(quick) | _precision(quick)
     return Part(
         "variations", "Remarks of the paper, tested", SUMMARY, "cepam reproduce variations",
