@@ -18,10 +18,10 @@ help:
 	@echo "make fuzz       ten minutes of mutated messages (FUZZ_SECONDS=60 for a short one)"
 
 setup: $(STAMP)
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml studies/paper/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=69" wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,dev]" -e studies/paper
 	touch $@
 
 demo: $(STAMP)
@@ -33,7 +33,7 @@ test: $(STAMP)
 # A report that is there is looked at too.
 REPORT ?= $(if $(wildcard report/index.html),report)
 test-page: $(STAMP)
-	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs tests/paper/test_browser.py
+	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs studies/paper/paper_tests/test_browser.py
 
 test-flower: $(STAMP)
 	$(BIN)/python -m pytest -m flower tests/flower tests/test_flare.py

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from cepam.kernels import margin
-from cepam.kernels.stride import find_stride
+from cepam.kernels.model import scalar_contexts as contexts
+from cepam.kernels.model.row_period import find_stride
+from cepam.kernels.numba import scalar_coder
 from symbols import BLOCK, scalar_symbols
 from train_priors import CONTROLS, SIGMAS, STEPS, posterior_means
 
@@ -35,13 +36,13 @@ PARTS = {
 
 def compile_without(changes: tuple) -> dict:
     """The names of `kernels/margin.py` with some lines replaced."""
-    text = Path(margin.__file__).read_text().replace("from __future__ import annotations", "LIVE = 60")
-    text = text.replace("from cepam.kernels.numbers import compiled, inlined", "")
+    text = Path(scalar_coder.__file__).read_text().replace("from __future__ import annotations", "LIVE = 60")
+    text = text.replace("from cepam.kernels.numba.integers import compiled, inlined", "")
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
     uncached = partial(njit, nogil=True, error_model="numpy", _nrt=False)
-    names: dict = {"__file__": margin.__file__, "__name__": "ablated"}
+    names: dict = {"__file__": scalar_coder.__file__, "__name__": "ablated"}
     names |= {"compiled": uncached(), "inlined": uncached(forceinline=True)}
     exec(compile(text, "ablated", "exec"), names)
     return names
@@ -53,13 +54,13 @@ def gather(part: str, sets: list) -> list:
     for name, sigma, step in sets:
         for i, x in enumerate(rows[name][::step]):
             X, *shared = scalar_symbols(x, sigma, i + (1 if part == "train" else 5000))
-            blocks.append((name, sigma, shared, margin.measure_scale(X), find_stride(X)))
+            blocks.append((name, sigma, shared, scalar_coder.measure_scale(X), find_stride(X)))
     return blocks
 
 
 def train(names: dict, blocks: list, means: np.ndarray, out: np.ndarray) -> np.ndarray:
-    odds, total = np.full(margin.CONTEXTS, 1 << 15, np.uint16), np.zeros(margin.CONTEXTS)
-    work = margin.margins_for(BLOCK)
+    odds, total = np.full(contexts.CONTEXTS, 1 << 15, np.uint16), np.zeros(contexts.CONTEXTS)
+    work = scalar_coder.margins_for(BLOCK)
     for lap in range(2):
         for _, _, (M, B, D), scale, stride in blocks:
             if names["encode_block"](M.copy(), B, D, scale, stride, odds, means, work, out):
@@ -73,8 +74,8 @@ def main() -> None:
     fit = gather("train", [(name, sigma, 2 * step) for name, step in steps for sigma in SIGMAS])
     fit = [fit[i] for i in np.random.default_rng(0).permutation(len(fit))]
     test = gather("test", [(name, sigma, 8) for name, sigma in SETS])
-    work = margin.margins_for(BLOCK)
-    means, out = posterior_means(), np.empty(margin.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
+    work = scalar_coder.margins_for(BLOCK)
+    means, out = posterior_means(), np.empty(contexts.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
     print("bits a coordinate, coder alone\n\n| | " + " | ".join(f"{n} {s:g}" for n, s in SETS) + " |")
     print("|---" * (len(SETS) + 1) + "|")
     for part, changes in PARTS.items():

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cepam import fl
-from cepam.fl.summary import interval
+from cepam.fl.runs.summary import interval
 
 RESULTS = Path(__file__).parent / "results" / "engine.json"
 KEPT = ("accuracy", "epsilon_against", "bits_per_coordinate", "uplink_bytes")

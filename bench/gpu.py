@@ -35,10 +35,10 @@ import gpu_compile  # noqa: E402
 import gpu_identity  # noqa: E402
 import gpu_stages  # noqa: E402
 import gpu_train  # noqa: E402
-from cepam.kernels import triton_quantize as tq  # noqa: E402
-from cepam.kernels import triton_rows as tr  # noqa: E402
-from cepam.kernels.triton_plan import Tile, device_keys, device_plan  # noqa: E402
-from cepam.plan import layered_plan  # noqa: E402
+from cepam.kernels.model.plan import layered_plan  # noqa: E402
+from cepam.kernels.triton import scalar_launch as tq  # noqa: E402
+from cepam.kernels.triton import vector_launch as tr  # noqa: E402
+from cepam.kernels.triton.plan import Tile, device_keys, device_plan  # noqa: E402
 
 DEVICE = "cpu" if SMOKE else "cuda"
 SIGMA = 0.01

@@ -11,13 +11,13 @@ import torch
 
 import cepam
 import gpu_identity
-from cepam.kernels import triton_backend as tb
-from cepam.kernels.job import Job
-from cepam.kernels.numba_backend import NumbaBackend
-from cepam.kernels.stride import SHARED_BLOCKS
-from cepam.kernels.triton_plan import Tile
-from cepam.plan import Plan, layered_plan
-from cepam.wire import BLOCK_COORDINATES
+from cepam.codec.wire import BLOCK_COORDINATES
+from cepam.kernels.model.plan import Plan, layered_plan
+from cepam.kernels.model.row_period import SHARED_BLOCKS
+from cepam.kernels.model.task import Job
+from cepam.kernels.numba.backend import NumbaBackend
+from cepam.kernels.triton import backend as tb
+from cepam.kernels.triton.plan import Tile
 
 Note = Callable[..., None]
 Timer = Callable[..., float]

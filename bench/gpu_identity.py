@@ -6,18 +6,19 @@ import numpy as np
 import torch
 
 import cepam
-from cepam.kernels import reference
-from cepam.kernels import triton_quantize as tq
-from cepam.kernels import triton_rows as tr
-from cepam.kernels.chacha import chacha, key_words
-from cepam.kernels.job import padded_rows
-from cepam.kernels.numbers import numbers_of, scratch_for
-from cepam.kernels.numpy_backend import to_units
-from cepam.kernels.scalar import quantize_scalar, widths_and_dithers
-from cepam.kernels.triton_chacha import fill_blocks
-from cepam.kernels.triton_plan import device_keys
-from cepam.kernels.vector import quantize_rows, reconstruct_rows
-from cepam.plan import Accept, Plan, cell_plan, layered_plan
+from cepam.kernels.model.keystream import key_words
+from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
+from cepam.kernels.model.task import padded_rows
+from cepam.kernels.numba.integers import numbers_of, scratch_for
+from cepam.kernels.numba.scalar_quantizer import quantize_scalar, widths_and_dithers
+from cepam.kernels.numba.vector_quantizer import quantize_rows, reconstruct_rows
+from cepam.kernels.numpy import quantizer as reference
+from cepam.kernels.numpy.backend import to_units
+from cepam.kernels.numpy.keystream import chacha
+from cepam.kernels.triton import scalar_launch as tq
+from cepam.kernels.triton import vector_launch as tr
+from cepam.kernels.triton.keystream import fill_blocks
+from cepam.kernels.triton.plan import device_keys
 
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
 SIZES = [0, 1, 7, 8, 9, 1023, 1025, 6422, 1_000_000]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from cepam.kernels.triton_chacha import LATENT_STREAM, ROUNDS, load_key, side_by_side, stream_words
-from cepam.kernels.triton_layers import COEFFICIENTS, OCTAVES, SCALE, SEGMENTS, leading_zeros, width_of_word
+from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, load_key, side_by_side, stream_words
+from cepam.kernels.triton.layers import COEFFICIENTS, OCTAVES, SCALE, SEGMENTS, leading_zeros, width_of_word
 
 
 @triton.jit

@@ -34,11 +34,11 @@ import cepam
 import gpu_coder
 import gpu_compile
 import stand_in_seal
-from cepam import codec as codecs
 from cepam import fl
-from cepam.fl.tensors import Tensors
-from cepam.kernels import triton_backend
-from cepam.plan import layered_plan
+from cepam.codec import codec as codecs
+from cepam.fl.engine.tensors import Tensors
+from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.triton import backend as triton_backend
 
 RESULT = Path(__file__).parent / "results" / "gpu_train.json"
 PRIVATE_NOISE = 4.7297e-4

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import ndtr
 
 import cepam
-from cepam.kernels.nearest import nearest
-from cepam.kernels.reference import accepted, dither, layers
-from cepam.plan import layered_plan
+from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.numpy.nearest import nearest
+from cepam.kernels.numpy.quantizer import accepted, dither, layers
 
 KEY = bytes(32)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 import cepam
 import peers
-from cepam.measure import machine
+from cepam.verify.benchmark import machine
 from symbols import address
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import cepam
-from cepam.measure import as_records, best_of, machine, peak_memory_bytes, speed_table, update_like
+from cepam.verify.benchmark import as_records, best_of, machine, peak_memory_bytes, speed_table, update_like
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)

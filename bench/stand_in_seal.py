@@ -11,9 +11,9 @@ import hashlib
 import hmac
 from importlib.util import find_spec
 
-from cepam import wire
+from cepam.codec import wire
 from cepam.errors import SealBroken
-from cepam.stream import StreamKeys
+from cepam.keys import StreamKeys
 
 
 def _hash(keys: StreamKeys, payload: bytes, context: bytes) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import cepam
-from cepam.kernels.reference import dither, layers, quantize
-from cepam.plan import layered_plan
+from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.numpy.quantizer import dither, layers, quantize
 
 BLOCK = 8192
 KEY = cepam.Key(bytes(range(32)))

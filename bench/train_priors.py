@@ -1,4 +1,4 @@
-"""Trains the margin coder's prior on `bench/data/train.npz`; writes `src/cepam/tables/margin.npz`.
+"""Trains the margin coder's prior on `bench/data/train.npz`; writes `src/cepam/kernels/model/tables/scalar.npz`.
 
 The blocks of every training set and noise level are coded in random order with one table that is never reset;
 what it has learnt, averaged over its course, is the prior.
@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from cepam.kernels import margin
-from cepam.kernels.stride import find_stride
+from cepam.kernels.model import scalar_contexts as contexts
+from cepam.kernels.model.row_period import find_stride
+from cepam.kernels.numba import scalar_coder
 from symbols import BLOCK, scalar_symbols
 
 DATA = Path(__file__).parent / "data" / "train.npz"
-TABLE = Path(__file__).parents[1] / "src" / "cepam" / "tables" / "margin.npz"
+TABLE = Path(__file__).parents[1] / "src" / "cepam" / "kernels" / "model" / "tables" / "scalar.npz"
 SIGMAS = (0.2, 0.05, 0.01, 0.003, 0.001, 0.0001)
 STEPS = {"early_single": 10, "early_averaged": 10, "late_single": 10, "late_averaged": 10}
 CONTROLS = {"gaussian": 16, "laplace": 16, "sparse": 16}
@@ -27,31 +28,31 @@ def posterior_means() -> np.ndarray:
     From a Laplace law whose weight on the nearer side follows the sign level; not trained, since a trained
     mean feeds back into the scale it is relative to and drifts when the noise is large.
     """
-    means = np.zeros(margin.MEANS, np.int64)
-    for at in range(margin.MEANS_TILT):
+    means = np.zeros(contexts.MEANS, np.int64)
+    for at in range(contexts.MEANS_TILT):
         near = 2 ** ((at // 180 + 0.5) / 2 - 5)
         far = max(2 ** (at // 30 % 6 + 0.5 - 1), 2 * near) - near
-        level = at % margin.ZONE
-        share = 0.5 + 0.1 * (level - 4) * (level < margin.LEVEL_FLAT)
+        level = at % contexts.ZONE
+        share = 0.5 + 0.1 * (level - 4) * (level < contexts.LEVEL_FLAT)
         mass = share * -np.expm1(-near) + (1 - share) * -np.expm1(-far)
         up = share * (1 - np.exp(-near) * (1 + near))
         down = (1 - share) * (1 - np.exp(-far) * (1 + far))
         means[at] = round(256 * (up + down) / mass)
-        means[margin.MEANS_TILT + at] = round(256 * (up - down) / mass)
+        means[contexts.MEANS_TILT + at] = round(256 * (up - down) / mass)
     for row in range(24):
         width = 2 ** ((row + 0.5) / 2 - 6)
-        means[margin.MEANS_OVER + row] = round(256 * (1 - np.exp(-width) * (1 + width)) / -np.expm1(-width))
+        means[contexts.MEANS_OVER + row] = round(256 * (1 - np.exp(-width) * (1 + width)) / -np.expm1(-width))
     return means
 
 
 def train(blocks: list, means: np.ndarray) -> np.ndarray:
     """The adaptive probabilities, averaged over their course through all blocks without a reset."""
-    odds, work = np.full(margin.CONTEXTS, 1 << 15, np.uint16), margin.margins_for(BLOCK)
-    out = np.empty(margin.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
-    total = np.zeros(margin.CONTEXTS)
+    odds, work = np.full(contexts.CONTEXTS, 1 << 15, np.uint16), scalar_coder.margins_for(BLOCK)
+    out = np.empty(contexts.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
+    total = np.zeros(contexts.CONTEXTS)
     for lap in range(2):
         for (_, M, B, D), scale, stride in blocks:
-            if margin.encode_block(M.copy(), B, D, scale, stride, odds, means, work, out):
+            if scalar_coder.encode_block(M.copy(), B, D, scale, stride, odds, means, work, out):
                 odds = work.odds.copy()
             total += lap * odds
     return np.rint(total / len(blocks)).astype(np.uint16)
@@ -63,7 +64,7 @@ def main() -> None:
     for name, step in (STEPS | CONTROLS).items():
         for sigma in SIGMAS:
             blocks += [scalar_symbols(x, sigma, 1 + i) for i, x in enumerate(rows[name][::step])]
-    blocks = [(block, margin.measure_scale(block[0]), find_stride(block[0])) for block in blocks]
+    blocks = [(block, scalar_coder.measure_scale(block[0]), find_stride(block[0])) for block in blocks]
     order = np.random.default_rng(0).permutation(len(blocks))
     means = posterior_means()
     prior = train([blocks[i] for i in order], means)

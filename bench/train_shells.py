@@ -1,4 +1,4 @@
-"""Makes the vector coder's tables from `bench/data/train.npz`; writes `src/cepam/tables/shells.npz`.
+"""Makes the vector coder's tables from `bench/data/train.npz`; writes `src/cepam/kernels/model/tables/vector.npz`.
 
 Means: E|x| in units of the local scale, given how far the decoded point lies from the ball, by Monte Carlo; not from
 data, since a trained mean feeds back into the scale it is relative to. Priors: the blocks of every training set and
@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 
 import cepam
-from cepam.kernels import contexts as c
-from cepam.kernels.chacha import key_words
-from cepam.kernels.numbers import numbers_of, scratch_for
-from cepam.kernels.shells import ROW_BYTES, code_rows
-from cepam.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.model import vector_contexts as c
+from cepam.kernels.model.keystream import key_words
+from cepam.kernels.model.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.numba.integers import numbers_of, scratch_for
+from cepam.kernels.numba.vector_coder import ROW_BYTES, code_rows
 from symbols import address
 from train_priors import CONTROLS, SIGMAS, STEPS
 
-TABLE = Path(__file__).parents[1] / "src" / "cepam" / "tables" / "shells.npz"
+TABLE = Path(__file__).parents[1] / "src" / "cepam" / "kernels" / "model" / "tables" / "vector.npz"
 LATTICES = {
     2: (cepam.A2, cepam.Integer(2)),
     3: (cepam.Integer(3),),

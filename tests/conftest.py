@@ -10,13 +10,13 @@ import cepam.kernels
 
 def pytest_configure() -> None:
     folder = Path(cepam.kernels.__file__).parent
-    sources = sorted([*folder.glob("*.py"), *folder.parent.glob("*.py")])
+    sources = sorted([*folder.rglob("*.py"), *(folder.parent / "noise").glob("*.py")])
     found = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
     stamp = folder / "__pycache__" / "sources.sha256"
     if stamp.exists() and stamp.read_text() == found:
         return
     stamp.parent.mkdir(exist_ok=True)
     for pattern in ("*.nbi", "*.nbc"):
-        for file in stamp.parent.glob(pattern):
+        for file in folder.rglob(pattern):
             file.unlink(missing_ok=True)
     stamp.write_text(found)

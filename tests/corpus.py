@@ -10,10 +10,10 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
 import cepam
-from cepam.codec import MessageCodec
+from cepam.codec.codec import MessageCodec
 from cepam.errors import CepamError
-from cepam.lattice import Lattice
-from cepam.law import Law
+from cepam.noise.lattices import Lattice
+from cepam.noise.laws import Law
 
 SECRET = bytes(range(32))
 AT = cepam.Address(SECRET, round=7, client=3, run=b"tests", attempt=1)

@@ -32,7 +32,7 @@ from tests.corpus import (
     varint,
 )
 
-from cepam.codec import MessageCodec
+from cepam.codec.codec import MessageCodec
 from cepam.errors import CepamError
 
 LARGEST_SIZE = 200

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cepam.latent import tabulate_exactly
+from cepam.noise.radius import tabulate_exactly
 
 SHIPPED = [("gaussian", n) for n in (1, 2, 3, 4, 8)] + [("laplace", n) for n in (1, 2, 3, 4, 8)]
-FOLDER = Path(__file__).parent.parent / "src" / "cepam" / "tables"
+FOLDER = Path(__file__).parent.parent / "src" / "cepam" / "noise" / "tables"
 
 if __name__ == "__main__":
     for name, n in SHIPPED:

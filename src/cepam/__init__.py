@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from cepam import errors
-from cepam.batch import decode_many, encode_many
 from cepam.clip import L1, L2, Clip
-from cepam.codec import Codec, DitheredCodec
-from cepam.lattice import A2, D4, E8, Integer, Lattice
-from cepam.law import Gaussian, Laplace, Law, UniformBall
-from cepam.quantizer import LRSUQ, RSUQ, SDQ
-from cepam.stream import Address, Key, KeyChain, UsedAddresses
+from cepam.codec import LRSUQ, RSUQ, SDQ, Codec, DitheredCodec, decode_many, encode_many
+from cepam.keys import Address, Key, KeyChain, UsedAddresses
+from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
+from cepam.noise.laws import Gaussian, Laplace, Law, UniformBall
 
 __version__ = "0.1.0"
 

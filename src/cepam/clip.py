@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cepam.law import Norm, check_scale
+from cepam.noise.laws import Norm, check_scale
 
 Floating = npt.NDArray[np.floating]
 

@@ -29,9 +29,9 @@ from cepam.clip import L1, L2
 from cepam.errors import WrongAddress
 from cepam.flower.agreement import Chain, Place, agree, new_attempt, new_pair
 from cepam.flower.settings import Settings
-from cepam.lattice import A2, D4, E8, Integer
-from cepam.law import Gaussian, Laplace
-from cepam.stream import UsedAddresses
+from cepam.keys import UsedAddresses
+from cepam.noise.lattices import A2, D4, E8, Integer
+from cepam.noise.laws import Gaussian, Laplace
 
 HEADER = "cepam"
 PAYLOAD = "cepam.v1"

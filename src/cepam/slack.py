@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
-from cepam.lattice import Lattice, Search
-from cepam.law import Gaussian, Laplace, Law
-from cepam.plan import GRID_BITS, layered_plan
+from cepam.kernels.model.plan import GRID_BITS, layered_plan
+from cepam.noise.lattices import Lattice, Search
+from cepam.noise.laws import Gaussian, Laplace, Law
 
 WORD_BITS = 64
 EXACT_TABLE = 2.0**-51.5
@@ -23,7 +23,7 @@ _NODES = 4096
 def distance_per_coordinate(law: Law, lattice: Lattice) -> float:
     """A bound on the total-variation distance, a coordinate, between decoded noise and the law on the grid.
 
-    Guarantee: table accuracies are those that tests/test_latent.py checks.
+    Guarantee: table accuracies are those that tests/noise/test_radius.py checks.
     """
     n = lattice.dimension
     return (_dither_distance(law, lattice) + _latent_distance(law, n)) / n

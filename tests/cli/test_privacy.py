@@ -61,18 +61,6 @@ def test_laplace() -> None:
     assert b > 0
 
 
-def test_the_papers_theorems() -> None:
-    found = as_json("epsilon --theorem paper --epsilon-tilde 5.9 --sigma 0.01 --draws 15 --records 1666 --rounds 80")
-    assert found["epsilon"] == pytest.approx(1.45, abs=5e-3)
-    assert found["delta"] == pytest.approx(9.69e-3, abs=5e-6)
-    assert found["delta_as_sigma_vanishes"] == pytest.approx(found["delta"])
-    codes = {one["code"] for one in found["cautions"]}
-    assert {"delta-over-1/n", "delta-is-free", "delta-insensitive", "not-the-whole-run"} <= codes
-    found = as_json("epsilon --theorem paper --law laplace --b 0.01 --draws 15 --records 1666")
-    assert found["epsilon"] == pytest.approx(2995, abs=1)
-    assert as_json("calibrate --theorem paper --draws 15 --records 1666 --epsilon 5 --delta 0.015")["sigma"] == 0.0
-
-
 def test_per_client() -> None:
     found = as_json("epsilon --clients 2 --sigma 1,2 --records 1000,2000 --draws 10 --rounds 5 --per-client")
     assert [row["client"] for row in found["clients"]] == [0, 1]
@@ -108,7 +96,6 @@ def test_audit_passes_and_refutes() -> None:
         ("epsilon --sigma 1 --draws 15 --records 2000 --colluders 30", "colluders"),
         ("epsilon --clients 7 --batch 960 --records-total 60000 --noise-multiplier 1", "--records-total"),
         ("epsilon --sigma 1 --noise-multiplier 1 --batch 9 --records 20", "--noise-multiplier"),
-        ("epsilon --theorem paper --sigma 1 --draws 15 --records 2000", "--epsilon-tilde"),
         ("epsilon --sigma 0.4 --draws 15 --records 2000 --rounds 80 --coordinates 999999999999", "slack"),
         ("calibrate --draws 15 --records 2000 --epsilon -1", "epsilon"),
         ("calibrate --draws 15 --records 2000 --epsilon 1 --delta 0.5", "delta"),

@@ -22,7 +22,7 @@ from scipy import stats
 
 import cepam
 from cepam.flower import Account, Private, Settings, Uplink
-from cepam.lattice import Lattice
+from cepam.noise.lattices import Lattice
 
 from .fakes import FakeGrid, Node, adding, copied, start_arrays, vector_of
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import cepam
-from cepam.codec import MessageCodec
+from cepam.codec.codec import MessageCodec
 
 FILE = Path(__file__).parent / "messages.json"
 AT = cepam.Address(bytes(range(32)), round=12, client=34, run=b"golden", attempt=0)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 
 import cepam
-from cepam.codec import MessageCodec
-from cepam.kernels.spans import BackendName
+from cepam.codec.codec import MessageCodec
+from cepam.kernels.threads import BackendName
 from tests.corpus import AT, BOUND, CODERS, LATTICES, LAWS, SCALE, make_codec, sparse_update
 
 DIMENSIONS = {name: lattice.dimension for name, lattice in LATTICES.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cepam.kernels.spans import BackendName
+from cepam.kernels.threads import BackendName
 from tests.identity.suite import BackendIdentity
 
 

@@ -13,17 +13,19 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.kernels import reference
-from cepam.kernels.chacha import chacha
-from cepam.kernels.job import padded_rows
-from cepam.kernels.numpy_backend import to_units
-from cepam.plan import cell_plan, layered_plan
+from cepam.kernels.model.plan import cell_plan, layered_plan
+from cepam.kernels.model.task import padded_rows
+from cepam.kernels.numpy import quantizer as reference
+from cepam.kernels.numpy.backend import to_units
+from cepam.kernels.numpy.keystream import chacha
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
 
-from cepam.kernels import triton_chacha, triton_quantize, triton_rows  # noqa: E402
-from cepam.kernels.triton_plan import Tile, device_keys  # noqa: E402
+from cepam.kernels.triton import keystream as triton_chacha  # noqa: E402
+from cepam.kernels.triton import scalar_launch as triton_quantize  # noqa: E402
+from cepam.kernels.triton import vector_launch as triton_rows  # noqa: E402
+from cepam.kernels.triton.plan import Tile, device_keys  # noqa: E402
 
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
 TILE = Tile(lanes=32, warps=1)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam import codec as codec_module
-from cepam.batch import decode_each, encode_each
+from cepam.codec import codec as codec_module
+from cepam.codec.batch import decode_each, encode_each
 from cepam.errors import MalformedMessage, SealBroken
 from tests.identity.interpreter import quick  # noqa: F401
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
 
-from cepam.kernels import triton_backend  # noqa: E402
+from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 
 PLACES = [cepam.Address(bytes([i]) * 32, round=3, client=i) for i in range(4)]
 SCALE = 0.01

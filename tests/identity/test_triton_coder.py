@@ -17,10 +17,12 @@ import pytest
 
 import cepam
 from cepam.errors import MalformedMessage
-from cepam.kernels import margin_reference, reference, stride
-from cepam.kernels.job import Job
-from cepam.kernels.numba_backend import NumbaBackend
-from cepam.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.model import row_period as stride
+from cepam.kernels.model.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.model.task import Job
+from cepam.kernels.numba.backend import NumbaBackend
+from cepam.kernels.numpy import quantizer as reference
+from cepam.kernels.numpy import scalar_coder as margin_reference
 from tests.corpus import AT, sparse_update
 from tests.identity.interpreter import quick  # noqa: F401
 
@@ -29,8 +31,10 @@ triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
 tl = pytest.importorskip("triton.language")
 tl = pytest.importorskip("triton.language")
 
-from cepam import codec as codec_module  # noqa: E402
-from cepam.kernels import triton_backend, triton_ranging, triton_stride  # noqa: E402
+from cepam.codec import codec as codec_module  # noqa: E402
+from cepam.kernels.triton import backend as triton_backend  # noqa: E402
+from cepam.kernels.triton import range_coder as triton_ranging  # noqa: E402
+from cepam.kernels.triton import row_period as triton_stride  # noqa: E402
 
 SCALE = 0.01
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]

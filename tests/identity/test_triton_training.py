@@ -9,15 +9,15 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 import numpy as np
 import pytest
 
-from cepam import codec as codec_module
+from cepam.codec import codec as codec_module
 from tests.identity.interpreter import quick  # noqa: F401
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
 
 from cepam import fl  # noqa: E402
-from cepam.fl.tensors import Tensors  # noqa: E402
-from cepam.kernels import triton_backend  # noqa: E402
+from cepam.fl.engine.tensors import Tensors  # noqa: E402
+from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 
 
 def test_messages_of_a_round_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:

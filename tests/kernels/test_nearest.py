@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from cepam.kernels import nearest as reference
-from cepam.kernels import vector
-from cepam.kernels.numbers import numbers_of
-from cepam.plan import Plan, layered_plan
+from cepam.kernels.model.plan import Plan, layered_plan
+from cepam.kernels.numba import vector_quantizer as vector
+from cepam.kernels.numba.integers import numbers_of
+from cepam.kernels.numpy import nearest as reference
 from tests.corpus import LATTICES, LAWS
 
 

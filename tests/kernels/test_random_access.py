@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cepam.errors import MalformedMessage
-from cepam.kernels import reference
-from cepam.kernels.chacha import LATENT_STREAM, dither_stream
-from cepam.plan import layered_plan
+from cepam.kernels.model.keystream import LATENT_STREAM, dither_stream
+from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.numpy import quantizer as reference
 from tests.corpus import LATTICES, LAWS, SECRET
 
 

@@ -304,7 +304,7 @@ def read_message(message: bytes, codec: Any, at: Any, tables: Any = None) -> lis
             bound = math.floor(codec.bound / plan.unit)
             out += read_paper(numbers, block, k * per_block, here, bound, lattice.acceptance(codec.law.norm))
         else:
-            assert plan.n == 1, "the code of vector lattices has an oracle of its own: tests/kernels/shells_by_hand.py"
+            assert plan.n == 1, "the code of vector lattices has its own oracle: tests/kernels/vector_coder_by_hand.py"
             out += read_scalars(numbers, block, k * per_block, here, tables)
     assert not any(rest)
     return out[:size]

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from cepam.privacy.charge import Charge
 from cepam.privacy.composition import (
     COARSE,
     FINE,
@@ -19,7 +18,8 @@ from cepam.privacy.composition import (
     smallest_epsilon,
     spacing_of,
 )
-from cepam.privacy.shift import GaussianShift, LaplaceShift
+from cepam.privacy.dominating import GaussianShift, LaplaceShift
+from cepam.privacy.sampled import Charge
 
 CHARGES = [
     Charge(GaussianShift(1.46), 0.0075),

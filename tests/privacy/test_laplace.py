@@ -9,14 +9,12 @@ import pytest
 
 from cepam import L1, L2, Gaussian, Laplace
 from cepam.privacy import (
-    PaperSetting,
     Release,
     Sampling,
     delta,
     epsilon,
     epsilon_of_zcdp,
     pure_epsilon,
-    theorem_2,
     zcdp_rho,
 )
 from cepam.privacy.laplace import pure_gap
@@ -26,12 +24,6 @@ def release(b: float, rounds: int = 1, clip=L2(1.0), coordinates: int | None = 6
     return Release.uniform(
         30, Laplace(b), clip, Sampling("replacement", 15), 1666, rounds=rounds, coordinates=coordinates
     )
-
-
-def test_theorem_2_is_false_under_l2_clipping() -> None:
-    claimed, true = theorem_2(PaperSetting(), 0.01), pure_epsilon(release(0.01), 0)
-    assert claimed == pytest.approx(2995, abs=1)
-    assert true == pytest.approx(16_023, abs=1)
 
 
 def test_the_pure_figure_is_attained() -> None:

@@ -9,11 +9,11 @@ import pytest
 from scipy import special
 
 from cepam import L2, Gaussian, Laplace
-from cepam.latent import OCTAVES
-from cepam.plan import GRID_BITS
+from cepam.kernels.model.plan import GRID_BITS
+from cepam.noise.radius import OCTAVES
 from cepam.privacy import NOT_COVERED, Ledger, Release, Sampling, charged_delta, crude_slack, epsilon, slack
+from cepam.privacy.dominating import GaussianShift
 from cepam.privacy.numerics import DITHER_RELATIVE, LATENT_RELATIVE, WORD_MISS
-from cepam.privacy.shift import GaussianShift
 
 
 def preset(coordinates: int | None = 6422, rounds: int = 600) -> Release:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from scipy import special
 
-from cepam.law import Floats, Law, Norm, check_scale
+from cepam.noise.laws import Floats, Law, Norm, check_scale
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam import goodness
-from cepam.verify import verify
+from cepam.verify import statistics as goodness
+from cepam.verify.certificate import verify
 
 from .student import StudentT
 

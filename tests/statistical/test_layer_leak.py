@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pytest
 
 import cepam
-from cepam.kernels import reference
-from cepam.plan import GRID_BITS
+from cepam.kernels.model.plan import GRID_BITS
+from cepam.kernels.numpy import quantizer as reference
 
 Floats = npt.NDArray[np.float64]
 SIGMA = 0.01

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import cepam
-from cepam import goodness
+from cepam.verify import statistics as goodness
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -90,7 +90,7 @@ def test_rsuq_is_uniform_on_any_set(
 
 
 def test_rsuq_refuses_an_empty_set(address: cepam.Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cepam.quantizer.MOST_TRIALS", 64)
+    monkeypatch.setattr("cepam.codec.quantizers.MOST_TRIALS", 64)
     nothing = cepam.RSUQ(1.0, lambda e: np.zeros(len(e), dtype=bool))
     with pytest.raises(ValueError, match="empty or tiny"):
         nothing.quantize(np.zeros(1), address)

@@ -20,10 +20,12 @@ _TRAINING = {
     "train": "Train a model with federated clients whose every update goes through encode, bytes and decode.",
     "compare": "Compare schemes on the same data, starts and draws: means with 95 % intervals, differences by seed.",
     "data": "The public data sets: fetch and check.",
-    "reproduce": "Redo every table, figure and bound of the paper and say which of its claims hold.",
 }
 
 OneLineErrors.later.update({name: (f"cepam.cli.{name}", about) for name, about in _TRAINING.items()})
+if find_spec("cepam_paper") is not None:
+    about = "Redo every table, figure and bound of the paper and say which of its claims hold."
+    OneLineErrors.later["reproduce"] = ("cepam_paper.command", about)
 
 app = typer.Typer(
     name="cepam",

@@ -27,7 +27,7 @@ def bench(
     from rich.console import Console
     from rich.table import Table
 
-    from cepam.measure import as_records, machine, speed_table
+    from cepam.verify.benchmark import as_records, machine, speed_table
 
     console = Console(stderr=True, quiet=as_json)
     with console.status("timing; the first run on a machine also compiles"):

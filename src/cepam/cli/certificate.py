@@ -25,7 +25,7 @@ from cepam.cli.options import (
 
 if TYPE_CHECKING:
     from cepam import Codec
-    from cepam.verify import Certificate, Check
+    from cepam.verify.certificate import Certificate, Check
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +61,7 @@ def verify(
         raise ValueError(f"--plot {plot}: the folder does not exist")
     certificate = _run(codec, samples, false_alarm)
     if plot is not None:
-        from cepam.plot import plot_errors
+        from cepam.verify.figure import plot_errors
 
         plot_errors(certificate.sample, codec.law, codec.lattices[0].dimension, plot)
     if json_out:
@@ -77,7 +77,7 @@ def _run(codec: Codec, samples: int, false_alarm: float) -> Certificate:
     from rich.console import Console
     from rich.progress import Progress
 
-    from cepam.verify import verify as certify
+    from cepam.verify.certificate import verify as certify
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("drawing", total=1.0)

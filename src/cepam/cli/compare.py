@@ -21,7 +21,7 @@ from cepam.cli.settings_options import (
     one_clear_line,
     takes_settings,
 )
-from cepam.fl.comparison import HEADINGS, cells
+from cepam.fl.runs.comparison import HEADINGS, cells
 
 Schemes = Annotated[
     str,

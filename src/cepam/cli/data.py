@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cepam.cli.live import Watch
 from cepam.cli.settings_options import AsJson, one_clear_line
-from cepam.fl.data import load
+from cepam.fl.data.dataset import load
 
 app = typer.Typer(name="data", help="The public data sets: fetch and check.", no_args_is_help=True)
 

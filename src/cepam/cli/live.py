@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cepam.fl import Progress as Done
-from cepam.fl.fetch import Report
+from cepam.fl.data.fetch import Report
 
 WIDE = 120
 

@@ -154,7 +154,8 @@ def inspect(
     Examples: `cepam inspect message.cepam` and
     `cepam inspect message.cepam --key alice.key --round 1 --sigma 0.01 --lattice E8`
     """
-    from cepam import Address, wire
+    from cepam import Address
+    from cepam.codec import wire
     from cepam.errors import MalformedMessage
 
     data = message.read_bytes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,6 @@ import typer
 
 from cepam import privacy
 from cepam.cli.release_options import (
-    ConventionName,
     LawName,
     ReleaseOptions,
     SamplingName,
@@ -27,19 +25,8 @@ app = typer.Typer(
 )
 
 
-class TheoremName(StrEnum):
-    TIGHT = "tight"
-    PAPER = "paper"
-
-
 Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee; 0 asks for pure DP.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Theorem = Annotated[TheoremName, typer.Option("--theorem", help="The tight account, or the paper's as stated.")]
-Convention = Annotated[
-    ConventionName,
-    typer.Option("--tau-prime", help="The paper's tau': tau - 1 as printed, or tau as computed."),
-]
-Base = Annotated[float, typer.Option("--epsilon-tilde", help="The base epsilon of the paper's Theorem 1.")]
 
 
 @app.command("epsilon")
@@ -48,9 +35,6 @@ def print_epsilon(
     options: ReleaseOptions,
     delta: Delta = 1e-5,
     per_client: Annotated[bool, typer.Option("--per-client", help="Every client, against whom.")] = False,
-    theorem: Theorem = TheoremName.TIGHT,
-    tau_prime: Convention = ConventionName.COMPUTED,
-    epsilon_tilde: Base = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """epsilon of a whole run.
@@ -62,14 +46,7 @@ def print_epsilon(
     Per-example clipping with Poisson batches (prints 1.96637):
 
       cepam privacy epsilon --batch 960 --records-total 60000 --noise-multiplier 1.1 --rounds 600
-
-    The paper's own figure, (1.45, 9.69e-3), which it would also promise without noise:
-
-      cepam privacy epsilon --theorem paper --epsilon-tilde 5.9 --sigma 0.01 --draws 15 --records 1666
     """
-    if theorem == TheoremName.PAPER:
-        _print(_paper_epsilon(options, tau_prime, epsilon_tilde), as_json)
-        return
     release = options.release()
     spent = privacy.epsilon(release, delta)
     found = {"epsilon": spent, **_figures(release, spent, delta, options.practice())}
@@ -84,8 +61,6 @@ def print_noise(
     options: ReleaseOptions,
     epsilon: Annotated[float, typer.Option("--epsilon", help="Target epsilon of the whole run.")],
     delta: Delta = 1e-5,
-    theorem: Theorem = TheoremName.TIGHT,
-    tau_prime: Convention = ConventionName.COMPUTED,
     as_json: AsJson = False,
 ) -> None:
     """The noise that a target needs over a whole run.
@@ -99,12 +74,6 @@ def print_noise(
       cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --delta 0 --epsilon 1
     """
     name = "sigma" if options.law == LawName.GAUSSIAN else "b"
-    if theorem == TheoremName.PAPER:
-        setting = options.paper_setting(tau_prime)
-        gaussian = options.law == LawName.GAUSSIAN
-        scale = privacy.theorem_1_sigma(setting, epsilon, delta) if gaussian else privacy.theorem_2_b(setting, epsilon)
-        _print({name: scale, "theorem": "paper", "epsilon": epsilon, "rounds": 1}, as_json)
-        return
     release = privacy.calibrate(options.release(default_noise=1.0), epsilon, delta)
     scales = [client.law.scale for client in release.clients]
     found: dict[str, Any] = {name: scales[0] if len(set(scales)) == 1 else scales}
@@ -162,23 +131,6 @@ def print_audit(
     _print({**vars(found), "refuted": found.refuted}, as_json)
     if found.refuted:
         raise typer.Exit(1)
-
-
-def _paper_epsilon(options: ReleaseOptions, tau_prime: ConventionName, base: float) -> dict[str, Any]:
-    """What the paper's theorem states for these options, and what it states without noise."""
-    setting, release = options.paper_setting(tau_prime), options.release().over(1)
-    scale = release.clients[0].law.scale
-    found: dict[str, Any] = {"theorem": "paper", "tau_prime": setting.tau_prime, "rounds": 1}
-    if options.law == LawName.LAPLACE:
-        stated = (privacy.theorem_2(setting, scale), 0.0)
-    elif not base:
-        raise ValueError("--epsilon-tilde is needed for the paper's Theorem 1")
-    else:
-        stated = privacy.theorem_1(setting, scale, base)
-        found["delta_as_sigma_vanishes"] = privacy.theorem_1_saturation(setting, base)[1]
-    remarks = privacy.cautions(release, *stated, options.practice(one_round=True))
-    found["cautions"] = [vars(one) for one in remarks]
-    return {"epsilon": stated[0], "delta": stated[1], **found}
 
 
 def _figures(release: privacy.Release, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:

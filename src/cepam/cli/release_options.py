@@ -13,8 +13,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from cepam.clip import L1, L2
-from cepam.law import Gaussian, Laplace, Law
-from cepam.privacy import Client, PaperSetting, Practice, Release, Sampling
+from cepam.noise.laws import Gaussian, Laplace, Law
+from cepam.privacy import Client, Practice, Release, Sampling
 
 
 class LawName(StrEnum):
@@ -37,11 +37,6 @@ class SamplingName(StrEnum):
 class AdjacencyName(StrEnum):
     REPLACE = "replace"
     ADD_REMOVE = "add-remove"
-
-
-class ConventionName(StrEnum):
-    PRINTED = "printed"
-    COMPUTED = "computed"
 
 
 def _panel(name: str, text: str, panel: str) -> Any:
@@ -88,16 +83,9 @@ class ReleaseOptions:
         bool, _panel("--state-persists", "Momentum or batch norm survives a round.", PRACTICE)
     ] = False
 
-    def practice(self, one_round: bool = False) -> Practice:
-        """How the run was really done; `one_round` is for the paper's theorems, which know no more."""
-        pure = one_round and self.law == LawName.LAPLACE and self.clip_norm == NormName.L2
-        rounds = max(self.run_rounds, self.rounds) if one_round else self.run_rounds or None
-        return Practice(rounds, self.clip_tensors, self.sampler_persists, self.state_persists, pure)
-
-    def paper_setting(self, convention: ConventionName) -> PaperSetting:
-        """What the paper's theorems take."""
-        records = _values("records", self.records, 1)[0]
-        return PaperSetting(self.clients, self.clip, int(records), int(self.draws), convention.value)
+    def practice(self) -> Practice:
+        """How the run was really done."""
+        return Practice(self.run_rounds or None, self.clip_tensors, self.sampler_persists, self.state_persists)
 
     def release(self, default_noise: float | None = None, sampling: SamplingName | None = None) -> Release:
         """The record of what was released; `default_noise` stands in where noise is still to be found."""

@@ -12,10 +12,10 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from cepam.fl.fetch import DataUnavailable
-from cepam.fl.presets import preset
-from cepam.fl.settings import Settings
-from cepam.fl.toml import read, settings_from
+from cepam.fl.data.fetch import DataUnavailable
+from cepam.fl.engine.presets import preset
+from cepam.fl.engine.settings import Settings
+from cepam.fl.runs.toml import read, settings_from
 
 Preset = Annotated[
     str | None, typer.Option("--preset", "-p", help="algorithm1 (the paper's text), published, or private.")

@@ -22,7 +22,7 @@ from cepam.cli.settings_options import (
     one_clear_line,
     takes_settings,
 )
-from cepam.fl.toml import read
+from cepam.fl.runs.toml import read
 
 
 def _fresh(runs: Path, name: str) -> Path:

@@ -11,15 +11,15 @@ Your own data and model: `fl.from_arrays` or `fl.from_torch`, and `fl.Model(lamb
 
 from __future__ import annotations
 
-from cepam.fl.comparison import compare
-from cepam.fl.data import Dataset, from_arrays, from_torch, load, synthetic
-from cepam.fl.fetch import DataUnavailable
-from cepam.fl.model import Model, build
-from cepam.fl.presets import PRESETS, preset
-from cepam.fl.runs import Progress, prepared, read_metrics, train
-from cepam.fl.settings import ClientSettings, Settings
-from cepam.fl.simulation import Simulation
-from cepam.fl.toml import settings_from
+from cepam.fl.data.dataset import Dataset, from_arrays, from_torch, load, synthetic
+from cepam.fl.data.fetch import DataUnavailable
+from cepam.fl.engine.presets import PRESETS, preset
+from cepam.fl.engine.settings import ClientSettings, Settings
+from cepam.fl.engine.simulation import Simulation
+from cepam.fl.models.model import Model, build
+from cepam.fl.runs.comparison import compare
+from cepam.fl.runs.toml import settings_from
+from cepam.fl.runs.training import Progress, prepared, read_metrics, train
 
 __all__ = [
     "PRESETS",

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from cepam.errors import CepamError
-from cepam.stream import Address, Key, KeyChain, hkdf
+from cepam.keys import Address, Key, KeyChain, hkdf
 
 PUBLIC_BYTES = 32
 NAME_BYTES = 8

@@ -13,15 +13,15 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from cepam.codec import Codec
+from cepam.codec.codec import Codec
+from cepam.codec.wire import open_sealed
 from cepam.errors import CepamError
 from cepam.flower.agreement import AgreementRefused, Chain, Place, agree, new_pair, verify
 from cepam.flower.arrays import carried, count, from_vector
 from cepam.flower.offer import RECORD, Answer, Offer
 from cepam.flower.settings import Settings
-from cepam.law import Gaussian
-from cepam.stream import Address, UsedAddresses
-from cepam.wire import open_sealed
+from cepam.keys import Address, UsedAddresses
+from cepam.noise.laws import Gaussian
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 

@@ -18,8 +18,8 @@ from cepam.flower.arrays import count, dense_bytes
 from cepam.flower.bill import Account, Bill
 from cepam.flower.letter import Authentication, Letters, Opened, Refused
 from cepam.flower.settings import Settings, Update
-from cepam.lattice import Lattice
-from cepam.law import Law
+from cepam.noise.lattices import Lattice
+from cepam.noise.laws import Law
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 

@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from cepam.clip import L1, L2, Clip
-from cepam.codec import Codec
-from cepam.lattice import A2, D4, E8, Integer, Lattice, Search, _named
-from cepam.law import Gaussian, Laplace, Law
+from cepam.codec.codec import Codec
+from cepam.noise.lattices import A2, D4, E8, Integer, Lattice, Search, _named
+from cepam.noise.laws import Gaussian, Laplace, Law
 
 Update = Literal["parameters", "gradient"]
 _LAWS: dict[str, type[Gaussian] | type[Laplace]] = {"gaussian": Gaussian, "laplace": Laplace}

@@ -12,7 +12,7 @@ from cepam.errors import CepamError
 from cepam.flower.agreement import Chain, Place, agree, new_attempt, new_pair, sign
 from cepam.flower.arrays import carry, to_vector
 from cepam.flower.offer import RECORD, Answer, Offer
-from cepam.stream import Address, Key, KeyChain
+from cepam.keys import Address, Key, KeyChain
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 

@@ -22,8 +22,6 @@ proofs for a sceptic.
 - the inverse: `calibrate`, `calibrate_each`
 - what to say with a figure: `cautions`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
 - the mechanism's own arithmetic: `slack`, `Slack`, `crude_slack`, `charged_delta`
-- the paper's theorems as stated: `PaperSetting`, `theorem_1`, `theorem_1_saturation`, `theorem_1_sigma`,
-  `published_sigma`, `theorem_2`, `theorem_2_b`
 - the audit: `audit`, `Audit`, `Mechanism`, `RoundTrip`
 - a page with plots: `explain`
 - underneath: `Charge`, `GaussianShift`, `LaplaceShift`
@@ -32,26 +30,17 @@ proofs for a sceptic.
 from __future__ import annotations
 
 from cepam.privacy.account import Ledger, delta, delta_without_noise, epsilon, epsilon_by_round, spent
+from cepam.privacy.audited import RoundTrip
+from cepam.privacy.auditing import Audit, Mechanism, audit
 from cepam.privacy.calibration import calibrate, calibrate_each
-from cepam.privacy.caution import LARGE_EPSILON, Caution, Practice, cautions
-from cepam.privacy.charge import Adjacency, Charge
-from cepam.privacy.distinguisher import Audit, Mechanism, audit
+from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, cautions
+from cepam.privacy.dominating import GaussianShift, LaplaceShift
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.numerics import NOT_COVERED, Slack, charged_delta, crude_slack, slack
 from cepam.privacy.page import explain
 from cepam.privacy.release import Client, Release, Sampling
-from cepam.privacy.roundtrip import RoundTrip
-from cepam.privacy.shift import GaussianShift, LaplaceShift
-from cepam.privacy.theorems import (
-    PaperSetting,
-    published_sigma,
-    theorem_1,
-    theorem_1_saturation,
-    theorem_1_sigma,
-    theorem_2,
-    theorem_2_b,
-)
+from cepam.privacy.sampled import Adjacency, Charge
 
 __all__ = [
     "LARGE_EPSILON",
@@ -66,7 +55,6 @@ __all__ = [
     "LaplaceShift",
     "Ledger",
     "Mechanism",
-    "PaperSetting",
     "Practice",
     "Release",
     "RoundTrip",
@@ -84,15 +72,9 @@ __all__ = [
     "epsilon_by_round",
     "epsilon_of_zcdp",
     "explain",
-    "published_sigma",
     "pure_epsilon",
     "report",
     "slack",
     "spent",
-    "theorem_1",
-    "theorem_1_saturation",
-    "theorem_1_sigma",
-    "theorem_2",
-    "theorem_2_b",
     "zcdp_rho",
 ]

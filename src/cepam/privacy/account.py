@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cepam.privacy.charge import Charge
 from cepam.privacy.composition import COARSE, FINE, Charges, delta_of, epsilon_of, gathered
 from cepam.privacy.laplace import delta_l2, epsilon_l2, epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.release import Release, check_count
+from cepam.privacy.sampled import Charge
 
 MOST_HISTORIES = 4
 
@@ -36,7 +36,7 @@ def epsilon(release: Release, delta: float, client: int | None = None) -> float:
     Adjacency, sampling, colluders: as recorded. Trust: trusted server; outsiders and other clients are not.
     Rests on: Gaussian and l1-clipped Laplace, one round: closed form (Balle, Barthe and Gaboardi 2018,
     Theorem 2); many rounds: the dominating pair of `Charge`, composed (Zhu, Dong and Wang 2022, Theorem
-    10); l2-clipped Laplace: zCDP. Not the paper's theorems: those are in `cepam.privacy.theorems`.
+    10); l2-clipped Laplace: zCDP. Not the paper's theorems: those are in `cepam_paper.theorems`.
     Guarantee: never below the truth, above it by at most 1e-4 relative; tests/privacy/test_account.py.
     """
     return Ledger((release,)).epsilon(delta, client)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from scipy import optimize
 
 from cepam.privacy.account import check_delta, delta_without_noise, epsilon
-from cepam.privacy.charge import Charge, unamplified
 from cepam.privacy.composition import COARSE, FINE, epsilon_of
 from cepam.privacy.laplace import pure_gap
 from cepam.privacy.release import Release
+from cepam.privacy.sampled import Charge, unamplified
 
 TOLERANCE = 1e-6
 NARROWEST = 1e-9

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cepam.privacy.charge import LARGEST_EXPONENT, Charge, amplified
-from cepam.privacy.shift import GaussianShift, Masses
+from cepam.privacy.dominating import GaussianShift, Masses
+from cepam.privacy.sampled import LARGEST_EXPONENT, Charge, amplified
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -12,8 +12,8 @@ import math
 
 from scipy import optimize
 
-from cepam.privacy.charge import amplified, unamplified
 from cepam.privacy.release import Release
+from cepam.privacy.sampled import amplified, unamplified
 
 
 def pure_gap(release: Release, client: int) -> float:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cepam.plan import GRID_BITS, SCALE_BITS
+from cepam.kernels.model.plan import GRID_BITS, SCALE_BITS
 from cepam.privacy.account import Ledger
 from cepam.privacy.release import Release
 

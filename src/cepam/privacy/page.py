@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cepam.privacy.account import Ledger, delta_without_noise, epsilon, epsilon_by_round
-from cepam.privacy.caution import AS_ACCOUNTED, Practice, cautions
+from cepam.privacy.cautions import AS_ACCOUNTED, Practice, cautions
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.numerics import NOT_COVERED, slack
 from cepam.privacy.release import Release

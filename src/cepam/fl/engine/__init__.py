@@ -1,0 +1,1 @@
+"""The engine: clients, server and the rounds between them."""

@@ -1,0 +1,140 @@
+"""Where a run's vectors live: on the host as NumPy arrays, or on a GPU as tensors (`cepam.fl.engine.tensors`).
+
+The simulator moves rows of vectors about and asks their place for the few things that depend on it. Bytes are on the
+host everywhere: they are the uplink.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.clip import Clip
+from cepam.errors import CepamError
+from cepam.fl.engine.clients import Channel
+from cepam.fl.engine.local_work import clipped
+from cepam.keys import Address
+
+Floats = npt.NDArray[np.float32]
+Posted = tuple[Any, bytes | str]
+
+
+class Place(Protocol):
+    """The operations of a round on vectors; rows and vectors are arrays or tensors of this place."""
+
+    def put(self, array: npt.NDArray[Any]) -> Any:
+        """The array, here."""
+
+    def fetch(self, rows: Any) -> Floats:
+        """Rows of this place as a NumPy array."""
+
+    def stack(self, vectors: Sequence[Any]) -> Any:
+        """Vectors as rows."""
+
+    def encode(
+        self, raw: Any, clips: Sequence[Clip | None], cuts: list[int] | None, channels: Sequence[Channel],
+        addresses: Sequence[Address],
+    ) -> list[Posted]:  # fmt: skip
+        """For each row its clipped update with the message, or None with why there is none."""
+
+    def decode(
+        self, channels: Sequence[Channel], messages: Sequence[bytes], addresses: Sequence[Address], size: int
+    ) -> list[Any]:
+        """Each decoded vector, or in its place why there is none."""
+
+    def mean(self, vectors: Sequence[Any], weights: Sequence[float]) -> Any:
+        """The weighted mean, summed in float64."""
+
+    def powers(self, updates: Sequence[Any], vectors: Sequence[Any]) -> tuple[float, float]:
+        """The summed squares of the updates, and of what the vectors differ by."""
+
+    def cautions(self, channels: Sequence[Channel]) -> list[str]:
+        """What must be said about how this place serves these channels, in one line each."""
+
+
+class Host:
+    """NumPy arrays; a thread a core encodes and decodes."""
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 1)
+
+    def put(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return array.copy()
+
+    def fetch(self, rows: Floats) -> Floats:
+        return rows
+
+    def stack(self, vectors: Sequence[Floats]) -> Floats:
+        return np.stack(vectors)
+
+    def encode(
+        self, raw: Floats, clips: Sequence[Clip | None], cuts: list[int] | None, channels: Sequence[Channel],
+        addresses: Sequence[Address],
+    ) -> list[Posted]:  # fmt: skip
+        return list(self.pool.map(lambda *row: _posted(cuts, *row), raw, clips, channels, addresses))
+
+    def decode(
+        self, channels: Sequence[Channel], messages: Sequence[bytes], addresses: Sequence[Address], size: int
+    ) -> list[Floats | str]:
+        return list(self.pool.map(lambda *row: _opened(size, *row), channels, messages, addresses))
+
+    def mean(self, vectors: Sequence[Floats], weights: Sequence[float]) -> Floats:
+        total = np.zeros(len(vectors[0]), dtype=np.float64)
+        for vector, weight in zip(vectors, weights):
+            total += weight * vector.astype(np.float64)
+        return (total / sum(weights)).astype(np.float32)
+
+    def powers(self, updates: Sequence[Floats], vectors: Sequence[Floats]) -> tuple[float, float]:
+        signal = noise = 0.0
+        for update, vector in zip(updates, vectors):
+            signal += float(np.square(update, dtype=np.float64).sum())
+            noise += float(np.square(vector.astype(np.float64) - update).sum())
+        return signal, noise
+
+    def cautions(self, channels: Sequence[Channel]) -> list[str]:
+        return []
+
+
+def _posted(cuts: list[int] | None, raw: Floats, clip: Clip | None, channel: Channel, at: Address) -> Posted:
+    try:
+        update = clipped(raw, clip, cuts)
+        return update, channel.encode(update, at)
+    except ValueError as problem:
+        return None, unable(problem)
+
+
+def _opened(size: int, channel: Channel, message: bytes, at: Address) -> Floats | str:
+    try:
+        vector = np.asarray(channel.decode(message, at), dtype=np.float32)
+    except CepamError as problem:
+        return broken(problem)
+    return vector if vector.shape == (size,) and np.isfinite(vector).all() else unfit(vector.shape, size)
+
+
+def unable(problem: Exception) -> str:
+    """Why a client sent nothing."""
+    return f"the client could not encode: {problem}"
+
+
+def broken(problem: Exception) -> str:
+    """Why a message gave no vector."""
+    return f"{type(problem).__name__}: {problem}"
+
+
+def unfit(shape: tuple[int, ...], size: int) -> str:
+    """Why a vector is no update."""
+    return f"a vector of shape {tuple(shape)} where {size} finite weights were due"
+
+
+def place_of(device: str) -> Place:
+    """The place of a run on this device, one of cpu, cpu-torch and cuda."""
+    if device != "cuda":
+        return Host()
+    from cepam.fl.engine.tensors import Tensors
+
+    return Tensors("cuda")

@@ -1,0 +1,117 @@
+"""The bill of a run: what was released in which round, for the accountant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from cepam.fl.engine.clients import Member, draws_of, sampling_of
+from cepam.fl.engine.settings import Settings
+from cepam.privacy import Client, Ledger, Practice, Release, cautions, spent
+
+MARKS = 16
+Entries = tuple[tuple[tuple[int, ...], int], ...]
+
+
+def release_of(settings: Settings, fleet: Sequence[Member], size: int) -> Release | None:
+    """One round of this fleet as the accountant sees it, or None where some client adds no noise or clips nothing.
+
+    Clients with clips of their own are charged under one clip: scaling a client's weight by its bound and its noise by
+    the inverse keeps both its shift and its noise in the weighted sum.
+    """
+    if any(member.law is None or member.clip is None for member in fleet):
+        return None
+    if len({type(member.law) for member in fleet}) > 1:
+        return None
+    clip = fleet[0].clip
+    assert clip is not None
+    charged = []
+    for member in fleet:
+        assert member.clip is not None
+        assert member.law is not None
+        ratio = member.clip.bound / clip.bound
+        law = type(member.law)(member.law.scale / ratio)  # type: ignore[call-arg]
+        charged.append(Client(law, member.records, member.weight * ratio, draws_of(settings, member.batch)))
+    clipped = "example" if settings.update == "examples" else "update"
+    return Release(
+        tuple(charged), clip, sampling_of(settings, fleet[0].batch), 1, 0, settings.adjacency, clipped, size,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Rounds so far, counted by who was absent: fewer replies, less noise, and that is what is charged."""
+
+    entries: Entries = ()
+
+    def add(self, absent: frozenset[int]) -> Bill:
+        """The bill with one more round."""
+        key, known = tuple(sorted(absent)), dict(self.entries)
+        return Bill(tuple(sorted({**known, key: known.get(key, 0) + 1}.items())))
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are on the bill."""
+        return sum(count for _, count in self.entries)
+
+    def epsilon(self, release: Release | None, delta: float, rounds: int) -> float | None:
+        """epsilon spent so far against an outsider, in a run of so many rounds.
+
+        While everyone replies: a bound, exact at every MARKS-th of the run, and what the next mark will cost in
+        between. With absent clients: exact at the marks, None in between. None also where there is no guarantee.
+        """
+        if release is None:
+            return None
+        apart = -(-rounds // MARKS)
+        if all(not absent for absent, _ in self.entries):
+            return _spent((((), min(rounds, -(-self.rounds // apart) * apart)),), release, delta)
+        at_mark = self.rounds % apart == 0 or self.rounds == rounds
+        return _spent(self.entries, release, delta) if at_mark else None
+
+
+@lru_cache(maxsize=256)
+def _spent(entries: Entries, release: Release, delta: float) -> float:
+    return float(spent(Ledger(_releases(entries, release)), delta))
+
+
+def colluding(release: Release, bill: Bill, delta: float) -> dict[str, float]:
+    """epsilon of what is on the bill against an outsider, one curious client, and all clients but one together."""
+    most = len(release.clients) - 1
+    views = {"outsider": 0, "one curious client": min(1, most), f"{most} colluders": most}
+    return {who: _exact(bill.entries, replace(release, colluders=count), delta) for who, count in views.items()}
+
+
+def foresee(release: Release, delta: float, rounds: int) -> None:
+    """Nothing; what a run in which everyone replies will ask for is computed now and found when it is asked.
+
+    What the accountant refuses is left for the run itself to report.
+    """
+    apart = -(-rounds // MARKS)
+    with suppress(ValueError):
+        for mark in range(apart, rounds + apart, apart):
+            _spent((((), min(rounds, mark)),), release, delta)
+        colluding(release, Bill((((), rounds),)), delta)
+
+
+@lru_cache(maxsize=256)
+def _exact(entries: Entries, release: Release, delta: float) -> float:
+    ledger = Ledger(_releases(entries, release))
+    return float(ledger.epsilon(delta))
+
+
+def _releases(entries: Entries, release: Release) -> tuple[Release, ...]:
+    """The rounds of a bill for the accountant; a round in which nobody replied released nothing."""
+    everyone = len(release.clients)
+    return tuple(release.without(absent).over(count) for absent, count in entries if len(absent) < everyone)
+
+
+def warnings_of(settings: Settings, release: Release | None, tensors: int) -> list[str]:
+    """What must be said beside the figures of the whole run, in one line each."""
+    if release is None:
+        return [f"scheme {settings.scheme} with clip {settings.clip_norm}: no differential privacy"]
+    run = release.over(settings.rounds)
+    whole = _exact((((), settings.rounds),), release, settings.delta)
+    practice = Practice(rounds=settings.rounds, tensors=tensors if settings.clip_scope == "tensor" else 1)
+    return [str(each) for each in cautions(run, whole, settings.delta, practice)]

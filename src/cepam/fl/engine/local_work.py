@@ -1,0 +1,114 @@
+"""The client half of a round, for all clients and all seeds at once: from broadcast weights to clipped updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.clip import Clip, whole_over_part
+from cepam.fl.engine import sampling
+from cepam.fl.engine.schedule import Schedule
+from cepam.fl.engine.settings import Settings
+from cepam.fl.models.model import Network
+
+Floats = npt.NDArray[np.float32]
+Index = npt.NDArray[np.int64]
+Parts = tuple[Index, ...]
+Rows = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What clients do with the weights they are sent. A row is a pair (seed's place, client).
+
+    Weights and updates are arrays, or tensors where the network takes tensors; `put` moves an array to them.
+    """
+
+    settings: Settings
+    network: Network
+    parts: tuple[Parts, ...]
+    local: Schedule
+    put: Callable[[Floats], Any]
+
+    def updates(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
+        """The update of each row, not yet clipped as a whole, and its mean training loss.
+
+        Kinds: `gradient` (Paper: Algorithm 1), `difference` (broadcast weights less local ones, after tau steps),
+        `examples` (the sum of gradients, each clipped to its row's bound, over the public expected batch).
+        """
+        if self.settings.update == "examples":
+            return self._examples(weights, round, rows, bounds)
+        index = self._drawn(round, rows)
+        if self.settings.update == "difference":
+            local, losses = self._trained(weights, round, rows, index, self.settings.tau)
+            return weights[[s for s, _ in rows]] - local, losses
+        local, _ = self._trained(weights, round, rows, index[:, :-1], self.settings.tau - 1)
+        count = np.full(len(rows), self.settings.batch)
+        sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count)
+        return sums / self.settings.batch, losses / self.settings.batch
+
+    def _drawn(self, round: int, rows: Rows) -> Index:
+        """Training records [row, step, batch] of this round."""
+        draw = sampling.with_replacement if self.settings.sampling == "replacement" else sampling.without_replacement
+        places = {}
+        for s in {s for s, _ in rows}:
+            held = np.array([len(part) for part in self.parts[s]])
+            seed = self.settings.run_seeds[s]
+            places[s] = draw(seed, round, held, self.settings.tau, self.settings.batch)
+        return np.stack([self.parts[s][k][places[s][k]] for s, k in rows])
+
+    def _trained(self, weights: Any, round: int, rows: Rows, index: Index, steps: int) -> tuple[Any, Any]:
+        """The weights of each row after `steps` local steps, and the mean loss on the way.
+
+        Momentum starts from zero in every round: state that survived a round would break the privacy analysis.
+        """
+        local = weights[[s for s, _ in rows]]
+        batch, own = self.settings.batch, np.arange(len(rows))
+        velocity: Any = 0.0
+        total: Any = 0.0
+        for step in range(steps):
+            sums, losses = self.network.summed_gradients(local, own, index[:, step], np.full(len(rows), batch))
+            slope = sums / batch
+            if self.settings.local_momentum:
+                slope = velocity = self.settings.local_momentum * velocity + slope
+            local = local - float(self.local.at(round * self.settings.tau + step)) * slope
+            total = total + losses / (batch * steps)
+        return local, total
+
+    def _examples(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
+        drawn = {}
+        for s in {s for s, _ in rows}:
+            held = np.array([len(part) for part in self.parts[s]])
+            drawn[s] = sampling.poisson(self.settings.run_seeds[s], round, held, self.chance(s))
+        picked = [self.parts[s][k][drawn[s][k]] for s, k in rows]
+        count = np.array([len(one) for one in picked], dtype=np.int64)
+        index = np.zeros((len(rows), max(1, int(count.max()))), dtype=np.int64)
+        for row, one in enumerate(picked):
+            index[row, : len(one)] = one
+        of = np.array([s for s, _ in rows], dtype=np.int64)
+        sums, losses = self.network.summed_gradients(weights, of, index, count, bounds)
+        expected = np.array([self.chance(s) * len(self.parts[s][k]) for s, k in rows], dtype=np.float32)
+        return sums / self.put(expected[:, None]), losses / self.put(np.maximum(count, 1).astype(np.float32))
+
+    def chance(self, s: int) -> float:
+        """The chance that a record is drawn in a round (update examples), the same for every client of a seed."""
+        return self.settings.expected_batch / sum(len(part) for part in self.parts[s])
+
+
+def clipped(update: Floats, clip: Clip | None, cuts: list[int] | None) -> Floats:
+    """The update within its clip; `cuts` are the tensors' ends where each is clipped by itself.
+
+    Departs: clipping tensor by tensor is what the published code does; its whole norm can reach sqrt(tensors) times
+    the bound (l1: tensors times), which is the clip that the fleet records and the accountant charges.
+    """
+    if clip is None:
+        return update
+    if cuts is None:
+        return np.asarray(clip.apply(update), dtype=np.float32)
+    own = type(clip)(clip.bound / whole_over_part(clip.norm, len(cuts)))  # type: ignore[call-arg]
+    pieces = np.split(update, cuts[:-1])
+    return np.concatenate([np.asarray(own.apply(piece), dtype=np.float32) for piece in pieces])

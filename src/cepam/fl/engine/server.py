@@ -1,0 +1,59 @@
+"""The server half of a round: open every message, drop what does not open, take the public weighted mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cepam.fl.engine.arrays import Place
+from cepam.fl.engine.clients import Member
+from cepam.keys import Address
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A message on its way: who sent it, where its randomness lives, and the bytes (None: none came)."""
+
+    client: int
+    at: Address
+    message: bytes | None
+    excuse: str = "no reply"
+
+
+@dataclass
+class Received:
+    """What one seed's server holds after a round; vectors are of the run's place."""
+
+    vectors: dict[int, Any] = field(default_factory=dict)
+    dropped: dict[int, str] = field(default_factory=dict)
+    bits: int = 0
+
+
+def receive(place: Place, fleet: Sequence[Member], envelopes: Sequence[Envelope], size: int) -> Received:
+    """The decoded vectors, the clients dropped with the reason, and the bits that came over the wire.
+
+    A message that does not open, or opens to something that is no update, drops its client; the round goes on.
+    """
+    got = Received(dropped={each.client: each.excuse for each in envelopes if each.message is None})
+    came = [each for each in envelopes if each.message is not None]
+    messages = [each.message or b"" for each in came]
+    vectors = place.decode([fleet[each.client].channel for each in came], messages, [each.at for each in came], size)
+    for each, vector in zip(came, vectors):
+        (got.dropped if isinstance(vector, str) else got.vectors)[each.client] = vector
+    got.bits = 8 * sum(map(len, messages))
+    return got
+
+
+def aggregate(place: Place, fleet: Sequence[Member], received: Received, size: int) -> Any:
+    """The weighted mean of the decoded vectors, with public weights over those who replied; zeros if nobody did.
+
+    Paper: Algorithm 1, sum of p_k X_k. Departs: with missing replies the weights are scaled to sum to one; who replied
+    is public, so this costs no privacy.
+    """
+    replied = sorted(received.vectors)
+    if not replied:
+        return place.put(np.zeros(size, dtype=np.float32))
+    return place.mean([received.vectors[k] for k in replied], [fleet[k].weight for k in replied])

@@ -1,0 +1,183 @@
+"""The settings of a run: one frozen description, checked at the door, that a TOML file or flags can fill in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from cepam.fl.data.dataset import NAMES as DATA
+from cepam.fl.data.partition import NAMES as PARTITIONS
+from cepam.fl.engine.optimiser import NAMES as SERVERS
+from cepam.fl.engine.schedule import NAMES as SCHEDULES
+from cepam.fl.models.model import ACTIVATIONS
+from cepam.fl.models.model import NAMES as MODELS
+
+UPDATES = ("gradient", "difference", "examples")
+SCHEMES = (
+    "fl", "fl+sdq", "fl+gaussian", "fl+laplace", "fl+gaussian+sdq", "fl+laplace+sdq", "cepam-gaussian", "cepam-laplace",
+)  # fmt: skip
+LATTICES = ("Z1", "Z2", "Z3", "A2", "D4", "E8", "auto")
+CODERS = ("adaptive", "paper")
+CLIPS = ("l2", "l1", "none")
+SCOPES = ("vector", "tensor")
+SAMPLINGS = ("replacement", "without", "poisson")
+POLICIES = ("charge", "wait")
+ADJACENCIES = ("replace", "add-remove")
+PIXELS = ("unit", "centred")
+DEVICES = ("auto", "cpu", "cpu-torch", "cuda")
+
+
+def about(text: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
+    """A field with its one line of help, shown by `cepam train --help` and written beside it in the TOML."""
+    return field(default=default, metadata={"help": text, "choices": choices})
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """What some clients do differently: any of law, scale, target, clip, weight and lattice."""
+
+    clients: tuple[int, ...]
+    scheme: str | None = None
+    noise: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    clip: float | None = None
+    weight: float | None = None
+    lattice: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.clients or any(isinstance(k, bool) or not isinstance(k, int) or k < 0 for k in self.clients):
+            raise ValueError(f"client.clients must list client numbers, got {self.clients!r}")
+        _one_of("client.scheme", self.scheme, (*SCHEMES, None))
+        _one_of("client.lattice", self.lattice, (*LATTICES, None))
+        for name in ("noise", "epsilon", "delta", "clip", "weight"):
+            _positive(f"client.{name}", getattr(self, name), optional=True)
+        if self.noise is not None and self.epsilon is not None:
+            raise ValueError("client: give either noise or a target epsilon, not both")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that fixes a run; equal settings give equal results on the same machine."""
+
+    # fmt: off
+    data: str = about("Data set.", "mnist", DATA)
+    folder: str | None = about("Folder with the idx files, instead of the cache and the network.", None)
+    pixels: str = about("Pixels in [0, 1], or centred in [-1, 1].", "centred", PIXELS)
+    validation: int = about("Training records held out for validation.", 0)
+    model: str = about("Model.", "cnn", MODELS)
+    activation: str = about("Activation between layers.", "relu", tuple(ACTIVATIONS))
+    clients: int = about("Number K of clients.", 30)
+    partition: str = about("How records are dealt to clients.", "iid", PARTITIONS)
+    alpha: float = about("Dirichlet concentration, or spread of unequal sizes.", 0.5)
+    labels_each: int = about("Shards a client with partition label.", 2)
+    update: str = about("A gradient, a model difference, or a sum over examples.", "gradient", UPDATES)
+    rounds: int = about("Number of rounds.", 80)
+    tau: int = about("Iterations a round; the last one is the gradient that is sent.", 15)
+    batch: int = about("Records a stochastic gradient averages.", 1)
+    sampling: str = about("How records are drawn.", "replacement", SAMPLINGS)
+    expected_batch: float = about("Examples expected a round over all clients (update examples).", 960.0)
+    rate: float = about("Learning rate of the server step.", 0.1)
+    local_rate: float | None = about("Learning rate of local steps; default: that of the server.", None)
+    local_momentum: float = about("Momentum of local steps, from zero in every round.", 0.0)
+    schedule: str = about("Learning-rate schedule.", "constant", SCHEDULES)
+    convexity: float = about("C of the theorem's schedule.", 0.0)
+    smoothness: float = about("L of the theorem's schedule.", 0.0)
+    server: str = about("Server optimiser.", "sgd", SERVERS)
+    momentum: float = about("Momentum of the server optimiser.", 0.9)
+    average: float = about("Weight of the past in the running average that is reported (0: last weights).", 0.0)
+    share: float = about("Share of the clients asked in a round.", 1.0)
+    dropout: float = about("Chance that an asked client does not reply.", 0.0)
+    policy: str = about("On missing replies: charge what was really added, or wait and ask again.", "charge", POLICIES)
+    scheme: str = about("Compression and noise.", "cepam-gaussian", SCHEMES)
+    lattice: str = about("Lattice of a cepam scheme.", "Z1", LATTICES)
+    coder: str = about("Entropy coder.", "adaptive", CODERS)
+    noise: float | None = about("Noise scale a client: sigma (Gaussian) or b (Laplace).", None)
+    epsilon: float | None = about("Target epsilon of the whole run, instead of noise.", None)
+    delta: float = about("delta of the guarantee.", 1e-5)
+    adjacency: str = about("Neighbouring data sets: replace one record, or add or remove one.", "replace", ADJACENCIES)
+    clip: float = about("Clipping bound gamma.", 1.0)
+    clip_norm: str = about("Norm that is clipped.", "l2", CLIPS)
+    clip_scope: str = about("Clip the whole vector, or each tensor by itself (as published).", "vector", SCOPES)
+    step: float = about("Cell of the sdq schemes.", 1e-3)
+    seed: int = about("Seed of data split, start, draws and keys.", 1)
+    seeds: int = about("Number of seeds, trained side by side.", 1)
+    evaluate_every: int = about("Rounds between evaluations.", 1)
+    checkpoint_every: int = about("Rounds between checkpoints.", 10)
+    keep_messages: bool = about("Write every message to the run's folder.", False)
+    device: str = about("Where to compute.", "auto", DEVICES)
+    garblers: tuple[int, ...] = about("Clients that send garbage (a drill).", ())
+    client: tuple[ClientSettings, ...] = about("What some clients do differently.", ())
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if each.metadata["choices"]:
+                _one_of(each.name, getattr(self, each.name), each.metadata["choices"])
+        for name in ("clients", "rounds", "tau", "batch", "labels_each", "seeds", "evaluate_every", "checkpoint_every"):
+            _at_least_one(name, getattr(self, name))
+        for name in ("rate", "clip", "delta", "step", "alpha", "expected_batch"):
+            _positive(name, getattr(self, name))
+        for name in ("noise", "epsilon", "local_rate"):
+            _positive(name, getattr(self, name), optional=True)
+        self._check_ranges()
+        self._check_sense()
+
+    def _check_ranges(self) -> None:
+        for name in ("momentum", "local_momentum", "average", "dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
+        if not 0.0 < self.share <= 1.0:
+            raise ValueError(f"share must lie in (0, 1], got {self.share!r}")
+        if not self.delta < 1.0:
+            raise ValueError(f"delta must lie in (0, 1), got {self.delta!r}")
+        if self.seed < 0 or self.validation < 0:
+            raise ValueError("seed and validation must not be negative")
+
+    def _check_sense(self) -> None:
+        if self.noise is not None and self.epsilon is not None:
+            raise ValueError("give either noise or a target epsilon, not both")
+        if self.noisy and self.noise is None and self.epsilon is None:
+            raise ValueError(f"scheme {self.scheme} needs noise (--noise) or a target (--epsilon)")
+        if self.epsilon is not None and not self.noisy:
+            raise ValueError(f"scheme {self.scheme} adds no noise, so a target epsilon of {self.epsilon} is impossible")
+        if self.epsilon is not None and self.clip_norm == "none":
+            raise ValueError("a target epsilon needs clipping: clip_norm must not be none")
+        if (self.update == "examples") != (self.sampling == "poisson"):
+            raise ValueError(f"update examples and sampling poisson go together, got {self.update} and {self.sampling}")
+        if self.update == "examples" and self.clip_norm != "l2":
+            raise ValueError(f"update examples clips each example in l2, got clip_norm {self.clip_norm}")
+        if self.schedule == "theorem" and not 0 < self.convexity <= self.smoothness:
+            raise ValueError("schedule theorem needs 0 < convexity <= smoothness")
+        beyond = [k for each in self.client for k in each.clients if k >= self.clients]
+        if beyond or any(not 0 <= k < self.clients for k in self.garblers):
+            raise ValueError(f"client numbers must lie in [0, {self.clients}), got {beyond or self.garblers}")
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the scheme adds noise of a law."""
+        return "gaussian" in self.scheme or "laplace" in self.scheme
+
+    @property
+    def run_seeds(self) -> tuple[int, ...]:
+        """The seeds of this run."""
+        return tuple(range(self.seed, self.seed + self.seeds))
+
+
+def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        known = ", ".join(str(choice) for choice in choices if choice is not None)
+        raise ValueError(f"{name} must be one of {known}; got {value!r}")
+
+
+def _at_least_one(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _positive(name: str, value: Any, optional: bool = False) -> None:
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive number, got {value!r}")

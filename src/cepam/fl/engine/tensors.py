@@ -1,0 +1,172 @@
+"""A run's vectors on a GPU: clipped, encoded, decoded and averaged there, all clients of a round at a time.
+
+Clients with equal codecs share one launch of each stage. What has no GPU form is coded on the CPU from the same clipped
+update, and the run says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cepam.clip import Clip, whole_over_part
+from cepam.codec.batch import decode_each, encode_each, why_not_on_gpu
+from cepam.fl.engine.arrays import Floats, Host, Posted, broken, unable, unfit
+from cepam.fl.engine.clients import Channel
+from cepam.keys import Address
+
+AT_ONCE = 64
+# Sums taken in another order differ by less: what is within this share of the bound here is within the bound anywhere.
+GUARD = 1.0 - 2.0**-40
+SHRINK = 1.0 - 2.0**-24
+
+
+class Tensors:
+    """Tensors on one device, by default a GPU."""
+
+    def __init__(self, device: str = "cuda") -> None:
+        self.device = device
+        self.host = Host()
+
+    def put(self, array: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.array(array)).to(self.device)
+
+    def fetch(self, rows: Tensor) -> Floats:
+        return np.asarray(rows.cpu().numpy())
+
+    def stack(self, vectors: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(vectors))
+
+    def encode(
+        self, raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None, channels: Sequence[Channel],
+        addresses: Sequence[Address],
+    ) -> list[Posted]:  # fmt: skip
+        updates, refused = clip_rows(raw, clips, cuts)
+        made: list[Any] = [None if reason is None else unable(ValueError(reason)) for reason in refused]
+        sound = [i for i, reason in enumerate(refused) if reason is None]
+        for codec, places in _shared(channels, sound):
+            if codec is None:
+                rows, none = self.fetch(updates[places]), [None] * len(places)
+                posted = self.host.encode(rows, none, None, _at(places, channels), _at(places, addresses))
+                found: list[Any] = [message for _, message in posted]
+            else:
+                found = encode_each(codec, updates[places], _at(places, addresses))
+            for i, message in zip(places, found):
+                made[i] = unable(message) if isinstance(message, Exception) else message
+        return [(None if isinstance(m, str) else update, m) for update, m in zip(updates, made)]
+
+    def decode(
+        self, channels: Sequence[Channel], messages: Sequence[bytes], addresses: Sequence[Address], size: int
+    ) -> list[Tensor | str]:
+        found: list[Any] = [None] * len(messages)
+        for codec, places in _shared(channels, range(len(messages))):
+            theirs, ats = _at(places, messages), _at(places, addresses)
+            if codec is None:
+                opened = self.host.decode(_at(places, channels), theirs, ats, size)
+                rows: list[Any] = [each if isinstance(each, str) else self.put(each) for each in opened]
+            else:
+                rows = decode_each(codec, theirs, ats, size=size, device=self.device)
+            for i, row in zip(places, _finite(rows, size)):
+                found[i] = row
+        return found
+
+    def mean(self, vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+        total = torch.zeros(len(vectors[0]), dtype=torch.float64, device=self.device)
+        shares = torch.tensor(weights, dtype=torch.float64, device=self.device) / sum(weights)
+        for cut in _cuts(len(vectors)):
+            total += shares[cut] @ torch.stack(list(vectors[cut])).double()
+        return total.float()
+
+    def powers(self, updates: Sequence[Tensor], vectors: Sequence[Tensor]) -> tuple[float, float]:
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for cut in _cuts(len(updates)):
+            sent, came = torch.stack(list(updates[cut])).double(), torch.stack(list(vectors[cut])).double()
+            sums += torch.stack([sent.square().sum(), (came - sent).square().sum()])
+        signal, noise = sums.tolist()
+        return signal, noise
+
+    def cautions(self, channels: Sequence[Channel]) -> list[str]:
+        reasons = {reason for reason in map(_cpu_reason, channels) if reason is not None}
+        return [
+            f"device cuda: {reason}, so its updates are encoded and decoded on the CPU" for reason in sorted(reasons)
+        ]
+
+
+def clip_rows(raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None) -> tuple[Tensor, list[str | None]]:
+    """Each row within its clip, and why a row cannot be clipped (None where it could); `cuts` as in `client.clipped`.
+
+    Guarantee: `clip.measure` of a row, on the host, is at most `clip.bound` (tests/fl/engine/test_tensors.py).
+    """
+    held = [clip for clip in clips if clip is not None]
+    if not held:
+        return raw, [None] * len(raw)
+    if len(held) < len(clips) or len({clip.norm for clip in held}) > 1:
+        raise ValueError("all clients of a round must clip in one norm")
+    bounds = torch.tensor([clip.bound for clip in held], dtype=torch.float64, device=raw.device)
+    ends, norm = cuts or [raw.shape[1]], held[0].norm
+    pieces, worst = [], torch.zeros_like(bounds)
+    for begin, end in zip([0, *ends[:-1]], ends):
+        piece, sizes = _clip_piece(raw[:, begin:end], bounds / whole_over_part(norm, len(ends)), norm)
+        pieces.append(piece)
+        worst = torch.where(torch.isfinite(worst), sizes, worst)
+    reasons = [
+        None if np.isfinite(size) else f"cannot clip an update whose {norm} norm is {size}" for size in worst.tolist()
+    ]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), reasons
+
+
+def _clip_piece(raw: Tensor, bounds: Tensor, norm: str) -> tuple[Tensor, Tensor]:
+    """Rows scaled down until their norm, measured after rounding, is within the bound; and their norms before."""
+    limits, sizes = bounds * GUARD, _measure(raw, norm)
+    factors, clipped = limits / sizes, raw
+    over = (sizes > limits) & torch.isfinite(sizes)
+    while bool(over.any()):
+        clipped = torch.where(over[:, None], (raw.double() * factors[:, None]).to(raw.dtype), clipped)
+        factors = factors * SHRINK
+        over = over & (_measure(clipped, norm) > limits)
+    return clipped, sizes
+
+
+def _measure(rows: Tensor, norm: str) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(rows, ord=1 if norm == "l1" else 2, dim=1, dtype=torch.float64)
+    return norms
+
+
+@cache
+def _triton_is_missing() -> bool:
+    return find_spec("triton") is None
+
+
+def _cpu_reason(channel: Channel) -> str | None:
+    return why_not_on_gpu(channel) or ("Triton is not installed" if _triton_is_missing() else None)
+
+
+def _shared(channels: Sequence[Channel], places: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
+    """(codec, places of the clients that share it) for what a GPU codes, and (None, places) for the rest."""
+    groups: dict[Any, list[int]] = {}
+    for i in places:
+        groups.setdefault(None if _cpu_reason(channels[i]) else channels[i], []).append(i)
+    yield from groups.items()
+
+
+def _finite(rows: list[Any], size: int) -> list[Any]:
+    """Each vector, or why it is none or no update."""
+    whole = [row for row in rows if isinstance(row, Tensor)]
+    fit = iter(torch.isfinite(torch.stack(whole)).all(dim=1).tolist() if whole else [])
+    said = [broken(row) if isinstance(row, Exception) else row for row in rows]
+    return [unfit(row.shape, size) if isinstance(row, Tensor) and not next(fit) else row for row in said]
+
+
+def _at(places: Sequence[int], items: Sequence[Any]) -> list[Any]:
+    return [items[i] for i in places]
+
+
+def _cuts(count: int) -> list[slice]:
+    return [slice(at, at + AT_ONCE) for at in range(0, count, AT_ONCE)]

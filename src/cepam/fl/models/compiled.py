@@ -1,0 +1,296 @@
+"""The compiled passes over a lowered network: sums of gradients and scores, for many rows of weights in one call.
+
+Thirty clients with their own weights, or ten seeds with theirs, are rows of one matrix. A block of LANES examples goes
+through the network at once: examples of one row that share its weights, or one example each of several rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.fl.models import convolution, loops
+from cepam.fl.models.loops import Floats, loop, pasted
+from cepam.fl.models.lowering import (
+    BIAS,
+    CHANNELS,
+    COLUMNS,
+    CONV,
+    DST,
+    DST_SIZE,
+    FIRST,
+    FRAME,
+    HEIGHT,
+    KERNEL,
+    KIND,
+    LINES,
+    OUTS,
+    PAD,
+    POOL,
+    RELU,
+    SRC,
+    SRC_SIZE,
+    STRIDE,
+    TANH,
+    WEIGHT,
+    WIDTH,
+    WINNER,
+    Table,
+)  # fmt: skip
+from cepam.fl.models.tile import LANES
+from cepam.fl.models.turn import add_squares, to_lanes, to_rows, weigh
+
+Pixels = npt.NDArray[Any]
+Room = tuple[int, int, int]
+Doubles = npt.NDArray[np.float64]
+CHUNK = 8 * LANES
+ZERO = np.float32(0.0)
+
+
+@pasted
+def _shape(row: Table) -> convolution.Shape:
+    """The numbers of a convolution; a dense layer is a kernel as wide as its input."""
+    if row[KIND] == CONV:
+        kernel = row[KERNEL]
+        return (
+            row[CHANNELS],
+            row[HEIGHT],
+            row[WIDTH],
+            kernel,
+            kernel,
+            row[STRIDE],
+            row[OUTS],
+            row[LINES],
+            row[COLUMNS],
+        )
+    return (1, 1, row[SRC_SIZE], 1, row[SRC_SIZE], 1, row[DST_SIZE], 1, 1)
+
+
+@pasted
+def forward(table: Table, weights: Floats, values: Floats, winners: Floats) -> None:
+    """Fills `values` behind the examples that stand at its beginning; the logits come last."""
+    for line in range(table.shape[0]):
+        row = table[line]
+        source = values[row[SRC] : row[SRC] + row[SRC_SIZE]]
+        out = values[row[DST] : row[DST] + row[DST_SIZE]]
+        if row[KIND] == POOL:
+            where = winners[row[WINNER] : row[WINNER] + row[DST_SIZE]]
+            loops.pool(source, out, where, row[CHANNELS], row[HEIGHT], row[WIDTH], row[KERNEL], row[STRIDE])
+        elif row[KIND] == FRAME:
+            loops.pad(source, out, row[CHANNELS], row[HEIGHT], row[WIDTH], row[PAD])
+        elif row[KIND] == RELU:
+            loops.relu(source.reshape(-1), out.reshape(-1))
+        elif row[KIND] == TANH:
+            loops.tanh(source.reshape(-1), out.reshape(-1))
+        else:
+            convolution.convolve(source, weights, row[WEIGHT], row[BIAS], _shape(row), out)
+
+
+@pasted
+def backward(
+    table: Table, weights: Floats, values: Floats, slopes: Floats, opened: Floats, winners: Floats, gradient: Floats
+) -> None:
+    """Fills `gradient` from the derivative to the logits, which stands at the end of `slopes`."""
+    for line in range(table.shape[0] - 1, -1, -1):
+        row = table[line]
+        source = values[row[SRC] : row[SRC] + row[SRC_SIZE]]
+        out = values[row[DST] : row[DST] + row[DST_SIZE]]
+        ahead = slopes[row[DST] : row[DST] + row[DST_SIZE]]
+        back = slopes[row[SRC] : row[SRC] + row[SRC_SIZE]]
+        if row[KIND] == POOL:
+            where = winners[row[WINNER] : row[WINNER] + row[DST_SIZE]]
+            loops.pool_back(ahead, where, back, row[CHANNELS], row[HEIGHT], row[WIDTH], row[KERNEL], row[STRIDE])
+        elif row[KIND] == FRAME:
+            loops.pad_back(ahead, back, row[CHANNELS], row[HEIGHT], row[WIDTH], row[PAD])
+        elif row[KIND] == RELU:
+            loops.relu_back(source.reshape(-1), ahead.reshape(-1), back.reshape(-1))
+        elif row[KIND] == TANH:
+            loops.tanh_back(out.reshape(-1), ahead.reshape(-1), back.reshape(-1))
+        else:
+            shape = _shape(row)
+            convolution.convolve_slopes(source, ahead, row[WEIGHT], row[BIAS], shape, gradient)
+            if row[FIRST]:
+                continue
+            if row[KIND] != CONV:
+                # The same weights read as one kernel of one tap a channel, which wastes nothing at the edges.
+                shape = (row[SRC_SIZE], 1, 1, 1, 1, 1, row[DST_SIZE], 1, 1)
+            convolution.convolve_back(ahead, opened, weights, row[WEIGHT], shape, back)
+
+
+@loop
+def _places(block: Floats, room: Room, size: int) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats, Floats]:
+    """Values, slopes, winners, opened, and three vectors of weights: gradient, own weights and sums."""
+    slopes, winners = room[0], 2 * room[0]
+    opened = winners + room[1]
+    gradient = opened + room[2]
+    here, sums = gradient + size, gradient + 2 * size
+    return (
+        block[:slopes], block[slopes:winners], block[winners:opened], block[opened:gradient], block[gradient:here],
+        block[here:sums], block[sums : sums + size],
+    )  # fmt: skip
+
+
+@loop
+def _into_lanes(rows: Pixels, picks: Table, out: Floats) -> None:
+    """Fills the beginning of `out` with the picked rows, one a lane."""
+    width = rows.shape[1]
+    for t in range(0, width, LANES):
+        if width >= LANES:
+            to_lanes(rows, picks, min(t, width - LANES), out)
+        else:
+            for lane in range(LANES):
+                for u in range(width):
+                    out[u, lane] = np.float32(rows[picks[lane], u])
+
+
+@loop
+def _out_of_lanes(source: Floats, rows: Table, out: Floats) -> None:
+    """Fills these rows of `out` with the columns of `source`, the first lane's in the first row."""
+    width = source.shape[0]
+    for t in range(0, width, LANES):
+        if width >= LANES:
+            to_rows(source, min(t, width - LANES), rows, out)
+        else:
+            for lane in range(rows.size):
+                for u in range(width):
+                    out[rows[lane], u] = source[u, lane]
+
+
+@loop
+def _read(images: Pixels, picks: Table, scale: float, shift: float, values: Floats) -> None:
+    """Fills the beginning of `values` with the picked examples as the network sees them."""
+    _into_lanes(images, picks, values)
+    flat = values[: images.shape[1]].reshape(-1)
+    for t in range(flat.size):
+        flat[t] = flat[t] * np.float32(scale) + np.float32(shift)
+
+
+@loop
+def _factors(gradient: Floats, bounds: Floats, factors: Floats) -> None:
+    """Fills `factors` with what scales each lane's gradient to its l2 bound; squares are summed in double precision.
+
+    The last bits are shaved off so that rounding the products cannot lift a norm over its bound.
+    """
+    squares = np.zeros(LANES, np.float64)
+    add_squares(gradient, squares)
+    for lane in range(LANES):
+        bound = np.float64(bounds[lane])
+        factors[lane] = np.float32(1.0)
+        if squares[lane] > bound * bound:
+            factors[lane] = np.float32(bound / np.sqrt(squares[lane]) * (1.0 - 2.0**-20))
+
+
+@pasted
+def _gradients(
+    table: Table, weights: Floats, images: Pixels, picks: Table, labels: Table, scale: float, shift: float,
+    values: Floats, slopes: Floats, opened: Floats, winners: Floats, gradient: Floats, losses: Doubles,
+) -> None:  # fmt: skip
+    """Fills `gradient` and `losses` with those of the picked examples, one a lane."""
+    _read(images, picks, scale, shift, values)
+    forward(table, weights, values, winners)
+    last = table[-1, DST]
+    loops.cross_entropy(values[last:], labels, picks, slopes[last:], losses)
+    backward(table, weights, values, slopes, opened, winners, gradient)
+
+
+@loop
+def by_example(
+    table: Table, room: Room, block: Floats, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table,
+    count: Table, scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
+) -> None:  # fmt: skip
+    """Fills these rows of `out` with sums of gradients, the examples of a row in the lanes of its blocks.
+
+    Row r takes examples index[r, :count[r]] at weights[of[r]]; where bounds[r] is finite each gradient is first scaled
+    down to that l2 norm. `losses` gets the sums of losses.
+    """
+    size = weights.shape[1]
+    values, slopes, winners, opened, gradient, _, _ = _places(block, room, size)
+    picks, lost = np.empty(LANES, np.int64), np.empty(LANES, np.float64)
+    factors, bound = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    for r in rows:
+        sums, total = out[r], 0.0
+        sums[:] = ZERO
+        bound[:] = bounds[r]
+        for first in range(0, count[r], LANES):
+            held = min(LANES, count[r] - first)
+            for lane in range(LANES):
+                picks[lane] = index[r, first + (lane if lane < held else 0)]
+            _gradients(
+                table, weights[of[r]], images, picks, labels, scale, shift, values, slopes, opened, winners, gradient,
+                lost,
+            )  # fmt: skip
+            factors[:] = np.float32(1.0)
+            if bounds[r] < np.inf:
+                _factors(gradient, bound, factors)
+            factors[held:] = ZERO
+            for t in range(size):
+                sums[t] += weigh(gradient, t, factors)
+            for lane in range(held):
+                total += lost[lane]
+        losses[r] = total
+
+
+@loop
+def by_row(
+    table: Table, room: Room, block: Floats, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table,
+    count: Table, scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
+) -> None:  # fmt: skip
+    """As `by_example`, for at most LANES rows with few examples each: every row has a lane, with its own weights."""
+    size, most = weights.shape[1], 0
+    values, slopes, winners, opened, gradient, here, sums = _places(block, room, size)
+    mine, picks = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    factors, bound = np.ones(LANES, np.float32), np.empty(LANES, np.float32)
+    lost, total, clipped = np.empty(LANES, np.float64), np.zeros(LANES, np.float64), False
+    for lane in range(LANES):
+        r = mine[lane] = rows[lane if lane < rows.size else 0]
+        picks[lane], bound[lane] = of[r], bounds[r]
+        most, clipped = max(most, count[r]), clipped or bounds[r] < np.inf
+    _into_lanes(weights, picks, here)
+    sums[:] = ZERO
+    for step in range(most):
+        for lane in range(LANES):
+            picks[lane] = index[mine[lane], step if step < count[mine[lane]] else 0]
+        _gradients(table, here, images, picks, labels, scale, shift, values, slopes, opened, winners, gradient, lost)
+        if clipped:
+            _factors(gradient, bound, factors)
+        for lane in range(LANES):
+            alive = step < count[mine[lane]]
+            total[lane] += lost[lane] if alive else 0.0
+            picks[lane] = 1 if alive else 0
+        for t in range(size):
+            for lane in range(LANES):
+                sums[t, lane] += factors[lane] * gradient[t, lane] if picks[lane] else ZERO
+    _out_of_lanes(sums, rows, out)
+    for lane in range(rows.size):
+        losses[rows[lane]] = total[lane]
+
+
+@loop
+def evaluate(
+    table: Table, room: Room, block: Floats, weights: Floats, images: Pixels, labels: Table, scale: float, shift: float,
+    first: int, correct: Table, losses: Doubles,
+) -> None:  # fmt: skip
+    """Fills, for jobs `first` and on, how many of CHUNK examples are right and the sum of their losses.
+
+    Jobs count the chunks of the first row of weights, then those of the second, and so on.
+    """
+    chunks, last = -(-images.shape[0] // CHUNK), table[-1, DST]
+    values, slopes, winners, _, _, _, _ = _places(block, room, weights.shape[1])
+    picks, lost = np.empty(LANES, np.int64), np.empty(LANES, np.float64)
+    for job in range(correct.shape[0]):
+        here, chunk = weights[(first + job) // chunks], (first + job) % chunks
+        right, total = 0, 0.0
+        for start in range(chunk * CHUNK, min(chunk * CHUNK + CHUNK, images.shape[0]), LANES):
+            held = min(LANES, images.shape[0] - start)
+            for lane in range(LANES):
+                picks[lane] = start + (lane if lane < held else 0)
+            _read(images, picks, scale, shift, values)
+            forward(table, here, values, winners)
+            loops.cross_entropy(values[last:], labels, picks, slopes[last:], lost)
+            for lane in range(held):
+                right += int(np.argmax(values[last:, lane]) == labels[start + lane])
+                total += lost[lane]
+        correct[job] = right
+        losses[job] = total

@@ -1,0 +1,1 @@
+"""Runs on disk: training that survives a kill, summaries, comparisons, figures."""

@@ -1,0 +1,169 @@
+"""Comparing schemes: the same run under each, paired by seed, as a table, a figure and a page."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cepam.fl.data.dataset import Dataset
+from cepam.fl.engine.settings import LATTICES, SCHEMES, Settings
+from cepam.fl.engine.simulation import Line
+from cepam.fl.runs.curve import series
+from cepam.fl.runs.summary import interval
+from cepam.fl.runs.training import Progress, prepared, read_metrics, train, write_atomically
+
+Watcher = Callable[[str, Progress], None]
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}}
+table{{border-collapse:collapse;margin:1rem 0}}
+td,th{{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:right}}
+td:first-child,th:first-child{{text-align:left}}img{{max-width:100%}}pre{{background:#f6f6f6;padding:1rem;overflow:auto}}
+</style><h1>{title}</h1><p>{lead}</p>{table}<img alt="accuracy over rounds" src="data:image/png;base64,{figure}">
+<h2>Warnings</h2><ul>{warnings}</ul><h2>Configuration</h2><pre>{config}</pre></html>
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scheme's figures over all seeds; `gain` is the accuracy paired by seed against the first scheme."""
+
+    scheme: str
+    accuracy: float
+    half_width: float | None
+    gain: float
+    gain_half_width: float | None
+    epsilon: float | None
+    snr_db: float | None
+    bits_per_coordinate: float | None
+    uplink_bytes: int
+    seconds: float
+    warnings: tuple[str, ...]
+
+
+def with_scheme(settings: Settings, name: str) -> Settings:
+    """The settings under another scheme, named as `fl`, `fl+gaussian`, `cepam-gaussian-n2`, `cepam-gaussian-E8`, …"""
+    scheme, dash, tail = name.rpartition("-")
+    if name not in SCHEMES and dash and scheme in SCHEMES and scheme.startswith("cepam"):
+        lattice = f"Z{tail[1:]}" if tail.startswith("n") else tail
+    else:
+        scheme, lattice = name, settings.lattice
+    if scheme not in SCHEMES or lattice not in LATTICES:
+        raise ValueError(
+            f"unknown scheme {name!r}: one of {', '.join(SCHEMES)}, cepam ones with -n2, -n3, -A2, -D4, -E8"
+        )
+    noisy = "gaussian" in scheme or "laplace" in scheme
+    return replace(
+        settings, scheme=scheme, lattice=lattice,
+        noise=settings.noise if noisy else None, epsilon=settings.epsilon if noisy else None,
+    )  # fmt: skip
+
+
+def compare(
+    settings: Settings, schemes: Sequence[str], folder: Path, watch: Watcher = lambda name, progress: None
+) -> list[Row]:
+    """A row for each scheme; the folder holds every run, `comparison.json`, `comparison.png` and `index.html`.
+
+    Runs that the folder already holds are gone on with, so an interrupted comparison can be called again.
+    """
+    if not schemes:
+        raise ValueError("schemes must name at least one scheme")
+    chosen = {name: with_scheme(settings, name) for name in schemes}
+    data = prepared(settings)
+    rows: list[Row] = []
+    metrics: dict[str, list[Line]] = {}
+    first: dict[str, float] = {}
+    for name, each in chosen.items():
+        summary = _run(each, folder / name, data, partial(watch, name))
+        first = first or summary["accuracy_by_seed"]
+        rows.append(_row(name, summary, first))
+        metrics[name] = read_metrics(folder / name)
+    write_atomically(folder / "comparison.json", json.dumps([vars(row) for row in rows], indent=2).encode())
+    draw_comparison(folder / "comparison.png", metrics)
+    write_atomically(folder / "index.html", page(settings, rows, folder).encode())
+    return rows
+
+
+def _run(settings: Settings, folder: Path, data: Dataset, watch: Callable[[Progress], None]) -> dict[str, Any]:
+    """The summary of this scheme's run, gone on with where an earlier comparison was interrupted."""
+    return train(settings, folder, data, resume=(folder / "config.toml").exists(), watch=watch)
+
+
+def _row(name: str, summary: dict[str, Any], first: dict[str, float]) -> Row:
+    gain, half = interval([accuracy - first[seed] for seed, accuracy in summary["accuracy_by_seed"].items()])
+    return Row(
+        name, summary["accuracy"], summary["accuracy_half_width"], gain, half, summary["epsilon"], summary["snr_db"],
+        summary["bits_per_coordinate"], summary["uplink_bytes"], summary["seconds"], tuple(summary["warnings"]),
+    )  # fmt: skip
+
+
+def draw_comparison(path: Path, metrics: dict[str, list[Line]]) -> None:
+    """Nothing; the file holds accuracy over rounds (mean of the seeds, band from worst to best) for each scheme."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(9, 5), constrained_layout=True)
+    for name, lines in metrics.items():
+        rounds, mean, low, high = series(lines, "accuracy")
+        axis.plot(rounds, mean, label=name)
+        axis.fill_between(rounds, low, high, alpha=0.12)
+    axis.set(xlabel="round", ylabel="test accuracy")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def cells(row: Row) -> list[str]:
+    """The row as it is printed: percentages, with half-widths where there are several seeds."""
+
+    def share(value: float, half: float | None, signed: bool = False) -> str:
+        text = f"{100 * value:+.2f}" if signed else f"{100 * value:.2f}"
+        return text if half is None else f"{text} ± {100 * half:.2f}"
+
+    def number(value: float | None, digits: int) -> str:
+        return "–" if value is None else f"{value:.{digits}f}"
+
+    return [
+        row.scheme, share(row.accuracy, row.half_width), share(row.gain, row.gain_half_width, True),
+        number(row.epsilon, 2), number(row.snr_db, 2), number(row.bits_per_coordinate, 3), f"{row.uplink_bytes:,}",
+        f"{row.seconds:.0f}",
+    ]  # fmt: skip
+
+
+HEADINGS = (
+    "scheme",
+    "accuracy %",
+    "against first",
+    "epsilon",
+    "SNR dB",
+    "bits a coordinate",
+    "uplink bytes",
+    "seconds",
+)
+
+
+def page(settings: Settings, rows: list[Row], folder: Path) -> str:
+    """A page that opens without a network: the table, the figure inside it, warnings and configuration."""
+    from cepam.fl.runs import toml
+
+    lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in cells(row)) for row in rows]
+    heads = "".join(f"<th>{html.escape(head)}</th>" for head in HEADINGS)
+    said = [f"<li>{html.escape(row.scheme)}: {html.escape(text)}</li>" for row in rows for text in row.warnings]
+    many = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
+    return PAGE.format(
+        title=f"Schemes on {html.escape(settings.data)}",
+        lead=f"{settings.clients} clients, {settings.rounds} rounds, {many}; mean with 95 % confidence intervals, "
+        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model.",
+        table=f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>",
+        figure=base64.b64encode((folder / "comparison.png").read_bytes()).decode(),
+        warnings="".join(said) or "<li>none</li>",
+        config=html.escape(toml.write(settings)),
+    )

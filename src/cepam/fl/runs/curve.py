@@ -1,0 +1,58 @@
+"""The picture of a run: accuracy, privacy spent and bits over the rounds."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cepam.fl.engine.settings import Settings
+from cepam.fl.engine.simulation import Line
+
+PANELS = (
+    ("accuracy", "test accuracy"),
+    ("epsilon", "epsilon spent"),
+    ("bits_per_coordinate", "bits a coordinate"),
+    ("snr_db", "SNR (dB)"),
+)
+
+
+def series(lines: list[Line], name: str) -> tuple[Any, Any, Any, Any]:
+    """Rounds at which the quantity is known, its mean over seeds, its smallest and its largest value."""
+    by_round: dict[int, list[float]] = {}
+    for line in lines:
+        if line.get(name) is not None:
+            by_round.setdefault(line["round"], []).append(float(line[name]))
+    rounds = sorted(by_round)
+    values = [by_round[number] for number in rounds]
+    mean, low, high = (np.array([reduce(each) for each in values]) for reduce in (np.mean, np.min, np.max))
+    return np.array(rounds), mean, low, high
+
+
+def draw_curve(path: Path, lines: list[Line], settings: Settings) -> None:
+    """Nothing; the file holds the picture. A run ends well without one where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        warnings.warn(f"no {path.name}: install cepam[plots] for pictures", stacklevel=2)
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 2, figsize=(9, 6))
+    figure.subplots_adjust(left=0.09, right=0.98, bottom=0.09, top=0.92, wspace=0.25, hspace=0.3)
+    for axis, (name, label) in zip(axes.flat, PANELS):
+        rounds, mean, low, high = series(lines, name)
+        if len(rounds):
+            axis.plot(rounds, mean, marker="." if len(rounds) < 40 else "")
+            axis.fill_between(rounds, low, high, alpha=0.2)
+        else:
+            axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes)
+        axis.set(xlabel="round", ylabel=label)
+        axis.grid(alpha=0.3)
+    figure.suptitle(f"{settings.scheme}, {settings.data}, {settings.clients} clients, {settings.rounds} rounds")
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)

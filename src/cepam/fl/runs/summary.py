@@ -1,0 +1,50 @@
+"""The figures at the end of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from cepam.fl.engine.simulation import Line, Simulation
+
+
+def interval(values: list[float]) -> tuple[float, float | None]:
+    """The mean and the half-width of its 95 % confidence interval (Student), None with fewer than two values."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, None
+    spread = float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return mean, float(stats.t.ppf(0.975, len(values) - 1)) * spread
+
+
+def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict[str, Any]:
+    """What a reader wants first: accuracy, privacy, size and time, with the warnings beside them."""
+    settings = simulation.settings
+    last = {line["seed"]: line for line in lines if line["round"] == settings.rounds}
+    sent = [line["bits_per_coordinate"] for line in lines if line["bits_per_coordinate"] is not None]
+    accuracy, half = interval([line["accuracy"] for line in last.values()])
+    noise = [line["snr_db"] for line in lines if line["snr_db"] is not None]
+    release = simulation.releases[0]
+    return {
+        "scheme": settings.scheme,
+        "lattice": settings.lattice if settings.scheme.startswith("cepam") else None,
+        "rounds": settings.rounds,
+        "seeds": list(settings.run_seeds),
+        "weights": simulation.size,
+        "accuracy": accuracy,
+        "accuracy_half_width": half,
+        "accuracy_by_seed": {str(seed): line["accuracy"] for seed, line in last.items()},
+        "best_score_by_seed": dict(zip(map(str, settings.run_seeds), map(float, simulation.state.best_score))),
+        "epsilon": max((line["epsilon"] for line in last.values() if line["epsilon"] is not None), default=None),
+        "delta": settings.delta if release is not None else None,
+        "adjacency": settings.adjacency,
+        "epsilon_against": simulation.views(),
+        "noise_scales": sorted({member.law.scale for member in simulation.fleets[0] if member.law is not None}),
+        "bits_per_coordinate": float(np.mean(sent)) if sent else None,
+        "uplink_bytes": int(simulation.state.bits.sum()) // 8,
+        "snr_db": float(np.mean(noise)) if noise else None,
+        "seconds": round(seconds, 2),
+        "warnings": simulation.cautions,
+    }

@@ -1,0 +1,149 @@
+"""A plan as Numba takes it, and the small integer functions that every compiled kernel shares."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from cepam.kernels.model.plan import Plan
+from cepam.noise.radius import OCTAVES
+
+# Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
+# took most of the time of the vector kernels. Scratch space comes from the caller.
+compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+inlined = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
+
+
+class Numbers(NamedTuple):
+    """The fields of a plan that kernels read, with plain integers for its enumerations."""
+
+    search: int
+    accept: int
+    n: int
+    words: int
+    scale: float
+    step: int
+    inverse_ball: float
+    table: Any
+    basis: Any
+    box: Any
+    inverse: Any
+    relevant: Any
+    steps: Any
+    squares: Any
+    determinant: int
+    trials: int
+    order: Any
+    straight: bool
+    axes: Any
+    shear: Any
+    spacing: Any
+
+
+class Scratch(NamedTuple):
+    """Working memory of the kernels on vector lattices; one for each thread."""
+
+    state: Any
+    ahead: Any
+    latent: Any
+    dithers: Any
+    words: Any
+    spare: Any
+    work: Any
+    odds: Any
+
+
+def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
+    """Fresh working memory for a plan."""
+    return Scratch(
+        state=np.empty(256, dtype=np.uint32),
+        ahead=np.empty(3 * 256, dtype=np.uint32),
+        latent=np.empty(256, dtype=np.uint32),
+        dithers=np.empty(256 * plan.words, dtype=np.uint32),
+        words=np.empty(16, dtype=np.uint64),
+        spare=np.empty((4, 16), dtype=np.int64),
+        work=np.empty((8, 16), dtype=np.int64),
+        odds=np.empty(contexts, dtype=np.uint16),
+    )
+
+
+def numbers_of(plan: Plan) -> Numbers:
+    """The plan's numbers."""
+    vectors = plan.relevant.astype(np.float64)
+    return Numbers(
+        search=int(plan.search),
+        accept=int(plan.accept),
+        n=plan.n,
+        words=plan.words,
+        scale=plan.scale,
+        step=plan.step,
+        inverse_ball=plan.inverse_ball,
+        table=plan.table,
+        basis=np.ascontiguousarray(plan.basis),
+        box=np.ascontiguousarray(plan.box),
+        inverse=np.ascontiguousarray(plan.inverse),
+        relevant=np.ascontiguousarray(vectors),
+        steps=np.ascontiguousarray(plan.steps),
+        squares=(vectors**2).sum(axis=1),
+        determinant=plan.determinant,
+        trials=plan.trials,
+        order=plan.walk.order,
+        straight=not (plan.walk.axes - np.diag(np.diag(plan.walk.axes))).any(),
+        axes=plan.walk.axes,
+        shear=plan.walk.shear,
+        spacing=plan.walk.spacing,
+    )
+
+
+@intrinsic
+def multiply_high(typingctx: Any, a: Any, b: Any) -> Any:
+    """The upper 64 bits of a 128-bit product."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        x, y = (builder.zext(value, wide) for value in arguments)
+        return builder.trunc(builder.lshr(builder.mul(x, y), ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+@intrinsic
+def leading_zeros(typingctx: Any, a: Any) -> Any:
+    """The number of zero bits above the highest set bit of a 64-bit word."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), codegen
+
+
+@inlined
+def floor_divide(t: Any, b: Any) -> Any:
+    """floor(t / b): a float64 quotient, put right by its integer remainder (exact while it is under 2^51)."""
+    q = np.int64(np.floor(np.float64(t) / np.float64(b)))
+    rest = t - q * b
+    return q - np.int64(rest < 0) + np.int64(rest >= b)
+
+
+@inlined
+def radius_of_word(word: Any, table: Any, scale: Any) -> Any:
+    """The latent radius in units; the same operations in the same order as the reference."""
+    odd = (word << np.uint64(1)) | np.uint64(1)
+    zeros = leading_zeros(odd)
+    mantissa = odd << zeros
+    segment = (mantissa >> np.uint64(58)) & np.uint64(31)
+    row = np.int64(((word >> np.uint64(63)) * np.uint64(OCTAVES) + zeros) * np.uint64(32) + segment) * 8
+    t = np.float64(np.int64((mantissa << np.uint64(6)) >> np.uint64(11))) * 2.0**-53
+    value = table[row + 7]
+    value = value * t + table[row + 6]
+    value = value * t + table[row + 5]
+    value = value * t + table[row + 4]
+    value = value * t + table[row + 3]
+    value = value * t + table[row + 2]
+    value = value * t + table[row + 1]
+    value = value * t + table[row]
+    return value * scale

@@ -1,0 +1,329 @@
+"""The margin coder: quotients M of the scalar quantizer as bytes, in contexts of shared margins and past values.
+
+For every coordinate both ends know the width B and the dither D. With x = 0 the quotient would be M0, and it stays
+M0 while `low <= X < high`, `high - low = B`. So k = M - M0 says by how many thresholds X lies off; three kinds of
+decision code it: is k zero, is it on the nearer side, how large is it. Contexts are logarithms of the margins over
+a local scale of |X|, which follows what was decoded: the left neighbours, and the values one `stride` earlier.
+
+Logarithms are the upper bits of an exactly converted float64 (8 bits of mantissa, linear between powers of two),
+so all arithmetic here is exact. `docs/rate.md` has the measured worth of every part.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.kernels.model.row_period import FLAT, LARGEST_STRIDE, LOCAL
+from cepam.kernels.model.scalar_contexts import (
+    CONTEXTS,
+    FLOOR,
+    LARGEST,
+    LARGEST_BITS,
+    LEVEL_FLAT,
+    LEVELS,
+    MEANS_OVER,
+    MEANS_TILT,
+    NOTHING,
+    OCTAVE,
+    SIDE_AT,
+    SIDE_RATE,
+    SIZE_AT,
+    SIZE_RATE,
+    TICKS,
+    ZERO_RATE,
+    ZONE,
+)
+from cepam.kernels.numba.integers import compiled, inlined
+from cepam.kernels.numba.range_coder import finish, get_bit, put_bit, start
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Margins(NamedTuple):
+    """Working memory for one block; one for each thread."""
+
+    near: Any
+    wide: Any
+    tilt: Any
+    up: Any
+    column: Any
+    odds: Any
+
+
+def margins_for(count: int) -> Margins:
+    """Working memory for blocks of up to `count` coordinates."""
+    return Margins(
+        near=np.empty(count, dtype=np.int16),
+        wide=np.empty(count, dtype=np.int16),
+        tilt=np.empty(count, dtype=np.int16),
+        up=np.empty(count, dtype=np.uint8),
+        column=np.empty(LARGEST_STRIDE + 1, dtype=np.int16),
+        odds=np.empty(CONTEXTS, dtype=np.uint16),
+    )
+
+
+@inlined
+def log(value: Any) -> Any:
+    """256 times a piecewise linear log2 of a non-negative value below 2**53 (0 counts as 1)."""
+    return (np.float64(value | 1).view(np.int64) >> 44) - 1023 * OCTAVE
+
+
+@inlined
+def power(exponent: Any) -> Any:
+    """The inverse of `log`, for 0 <= exponent < 31 octaves."""
+    return ((OCTAVE + (exponent & 255)) << (exponent >> 8)) >> 8
+
+
+@inlined
+def within(value: Any, top: Any) -> Any:
+    """`value` held in 0..top."""
+    return min(max(value, 0), top)
+
+
+@inlined
+def measure_margins(B: Any, D: Any, w: Any) -> None:
+    """Fills logarithms of the nearer margin, the width and the difference of both margins; whether up is nearer."""
+    for i in range(len(B)):
+        high, below = edges(B[i], D[i])
+        w.up[i] = high <= below
+        w.near[i] = log(min(high, below))
+        w.wide[i] = log(B[i])
+        w.tilt[i] = log(abs(high - below))
+
+
+@inlined
+def edges(width: Any, dither: Any) -> Any:
+    """(high, -low): how far X may go up and down before the quotient leaves M0."""
+    half = width >> 1
+    high = dither + half + 1 if dither <= half else dither - half
+    return high, width - high
+
+
+@compiled
+def measure_scale(X: Any) -> Any:
+    """The block's scale code: half octaves of the mean of |X| (1..126), for `encode_block`."""
+    total = np.int64(0)
+    for i in range(len(X)):
+        total += min(abs(X[i]), 1 << 48)
+    mean = total // max(len(X), 1)
+    return min(max((log(mean) + 64) >> 7, 1), NOTHING - 1)
+
+
+@inlined
+def learn(odds: Any, at: Any, bit: Any, rate: Any) -> None:
+    """Moves the probability in context `at` towards `bit` by 2**-rate of the way."""
+    p = np.int64(odds[at])
+    odds[at] = np.uint16(p + (((65535 if bit else 0) - p) >> rate))
+
+
+@inlined
+def chance(odds: Any, at: Any) -> Any:
+    """The 16-bit probability that the decision in context `at` is 1."""
+    return min(max(np.int64(odds[at]), FLOOR), 65536 - FLOOR)
+
+
+@inlined
+def choose(data: Any, low: Any, span: Any, at: Any, bit: Any, p: Any, decoding: Any) -> Any:
+    """One decision in either direction: (low or code, span, bytes, bit)."""
+    if decoding:
+        return get_bit(data, low, span, at, p)
+    low, span, at = put_bit(data, low, span, at, bit, p)
+    return low, span, at, bit
+
+
+@inlined
+def walk_size(data, low, span, at, value, base, skip, most, odds, decoding):  # type: ignore[no-untyped-def]
+    """Codes a size of at least 1, of at most `most` bits: `skip` low ones plainly, the rest by exponent and mantissa.
+
+    The exponent in unary and the first bit of the mantissa have contexts, 24 from `base` on.
+    """
+    plain = value & ((1 << skip) - 1)
+    rest = (value >> skip) + (1 if skip else 0)
+    places = log(rest) >> 8
+    length = 0
+    going = True
+    while going and length < most - skip:
+        context = base + min(length, 19)
+        low, span, at, going = choose(data, low, span, at, length < places, chance(odds, context), decoding)
+        learn(odds, context, going, SIZE_RATE)
+        if going:
+            length += 1
+    value = 1
+    for place in range(length - 1, -1, -1):
+        bit = ((rest >> place) & 1) == 1
+        if place == length - 1:
+            context = base + 20 + min(length, 4) - 1
+            low, span, at, bit = choose(data, low, span, at, bit, chance(odds, context), decoding)
+            learn(odds, context, bit, SIZE_RATE)
+        else:
+            low, span, at, bit = choose(data, low, span, at, bit, 32768, decoding)
+        value = (value << 1) | (1 if bit else 0)
+    for place in range(skip - 1, -1, -1):
+        bit = ((plain >> place) & 1) == 1
+        low, span, at, bit = choose(data, low, span, at, bit, 32768, decoding)
+        value = (value << 1) | (1 if bit else 0)
+    if skip:
+        value = max(value - (1 << skip), 1)
+    return low, span, at, value
+
+
+@inlined
+def walk_header(data: Any, low: Any, span: Any, at: Any, value: Any, bits: Any, decoding: Any) -> Any:
+    """Codes `bits` plain bits of side information, highest first; an empty stream decodes as ones."""
+    got = 0
+    for place in range(bits - 1, -1, -1):
+        bit = ((value >> place) & 1) == 1
+        low, span, at, bit = choose(data, low, span, at, bit, 32768, decoding)
+        got = (got << 1) | (1 if bit else 0)
+    return low, span, at, got
+
+
+@inlined
+def walk_block(
+    data: Any, k: Any, B: Any, D: Any, scale: Any, stride: Any, prior: Any, means: Any, w: Any, decoding: Any
+) -> Any:
+    """Codes one block in either direction; the bytes written (encoding) or 0. k is read or filled."""
+    low, span, at = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF), np.int64(0)
+    if decoding:
+        low, span, at = start(data)
+    low, span, at, scale = walk_header(data, low, span, at, scale, 7, decoding)
+    if scale == NOTHING:
+        for i in range(len(k)):
+            k[i] = 0
+        return np.int64(0)
+    low, span, at, stride = walk_header(data, low, span, at, stride, 11, decoding)
+    measure_margins(B, D, w)
+    for i in range(CONTEXTS):
+        w.odds[i] = prior[i]
+    for i in range(max(stride, 1)):
+        w.column[i] = TICKS * OCTAVE + (scale & 1) * 128
+    low, span, at = walk(data, low, span, at, k, B, D, scale, stride, means, w, decoding)
+    return np.int64(0) if decoding else finish(data, low, span, at)
+
+
+@inlined
+def walk(
+    data: Any,
+    low: Any,
+    span: Any,
+    at: Any,
+    k: Any,
+    B: Any,
+    D: Any,
+    scale: Any,
+    stride: Any,
+    means: Any,
+    w: Any,
+    decoding: Any,
+) -> Any:
+    """Codes all coordinates; (low, span, at) afterwards. `w.column`: a logarithm of |X| for each place of a row."""
+    near, wide, tilt, up, column, odds = w.near, w.wide, w.tilt, w.up, w.column, w.odds
+    shift = (scale >> 1) - TICKS
+    anchor = TICKS * OCTAVE + (scale & 1) * 128
+    first = power(anchor)
+    sized, signed, across = first, 0, first
+    place = 0
+    for i in range(len(k)):
+        above = np.int64(column[place])
+        z = anchor
+        if stride != FLAT:
+            z = 15 * log(sized) + anchor
+            if stride > LOCAL:
+                z += 13 * (above - log(across))
+            z = within(z >> 4, 31 * OCTAVE - 1)
+        s = power(z)
+        offset = shift * OCTAVE + z
+        rise = up[i] != 0
+        level = lean(signed if rise else -signed, sized) if stride != FLAT else LEVEL_FLAT
+        level += ZONE * ((z < anchor - 2 * OCTAVE) + 2 * (z > anchor))
+        zero_at = place_zero(near[i] - offset, wide[i] - offset) + level
+        moved = k[i] != 0
+        low, span, at, moved = choose(data, low, span, at, moved, chance(odds, zero_at), decoding)
+        learn(odds, zero_at, moved, ZERO_RATE)
+        if moved:
+            side_at = SIDE_AT + within((tilt[i] - offset + 4 * OCTAVE) >> 8, 7) * LEVELS + level
+            nearer = (k[i] > 0) == rise
+            low, span, at, nearer = choose(data, low, span, at, nearer, chance(odds, side_at), decoding)
+            learn(odds, side_at, nearer, SIDE_RATE)
+            skip = within((offset - wide[i] - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
+            row = within((wide[i] + skip * OCTAVE - offset + 6 * OCTAVE) >> 7, 23)
+            base = SIZE_AT + row * 24
+            low, span, at, jump = walk_size(data, low, span, at, abs(k[i]), base, skip, LARGEST_BITS, odds, decoding)
+            positive = nearer == rise
+            k[i] = jump if positive else -jump
+            e = reach(B[i], D[i], positive, jump, shift)
+            e = min(e + ((s * means[MEANS_OVER + row]) >> 8), LARGEST)
+            v = e if positive else -e
+        else:
+            k[i] = 0
+            e = max((s * means[zero_at]) >> 8, 1)
+            v = (s * means[MEANS_TILT + zero_at]) >> 8
+            v = v if rise else -v
+        sized += (e - sized) >> 2
+        signed += (v - signed) >> 2
+        if stride > LOCAL:
+            was = power(above)
+            across += ((was - across) * 3) >> 4
+            column[place] = np.int16(log(max(was + (((e - was) * 3) >> 4), 1)))
+            place += 1
+            if place == stride:
+                place = 0
+    return low, span, at
+
+
+@inlined
+def lean(towards: Any, sized: Any) -> Any:
+    """Sign level 0..8: 4 plus how strongly recent values point to the nearer side."""
+    strength = abs(towards) * 8
+    level = (strength > sized) + (strength > 3 * sized) + (strength > 5 * sized) + (strength > 7 * sized)
+    return 4 + (level if towards > 0 else -level)
+
+
+@inlined
+def place_zero(near: Any, wide: Any) -> Any:
+    """The first context of "is k zero?" for logarithms of the nearer margin and the width over the scale."""
+    return (within((near + 5 * OCTAVE) >> 7, 15) * 6 + within((wide + OCTAVE) >> 8, 5)) * LEVELS
+
+
+@inlined
+def reach(width: Any, dither: Any, positive: Any, jump: Any, shift: Any) -> Any:
+    """The least |X| that gives this k, in ticks, saturated."""
+    high, below = edges(width, dither)
+    inner = high if positive else below
+    inner, width = min(inner, 1 << 44), min(width, 1 << 44)
+    if shift >= 0:
+        inner, width = inner >> shift, width >> shift
+    else:
+        inner, width = inner << -shift, width << -shift
+    return min(inner, LARGEST) + min(jump - 1, LARGEST) * min(width, LARGEST)
+
+
+@compiled
+def encode_block(M: Any, B: Any, D: Any, scale: Any, stride: Any, prior: Any, means: Any, w: Any, out: Any) -> Any:
+    """The length of the stream in `out`, which must hold `BYTES_A_COORDINATE * len(M) + 16` bytes; M is overwritten.
+
+    `scale` comes from `measure_scale`, `stride` from `find_stride`; if all quotients are M0, the stream is empty.
+    Guarantee: `decode_block` on exactly these bytes gives M back (tests/kernels/test_scalar_coder.py).
+    """
+    any_moved = False
+    for i in range(len(M)):
+        M[i] += 1 if D[i] > B[i] >> 1 else 0
+        any_moved |= M[i] != 0
+    if not any_moved:
+        return np.int64(0)
+    return walk_block(out, M, B, D, scale, stride, prior, means, w, False)
+
+
+@compiled
+def decode_block(data: Any, B: Any, D: Any, prior: Any, means: Any, w: Any, M: Any) -> None:
+    """Fills M from a stream of `encode_block`.
+
+    Guarantee: any bytes decode to some M in bounded time (tests/kernels/test_scalar_coder.py).
+    """
+    walk_block(data, M, B, D, np.int64(0), np.int64(0), prior, means, w, True)
+    for i in range(len(M)):
+        M[i] -= 1 if D[i] > B[i] >> 1 else 0

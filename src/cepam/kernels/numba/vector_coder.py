@@ -1,0 +1,231 @@
+"""The adaptive coder for vector lattices, compiled: trials, contexts and range coder in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cepam.kernels.model import vector_contexts as c
+from cepam.kernels.model.scalar_contexts import LARGEST, NOTHING, OCTAVE, TICKS
+from cepam.kernels.numba.integers import compiled, inlined
+from cepam.kernels.numba.keystream import start_lanes
+from cepam.kernels.numba.range_coder import finish, start
+from cepam.kernels.numba.scalar_coder import chance, choose, learn, log, power, walk_header, walk_size, within
+from cepam.kernels.numba.vector_quantizer import (
+    draw_dither,
+    first_words,
+    is_accepted,
+    layer_of,
+    nearest,
+    place,
+    square_length,
+)
+
+MARKS, WIDES, MEAN_MARKS, FRACTIONS = c.MARKS, c.WIDES, c.MEAN_MARKS, c.FRACTIONS
+SAME, STAY, SIDE, SIZE, ROWS, ROW = c.SAME, c.STAY, c.SIDE, c.SIZE, c.ROWS, c.ROW
+CONTEXTS, RATE, LARGEST_BITS = c.CONTEXTS, c.RATE, c.LARGEST_BITS
+FARTHEST, LONGEST = c.FARTHEST, c.LONGEST
+ROW_BYTES = 240
+
+
+@inlined
+def length_of(p: Any, vector: Any) -> Any:
+    """The length of a vector in the law's norm."""
+    if p.accept == 0:
+        total = np.int64(0)
+        for i in range(p.n):
+            total += abs(vector[i])
+        return np.float64(total)
+    return np.sqrt(square_length(vector, p.n))
+
+
+@inlined
+def mark_of(length: Any, radius: Any, offset: Any, top: Any) -> Any:
+    """Half octaves of the margin over the local scale."""
+    margin = np.int64(min(abs(radius - length), LONGEST))
+    return within((log(margin) - offset + 6 * OCTAVE) >> 7, top)
+
+
+@inlined
+def wide_of(value: Any) -> Any:
+    """Octaves of a radius or a spacing over the local scale, from their logarithm."""
+    return within((value + 2 * OCTAVE) >> 8, WIDES - 1)
+
+
+@inlined
+def walk_coordinate(
+    p: Any, data: Any, low: Any, span: Any, at: Any, told: Any, stage: Any, b: Any, offset: Any, w: Any, decoding: Any
+) -> Any:
+    """Codes the difference of one lattice coordinate from M0's; w.work holds e0 (row 4) and differences (row 6)."""
+    error0, step, odds = w.work[4], w.work[6], w.odds
+    i = p.order[told]
+    centre = 0.0
+    if p.straight:
+        centre -= p.axes[i, i] * np.float64(error0[i])
+    else:
+        for k in range(p.n):
+            centre -= p.axes[i, k] * np.float64(error0[k])
+    centre /= np.float64(b)
+    for before in range(told):
+        k = p.order[before]
+        centre -= p.shear[i, k] * np.float64(step[k])
+    centre = min(max(centre, -FARTHEST), FARTHEST)
+    goal = np.int64(np.floor(centre + 0.5))
+    rest = centre - np.float64(goal)
+    if goal != 0:
+        stage = 0
+    up = rest >= 0.0
+    fraction = within(np.int64(abs(rest) * (2 * FRACTIONS)), FRACTIONS - 1)
+    spacing = log(b) + p.spacing[i] - offset
+    cell = fraction * WIDES + wide_of(spacing)
+    jump = step[i] - goal
+    context = STAY + stage * (FRACTIONS * WIDES) + cell
+    low, span, at, stays = choose(data, low, span, at, jump == 0, chance(odds, context), decoding)
+    learn(odds, context, stays, RATE)
+    if stays:
+        step[i] = goal
+        return low, span, at
+    context = SIDE + cell
+    low, span, at, nearer = choose(data, low, span, at, (jump > 0) == up, chance(odds, context), decoding)
+    learn(odds, context, nearer, RATE)
+    skip = within((-spacing - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
+    row = within((spacing + skip * OCTAVE + 6 * OCTAVE) >> 7, ROWS - 1)
+    base = SIZE + row * ROW
+    low, span, at, size = walk_size(data, low, span, at, abs(jump), base, skip, LARGEST_BITS, odds, decoding)
+    step[i] = goal + size if nearer == up else goal - size
+    return low, span, at
+
+
+@inlined
+def walk_point(p: Any, data: Any, low: Any, span: Any, at: Any, b: Any, offset: Any, w: Any, decoding: Any) -> Any:
+    """Codes a point that is not M0, coordinate by coordinate; w.work: j (row 1), j0 (row 3), differences (row 6)."""
+    j, j0, step = w.work[1], w.work[3], w.work[6]
+    for i in range(p.n):
+        w.work[7, i] = j[i] - j0[i]
+        step[i] = 0
+    stage = 1
+    for told in range(p.n):
+        i = p.order[told]
+        if told == p.n - 1 and stage == 1:
+            stage = 2
+        step[i] = w.work[7, i]
+        low, span, at = walk_coordinate(p, data, low, span, at, told, stage, b, offset, w, decoding)
+        j[i] = j0[i] + step[i]
+        if step[i] != 0:
+            stage = 0
+    return low, span, at
+
+
+@compiled
+def measure_rows(x: Any) -> Any:
+    """The block's scale code: half octaves of the mean of |X| (1..126)."""
+    total = np.int64(0)
+    for r in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            total += min(abs(x[r, i]), 1 << 48)
+    mean = total // max(x.size, 1)
+    return min(max((log(mean) + 64) >> 7, 1), NOTHING - 1)
+
+
+@compiled
+def code_rows(
+    p: Any, w: Any, key: Any, x: Any, first: Any, writing: Any, prior: Any, means: Any, data: Any, units: Any
+) -> Any:
+    """Writes x to data (the number of bytes comes back) or reads units from data (0, or -1 if it makes no sense).
+
+    A block in which every row does what a zero update would have done has no bytes.
+    """
+    decoding = not writing
+    low, span, at = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF), np.int64(0)
+    if decoding:
+        low, span, at = start(data)
+    scale = measure_rows(x) if writing else np.int64(0)
+    low, span, at, scale = walk_header(data, low, span, at, scale, 7, decoding)
+    for i in range(CONTEXTS):
+        w.odds[i] = prior[i]
+    start_lanes(key, w.state)
+    return walk_rows(p, w, x, first, scale, means, data, low, span, at, units, decoding)
+
+
+@inlined
+def walk_rows(
+    p: Any,
+    w: Any,
+    x: Any,
+    first: Any,
+    scale: Any,
+    means: Any,
+    data: Any,
+    low: Any,
+    span: Any,
+    at: Any,
+    units: Any,
+    decoding: Any,
+) -> Any:
+    """Codes all rows; what `code_rows` returns."""
+    d, j, error, j0, error0, target = w.work[0], w.work[1], w.work[2], w.work[3], w.work[4], w.work[5]
+    odds, nothing, surprised = w.odds, scale == NOTHING, False
+    anchor = TICKS * OCTAVE + (scale & 1) * 128
+    sized = power(anchor)
+    for r in range(len(units)):
+        row = first + r
+        if r == 0 or row & 127 == 0:
+            first_words(p, w.state, row, w.latent, w.dithers)
+        radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+        if p.accept == 2:
+            radius = np.float64(b) / p.inverse_ball
+        z = within((15 * log(sized) + anchor) >> 4, 31 * OCTAVE - 1)
+        offset = ((scale >> 1) - TICKS) * OCTAVE + z
+        wide = wide_of(log(np.int64(radius)) - offset)
+        context, length, accept = np.int64(0), 0.0, False
+        for trial in range(p.trials):
+            draw_dither(p, w, row, trial, b, d)
+            for i in range(p.n):
+                target[i] = -d[i]
+            nearest(p, target, b, j0, error0, w.spare)
+            inside = is_accepted(p, error0, radius)
+            length = length_of(p, error0)
+            context = ((MARKS if inside else 0) + mark_of(length, radius, offset, MARKS - 1)) * WIDES + wide
+            accept = inside
+            if not decoding:
+                for i in range(p.n):
+                    target[i] = x[r, i] - d[i]
+                nearest(p, target, b, j, error, w.spare)
+                accept = is_accepted(p, error, radius)
+                surprised |= accept != inside
+            if p.accept != 2 and not nothing:
+                low, span, at, accept = choose(data, low, span, at, accept, chance(odds, context), decoding)
+                learn(odds, context, accept, RATE)
+            if accept:
+                break
+        if not accept:
+            return np.int64(-1)
+        same = True
+        if not decoding:
+            for i in range(p.n):
+                same &= j[i] == j0[i]
+            surprised |= not same
+        if not nothing:
+            low, span, at, same = choose(data, low, span, at, same, chance(odds, SAME + context), decoding)
+            learn(odds, SAME + context, same, RATE)
+        if same:
+            for i in range(p.n):
+                j[i] = j0[i]
+        else:
+            low, span, at = walk_point(p, data, low, span, at, b, offset, w, decoding)
+        if decoding:
+            if not place(p, b, d, j, units[r]):
+                return np.int64(-1)
+            if not same:
+                length = length_of(p, units[r])
+        elif not same:
+            for i in range(p.n):
+                target[i] = x[r, i] + error[i]
+            length = length_of(p, target)
+        mark = mark_of(length, radius, offset, MEAN_MARKS - 1)
+        mean = means[((MEAN_MARKS if length <= radius else 0) + mark) * WIDES + wide]
+        sized += ((min(max((power(z) * mean) >> 8, 1), LARGEST) - sized) * 5) >> 4
+    if decoding:
+        return np.int64(0)
+    return finish(data, low, span, at) if surprised else np.int64(0)

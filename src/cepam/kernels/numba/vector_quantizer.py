@@ -1,0 +1,312 @@
+"""The compiled quantizer on vector lattices: trials, nearest points, acceptance; one sub-vector at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cepam.kernels.model.keystream import LATENT_STREAM
+from cepam.kernels.numba.integers import compiled, floor_divide, inlined, multiply_high, radius_of_word
+from cepam.kernels.numba.keystream import chacha_lanes, fill_words, start_lanes
+
+TRIALS_AHEAD = 16
+
+
+@inlined
+def nearest_cubic(target: Any, b: Any, n: Any, z: Any, error: Any) -> None:
+    """Fills z and error with the nearest point of b Z^n and its difference from the target."""
+    half = b >> 1
+    for i in range(n):
+        z[i] = floor_divide(target[i] + half, b)
+        error[i] = z[i] * b - target[i]
+
+
+@inlined
+def nearest_checkerboard(target: Any, b: Any, n: Any, z: Any, error: Any) -> None:
+    """The same for b D_n: round, then move the worst coordinate if the sum is odd."""
+    nearest_cubic(target, b, n, z, error)
+    total = np.int64(0)
+    worst = 0
+    for i in range(n):
+        total += z[i]
+        if abs(error[i]) > abs(error[worst]):
+            worst = i
+    if total & 1:
+        step = np.int64(1) if error[worst] <= 0 else np.int64(-1)
+        z[worst] += step
+        error[worst] += step * b
+
+
+@inlined
+def square_length(error: Any, n: Any) -> Any:
+    """The squared length in float64, added up from the first coordinate on."""
+    total = 0.0
+    for i in range(n):
+        e = np.float64(error[i])
+        total += e * e
+    return total
+
+
+@inlined
+def round_eight(target: Any, b: Any, shift: Any, z: Any, error: Any) -> None:
+    """Nearest point of shift + 2b D8, by halves z; fixed loops and one reciprocal, so that they vectorise."""
+    side = 2 * b
+    inverse = 1.0 / np.float64(side)
+    for i in range(8):
+        v = target[i] - shift + b
+        q = np.int64(np.floor(np.float64(v) * inverse))
+        rest = v - q * side
+        z[i] = q - np.int64(rest < 0) + np.int64(rest >= side)
+        error[i] = z[i] * side + shift - target[i]
+    total = z[0]
+    worst, most = 0, abs(error[0])
+    for i in range(1, 8):
+        total += z[i]
+        if abs(error[i]) > most:
+            worst, most = i, abs(error[i])
+    if total & 1:
+        step = np.int64(1) if error[worst] <= 0 else np.int64(-1)
+        z[worst] += step
+        error[worst] += step * side
+
+
+@inlined
+def nearest_gosset(target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
+    """Fills j (lattice coordinates) and error for b times 2 E8: the better of the even and the odd points."""
+    z, other_z, other_error = spare[0], spare[1], spare[2]
+    round_eight(target, b, np.int64(0), z, error)
+    round_eight(target, b, b, other_z, other_error)
+    odd = np.int64(square_length(other_error, 8) < square_length(error, 8))
+    if odd:
+        for i in range(8):
+            z[i] = other_z[i]
+            error[i] = other_error[i]
+    j[0] = 2 * z[0] + odd
+    total = np.int64(0)
+    for i in range(1, 7):
+        j[i] = z[i] - z[0]
+        total += j[i]
+    j[7] = (z[7] - z[0] - total) >> 1
+
+
+@inlined
+def nearest_hexagonal(basis: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
+    """The better of two rectangular lattices, one of them shifted by half a cell."""
+    for i in range(2):
+        half = basis[i, 1] * b
+        j[i] = 2 * floor_divide(target[i] + half, 2 * half)
+        error[i] = j[i] * half - target[i]
+        spare[0, i] = 2 * floor_divide(target[i], 2 * half) + 1
+        spare[1, i] = spare[0, i] * half - target[i]
+    if square_length(spare[1], 2) < square_length(error, 2):
+        for i in range(2):
+            j[i] = spare[0, i]
+            error[i] = spare[1, i]
+    j[0] = (j[0] - j[1]) >> 1
+
+
+@compiled
+def nearest_general(p: Any, target: Any, b: Any, j: Any, error: Any) -> None:
+    """Rounding in the reduced basis, then slicing by the Voronoi-relevant vectors."""
+    n, scale = p.n, np.float64(b)
+    for i in range(n):
+        total = 0.0
+        for k in range(n):
+            total += p.inverse[i, k] * np.float64(target[k])
+        j[i] = np.int64(np.floor(total / scale + 0.5))
+    for i in range(n):
+        error[i] = -target[i]
+        for k in range(n):
+            error[i] += b * p.basis[i, k] * j[k]
+    for _ in range(64):
+        moved = False
+        for v in range(len(p.relevant)):
+            dot = 0.0
+            for k in range(n):
+                dot += np.float64(-error[k]) * p.relevant[v, k]
+            count = np.int64(np.floor(dot / (scale * p.squares[v]) + 0.5))
+            if count != 0:
+                moved = True
+                for k in range(n):
+                    error[k] += b * count * np.int64(p.relevant[v, k])
+                    j[k] += count * p.steps[v, k]
+        if not moved:
+            return
+
+
+@inlined
+def nearest(p: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
+    """Fills j and error for the lattice of the plan."""
+    if p.search == 0:
+        nearest_cubic(target, b, p.n, j, error)
+    elif p.search == 1:
+        nearest_checkerboard(target, b, p.n, j, error)
+        total = np.int64(0)
+        for i in range(p.n - 1):
+            total += j[i]
+        j[p.n - 1] = (j[p.n - 1] - total) >> 1
+    elif p.search == 2:
+        nearest_gosset(target, b, j, error, spare)
+    elif p.search == 3:
+        nearest_hexagonal(p.basis, target, b, j, error, spare)
+    else:
+        nearest_general(p, target, b, j, error)
+
+
+@inlined
+def is_accepted(p: Any, error: Any, radius: Any) -> Any:
+    """Whether the error lies in the superlevel ball."""
+    if p.accept == 2 or (p.n == 1 and p.search == 0):
+        return True
+    if p.accept == 0:
+        total = np.int64(0)
+        for i in range(p.n):
+            total += abs(error[i])
+        return np.float64(total) <= radius
+    return square_length(error, p.n) <= radius * radius
+
+
+@inlined
+def layer_of(p: Any, word: Any) -> Any:
+    """The latent radius and the lattice's scale B of a sub-vector."""
+    if p.accept == 2:
+        return 0.0, np.int64(p.step)
+    radius = radius_of_word(word, p.table, p.scale)
+    if p.n == 1 and p.search == 0:
+        return radius, 2 * np.int64(np.floor(radius)) + 1
+    return radius, np.int64(np.floor(radius * p.inverse_ball)) + 2
+
+
+@inlined
+def coset(p: Any, high: Any, low: Any, point: Any, back: Any) -> None:
+    """Fills point with a short representative of a coset of the unscaled lattice."""
+    size = np.uint64(p.determinant)
+    product = high * size
+    carried = np.uint64(product + multiply_high(low, size) < product)
+    index = np.int64(multiply_high(high, size) + carried)
+    for i in range(p.n):
+        point[i] = index % p.box[i]
+        index //= p.box[i]
+    for i in range(p.n):
+        total = 0.0
+        for k in range(p.n):
+            total += p.inverse[i, k] * np.float64(point[k])
+        back[i] = np.int64(np.floor(total + 0.5))
+    for i in range(p.n):
+        for k in range(p.n):
+            point[i] -= p.basis[i, k] * back[k]
+
+
+@inlined
+def dither_of(p: Any, words: Any, b: Any, d: Any, spare: Any) -> None:
+    """Fills d with the dither that these keystream words stand for."""
+    if p.search != 4:
+        for i in range(p.n):
+            d[i] = np.int64(multiply_high(words[i], np.uint64(b * p.box[i])))
+        return
+    coset(p, words[0], words[1], d, spare[0])
+    for i in range(p.n):
+        d[i] = b * d[i] + np.int64(multiply_high(words[i + 2], np.uint64(b)))
+
+
+@inlined
+def first_words(p: Any, state: Any, row: Any, latent: Any, dithers: Any) -> None:
+    """Fills the latent words and the first trial's dither words of the 128 sub-vectors around `row`."""
+    begin = row & ~127
+    fill_words(state, LATENT_STREAM, begin >> 3, latent)
+    fill_words(state, LATENT_STREAM + 1, (begin >> 3) * p.words, dithers)
+
+
+@inlined
+def words_ahead(p: Any, state: Any, row: Any, trial: Any, ahead: Any) -> None:
+    """Fills ahead (up to three keystream blocks for each of sixteen trials) for one sub-vector, from `trial` on."""
+    begin = row * p.words
+    for lane in range(16):
+        stream = np.uint64(LATENT_STREAM + 1 + trial + lane)
+        state[14 * 16 + lane] = np.uint32(stream & np.uint64(0xFFFFFFFF))
+        state[15 * 16 + lane] = np.uint32(stream >> np.uint64(32))
+    for k in range(((begin & 7) + p.words + 7) >> 3):
+        block = np.uint64((begin >> 3) + k)
+        for lane in range(16):
+            state[12 * 16 + lane] = np.uint32(block & np.uint64(0xFFFFFFFF))
+            state[13 * 16 + lane] = np.uint32(block >> np.uint64(32))
+        chacha_lanes(state, ahead[k * 256 : k * 256 + 256])
+
+
+@inlined
+def pick_words(p: Any, row: Any, lane: Any, ahead: Any, words: Any) -> None:
+    """Fills words with the dither words of one of the sixteen trials."""
+    whole = ahead.view(np.uint64)
+    offset = (row * p.words) & 7
+    for i in range(p.words):
+        words[i] = whole[((offset + i) >> 3) * 128 + lane * 8 + ((offset + i) & 7)]
+
+
+@inlined
+def draw_dither(p: Any, w: Any, row: Any, trial: Any, b: Any, d: Any) -> None:
+    """Fills d with the dither of a trial; trials are asked for in order, from 0 on."""
+    if trial == 0:
+        dither_of(p, w.dithers.view(np.uint64)[(row & 127) * p.words :], b, d, w.spare)
+        return
+    if trial & 15 == 1:
+        words_ahead(p, w.state, row, trial, w.ahead)
+    pick_words(p, row, (trial - 1) & 15, w.ahead, w.words)
+    dither_of(p, w.words, b, d, w.spare)
+
+
+@compiled
+def quantize_rows(p: Any, w: Any, key: Any, x: Any, first: Any, h: Any, m: Any) -> Any:
+    """Fills (H, M) of sub-vectors first, first + 1, …; False if some trial never ended."""
+    start_lanes(key, w.state)
+    d, error = w.work[0], w.work[1]
+    for r in range(len(x)):
+        row = first + r
+        if r == 0 or row & 127 == 0:
+            first_words(p, w.state, row, w.latent, w.dithers)
+        radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+        h[r] = 0
+        for trial in range(p.trials):
+            draw_dither(p, w, row, trial, b, d)
+            for i in range(p.n):
+                d[i] = x[r, i] - d[i]
+            nearest(p, d, b, m[r], error, w.spare)
+            if is_accepted(p, error, radius):
+                h[r] = trial + 1
+                break
+        if h[r] == 0:
+            return False
+    return True
+
+
+@compiled
+def reconstruct_rows(p: Any, w: Any, key: Any, h: Any, m: Any, first: Any, units: Any) -> Any:
+    """Fills units with B (M + V_H); False if a point lies outside the range of the format."""
+    start_lanes(key, w.state)
+    d = w.work[0]
+    for r in range(len(h)):
+        row = first + r
+        if r == 0 or row & 127 == 0:
+            fill_words(w.state, LATENT_STREAM, (row & ~127) >> 3, w.latent)
+        _, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+        words_ahead(p, w.state, row, h[r] - 1, w.ahead)
+        pick_words(p, row, 0, w.ahead, w.words)
+        dither_of(p, w.words, b, d, w.spare)
+        if not place(p, b, d, m[r], units[r]):
+            return False
+    return True
+
+
+@inlined
+def place(p: Any, b: Any, d: Any, j: Any, units: Any) -> Any:
+    """Fills units with b times the lattice point j, plus the dither; False outside the range of the format."""
+    for i in range(p.n):
+        size = 0.0
+        point = np.int64(0)
+        for k in range(p.n):
+            size += np.float64(p.basis[i, k]) * np.float64(j[k])
+            point += p.basis[i, k] * j[k]
+        if not abs(size) * np.float64(b) < 2.0**62:
+            return False
+        units[i] = b * point + d[i]
+    return True

@@ -1,0 +1,1 @@
+"""The loops for GPUs, in Triton."""

@@ -1,0 +1,111 @@
+"""The ChaCha keystream in Triton: a lane computes one block, which is eight 64-bit words, and shares nothing."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from cepam.kernels.model import keystream
+
+ROUNDS = tl.constexpr(keystream.ROUNDS)
+LATENT_STREAM = tl.constexpr(keystream.LATENT_STREAM)
+_EXPAND = tl.constexpr(int(keystream.CONSTANTS[0]))
+_THIRTY = tl.constexpr(int(keystream.CONSTANTS[1]))
+_TWO_BYTE = tl.constexpr(int(keystream.CONSTANTS[2]))
+_K = tl.constexpr(int(keystream.CONSTANTS[3]))
+
+
+@triton.jit
+def load_key(keys, client):
+    """The eight words of one client's key."""
+    key = ()
+    for i in tl.static_range(8):
+        key += (tl.load(keys + client * 8 + i).to(tl.uint32, bitcast=True),)
+    return key
+
+
+@triton.jit
+def turn(x, bits: tl.constexpr):
+    """x rotated to the left."""
+    return (x << bits) | (x >> (32 - bits))
+
+
+@triton.jit
+def quarter_round(a, b, c, d):
+    """Four words, mixed (RFC 8439, 2.1)."""
+    a = a + b
+    d = turn(d ^ a, 16)
+    c = c + d
+    b = turn(b ^ c, 12)
+    a = a + b
+    d = turn(d ^ a, 8)
+    c = c + d
+    b = turn(b ^ c, 7)
+    return a, b, c, d
+
+
+@triton.jit
+def double_round(s):
+    """A round of columns and a round of diagonals."""
+    a0, b0, c0, d0 = quarter_round(s[0], s[4], s[8], s[12])
+    a1, b1, c1, d1 = quarter_round(s[1], s[5], s[9], s[13])
+    a2, b2, c2, d2 = quarter_round(s[2], s[6], s[10], s[14])
+    a3, b3, c3, d3 = quarter_round(s[3], s[7], s[11], s[15])
+    a0, b1, c2, d3 = quarter_round(a0, b1, c2, d3)
+    a1, b2, c3, d0 = quarter_round(a1, b2, c3, d0)
+    a2, b3, c0, d1 = quarter_round(a2, b3, c0, d1)
+    a3, b0, c1, d2 = quarter_round(a3, b0, c1, d2)
+    return a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3
+
+
+@triton.jit
+def chacha_block(key, stream, block, rounds: tl.constexpr):
+    """The sixteen words of keystream blocks; `stream` and `block` are 64-bit, one of them a tensor of lanes."""
+    head = (
+        tl.full((), _EXPAND, tl.uint32),
+        tl.full((), _THIRTY, tl.uint32),
+        tl.full((), _TWO_BYTE, tl.uint32),
+        tl.full((), _K, tl.uint32),
+    )
+    tail = (
+        block.to(tl.uint32),
+        (block >> 32).to(tl.uint32),
+        stream.to(tl.uint32),
+        (stream >> 32).to(tl.uint32),
+    )
+    start = head + key + tail
+    # The columns that hold no counter stay scalars through the first half of this round: computed once for all lanes.
+    state = double_round(start)
+    for _ in tl.static_range(rounds // 2 - 1):
+        state = double_round(state)
+    out = ()
+    for i in tl.static_range(16):
+        out += (state[i] + start[i],)
+    return out
+
+
+@triton.jit
+def stream_words(key, stream, block, rounds: tl.constexpr):
+    """The eight 64-bit words of keystream blocks, as a tuple."""
+    half = chacha_block(key, stream, block, rounds)
+    words = ()
+    for i in tl.static_range(8):
+        words += (half[2 * i].to(tl.uint64) | (half[2 * i + 1].to(tl.uint64) << 32),)
+    return words
+
+
+@triton.jit
+def side_by_side(w, lanes: tl.constexpr):
+    """Eight tensors of lanes as one (lanes, 8), the eight next to each other."""
+    even = tl.join(tl.join(w[0], w[4]), tl.join(w[2], w[6]))
+    odd = tl.join(tl.join(w[1], w[5]), tl.join(w[3], w[7]))
+    return tl.reshape(tl.join(even, odd), (lanes, 8))
+
+
+@triton.jit
+def fill_blocks(keys, out, stream, first, lanes: tl.constexpr, rounds: tl.constexpr):
+    """Writes the 32-bit words of consecutive keystream blocks: for tests and ceilings."""
+    lane = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    number = tl.full((), 0, tl.int64) + stream
+    words = stream_words(load_key(keys, 0), number, first + lane.to(tl.int64), rounds)
+    tl.store(out + lane.to(tl.int64)[:, None] * 8 + tl.arange(0, 8)[None, :], side_by_side(words, lanes))

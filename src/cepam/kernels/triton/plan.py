@@ -1,0 +1,55 @@
+"""A plan as Triton's kernels take it: its numbers as arrays on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from cepam.kernels.model.keystream import key_words
+from cepam.kernels.model.plan import Accept, Plan
+from cepam.noise.radius import COEFFICIENTS
+
+
+@dataclass(frozen=True, eq=False)
+class DevicePlan:
+    """The arrays of a plan on a device, and the plan itself."""
+
+    plan: Plan
+    table: Any
+    numbers: Any
+
+    @property
+    def layered(self) -> bool:
+        """Whether the lattice's scale is drawn from a latent, or is one fixed step."""
+        return self.plan.accept is not Accept.CELL
+
+
+@lru_cache(maxsize=64)
+def device_plan(plan: Plan, device: str) -> DevicePlan:
+    """The plan's numbers on a device, copied once."""
+    table = np.ascontiguousarray(plan.table.reshape(-1, COEFFICIENTS).T)
+    numbers = np.array([plan.scale, plan.inverse_ball, 1.0 / plan.unit, plan.grid, plan.reach])
+    return DevicePlan(plan, torch.from_numpy(table).to(device), torch.from_numpy(numbers).to(device))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How much one program of a kernel takes, and how many warps share it: speed only.
+
+    `share` is the number of sub-vectors that a lane takes one after the other, on vector lattices.
+    """
+
+    lanes: int
+    warps: int
+    share: int = 1
+
+
+def device_keys(keys: Sequence[bytes], device: str) -> Any:
+    """Keys (32 bytes each) as rows of eight words."""
+    rows = np.stack([key_words(key) for key in keys]).view(np.int32)
+    return torch.from_numpy(rows).to(device)

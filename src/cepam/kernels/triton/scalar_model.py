@@ -1,0 +1,199 @@
+"""The model of `margin` in Triton: one lane a block, branch-free but for loops that run while some lane needs them.
+
+Contexts live in memory, [context][lane] within a program, so that lanes that meet in a context meet in a sector, and
+blocks of similar data keep few sectors busy. Scales are 64-bit, contexts and logarithms 32-bit.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from cepam.kernels.model import row_period as stride
+from cepam.kernels.model import scalar_contexts as contexts
+from cepam.kernels.triton.range_coder import any_of, code_bit
+
+FLAT, LOCAL = tl.constexpr(stride.FLAT), tl.constexpr(stride.LOCAL)
+LEAST, MOST = tl.constexpr(contexts.FLOOR), tl.constexpr(65536 - contexts.FLOOR)
+OCTAVE, TICKS = tl.constexpr(contexts.OCTAVE), tl.constexpr(contexts.TICKS)
+LEVELS, LEVEL_FLAT, ZONE = (tl.constexpr(i) for i in (contexts.LEVELS, contexts.LEVEL_FLAT, contexts.ZONE))
+SIDE_AT, SIZE_AT = tl.constexpr(contexts.SIDE_AT), tl.constexpr(contexts.SIZE_AT)
+MEANS_TILT, MEANS_OVER = tl.constexpr(contexts.MEANS_TILT), tl.constexpr(contexts.MEANS_OVER)
+LARGEST, LARGEST_BITS = tl.constexpr(contexts.LARGEST), tl.constexpr(contexts.LARGEST_BITS)
+ZERO_RATE, SIDE_RATE, SIZE_RATE = (
+    tl.constexpr(rate) for rate in (contexts.ZERO_RATE, contexts.SIDE_RATE, contexts.SIZE_RATE)
+)
+EVEN = tl.constexpr(32768)
+
+
+@triton.jit
+def log(value):
+    """256 times a piecewise linear log2 of non-negative values below 2^53 (0 counts as 1)."""
+    return ((value | 1).to(tl.float64).to(tl.int64, bitcast=True) >> 44).to(tl.int32) - 1023 * OCTAVE
+
+
+@triton.jit
+def power(exponent):
+    """The inverse of `log`, for 0 <= exponent < 31 octaves."""
+    return (((exponent & 255) + OCTAVE) << 22) >> (30 - (exponent >> 8))
+
+
+@triton.jit
+def within(value, top):
+    """`value` held in 0..top."""
+    return tl.minimum(tl.maximum(value, 0), top)
+
+
+@triton.jit
+def edges(width, dither):
+    """(high, -low): how far X may go up and down before the quotient leaves M0."""
+    half = width >> 1
+    high = tl.where(dither <= half, dither + half + 1, dither - half)
+    return high, width - high
+
+
+@triton.jit
+def measure_margins(width, dither):
+    """Logarithms of the nearer margin, the width and the difference of both margins, and which is nearer, in a word."""
+    high, below = edges(width, dither)
+    near, tilt = log(tl.minimum(high, below)).to(tl.int64), log(tl.abs(high - below)).to(tl.int64)
+    return near | (log(width).to(tl.int64) << 16) | (tilt << 32) | ((high <= below).to(tl.int64) << 48)
+
+
+@triton.jit
+def decide(
+    low, span, at, word, data, room, odds, context, bit, active, modelled, rate, lanes: tl.constexpr,
+    decoding: tl.constexpr,
+):  # fmt: skip
+    """One decision of the active lanes, of even odds where it is not modelled: (low, span, at, word, bit)."""
+    place = odds + context * lanes
+    learning = active & modelled
+    q = tl.load(place, mask=learning, other=0).to(tl.int32) & 65535
+    p = tl.where(modelled, tl.minimum(tl.maximum(q, LEAST), MOST), EVEN)
+    low, span, at, word, bit = code_bit(low, span, at, word, data, room, p, bit, active, decoding)
+    tl.store(place, (q + ((tl.where(bit, 65535, 0) - q) >> rate)).to(tl.int16), mask=learning)
+    return low, span, at, word, bit
+
+
+@triton.jit
+def code_header(low, span, at, word, data, room, value, active, decoding: tl.constexpr):
+    """18 plain bits of side information, highest first."""
+    got = tl.zeros_like(value)
+    for i in range(18):
+        bit = ((value >> (17 - i)) & 1) == 1
+        p = tl.zeros_like(value) + EVEN
+        low, span, at, word, bit = code_bit(low, span, at, word, data, room, p, bit, active, decoding)
+        got = (got << 1) | bit.to(tl.int32)
+    return low, span, at, word, got
+
+
+@triton.jit
+def predict(sized, signed, across, above, anchor, stride, rise):
+    """(z, level): the local scale's logarithm, and the context's share of it and of recent signs."""
+    z = 15 * log(sized) + anchor + tl.where(stride > LOCAL, 13 * (above - log(across)), 0)
+    z = tl.where(stride == FLAT, anchor, within(z >> 4, 31 * OCTAVE - 1))
+    towards = tl.where(rise, signed, -signed)
+    strength = tl.abs(towards) * 8
+    steps = (strength > sized).to(tl.int32) + (strength > 3 * sized).to(tl.int32)
+    steps += (strength > 5 * sized).to(tl.int32) + (strength > 7 * sized).to(tl.int32)
+    level = tl.where(stride == FLAT, LEVEL_FLAT, 4 + tl.where(towards > 0, steps, -steps))
+    return z, level + ((z < anchor - 2 * OCTAVE).to(tl.int32) + 2 * (z > anchor).to(tl.int32)) * ZONE
+
+
+@triton.jit
+def code_size(
+    low, span, at, word, data, room, odds, value, row, skip, active, lanes: tl.constexpr, decoding: tl.constexpr
+):
+    """Sizes of at least 1: `skip` low bits plainly, the rest as exponent and mantissa, by `row`."""
+    plain = value & ((tl.full((), 1, tl.int64) << skip.to(tl.int64)) - 1)
+    rest = (value >> skip.to(tl.int64)) + (skip > 0).to(tl.int64)
+    places, length, base = log(rest) >> 8, tl.zeros_like(row), row * 24 + SIZE_AT
+    going = active
+    while any_of(going):
+        low, span, at, word, more = decide(
+            low, span, at, word, data, room, odds, base + tl.minimum(length, 19), length < places, going, going,
+            SIZE_RATE, lanes, decoding,
+        )  # fmt: skip
+        length = length + (going & more).to(tl.int32)
+        going = going & more & (length + skip < LARGEST_BITS)
+    step, out = tl.zeros_like(row), tl.zeros_like(value) + 1
+    going = active & (length + skip > 0)
+    while any_of(going):
+        left = length - 1 - step
+        tail = plain >> within(skip + left, 63).to(tl.int64)
+        bit = tl.where(left >= 0, rest >> tl.maximum(left, 0).to(tl.int64), tail) & 1
+        low, span, at, word, read = decide(
+            low, span, at, word, data, room, odds, base + 19 + tl.minimum(length, 4), bit == 1, going,
+            (step == 0) & (length > 0), SIZE_RATE, lanes, decoding,
+        )  # fmt: skip
+        out = tl.where(going, (out << 1) | read.to(tl.int64), out)
+        step = step + 1
+        going = going & (step < length + skip)
+    skipped = tl.maximum(out - (tl.full((), 1, tl.int64) << skip.to(tl.int64)), 1)
+    return low, span, at, word, tl.where(skip > 0, skipped, out)
+
+
+@triton.jit
+def reach(width, dither, positive, jump, shift):
+    """The least |X| that gives this k, in ticks, saturated."""
+    high, below = edges(width, dither)
+    inner, width = tl.minimum(tl.where(positive, high, below), 1 << 44), tl.minimum(width, 1 << 44)
+    right, left = tl.maximum(shift, 0).to(tl.int64), tl.maximum(-shift, 0).to(tl.int64)
+    inner, width = (inner >> right) << left, (width >> right) << left
+    return tl.minimum(inner, LARGEST) + tl.minimum(jump - 1, LARGEST) * tl.minimum(width, LARGEST)
+
+
+@triton.jit
+def code_jump(
+    low, span, at, word, data, room, odds, means, k, width, dither, wide, tilt, rise, level, offset, s, shift, active,
+    lanes: tl.constexpr, decoding: tl.constexpr,
+):  # fmt: skip
+    """k where it is not zero, and the |X| that it suggests."""
+    side_at = within((tilt - offset + 4 * OCTAVE) >> 8, 7) * LEVELS + level + SIDE_AT
+    low, span, at, word, nearer = decide(
+        low, span, at, word, data, room, odds, side_at, (k > 0) == rise, active, active, SIDE_RATE, lanes, decoding
+    )
+    skip = within((offset - wide - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
+    row = within((wide + skip * OCTAVE - offset + 6 * OCTAVE) >> 7, 23)
+    low, span, at, word, jump = code_size(
+        low, span, at, word, data, room, odds, tl.abs(k), row, skip, active, lanes, decoding
+    )
+    positive = nearer == rise
+    e = reach(width, dither, positive, jump, shift)
+    e = tl.minimum(e + ((s * tl.load(means + MEANS_OVER + row)) >> 8), LARGEST)
+    return low, span, at, word, tl.where(positive, jump, -jump), e
+
+
+@triton.jit
+def code_coordinate(
+    low, span, at, word, sized, signed, across, data, room, odds, means, above, k, width, dither, margins, anchor,
+    shift, stride, active, lanes: tl.constexpr, decoding: tl.constexpr,
+):  # fmt: skip
+    """Codes one coordinate of each active lane; the coder's and the scales' state, k, and |X| as both ends see it."""
+    near, wide = (margins & 65535).to(tl.int32), ((margins >> 16) & 65535).to(tl.int32)
+    tilt, rise = ((margins >> 32) & 65535).to(tl.int32), (margins >> 48) == 1
+    z, level = predict(sized, signed, across, above, anchor, stride, rise)
+    s, offset = power(z).to(tl.int64), shift * OCTAVE + z
+    ring = within((near - offset + 5 * OCTAVE) >> 7, 15) * 6 + within((wide - offset + OCTAVE) >> 8, 5)
+    zero_at = ring * LEVELS + level
+    low, span, at, word, moved = decide(
+        low, span, at, word, data, room, odds, zero_at, k != 0, active, active, ZERO_RATE, lanes, decoding
+    )
+    moved = moved & active
+    e = tl.maximum((s * tl.load(means + zero_at)) >> 8, 1)
+    v = (s * tl.load(means + MEANS_TILT + zero_at)) >> 8
+    v = tl.where(rise, v, -v)
+    k = tl.where(moved, k, 0)
+    if any_of(moved):
+        low, span, at, word, jump, size = code_jump(
+            low, span, at, word, data, room, odds, means, k, width, dither, wide, tilt, rise, level, offset, s, shift,
+            moved, lanes, decoding,
+        )  # fmt: skip
+        k = tl.where(moved, jump, k)
+        e = tl.where(moved, size, e)
+        v = tl.where(moved, tl.where(jump > 0, size, -size), v)
+    was = power(above).to(tl.int64)
+    sized += tl.where(active, (e - sized) >> 2, 0)
+    signed += tl.where(active, (v - signed) >> 2, 0)
+    across += tl.where(active, ((was - across) * 3) >> 4, 0)
+    return low, span, at, word, sized, signed, across, k, log(tl.maximum(was + (((e - was) * 3) >> 4), 1))

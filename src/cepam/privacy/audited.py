@@ -1,0 +1,84 @@
+"""The mechanism that an audit attacks: updates that really go through encode and decode."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Protocol
+
+import numpy as np
+
+from cepam.noise.laws import Floats
+from cepam.privacy.release import Release, check_count
+
+STRIDE = 24  # a multiple of every built-in lattice's dimension: 1, 2, 3, 4 and 8
+
+
+class Codec(Protocol):
+    """What the audit needs of a codec."""
+
+    def encode(self, update: Floats, at: object) -> bytes:
+        """The message of an update at an address."""
+        ...
+
+    def decode(self, message: bytes, at: object) -> Floats:
+        """The vector of a message at the same address."""
+        ...
+
+
+class AddressMaker(Protocol):
+    """Makes a place in the shared randomness from a round and a client."""
+
+    def __call__(self, round: int, client: int) -> object:
+        """The address."""
+        ...
+
+
+class RoundTrip:
+    """A mechanism that really encodes and decodes: one trial for each stretch of `stride` coordinates.
+
+    `codecs` has one codec for each client. The first coordinate of a stretch carries a trial and the others
+    are zero; `stride` is a multiple of the lattice's dimension, so that trials share no latent and no
+    dither. Every message has an address of its own.
+    """
+
+    def __init__(
+        self, codecs: tuple[Codec, ...], address: AddressMaker, stride: int = STRIDE, longest: int = 1 << 20
+    ) -> None:
+        check_count("stride", stride)
+        check_count("longest", longest)
+        self.codecs, self.address, self.stride = codecs, address, stride
+        self.trials_a_message = max(1, longest // stride)
+        self.messages = 0
+
+    @classmethod
+    def of_release(cls, release: Release, noise_factor: float = 1.0) -> RoundTrip:
+        """The package's own codec for every client's law, under a fresh key.
+
+        `noise_factor` makes the mechanism use other noise than the record says: 0.5 is a control that an
+        audit must refute.
+        """
+        package = import_module("cepam")
+        noisy = release.with_noise([client.law.scale * noise_factor for client in release.clients])
+        made = {client.law: package.Codec(client.law) for client in set(noisy.clients)}
+        stride = math.lcm(*(lattice.dimension for codec in made.values() for lattice in codec.lattices))
+        key = package.Key.generate()
+
+        def address(round: int, client: int) -> object:
+            return package.Address(key, round=round, client=client)
+
+        return cls(tuple(made[client.law] for client in noisy.clients), address, stride)
+
+    def __call__(self, updates: Floats, client: int, round: int) -> Floats:
+        """The decoded values of `updates`, in the client's noise."""
+        made = []
+        codec = self.codecs[client]
+        for start in range(0, len(updates), self.trials_a_message):
+            part = updates[start : start + self.trials_a_message]
+            long = np.zeros(len(part) * self.stride)
+            long[:: self.stride] = part
+            at = self.address(self.messages, client)
+            self.messages += 1
+            decoded = codec.decode(codec.encode(long, at), at)
+            made.append(np.asarray(decoded, dtype=np.float64)[:: self.stride])
+        return np.concatenate(made)

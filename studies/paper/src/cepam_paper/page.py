@@ -1,0 +1,204 @@
+"""The report as one self-contained page: verdicts first, then every part with its tables and figures.
+
+Nothing is computed here: parts and verdicts come in, one `index.html` goes out, with the pictures inside it.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cepam.fl.runs.training import write_atomically
+from cepam_paper.claims import by_chapter, tally
+from cepam_paper.section import Figure, Part, Table
+from cepam_paper.style import SHEET
+from cepam_paper.verdict import Label, Verdict
+
+TITLE = "The CEPAM paper, redone"
+CLASSES = {
+    Label.HOLDS: "holds",
+    Label.REPAIRED: "repaired",
+    Label.FAILS: "fails",
+    Label.UNTESTED: "untested",
+}
+KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
+NUMERIC = re.compile(r"[-+±−]?\s*[\d.,]+([eE][-+]?\d+)?(\s*(%|dB|s|±.*|\(.*\)|\[.*\]|×))?|[–-]?")
+# Forbids every request: the page is complete, and whatever slipped into it would stay silent.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def write(report: Path, parts: Sequence[Part], verdicts: Sequence[Verdict], about: dict[str, str]) -> Path:
+    """The page's path; the page is written whole or not at all."""
+    report.mkdir(parents=True, exist_ok=True)
+    path = report / "index.html"
+    write_atomically(path, page(report, parts, verdicts, about).encode())
+    return path
+
+
+def page(report: Path, parts: Sequence[Part], verdicts: Sequence[Verdict], about: dict[str, str]) -> str:
+    """The page as text; `about` is listed at the foot, and a `mode` of "quick" is announced at the top."""
+    names = {part.name for part in parts}
+    body = [
+        f"<header><h1>{TITLE}</h1>",
+        "<p>Shiu and Ling, <i>Communication-Efficient and Privacy-Adaptable Mechanism – a Federated Learning Scheme "
+        "with Convergence Analysis</i>: every table, figure and bound done again, and what each claim comes to.</p>",
+        _quick(about),
+        _tally(verdicts),
+        "</header>",
+        _contents(parts),
+        _verdicts(verdicts, names),
+        *(_part(report, part) for part in parts),
+        _foot(parts, about),
+    ]
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{TITLE}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<link rel="icon" href="data:,">\n<style>{SHEET}</style>\n</head>\n<body>\n<div class="sheet">\n'
+        + "\n".join(piece for piece in body if piece)
+        + "\n</div>\n</body>\n</html>\n"
+    )
+
+
+def _text(words: str) -> str:
+    """The words, escaped, with `code` between backticks."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(words))
+
+
+def _anchor(part: str) -> str:
+    """An id that is safe in an attribute and in a link, whatever a part is called."""
+    return "part-" + re.sub(r"[^A-Za-z0-9_-]", "-", part)
+
+
+def _quick(about: dict[str, str]) -> str:
+    if about.get("mode") != "quick":
+        return ""
+    return (
+        '<p class="notice">A quick run: fewer seeds, rounds and samples than the figures need. '
+        "Read the verdicts of a full run, not these.</p>"
+    )
+
+
+def _tally(verdicts: Sequence[Verdict]) -> str:
+    counts = tally(verdicts)
+    items = "".join(f'<li><b class="{CLASSES[label]}">{counts[label]}</b> {label}</li>' for label in Label)
+    return f'<ul class="tally" aria-label="Verdicts">{items}</ul>'
+
+
+def _contents(parts: Sequence[Part]) -> str:
+    items = "".join(f'<li><a href="#{_anchor(part.name)}">{_text(part.title)}</a></li>' for part in parts)
+    return (
+        '<nav aria-label="Contents"><b>Contents</b><ol>'
+        f'<li><a href="#verdicts">Every claim and what became of it</a></li>{items}'
+        '<li><a href="#about">How this was made</a></li></ol></nav>'
+    )
+
+
+def _verdicts(verdicts: Sequence[Verdict], names: Iterable[str]) -> str:
+    rows = []
+    for chapter, group in by_chapter(verdicts):
+        rows.append(f'<tr class="group"><th colspan="3" scope="colgroup">{_text(chapter)}</th></tr>')
+        rows.extend(_verdict(verdict, names) for verdict in group)
+    return (
+        '<section id="verdicts"><h2>Every claim and what became of it</h2><p>A verdict follows from the numbers of '
+        "its part by a fixed rule; the label leads to the evidence.</p>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Verdicts"><table class="verdicts">'
+        '<colgroup><col class="l"><col class="c"><col></colgroup><thead><tr><th scope="col">Verdict</th>'
+        '<th scope="col">The paper says (abridged)</th><th scope="col">Evidence</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _verdict(verdict: Verdict, names: Iterable[str]) -> str:
+    claim, kind = verdict.claim, f"label {CLASSES[verdict.label]}"
+    shown = (
+        f'<a class="{kind}" href="#{_anchor(claim.part)}">{verdict.label}</a>'
+        if claim.part in names
+        else f'<span class="{kind}">{verdict.label}</span>'
+    )
+    return (
+        f'<tr id="claim-{html.escape(claim.name)}"><td>{shown}</td>'
+        f'<td>{_text(claim.quote)} <span class="where">{_text(claim.where)}</span></td>'
+        f'<td>{_text(verdict.evidence)}<span class="redo"><code>{html.escape(verdict.command)}</code></span></td></tr>'
+    )
+
+
+def _part(report: Path, part: Part) -> str:
+    paragraphs = "".join(f"<p>{_text(words)}</p>" for words in re.split(r"\n\s*\n", part.summary.strip()) if words)
+    notes = "".join(f"<li>{_text(note)}</li>" for note in part.notes)
+    return "\n".join(
+        (
+            f'<section class="part" id="{_anchor(part.name)}"><h2>{_text(part.title)}</h2>',
+            paragraphs,
+            f'<p class="facts">Redo it: <code>{html.escape(part.command)}</code>. {_facts(part)}</p>',
+            *(_table(table) for table in part.tables),
+            *(_figure(report, figure) for figure in part.figures),
+            f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "",
+            "</section>",
+        )
+    )
+
+
+def _facts(part: Part) -> str:
+    seeds = ", ".join(str(seed) for seed in part.seeds)
+    drawn = f"Seed{'s' if len(part.seeds) > 1 else ''} {seeds}; it" if part.seeds else "It"
+    return f"{drawn} took {part.seconds:,.0f} s."
+
+
+def _table(table: Table) -> str:
+    numeric = [
+        bool(table.rows) and all(NUMERIC.fullmatch(row[i].strip()) for row in table.rows if i < len(row))
+        for i in range(len(table.columns))
+    ]
+    kinds = [' class="n"' if flag else "" for flag in numeric]
+    head = "".join(f'<th scope="col"{kind}>{_text(name)}</th>' for kind, name in zip(kinds, table.columns, strict=True))
+    rows = "".join(
+        "<tr>"
+        + "".join(f"<td{kinds[i] if i < len(kinds) else ''}>{_text(cell)}</td>" for i, cell in enumerate(row))
+        + "</tr>"
+        for row in table.rows
+    )
+    caption = f"<caption>{_text(table.caption)}</caption>" if table.caption else ""
+    return (
+        f"<h3>{_text(table.title)}</h3>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(table.title)}">'
+        f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _figure(report: Path, figure: Figure) -> str:
+    caption = f"<figcaption><b>{_text(figure.title)}.</b> {_text(figure.caption)}</figcaption>"
+    source = picture(report, figure)
+    if source is None or source.suffix.lower() not in KINDS:
+        return f'<figure><p class="notice">The picture {html.escape(figure.file)} is missing.</p>{caption}</figure>'
+    data = base64.b64encode(source.read_bytes()).decode("ascii")
+    words = html.escape(f"{figure.title}. {figure.caption}".strip())
+    return f'<figure><img alt="{words}" src="data:{KINDS[source.suffix.lower()]};base64,{data}">{caption}</figure>'
+
+
+def picture(report: Path, figure: Figure) -> Path | None:
+    """The figure's file if it lies in the report's folder and is there, else None."""
+    root, path = report.resolve(), (report / figure.file).resolve()
+    return path if path.is_relative_to(root) and path.is_file() else None
+
+
+def _foot(parts: Sequence[Part], about: dict[str, str]) -> str:
+    facts = "".join(
+        f'<tr><th scope="row">{_text(name)}</th><td>{_text(value)}</td></tr>' for name, value in about.items()
+    )
+    rows = "".join(
+        f'<tr><th scope="row"><a href="#{_anchor(part.name)}">{_text(part.name)}</a></th>'
+        f'<td class="n">{part.seconds:,.0f}</td><td>{", ".join(str(seed) for seed in part.seeds) or "none"}</td>'
+        f"<td><code>{html.escape(part.command)}</code></td></tr>"
+        for part in parts
+    )
+    total = f"<p>{sum(part.seconds for part in parts):,.0f} s for {len(parts)} parts in all.</p>"
+    return (
+        f'<footer id="about"><h2>How this was made</h2><div class="scroll"><table><tbody>{facts}</tbody></table></div>'
+        '<div class="scroll"><table><thead><tr><th scope="col">Part</th><th scope="col" class="n">Seconds</th>'
+        f'<th scope="col">Seeds</th><th scope="col">Command</th></tr></thead><tbody>{rows}</tbody></table>'
+        f"</div>{total}</footer>"
+    )

@@ -1,0 +1,84 @@
+"""Pictures of training runs: convergence by reading, and accuracies beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cepam_paper import printed
+from cepam_paper.section import Figure
+from cepam_paper.training import Outcome
+from cepam_paper.variants import READINGS, TELL, Reading
+
+Found = Mapping[tuple[Reading, str], Outcome]
+COLOURS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#bbbbbb", "#000000")
+
+
+def canvas(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.4, **how: Any) -> tuple[Any, Any]:
+    """A figure without a screen and its axes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    size = (width * columns, height * rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, constrained_layout=True, squeeze=False, **how)
+    return figure, axes
+
+
+def kept(report: Path, name: str, title: str, caption: str, figure: Any) -> Figure:
+    """The figure written to the report's folder."""
+    from matplotlib import pyplot
+
+    path = report / "figures" / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+    return Figure(name, title, f"figures/{name}.png", caption)
+
+
+def curves(report: Path, name: str, found: Found, rows: Sequence[str]) -> Figure:
+    """Validation accuracy over the rounds, one panel a reading, mean and 95 % band over the seeds."""
+    figure, axes = canvas(len(READINGS))
+    for axis, reading in zip(axes[0], READINGS):
+        for colour, row in zip(COLOURS, rows):
+            made = found[reading, row]
+            values = 100 * np.array(made.validation)
+            mean, spread = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
+            half = 1.96 * spread / len(values) ** 0.5
+            axis.plot(made.rounds, mean, color=colour, label=printed.LABELS[row], lw=1.3)
+            axis.fill_between(made.rounds, mean - half, mean + half, color=colour, alpha=0.15, lw=0)
+        axis.set(title=f"{reading}: {TELL[reading]}", xlabel="round", ylabel="validation accuracy, %")
+        axis.title.set_fontsize(9)
+        axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize=7)
+    caption = "Mean over seeds with a 95 % band. Look for schemes that leave the bundle, and in which reading they do."
+    return kept(report, name, "Convergence", caption, figure)
+
+
+def dots(report: Path, name: str, found: Found, rows: Sequence[str]) -> Figure:
+    """Test accuracies with their intervals, by reading, beside the paper's."""
+    figure, axes = canvas(2, width=5.6)
+    for axis, shown in zip(axes[0], (("published", "correct"), ("text",))):
+        for place, reading in enumerate(shown):
+            pairs = [found[reading, row].mean() for row in rows]  # type: ignore[index]
+            spots = np.arange(len(rows)) + 0.22 * (place + 1)
+            bars = [pair[1] or 0.0 for pair in pairs]
+            axis.errorbar(
+                [p[0] for p in pairs], spots, xerr=bars, fmt="o", ms=4, color=COLOURS[4 * place], label=reading
+            )
+        own = [printed.ACCURACY[row] for row in rows]
+        axis.errorbar(
+            [mean for mean, _ in own], np.arange(len(rows)), xerr=[half for _, half in own], fmt="s", ms=4,
+            color="#777777", label="paper",
+        )  # fmt: skip
+        axis.set_yticks(np.arange(len(rows)) + 0.2, [printed.LABELS[row] for row in rows], fontsize=8)
+        axis.invert_yaxis()
+        axis.set(xlabel="test accuracy, %")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    caption = "Left: the published arithmetic and the same training done right. Right: Algorithm 1 as printed."
+    return kept(report, name, "Test accuracy beside the paper's", caption, figure)

@@ -1,0 +1,104 @@
+"""The quantizer as the published code computes it, not as the paper defines it: for comparison only.
+
+It differs from LRSUQ in three ways, each of which breaks the noise law:
+the decoder draws a radius and a dither of its own instead of the encoder's; the cell is r in one dimension and r/1000
+in two and three, where it must be 2r for a ball of radius r to fit in; dithers start anew from the same seed at every
+tensor and every round. What comes out is the update times r'/r, plus next to nothing: a gain, not an additive noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.errors import MalformedMessage
+from cepam.keys import Address
+from cepam.noise.laws import Gaussian, Laplace
+
+Floats = npt.NDArray[np.float64]
+FINE_CELL = 1e-3
+
+
+def mean_gain(law: Gaussian | Laplace, n: int = 1) -> float:
+    """E[r'/r] = E[r] E[1/r] of two independent latent radii: what the published decoder multiplies an update by.
+
+    Gaussian: r is sigma times chi with n + 2 degrees of freedom: 4/pi, 3 pi/8, 32/(9 pi). Laplace: b times
+    Gamma(2, 1): 2.
+    """
+    if isinstance(law, Laplace):
+        return 2.0
+    from scipy.special import gammaln
+
+    k = n + 2
+    return float(np.exp(gammaln((k + 1) / 2) + gammaln((k - 1) / 2) - 2 * gammaln(k / 2)))
+
+
+@dataclass(frozen=True)
+class PublishedChannel:
+    """Encode and decode with the published arithmetic; `sizes` are the tensors' lengths.
+
+    The message is the raw integers: the published code makes no bytes, so their number means nothing. Every draw is
+    addressed (key, round), so that a run can be repeated.
+    """
+
+    law: Gaussian | Laplace
+    n: int
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.n not in (1, 2, 3) or (self.n > 1 and isinstance(self.law, Laplace)):
+            raise ValueError(f"the published code has n = 1, 2, 3 (Laplace: 1), got {self.n} for {self.law!r}")
+        if not self.sizes or min(self.sizes) < 1:
+            raise ValueError(f"sizes must be positive tensor lengths, got {self.sizes!r}")
+
+    @property
+    def cell(self) -> float:
+        """The cell's side in units of the radius."""
+        return 1.0 if self.n == 1 else FINE_CELL
+
+    def encode(self, update: npt.NDArray[np.float32], at: Address) -> bytes:
+        """The integers M of every sub-vector, 32 bits each."""
+        if update.shape != (sum(self.sizes),):
+            raise ValueError(f"an update must have {sum(self.sizes)} coordinates, got shape {update.shape}")
+        rows = self._rows(update.astype(np.float64))
+        radii, dither = self._radii(at, b"encoder"), self._dither(at, b"encoder")
+        points = np.rint((rows / radii[:, None] - dither) / self.cell)
+        return np.clip(points, -(2.0**31), 2.0**31 - 1).astype("<i4").tobytes()
+
+    def decode(self, message: bytes, at: Address) -> npt.NDArray[np.float32]:
+        """The update as the published server sees it: with a radius and a dither of its own."""
+        count = sum(self._counts)
+        if len(message) != 4 * self.n * count:
+            raise MalformedMessage(f"{4 * self.n * count} bytes were due, got {len(message)}")
+        points = np.frombuffer(message, dtype="<i4").reshape(count, self.n).astype(np.float64)
+        rows = self._radii(at, b"decoder")[:, None] * (self.cell * points + self._dither(at, b"decoder"))
+        starts = np.cumsum((0, *self._counts))
+        pieces = [rows[a:b].ravel()[:size] for a, b, size in zip(starts[:-1], starts[1:], self.sizes)]
+        return np.concatenate(pieces).astype(np.float32)
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        return tuple(-(-size // self.n) for size in self.sizes)
+
+    def _rows(self, update: Floats) -> Floats:
+        pieces = np.split(update, np.cumsum(self.sizes)[:-1])
+        return np.concatenate([np.pad(p, (0, -len(p) % self.n)).reshape(-1, self.n) for p in pieces])
+
+    def _radii(self, at: Address, whose: bytes) -> Floats:
+        draw, count = _generator(whose, at.derive().noise), sum(self._counts)
+        if isinstance(self.law, Laplace):
+            return self.law.scale * draw.standard_gamma(2.0, count)
+        return self.law.scale * np.sqrt(draw.chisquare(self.n + 2, count))
+
+    def _dither(self, at: Address, whose: bytes) -> Floats:
+        """The same numbers for every tensor and every round of a client."""
+        longest = _generator(whose, at.key.secret).uniform(-0.5, 0.5, (max(self._counts), self.n))
+        return self.cell * np.concatenate([longest[:count] for count in self._counts])
+
+
+def _generator(purpose: bytes, material: bytes) -> np.random.Generator:
+    words = np.frombuffer(hashlib.sha256(b"cepam published " + purpose + material).digest(), dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=words[:2]))

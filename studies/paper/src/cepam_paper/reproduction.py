@@ -1,0 +1,135 @@
+"""The whole reproduction: parts in order, each computed once and kept, then the page and the document."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from cepam_paper import (
+    bits,
+    claims,
+    convergence,
+    document,
+    exactness,
+    gain,
+    grid,
+    guarantees,
+    page,
+    tables,
+    tradeoff,
+    variations,
+)
+from cepam_paper.section import Part, Say, load
+from cepam_paper.verdict import Verdict
+
+Experiment = Callable[[Path, bool, Say], Part]
+PARTS: dict[str, Experiment] = {
+    "exactness": exactness.run,
+    "privacy": guarantees.run,
+    "rate": bits.run,
+    "convergence": convergence.run,
+    "gaussian": tables.gaussian,
+    "laplace": tables.laplace,
+    "gain": gain.run,
+    "grid": grid.run,
+    "tradeoff": tradeoff.run,
+    "variations": variations.run,
+}
+PACKAGES = ("cepam", "numpy", "scipy", "numba", "torch", "dp-accounting", "matplotlib")
+
+
+def reproduce(names: Sequence[str], report: Path, quick: bool, say: Callable[[str, str, int, int], None]) -> None:
+    """Nothing; the named parts lie in the report's folder, those already there untouched.
+
+    `say` hears the part, what it is doing, steps done and steps in all. Stopped at any moment, the next call goes on:
+    finished parts and finished training runs are found again.
+    """
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        raise ValueError(f"unknown part {unknown[0]!r}: one of {', '.join(PARTS)}, all, page, document")
+    claim(report, quick)
+    for name in names:
+        if load(report, name) is None:
+            clock = _Clock(report / "parts" / f"{name}.seconds", lambda *told, name=name: say(name, *told))
+            made = PARTS[name](report, quick, clock)
+            replace(made, seconds=clock.total(), quick=quick).save(report)
+
+
+def claim(report: Path, quick: bool) -> None:
+    """Nothing; the folder is new or holds a reproduction of this extent, so that quick and full figures never mix."""
+    path, mode = report / "mode", "quick" if quick else "full"
+    if path.is_file() and path.read_text().strip() != mode:
+        raise ValueError(f"{report} holds a {path.read_text().strip()} reproduction: choose another folder with --out")
+    report.mkdir(parents=True, exist_ok=True)
+    path.write_text(mode + "\n")
+
+
+class _Clock:
+    """Progress that also adds up the seconds a part took over all its interrupted attempts."""
+
+    def __init__(self, path: Path, say: Say) -> None:
+        self.path, self.say = path, say
+        self.before = float(path.read_text()) if path.is_file() else 0.0
+        self.start = self.noted = time.monotonic()
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def total(self) -> float:
+        """Seconds so far."""
+        return round(self.before + time.monotonic() - self.start, 1)
+
+    def __call__(self, doing: str, done: int, of: int) -> None:
+        if time.monotonic() - self.noted > 2.0:
+            self.noted = time.monotonic()
+            self.path.write_text(str(self.total()))
+        self.say(doing, done, of)
+
+
+def found(report: Path) -> tuple[list[Part], tuple[Verdict, ...]]:
+    """The parts that the folder holds, in order, and the verdicts that follow from them."""
+    parts = [part for part in (load(report, name) for name in PARTS) if part is not None]
+    if not parts:
+        raise ValueError(f"{report} holds no part yet: run `cepam reproduce all` first")
+    return parts, claims.verdicts(parts)
+
+
+def write_page(report: Path) -> Path:
+    """The path of the page, written from the parts that are there; `verdicts.json` beside it says the same."""
+    parts, verdicts = found(report)
+    lines = [
+        {"claim": v.claim.name, "where": v.claim.where, "quote": v.claim.quote, "verdict": v.label.value,
+         "evidence": v.evidence, "command": v.command} for v in verdicts
+    ]  # fmt: skip
+    (report / "verdicts.json").write_text(json.dumps(lines, indent=1) + "\n")
+    return page.write(report, parts, verdicts, about(parts))
+
+
+def write_document(report: Path, docs: Path) -> Path:
+    """The path of the document, written from the parts that are there."""
+    parts, verdicts = found(report)
+    document.write(report, parts, verdicts, about(parts), docs)
+    return docs / "reproduction.md"
+
+
+def about(parts: Sequence[Part]) -> dict[str, str]:
+    """Versions, machine, extent and command: what a reader needs to do it again."""
+    quick = any(part.quick for part in parts)
+    facts = {
+        "command": "cepam reproduce all" + (" --quick" if quick else ""),
+        "mode": "quick" if quick else "full",
+        "time taken": f"{sum(part.seconds for part in parts) / 60:.0f} minutes",
+        "cores": str(os.cpu_count()),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+    for name in PACKAGES:
+        try:
+            facts[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return facts

@@ -1,0 +1,209 @@
+"""The training runs behind the paper's tables and figures: done once each, kept on disk, found again.
+
+A run holds 10,000 training images out for validation (a sixth of a smaller set), looks at them after every evaluated
+round, and reports the test accuracy of each seed's best model: what the paper's tables report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam import fl
+from cepam.codec.codec import Codec, DitheredCodec
+from cepam.fl.engine.baselines import NoisyDithered, PlainFloats
+from cepam.fl.engine.clients import LATTICES, Channel
+from cepam.fl.engine.settings import Settings
+from cepam.fl.runs.summary import interval
+from cepam.fl.runs.training import write_atomically
+from cepam.keys import Address
+from cepam.noise.laws import Gaussian, Laplace
+from cepam_paper.published import PublishedChannel
+from cepam_paper.section import Say
+
+Floats = npt.NDArray[np.float32]
+Name = TypeVar("Name")
+Followed = Callable[[int, int], None]
+VALIDATION = 10_000
+KEEP = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run over several seeds: the settings, and the published quantizer in place of theirs, if asked."""
+
+    name: str
+    settings: Settings
+    published: int | None = None
+    """n of the published quantizer; None: the scheme of the settings, done right."""
+
+    def mark(self) -> str:
+        """What fixes the result: a run on disk with another mark is done again."""
+        return hashlib.sha256(f"v{KEEP} {self.settings!r} {self.published}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run showed, by seed. `validation` has a row a seed, a column an evaluated round."""
+
+    name: str
+    seeds: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    rounds: tuple[int, ...]
+    validation: tuple[tuple[float, ...], ...]
+    snr: float | None
+    bits_per_coordinate: float | None
+    seconds: float
+    mark: str = field(default="")
+
+    def mean(self) -> tuple[float, float | None]:
+        """Mean test accuracy in percent and the half-width of its 95 % interval."""
+        mean, half = interval(list(self.accuracy))
+        return 100 * mean, None if half is None else 100 * half
+
+    def gain_over(self, other: Outcome) -> tuple[float, float | None]:
+        """The accuracy over that of another run, paired by seed, in points, with its half-width."""
+        if self.seeds != other.seeds:
+            raise ValueError(f"{self.name} and {other.name} were run on other seeds")
+        mean, half = interval([a - b for a, b in zip(self.accuracy, other.accuracy)])
+        return 100 * mean, None if half is None else 100 * half
+
+
+class Meter:
+    """The signal and the noise of the average that the server forms, for every seed of a running simulation.
+
+    The paper's SNR column matches the average over clients, not one client's message (docs/reproduction.md).
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self.seed_of: dict[bytes, int] = {}
+        self.held: dict[bytes, Floats] = {}
+        self.sums: dict[int, list[Any]] = {}
+        self.ratios: list[float] = []
+        self.lock = threading.Lock()
+
+    def close_round(self) -> None:
+        """Nothing; the round's ratios of signal to noise power are noted."""
+        for signal, noise in self.sums.values():
+            if float(noise @ noise) > 0:
+                self.ratios.append(float(signal @ signal) / float(noise @ noise))
+        self.sums.clear()
+        self.held.clear()
+
+    def snr_db(self) -> float | None:
+        """The mean over rounds and seeds of 10 log10 of signal over noise power; None without any noise."""
+        return float(np.mean(10 * np.log10(self.ratios))) if self.ratios else None
+
+
+@dataclass(frozen=True)
+class Metered:
+    """A channel under the eye of a meter."""
+
+    channel: Channel
+    meter: Meter
+
+    def encode(self, update: Floats, at: Address) -> bytes:
+        self.meter.held[at.key.secret] = update
+        return self.channel.encode(update, at)
+
+    def decode(self, message: bytes, at: Address) -> Floats:
+        vector, meter = self.channel.decode(message, at), self.meter
+        update = meter.held[at.key.secret].astype(np.float64)
+        with meter.lock:
+            pair = meter.sums.setdefault(meter.seed_of[at.key.secret], [np.zeros(update.size), np.zeros(update.size)])
+            pair[0] += update / meter.clients
+            pair[1] += (vector - update) / meter.clients
+        return vector
+
+
+def channel_of(run: Run, sizes: tuple[int, ...]) -> Channel:
+    """The channel of a run's scheme, by the settings alone or with the published arithmetic."""
+    chosen = run.settings
+    law: Gaussian | Laplace | None = None
+    if chosen.noise is not None:
+        law = Laplace(chosen.noise) if "laplace" in chosen.scheme else Gaussian(chosen.noise)
+    if run.published is not None:
+        assert law is not None
+        return PublishedChannel(law, run.published, sizes)
+    if chosen.scheme.startswith("cepam"):
+        assert law is not None
+        return Codec(law, "auto" if chosen.lattice == "auto" else LATTICES[chosen.lattice])
+    if chosen.scheme == "fl+sdq":
+        return DitheredCodec(chosen.step)
+    if chosen.scheme.endswith("+sdq"):
+        assert law is not None
+        return NoisyDithered(law, chosen.step)
+    return PlainFloats(law)
+
+
+def outcome(run: Run, report: Path, data: fl.Dataset, follow: Followed = lambda done, of: None) -> Outcome:
+    """The outcome of a run: read from the report's folder if it was done before, else done now and written there."""
+    path = report / "runs" / f"{run.name}.json"
+    if path.is_file():
+        kept = json.loads(path.read_text())
+        if kept["mark"] == run.mark():
+            kept["validation"] = list(map(tuple, kept["validation"]))
+            whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()}
+            return Outcome(**whole)
+    made = _trained(run, data, follow)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (json.dumps(asdict(made)) + "\n").encode())
+    return made
+
+
+def outcomes(runs: dict[Name, Run], report: Path, data: fl.Dataset, say: Say) -> dict[Name, Outcome]:
+    """The outcome of every run, with progress as a share of all their rounds."""
+    made: dict[Name, Outcome] = {}
+    for at, (name, run) in enumerate(runs.items()):
+        made[name] = outcome(run, report, data, partial(_tell, say, run.name, at, len(runs)))
+    return made
+
+
+def _tell(say: Say, name: str, at: int, of: int, done: int, rounds: int) -> None:
+    say(f"{name}, round {done}", at * rounds + done, of * rounds)
+
+
+def _trained(run: Run, data: fl.Dataset, follow: Followed) -> Outcome:
+    start, every = time.monotonic(), run.settings.evaluate_every
+    held = min(VALIDATION, len(data.train_labels) // 6)
+    settings = replace(run.settings, validation=held, evaluate_every=run.settings.rounds)
+    model = fl.build(settings.model, data, settings.activation)
+    meter = Meter(settings.clients)
+    channel = Metered(channel_of(run, tuple(p.numel() for p in model.module.parameters())), meter)
+    simulation = fl.Simulation(settings, data, model, channels=lambda client: channel)
+    meter.seed_of = {key.secret: s for s, keys in enumerate(simulation.keys) for key in keys}
+    best, score = simulation.state.weights.copy(), np.full(settings.seeds, -1.0)
+    seen: list[npt.NDArray[np.float64]] = []
+    while not simulation.done:
+        simulation.step()
+        meter.close_round()
+        if simulation.state.round % every == 0 or simulation.done:
+            seen.append(validated(simulation))
+            better = seen[-1] > score
+            best[better], score[better] = simulation.state.weights[better], seen[-1][better]
+        follow(simulation.state.round, settings.rounds)
+    sent = settings.rounds * settings.clients * simulation.size * settings.seeds
+    rounds = [r for r in range(1, settings.rounds + 1) if r % every == 0 or r == settings.rounds]
+    return Outcome(
+        run.name, settings.run_seeds, tuple(map(float, simulation.network.evaluate(best).accuracy)), tuple(rounds),
+        tuple(tuple(map(float, row)) for row in np.stack(seen, 1)), meter.snr_db(),
+        None if run.published is not None else float(simulation.state.bits.sum()) / sent,
+        round(time.monotonic() - start, 2), run.mark(),
+    )  # fmt: skip
+
+
+def validated(simulation: fl.Simulation) -> npt.NDArray[np.float64]:
+    """Each seed's accuracy on its own held-out records."""
+    pairs = zip(simulation.state.weights, simulation.validation)
+    return np.array([simulation.network.evaluate(row[None], held).accuracy[0] for row, held in pairs])

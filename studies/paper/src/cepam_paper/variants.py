@@ -1,0 +1,55 @@
+"""The three readings of the paper, as training runs.
+
+`text`: Algorithm 1 as printed. `published`: what the published code computes: no local steps, each tensor clipped by
+itself, FL not clipped at all, and a decoder that draws its own randomness. `correct`: that same training, every row
+clipped alike, with LRSUQ done right.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cepam import fl
+from cepam_paper import printed
+from cepam_paper.run_size import Extent
+from cepam_paper.training import Run
+
+Reading = Literal["text", "published", "correct"]
+READINGS: tuple[Reading, ...] = ("text", "published", "correct")
+TELL = {
+    "text": "Algorithm 1 as printed",
+    "published": "as the published code computes",
+    "correct": "published training, exact LRSUQ",
+}
+
+
+def _scheme(row: str) -> dict[str, Any]:
+    """The settings that a row of the tables stands for."""
+    if row in ("fl", "fl-clipped", "fl-momentum", "fl+sdq"):
+        changes: dict[str, Any] = {"scheme": "fl+sdq" if row == "fl+sdq" else "fl", "noise": None}
+        return changes | ({"local_momentum": 0.9} if row == "fl-momentum" else {})
+    if row.startswith("cepam-gaussian"):
+        return {"scheme": "cepam-gaussian", "noise": printed.SIGMA, "lattice": f"Z{row[-1]}"}
+    return {"scheme": row, "noise": printed.B if "laplace" in row else printed.SIGMA}
+
+
+def trained(name: str, preset: str, extent: Extent, published: int | None = None, **changes: Any) -> Run:
+    """A run of a preset at this extent."""
+    values = {
+        **fl.preset(preset), "data": extent.data, "seeds": extent.seeds, "rounds": extent.rounds,
+        "evaluate_every": extent.every, **changes
+    }  # fmt: skip
+    return Run(name, fl.settings_from(values), published)
+
+
+def run_of(reading: Reading, row: str, extent: Extent, name: str | None = None, **changes: Any) -> Run:
+    """The run behind one cell of the tables. Runs that two readings share have one name, so they are done once."""
+    if reading == "text":
+        free = {"clip_norm": "none"} if row == "fl" else {}
+        return trained(name or f"text-{row}", "algorithm1", extent, **{**_scheme(row), **free, **changes})
+    if row.startswith("cepam") and reading == "published":
+        n = 1 if row == "cepam-laplace" else int(row[-1])
+        return trained(name or f"published-{row}", "published", extent, n, **{**_scheme(row), **changes})
+    if row == "fl" and reading == "published":
+        return trained(name or "published-fl", "published", extent, **{**_scheme(row), "clip_norm": "none", **changes})
+    return trained(name or f"correct-{row}", "published", extent, **{**_scheme(row), **changes})

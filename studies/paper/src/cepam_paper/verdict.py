@@ -1,0 +1,162 @@
+"""A claim of the paper, the numbers it is judged by, and the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from cepam_paper.section import Part
+
+
+class Label(StrEnum):
+    """What a verdict says of a claim."""
+
+    HOLDS = "holds"
+    REPAIRED = "holds after repair"
+    FAILS = "does not hold"
+    UNTESTED = "not tested"
+
+
+class Missing(LookupError):
+    """A part or one of its numbers is not there; the message says which."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with the ends of its 95 % confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} (95 % {self.low:+.2f} to {self.high:+.2f})"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The numbers of all parts, read by path from the part that a claim names (or from another)."""
+
+    numbers: Mapping[str, Mapping[str, Any]]
+    part: str
+
+    def number(self, path: str, part: str = "") -> float:
+        """The number at a path such as `quoted/delta`."""
+        value = self._at(path, part)
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            raise self._unfit(path, part, "a number", value)
+        return float(value)
+
+    def flag(self, path: str, part: str = "") -> bool:
+        """The truth value at a path."""
+        value = self._at(path, part)
+        if not isinstance(value, bool):
+            raise self._unfit(path, part, "true or false", value)
+        return value
+
+    def text(self, path: str, part: str = "") -> str:
+        """The words at a path."""
+        value = self._at(path, part)
+        if not isinstance(value, str):
+            raise self._unfit(path, part, "words", value)
+        return value
+
+    def estimate(self, path: str, part: str = "") -> Estimate:
+        """The mean and interval at a path."""
+        return Estimate(*(self.number(f"{path}/{end}", part) for end in ("mean", "low", "high")))
+
+    def keys(self, path: str, part: str = "") -> tuple[str, ...]:
+        """The names under a path."""
+        value = self._at(path, part)
+        if not isinstance(value, Mapping) or not value:
+            raise self._unfit(path, part, "a table of names", value)
+        return tuple(str(key) for key in value)
+
+    def pairs(self, path: str, part: str = "") -> tuple[tuple[float, float], ...]:
+        """The pairs of numbers at a path, in their order."""
+        value = self._at(path, part)
+        try:
+            return tuple((float(first), float(second)) for first, second in value)
+        except (TypeError, ValueError):
+            raise self._unfit(path, part, "a list of pairs", value) from None
+
+    def has(self, path: str, part: str = "") -> bool:
+        """Whether there is anything at a path."""
+        try:
+            self._at(path, part)
+        except Missing:
+            return False
+        return True
+
+    def empty(self, path: str, part: str = "") -> bool:
+        """Whether the path is there and says null: looked for, and none found."""
+        above, _, last = path.rpartition("/")
+        holder = self._at(above, part) if above else self.numbers.get(part or self.part)
+        return isinstance(holder, Mapping) and last in holder and holder[last] is None
+
+    def _at(self, path: str, part: str) -> Any:
+        name = part or self.part
+        if name not in self.numbers:
+            raise Missing(f"the part {name!r} has not been computed")
+        value: Any = self.numbers[name]
+        for step in path.split("/"):
+            if not isinstance(value, Mapping) or value.get(step) is None:
+                raise Missing(f"the part {name!r} has no number {path!r}")
+            value = value[step]
+        return value
+
+    def _unfit(self, path: str, part: str, kind: str, value: object) -> Missing:
+        return Missing(f"{path!r} of the part {part or self.part!r} should be {kind}, got {str(value)[:40]!r}")
+
+
+Rule = Callable[[Findings], tuple[Label, str]]
+"""From the findings to a label and the sentence that gives the evidence."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, abridged, the part that tests it, and the rule by which its numbers decide."""
+
+    name: str
+    where: str
+    quote: str
+    part: str
+    command: str
+    rule: Rule = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim, and why."""
+
+    claim: Claim
+    label: Label
+    evidence: str
+    command: str
+
+
+def judge(claims: Sequence[Claim], parts: Sequence[Part]) -> tuple[Verdict, ...]:
+    """A verdict on every claim, in order; what cannot be read from the parts is "not tested", with the reason."""
+    numbers = {part.name: part.numbers for part in parts}
+    return tuple(_verdict(claim, Findings(numbers, claim.part)) for claim in claims)
+
+
+def _verdict(claim: Claim, found: Findings) -> Verdict:
+    try:
+        label, evidence = claim.rule(found)
+    except Missing as missing:
+        label, evidence = Label.UNTESTED, f"{str(missing)[:1].upper()}{str(missing)[1:]}."
+    return Verdict(claim, label, evidence, claim.command)
+
+
+def known(label: Label, evidence: str) -> Rule:
+    """A rule for a matter of proof: the verdict rests on the section and the test that the evidence names."""
+    return lambda found: (label, evidence)
+
+
+def decided(holds: bool, repaired: bool = False) -> Label:
+    """The label of a claim that holds as printed, or else, repaired, holds; or does not hold."""
+    return Label.HOLDS if holds else Label.REPAIRED if repaired else Label.FAILS

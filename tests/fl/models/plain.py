@@ -1,0 +1,55 @@
+"""Algorithm 1 as the paper writes it: one client at a time, one step at a time, PyTorch's own autograd.
+
+Slow and plain on purpose: the vectorised engine must agree with it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from cepam.fl import Dataset, Settings, Simulation
+from cepam.fl.data import partition
+from cepam.fl.engine import sampling as draws
+
+
+def gradient(module: nn.Module, data: Dataset, weights: np.ndarray, records: np.ndarray) -> np.ndarray:
+    """The mean gradient of these records at these weights."""
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(weights.copy()), module.parameters())
+    module.zero_grad()
+    inputs = torch.from_numpy(data.train_inputs[records]).float() * data.scale + data.shift
+    logits = module(inputs.reshape(-1, *data.shape))
+    nn.functional.cross_entropy(logits, torch.from_numpy(data.train_labels[records])).backward()
+    return torch.cat([p.grad.flatten() for p in module.parameters()]).numpy()
+
+
+def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, rounds: int) -> np.ndarray:
+    """The weights after so many rounds of one seed.
+
+    Takes from the simulation only what both must share: start, codecs, clips, weights p_k, and message addresses.
+    """
+    module, seed = simulation.vector.module, settings.seed
+    kept, _ = data.holding_out(settings.validation, seed)
+    made = partition.partition(
+        settings.partition, data.train_labels[kept], settings.clients, seed, settings.alpha, settings.labels_each
+    )
+    parts = [kept[part] for part in made]
+    held = np.array([len(part) for part in parts])
+    weights, tau, fleet = simulation.vector.initial(seed), settings.tau, simulation.fleets[0]
+    for number in range(rounds):
+        index = draws.with_replacement(seed, number, held, tau, settings.batch)
+        total = np.zeros_like(weights, dtype=np.float64)
+        for k in range(settings.clients):
+            local, velocity = weights.copy(), np.zeros_like(weights)
+            for step in range(tau - 1):
+                slope = gradient(module, data, local, parts[k][index[k, step]])
+                velocity = settings.local_momentum * velocity + slope
+                local = local - simulation.work.local.at(number * tau + step) * velocity
+            update = gradient(module, data, local.astype(np.float32), parts[k][index[k, tau - 1]])
+            update = update / max(1.0, float(np.linalg.norm(update)) / settings.clip)
+            at = simulation._address(0, number, k, 0)
+            message = fleet[k].channel.encode(update.astype(np.float32), at)
+            total += fleet[k].weight * fleet[k].channel.decode(message, at)
+        weights = (weights - simulation.rates.at(number * tau + tau - 1) * total).astype(np.float32)
+    return weights

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cepam.fl import Dataset, Settings, compare
+from cepam.fl.runs import comparison
+from cepam.fl.runs.comparison import with_scheme
+
+
+def test_schemes_by_name(quick: Settings) -> None:
+    assert with_scheme(quick, "fl").noise is None
+    assert with_scheme(quick, "cepam-gaussian-n3").lattice == "Z3"
+    assert with_scheme(quick, "cepam-laplace-A2").lattice == "A2"
+    for name in ("cepam", "fl-E8", "cepam-gaussian-n9", ""):
+        with pytest.raises(ValueError, match="unknown scheme"):
+            with_scheme(quick, name)
+
+
+def test_comparison_is_paired_and_makes_a_page(
+    tmp_path: Path, small: Dataset, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "prepared", lambda settings: small)
+    rows = compare(replace(quick, seeds=2), ["fl+gaussian", "cepam-gaussian"], tmp_path)
+    assert [row.scheme for row in rows] == ["fl+gaussian", "cepam-gaussian"]
+    assert rows[0].gain == 0.0
+    assert rows[1].half_width is not None
+    assert rows[0].uplink_bytes > 20 * rows[1].uplink_bytes
+    page = (tmp_path / "index.html").read_text()
+    assert "cepam-gaussian" in page
+    assert "http" not in page.replace("data:image", "")
+    assert json.loads((tmp_path / "comparison.json").read_text())[1]["scheme"] == "cepam-gaussian"
+    again = compare(replace(quick, seeds=2), ["fl+gaussian", "cepam-gaussian"], tmp_path)
+    assert [row.accuracy for row in again] == [row.accuracy for row in rows]
+    with pytest.raises(ValueError, match="differs"):
+        compare(quick, ["cepam-gaussian"], tmp_path)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cepam.fl import Dataset, Settings, read_metrics, train
+from cepam.fl.runs.toml import write
+
+WORKER = """
+import sys
+from pathlib import Path
+from cepam.fl import settings_from, synthetic, train
+from cepam.fl.runs.toml import read
+settings = settings_from(read(Path(sys.argv[1])))
+train(settings, Path(sys.argv[2]), synthetic(records=600, tests=200), resume=len(sys.argv) > 3)
+"""
+
+
+def outcome(folder: Path) -> tuple[str, bytes, list[bytes]]:
+    weights = torch.load(folder / "final.pt")
+    flat = b"".join(t.numpy().tobytes() for held in weights.values() for t in held.values())
+    summary = json.loads((folder / "summary.json").read_text())
+    kept = sorted(p for p in (folder / "messages").rglob("*.bin"))
+    return (
+        (folder / "metrics.jsonl").read_text(),
+        flat,
+        [p.read_bytes() for p in kept] + [repr(summary["epsilon"]).encode()],
+    )
+
+
+def test_a_run_leaves_everything_on_disk(tmp_path: Path, small: Dataset, quick: Settings) -> None:
+    settings = replace(quick, keep_messages=True, server="adam", rate=0.01, seeds=2)
+    summary = train(settings, tmp_path / "run", small)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.toml", "metrics.jsonl", "final.pt", "best.pt", "curve.png", "summary.json"} <= names
+    assert any("tfevents" in name for name in names)
+    lines = read_metrics(tmp_path / "run")
+    assert len(lines) == 3 * 2
+    for name in ("accuracy", "loss", "snr_db", "bits", "epsilon", "train_loss"):
+        assert lines[-1][name] is not None
+    assert lines[-1]["warnings"]
+    kept = sum(path.stat().st_size for path in (tmp_path / "run" / "messages").rglob("*.bin"))
+    assert kept == summary["uplink_bytes"] == sum(line["bits"] for line in lines) // 8
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(settings, tmp_path / "run", small)
+
+
+def test_resume_of_another_configuration_is_refused(tmp_path: Path, small: Dataset, quick: Settings) -> None:
+    train(quick, tmp_path / "run", small)
+    with pytest.raises(ValueError, match="differs"):
+        train(replace(quick, rate=0.2), tmp_path / "run", small, resume=True)
+
+
+def test_killed_and_resumed_is_bit_identical(tmp_path: Path, quick: Settings) -> None:
+    """Kills twice with SIGKILL at arbitrary moments, once between checkpoints, and compares every bit."""
+    settings = replace(
+        quick, rounds=12, checkpoint_every=5, server="momentum", average=0.5, dropout=0.2, keep_messages=True
+    )
+    (tmp_path / "config.toml").write_text(write(settings))
+    base = [sys.executable, "-c", WORKER, str(tmp_path / "config.toml")]
+    subprocess.run([*base, str(tmp_path / "whole")], check=True, env=os.environ)
+    for after in (2, 8):
+        resuming = ["resume"] if after > 2 else []
+        worker = subprocess.Popen([*base, str(tmp_path / "killed"), *resuming], env=os.environ)
+        metrics, deadline = tmp_path / "killed" / "metrics.jsonl", time.monotonic() + 120
+        while time.monotonic() < deadline and worker.poll() is None:
+            if metrics.exists() and metrics.read_bytes().count(b"\n") >= after:
+                break
+            time.sleep(0.002)
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+        with metrics.open("ab") as torn:
+            torn.write(b'{"round": 99, "torn')
+    subprocess.run([*base, str(tmp_path / "killed"), "resume"], check=True, env=os.environ)
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")

@@ -1,0 +1,80 @@
+"""The reference quantizer: cost of reconstruction, dithers, the public grid, the range of the format."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cepam
+from cepam.kernels.model.plan import GRID_BITS
+from cepam.kernels.numpy import quantizer as reference
+
+AT = cepam.Address(bytes(range(32)), round=3, client=1)
+
+
+@pytest.mark.parametrize("lattice", [cepam.Integer(1), cepam.A2, cepam.E8])
+def test_reconstruction_costs_the_same_for_every_h(lattice: cepam.Lattice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts keystream blocks and words, not seconds."""
+    drawn: list[int] = []
+    plain = reference.stream_words
+
+    def counted(key: bytes, stream: int, index: np.ndarray) -> np.ndarray:
+        drawn.append(index.size)
+        return plain(key, stream, index)
+
+    monkeypatch.setattr(reference, "stream_words", counted)
+    quantizer = cepam.LRSUQ(cepam.Gaussian(1.0), lattice)
+    m = np.zeros((50, lattice.dimension), dtype=np.int64)
+    costs = []
+    for h in (1, 2, 1000):
+        drawn.clear()
+        quantizer.reconstruct(np.full(50, h), m, AT)
+        costs.append((len(drawn), sum(drawn)))
+    assert costs[0] == costs[1] == costs[2] == (2, 50 * (1 + lattice.dimension))
+
+
+@pytest.mark.parametrize("lattice", [cepam.Integer(1), cepam.A2, cepam.D4, cepam.E8])
+def test_dithers_fill_the_box_and_nothing_else(lattice: cepam.Lattice) -> None:
+    plan = cepam.LRSUQ(cepam.Gaussian(1.0), lattice).plan
+    ids = np.arange(4000)
+    _, b = reference.layers(plan, AT.derive().noise, ids)
+    v = reference.dither(plan, AT.derive().noise, 0, ids, b)
+    share = v / (b[:, None] * plan.box)
+    assert share.min() >= 0
+    assert share.max() < 1
+    assert share.min() < 0.01
+    assert share.max() > 0.99
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("law", [cepam.Gaussian(0.013), cepam.Laplace(3e-7), cepam.UniformBall(5e9)])
+def test_decode_returns_multiples_of_the_public_grid(law: cepam.Law, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    codec = cepam.Codec(law, lattice=cepam.E8 if law.norm == "l2" else cepam.Integer(2))
+    x = (rng.standard_t(2, 5000) * 100 * law.scale).astype(dtype)
+    vector = codec.decode(codec.encode(x, AT), AT)
+    steps = vector.astype(np.float64) / codec.grid
+    assert np.array_equal(steps, np.rint(steps))
+    assert law.scale * 2.0**-13 < codec.grid <= law.scale * 2.0**-12
+
+
+def test_rounding_to_the_grid_is_to_the_nearest() -> None:
+    step = 1 << GRID_BITS
+    units = np.array([0, step // 2 - 1, step // 2, step, -step // 2, -step // 2 - 1])
+    assert reference.to_grid(units).tolist() == [0, 0, 1, 1, 0, -1]
+
+
+@pytest.mark.parametrize("sigma", [1.0, 1.9999, 0.013])
+def test_a_million_noise_scales_are_carried_and_more_is_refused(sigma: float) -> None:
+    codec = cepam.Codec(cepam.Gaussian(sigma), lattice=cepam.Integer(1))
+    x = np.array([2.0**20, -(2.0**20)]) * sigma
+    assert np.abs(codec.decode(codec.encode(x, AT), AT) - x).max() < 10 * sigma
+    for bad in (2.0**21 * sigma * 1.001, np.inf, np.nan):
+        with pytest.raises(ValueError, match=r"reach|NaN"):
+            codec.encode(np.array([bad]), AT)
+
+
+def test_multiply_high_against_python_integers() -> None:
+    words = np.random.default_rng(1).integers(0, 2**64, (2, 500), dtype=np.uint64)
+    wanted = [(int(a) * int(b)) >> 64 for a, b in zip(*words)]
+    assert reference.multiply_high(words[0], words[1]).tolist() == wanted
