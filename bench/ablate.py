@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from cepam.kernels.model import scalar_contexts as contexts
-from cepam.kernels.model.row_period import find_stride
+from cepam.kernels.model.row_period import find_period
 from cepam.kernels.numba import scalar_coder
 from symbols import BLOCK, scalar_symbols
 from train_priors import CONTROLS, SIGMAS, STEPS, posterior_means
@@ -24,7 +24,7 @@ SETS += (("early_single", 0.001), ("gaussian", 0.01), ("sparse", 0.01))
 LEARN = "odds[at] = np.uint16(p + (((65535 if bit else 0) - p) >> rate))"
 PARTS = {
     "everything": (),
-    "no stride (left neighbours only)": (("stride > LOCAL", "stride > 4000"),),
+    "no period (left neighbours only)": (("period > LOCAL", "period > 4000"),),
     "no local scale (block's scale only)": (("z = 15 * log(sized) + anchor", "z = 16 * anchor"),),
     "no signs": (("lean(signed if rise else -signed, sized) if", "4 if"),),
     "no zones": (("level += ZONE *", "level += 0 *"),),
@@ -54,7 +54,7 @@ def gather(part: str, sets: list) -> list:
     for name, sigma, step in sets:
         for i, x in enumerate(rows[name][::step]):
             X, *shared = scalar_symbols(x, sigma, i + (1 if part == "train" else 5000))
-            blocks.append((name, sigma, shared, scalar_coder.measure_scale(X), find_stride(X)))
+            blocks.append((name, sigma, shared, scalar_coder.measure_scale(X), find_period(X)))
     return blocks
 
 
@@ -62,8 +62,8 @@ def train(names: dict, blocks: list, means: np.ndarray, out: np.ndarray) -> np.n
     odds, total = np.full(contexts.CONTEXTS, 1 << 15, np.uint16), np.zeros(contexts.CONTEXTS)
     work = scalar_coder.margins_for(BLOCK)
     for lap in range(2):
-        for _, _, (M, B, D), scale, stride in blocks:
-            if names["encode_block"](M.copy(), B, D, scale, stride, odds, means, work, out):
+        for _, _, (M, B, D), scale, period in blocks:
+            if names["encode_block"](M.copy(), B, D, scale, period, odds, means, work, out):
                 odds = work.odds.copy()
             total += lap * odds
     return np.rint(total / len(blocks)).astype(np.uint16)
@@ -85,8 +85,8 @@ def main() -> None:
         if part.startswith("no prior"):
             prior[:] = 1 << 15
         bits, count = dict.fromkeys(SETS, 0), dict.fromkeys(SETS, 0)
-        for name, sigma, (M, B, D), scale, stride in test:
-            bits[name, sigma] += 8 * names["encode_block"](M.copy(), B, D, scale, stride, prior, means, work, out)
+        for name, sigma, (M, B, D), scale, period in test:
+            bits[name, sigma] += 8 * names["encode_block"](M.copy(), B, D, scale, period, prior, means, work, out)
             count[name, sigma] += M.size
         print(f"| {part} | " + " | ".join(f"{bits[s] / count[s]:.3f}" for s in SETS) + " |", flush=True)
 

@@ -14,7 +14,7 @@ import gpu_identity
 from cepam.codec.wire import BLOCK_COORDINATES
 from cepam.kernels.model.plan import Plan, layered_plan
 from cepam.kernels.model.row_period import SHARED_BLOCKS
-from cepam.kernels.model.task import Job
+from cepam.kernels.model.task import CodingTask
 from cepam.kernels.numba.backend import NumbaBackend
 from cepam.kernels.triton import backend as tb
 from cepam.kernels.triton.plan import Tile
@@ -62,12 +62,12 @@ def compare(plan: Plan, x: np.ndarray, device: str, compiling: bool) -> str:
     if compiling:
         return "identical"
     for row, key, mine, found in zip(x, keys, blocks.to_lists(), back.cpu().numpy()):
-        job, step, decoded = Job(plan, "adaptive", key, length), length * SHARED_BLOCKS, np.empty_like(row)
+        task, step, decoded = CodingTask(plan, "adaptive", key, length), length * SHARED_BLOCKS, np.empty_like(row)
         for i in range(0, len(row), step):
-            part = NumbaBackend().encode_span(job, row[i : i + step], i)
+            part = NumbaBackend().encode_span(task, row[i : i + step], i)
             if part != mine[i // length :][: len(part)]:
                 return f"DIFFERENT bytes at size {len(row)} from {i}"
-            NumbaBackend().decode_span(job, part, i, decoded[i : i + step])
+            NumbaBackend().decode_span(task, part, i, decoded[i : i + step])
         if decoded.tobytes() != found.tobytes():
             return f"DIFFERENT vectors at size {len(row)}"
     return "identical"

@@ -15,7 +15,6 @@ import cepam
 from symbols import address
 
 SIGMAS = (10.0, 0.2, 0.05, 0.01, 0.003, 0.001, 0.0001, 0.00001)
-LATTICES = {"Z1": cepam.Integer(1), "A2": cepam.A2, "D4": cepam.D4, "E8": cepam.E8, "auto": "auto"}
 LONGEST = 40 * 8192
 
 
@@ -52,7 +51,7 @@ def main() -> None:
         print("|---" * (len(SIGMAS) + 3) + "|")
         for data in rows:
             part = rows[data][:: max(len(rows[data]) // count, 1), :LONGEST]
-            codecs = [cepam.Codec(cepam.Gaussian(s), LATTICES[name], threads=1) for s in SIGMAS]
+            codecs = [cepam.Codec(cepam.Gaussian(s), name, threads=1) for s in SIGMAS]
             cells = [f"{rate(codec, part):.3f}" for codec in codecs]
             cells += [f"{ns:.1f}" for ns in clock(codecs[SIGMAS.index(0.01)], part[0])]
             print(f"| {data} | " + " | ".join(cells) + " |", flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from cepam.kernels.model import scalar_contexts as contexts
-from cepam.kernels.model.row_period import find_stride
+from cepam.kernels.model.row_period import find_period
 from cepam.kernels.numba import scalar_coder
 from symbols import BLOCK, scalar_symbols
 
@@ -51,8 +51,8 @@ def train(blocks: list, means: np.ndarray) -> np.ndarray:
     out = np.empty(contexts.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
     total = np.zeros(contexts.CONTEXTS)
     for lap in range(2):
-        for (_, M, B, D), scale, stride in blocks:
-            if scalar_coder.encode_block(M.copy(), B, D, scale, stride, odds, means, work, out):
+        for (_, M, B, D), scale, period in blocks:
+            if scalar_coder.encode_block(M.copy(), B, D, scale, period, odds, means, work, out):
                 odds = work.odds.copy()
             total += lap * odds
     return np.rint(total / len(blocks)).astype(np.uint16)
@@ -64,7 +64,7 @@ def main() -> None:
     for name, step in (STEPS | CONTROLS).items():
         for sigma in SIGMAS:
             blocks += [scalar_symbols(x, sigma, 1 + i) for i, x in enumerate(rows[name][::step])]
-    blocks = [(block, scalar_coder.measure_scale(block[0]), find_stride(block[0])) for block in blocks]
+    blocks = [(block, scalar_coder.measure_scale(block[0]), find_period(block[0])) for block in blocks]
     order = np.random.default_rng(0).permutation(len(blocks))
     means = posterior_means()
     prior = train([blocks[i] for i in order], means)

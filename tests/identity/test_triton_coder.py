@@ -19,7 +19,7 @@ import cepam
 from cepam.errors import MalformedMessage
 from cepam.kernels.model import row_period as stride
 from cepam.kernels.model.plan import Plan, cell_plan, layered_plan
-from cepam.kernels.model.task import Job
+from cepam.kernels.model.task import CodingTask
 from cepam.kernels.numba.backend import NumbaBackend
 from cepam.kernels.numpy import quantizer as reference
 from cepam.kernels.numpy import scalar_coder as margin_reference
@@ -44,13 +44,13 @@ LENGTH = 32
 
 def compiled_blocks(plan: Plan, key: bytes, x: np.ndarray, length: int = LENGTH) -> list[bytes]:
     """The blocks by the compiled backend, group by group."""
-    job, step = Job(plan, "adaptive", key, length), length * stride.SHARED_BLOCKS
-    return [block for i in range(0, len(x), step) for block in NumbaBackend().encode_span(job, x[i : i + step], i)]
+    task, step = CodingTask(plan, "adaptive", key, length), length * stride.SHARED_BLOCKS
+    return [block for i in range(0, len(x), step) for block in NumbaBackend().encode_span(task, x[i : i + step], i)]
 
 
 def compiled_values(plan: Plan, key: bytes, blocks: list[bytes], like: np.ndarray) -> np.ndarray:
     out = np.empty_like(like)
-    NumbaBackend().decode_span(Job(plan, "adaptive", key, LENGTH), blocks, 0, out)
+    NumbaBackend().decode_span(CodingTask(plan, "adaptive", key, LENGTH), blocks, 0, out)
     return out
 
 
@@ -90,7 +90,7 @@ def test_layouts_over_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
     x[: 2 * LENGTH] *= np.tile(np.where(np.arange(8) == 3, 9.0, 0.1), 2 * LENGTH // 8)
     x[2 * LENGTH : 4 * LENGTH] *= np.repeat([1.0, 0.02, 5.0, 0.02], LENGTH // 2)
     units = np.trunc(x / plan.unit).astype(np.int64)
-    found = [stride.find_stride(units[start : start + LENGTH]) for start in (0, 2 * LENGTH, 4 * LENGTH)]
+    found = [stride.find_period(units[start : start + LENGTH]) for start in (0, 2 * LENGTH, 4 * LENGTH)]
     assert found == [8, stride.LOCAL, stride.FLAT]
     x[2 * LENGTH - 1 :: 31], x[2 * LENGTH - 2 :: 37] = plan.unit, -plan.reach
     same_values(plan, same_bytes(plan, x[None]), x[None])
@@ -206,9 +206,9 @@ def test_strides_are_the_cpus(length: int) -> None:
     x[1] = np.repeat(rng.normal(0, SCALE, count // 16 + 1), 16)[:count]
     x[2] = rng.normal(0, SCALE, count)
     x[2, :length] = 0.0
-    found = triton_stride.find_strides(torch.from_numpy(x), per_unit, length).numpy()
+    found = triton_stride.find_periods(torch.from_numpy(x), per_unit, length).numpy()
     for row, strides in zip(x, found):
         units = np.trunc(row * per_unit).astype(np.int64)
         for first in (0, stride.SHARED_BLOCKS):
-            expected = stride.find_stride(units[first * length :][:length])
+            expected = stride.find_period(units[first * length :][:length])
             assert (strides[first : first + stride.SHARED_BLOCKS] == expected).all()

@@ -44,7 +44,7 @@ class Coder:
         return value.to_bytes(4 * self.words + 9, "big")[1:].rstrip(b"\0")
 
 
-def encode(M: list, B: list, D: list, scale: int, stride: int, prior: list, means: list) -> bytes:
+def encode(M: list, B: list, D: list, scale: int, period: int, prior: list, means: list) -> bytes:
     k = [m + (d > b >> 1) for m, b, d in zip(M, B, D)]
     if not any(k):
         return b""
@@ -54,26 +54,26 @@ def encode(M: list, B: list, D: list, scale: int, stride: int, prior: list, mean
         coder.put(bit, min(max(odds[at], 32), 65504))
         odds[at] += ((65535 if bit else 0) - odds[at]) >> rate
 
-    for value, bits in ((scale, 7), (stride, 11)):
+    for value, bits in ((scale, 7), (period, 11)):
         for place in reversed(range(bits)):
             coder.put(bool(value >> place & 1))
     shift, anchor = (scale >> 1) - 16, 4096 + 128 * (scale & 1)
     sized = across = power(anchor)
-    signed, column = 0, [anchor] * max(stride, 1)
+    signed, column = 0, [anchor] * max(period, 1)
     for i in range(len(k)):
-        place = i % max(stride, 1)
+        place = i % max(period, 1)
         half = B[i] >> 1
         high = D[i] + half + 1 if D[i] <= half else D[i] - half
         below = B[i] - high
         up = high <= below
         z = anchor
-        if stride > 0:
-            z = 15 * log(sized) + anchor + (13 * (column[place] - log(across)) if stride > 1 else 0)
+        if period > 0:
+            z = 15 * log(sized) + anchor + (13 * (column[place] - log(across)) if period > 1 else 0)
             z = within(z >> 4, 7935)
         s, offset = power(z), 256 * shift + z
         towards = signed if up else -signed
         level = sum(8 * abs(towards) > n * sized for n in (1, 3, 5, 7))
-        level = 9 if stride == 0 else 4 + (level if towards > 0 else -level)
+        level = 9 if period == 0 else 4 + (level if towards > 0 else -level)
         level += 10 * ((z < anchor - 512) + 2 * (z > anchor))
         near, wide = log(min(high, below)) - offset, log(B[i]) - offset
         at = (within((near + 1280) >> 7, 15) * 6 + within((wide + 256) >> 8, 5)) * 30 + level
@@ -107,7 +107,7 @@ def encode(M: list, B: list, D: list, scale: int, stride: int, prior: list, mean
             v = v if up else -v
         sized += (e - sized) >> 2
         signed += (v - signed) >> 2
-        if stride > 1:
+        if period > 1:
             was = power(column[place])
             across += ((was - across) * 3) >> 4
             column[place] = log(max(was + (((e - was) * 3) >> 4), 1))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cepam.kernels.model import row_period
 from cepam.kernels.model import scalar_contexts as contexts
-from cepam.kernels.model.row_period import find_stride
+from cepam.kernels.model.row_period import find_period
 from cepam.kernels.numba import scalar_coder
 from tests.kernels import scalar_coder_by_hand
 
@@ -25,10 +25,10 @@ def quantize(X: np.ndarray, sigma_units: int, seed: int) -> tuple[np.ndarray, np
     return (X - D + R) // B, B, D
 
 
-def encode(M: np.ndarray, B: np.ndarray, D: np.ndarray, scale: int, stride: int) -> np.ndarray:
+def encode(M: np.ndarray, B: np.ndarray, D: np.ndarray, scale: int, period: int) -> np.ndarray:
     out = np.empty(contexts.BYTES_A_COORDINATE * M.size + 16, np.uint8)
     work = scalar_coder.margins_for(M.size)
-    return out[: scalar_coder.encode_block(M.copy(), B, D, scale, stride, *TABLES, work, out)].copy()
+    return out[: scalar_coder.encode_block(M.copy(), B, D, scale, period, *TABLES, work, out)].copy()
 
 
 def decode(data: np.ndarray, B: np.ndarray, D: np.ndarray) -> np.ndarray:
@@ -37,14 +37,14 @@ def decode(data: np.ndarray, B: np.ndarray, D: np.ndarray) -> np.ndarray:
     return M
 
 
-@pytest.mark.parametrize("stride", [row_period.FLAT, row_period.LOCAL, 2, 96, 2047])
+@pytest.mark.parametrize("period", [row_period.FLAT, row_period.LOCAL, 2, 96, 2047])
 @pytest.mark.parametrize("ratio", [0.0, 1e-4, 0.05, 1.0, 30.0, 1e3, 1e6])
-def test_round_trip(ratio: float, stride: int) -> None:
+def test_round_trip(ratio: float, period: int) -> None:
     draw = np.random.default_rng(7)
     sigma = 1 << 40
     X = np.trunc(np.clip(draw.standard_t(3, 3000) * ratio, -(2**21), 2**21) * sigma).astype(np.int64)
     M, B, D = quantize(X, sigma, 1)
-    data = encode(M, B, D, scalar_coder.measure_scale(X), stride)
+    data = encode(M, B, D, scalar_coder.measure_scale(X), period)
     assert (decode(data, B, D) == M).all()
     assert data.size == 0 or data[-1] != 0
 
@@ -59,15 +59,15 @@ def test_round_trip(ratio: float, stride: int) -> None:
     bits=st.integers(1, 45),
 )
 def test_round_trip_with_any_side_information(
-    seed: int, size: int, scale: int, stride: int, spread: int, bits: int
+    seed: int, size: int, scale: int, period: int, spread: int, bits: int
 ) -> None:
-    """A wrong scale or stride costs bits, never the value."""
+    """A wrong scale or period costs bits, never the value."""
     draw = np.random.default_rng(seed)
     B = 2 * draw.integers(0, 1 << bits, size) + 1
     D = draw.integers(0, B) if size else np.empty(0, np.int64)
     k = draw.integers(-(1 << spread), (1 << spread) + 1, size) * draw.integers(0, 2, size)
     M = k - (D > B >> 1)
-    assert (decode(encode(M, B, D, scale, stride), B, D) == M).all()
+    assert (decode(encode(M, B, D, scale, period), B, D) == M).all()
 
 
 def test_margins_are_exact() -> None:
@@ -85,7 +85,7 @@ def test_margins_are_exact() -> None:
 def test_nothing_costs_nothing() -> None:
     X = np.zeros(8192, np.int64)
     M, B, D = quantize(X, 1 << 40, 3)
-    data = encode(M, B, D, scalar_coder.measure_scale(X), find_stride(X))
+    data = encode(M, B, D, scalar_coder.measure_scale(X), find_period(X))
     assert data.size == 0
     assert (decode(data, B, D) == M).all()
 
@@ -125,23 +125,23 @@ def test_stride_of_outer_products_is_found_and_pays() -> None:
     X = (np.outer(rows, columns).ravel() * (1 << 41)).astype(np.int64)
     M, B, D = quantize(X, 1 << 40, 3)
     scale = scalar_coder.measure_scale(X)
-    assert find_stride(X) == 100
+    assert find_period(X) == 100
     assert encode(M, B, D, scale, 100).size < 0.85 * encode(M, B, D, scale, row_period.LOCAL).size
 
 
 def test_no_stride_is_found_in_independent_entries() -> None:
     for seed in range(20):
         X = (np.random.default_rng(seed).normal(size=8192) * (1 << 40)).astype(np.int64)
-        assert find_stride(X) == row_period.FLAT
+        assert find_period(X) == row_period.FLAT
 
 
-@pytest.mark.parametrize("stride", [row_period.FLAT, row_period.LOCAL, 2, 30])
+@pytest.mark.parametrize("period", [row_period.FLAT, row_period.LOCAL, 2, 30])
 @pytest.mark.parametrize("ratio", [0.02, 1.0, 20.0, 1e4])
-def test_bytes_equal_those_made_by_hand(ratio: float, stride: int) -> None:
+def test_bytes_equal_those_made_by_hand(ratio: float, period: int) -> None:
     draw = np.random.default_rng(9)
     X = (draw.standard_t(3, 700) * (draw.random(700) < 0.7) * ratio * (1 << 40)).astype(np.int64)
     M, B, D = quantize(X, 1 << 40, 1)
     scale = scalar_coder.measure_scale(X)
     numbers = [a.tolist() for a in (M, B, D)]
-    by_hand = scalar_coder_by_hand.encode(*numbers, scale, stride, *(t.tolist() for t in TABLES))
-    assert encode(M, B, D, scale, stride).tobytes() == by_hand
+    by_hand = scalar_coder_by_hand.encode(*numbers, scale, period, *(t.tolist() for t in TABLES))
+    assert encode(M, B, D, scale, period).tobytes() == by_hand

@@ -13,7 +13,7 @@ from cepam.codec.wire import rows_per_block
 from cepam.errors import MalformedMessage
 from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.model.plan import cell_plan, layered_plan
-from cepam.kernels.model.task import Job
+from cepam.kernels.model.task import CodingTask
 from cepam.kernels.numba.backend import NumbaBackend
 from cepam.kernels.numpy.backend import NumpyBackend
 from cepam.noise.geometry import orthogonal_walk
@@ -68,14 +68,14 @@ def test_an_update_without_consequence_costs_nothing(lattice: cepam.Lattice) -> 
 @pytest.mark.parametrize("lattice", [cepam.A2, cepam.E8, SKEWED], ids=lambda lattice: lattice.name)
 def test_any_bytes_decode_alike_or_are_refused(lattice: cepam.Lattice) -> None:
     draw = np.random.default_rng(5)
-    job = Job(layered_plan(cepam.Gaussian(1.0), lattice), "adaptive", KEY, rows_per_block(lattice.dimension))
+    task = CodingTask(layered_plan(cepam.Gaussian(1.0), lattice), "adaptive", KEY, rows_per_block(lattice.dimension))
     for size in (1, 2, 7, 60, 600):
         block = draw.integers(0, 256, size, dtype=np.uint8).tobytes()
         ends = []
         for backend in (NumbaBackend(), NumpyBackend()):
             out = np.zeros(400)
             try:
-                backend.decode_span(job, [block], 0, out)
+                backend.decode_span(task, [block], 0, out)
             except MalformedMessage:
                 out[:] = np.nan
             ends.append(out)
@@ -107,7 +107,7 @@ def test_bytes_equal_those_made_by_hand(lattice: cepam.Lattice, kind: str, law: 
     plan = cell_plan(lattice, 0.5) if law is None else layered_plan(law, lattice)
     values = update(kind, 60 * lattice.dimension)
     x = np.trunc(values / plan.unit).astype(np.int64).reshape(-1, lattice.dimension)
-    job = Job(plan, "adaptive", KEY, rows_per_block(lattice.dimension))
+    task = CodingTask(plan, "adaptive", KEY, rows_per_block(lattice.dimension))
     tables = (table.tolist() for table in contexts.load_tables(int(plan.accept), plan.n))
     by_hand = vector_coder_by_hand.encode(plan, KEY, x, *tables)
-    assert NumbaBackend().encode_span(job, values, 0) == [by_hand]
+    assert NumbaBackend().encode_span(task, values, 0) == [by_hand]

@@ -13,7 +13,7 @@ import cepam
 from cepam.kernels.model.plan import cell_plan
 from cepam.kernels.numpy.nearest import nearest
 from cepam.noise.geometry import closest_vectors, triangular_box
-from cepam.noise.lattices import Lattice
+from cepam.noise.lattices import A2, D4, E8, Integer, Lattice, lattice_named
 
 Ints = npt.NDArray[np.int64]
 SKEW = Lattice([[1.0, 0.3, 0.1], [0.0, 1.0, 0.2], [0.0, 0.0, 1.1]])
@@ -149,3 +149,11 @@ def test_equal_generators_make_equal_lattices() -> None:
     assert again == A3
     assert hash(again) == hash(A3)
     assert A3 != SKEW
+
+
+def test_names_of_lattices() -> None:
+    assert [lattice_named(name) for name in ("Z1", "Z3", "A2", "D4", "E8")] == [Integer(1), Integer(3), A2, D4, E8]
+    assert cepam.Codec(cepam.Gaussian(1.0), "E8") == cepam.Codec(cepam.Gaussian(1.0), E8)
+    for wrong in ("Z0", "Z11", "Z", "e8", ""):
+        with pytest.raises(ValueError, match="lattice must be auto, A2, D4, E8 or Z1 to Z10"):
+            lattice_named(wrong)

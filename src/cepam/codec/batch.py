@@ -20,7 +20,7 @@ from cepam.codec import codec as codecs
 from cepam.codec import wire
 from cepam.codec.codec import MessageCodec, Vector
 from cepam.errors import CepamError, MalformedMessage
-from cepam.kernels.model.task import Job, cpu_only
+from cepam.kernels.model.task import CodingTask, cpu_only
 from cepam.keys import Address, UsedAddresses
 
 if TYPE_CHECKING:
@@ -117,11 +117,11 @@ def _encode_rows(
     keys = [at.derive() for at in addresses]
     several = len(codec.lattices) > 1
     choices = [codec.choose(gpu.HostRuns(row)) if several else 0 for row in rows]
-    jobs = [codec.job(choice, key.noise) for choice, key in zip(choices, keys)]
-    for job in jobs:
-        gpu.check_job(job)
+    jobs = [codec.task(choice, key.noise) for choice, key in zip(choices, keys)]
+    for task in jobs:
+        gpu.check_job(task)
     made: list[Any] = [
-        _tried(_admit, codec, job, ends, at, used) for job, ends, at in zip(jobs, gpu.ends_of_rows(rows), addresses)
+        _tried(_admit, codec, task, ends, at, used) for task, ends, at in zip(jobs, gpu.ends_of_rows(rows), addresses)
     ]
     sound = [i for i, refusal in enumerate(made) if refusal is None]
     if not sound:
@@ -134,8 +134,10 @@ def _encode_rows(
     return made
 
 
-def _admit(codec: MessageCodec, job: Job, ends: tuple[float, float], at: Address, used: UsedAddresses | None) -> None:
-    codec.check_range(*ends, job.plan)
+def _admit(
+    codec: MessageCodec, task: CodingTask, ends: tuple[float, float], at: Address, used: UsedAddresses | None
+) -> None:
+    codec.check_range(*ends, task.plan)
     if used is not None:
         used.claim(at)
 

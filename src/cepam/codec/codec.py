@@ -15,11 +15,11 @@ import numpy.typing as npt
 from cepam.codec import wire
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
-from cepam.kernels.model.task import Coder, Job, model_fingerprint
+from cepam.kernels.model.task import Coder, CodingTask, model_fingerprint
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans
 from cepam.keys import Address, UsedAddresses
 from cepam.noise.automatic import suits_eight
-from cepam.noise.lattices import E8, Integer, Lattice
+from cepam.noise.lattices import E8, Integer, Lattice, lattice_named
 from cepam.noise.laws import Law, check_scale
 
 if TYPE_CHECKING:
@@ -72,15 +72,15 @@ class MessageCodec(ABC):
         _check_address(at)
         choice = self.choose(gpu.HostRuns(values) if gpu else values)
         keys = at.derive()
-        job = self.job(choice, keys.noise)
+        task = self.task(choice, keys.noise)
         if gpu:
-            gpu.check_job(job)
+            gpu.check_job(task)
         if len(values):
             low, high = gpu.ends_of(values) if gpu else (float(values.min()), float(values.max()))
-            self.check_range(low, high, job.plan)
+            self.check_range(low, high, task.plan)
         if used is not None:
             used.claim(at)
-        blocks = gpu.encode_values(job, values) if gpu else encode_spans(self.backend, self.threads, job, values)
+        blocks = gpu.encode_values(task, values) if gpu else encode_spans(self.backend, self.threads, task, values)
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
         return wire.seal(contents, keys, self.fingerprint, self.bucket)
 
@@ -112,22 +112,22 @@ class MessageCodec(ABC):
         Raises `MalformedMessage` or `WrongAddress` (a broken seal is both) and never returns a vector that was not
         sealed at this address by this codec.
         """
-        contents, job = self.open(message, at, used, size)
+        contents, task = self.open(message, at, used, size)
         if device is not None:
             from cepam.kernels.triton import backend as triton_backend
 
             tensor: torch.Tensor = triton_backend.decode_values(
-                job, contents.blocks, contents.size, contents.double, device
+                task, contents.blocks, contents.size, contents.double, device
             )
             return tensor
         out = np.empty(contents.size, dtype=np.float64 if contents.double else np.float32)
-        decode_spans(self.backend, self.threads, job, contents.blocks, out)
+        decode_spans(self.backend, self.threads, task, contents.blocks, out)
         return out
 
     def open(
         self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None
-    ) -> tuple[wire.Contents, Job]:
-        """What a message holds once its seal is verified, and the job that decodes its blocks; raises like `decode`."""
+    ) -> tuple[wire.Contents, CodingTask]:
+        """What a message holds once its seal is verified, and the task of its blocks; raises like `decode`."""
         if not isinstance(message, bytes | bytearray | memoryview):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         _check_address(at)
@@ -138,13 +138,13 @@ class MessageCodec(ABC):
             raise MalformedMessage(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:
             used.claim(at)
-        job = self.job(contents.lattice, keys.noise)
+        task = self.task(contents.lattice, keys.noise)
         longest = max(map(len, contents.blocks), default=0)
-        if longest > job.plan.n * job.per_block * LARGEST_BYTES_A_COORDINATE:
+        if longest > task.plan.n * task.per_block * LARGEST_BYTES_A_COORDINATE:
             raise MalformedMessage(f"a block of {longest} bytes is longer than any that this codec writes")
-        return contents, job
+        return contents, task
 
-    def job(self, choice: int, key: bytes) -> Job:
+    def task(self, choice: int, key: bytes) -> CodingTask:
         """What a backend is asked to do with the lattice of this number under this key."""
         lattice = self.lattices[choice]
         plan, bound, acceptance = self.plan_on(lattice), 0, 1.0
@@ -152,7 +152,7 @@ class MessageCodec(ABC):
             bound = int(self.bound / plan.unit) if self.bound is not None else 0
             norm: Literal["l1", "l2"] = "l1" if plan.accept is Accept.L1_BALL else "l2"
             acceptance = lattice.acceptance(norm)
-        return Job(plan, self.coder, key, wire.rows_per_block(plan.n), bound, acceptance)
+        return CodingTask(plan, self.coder, key, wire.rows_per_block(plan.n), bound, acceptance)
 
     def check_range(self, low: float, high: float, plan: Plan) -> None:
         """Nothing; raises `ValueError` where values from `low` to `high` are not all finite and within reach."""
@@ -179,7 +179,7 @@ class Codec(MessageCodec):
     """
 
     law: Law
-    lattice: Lattice | Literal["auto"] = "auto"
+    lattice: Lattice | str = "auto"
     coder: Coder = "adaptive"
     backend: BackendName = field(default="auto", compare=False)
     bound: float | None = None
@@ -189,7 +189,9 @@ class Codec(MessageCodec):
     def __post_init__(self) -> None:
         if not isinstance(self.law, Law):
             raise ValueError(f"law must be a noise law such as cepam.Gaussian(0.01), got {self.law!r}")
-        if not isinstance(self.lattice, Lattice) and not (isinstance(self.lattice, str) and self.lattice == "auto"):
+        if isinstance(self.lattice, str) and self.lattice != "auto":
+            object.__setattr__(self, "lattice", lattice_named(self.lattice))
+        if not isinstance(self.lattice, Lattice | str):
             raise ValueError(f"lattice must be 'auto' or a lattice such as cepam.E8, got {self.lattice!r}")
         _check_options(self)
         for lattice in self.lattices:

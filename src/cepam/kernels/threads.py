@@ -8,31 +8,31 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cepam.kernels.model.task import Backend, Job, Values
+from cepam.kernels.model.task import Backend, CodingTask, Values
 
 BackendName = Literal["auto", "numba", "numpy"]
 
 
-def encode_spans(name: BackendName, threads: int | None, job: Job, values: Values) -> list[bytes]:
+def encode_spans(name: BackendName, threads: int | None, task: CodingTask, values: Values) -> list[bytes]:
     """The blocks of an update."""
     backend = _backend(name)
-    step = job.plan.n * job.per_block * backend.span_blocks
+    step = task.plan.n * task.per_block * backend.span_blocks
     spans = [values[start : start + step] for start in range(0, len(values), step)]
-    firsts = [start // job.plan.n for start in range(0, len(values), step)]
-    parts = _side_by_side(threads, lambda v, f: backend.encode_span(job, v, f), spans, firsts)
+    firsts = [start // task.plan.n for start in range(0, len(values), step)]
+    parts = _side_by_side(threads, lambda v, f: backend.encode_span(task, v, f), spans, firsts)
     return [block for part in parts for block in part]
 
 
-def decode_spans(name: BackendName, threads: int | None, job: Job, blocks: Any, out: Values) -> None:
+def decode_spans(name: BackendName, threads: int | None, task: CodingTask, blocks: Any, out: Values) -> None:
     """Fills out with the values of a message's blocks."""
     backend = _backend(name)
-    step = job.plan.n * job.per_block * backend.span_blocks
+    step = task.plan.n * task.per_block * backend.span_blocks
     starts = range(0, len(out), step)
     spans = [blocks[i : i + backend.span_blocks] for i in range(0, len(blocks), backend.span_blocks)]
     with np.errstate(over="ignore"):
         _side_by_side(
             threads,
-            lambda b, s: backend.decode_span(job, list(b), s // job.plan.n, out[s : s + step]),
+            lambda b, s: backend.decode_span(task, list(b), s // task.plan.n, out[s : s + step]),
             spans,
             list(starts),
         )

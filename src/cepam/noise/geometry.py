@@ -144,7 +144,7 @@ def relevant_vectors(basis: Ints) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class Walk:
+class CoordinateOrder:
     """An order in which the coordinates of a lattice point are told one by one, each given those before it.
 
     Along axis i lie parallel hyperplanes of the lattice, `length` apart; a point's coordinate j_i picks one of them.
@@ -158,7 +158,7 @@ class Walk:
     spacing: Ints
 
 
-def orthogonal_walk(basis: Ints) -> Walk:
+def orthogonal_walk(basis: Ints) -> CoordinateOrder:
     """The walk along the Gram-Schmidt vectors: along the coordinate axes themselves where the basis is triangular."""
     n = len(basis)
     columns = [[int(v) for v in column] for column in basis.T]
@@ -174,4 +174,4 @@ def orthogonal_walk(basis: Ints) -> Walk:
             shear[i, earlier] = float(sum(a * v for a, v in zip(columns[earlier], vector)) / square)
         length = math.isqrt(int(square * 2**40))
         spacing[i] = (int(np.float64(length).view(np.int64)) >> 44) - (1023 + 20) * 256
-    return Walk(np.array(told_last[::-1], dtype=np.int64), axes, shear, spacing)
+    return CoordinateOrder(np.array(told_last[::-1], dtype=np.int64), axes, shear, spacing)

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cepam.noise.geometry import Walk, orthogonal_walk, reduce_basis, relevant_vectors, triangular_box
+from cepam.noise.geometry import CoordinateOrder, orthogonal_walk, reduce_basis, relevant_vectors, triangular_box
 from cepam.noise.laws import Norm
 
 Ints = npt.NDArray[np.int64]
@@ -101,7 +101,7 @@ class Lattice:
         return relevant_vectors(self.basis)
 
     @cached_property
-    def walk(self) -> Walk:
+    def walk(self) -> CoordinateOrder:
         """How the adaptive coder tells a point's coordinates one by one."""
         return orthogonal_walk(self.basis)
 
@@ -198,3 +198,13 @@ def _gosset() -> Lattice:
 A2 = _hexagonal()
 D4 = _checkerboard()
 E8 = _gosset()
+
+
+def lattice_named(name: str) -> Lattice:
+    """The lattice of this name: A2, D4, E8, or Z1 to Z10 for the integers; the one table of names."""
+    special = {"A2": A2, "D4": D4, "E8": E8}
+    if name in special:
+        return special[name]
+    if name[:1] == "Z" and name[1:].isdigit() and 1 <= int(name[1:]) <= 10:
+        return Integer(int(name[1:]))
+    raise ValueError(f"lattice must be auto, A2, D4, E8 or Z1 to Z10, got {name!r}")

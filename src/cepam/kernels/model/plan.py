@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from cepam.noise.geometry import Walk, exact_inverse
+from cepam.noise.geometry import CoordinateOrder, exact_inverse
 from cepam.noise.lattices import Lattice, Search
 from cepam.noise.laws import Law, check_scale
 from cepam.noise.radius import SHAPE, SMALLEST, latent_table
@@ -60,7 +60,7 @@ class Plan:
     steps: Ints
     determinant: int
     trials: int
-    walk: Walk
+    walk: CoordinateOrder
 
     @property
     def grid(self) -> float:

@@ -15,7 +15,7 @@ from cepam.kernels.model.plan import SCALE_BITS, Ints
 
 Floats = npt.NDArray[np.float64]
 
-FLAT, LOCAL, LARGEST_STRIDE = 0, 1, 2047
+FLAT, LOCAL, LARGEST_PERIOD = 0, 1, 2047
 SHARED_BLOCKS = 64
 """So many blocks share the layout found on the first of them: the search costs as much as coding some blocks."""
 
@@ -29,12 +29,12 @@ QUIET = 1 << (SCALE_BITS - 4)
 """Below a sixteenth of the noise scale, rows are worth less than 1 % of the message: not searched for."""
 
 FOURIER_LENGTHS = (64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 7680, 8640, 9216, 10240)
-"""Products of small primes, for a fast transform; the last is enough for a block and the longest stride."""
+"""Products of small primes, for a fast transform; the last is enough for a block and the longest period."""
 
 UNIT, RATIO, LARGEST_RATIO = 1024, 64, 32
 
 
-def find_stride(x: Ints) -> int:
+def find_period(x: Ints) -> int:
     """`FLAT` (i.i.d.), `LOCAL` (neighbours alike) or a row length in 8..2047, whichever the block's |X| supports.
 
     i.i.d. entries reach a score of 0.02 to 0.03, dense and convolutional layers 0.05 to 0.4.
@@ -44,7 +44,7 @@ def find_stride(x: Ints) -> int:
     if len(size) < 4 * SHORTEST or mean == 0:
         return FLAT
     size = (np.minimum(size, 4 * mean) * UNIT) // mean
-    longest = min(LARGEST_STRIDE, len(size) // 3)
+    longest = min(LARGEST_PERIOD, len(size) // 3)
     if longest >= SHORTEST and mean >= QUIET:
         score = score_lags(correlate(flatten(size), longest))
         at = int(np.argmax(score >= FIRST_OF_EQUALS * score.max()))

@@ -19,7 +19,7 @@ Values = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Job:
+class CodingTask:
     """A plan, the code for its symbols, and the key of the keystream."""
 
     plan: Plan
@@ -54,10 +54,10 @@ class Backend(Protocol):
 
     span_blocks: int
 
-    def encode_span(self, job: Job, values: Values, first: int) -> list[bytes]:
+    def encode_span(self, task: CodingTask, values: Values, first: int) -> list[bytes]:
         """The blocks of consecutive values, the first of which belongs to sub-vector number `first`."""
 
-    def decode_span(self, job: Job, blocks: list[bytes], first: int, out: Values) -> None:
+    def decode_span(self, task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
         """Fills out with the decoded values of consecutive blocks."""
 
 

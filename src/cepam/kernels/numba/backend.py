@@ -1,4 +1,4 @@
-"""The Numba backend: compiled kernels behind the interface of `job.Backend`; they release the interpreter's lock."""
+"""The Numba backend: compiled kernels behind the interface of `task.Backend`; they release the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.model.golomb import golomb_parameter
 from cepam.kernels.model.keystream import key_words
 from cepam.kernels.model.plan import GRID_BITS, Ints, Plan
-from cepam.kernels.model.row_period import SHARED_BLOCKS, find_stride
+from cepam.kernels.model.row_period import SHARED_BLOCKS, find_period
 from cepam.kernels.model.scalar_contexts import BYTES_A_COORDINATE, load_tables
-from cepam.kernels.model.task import Job, Values, block_slices, rows_of
+from cepam.kernels.model.task import CodingTask, Values, block_slices, rows_of
 from cepam.kernels.numba.integers import Numbers, numbers_of, scratch_for
 from cepam.kernels.numba.paper_coder import WIDEST_ROW_BYTES, decode_paper, encode_paper
 from cepam.kernels.numba.scalar_coder import decode_block, encode_block, margins_for, measure_scale
@@ -36,26 +36,26 @@ class NumbaBackend:
 
     span_blocks = SHARED_BLOCKS
 
-    def encode_span(self, job: Job, values: Values, first: int) -> list[bytes]:
-        if job.plan.n == 1 and job.coder == "adaptive":
-            return _encode_scalars(job, values, first)
-        n, blocks = job.plan.n, []
-        for part in block_slices(len(values), n, job.per_block):
+    def encode_span(self, task: CodingTask, values: Values, first: int) -> list[bytes]:
+        if task.plan.n == 1 and task.coder == "adaptive":
+            return _encode_scalars(task, values, first)
+        n, blocks = task.plan.n, []
+        for part in block_slices(len(values), n, task.per_block):
             x = np.zeros((rows_of(values[part], n), n), dtype=np.int64)
-            to_units(values[part], 1.0 / job.plan.unit, x.reshape(-1))
-            encode = _encode_paper if job.coder == "paper" else _encode_rows
-            blocks.append(encode(job, x, first + part.start // n))
+            to_units(values[part], 1.0 / task.plan.unit, x.reshape(-1))
+            encode = _encode_paper if task.coder == "paper" else _encode_rows
+            blocks.append(encode(task, x, first + part.start // n))
         return blocks
 
-    def decode_span(self, job: Job, blocks: list[bytes], first: int, out: Values) -> None:
-        if job.plan.n == 1 and job.coder == "adaptive":
-            _decode_scalars(job, blocks, first, out)
+    def decode_span(self, task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
+        if task.plan.n == 1 and task.coder == "adaptive":
+            _decode_scalars(task, blocks, first, out)
             return
-        n = job.plan.n
-        for block, part in zip(blocks, block_slices(len(out), n, job.per_block)):
-            decode = _decode_paper if job.coder == "paper" else _decode_rows
-            units = decode(job, block, first + part.start // n, rows_of(out[part], n))
-            grid = ((units + _HALF) >> GRID_BITS).astype(np.float64) * job.plan.grid
+        n = task.plan.n
+        for block, part in zip(blocks, block_slices(len(out), n, task.per_block)):
+            decode = _decode_paper if task.coder == "paper" else _decode_rows
+            units = decode(task, block, first + part.start // n, rows_of(out[part], n))
+            grid = ((units + _HALF) >> GRID_BITS).astype(np.float64) * task.plan.grid
             out[part] = grid.reshape(-1)[: part.stop - part.start]
 
 
@@ -75,83 +75,83 @@ def _block(count: int) -> _Block:
     return _Block(state, words, *(np.empty(count, dtype=np.int64) for _ in range(4)))
 
 
-def _encode_scalars(job: Job, values: Values, first: int) -> list[bytes]:
-    numbers, key, (prior, means) = _numbers(job.plan), key_words(job.key), load_tables()
-    size = min(len(values), job.per_block)
+def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]:
+    numbers, key, (prior, means) = _numbers(task.plan), key_words(task.key), load_tables()
+    size = min(len(values), task.per_block)
     work, margins = _block(size), margins_for(size)
     out = np.empty(size * BYTES_A_COORDINATE + 16, dtype=np.uint8)
     blocks: list[bytes] = []
-    stride = 0
-    for part in block_slices(len(values), 1, job.per_block):
+    period = 0
+    for part in block_slices(len(values), 1, task.per_block):
         count = part.stop - part.start
         x, b, d, m = work.x[:count], work.b[:count], work.d[:count], work.m[:count]
-        to_units(values[part], 1.0 / job.plan.unit, x)
+        to_units(values[part], 1.0 / task.plan.unit, x)
         if part.start == 0:
-            stride = find_stride(x)
+            period = find_period(x)
         widths_and_dithers(numbers, key, work.state, first + part.start, count, work.words, b, d)
         quantize_scalar(x, b, d, m)
-        length = encode_block(m, b, d, measure_scale(x), stride, prior, means, margins, out)
+        length = encode_block(m, b, d, measure_scale(x), period, prior, means, margins, out)
         blocks.append(out[:length].tobytes())
     return blocks
 
 
-def _decode_scalars(job: Job, blocks: list[bytes], first: int, out: Values) -> None:
-    numbers, key, (prior, means) = _numbers(job.plan), key_words(job.key), load_tables()
-    size = min(len(out), job.per_block)
+def _decode_scalars(task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
+    numbers, key, (prior, means) = _numbers(task.plan), key_words(task.key), load_tables()
+    size = min(len(out), task.per_block)
     work, margins = _block(size), margins_for(size)
-    for block, part in zip(blocks, block_slices(len(out), 1, job.per_block)):
+    for block, part in zip(blocks, block_slices(len(out), 1, task.per_block)):
         count = part.stop - part.start
         b, d, m = work.b[:count], work.d[:count], work.m[:count]
         widths_and_dithers(numbers, key, work.state, first + part.start, count, work.words, b, d)
         decode_block(np.frombuffer(bytearray(block), dtype=np.uint8), b, d, prior, means, margins, m)
-        if not reconstruct_scalar(m, b, d, _HALF, GRID_BITS, job.plan.grid, out[part]):
+        if not reconstruct_scalar(m, b, d, _HALF, GRID_BITS, task.plan.grid, out[part]):
             raise MalformedMessage("a lattice point lies outside the range of the format")
 
 
-def _encode_rows(job: Job, x: Ints, first: int) -> bytes:
+def _encode_rows(task: CodingTask, x: Ints, first: int) -> bytes:
     data = np.zeros(len(x) * ROW_BYTES + 16, dtype=np.uint8)
-    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, contexts.CONTEXTS)
-    tables = contexts.load_tables(int(job.plan.accept), job.plan.n)
-    length = code_rows(numbers, scratch, key_words(job.key), x, first, True, *tables, data, x)
+    numbers, scratch = _numbers(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
+    tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
+    length = code_rows(numbers, scratch, key_words(task.key), x, first, True, *tables, data, x)
     if length < 0:
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return data[:length].tobytes()
 
 
-def _decode_rows(job: Job, block: bytes, first: int, rows: int) -> Ints:
-    units = np.empty((rows, job.plan.n), dtype=np.int64)
+def _decode_rows(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
+    units = np.empty((rows, task.plan.n), dtype=np.int64)
     data = np.frombuffer(block, dtype=np.uint8).copy()
-    numbers, scratch = _numbers(job.plan), scratch_for(job.plan, contexts.CONTEXTS)
-    tables = contexts.load_tables(int(job.plan.accept), job.plan.n)
-    if code_rows(numbers, scratch, key_words(job.key), units, first, False, *tables, data, units) < 0:
+    numbers, scratch = _numbers(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
+    tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
+    if code_rows(numbers, scratch, key_words(task.key), units, first, False, *tables, data, units) < 0:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return units
 
 
-def _encode_paper(job: Job, x: Ints, first: int) -> bytes:
-    numbers, key = _numbers(job.plan), key_words(job.key)
+def _encode_paper(task: CodingTask, x: Ints, first: int) -> bytes:
+    numbers, key = _numbers(task.plan), key_words(task.key)
     h, m = np.empty(len(x), dtype=np.int64), np.empty_like(x)
-    if not quantize_rows(numbers, scratch_for(job.plan), key, x, first, h, m):
+    if not quantize_rows(numbers, scratch_for(task.plan), key, x, first, h, m):
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
-    run = golomb_parameter(job.acceptance)
+    run = golomb_parameter(task.acceptance)
     out = np.zeros(len(x) * WIDEST_ROW_BYTES + int(h.sum()) // 8, dtype=np.uint8)
-    bits = encode_paper(numbers, scratch_for(job.plan), key, h, m, first, job.bound, run, out)
+    bits = encode_paper(numbers, scratch_for(task.plan), key, h, m, first, task.bound, run, out)
     if bits < 0:
         raise ValueError("the update exceeds the bound that the paper's coder was given")
     return out[: (bits + 7) // 8].tobytes()
 
 
-def _decode_paper(job: Job, block: bytes, first: int, rows: int) -> Ints:
-    numbers, key, n = _numbers(job.plan), key_words(job.key), job.plan.n
+def _decode_paper(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
+    numbers, key, n = _numbers(task.plan), key_words(task.key), task.plan.n
     h, m, units = (
         np.empty(rows, dtype=np.int64),
         np.empty((rows, n), dtype=np.int64),
         np.empty((rows, n), dtype=np.int64),
     )
     data = np.frombuffer(block, dtype=np.uint8)
-    run = golomb_parameter(job.acceptance)
-    if not decode_paper(numbers, scratch_for(job.plan), key, data, first, job.bound, run, h, m):
+    run = golomb_parameter(task.acceptance)
+    if not decode_paper(numbers, scratch_for(task.plan), key, data, first, task.bound, run, h, m):
         raise MalformedMessage("a block decodes to nothing that this codec sends")
-    if not reconstruct_rows(numbers, scratch_for(job.plan), key, h, m, first, units):
+    if not reconstruct_rows(numbers, scratch_for(task.plan), key, h, m, first, units):
         raise MalformedMessage("a lattice point lies outside the range of the format")
     return units

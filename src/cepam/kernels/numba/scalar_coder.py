@@ -3,7 +3,7 @@
 For every coordinate both ends know the width B and the dither D. With x = 0 the quotient would be M0, and it stays
 M0 while `low <= X < high`, `high - low = B`. So k = M - M0 says by how many thresholds X lies off; three kinds of
 decision code it: is k zero, is it on the nearer side, how large is it. Contexts are logarithms of the margins over
-a local scale of |X|, which follows what was decoded: the left neighbours, and the values one `stride` earlier.
+a local scale of |X|, which follows what was decoded: the left neighbours, and the values one `period` earlier.
 
 Logarithms are the upper bits of an exactly converted float64 (8 bits of mantissa, linear between powers of two),
 so all arithmetic here is exact. `docs/rate.md` has the measured worth of every part.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cepam.kernels.model.row_period import FLAT, LARGEST_STRIDE, LOCAL
+from cepam.kernels.model.row_period import FLAT, LARGEST_PERIOD, LOCAL
 from cepam.kernels.model.scalar_contexts import (
     CONTEXTS,
     FLOOR,
@@ -61,7 +61,7 @@ def margins_for(count: int) -> Margins:
         wide=np.empty(count, dtype=np.int16),
         tilt=np.empty(count, dtype=np.int16),
         up=np.empty(count, dtype=np.uint8),
-        column=np.empty(LARGEST_STRIDE + 1, dtype=np.int16),
+        column=np.empty(LARGEST_PERIOD + 1, dtype=np.int16),
         odds=np.empty(CONTEXTS, dtype=np.uint16),
     )
 
@@ -184,7 +184,7 @@ def walk_header(data: Any, low: Any, span: Any, at: Any, value: Any, bits: Any, 
 
 @inlined
 def walk_block(
-    data: Any, k: Any, B: Any, D: Any, scale: Any, stride: Any, prior: Any, means: Any, w: Any, decoding: Any
+    data: Any, k: Any, B: Any, D: Any, scale: Any, period: Any, prior: Any, means: Any, w: Any, decoding: Any
 ) -> Any:
     """Codes one block in either direction; the bytes written (encoding) or 0. k is read or filled."""
     low, span, at = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF), np.int64(0)
@@ -195,13 +195,13 @@ def walk_block(
         for i in range(len(k)):
             k[i] = 0
         return np.int64(0)
-    low, span, at, stride = walk_header(data, low, span, at, stride, 11, decoding)
+    low, span, at, period = walk_header(data, low, span, at, period, 11, decoding)
     measure_margins(B, D, w)
     for i in range(CONTEXTS):
         w.odds[i] = prior[i]
-    for i in range(max(stride, 1)):
+    for i in range(max(period, 1)):
         w.column[i] = TICKS * OCTAVE + (scale & 1) * 128
-    low, span, at = walk(data, low, span, at, k, B, D, scale, stride, means, w, decoding)
+    low, span, at = walk(data, low, span, at, k, B, D, scale, period, means, w, decoding)
     return np.int64(0) if decoding else finish(data, low, span, at)
 
 
@@ -215,7 +215,7 @@ def walk(
     B: Any,
     D: Any,
     scale: Any,
-    stride: Any,
+    period: Any,
     means: Any,
     w: Any,
     decoding: Any,
@@ -230,15 +230,15 @@ def walk(
     for i in range(len(k)):
         above = np.int64(column[place])
         z = anchor
-        if stride != FLAT:
+        if period != FLAT:
             z = 15 * log(sized) + anchor
-            if stride > LOCAL:
+            if period > LOCAL:
                 z += 13 * (above - log(across))
             z = within(z >> 4, 31 * OCTAVE - 1)
         s = power(z)
         offset = shift * OCTAVE + z
         rise = up[i] != 0
-        level = lean(signed if rise else -signed, sized) if stride != FLAT else LEVEL_FLAT
+        level = lean(signed if rise else -signed, sized) if period != FLAT else LEVEL_FLAT
         level += ZONE * ((z < anchor - 2 * OCTAVE) + 2 * (z > anchor))
         zero_at = place_zero(near[i] - offset, wide[i] - offset) + level
         moved = k[i] != 0
@@ -265,12 +265,12 @@ def walk(
             v = v if rise else -v
         sized += (e - sized) >> 2
         signed += (v - signed) >> 2
-        if stride > LOCAL:
+        if period > LOCAL:
             was = power(above)
             across += ((was - across) * 3) >> 4
             column[place] = np.int16(log(max(was + (((e - was) * 3) >> 4), 1)))
             place += 1
-            if place == stride:
+            if place == period:
                 place = 0
     return low, span, at
 
@@ -303,10 +303,10 @@ def reach(width: Any, dither: Any, positive: Any, jump: Any, shift: Any) -> Any:
 
 
 @compiled
-def encode_block(M: Any, B: Any, D: Any, scale: Any, stride: Any, prior: Any, means: Any, w: Any, out: Any) -> Any:
+def encode_block(M: Any, B: Any, D: Any, scale: Any, period: Any, prior: Any, means: Any, w: Any, out: Any) -> Any:
     """The length of the stream in `out`, which must hold `BYTES_A_COORDINATE * len(M) + 16` bytes; M is overwritten.
 
-    `scale` comes from `measure_scale`, `stride` from `find_stride`; if all quotients are M0, the stream is empty.
+    `scale` comes from `measure_scale`, `period` from `find_period`; if all quotients are M0, the stream is empty.
     Guarantee: `decode_block` on exactly these bytes gives M back (tests/kernels/test_scalar_coder.py).
     """
     any_moved = False
@@ -315,7 +315,7 @@ def encode_block(M: Any, B: Any, D: Any, scale: Any, stride: Any, prior: Any, me
         any_moved |= M[i] != 0
     if not any_moved:
         return np.int64(0)
-    return walk_block(out, M, B, D, scale, stride, prior, means, w, False)
+    return walk_block(out, M, B, D, scale, period, prior, means, w, False)
 
 
 @compiled

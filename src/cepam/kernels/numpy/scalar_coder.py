@@ -6,7 +6,7 @@ import numpy as np
 
 from cepam.kernels.model import scalar_contexts as g
 from cepam.kernels.model.plan import Ints
-from cepam.kernels.model.row_period import FLAT, LARGEST_STRIDE, LOCAL
+from cepam.kernels.model.row_period import FLAT, LARGEST_PERIOD, LOCAL
 from cepam.kernels.model.scalar_contexts import FLOOR
 from cepam.kernels.numpy.range_coder import LaneReader, LaneWriter
 
@@ -85,14 +85,14 @@ class Decisions:
         return np.where(skip > 0, np.maximum(out - (np.int64(1) << skip), 1), out)
 
 
-class Walk(Decisions):
+class QuotientCoder(Decisions):
     """The state of the model in every lane."""
 
-    def __init__(self, coder: Coder, b: Ints, d: Ints, scale: Ints, stride: Ints) -> None:
+    def __init__(self, coder: Coder, b: Ints, d: Ints, scale: Ints, period: Ints) -> None:
         prior, self.means = g.load_tables()
         super().__init__(coder, prior, len(scale))
         self.b, self.d = b, d
-        self.scale, self.stride = scale.copy(), stride.copy()
+        self.scale, self.period = scale.copy(), period.copy()
         self.above, self.below = edges(b, d)
         self.rise = self.above <= self.below
         self.near = log(np.minimum(self.above, self.below))
@@ -105,19 +105,19 @@ class Walk(Decisions):
         self.shift, self.anchor = (self.scale >> 1) - g.TICKS, anchor
         self.sized, self.across = power(anchor), power(anchor)
         self.signed = np.zeros_like(anchor)
-        self.column = np.tile(anchor[:, None], (1, LARGEST_STRIDE + 1))
+        self.column = np.tile(anchor[:, None], (1, LARGEST_PERIOD + 1))
 
     def coordinate(self, lanes: Ints, i: int, k: Ints) -> Ints:
         """k of coordinate i in these lanes, written or read; the state has moved on."""
-        stride = self.stride[lanes]
-        place = np.where(stride > LOCAL, i % np.maximum(stride, 1), 0)
+        period = self.period[lanes]
+        place = np.where(period > LOCAL, i % np.maximum(period, 1), 0)
         above = self.column[lanes, place]
         z = 15 * log(self.sized[lanes]) + self.anchor[lanes]
-        z += np.where(stride > LOCAL, 13 * (above - log(self.across[lanes])), 0)
-        z = np.where(stride == FLAT, self.anchor[lanes], np.clip(z >> 4, 0, 31 * g.OCTAVE - 1))
+        z += np.where(period > LOCAL, 13 * (above - log(self.across[lanes])), 0)
+        z = np.where(period == FLAT, self.anchor[lanes], np.clip(z >> 4, 0, 31 * g.OCTAVE - 1))
         s, offset = power(z), self.shift[lanes] * g.OCTAVE + z
         rise = self.rise[lanes, i]
-        level = self.level(lanes, stride, rise)
+        level = self.level(lanes, period, rise)
         level += g.ZONE * ((z < self.anchor[lanes] - 2 * g.OCTAVE) + 2 * (z > self.anchor[lanes]))
         near = np.clip((self.near[lanes, i] - offset + 5 * g.OCTAVE) >> 7, 0, 15)
         wide = np.clip((self.wide[lanes, i] - offset + g.OCTAVE) >> 8, 0, 5)
@@ -131,16 +131,16 @@ class Walk(Decisions):
         if len(far):
             out[far], e[far] = self.jump(lanes[far], i, k[far], offset[far], level[far], s[far])
             v[far] = np.where(out[far] > 0, e[far], -e[far])
-        self.follow(lanes, stride, place, above, e, v)
+        self.follow(lanes, period, place, above, e, v)
         return out
 
-    def level(self, lanes: Ints, stride: Ints, rise: Ints) -> Ints:
+    def level(self, lanes: Ints, period: Ints, rise: Ints) -> Ints:
         """How strongly recent values point to the nearer side."""
         signed, sized = self.signed[lanes], self.sized[lanes]
         towards = np.where(rise, signed, -signed)
         strength = np.abs(towards) * 8
         steps = sum((strength > c * sized).astype(np.int64) for c in (1, 3, 5, 7))
-        return np.where(stride == FLAT, g.LEVEL_FLAT, 4 + np.where(towards > 0, steps, -steps))
+        return np.where(period == FLAT, g.LEVEL_FLAT, 4 + np.where(towards > 0, steps, -steps))
 
     def jump(self, lanes: Ints, i: int, k: Ints, offset: Ints, level: Ints, s: Ints) -> tuple[Ints, Ints]:
         """A k that is not zero, and the size of X that it suggests."""
@@ -160,11 +160,11 @@ class Walk(Decisions):
         e = np.minimum(e + ((s * self.means[g.MEANS_OVER + row]) >> 8), g.LARGEST)
         return np.where(positive, size, -size), e
 
-    def follow(self, lanes: Ints, stride: Ints, place: Ints, above: Ints, e: Ints, v: Ints) -> None:
+    def follow(self, lanes: Ints, period: Ints, place: Ints, above: Ints, e: Ints, v: Ints) -> None:
         """Moves the local scales toward a coordinate's size."""
         self.sized[lanes] += (e - self.sized[lanes]) >> 2
         self.signed[lanes] += (v - self.signed[lanes]) >> 2
-        rows = np.flatnonzero(stride > LOCAL)
+        rows = np.flatnonzero(period > LOCAL)
         if len(rows):
             lanes, was = lanes[rows], power(above[rows])
             self.across[lanes] += ((was - self.across[lanes]) * 3) >> 4
@@ -189,7 +189,7 @@ def _lanes(values: Ints, per_block: int) -> Ints:
     return table.reshape(count, per_block)
 
 
-def _walk_all(walk: Walk, live: Ints, k: Ints, count: int) -> None:
+def _walk_all(walk: QuotientCoder, live: Ints, k: Ints, count: int) -> None:
     """Runs the coder over all coordinates of the live lanes; k (lanes, per_block) is read or filled."""
     walk.start()
     per_block = k.shape[1]
@@ -198,16 +198,16 @@ def _walk_all(walk: Walk, live: Ints, k: Ints, count: int) -> None:
         k[now, i] = walk.coordinate(now, i, k[now, i])
 
 
-def encode_span(m: Ints, b: Ints, d: Ints, scale: Ints, stride: Ints, per_block: int) -> list[bytes]:
-    """The blocks of consecutive quotients m; `scale` and `stride` hold one entry a block."""
+def encode_span(m: Ints, b: Ints, d: Ints, scale: Ints, period: Ints, per_block: int) -> list[bytes]:
+    """The blocks of consecutive quotients m; `scale` and `period` hold one entry a block."""
     widths = _lanes(b, per_block)
     k = _lanes(m + (d > b >> 1), per_block)
     k.reshape(-1)[len(m) :] = 0
     coder = LaneWriter(len(k))
-    walk = Walk(coder, widths, _lanes(d, per_block), scale, stride)
+    walk = QuotientCoder(coder, widths, _lanes(d, per_block), scale, period)
     live = np.flatnonzero(k.any(axis=1))
     walk.header(live, scale[live], 7)
-    walk.header(live, stride[live], 11)
+    walk.header(live, period[live], 11)
     _walk_all(walk, live, k, len(m))
     return [coder.finish(lane) if lane in set(live.tolist()) else b"" for lane in range(len(k))]
 
@@ -216,10 +216,10 @@ def decode_span(blocks: list[bytes], b: Ints, d: Ints, per_block: int) -> Ints:
     """The quotients in consecutive blocks."""
     every = np.arange(len(blocks))
     zero = np.zeros(len(blocks), dtype=np.int64)
-    walk = Walk(LaneReader(blocks), _lanes(b, per_block), _lanes(d, per_block), zero, zero)
+    walk = QuotientCoder(LaneReader(blocks), _lanes(b, per_block), _lanes(d, per_block), zero, zero)
     walk.scale[:] = walk.header(every, zero, 7)
     live = every[walk.scale != g.NOTHING]
-    walk.stride[live] = walk.header(live, zero[live], 11)
+    walk.period[live] = walk.header(live, zero[live], 11)
     k = np.zeros((len(blocks), per_block), dtype=np.int64)
     _walk_all(walk, live, k, len(b))
     return np.asarray(k.reshape(-1)[: len(b)] - (d > b >> 1))

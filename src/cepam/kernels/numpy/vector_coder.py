@@ -67,7 +67,7 @@ def wide_of(value: Ints) -> Ints:
     return np.clip((value + 2 * OCTAVE) >> 8, 0, c.WIDES - 1)
 
 
-class Model(Decisions):
+class TrialCoder(Decisions):
     """The state of the model in every lane, and the coder that it drives."""
 
     def __init__(self, plan: Plan, trials: Trials, coder: LaneWriter | LaneReader, scale: Ints) -> None:
@@ -173,7 +173,7 @@ class Model(Decisions):
         return out
 
 
-def code_span(model: Model, per_block: int, x: Ints | None) -> tuple[Ints, Ints]:
+def code_span(model: TrialCoder, per_block: int, x: Ints | None) -> tuple[Ints, Ints]:
     """(H, M) of all rows of a span, written from x (H and M are found on the way) or read where x is None."""
     rows = len(model.trials.ids)
     lanes = np.arange(-(-rows // per_block))
@@ -189,7 +189,7 @@ def encode_span(plan: Plan, key: bytes, x: Ints, first: int, per_block: int) -> 
     coder = LaneWriter(-(-len(x) // per_block))
     starts = range(0, len(x), per_block)
     scale = np.array([measure_scale(x[at : at + per_block].reshape(-1)) for at in starts], dtype=np.int64)
-    model = Model(plan, Trials(plan, key, first, len(x)), coder, scale)
+    model = TrialCoder(plan, Trials(plan, key, first, len(x)), coder, scale)
     code_span(model, per_block, x)
     return [coder.finish(lane) if model.surprised[lane] else b"" for lane in range(len(scale))]
 
@@ -199,4 +199,4 @@ def decode_span(
 ) -> tuple[Ints, Ints]:
     """(H, M) of the sub-vectors in these blocks."""
     scale = np.zeros(len(blocks), dtype=np.int64)
-    return code_span(Model(plan, Trials(plan, key, first, rows), LaneReader(blocks), scale), per_block, None)
+    return code_span(TrialCoder(plan, Trials(plan, key, first, rows), LaneReader(blocks), scale), per_block, None)

@@ -19,11 +19,11 @@ import triton
 from cepam.errors import MalformedMessage
 from cepam.kernels.model import scalar_contexts as contexts
 from cepam.kernels.model.plan import Plan
-from cepam.kernels.model.row_period import LARGEST_STRIDE
-from cepam.kernels.model.task import Job, cpu_only
+from cepam.kernels.model.row_period import LARGEST_PERIOD
+from cepam.kernels.model.task import CodingTask, cpu_only
 from cepam.kernels.triton.plan import DevicePlan, Tile, device_keys, device_plan
 from cepam.kernels.triton.range_coder import gather_blocks
-from cepam.kernels.triton.row_period import find_strides
+from cepam.kernels.triton.row_period import find_periods
 from cepam.kernels.triton.scalar_coder import STAGED, decode_lanes, encode_lanes, measure_scales
 
 CODER_TILE = Tile(lanes=32, warps=1)
@@ -55,9 +55,9 @@ def blocks_of(lists: Sequence[Sequence[bytes]], device: Any) -> Blocks:
     return Blocks(torch.frombuffer(data, dtype=torch.uint8).to(device), torch.from_numpy(lengths).to(device))
 
 
-def check_job(job: Job) -> None:
+def check_job(task: CodingTask) -> None:
     """Refuses what is coded on the CPU only."""
-    what = cpu_only(job.coder, job.plan.n)
+    what = cpu_only(task.coder, task.plan.n)
     if what is not None:
         raise NotImplementedError(
             f"{what} runs on the CPU only: encode update.cpu() and decode without device=…, or use cepam.Integer(1)"
@@ -101,30 +101,32 @@ class HostRuns:
         return self.values[part].cpu().numpy()
 
 
-def encode_values(job: Job, values: Any) -> list[bytes]:
+def encode_values(task: CodingTask, values: Any) -> list[bytes]:
     """The blocks of one update (m) on a GPU."""
-    return encode_rows([job], values[None])[0]
+    return encode_rows([task], values[None])[0]
 
 
-def encode_rows(jobs: Sequence[Job], rows: Any) -> list[list[bytes]]:
+def encode_rows(jobs: Sequence[CodingTask], rows: Any) -> list[list[bytes]]:
     """Each client's blocks, from updates (clients, m) on a GPU; the jobs differ in their keys only."""
-    for job in jobs:
-        check_job(job)
-    return encode_blocks(jobs[0].plan, [job.key for job in jobs], rows, jobs[0].per_block).to_lists()
+    for task in jobs:
+        check_job(task)
+    return encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block).to_lists()
 
 
-def decode_values(job: Job, blocks: Sequence[bytes], count: int, double: bool, device: str) -> Any:
+def decode_values(task: CodingTask, blocks: Sequence[bytes], count: int, double: bool, device: str) -> Any:
     """The decoded values (m) of one message's blocks, on a GPU."""
-    return decode_rows([job], [blocks], count, double, device)[0]
+    return decode_rows([task], [blocks], count, double, device)[0]
 
 
-def decode_rows(jobs: Sequence[Job], blocks: Sequence[Sequence[bytes]], count: int, double: bool, device: str) -> Any:
+def decode_rows(
+    jobs: Sequence[CodingTask], blocks: Sequence[Sequence[bytes]], count: int, double: bool, device: str
+) -> Any:
     """The decoded values (clients, m) of messages of one size, on a GPU; jobs differ in their keys only."""
-    for job in jobs:
-        check_job(job)
+    for task in jobs:
+        check_job(task)
     if torch.device(device).type != "cuda" and not triton.knobs.runtime.interpret:
         raise ValueError(f"device must name a GPU such as 'cuda', got {device!r}: leave it out to decode on the CPU")
-    keys, dtype = [job.key for job in jobs], torch.float64 if double else torch.float32
+    keys, dtype = [task.key for task in jobs], torch.float64 if double else torch.float32
     return decode_blocks(jobs[0].plan, keys, blocks_of(blocks, device), count, dtype, jobs[0].per_block)
 
 
@@ -173,7 +175,7 @@ def decode_blocks(
     _check(plan, out, keys, length, tile)
     if not out.numel():
         return out
-    call = _Wave(device_plan(plan, str(device)), device_keys(keys, str(device)), out, length, LARGEST_STRIDE + 1, tile)
+    call = _Wave(device_plan(plan, str(device)), device_keys(keys, str(device)), out, length, LARGEST_PERIOD + 1, tile)
     lengths = blocks.lengths.reshape(-1)
     starts = lengths.cumsum(0, dtype=torch.int64) - lengths
     flags = torch.zeros(1, dtype=torch.int32, device=device)
@@ -192,14 +194,14 @@ def _first_room(plan: Plan, scale: int, length: int) -> int:
 
 
 def measure_headers(on: DevicePlan, x: Any, length: int) -> Any:
-    """Every block's side information, scale and stride in one word."""
+    """Every block's side information, scale and period in one word."""
     count = x.shape[1]
-    strides = find_strides(x, 1.0 / on.plan.unit, length)
-    scales = torch.empty_like(strides)
+    periods = find_periods(x, 1.0 / on.plan.unit, length)
+    scales = torch.empty_like(periods)
     measure_scales[(scales.numel(),)](
         x, on.numbers, scales, count, scales.shape[1], length, chunk=_CHUNK, enable_fp_fusion=False
     )
-    return (scales << 11 | strides).reshape(-1)
+    return (scales << 11 | periods).reshape(-1)
 
 
 @lru_cache(maxsize=8)

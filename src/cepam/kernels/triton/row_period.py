@@ -1,4 +1,4 @@
-"""The search of `stride` on a device: the same whole numbers for many blocks at once, so the same layouts."""
+"""The search of `model.row_period` on a device: the same whole numbers for many blocks at once, so the same layouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cepam.kernels.model import row_period as s
 _BATCH = 256
 
 
-def find_strides(values: Any, per_unit: float, length: int) -> Any:
+def find_periods(values: Any, per_unit: float, length: int) -> Any:
     """The layout that each block of updates (clients, m) announces, (clients, blocks) as int32."""
     clients, count = values.shape
     blocks = -(-count // length)
@@ -36,7 +36,7 @@ def find_strides(values: Any, per_unit: float, length: int) -> Any:
 
 
 def _find(heads: Any, per_unit: float) -> Any:
-    """One stride a row; all rows have the same length."""
+    """One period a row; all rows have the same length."""
     count = heads.shape[1]
     size = (heads.to(torch.float64) * per_unit).to(torch.int64).abs_().clamp_(max=1 << 48)
     mean = size.sum(dim=1, keepdim=True) // max(count, 1)
@@ -47,7 +47,7 @@ def _find(heads: Any, per_unit: float) -> Any:
     ahead = (apart[:, 1:] * apart[:, :-1]).sum(dim=1).to(torch.float64)
     alike = ahead / (apart * apart).sum(dim=1).clamp(min=1).to(torch.float64)
     plain = torch.where(alike > s.NEIGHBOURLY, s.LOCAL, s.FLAT)
-    longest = min(s.LARGEST_STRIDE, count // 3)
+    longest = min(s.LARGEST_PERIOD, count // 3)
     if longest < s.SHORTEST:
         return torch.where(mean[:, 0] == 0, s.FLAT, plain)
     score = _score(_correlate(_flatten(size), longest))

@@ -71,7 +71,7 @@ def walk_lanes(
 ):  # fmt: skip
     """Codes the first `count` coordinates of each live lane, and fills x when decoding; the coder's state, and whether
     some k was not zero."""
-    scale, stride = header >> 11, header & 2047
+    scale, period = header >> 11, header & 2047
     anchor = (scale & 1) * 128 + TICKS * OCTAVE
     sized = power(anchor).to(tl.int64)
     shift, signed, across = (scale >> 1) - TICKS, tl.zeros_like(sized), sized
@@ -83,22 +83,22 @@ def walk_lanes(
         )
         for i in range(8):
             active = live & (begin + i < count)
-            rows = active & (stride > LOCAL)
+            rows = active & (period > LOCAL)
             b = tl.load(stage + (_WIDTH + i) * lanes)
             d = tl.load(stage + (_DITHER + i) * lanes)
             margins = tl.load(stage + (_MARGINS + i) * lanes)
             k = tl.zeros_like(b)
             if not decoding:
                 k = tl.load(stage + (_JUMP + i) * lanes)
-            above = tl.load(column + place * lanes, mask=rows & (begin + i >= stride), other=0).to(tl.int32)
-            above = tl.where(begin + i >= stride, above, anchor)
+            above = tl.load(column + place * lanes, mask=rows & (begin + i >= period), other=0).to(tl.int32)
+            above = tl.where(begin + i >= period, above, anchor)
             above = tl.where(rows, above, anchor)
             low, span, at, word, sized, signed, across, k, over = code_coordinate(
                 low, span, at, word, sized, signed, across, data, room, odds, means, above, k, b, d, margins, anchor,
-                shift, stride, active, lanes, decoding,
+                shift, period, active, lanes, decoding,
             )  # fmt: skip
             tl.store(column + place * lanes, over.to(tl.int16), mask=rows)
-            place = tl.where(place + 1 == stride, 0, place + rows.to(tl.int32))
+            place = tl.where(place + 1 == period, 0, place + rows.to(tl.int32))
             if decoding:
                 put_value(x + begin + i, flags, k - (d > (b >> 1)).to(tl.int64), b, d, numbers, begin + i < count)
             else:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from cepam.kernels.model import row_period as stride
+from cepam.kernels.model import row_period
 from cepam.kernels.model import scalar_contexts as contexts
 from cepam.kernels.triton.range_coder import any_of, code_bit
 
-FLAT, LOCAL = tl.constexpr(stride.FLAT), tl.constexpr(stride.LOCAL)
+FLAT, LOCAL = tl.constexpr(row_period.FLAT), tl.constexpr(row_period.LOCAL)
 LEAST, MOST = tl.constexpr(contexts.FLOOR), tl.constexpr(65536 - contexts.FLOOR)
 OCTAVE, TICKS = tl.constexpr(contexts.OCTAVE), tl.constexpr(contexts.TICKS)
 LEVELS, LEVEL_FLAT, ZONE = (tl.constexpr(i) for i in (contexts.LEVELS, contexts.LEVEL_FLAT, contexts.ZONE))
@@ -88,15 +88,15 @@ def code_header(low, span, at, word, data, room, value, active, decoding: tl.con
 
 
 @triton.jit
-def predict(sized, signed, across, above, anchor, stride, rise):
+def predict(sized, signed, across, above, anchor, period, rise):
     """(z, level): the local scale's logarithm, and the context's share of it and of recent signs."""
-    z = 15 * log(sized) + anchor + tl.where(stride > LOCAL, 13 * (above - log(across)), 0)
-    z = tl.where(stride == FLAT, anchor, within(z >> 4, 31 * OCTAVE - 1))
+    z = 15 * log(sized) + anchor + tl.where(period > LOCAL, 13 * (above - log(across)), 0)
+    z = tl.where(period == FLAT, anchor, within(z >> 4, 31 * OCTAVE - 1))
     towards = tl.where(rise, signed, -signed)
     strength = tl.abs(towards) * 8
     steps = (strength > sized).to(tl.int32) + (strength > 3 * sized).to(tl.int32)
     steps += (strength > 5 * sized).to(tl.int32) + (strength > 7 * sized).to(tl.int32)
-    level = tl.where(stride == FLAT, LEVEL_FLAT, 4 + tl.where(towards > 0, steps, -steps))
+    level = tl.where(period == FLAT, LEVEL_FLAT, 4 + tl.where(towards > 0, steps, -steps))
     return z, level + ((z < anchor - 2 * OCTAVE).to(tl.int32) + 2 * (z > anchor).to(tl.int32)) * ZONE
 
 
@@ -167,12 +167,12 @@ def code_jump(
 @triton.jit
 def code_coordinate(
     low, span, at, word, sized, signed, across, data, room, odds, means, above, k, width, dither, margins, anchor,
-    shift, stride, active, lanes: tl.constexpr, decoding: tl.constexpr,
+    shift, period, active, lanes: tl.constexpr, decoding: tl.constexpr,
 ):  # fmt: skip
     """Codes one coordinate of each active lane; the coder's and the scales' state, k, and |X| as both ends see it."""
     near, wide = (margins & 65535).to(tl.int32), ((margins >> 16) & 65535).to(tl.int32)
     tilt, rise = ((margins >> 32) & 65535).to(tl.int32), (margins >> 48) == 1
-    z, level = predict(sized, signed, across, above, anchor, stride, rise)
+    z, level = predict(sized, signed, across, above, anchor, period, rise)
     s, offset = power(z).to(tl.int64), shift * OCTAVE + z
     ring = within((near - offset + 5 * OCTAVE) >> 7, 15) * 6 + within((wide - offset + OCTAVE) >> 8, 5)
     zero_at = ring * LEVELS + level
