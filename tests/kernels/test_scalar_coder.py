@@ -54,7 +54,7 @@ def test_round_trip(ratio: float, period: int) -> None:
     seed=st.integers(0, 2**32),
     size=st.integers(0, 300),
     scale=st.integers(1, 126),
-    stride=st.integers(0, 2047),
+    period=st.integers(0, 2047),
     spread=st.integers(0, 48),
     bits=st.integers(1, 45),
 )
@@ -118,7 +118,7 @@ def test_any_cut_or_flip_of_a_stream_decodes_to_something() -> None:
         decode(data[: draw.integers(0, data.size)].copy(), B, D)
 
 
-def test_stride_of_outer_products_is_found_and_pays() -> None:
+def test_period_of_outer_products_is_found_and_pays() -> None:
     draw = np.random.default_rng(2)
     rows = draw.normal(size=80) * (draw.random(80) < 0.6)
     columns = np.maximum(draw.normal(size=100), 0)
@@ -129,7 +129,7 @@ def test_stride_of_outer_products_is_found_and_pays() -> None:
     assert encode(M, B, D, scale, 100).size < 0.85 * encode(M, B, D, scale, row_period.LOCAL).size
 
 
-def test_no_stride_is_found_in_independent_entries() -> None:
+def test_no_period_is_found_in_independent_entries() -> None:
     for seed in range(20):
         X = (np.random.default_rng(seed).normal(size=8192) * (1 << 40)).astype(np.int64)
         assert find_period(X) == row_period.FLAT
