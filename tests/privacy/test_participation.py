@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -39,22 +39,18 @@ def test_fixed_slices_by_enumeration(link: Correlation, slices: int) -> None:
 @links
 @pytest.mark.parametrize(("apart", "times"), [(1, 1), (1, 3), (1, 10), (2, 2), (2, 5), (3, 2), (3, 9), (5, 2), (11, 4)])
 def test_separated_participations_by_enumeration(link: Correlation, apart: int, times: int) -> None:
-    worst = (
-        max(
-            moved(link, taken)
-            for many in range(1, times + 1)
-            for taken in combinations(range(ROUNDS), many)
-            if all(b - a >= apart for a, b in zip(taken, taken[1:]))
-        )
-        if times
-        else 0.0
+    worst = max(
+        moved(link, taken)
+        for many in range(1, times + 1)
+        for taken in combinations(range(ROUNDS), many)
+        if all(b - a >= apart for a, b in pairwise(taken))
     )
     assert sensitivity(link, ROUNDS, Separated(apart, times)) == pytest.approx(worst, rel=1e-12)
 
 
 @links
 def test_no_gradients_move_the_stream_further(link: Correlation) -> None:
-    """A search over the rows themselves, in three dimensions, with signs: never above the formula, and it gets there."""
+    """A search over the rows themselves, in three dimensions: never above the formula, and it gets there."""
     rng, matrix, taken = np.random.default_rng(1), link.matrix(ROUNDS), list(range(0, ROUNDS, 3))
     best = 0.0
     for _ in range(300):

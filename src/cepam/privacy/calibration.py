@@ -58,11 +58,7 @@ def calibrate_each(release: Release, epsilons: Sequence[float], deltas: Sequence
     scales = []
     for j, client in enumerate(release.clients):
         check_target(epsilons[j], deltas[j])
-        alone = Release(
-            (client,), release.clip, release.sampling, release.rounds, 0, release.adjacency, release.clipped,
-            release.coordinates,
-        )  # fmt: skip
-        scales.append(client.law.scale * _factor(alone, epsilons[j], deltas[j], 0))
+        scales.append(client.law.scale * _factor(release.alone(j), epsilons[j], deltas[j], 0))
     return release.with_noise(scales)
 
 

@@ -46,7 +46,7 @@ class CorrelatedRelease(Release):
     """
 
     sampling: Sampling = NOTHING_SECRET
-    link: Correlation = field(default_factory=Correlation)
+    link: Correlation = field(kw_only=True)
     unit: Unit = "record"
     participation: Participation | None = None
     attendance: Attendance | None = None
@@ -174,6 +174,11 @@ class CorrelatedRelease(Release):
             inverse = precision(self.link, self.attendance, noises)
             worst = max(worst, published_sensitivity(self.link, self.attendance, inverse, client, slices))
         return worst
+
+    def alone(self, client: int) -> CorrelatedRelease:
+        """What the same rounds would release of one client by itself."""
+        came = self.attendance and Attendance(self.rounds, (self.attendance.arrivals[client],))
+        return replace(self, clients=(self.clients[client],), colluders=0, attendance=came)
 
     def over(self, rounds: int) -> CorrelatedRelease:
         """The first `rounds` rounds: the prefix of every stream."""

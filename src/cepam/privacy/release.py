@@ -240,6 +240,10 @@ class Release:
         """The same rounds in which the named clients sent nothing."""
         return replace(self, absent=frozenset(absent))
 
+    def alone(self, client: int) -> Release:
+        """What the same rounds would release of one client by itself."""
+        return replace(self, clients=(self.clients[client],), colluders=0, absent=frozenset())
+
     def over(self, rounds: int) -> Release:
         """The same release over another number of rounds."""
         return replace(self, rounds=rounds)
