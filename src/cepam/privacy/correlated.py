@@ -33,7 +33,7 @@ class CorrelatedRelease(Release):
     - `all` (as made): nothing is secret. One Gaussian event, mu = w c sens / (noise of the sum).
     - `poisson`: a record of the round's slice is drawn afresh and in secret with chance draws·slices/records, and C has
       at most `slices` bands. Then a record's participations share no message, and a run costs rounds/slices events of
-      the subsampled Gaussian (Choquette-Choo et al. 2023, Theorem 4).
+      the subsampled Gaussian (Choquette-Choo et al. 2023).
 
     c is how far a record moves an update: bound/B (per-example clip; twice under replace-one), B the client's `draws`
     or records/slices, always the same public number; twice the bound for a clipped update. `unit="client"` protects
@@ -41,8 +41,8 @@ class CorrelatedRelease(Release):
     while its noise stays. `participation` replaces the fixed slices; `attendance` says which messages came.
 
     Over fewer rounds it is the prefix, so a running epsilon is `release.over(t)`. Noise that changes within a stream is
-    not represented. Adjacency, colluders, trust: as `Release`. Rests on: Denisov et al. 2022, Theorem 2.1 (adaptive
-    updates). Guarantee: tests/privacy/test_correlated.py, tests/privacy/test_correlated_audit.py.
+    not represented. Adjacency, colluders, trust: as `Release`. Rests on: Denisov et al. 2022 (adaptive updates).
+    Guarantee: tests/privacy/test_correlated.py, tests/privacy/test_correlated_audit.py.
     """
 
     sampling: Sampling = NOTHING_SECRET
