@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -74,6 +75,48 @@ def test_explain(tmp_path) -> None:
     assert page.read_text().count("<svg") == 2
 
 
+STEADY = "--noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 496 --delta 1e-5"
+
+
+def test_noise_that_cancels_over_rounds() -> None:
+    found = as_json(f"epsilon {STEADY} --carry 0.9617 --sigma 0.0109301 --per-client --coordinates 6422")
+    assert found["epsilon"] == pytest.approx(2.0, abs=1e-4)
+    assert found["sensitivity"] == pytest.approx(19.3718, abs=5e-5)
+    assert (found["events"], found["slices"], found["unit"], found["adjacency"]) == (1, 31, "record", "add-remove")
+    assert found["clients"][0]["colluding"] == pytest.approx(14.889, abs=1e-3)
+    assert 1e-5 < found["delta_with_numerics"] < 1.01e-5
+    auto = as_json(f"calibrate {STEADY} --carry auto --momentum 0.9 --schedule linear --epsilon 2")
+    assert auto["carry"] == pytest.approx(0.961712, abs=1e-6)
+    assert auto["sigma"] == pytest.approx(0.0109332, abs=5e-8)
+    whole = as_json("epsilon --noise matrix --carry 0 --slices 1 --rounds 4 --clients 1 --sigma 9 --unit client")
+    assert whole["mu"] == pytest.approx(2 * 2 / 9)
+
+
+def test_a_matrix_of_ones_own_and_secret_draws(tmp_path) -> None:
+    np.save(tmp_path / "column.npy", 0.9 ** np.arange(16))
+    run = "--clipped example --clip 0.1 --records-total 60000 --slices 16 --rounds 496 --sampling poisson --batch 1920"
+    own = as_json(f"epsilon --noise matrix --matrix {tmp_path}/column.npy {run} --sigma 0.01")
+    cut = as_json(f"epsilon --noise matrix --carry 0.9 --bands 16 {run} --sigma 0.01")
+    assert own["epsilon"] == cut["epsilon"]
+    assert (own["bands"], own["events"]) == (16, 31)
+
+
+def test_explain_shows_the_correlation(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "page.html"
+    run(f"explain --noise matrix --carry 0.9 --slices 4 --rounds 12 --clients 3 --sigma 9 --out {page}")
+    text = page.read_text()
+    assert text.count("<svg") == 4
+    assert "records in 4 fixed slices" in text
+    assert "independent noise of the same epsilon" in text
+
+
+def test_audit_of_a_stream() -> None:
+    command = "audit --noise matrix --carry 0.9 --slices 2 --rounds 6 --clients 1 --clip 0.5 --sigma 4 --trials 20000"
+    assert not as_json(command)["refuted"]
+    assert json.loads(run(command + " --actual 0.5 --json", code=1).stdout)["refuted"]
+
+
 def test_audit_passes_and_refutes() -> None:
     command = "audit --clients 1 --clip 0.5 --sigma 1 --delta 1e-2 --trials 20000"
     sound = as_json(command)
@@ -100,6 +143,14 @@ def test_audit_passes_and_refutes() -> None:
         ("calibrate --draws 15 --records 2000 --epsilon -1", "epsilon"),
         ("calibrate --draws 15 --records 2000 --epsilon 1 --delta 0.5", "delta"),
         ("audit --clients 1 --sigma 1 --trials 3", "trials"),
+        ("epsilon --sigma 1 --draws 15 --records 2000 --slices 3", "--noise matrix"),
+        ("epsilon --sigma 1 --draws 15 --records 2000 --unit client", "--noise matrix"),
+        ("epsilon --noise matrix --sigma 1", "--slices"),
+        ("epsilon --noise matrix --sigma 1 --slices 3 --carry x", "--carry"),
+        ("epsilon --noise matrix --sigma 1 --slices 3 --carry 1", "carry"),
+        ("epsilon --noise matrix --sigma 1 --slices 3 --matrix a.npy --carry 0.5", "--matrix"),
+        ("epsilon --noise matrix --sigma 1 --slices 3 --matrix missing.npy", "missing.npy"),
+        ("epsilon --noise matrix --law laplace --b 1 --slices 3", "Laplace"),
     ],
 )
 def test_bad_input_is_one_line_and_code_two(command: str, says: str) -> None:

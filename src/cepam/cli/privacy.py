@@ -46,6 +46,11 @@ def print_epsilon(
     Per-example clipping with Poisson batches (prints 1.96637):
 
       cepam privacy epsilon --batch 960 --records-total 60000 --noise-multiplier 1.1 --rounds 600
+
+    Records in 31 fixed slices used in turn, nothing drawn in secret, noise that cancels over rounds (prints 2):
+
+      cepam privacy epsilon --noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 496
+      --carry 0.9617 --sigma 0.0109301
     """
     release = options.release()
     spent = privacy.epsilon(release, delta)
@@ -68,6 +73,11 @@ def print_noise(
     For epsilon 1 (prints sigma 0.303668):
 
       cepam privacy calibrate --clients 30 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --epsilon 1
+
+    Without secret sampling, with the best carry (prints sigma 0.0109332, carry 0.961712):
+
+      cepam privacy calibrate --noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 496
+      --momentum 0.9 --schedule linear --epsilon 2
 
     Laplace noise, pure DP, l1 clipping:
 
@@ -143,6 +153,10 @@ def _figures(release: privacy.Release, spent: float, delta: float, practice: pri
         "colluders": release.colluders,
         "delta_without_noise": privacy.delta_without_noise(release),
     }
+    if isinstance(release, privacy.CorrelatedRelease):
+        shape = {"carry": release.link.carry} if release.link.bands is None else {"bands": release.link.bands}
+        found |= {**shape, "slices": release.link.slices, "unit": release.unit, "events": release.events}
+        found |= {"sensitivity": release.sensitivity, "mu": max(release.mu(j) for j in range(len(release.clients)))}
     if not release.law_is_gaussian:
         if release.clip.norm == "l1" or release.coordinates:
             found["pure_epsilon"] = privacy.pure_epsilon(release, 0)

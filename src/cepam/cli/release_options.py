@@ -10,11 +10,20 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Annotated, Any, get_type_hints
 
+import numpy as np
 import typer
 
 from cepam.clip import L1, L2
 from cepam.noise.laws import Gaussian, Laplace, Law
-from cepam.privacy import Client, Practice, Release, Sampling
+from cepam.privacy import (
+    Client,
+    CorrelatedRelease,
+    Correlation,
+    Practice,
+    Release,
+    Sampling,
+    best_carry,
+)
 
 
 class LawName(StrEnum):
@@ -39,11 +48,33 @@ class AdjacencyName(StrEnum):
     ADD_REMOVE = "add-remove"
 
 
+class NoiseName(StrEnum):
+    INDEPENDENT = "independent"
+    MATRIX = "matrix"
+
+
+class ScheduleName(StrEnum):
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class UnitName(StrEnum):
+    RECORD = "record"
+    CLIENT = "client"
+
+
+class ClippedName(StrEnum):
+    UPDATE = "update"
+    EXAMPLE = "example"
+
+
 def _panel(name: str, text: str, panel: str) -> Any:
     return typer.Option(name, help=text, rich_help_panel=panel)
 
 
 NOISE, DATA, RUN, PRACTICE = "Noise and clip", "Records", "Run and adversary", "How it was really run"
+MATRIX = "Noise that cancels over rounds (--noise matrix)"
 
 
 @dataclass(frozen=True)
@@ -57,7 +88,24 @@ class ReleaseOptions:
     noise_multiplier: Annotated[
         float, _panel("--noise-multiplier", "All noise over one example's share (with --batch).", NOISE)
     ] = 0.0
+    noise: Annotated[
+        NoiseName, _panel("--noise", "From round to round: independent, or correlated by a matrix.", MATRIX)
+    ] = NoiseName.INDEPENDENT
+    carry: Annotated[str, _panel("--carry", "What a message keeps of the one before: a number or auto.", MATRIX)] = ""
+    bands: Annotated[int, _panel("--bands", "Cut the carry after so many messages (with poisson).", MATRIX)] = 0
+    matrix: Annotated[str, _panel("--matrix", "A matrix of your own, .npy: a column or a square.", MATRIX)] = ""
+    slices: Annotated[int, _panel("--slices", "Fixed slices of a client's records, used in turn.", MATRIX)] = 0
+    momentum: Annotated[float, _panel("--momentum", "The server's momentum, for --carry auto.", MATRIX)] = 0.0
+    schedule: Annotated[
+        ScheduleName, _panel("--schedule", "The server's learning rates, for --carry auto.", MATRIX)
+    ] = ScheduleName.CONSTANT
+    unit: Annotated[UnitName, _panel("--unit", "What is protected: a record or a whole client.", MATRIX)] = (
+        UnitName.RECORD
+    )
     clip: Annotated[float, _panel("--clip", "Clipping bound, gamma.", NOISE)] = 1.0
+    clipped: Annotated[
+        ClippedName | None, _panel("--clipped", "What is clipped (default: update; example with --batch).", NOISE)
+    ] = None
     clip_norm: Annotated[NormName, _panel("--clip-norm", "Norm that is clipped.", NOISE)] = NormName.L2
     weights: Annotated[str, _panel("--weights", "Aggregation weights, one per client (default 1/K).", RUN)] = ""
     sampling: Annotated[SamplingName | None, _panel("--sampling", "How records are drawn.", DATA)] = None
@@ -91,23 +139,65 @@ class ReleaseOptions:
         """The record of what was released; `default_noise` stands in where noise is still to be found."""
         if self.clients < 1:
             raise ValueError(f"--clients must be at least 1, got {self.clients}")
-        noise = self._noise(default_noise)
-        kind = self.sampling or (SamplingName.POISSON if self.batch else sampling or SamplingName.REPLACEMENT)
+        noise, matrix = self._noise(default_noise), self.noise == NoiseName.MATRIX
+        plain = SamplingName.POISSON if self.batch else sampling or SamplingName.REPLACEMENT
+        kind = self.sampling or (SamplingName.ALL if matrix else plain)
         records, draws = self._records(kind), self._draws(kind)
         weights = _values("weights", self.weights, self.clients, 1.0 / self.clients)
         family: type[Gaussian] | type[Laplace] = Gaussian if self.law == LawName.GAUSSIAN else Laplace
         laws: list[Law] = [family(scale) for scale in noise]
-        adjacency = self.adjacency or (AdjacencyName.ADD_REMOVE if self.batch else AdjacencyName.REPLACE)
-        return Release(
-            tuple(Client(law, int(n), w) for law, n, w in zip(laws, records, weights)),
+        clipped = self.clipped or (ClippedName.EXAMPLE if self.batch else ClippedName.UPDATE)
+        by_example = clipped == ClippedName.EXAMPLE
+        adjacency = self.adjacency or (AdjacencyName.ADD_REMOVE if by_example else AdjacencyName.REPLACE)
+        share = self.batch / self.clients if matrix and self.batch else None
+        made = Release(
+            tuple(Client(law, int(n), w, share) for law, n, w in zip(laws, records, weights)),
             L1(self.clip) if self.clip_norm == NormName.L1 else L2(self.clip),
             Sampling(kind.value, draws),
             self.rounds,
             self.colluders,
             adjacency.value,
-            "example" if self.batch else "update",
+            clipped.value,
             self.coordinates or None,
         )
+        return self._correlated(made) if matrix else self._independent(made)
+
+    def _independent(self, release: Release) -> Release:
+        """The release, or a ValueError where an option speaks of a matrix."""
+        given = {"carry": self.carry, "bands": self.bands, "matrix": self.matrix, "slices": self.slices}
+        for name in [name for name, value in given.items() if value]:
+            raise ValueError(f"--{name} goes with --noise matrix")
+        if self.unit == UnitName.CLIENT:
+            raise ValueError("--unit client goes with --noise matrix (--carry 0 for independent noise)")
+        return release
+
+    def _correlated(self, release: Release) -> CorrelatedRelease:
+        """The same release with noise that cancels over rounds."""
+        if self.slices < 1:
+            raise ValueError(f"--slices must be at least 1 with --noise matrix, got {self.slices}")
+        known = {field.name: getattr(release, field.name) for field in fields(release)}
+        return CorrelatedRelease(**known, link=self._link(), unit=self.unit.value)
+
+    def _link(self) -> Correlation:
+        if self.matrix:
+            if self.carry or self.bands:
+                raise ValueError("--matrix goes without --carry and --bands")
+            return Correlation.from_matrix(np.load(self.matrix, allow_pickle=False), self.slices)
+        carry = self._carry()
+        if self.bands:
+            return Correlation.from_matrix(carry ** np.arange(self.bands), self.slices)
+        return Correlation(carry, self.slices)
+
+    def _carry(self) -> float:
+        if self.carry in ("", "auto"):
+            from cepam.fl.engine.schedule import schedule
+
+            rates = schedule(self.schedule.value, 1.0, self.rounds)
+            return best_carry(self.rounds, self.slices, self.momentum, [rates.at(t) for t in range(self.rounds)])
+        try:
+            return float(self.carry)
+        except ValueError:
+            raise ValueError(f"--carry must be auto or a number, got {self.carry!r}") from None
 
     def _noise(self, default: float | None) -> list[float]:
         name, given = ("sigma", self.sigma) if self.law == LawName.GAUSSIAN else ("b", self.b)

@@ -17,6 +17,8 @@ server or any other key holder there is none. `docs/privacy.md` has the page for
 proofs for a sceptic.
 
 - the record: `Sampling`, `Client`, `Release`, `Ledger`
+- noise that cancels over rounds, where nothing is drawn in secret: `Correlation`, `Sender`, `Receiver`, `best_carry`,
+  `weight_noise`, `CorrelatedRelease`, `Cyclic`, `Separated`, `sensitivity`, `Attendance`, `Arrival`
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
 - the inverse: `calibrate`, `calibrate_each`
@@ -30,37 +32,51 @@ proofs for a sceptic.
 from __future__ import annotations
 
 from cepam.privacy.account import Ledger, delta, delta_without_noise, epsilon, epsilon_by_round, spent
+from cepam.privacy.attendance import Arrival, Attendance
 from cepam.privacy.audited import RoundTrip
 from cepam.privacy.auditing import Audit, Mechanism, audit
 from cepam.privacy.calibration import calibrate, calibrate_each
 from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, cautions
+from cepam.privacy.correlated import CorrelatedRelease
+from cepam.privacy.correlation import Correlation, Receiver, Sender
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.numerics import NOT_COVERED, Slack, charged_delta, crude_slack, slack
 from cepam.privacy.page import explain
+from cepam.privacy.participation import Cyclic, Separated, sensitivity
 from cepam.privacy.release import Client, Release, Sampling
 from cepam.privacy.sampled import Adjacency, Charge
+from cepam.privacy.workload import best_carry, weight_noise
 
 __all__ = [
     "LARGE_EPSILON",
     "NOT_COVERED",
     "Adjacency",
+    "Arrival",
+    "Attendance",
     "Audit",
     "Caution",
     "Charge",
     "Client",
+    "CorrelatedRelease",
+    "Correlation",
+    "Cyclic",
     "GaussianShift",
     "Guarantee",
     "LaplaceShift",
     "Ledger",
     "Mechanism",
     "Practice",
+    "Receiver",
     "Release",
     "RoundTrip",
     "Sampling",
+    "Sender",
+    "Separated",
     "Slack",
     "audit",
+    "best_carry",
     "calibrate",
     "calibrate_each",
     "cautions",
@@ -74,7 +90,9 @@ __all__ = [
     "explain",
     "pure_epsilon",
     "report",
+    "sensitivity",
     "slack",
     "spent",
+    "weight_noise",
     "zcdp_rho",
 ]

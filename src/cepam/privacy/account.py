@@ -67,12 +67,12 @@ def delta_without_noise(release: Release, client: int | None = None) -> float:
     """
     chances = [release.chance(j) for j in ([client] if client is not None else _distinct(release))]
     worst = max(chances)
-    return 1.0 if worst == 1.0 else -math.expm1(release.rounds * math.log1p(-worst))
+    return 1.0 if worst == 1.0 else -math.expm1(release.events * math.log1p(-worst))
 
 
 def _distinct(release: Release) -> list[int]:
     """One client of each kind: equal clients have equal guarantees."""
-    first = {(client, j in release.absent): j for j, client in reversed(list(enumerate(release.clients)))}
+    first = {release.history(j): j for j in reversed(range(len(release.clients)))}
     return sorted(first.values())
 
 
@@ -108,7 +108,7 @@ class Ledger:
 
     def charges(self, client: int) -> Charges:
         """Everything that has been charged to one client's records."""
-        return gathered((release.charge(client), release.rounds) for release in self.releases)
+        return gathered((release.charge(client), release.events) for release in self.releases)
 
     def envelope(self) -> Charges:
         """Charges that are at least those of every client: each round as its worst client paid it."""
@@ -116,7 +116,7 @@ class Ledger:
         for release in self.releases:
             made = [release.charge(j) for j in _distinct(release)]
             largest = max((charge.shift for charge in made), key=lambda shift: shift.size)
-            worst.append((Charge(largest, max(charge.chance for charge in made), made[0].adjacency), release.rounds))
+            worst.append((Charge(largest, max(charge.chance for charge in made), made[0].adjacency), release.events))
         return gathered(worst)
 
     def epsilon(self, delta: float, client: int | None = None, cells: int = FINE) -> float:

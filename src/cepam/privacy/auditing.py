@@ -20,6 +20,9 @@ from scipy import optimize, special
 
 from cepam.noise.laws import Floats
 from cepam.privacy.account import check_delta, epsilon
+from cepam.privacy.correlated import CorrelatedRelease
+from cepam.privacy.dominating import GaussianShift
+from cepam.privacy.participation import worst_slice
 from cepam.privacy.release import Release, check_count
 from cepam.privacy.sampled import Charge
 
@@ -42,8 +45,8 @@ class Audit:
 
     `by_curve` is sharper and assumes more: the least epsilon at delta of any mechanism of the claimed kind
     (same sampling, some noise) that allows how often the likelier world was guessed right; only for one
-    round, since its curve is in closed form there. `refuted` means that the claim is wrong: it promised the
-    whole curve.
+    event (a round, or a correlated run without sampling), since its curve is in closed form there. `refuted`
+    means that the claim is wrong: it promised the whole curve.
     """
 
     claim: float
@@ -96,11 +99,12 @@ def audit(
         raise ValueError(f"confidence must lie in [0.5, 1), got {confidence!r}")
     claimed = epsilon(release, delta, client) if claim is None else claim
     coin = np.random.default_rng(seed)
-    present = _scores(mechanism, release, client, trials, coin, True)
-    missing = _scores(mechanism, release, client, trials, coin, False)
+    score = _stream_scores if isinstance(release, CorrelatedRelease) else _scores
+    present = score(mechanism, release, client, trials, coin, True)
+    missing = score(mechanism, release, client, trials, coin, False)
     rates = _best_rates(present, missing, delta, confidence)
     by_curve = None
-    if release.rounds == 1:
+    if release.events == 1:
         likelier = [int(np.count_nonzero(scores > 0.0)) for scores in (present, missing)]
         by_curve = _epsilon_by_curve(release.charge(client), _rates(likelier, trials, confidence), delta)
     return Audit(claimed, rates.epsilon(delta), by_curve, delta, confidence, trials)
@@ -122,6 +126,41 @@ def _scores(
                 seen = seen + release.clients[other].weight * mechanism(np.zeros(trials), other, number)
         total += _loss(charge, seen / _unit(release, client))
     return np.round(total, SCORE_DIGITS)
+
+
+def _stream_scores(
+    mechanism: Mechanism, release: Release, client: int, trials: int, coin: np.random.Generator, present: bool
+) -> Floats:
+    """The score of each trial, a whole run through senders and receivers: a record of the worst slice is there or not.
+
+    The published sums Y are whitened by C: an event that moves the stream along d is seen as <CY, d>.
+    """
+    assert isinstance(release, CorrelatedRelease)
+    if release.attendance is not None or release.participation is not None:
+        raise ValueError("the audit runs fixed slices in which every message comes")
+    link, rounds, hidden_by = release.link, release.rounds, release.hidden_by(client)
+    slices = 1 if release.unit == "client" else link.slices
+    taken = range(worst_slice(link, rounds, slices), rounds, slices)
+    matrix, half, chance = link.matrix(rounds), release.distance(client) / 2, release.chance(client)
+    ways = matrix[:, taken] if release.amplified else matrix[:, taken].sum(axis=1, keepdims=True)
+    seen = np.zeros((ways.shape[1], trials))
+    ends = {j: (link.sender(trials), link.receiver(trials)) for j in hidden_by}
+    for turn in range(rounds):
+        total = np.zeros(trials)
+        for j, (sender, receiver) in ends.items():
+            drawn = (coin.random(trials) < chance) if present else np.zeros(trials, dtype=bool)
+            update = np.where(drawn, half, -half) if j == client and turn in taken else np.zeros(trials)
+            decoded = mechanism(sender.next(update), j, 2 * turn + int(present))
+            total += release.clients[j].weight * receiver.take(decoded, turn)
+        if turn in taken:
+            total += release.clients[client].weight * half
+        seen += np.outer(ways.T @ matrix[:, turn], total)
+    scores, unit = np.zeros(trials), release.noise_against(client)
+    for way, place in zip(ways.T, seen):
+        length = float(np.linalg.norm(way))
+        size = release.clients[client].weight * release.distance(client) * length / unit
+        scores += _loss(Charge(GaussianShift(size), chance, release.adjacency), place / (length * unit))
+    return np.round(scores, SCORE_DIGITS)
 
 
 def _unit(release: Release, client: int) -> float:

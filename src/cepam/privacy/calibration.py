@@ -40,7 +40,7 @@ def calibrate(release: Release, epsilon: float, delta: float, client: int | None
     """
     check_target(epsilon, delta)
     who = range(len(release.clients)) if client is None else [client]
-    first = {(release.clients[j], j in release.absent): j for j in who}
+    first = {release.history(j): j for j in who}
     factor = max(_factor(release, epsilon, delta, j) for j in first.values())
     return release.with_noise([c.law.scale * factor for c in release.clients])
 
@@ -58,11 +58,7 @@ def calibrate_each(release: Release, epsilons: Sequence[float], deltas: Sequence
     scales = []
     for j, client in enumerate(release.clients):
         check_target(epsilons[j], deltas[j])
-        alone = Release(
-            (client,), release.clip, release.sampling, release.rounds, 0, release.adjacency, release.clipped,
-            release.coordinates,
-        )  # fmt: skip
-        scales.append(client.law.scale * _factor(alone, epsilons[j], deltas[j], 0))
+        scales.append(client.law.scale * _factor(release.alone(j), epsilons[j], deltas[j], 0))
     return release.with_noise(scales)
 
 
@@ -76,12 +72,12 @@ def _factor(release: Release, target: float, delta: float, client: int) -> float
             "without any noise gives: choose a smaller delta"
         )
     if delta == 0.0:
-        allowed = unamplified(target / release.rounds, release.chance(client))
+        allowed = unamplified(target / release.events, release.chance(client))
         return pure_gap(release, client) / allowed
     if release.l2_clipped_laplace:
         return _l2_factor(release, target, delta, client)
     charge = release.charge(client)
-    return charge.shift.size / _largest_shift(charge, release.rounds, target, delta)
+    return charge.shift.size / _largest_shift(charge, release.events, target, delta)
 
 
 def _l2_factor(release: Release, target: float, delta: float, client: int) -> float:

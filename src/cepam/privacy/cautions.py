@@ -128,7 +128,7 @@ def _about_practice(release: Release, practice: Practice) -> list[Caution]:
     if practice.sampler_persists and release.sampling.kind != "all":
         reason = "a sampler that goes on across rounds gives no amplification by sampling"
         made.append(Caution("sampler-persists", reason, 'Draw afresh every round, or account with sampling "all"'))
-    if practice.state_persists and release.sampling.kind != "all":
+    if practice.state_persists and release.confines_records:
         reason = "client state kept across rounds (momentum, batch norm) shows records that were not drawn"
         made.append(Caution("state-persists", reason, 'Reset it every round, or account with sampling "all"'))
     return made

@@ -47,7 +47,7 @@ def report(release: Release, delta: float | Sequence[float]) -> tuple[Guarantee,
     known: dict[tuple[object, ...], Guarantee] = {}
     made = []
     for j in range(count):
-        kind = (release.clients[j], j in release.absent, deltas[j])
+        kind = (release.history(j), deltas[j])
         if kind not in known:
             known[kind] = _guarantee(release, j, deltas[j])
         made.append(replace(known[kind], client=j))

@@ -9,18 +9,22 @@ import html
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cepam.noise.laws import Floats
 from cepam.privacy.account import Ledger, delta_without_noise, epsilon, epsilon_by_round
 from cepam.privacy.cautions import AS_ACCOUNTED, Practice, cautions
+from cepam.privacy.correlated import CorrelatedRelease
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.numerics import NOT_COVERED, slack
 from cepam.privacy.release import Release
 
 POINTS = 24
+SHOWN_ROUNDS = 64
 
 
 def explain(release: Release, delta: float, path: str | Path, practice: Practice = AS_ACCOUNTED) -> Path:
@@ -43,6 +47,7 @@ def explain(release: Release, delta: float, path: str | Path, practice: Practice
         _plot_rounds(release, delta),
         "<h2>delta against epsilon, over the whole run</h2>",
         _plot_curve(release, spent, delta),
+        *(_correlation(release) if isinstance(release, CorrelatedRelease) else []),
         _list("What this does not cover", NOT_COVERED),
         _paragraph(_numerics(release, spent)),
     ]
@@ -69,10 +74,49 @@ def _facts(release: Release) -> list[str]:
         f"{len(release.clients)} clients, {_span(records)} records each, {release.rounds} rounds",
         f"{unit} clipped to {release.clip.norm} norm {release.clip.bound:g}",
         f"{type(release.clients[0].law).__name__} noise of scale {_span(scales)} in each decoded vector",
+        *(_fixed_order(release) if isinstance(release, CorrelatedRelease) else []),
         f"sampling {release.sampling.kind}: a given record is drawn in a round with chance {_span(chances)}",
         f"adjacency {release.adjacency}; {release.colluders} colluding clients; the server is trusted",
         f"with no noise at all delta would be {delta_without_noise(release):.4g}",
     ]
+
+
+def _fixed_order(release: CorrelatedRelease) -> list[str]:
+    link = release.link
+    shape = f"carry {link.carry:.6g}" if link.bands is None else f"a matrix of {link.bands} bands"
+    return [
+        f"records in {link.slices} fixed slices, one a message in turn; each decoded stream is undone by {shape}",
+        f"the run is {release.events} event(s) of sensitivity {release.sensitivity:.6g}; protected: one {release.unit}",
+    ]
+
+
+def _correlation(release: CorrelatedRelease) -> list[str]:
+    """The noise of one stream: its correlation between rounds, and how far a sum over rounds strays."""
+    shown = min(release.rounds, SHOWN_ROUNDS)
+    covariance = release.link.noise_covariance(shown)
+    spread = np.sqrt(np.diag(covariance))
+    summed = np.sqrt(np.cumsum(np.cumsum(covariance, axis=0), axis=1).diagonal())
+    alone = replace(release, link=replace(release.link, carry=0.0, coefficients=None, rows=None))
+    level = alone.mu(0) / release.mu(0)  # what independent noise must be multiplied by for the same epsilon
+    rounds = np.arange(1, shown + 1)
+    return [
+        f"<h2>Correlation of a stream's noise between its first {shown} messages</h2>",
+        _heat(covariance / np.outer(spread, spread)),
+        "<h2>Noise of the sum over messages, in units of a message's noise</h2>",
+        _drawn(
+            rounds.tolist(), summed.tolist(), "messages", "standard deviation", ("linear", "linear"),
+            also=("independent noise of the same epsilon", (level * np.sqrt(rounds)).tolist()),
+        ),
+    ]  # fmt: skip
+
+
+def _heat(values: Floats) -> str:
+    """A picture of a correlation matrix as inline SVG."""
+    figure, axes = _figure()
+    shown = axes.imshow(values, cmap="RdBu", vmin=-1.0, vmax=1.0)
+    axes.set(xlabel="message", ylabel="message")
+    figure.colorbar(shown)
+    return _svg(figure)
 
 
 def _span(values: Sequence[float]) -> str:
@@ -135,12 +179,26 @@ def _plot_curve(release: Release, spent: float, delta: float) -> str:
     return _drawn(grid.tolist(), curve, "epsilon", "delta", ("linear", "log"))
 
 
-def _drawn(x: Sequence[float], y: Sequence[float], x_name: str, y_name: str, scales: tuple[str, str]) -> str:
-    """The plot as inline SVG."""
+def _drawn(
+    x: Sequence[float],
+    y: Sequence[float],
+    x_name: str,
+    y_name: str,
+    scales: tuple[str, str],
+    also: tuple[str, Sequence[float]] | None = None,
+) -> str:
+    """The plot as inline SVG, with another named line where there is one."""
     figure, axes = _figure()
     axes.plot(x, y, marker=".")
+    if also is not None:
+        axes.plot(x, also[1], linestyle="--", label=also[0])
+        axes.legend()
     axes.set(xlabel=x_name, ylabel=y_name, xscale=scales[0], yscale=scales[1])
     axes.grid(True, which="both", alpha=0.3)
+    return _svg(figure)
+
+
+def _svg(figure: Any) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight")
     text = buffer.getvalue()

@@ -11,7 +11,7 @@ Weights are public constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -164,6 +164,20 @@ class Release:
         """Whether Laplace noise meets an l2 bound: then no dimension-free pure guarantee exists."""
         return not self.law_is_gaussian and self.clip.norm == "l2"
 
+    @property
+    def events(self) -> int:
+        """How many times `charge` is made: once a round."""
+        return self.rounds
+
+    @property
+    def confines_records(self) -> bool:
+        """Whether the account takes a record to matter in some rounds only, and to leave no trace in the others."""
+        return self.sampling.kind != "all"
+
+    def history(self, client: int) -> Hashable:
+        """What a client's guarantee depends on besides the other clients: equal histories are charged alike."""
+        return self.clients[client], client in self.absent
+
     def sampling_of(self, client: int) -> Sampling:
         """How this client draws its records, with its own draws a round where it has them."""
         draws = self.clients[client].draws
@@ -225,6 +239,10 @@ class Release:
     def without(self, absent: Iterable[int]) -> Release:
         """The same rounds in which the named clients sent nothing."""
         return replace(self, absent=frozenset(absent))
+
+    def alone(self, client: int) -> Release:
+        """What the same rounds would release of one client by itself."""
+        return replace(self, clients=(self.clients[client],), colluders=0, absent=frozenset())
 
     def over(self, rounds: int) -> Release:
         """The same release over another number of rounds."""

@@ -1,0 +1,186 @@
+"""A run whose noise is correlated from round to round: what its records are charged, without secret sampling.
+
+The whole run is one Gaussian event. Round by round the noise is smaller than what it costs: charging rounds by their
+own variance is wrong, and an attack shows it (tests/privacy/test_correlated_audit.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Literal, get_args
+
+import numpy as np
+
+from cepam.privacy.attendance import Attendance, precision, published_sensitivity
+from cepam.privacy.correlation import Correlation
+from cepam.privacy.participation import Cyclic, Participation, sensitivity
+from cepam.privacy.release import Release, Sampling
+
+Unit = Literal["record", "client"]
+MOST_COALITIES = 200
+NOTHING_SECRET = Sampling("all")
+
+
+@dataclass(frozen=True)
+class CorrelatedRelease(Release):
+    """A release whose streams carry the noise of `link`: `rounds` messages a client, from each stream's start.
+
+    Clients follow their slices in a fixed public order, and the server divides by public constants. `sampling`:
+
+    - `all` (as made): nothing is secret. One Gaussian event, mu = w c sens / (noise of the sum).
+    - `poisson`: a record of the round's slice is drawn afresh and in secret with chance draws·slices/records, and C has
+      at most `slices` bands. Then a record's participations share no message, and a run costs rounds/slices events of
+      the subsampled Gaussian (Choquette-Choo et al. 2023).
+
+    c is how far a record moves an update: bound/B (per-example clip; twice under replace-one), B the client's `draws`
+    or records/slices, always the same public number; twice the bound for a clipped update. `unit="client"` protects
+    all records of a client together: whole updates, every round; add-or-remove then means that its updates are zero
+    while its noise stays. `participation` replaces the fixed slices; `attendance` says which messages came.
+
+    Over fewer rounds it is the prefix, so a running epsilon is `release.over(t)`. Noise that changes within a stream is
+    not represented. Adjacency, colluders, trust: as `Release`. Rests on: Denisov et al. 2022 (adaptive updates).
+    Guarantee: tests/privacy/test_correlated.py, tests/privacy/test_correlated_audit.py.
+    """
+
+    sampling: Sampling = NOTHING_SECRET
+    link: Correlation = field(kw_only=True)
+    unit: Unit = "record"
+    participation: Participation | None = None
+    attendance: Attendance | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.law_is_gaussian:
+            raise ValueError("correlated noise is accounted for with Gaussian noise only, got Laplace")
+        if self.absent:
+            raise ValueError("absent is for independent rounds: say which messages came by attendance")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
+        if self.unit == "client" and (self.clipped == "example" or self.participation is not None):
+            raise ValueError("unit 'client' needs clipped='update' and takes part in every message")
+        if self.link.longest is not None and self.rounds > self.link.longest:
+            raise ValueError(f"rounds must be at most the matrix's {self.link.longest}, got {self.rounds}")
+        if self.attendance is not None:
+            self._check_attendance(self.attendance)
+        if self.amplified:
+            self._check_amplified()
+        elif self.sampling.kind != "all":
+            raise ValueError(f"sampling must be 'all' or 'poisson' with correlated noise, got {self.sampling.kind!r}")
+
+    def _check_attendance(self, attendance: Attendance) -> None:
+        if attendance.rounds != self.rounds or len(attendance.arrivals) != len(self.clients):
+            raise ValueError(
+                f"attendance must be of {len(self.clients)} clients over {self.rounds} rounds, got "
+                f"{len(attendance.arrivals)} over {attendance.rounds}"
+            )
+        if self.amplified or self.participation is not None:
+            raise ValueError("attendance goes with fixed slices and sampling 'all'")
+
+    def _check_amplified(self) -> None:
+        if self.unit == "client" or self.participation is not None:
+            raise ValueError("sampling 'poisson' protects single records of fixed slices")
+        if self.link.bands is None or self.link.bands > self.link.slices:
+            raise ValueError(
+                f"sampling 'poisson' needs a matrix of at most slices = {self.link.slices} bands, got "
+                f"{self.link.bands or 'a carry, which has no end'}"
+            )
+
+    @property
+    def amplified(self) -> bool:
+        """Whether secret draws inside the slices are claimed."""
+        return self.sampling.kind == "poisson"
+
+    @property
+    def events(self) -> int:
+        """How many times a record is charged: once, or with secret draws once for each pass over the slices."""
+        return -(-self.rounds // self.link.slices) if self.amplified else 1
+
+    @property
+    def confines_records(self) -> bool:
+        """Whether a record is taken to matter in its slice's messages only."""
+        return self.unit == "record" and (self.amplified or self.participation is not None or self.link.slices > 1)
+
+    def history(self, client: int) -> Hashable:
+        """What a client's guarantee depends on besides the other clients."""
+        return self.clients[client], None if self.attendance is None else self.attendance.arrivals[client]
+
+    def chance(self, client: int) -> float:
+        """The chance that one given record of the round's slice is drawn."""
+        if not self.amplified:
+            return 1.0
+        rate = self.batch(client) * self.link.slices / self.clients[client].records
+        if not (0.0 < rate <= 1.0):
+            most = self.clients[client].records / self.link.slices
+            raise ValueError(f"draws must be at most a slice's {most:g} records, got {self.batch(client)!r}")
+        return rate
+
+    def batch(self, client: int) -> float:
+        """B, the public number that divides the sum of a client's clipped gradients."""
+        who = self.clients[client]
+        if who.draws is not None:
+            return who.draws
+        return float(self.sampling.draws) if self.amplified else who.records / self.link.slices
+
+    def distance(self, client: int) -> float:
+        """c: how far a record (or a client) moves one update."""
+        if self.clipped == "update":
+            return (1.0 if self.unit == "client" and self.adjacency == "add-remove" else 2.0) * self.clip.bound
+        return (2.0 if self.adjacency == "replace" else 1.0) * self.clip.bound / self.batch(client)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far a record moves a stream without gaps, over how far it moves one update."""
+        if self.amplified:
+            return float(np.linalg.norm(self.link.matrix(self.rounds), axis=0).max())
+        slices = Cyclic(1) if self.unit == "client" else None
+        return sensitivity(self.link, self.rounds, self.participation or slices)
+
+    def mu(self, client: int, colluders: int | None = None) -> float:
+        """The shift of one event over its noise: w c sens / sqrt(sum over j not colluding of w_j^2 sigma_j^2).
+
+        With `attendance`, of the sums that were published. The float64 rounding of the sender's state is added.
+        """
+        who = self.clients[client]
+        moved = who.weight * self.distance(client)
+        if self.attendance is None:
+            exact = moved * self.sensitivity / self.noise_against(client, colluders)
+        elif not self.attendance.arrivals[client]:
+            return 0.0
+        else:
+            exact = moved * self._published(client, self.colluders if colluders is None else colluders)
+        return exact + self._rounding(client)
+
+    def _rounding(self, client: int) -> float:
+        """What the rounding of two adjacent senders' states may add to mu; the client's own noise hides it."""
+        most = 1.0 if self.clipped == "update" else self.clients[client].records / self.batch(client)
+        length = 2.0 * math.sqrt(self.rounds) * self.link.rounding * self.clip.bound * max(1.0, most)
+        return length / self.clients[client].law.scale
+
+    def _published(self, client: int, colluders: int) -> float:
+        """The worst mu for w c = 1 over every coalition of that many other clients."""
+        assert self.attendance is not None
+        others = [j for j in range(len(self.clients)) if j != client]
+        if math.comb(len(others), colluders) > MOST_COALITIES:
+            raise ValueError(
+                f"{colluders} colluders of {len(others)} make too many coalitions to try with attendance: "
+                "ask for 0, 1 or all others"
+            )
+        slices, worst = 1 if self.unit == "client" else self.link.slices, 0.0
+        for honest in combinations(others, len(others) - colluders):
+            noises = tuple((j, self.clients[j].noise) for j in sorted((client, *honest)))
+            inverse = precision(self.link, self.attendance, noises)
+            worst = max(worst, published_sensitivity(self.link, self.attendance, inverse, client, slices))
+        return worst
+
+    def alone(self, client: int) -> CorrelatedRelease:
+        """What the same rounds would release of one client by itself."""
+        came = self.attendance and Attendance(self.rounds, (self.attendance.arrivals[client],))
+        return replace(self, clients=(self.clients[client],), colluders=0, attendance=came)
+
+    def over(self, rounds: int) -> CorrelatedRelease:
+        """The first `rounds` rounds: the prefix of every stream."""
+        came = None if self.attendance is None else self.attendance.over(rounds)
+        return replace(self, rounds=rounds, attendance=came)

@@ -1,0 +1,77 @@
+"""The noise that reaches the weights, against a simulation; the best carry, against a fine grid."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cepam.privacy import Correlation, best_carry, sensitivity, weight_noise
+
+
+def linear(rounds: int) -> list[float]:
+    return [min(1.0, 2.0 * (1.0 - t / rounds)) for t in range(rounds)]
+
+
+def trained(noise: np.ndarray, momentum: float, rates: list[float]) -> np.ndarray:
+    """The weights after each round of momentum descent on the noise alone."""
+    velocity, weights, made = np.zeros(noise.shape[1]), np.zeros(noise.shape[1]), []
+    for rate, row in zip(rates, noise):
+        velocity = momentum * velocity + row
+        weights = weights - rate * velocity
+        made.append(weights)
+    return np.array(made)
+
+
+@pytest.mark.parametrize("link", [Correlation(), Correlation(0.9), Correlation.from_matrix([1.0, 0.5, 0.375])])
+def test_the_noise_of_the_weights_is_that_of_a_training_run(link: Correlation) -> None:
+    rounds, momentum, many = 20, 0.8, 200_000
+    noise = np.linalg.solve(link.matrix(rounds), np.random.default_rng(7).normal(size=(rounds, many)))
+    seen = np.sqrt((trained(noise, momentum, linear(rounds)) ** 2).mean())
+    assert seen == pytest.approx(weight_noise(link, rounds, momentum, linear(rounds)), rel=0.01)
+
+
+@pytest.mark.parametrize(("rounds", "slices", "momentum"), [(124, 31, 0.9), (60, 10, 0.0), (60, 60, 0.95)])
+def test_no_carry_of_a_fine_grid_is_better(rounds: int, slices: int, momentum: float) -> None:
+    def cost(carry: float) -> float:
+        link = Correlation(carry, slices)
+        return weight_noise(link, rounds, momentum, linear(rounds)) * sensitivity(link, rounds)
+
+    found = best_carry(rounds, slices, momentum, linear(rounds))
+    assert cost(found) <= min(cost(carry) for carry in np.linspace(0.0, 0.9999, 2000)) * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(("rounds", "slices", "carry", "share"), [
+    (124, 31, 0.9462, 0.2435), (496, 31, 0.9617, 0.206), (496, 124, 0.9807, 0.138),
+])  # fmt: skip
+def test_the_figures_of_the_documentation(rounds: int, slices: int, carry: float, share: float) -> None:
+    found = best_carry(rounds, slices, 0.9, linear(rounds))
+    assert found == pytest.approx(carry, abs=5e-5)
+    made = [
+        weight_noise(link, rounds, 0.9, linear(rounds)) * sensitivity(link, rounds)
+        for link in (Correlation(found, slices), Correlation(0.0, slices))
+    ]
+    assert made[0] / made[1] == pytest.approx(share, abs=5e-4)
+
+
+def test_where_every_record_is_in_every_round_nothing_is_carried() -> None:
+    assert best_carry(100, 1, 0.9) == 0.0
+
+
+def test_only_ratios_of_rates_matter() -> None:
+    assert best_carry(50, 10, 0.9, [7.0] * 50) == pytest.approx(best_carry(50, 10, 0.9), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"rounds": 0}, "rounds"),
+        ({"slices": 0}, "slices"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"rates": [1.0]}, "rates"),
+        ({"rates": [0.0] * 10}, "rates"),
+        ({"rates": [-1.0] + [1.0] * 9}, "rates"),
+    ],
+)
+def test_doors(more, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        best_carry(**{"rounds": 10, "slices": 5, **more})
