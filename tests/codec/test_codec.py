@@ -205,7 +205,7 @@ GOOD = cepam.Gaussian(1.0)
         ({"law": 0.1}, "law"),
         ({"law": cepam.Gaussian}, "law"),
         ({"law": None}, "law"),
-        ({"lattice": "E8"}, "lattice"),
+        ({"lattice": "E9"}, "lattice"),
         ({"lattice": None}, "lattice"),
         ({"lattice": 3}, "lattice"),
         ({"coder": "zip"}, "coder"),
