@@ -36,9 +36,7 @@ TERMS = Terms(noise=0.2, clip=1.0, rounds=1000, honest=1)
 def identity(number: int) -> tuple[bytes, Callable[[bytes], bytes]]:
     """A registered key as PEM bytes, and the function that signs with it."""
     key = ec.derive_private_key(1000 + number, ec.SECP256R1())
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return public, lambda transcript: key.sign(transcript, ec.ECDSA(hashes.SHA256()))
 
 

@@ -40,10 +40,7 @@ class ByteWriter:
     def names(self, names: Iterable[int]) -> ByteWriter:
         """Node ids, rising, after their count."""
         listed = sorted(names)
-        self.number(len(listed), 4)
-        for name in listed:
-            self.number(name, 8)
-        return self
+        return self.number(len(listed), 4).raw(struct.pack(f"<{len(listed)}Q", *listed))
 
     def pieces(self, pieces: Iterable[bytes]) -> ByteWriter:
         """Byte strings of one length that the reader knows, after their count."""
@@ -90,14 +87,16 @@ class ByteReader:
 
     def names(self, least: int = 0) -> tuple[int, ...]:
         """Node ids, strictly rising."""
-        listed = tuple(self.number(8) for _ in range(self._count(8, least)))
+        count = self._count(8, least)
+        listed = struct.unpack(f"<{count}Q", self.raw(8 * count))
         if any(low >= high for low, high in pairwise(listed)):
             raise MalformedMessage("names must rise strictly")
         return listed
 
     def pieces(self, size: int) -> tuple[bytes, ...]:
         """Byte strings of `size` bytes each."""
-        return tuple(self.raw(size) for _ in range(self._count(size, 0)))
+        together = self.raw(size * self._count(size, 0))
+        return tuple(together[at : at + size] for at in range(0, len(together), size))
 
     def _count(self, size: int, least: int) -> int:
         count = self.number(4, least, MOST_NAMES)

@@ -79,11 +79,8 @@ class NodeState:
 
 
 def _write_keys(writer: ByteWriter, keys: Mapping[int, bytes]) -> None:
-    writer.names(keys)
-    for name in sorted(keys):
-        writer.raw(keys[name])
+    writer.names(keys).pieces(keys[name] for name in sorted(keys))
 
 
 def _read_keys(reader: ByteReader) -> dict[int, bytes]:
-    names = reader.names()
-    return {name: reader.raw(32) for name in names}
+    return dict(zip(reader.names(), reader.pieces(32)))

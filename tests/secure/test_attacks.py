@@ -1,0 +1,457 @@
+"""Attacks on a node's rules, each of which must fail to learn; the names are those of docs/trust.md."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cepam.secure import FileJournal, Peer, Roster, SumRefused, SumRound, Terms
+from cepam.secure.messages import RepairRequest, TrainReply, TrainRequest, UnmaskReply, UnmaskRequest
+from cepam.secure.pairs import advance, commit, open_share, round_keys, self_mask
+from cepam.secure.roster import hello_transcript
+from cepam.secure.shamir import combine
+from cepam.secure.state import NodeState
+
+from . import sums
+from .sums import CLIP, MODEL, NOISE, Cohort, cohort, run_round
+
+
+def trained(clients: int = 5, quorum: int = 4, **more: object) -> tuple[Cohort, SumRound]:
+    """A cohort of which all have trained, and the round."""
+    group = cohort(clients)
+    round_ = SumRound(sums.settings(quorum, clients=clients, **more), group.roster, group.roster.names, MODEL)
+    for name in group.nodes:
+        round_.take(name, group.train(name, round_.request()))
+    return group, round_
+
+
+def replies(round_: SumRound) -> dict[int, TrainReply]:
+    return round_._replies
+
+
+def sealed_for(round_: SumRound, node: int, senders: tuple[int, ...]) -> tuple[bytes, ...]:
+    return tuple(round_._sealed(sender, node) for sender in senders if sender != node)
+
+
+def state(group: Cohort, name: int) -> NodeState:
+    return NodeState.decode(group.nodes[name].state)
+
+
+def refused(kind: str) -> pytest.RaisesExc[SumRefused]:
+    return pytest.raises(SumRefused, check=lambda error: error.kind == kind)
+
+
+def test_repair_for_all_others_and_no_unmask() -> None:
+    """The victim would hand out every pairwise key; it stops at the quorum and forgets the round."""
+    group, round_ = trained()
+    with refused("quorum"):
+        group.nodes[10].repair(RepairRequest(round_.salt, (11, 12, 13, 14)).encode())
+    assert state(group, 10).open is None
+    group, round_ = trained()
+    assert group.nodes[10].repair(RepairRequest(round_.salt, (11,)).encode())
+    with refused("quorum"):
+        group.nodes[10].repair(RepairRequest(round_.salt, (12,)).encode())
+    with refused("position"):
+        group.nodes[10].repair(RepairRequest(round_.salt, (11,)).encode())
+
+
+def test_repair_that_names_the_node_itself_or_a_stranger() -> None:
+    for names, kind in (((10,), "quorum"), ((99,), "cohort")):
+        group, round_ = trained()
+        with refused(kind):
+            group.nodes[10].repair(RepairRequest(round_.salt, names).encode())
+        assert state(group, 10).open is None
+
+
+def test_repair_and_unmask_for_one_client() -> None:
+    group, round_ = trained()
+    group.nodes[10].repair(RepairRequest(round_.salt, (11,)).encode())
+    everyone = group.roster.names
+    with refused("cohort"):
+        group.nodes[10].unmask(UnmaskRequest(round_.salt, everyone, sealed_for(round_, 10, everyone)).encode())
+    assert state(group, 10).open is None
+
+
+def test_unmask_then_repair() -> None:
+    group, round_ = trained()
+    everyone = group.roster.names
+    group.nodes[10].unmask(UnmaskRequest(round_.salt, everyone, sealed_for(round_, 10, everyone)).encode())
+    with refused("position"):
+        group.nodes[10].repair(RepairRequest(round_.salt, (11,)).encode())
+
+
+def test_unmask_twice_and_unmask_of_fewer_than_the_quorum() -> None:
+    group, round_ = trained()
+    everyone = group.roster.names
+    ask = UnmaskRequest(round_.salt, everyone, sealed_for(round_, 10, everyone)).encode()
+    group.nodes[10].unmask(ask)
+    with refused("position"):
+        group.nodes[10].unmask(ask)
+    few = (11, 12, 13)
+    with refused("cohort"):
+        group.nodes[11].unmask(UnmaskRequest(round_.salt, few, sealed_for(round_, 11, few)).encode())
+
+
+def test_a_replayed_position() -> None:
+    group, round_ = trained()
+    with refused("position"):
+        group.train(10, round_.request())
+    run_round(group, sums.settings(4, position=1))
+    with refused("position"):
+        group.train(10, round_.request())
+
+
+def test_positions_far_ahead() -> None:
+    group = cohort(5)
+    round_ = SumRound(sums.settings(4, position=2**40), group.roster, group.roster.names, MODEL)
+    with refused("position"):
+        group.train(10, round_.request())
+
+
+@pytest.mark.parametrize("back_to", ["before train", "before repair", "nothing"])
+def test_a_rolled_back_state(back_to: str) -> None:
+    """A context from before a fault would answer a second time, with the same masks."""
+    group = cohort(5)
+    member = group.nodes[10]
+    before = member.state
+    round_ = SumRound(sums.settings(4), group.roster, group.roster.names, MODEL)
+    group.train(10, round_.request())
+    trained_state = member.state
+    member.repair(RepairRequest(round_.salt, (11,)).encode())
+    member.state = {"before train": before, "before repair": trained_state, "nothing": b""}[back_to]
+    with refused("position"):
+        group.train(10, round_.request())
+    with refused("position"):
+        member.repair(RepairRequest(round_.salt, (12,)).encode())
+    sums.hello([member], epoch=2)
+    with refused("position"):
+        member.repair(RepairRequest(round_.salt, (12,)).encode())
+
+
+def test_an_epoch_said_hello_to_twice() -> None:
+    group = cohort(5)
+    for epoch in (0, 1):
+        with refused("position"):
+            sums.hello(group.nodes.values(), epoch)
+    sums.hello(group.nodes.values(), 2)
+
+
+def test_a_lost_journal_does_not_give_back_what_was_spent(tmp_path: Path) -> None:
+    member = sums.node(0, journal=FileJournal(tmp_path / "journal"))
+    sums.hello([member], 1)
+    (tmp_path / "journal").unlink()
+    with refused("terms"):
+        sums.hello([member], 2)
+
+
+def test_a_crafted_model_with_an_overflow_gate() -> None:
+    """Training that fails exactly if a record is there: the reply looks like any other, and is a zero update."""
+    size = 400
+    bad = {
+        "raises": lambda asked: 1 / 0,
+        "infinite": lambda asked: np.full(size, np.inf, dtype=np.float32),
+        "nan": lambda asked: np.full(size, np.nan),
+        "overflows in the norm": lambda asked: np.full(size, 1e300),
+        "another shape": lambda asked: np.zeros(size + 1, dtype=np.float32),
+        "integers": lambda asked: np.ones(size, dtype=np.int64),
+        "no array": lambda asked: "a record",
+    }
+    asked = sums.settings(4, coordinates=size, clients=6)
+    lengths = set()
+    for label, work in bad.items():
+        group = cohort(6, size)
+        group.updates = {name: np.zeros(size, dtype=np.float32) for name in group.nodes}
+        group.work = lambda name, work=work: work  # type: ignore[method-assign]
+        round_, total = run_round(group, asked)
+        lengths.add(len(replies(round_)[10].encode()))
+        assert np.abs(total).max() < 9 * NOISE * np.sqrt(6) + 6 * asked.codec.cell, label
+    group = cohort(6, size)
+    round_, _ = run_round(group, asked)
+    assert lengths == {len(replies(round_)[10].encode())}
+
+
+def test_updates_beyond_the_clip_are_clipped_by_the_node() -> None:
+    size = 100
+    group = cohort(5, size)
+    group.updates = {name: np.full(size, 1e6, dtype=np.float32) for name in group.nodes}
+    asked = sums.settings(4, coordinates=size)
+    _, total = run_round(group, asked)
+    assert np.linalg.norm(total) < 5 * CLIP + 9 * NOISE * np.sqrt(5 * size) + np.sqrt(size) * 5 * asked.codec.cell
+
+
+def test_quorum_20_of_39() -> None:
+    """2 · 20 - 39 = 1: a lying server would read one client alone."""
+    group = cohort(39, terms=Terms(noise=0.2, clip=CLIP, rounds=9))
+    round_ = SumRound(sums.settings(20, clients=39), group.roster, group.roster.names, MODEL)
+    with refused("terms"):
+        group.train(10, round_.request())
+    with refused("quorum"):
+        SumRound(sums.settings(20, clients=39, colluders=1), group.roster, group.roster.names, MODEL)
+    group, request = cohort(5), SumRound(sums.settings(4), cohort(5).roster, range(10, 15), MODEL).request()
+    lies = TrainRequest.decode(request)
+    lies = replace(lies, settings=replace(lies.settings, quorum=3, threshold=3, colluders=1), roster=group.roster)
+    with refused("quorum"):
+        group.train(10, replace(lies, roster_digest=group.roster.digest).encode())
+
+
+def guess(values: np.ndarray, update: np.ndarray) -> float:
+    """How well the best shifted copy of the update is found in values: near 1 if they show it."""
+    return float(abs(np.corrcoef(values, update)[0, 1]))
+
+
+def test_reading_from_one_message_or_from_all_but_one() -> None:
+    """False-alarm rate: correlations of 4,000 independent pairs stay under 0.11 with chance 1 - 4e-12."""
+    size = 4000
+    group = cohort(5, size)
+    signal = np.where(np.arange(size) % 2, 1.0, -1.0).astype(np.float32) * 200
+    group.updates = dict.fromkeys(group.nodes, signal)
+    asked = sums.settings(4, coordinates=size, clip=1e5, noise=30.0, bits=32)
+    for member in group.nodes.values():
+        member.terms = Terms(noise=0.2, clip=1e9, rounds=9)
+    round_, total = run_round(group, asked)
+    assert guess(total, signal) > 0.9  # what the server may see shows it: the attack below is no straw man
+    found = replies(round_)
+    codec = asked.codec
+    assert guess(codec.open([found[10].vector], []), signal) < 0.11
+    assert guess(codec.open([found[name].vector for name in (10, 11, 12, 13)], []), signal) < 0.11
+
+
+def test_reading_a_late_message_with_all_its_pairwise_keys() -> None:
+    size = 4000
+    group = cohort(5, size)
+    signal = np.where(np.arange(size) % 2, 1.0, -1.0).astype(np.float32) * 200
+    group.updates = dict.fromkeys(group.nodes, signal)
+    for member in group.nodes.values():
+        member.terms = Terms(noise=0.2, clip=1e9, rounds=9)
+    asked = sums.settings(4, coordinates=size, clip=1e5, noise=30.0, bits=32)
+    round_ = SumRound(asked, group.roster, group.roster.names, MODEL)
+    seed = b"\x05" * 32
+    group.nodes[14].draw = lambda count: b"\x05" * count
+    late = TrainReply.decode(group.train(14, round_.request()))
+    for name in (10, 11, 12, 13):
+        round_.take(name, group.train(name, round_.request()))
+    for name, ask in round_.repairs().items():
+        round_.take_repair(name, group.nodes[name].repair(ask))
+    for name, ask in round_.unmasks().items():
+        round_.take_unmask(name, group.nodes[name].unmask(ask))
+    assert guess(round_.open(), signal) > 0.9
+    masks = [(round_._keys[name][14], -1) for name in (10, 11, 12, 13)]
+    assert guess(asked.codec.open([late.vector], masks), signal) < 0.11
+    # The control: with its self-mask too it is read, so the self-mask is what keeps it closed.
+    assert guess(asked.codec.open([late.vector], [*masks, (self_mask(seed, round_.salt), 1)]), signal) > 0.9
+
+
+def test_shares_swapped_tampered_or_foreign() -> None:
+    def ask(group: Cohort, round_: SumRound, shares: list[bytes]) -> None:
+        with refused("share"):
+            group.nodes[10].unmask(UnmaskRequest(round_.salt, group.roster.names, tuple(shares)).encode())
+        assert state(group, 10).open is None
+
+    group, round_ = trained()
+    good = list(sealed_for(round_, 10, group.roster.names))
+    ask(group, round_, [good[1], good[0], *good[2:]])
+    group, round_ = trained()
+    good = list(sealed_for(round_, 10, group.roster.names))
+    ask(group, round_, [bytes([good[0][0] ^ 1]) + good[0][1:], *good[1:]])
+    group, round_ = trained()
+    good = list(sealed_for(round_, 10, group.roster.names))
+    ask(group, round_, [round_._sealed(11, 12), *good[1:]])
+    group, round_ = trained()
+    run_round(group, sums.settings(4, position=1))
+    other = SumRound(sums.settings(4, position=2), group.roster, group.roster.names, MODEL)
+    for name in group.nodes:
+        other.take(name, group.train(name, other.request()))
+    ask(group, other, [*sealed_for(round_, 10, (11,)), *sealed_for(other, 10, (12, 13, 14))])
+
+
+def test_sealed_shares_do_not_open_with_revealed_mask_keys() -> None:
+    group, round_ = trained()
+    key = group.nodes[10].repair(RepairRequest(round_.salt, (11,)).encode())[-32:]
+    for sealed in (round_._sealed(11, 10), round_._sealed(10, 11)):
+        with refused("share"):
+            open_share(key, round_.salt, sealed)
+
+
+@pytest.mark.parametrize("what", ["model", "bits", "noise", "position", "cohort"])
+def test_another_round_for_one_node(what: str) -> None:
+    """Masks do not cancel and shares do not open: the round is lost, nothing is learned."""
+    group = cohort(6)
+    asked = sums.settings(4, clients=6)
+    round_ = SumRound(asked, group.roster, group.roster.names, MODEL)
+    changed = {
+        "bits": replace(asked, bits=asked.bits + 1),
+        "noise": replace(asked, noise=asked.noise * 1.001),
+        "position": replace(asked, position=1),
+    }.get(what, asked)
+    names = group.roster.names[:5] if what == "cohort" else group.roster.names
+    model = hashlib.sha256(b"other").digest() if what == "model" else MODEL
+    other = SumRound(changed, group.roster, names, model)
+    odd = TrainReply.decode(group.train(10, other.request(), model))
+    for name in (11, 12, 13, 14, 15):
+        round_.take(name, group.train(name, round_.request()))
+    shares = (*odd.shares, odd.shares[0])[:5]
+    forged = replace(odd, salt=round_.salt, vector=bytes(asked.codec.message_bytes), shares=shares)
+    round_.take(10, forged.encode())
+    assert not round_.repairs()
+    for name, ask in round_.unmasks().items():
+        with refused("position" if name == 10 else "share"):
+            group.nodes[name].unmask(ask)
+    with refused("quorum"):
+        round_.open()
+
+
+def test_a_seed_that_is_not_the_committed_one() -> None:
+    group, round_ = trained()
+    assert not round_.repairs()
+    for name, ask in round_.unmasks().items():
+        reply = UnmaskReply.decode(group.nodes[name].unmask(ask))
+        if name == 10:
+            reply = replace(reply, shares=(*reply.shares[:-1], (1).to_bytes(33, "little")))
+        round_.take_unmask(name, reply.encode())
+    with refused("commitment"):
+        round_.open()
+
+
+OFFERS = {
+    "noise": {"noise": 0.19}, "clip": {"clip": 1.01}, "quorum": {"quorum": 4, "threshold": 4},
+    "honest": {"colluders": 3}, "batch": {"batch": 10.0}, "chance": {"chance": 0.6},
+    "sparse": {"degree": 4, "threshold": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("below", OFFERS)
+def test_offers_below_the_terms(below: str) -> None:
+    terms = Terms(noise=0.2, clip=1.0, rounds=9, quorum=5, honest=3, chance=0.5)
+    group = cohort(6, terms=terms)
+    good = sums.settings(5, clients=6, chance=0.5)
+    asked = replace(good, **OFFERS[below])
+    with refused("terms"):
+        group.train(10, SumRound(asked, group.roster, group.roster.names, MODEL).request())
+    assert group.train(10, SumRound(good, group.roster, group.roster.names, MODEL).request())
+
+
+def test_the_rounds_of_a_node_are_spent_over_all_runs(tmp_path: Path) -> None:
+    terms = Terms(noise=0.2, clip=1.0, rounds=2)
+    nodes = {10 + i: sums.node(i, terms, journal=FileJournal(tmp_path / f"{i}")) for i in range(5)}
+    for run in (b"one", b"two"):
+        group = Cohort(nodes, sums.hello(nodes.values(), 1, run))
+        run_round(group, sums.settings(4, run=run))
+    nodes = {10 + i: sums.node(i, terms, journal=FileJournal(tmp_path / f"{i}")) for i in range(5)}
+    group = Cohort(nodes, sums.hello(nodes.values(), 1, b"three"))
+    with refused("terms"):
+        run_round(group, sums.settings(4, run=b"three"))
+
+
+def rosters(group: Cohort) -> dict[str, tuple[str, Roster]]:
+    peers = list(group.roster.peers)
+    first, last, sign = peers[1], peers[-1], sums.identity(4)[1]
+    elsewhere = hello_transcript(group.roster.run, group.roster.epoch, 99, last.identity, last.public)
+
+    def with_last(peer: Peer) -> Roster:
+        return Roster(group.roster.run, group.roster.epoch, (*peers[:-1], peer))
+
+    return {
+        "unsigned": ("unsigned", with_last(replace(last, signature=b""))),
+        "a key of the server's": ("unsigned", with_last(replace(last, public=b"\x09" + bytes(31)))),
+        "signed for another node": ("unsigned", with_last(replace(last, signature=sign(elsewhere)))),
+        "signed in another epoch": ("unsigned", Roster(group.roster.run, 2, tuple(peers))),
+        "one identity twice": ("cohort", with_last(replace(last, identity=first.identity))),
+        "one key twice": ("cohort", with_last(replace(last, public=first.public))),
+        "one node twice": ("cohort", with_last(replace(last, node=first.node))),
+        "without this node": ("cohort", Roster(group.roster.run, group.roster.epoch, tuple(peers[1:]))),
+    }
+
+
+@pytest.mark.parametrize("case", list(rosters(cohort(5))))
+def test_rosters_that_are_not_what_they_say(case: str) -> None:
+    group = cohort(5)
+    kind, roster = rosters(group)[case]
+    asked = replace(sums.settings(3), epoch=roster.epoch)
+    request = TrainRequest(asked, (10, 11, 12, 13, 14), roster.digest, roster).encode()
+    with pytest.raises(SumRefused) as error:
+        group.train(10, request)
+    assert error.value.kind in (kind, "position")
+
+
+def test_the_server_puts_its_own_key_in_the_place_of_a_node_with_an_identity_of_its_own() -> None:
+    """An invented node signs well; only a pinned cohort tells."""
+    group = cohort(5)
+    pinned = frozenset(sums.identity(i)[0] for i in range(4))
+    group.nodes[10].terms = replace(sums.TERMS, cohort=pinned)
+    with refused("cohort"):
+        group.train(10, SumRound(sums.settings(4), group.roster, group.roster.names, MODEL).request())
+
+
+def test_a_second_roster_in_an_epoch_and_an_own_key_that_is_not() -> None:
+    group, _ = trained()
+    other = Roster.of(group.roster.run, 1, [*group.roster.peers[:4], sums.cohort(6).roster.peers[5]])
+    asked = sums.settings(4, position=1)
+    with refused("cohort"):
+        group.train(10, TrainRequest(asked, other.names, other.digest, other).encode())
+    fresh, elsewhere = cohort(5), cohort(5)
+    with refused("cohort"):
+        fresh.train(10, SumRound(sums.settings(4), elsewhere.roster, elsewhere.roster.names, MODEL).request())
+
+
+def test_the_chain_does_not_follow_from_a_revealed_mask_key() -> None:
+    """What is revealed is an HKDF output under a label of its own, and the chain has moved on by then."""
+    group = cohort(5)
+    round_ = SumRound(sums.settings(4), group.roster, group.roster.names, MODEL)
+    group.train(10, round_.request())
+    key = group.nodes[10].repair(RepairRequest(round_.salt, (11,)).encode())[-32:]
+    chain = state(group, 10).chains[11]
+    assert chain != key
+    assert chain not in (advance(key), key)
+    later = round_keys(chain, round_.salt, 10, 11)
+    assert key not in (later.mask, later.inward, later.outward)
+    assert state(group, 10).private == b""
+
+
+def test_no_secret_is_in_any_reply_or_refusal() -> None:
+    group = cohort(5)
+    round_ = SumRound(sums.settings(4), group.roster, group.roster.names, MODEL)
+    said: list[bytes] = []
+    for name in (10, 11, 12, 13):
+        reply = group.train(name, round_.request())
+        said.append(reply)
+        round_.take(name, reply)
+    secrets = {secret for name in (10, 11, 12, 13) for secret in _secrets(state(group, name))}
+    masks_with_missing = {state(group, name).open.masks[14] for name in (10, 11, 12, 13)}  # type: ignore[union-attr]
+    for name, ask in round_.repairs().items():
+        said.append(group.nodes[name].repair(ask))
+        round_.take_repair(name, said[-1])
+    own_shares = {state(group, name).open.share for name in (10, 11, 12, 13)}  # type: ignore[union-attr]
+    for name, ask in round_.unmasks().items():
+        said.append(group.nodes[name].unmask(ask))
+        round_.take_unmask(name, said[-1])
+    everything = b"".join(said)
+    for secret in secrets - masks_with_missing - own_shares:
+        assert secret not in everything
+    for name in (10, 11, 12, 13):
+        assert state(group, name).open is None
+        assert not any(
+            secret in group.nodes[name].state for secret in secrets - set(state(group, name).chains.values())
+        )
+
+
+def _secrets(known: NodeState) -> set[bytes]:
+    assert known.open is not None
+    return {*known.chains.values(), *known.open.masks.values(), *known.open.seals.values(), known.open.share}
+
+
+def test_fewer_shares_than_the_threshold_do_not_give_the_seed() -> None:
+    group, round_ = trained()
+    assert not round_.repairs()
+    shares = []
+    for place, (name, ask) in enumerate(round_.unmasks().items()):
+        if len(shares) < 3:
+            shares.append((place, UnmaskReply.decode(group.nodes[name].unmask(ask)).shares[4]))
+    try:
+        seed = combine([place for place, _ in shares], [share for _, share in shares])
+    except ValueError:
+        return
+    assert commit(seed, round_.salt) != replies(round_)[14].commitment
