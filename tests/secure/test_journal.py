@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cepam.errors import MalformedMessage
 from cepam.secure import FileJournal, RoundCharge, RoundsLedger, SumRefused, SumRound
-from cepam.secure.journal import JournalEntry
+from cepam.secure.journal import MOST_RUNS, JournalEntry, RunPlace
 from cepam.secure.messages import RepairRequest
 
 from . import sums
@@ -35,7 +35,7 @@ def test_entries_come_back_and_damage_is_seen(run: bytes, epoch: int, charges: l
     for charge in charges:
         ledger = ledger.add(charge)
     assert ledger.rounds == sum(charge.rounds for charge in charges)
-    entry = JournalEntry(run, epoch, b"s" * 32, ledger)
+    entry = JournalEntry((RunPlace(run, epoch, b"s" * 32),), ledger)
     data = entry.encode()
     assert JournalEntry.decode(data) == entry
     for at in range(0, len(data), 7):
@@ -128,11 +128,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from cepam.secure import FileJournal
-from cepam.secure.journal import JournalEntry
+from cepam.secure.journal import JournalEntry, RunPlace
 journal = FileJournal(Path(sys.argv[1]))
 for epoch in range(1, 10**9):
     with journal.hold():
-        journal.commit(JournalEntry(b"run", epoch, bytes(32)))
+        journal.commit(JournalEntry((RunPlace(b"run", epoch, bytes(32)),)))
     print(epoch, flush=True)
 """
 
@@ -146,7 +146,26 @@ def test_kill_9_at_any_moment_leaves_the_last_word_or_the_next(tmp_path: Path) -
     said += [int(line) for line in process.stdout.read().split()]
     process.wait()
     with FileJournal(path).hold() as entry:
-        assert entry.epoch in (said[-1], said[-1] + 1)
+        assert entry.places[0].epoch in (said[-1], said[-1] + 1)
+
+
+def test_two_runs_at_a_time_on_one_node(tmp_path: Path) -> None:
+    """One journal, one ledger; each run has its own state and neither disturbs the other."""
+    journals = [FileJournal(tmp_path / f"node-{i}") for i in range(5)]
+    groups = []
+    for run in (b"one", b"two"):
+        nodes = {10 + i: sums.node(i, journal=journals[i]) for i in range(5)}
+        groups.append((run, Cohort(nodes, sums.hello(nodes.values(), 1, run))))
+    for position in range(2):
+        for run, group in groups:
+            run_round(group, sums.settings(4, run=run, position=position))
+    with journals[0].hold() as entry:
+        assert entry.ledger.rounds == 4
+        assert [place.run for place in entry.places] == [b"one", b"two"]
+        for number in range(MOST_RUNS):
+            entry = entry.moved(RunPlace(b"%d" % number, 1, bytes(32)))
+        assert entry.place(b"one") is None
+        assert entry.ledger.rounds == 4
 
 
 def test_a_memory_journal_holds_while_the_process_lives() -> None:

@@ -25,7 +25,7 @@ def test_the_shares_of_each_observer() -> None:
 
 
 def preset() -> privacy.Release:
-    """Thirty clients with 2,000 records, 64 examples a round each clipped, 500 rounds; noise calibrated to epsilon 1.99."""
+    """Thirty clients, 64 of 2,000 records a round and client, each example clipped, 500 rounds, epsilon 1.99."""
     release = privacy.Release.uniform(
         30, cepam.Gaussian(0.001), cepam.L2(0.1), privacy.Sampling("poisson", 64.0), records=2000, rounds=500,
         clipped="example", adjacency="add-remove",

@@ -2,7 +2,7 @@
 
 - the mechanism: `SumCodec`, `fit` (bits and gain for a reach), `Reach` (the public rule)
 - the nodes' end: `SumNode`, `Terms`, `FileJournal`, `MemoryJournal`
-- the server's end: `SumRound`, `SumSettings`, `Roster`, `Peer`
+- the server's end: `SumRound`, `SumSettings`, `Roster`, `Peer`, `sparse_graph`
 - the messages that the drivers of both ends touch: `HelloRequest`, `HelloReply`, `RefusalReply`
 - what each observer learns: `views`, `epsilons`, `release_to`, `ledger_of`, `View`
 - what went wrong: `SumRefused`
@@ -14,6 +14,7 @@ the tests beside them.
 from __future__ import annotations
 
 from cepam.secure.aggregator import SumRound
+from cepam.secure.graph import sparse_graph
 from cepam.secure.journal import FileJournal, MemoryJournal
 from cepam.secure.mechanism import SumCodec
 from cepam.secure.messages import HelloReply, HelloRequest, RefusalReply
@@ -47,5 +48,6 @@ __all__ = [
     "fit",
     "ledger_of",
     "release_to",
+    "sparse_graph",
     "views",
 ]

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -23,20 +23,40 @@ from cepam.secure.terms import RoundsLedger
 
 MAGIC = b"cepam sum journal v1"
 DIGEST_BYTES = 32
+MOST_RUNS = 64
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a node stands in one run: the epoch it last said hello in, and the digest of its state."""
+
+    run: bytes
+    epoch: int
+    state: bytes
 
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """Where a node stands: the run and epoch it last said hello in, the digest of its state, and its ledger."""
+    """Where a node stands in the runs it last took part in, and all that it has answered in any run."""
 
-    run: bytes = b""
-    epoch: int = 0
-    state: bytes = b""
+    places: tuple[RunPlace, ...] = ()
     ledger: RoundsLedger = field(default_factory=RoundsLedger)
+
+    def place(self, run: bytes) -> RunPlace | None:
+        """Where the node stands in this run; nothing where it never was, or too many runs ago."""
+        return next((place for place in self.places if place.run == run), None)
+
+    def moved(self, place: RunPlace) -> JournalEntry:
+        """The entry with the node at another place of a run. The oldest of too many runs is forgotten: it must say
+        hello again, with new keys."""
+        others = tuple(known for known in self.places if known.run != place.run)
+        return replace(self, places=(*others, place)[-MOST_RUNS:])
 
     def encode(self) -> bytes:
         """The entry as bytes, with a check value at the end."""
-        writer = ByteWriter(MAGIC).blob(self.run).number(self.epoch, 8).blob(self.state)
+        writer = ByteWriter(MAGIC).number(len(self.places), 4)
+        for place in self.places:
+            writer.blob(place.run).number(place.epoch, 8).raw(place.state)
         self.ledger.write(writer)
         return writer.bytes() + hashlib.sha256(writer.bytes()).digest()
 
@@ -46,7 +66,11 @@ class JournalEntry:
         if data[: len(MAGIC)] != MAGIC or hashlib.sha256(data[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:]:
             raise MalformedMessage("this is not the journal of a node, or it is damaged")
         reader = ByteReader(data[len(MAGIC) : -DIGEST_BYTES])
-        entry = cls(reader.blob(LONGEST_RUN), reader.number(8), reader.blob(DIGEST_BYTES), RoundsLedger.read(reader))
+        places = tuple(
+            RunPlace(reader.blob(LONGEST_RUN), reader.number(8), reader.raw(DIGEST_BYTES))
+            for _ in range(reader.number(4, most=MOST_RUNS))
+        )
+        entry = cls(places, RoundsLedger.read(reader))
         reader.end()
         return entry
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cepam.clip import L2
-from cepam.secure.journal import Journal, JournalEntry
+from cepam.secure.journal import Journal, JournalEntry, RunPlace
 from cepam.secure.messages import (
     HelloReply,
     HelloRequest,
@@ -65,16 +65,16 @@ class SumNode:
         """A fresh signed key for a new epoch; whatever was open before is erased."""
         asked = HelloRequest.decode(request)
         with self.journal.hold() as entry:
-            if self.state and not entry.state:
+            place = entry.place(asked.run)
+            if self.state and not entry.places:
                 raise SumRefused("terms", "the journal is gone, and with it what this node has spent")
-            if asked.run == entry.run and entry.state and asked.epoch <= entry.epoch:
+            if place is not None and asked.epoch <= place.epoch:
                 raise SumRefused("position", f"epoch {asked.epoch} of this run was used before")
             private = self.draw(32)
             public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
             signature = self.sign(hello_transcript(asked.run, asked.epoch, self.node, self.identity, public))
             reply = HelloReply(Peer(self.node, self.identity, public, signature)).encode()
-            moved = replace(entry, run=asked.run, epoch=asked.epoch)
-            self._commit(moved, NodeState(asked.run, asked.epoch, public, private))
+            self._commit(entry, NodeState(asked.run, asked.epoch, public, private))
         return reply
 
     def train(self, request: bytes, model: bytes, work: Work) -> bytes:
@@ -192,13 +192,15 @@ class SumNode:
     @contextmanager
     def _held(self) -> Iterator[tuple[JournalEntry, NodeState]]:
         with self.journal.hold() as entry:
-            if not self.state or hashlib.sha256(self.state).digest() != entry.state:
+            state = NodeState.decode(self.state) if self.state else None
+            place = entry.place(state.run) if state else None
+            if state is None or place is None or hashlib.sha256(self.state).digest() != place.state:
                 raise SumRefused("position", "this node's state is missing or old: a new epoch is needed")
-            yield entry, NodeState.decode(self.state)
+            yield entry, state
 
     def _commit(self, entry: JournalEntry, state: NodeState) -> None:
         data = state.encode()
-        self.journal.commit(replace(entry, state=hashlib.sha256(data).digest()))
+        self.journal.commit(entry.moved(RunPlace(state.run, state.epoch, hashlib.sha256(data).digest())))
         self.state = data
 
     def _opened(self, state: NodeState, salt: bytes) -> OpenRound:
