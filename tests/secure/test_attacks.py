@@ -148,6 +148,18 @@ def test_a_lost_journal_does_not_give_back_what_was_spent(tmp_path: Path) -> Non
         sums.hello([member], 2)
 
 
+def test_a_rolled_back_journal_does_not_give_back_what_was_spent(tmp_path: Path) -> None:
+    nodes = {10 + i: sums.node(i, journal=FileJournal(tmp_path / f"{i}")) for i in range(5)}
+    group = Cohort(nodes, sums.hello(nodes.values(), 1))
+    old = (tmp_path / "0").read_bytes()
+    run_round(group, sums.settings(4))
+    (tmp_path / "0").write_bytes(old)
+    with refused("position"):
+        run_round(group, sums.settings(4, position=1))
+    with refused("terms"):
+        sums.hello([nodes[10]], 2)
+
+
 def test_a_crafted_model_with_an_overflow_gate() -> None:
     """Training that fails exactly if a record is there: the reply looks like any other, and is a zero update."""
     size = 400

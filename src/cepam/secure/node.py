@@ -66,8 +66,8 @@ class SumNode:
         asked = HelloRequest.decode(request)
         with self.journal.hold() as entry:
             place = entry.place(asked.run)
-            if self.state and not entry.places:
-                raise SumRefused("terms", "the journal is gone, and with it what this node has spent")
+            if self.state and (not entry.places or NodeState.decode(self.state).answered > entry.ledger.rounds):
+                raise SumRefused("terms", "the journal is gone or old, and with it what this node has spent")
             if place is not None and asked.epoch <= place.epoch:
                 raise SumRefused("position", f"epoch {asked.epoch} of this run was used before")
             private = self.draw(32)
@@ -199,7 +199,7 @@ class SumNode:
             yield entry, state
 
     def _commit(self, entry: JournalEntry, state: NodeState) -> None:
-        data = state.encode()
+        data = replace(state, answered=entry.ledger.rounds).encode()
         self.journal.commit(entry.moved(RunPlace(state.run, state.epoch, hashlib.sha256(data).digest())))
         self.state = data
 

@@ -42,7 +42,8 @@ class OpenRound:
 class NodeState:
     """An epoch as a node sees it: its private key until the first round, then chains, one for each peer of its circle.
 
-    `roster` is the digest of the one roster that the epoch has, empty before the first round.
+    `roster` is the digest of the one roster that the epoch has, empty before the first round. `answered` counts the
+    rounds that the journal held when this was written: a journal with fewer was rolled back.
     """
 
     run: bytes
@@ -54,13 +55,14 @@ class NodeState:
     position: int = 0
     chains: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     open: OpenRound | None = None
+    answered: int = 0
 
     def encode(self) -> bytes:
         """The state as bytes: SECRET."""
         writer = ByteWriter(MAGIC).blob(self.run).number(self.epoch, 8).raw(self.public).blob(self.private)
         writer.blob(self.roster).number(self.degree, 4).number(self.position, 8)
         _write_keys(writer, self.chains)
-        writer.number(int(self.open is not None), 1)
+        writer.number(self.answered, 8).number(int(self.open is not None), 1)
         if self.open is not None:
             self.open.write(writer)
         return writer.bytes()
@@ -73,9 +75,10 @@ class NodeState:
             raise ValueError("this is not the state of a node")
         run, epoch, public, private = reader.blob(LONGEST_RUN), reader.number(8), reader.raw(32), reader.blob(32)
         roster, degree, position, chains = reader.blob(32), reader.number(4), reader.number(8), _read_keys(reader)
+        answered = reader.number(8)
         opened = OpenRound.read(reader) if reader.number(1, most=1) else None
         reader.end()
-        return cls(run, epoch, public, private, roster, degree, position, chains, opened)
+        return cls(run, epoch, public, private, roster, degree, position, chains, opened, answered)
 
 
 def _write_keys(writer: ByteWriter, keys: Mapping[int, bytes]) -> None:
