@@ -1,6 +1,6 @@
 """Sums that a server learns and their parts that it does not: masked, noisy, a few bits a coordinate.
 
-- the mechanism: `SumCodec`, `fit` (bits and gain for a reach), `Reach` (the public rule)
+- the mechanism: `SumCodec`, `fit` (bits and gain for a reach), `Reach` (the public rule), `Sketch`
 - the nodes' end: `SumNode`, `Terms`, `FileJournal`, `MemoryJournal`
 - the server's end: `SumRound`, `SumSettings`, `Roster`, `Peer`, `sparse_graph`
 - the messages that the drivers of both ends touch: `HelloRequest`, `HelloReply`, `RefusalReply`
@@ -23,6 +23,7 @@ from cepam.secure.reach import Reach, fit
 from cepam.secure.refusal import SumRefused
 from cepam.secure.roster import Peer, Roster
 from cepam.secure.settings import SumSettings
+from cepam.secure.sketch import Sketch
 from cepam.secure.terms import RoundCharge, RoundsLedger, Terms
 from cepam.secure.views import View, epsilons, ledger_of, release_to, views
 
@@ -37,6 +38,7 @@ __all__ = [
     "Roster",
     "RoundCharge",
     "RoundsLedger",
+    "Sketch",
     "SumCodec",
     "SumNode",
     "SumRefused",
