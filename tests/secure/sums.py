@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,11 +21,14 @@ from cepam.secure import (
     MemoryJournal,
     Roster,
     SumNode,
+    SumRefused,
     SumRound,
     SumSettings,
     Terms,
     fit,
 )
+from cepam.secure.messages import TrainReply
+from cepam.secure.state import NodeState
 
 MODEL = hashlib.sha256(b"a model").digest()
 RUN = b"run 7"
@@ -124,3 +128,28 @@ def run_round(
         if name not in no_unmask:
             round_.take_unmask(name, group.nodes[name].unmask(ask))
     return round_, round_.open()
+
+
+def trained(clients: int = 5, quorum: int = 4, **more: object) -> tuple[Cohort, SumRound]:
+    """A cohort of which all have trained, and the round."""
+    group = cohort(clients)
+    round_ = SumRound(settings(quorum, clients=clients, **more), group.roster, group.roster.names, MODEL)
+    for name in group.nodes:
+        round_.take(name, group.train(name, round_.request()))
+    return group, round_
+
+
+def replies(round_: SumRound) -> dict[int, TrainReply]:
+    return round_._replies
+
+
+def sealed_for(round_: SumRound, node: int, senders: tuple[int, ...]) -> tuple[bytes, ...]:
+    return tuple(round_._sealed(sender, node) for sender in senders if sender != node)
+
+
+def state(group: Cohort, name: int) -> NodeState:
+    return NodeState.decode(group.nodes[name].state)
+
+
+def refused(kind: str) -> pytest.RaisesExc[SumRefused]:
+    return pytest.raises(SumRefused, check=lambda error: error.kind == kind)

@@ -61,6 +61,28 @@ def test_chains_move_on_where_a_node_missed_rounds() -> None:
     assert np.abs(total - expect(group, round_.survivors)).max() < tolerance(5, asked.codec.cell)
 
 
+def test_a_cohort_that_is_a_part_of_the_roster() -> None:
+    group = cohort(7)
+    for position, names in enumerate([(10, 12, 13, 15), (11, 12, 14, 15, 16), (10, 11, 12)]):
+        asked = sums.settings(3, clients=len(names), position=position)
+        round_ = SumRound(asked, group.roster, names, MODEL)
+        for name in names:
+            round_.take(name, group.train(name, round_.request()))
+        assert not round_.repairs()
+        for name, ask in round_.unmasks().items():
+            round_.take_unmask(name, group.nodes[name].unmask(ask))
+        assert np.abs(round_.open() - expect(group, names)).max() < tolerance(len(names), asked.codec.cell)
+
+
+def test_a_repair_whose_reply_was_lost_is_answered_again_with_the_same_keys() -> None:
+    group = cohort(5)
+    round_ = SumRound(sums.settings(4), group.roster, group.roster.names, MODEL)
+    for name in (10, 11, 12, 13):
+        round_.take(name, group.train(name, round_.request()))
+    ask = round_.repairs()[10]
+    assert group.nodes[10].repair(ask) == group.nodes[10].repair(ask)
+
+
 NAMES = st.sets(st.integers(10, 15))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from cepam.errors import MalformedMessage
 from cepam.plan import Floats
@@ -127,19 +128,19 @@ class SumRound:
         return self.settings.codec.open([self._replies[node].vector for node in self.survivors], masks)
 
     def _seed(self, node: int) -> bytes:
-        """The seed of a survivor's self-mask, from the first shares that suffice."""
-        circle, threshold = self.circle(node), self.settings.threshold
+        """The seed of a survivor's self-mask. Where shares are to spare, one holder's wrong one does no harm."""
+        threshold, shares = self.settings.threshold, self._shares
         held = [
-            (place, self._shares[holder][node])
-            for place, holder in enumerate(circle)
-            if node in self._shares.get(holder, {})
-        ][:threshold]
+            (place, shares[holder][node])
+            for place, holder in enumerate(self.circle(node))
+            if node in shares.get(holder, {})
+        ]
         if len(held) < threshold:
             raise SumRefused("quorum", f"{len(held)} shares of node {node}, {threshold} are needed")
-        try:
-            seed = combine([place for place, _ in held], [share for _, share in held])
-        except ValueError as wrong:
-            raise SumRefused("commitment", str(wrong)) from wrong
-        if commit(seed, self.salt) != self._replies[node].commitment:
-            raise SumRefused("commitment", f"the shares of node {node} do not give the seed it committed to")
-        return seed
+        for start in range(len(held) if len(held) > threshold else 1):
+            chosen = sorted((held + held)[start : start + threshold])
+            with suppress(ValueError):
+                seed = combine([place for place, _ in chosen], [share for _, share in chosen])
+                if commit(seed, self.salt) == self._replies[node].commitment:
+                    return seed
+        raise SumRefused("commitment", f"the shares of node {node} do not give the seed it committed to")
