@@ -45,8 +45,8 @@ class SumNode:
     """One client's end of a sum.
 
     `sign` and `verify` are the node's registered key at work; `terms` its floor; `journal` its memory of what it said.
-    `state` holds its secrets between calls: keep it in memory, hand it back as it was last, and nowhere else. `draw`
-    gives fresh random bytes.
+    `state` holds its secrets between calls: read it after every call, refused or not, keep it in memory, and hand it
+    back as it was last. `draw` gives fresh random bytes.
 
     Guarantee: whatever the server sends, every sum that it can open holds `2 quorum - clients - colluders` honest
     clients at least, and no client is in two sums of a round (docs/trust.md; tests/secure/test_lying_server.py).
