@@ -1,0 +1,148 @@
+"""What a masked sum costs: CPU of a client and of the server, and bytes, at a million coordinates and thirty clients.
+
+    python bench/secure.py [coordinates] [clients] [dropped]
+
+One thread. Best of five; the client's figure is one whole `train` answer less the training itself. The server's is one
+whole round's worth: taking the replies, repairing, taking the shares and opening the sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+
+import numpy as np
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from cepam.noise.laws import Gaussian
+from cepam.secure import HelloReply, HelloRequest, MemoryJournal, Roster, SumNode, SumRound, SumSettings, Terms, fit
+
+MODEL = hashlib.sha256(b"model").digest()
+REPEATS = 5
+REACH = 1.5
+
+
+def best(work: Callable[[], Any]) -> float:
+    """The least seconds of several runs."""
+    times = []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def verify(identity: bytes, transcript: bytes, signature: bytes) -> bool:
+    """Whether the transcript was signed; raises if not, which ends the bench."""
+    key = serialization.load_pem_public_key(identity)
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    key.verify(signature, transcript, ec.ECDSA(hashes.SHA256()))
+    return True
+
+
+def make_node(name: int) -> SumNode:
+    """A node with a key of its own."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, form)
+    terms = Terms(noise=1e-6, clip=1.0, rounds=10**6)
+    return SumNode(name, public, lambda t: key.sign(t, ec.ECDSA(hashes.SHA256())), verify, terms, MemoryJournal())
+
+
+class Spent:
+    """Seconds of CPU, by who spent them."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+
+    def by(self, whom: str, work: Callable[[], Any]) -> Any:
+        """What the work returns; its seconds are noted."""
+        start = time.process_time()
+        result = work()
+        self.times.setdefault(whom, []).append(time.process_time() - start)
+        return result
+
+
+class Bench:
+    """One cohort, and the seconds of each of its parts."""
+
+    def __init__(self, coordinates: int, clients: int, dropped: int) -> None:
+        self.dropped, self.position = set(range(clients - dropped, clients)), -1
+        self.nodes = [make_node(name) for name in range(clients)]
+        ask = HelloRequest(b"bench", 1).encode()
+        self.roster = Roster.of(b"bench", 1, [HelloReply.decode(node.hello(ask)).peer for node in self.nodes])
+        self.update = (np.random.default_rng(0).normal(size=coordinates) / coordinates).astype(np.float32)
+        code = fit(Gaussian(0.18), clients, coordinates, REACH)
+        self.shape = (coordinates, code.bits, code.gain)
+        self.quorum = max(-(-8 * clients // 10), clients // 2 + 1)
+
+    def round(self) -> SumRound:
+        """The next round, not yet asked for."""
+        self.position += 1
+        settings = SumSettings(b"bench", 1, self.position, *self.shape, 0.18, 1.0, self.quorum)
+        return SumRound(settings, self.roster, self.roster.names, MODEL)
+
+    def train(self, node: SumNode, round_: SumRound) -> bytes:
+        """A node's answer."""
+        return node.train(round_.request(with_roster=self.position == 0), MODEL, lambda _: self.update)
+
+    def whole(self) -> dict[str, float]:
+        """Seconds of CPU of one round, for one client and for the server, and bytes."""
+        round_, spent = self.round(), Spent()
+        for node in self.nodes:
+            reply = spent.by("client train", lambda node=node: self.train(node, round_))
+            if node.node not in self.dropped:
+                spent.by("server", lambda node=node, reply=reply: round_.take(node.node, reply))
+        for name, ask in spent.by("server", round_.repairs).items():
+            said = spent.by("client repair", lambda name=name, ask=ask: self.nodes[name].repair(ask))
+            spent.by("server", lambda name=name, said=said: round_.take_repair(name, said))
+        for name, ask in spent.by("server", round_.unmasks).items():
+            unmasked = spent.by("client unmask", lambda name=name, ask=ask: self.nodes[name].unmask(ask))
+            spent.by("server", lambda name=name, said=unmasked: round_.take_unmask(name, said))
+        spent.by("server", round_.open)
+        return {
+            "client train": min(spent.times["client train"]),
+            "client unmask": min(spent.times["client unmask"]),
+            "server": sum(spent.times["server"]),
+            "vector bytes": round_.settings.codec.message_bytes,
+            "upload bytes": len(reply) + len(unmasked),
+        }
+
+    def parts(self) -> dict[str, float]:
+        """Seconds of the kernels by themselves."""
+        codec = self.round().settings.codec
+        keys = [(bytes([i]) * 32, 1) for i in range(len(self.nodes))]
+        y = codec.noised(self.update, bytes(32))
+        message = codec.mask(y, keys)
+        return {
+            "noise": best(lambda: codec.noised(self.update, bytes(32))),
+            "masks and packing": best(lambda: codec.mask(y, keys)),
+            "unpacking": best(lambda: codec._total([message] * len(keys))),
+            "mask sum": best(lambda: codec._mask_sum(keys)),
+        }
+
+
+def main(coordinates: int = 10**6, clients: int = 30, dropped: int = 0) -> None:
+    bench = Bench(coordinates, clients, dropped)
+    first = bench.whole()
+    print(f"{coordinates:,} coordinates, {clients} clients, {dropped} dropped, b = {bench.shape[1]}")
+    print(f"  first round of an epoch, client: {first['client train']:.4f} s (agreement and signatures included)")
+    rounds = [bench.whole() for _ in range(REPEATS)]
+    for name in ("client train", "client unmask", "server"):
+        print(f"  {name}: {min(figures[name] for figures in rounds):.4f} s")
+    for name in ("vector bytes", "upload bytes"):
+        print(f"  {name}: {int(rounds[0][name]):,}")
+    print(f"  bits a coordinate up: {8 * rounds[0]['upload bytes'] / coordinates:.3f}")
+    for name, seconds in bench.parts().items():
+        print(f"  {name}: {seconds:.4f} s")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

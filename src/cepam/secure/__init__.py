@@ -1,0 +1,55 @@
+"""Sums that a server learns and their parts that it does not: masked, noisy, a few bits a coordinate.
+
+- the mechanism: `SumCodec`, `fit` (bits and gain for a reach), `Reach` (the public rule), `Sketch`
+- the nodes' end: `SumNode`, `Terms`, `FileJournal`, `MemoryJournal`
+- the server's end: `SumRound`, `SumSettings`, `Roster`, `Peer`, `sparse_graph`
+- the messages that the drivers of both ends touch: `HelloRequest`, `HelloReply`, `RefusalReply`
+- what each observer learns: `views`, `epsilons`, `release_to`, `ledger_of`, `View`
+- what went wrong: `SumRefused`
+
+Nothing here sends anything: every method takes bytes and gives bytes. docs/trust.md has the claims, their proofs and
+the tests beside them.
+"""
+
+from __future__ import annotations
+
+from cepam.secure.aggregator import SumRound
+from cepam.secure.graph import sparse_graph
+from cepam.secure.journal import FileJournal, MemoryJournal
+from cepam.secure.mechanism import SumCodec
+from cepam.secure.messages import HelloReply, HelloRequest, RefusalReply
+from cepam.secure.node import SumNode
+from cepam.secure.reach import Reach, fit
+from cepam.secure.refusal import SumRefused
+from cepam.secure.roster import Peer, Roster
+from cepam.secure.settings import SumSettings
+from cepam.secure.sketch import Sketch
+from cepam.secure.terms import RoundCharge, RoundsLedger, Terms
+from cepam.secure.views import View, epsilons, ledger_of, release_to, views
+
+__all__ = [
+    "FileJournal",
+    "HelloReply",
+    "HelloRequest",
+    "MemoryJournal",
+    "Peer",
+    "Reach",
+    "RefusalReply",
+    "Roster",
+    "RoundCharge",
+    "RoundsLedger",
+    "Sketch",
+    "SumCodec",
+    "SumNode",
+    "SumRefused",
+    "SumRound",
+    "SumSettings",
+    "Terms",
+    "View",
+    "epsilons",
+    "fit",
+    "ledger_of",
+    "release_to",
+    "sparse_graph",
+    "views",
+]

@@ -1,0 +1,204 @@
+"""The messages of a sum as bytes: four requests, four replies, and a refusal. docs/trust.md lists every field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from cepam.errors import MalformedMessage
+from cepam.secure.fields import ByteReader, ByteWriter
+from cepam.secure.mechanism import MOST_COORDINATES
+from cepam.secure.pairs import SEALED_BYTES
+from cepam.secure.refusal import KINDS, RefusalKind
+from cepam.secure.roster import LEAST_COHORT, LONGEST_RUN, Peer, Roster
+from cepam.secure.settings import SumSettings
+from cepam.secure.shamir import PRIME, SHARE_BYTES
+
+MAGIC = b"cps"
+VERSION = 1
+
+
+class SumMessage:
+    """A message with a number for its kind; subclasses write and read their fields."""
+
+    code: ClassVar[int]
+
+    def write(self, writer: ByteWriter) -> None:
+        """Nothing; the fields are appended."""
+        raise NotImplementedError
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        """The message whose fields come next."""
+        raise NotImplementedError
+
+    def encode(self) -> bytes:
+        """The message as bytes; there is one way to write it."""
+        writer = ByteWriter(MAGIC + bytes([VERSION, self.code]))
+        self.write(writer)
+        return writer.bytes()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The message that these bytes are; anything else raises `MalformedMessage`."""
+        reader = ByteReader(data)
+        start = reader.raw(len(MAGIC) + 2)
+        if start[:-2] != MAGIC or start[-2] != VERSION or start[-1] != cls.code:
+            raise MalformedMessage(f"not a {cls.__name__} of version {VERSION}")
+        message = cls.read(reader)
+        reader.end()
+        return message
+
+
+@dataclass(frozen=True)
+class HelloRequest(SumMessage):
+    """Asks a node for a fresh key for an epoch."""
+
+    run: bytes
+    epoch: int
+    code: ClassVar[int] = 1
+
+    def write(self, writer: ByteWriter) -> None:
+        writer.blob(self.run).number(self.epoch, 8)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        return cls(reader.blob(LONGEST_RUN), reader.number(8))
+
+
+@dataclass(frozen=True)
+class HelloReply(SumMessage):
+    """A node's key of the epoch, signed."""
+
+    peer: Peer
+    code: ClassVar[int] = 2
+
+    def write(self, writer: ByteWriter) -> None:
+        self.peer.write(writer)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        return cls(Peer.read(reader))
+
+
+@dataclass(frozen=True)
+class TrainRequest(SumMessage):
+    """Asks for a masked update; the roster itself is there for a node's first round of an epoch."""
+
+    settings: SumSettings
+    cohort: tuple[int, ...]
+    roster_digest: bytes
+    roster: Roster | None = None
+    code: ClassVar[int] = 3
+
+    def write(self, writer: ByteWriter) -> None:
+        self.settings.write(writer)
+        writer.names(self.cohort).raw(self.roster_digest).number(int(self.roster is not None), 1)
+        if self.roster is not None:
+            writer.raw(self.roster.encoded)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        settings, cohort, digest = SumSettings.read(reader), reader.names(LEAST_COHORT), reader.raw(32)
+        return cls(settings, cohort, digest, Roster.read(reader) if reader.number(1, most=1) else None)
+
+
+@dataclass(frozen=True)
+class TrainReply(SumMessage):
+    """A masked vector, a commitment to the seed of its self-mask, and the seed's shares, sealed by rising id."""
+
+    salt: bytes
+    vector: bytes
+    commitment: bytes
+    shares: tuple[bytes, ...]
+    code: ClassVar[int] = 4
+
+    def write(self, writer: ByteWriter) -> None:
+        writer.raw(self.salt).blob(self.vector).raw(self.commitment).pieces(self.shares)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        return cls(reader.raw(32), reader.blob(4 * MOST_COORDINATES), reader.raw(32), reader.pieces(SEALED_BYTES))
+
+
+@dataclass(frozen=True)
+class RepairRequest(SumMessage):
+    """Names all who are missing so far; asks for the mask keys with them."""
+
+    salt: bytes
+    missing: tuple[int, ...]
+    code: ClassVar[int] = 5
+
+    def write(self, writer: ByteWriter) -> None:
+        writer.raw(self.salt).names(self.missing)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        return cls(reader.raw(32), reader.names(1))
+
+
+@dataclass(frozen=True)
+class RepairReply(SumMessage):
+    """The mask keys with the missing, by rising id."""
+
+    salt: bytes
+    keys: tuple[bytes, ...]
+    code: ClassVar[int] = 6
+
+    def write(self, writer: ByteWriter) -> None:
+        writer.raw(self.salt).pieces(self.keys)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        return cls(reader.raw(32), reader.pieces(32))
+
+
+@dataclass(frozen=True)
+class UnmaskRequest(SumMessage):
+    """Names the survivors and brings the shares that they sealed for this node, by rising id, its own left out."""
+
+    salt: bytes
+    survivors: tuple[int, ...]
+    shares: tuple[bytes, ...]
+    code: ClassVar[int] = 7
+
+    def write(self, writer: ByteWriter) -> None:
+        writer.raw(self.salt).names(self.survivors).pieces(self.shares)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        return cls(reader.raw(32), reader.names(1), reader.pieces(SEALED_BYTES))
+
+
+@dataclass(frozen=True)
+class UnmaskReply(SumMessage):
+    """A node's shares of the survivors' seeds, by rising id."""
+
+    salt: bytes
+    shares: tuple[bytes, ...]
+    code: ClassVar[int] = 8
+
+    def write(self, writer: ByteWriter) -> None:
+        writer.raw(self.salt).pieces(self.shares)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        salt, shares = reader.raw(32), reader.pieces(SHARE_BYTES)
+        if any(int.from_bytes(share, "little") >= PRIME for share in shares):
+            raise MalformedMessage("a share must be a number below the prime")
+        return cls(salt, shares)
+
+
+@dataclass(frozen=True)
+class RefusalReply(SumMessage):
+    """A node's refusal: its kind and nothing else."""
+
+    kind: RefusalKind
+    code: ClassVar[int] = 9
+
+    def write(self, writer: ByteWriter) -> None:
+        writer.number(KINDS.index(self.kind), 1)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> Self:
+        return cls(KINDS[reader.number(1, most=len(KINDS) - 1)])

@@ -1,0 +1,124 @@
+"""A node's own floor: what it asks of every offer, whoever makes it, and what it has already answered."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from cepam.noise.laws import check_scale
+from cepam.secure.fields import ByteReader, ByteWriter
+from cepam.secure.refusal import SumRefused
+from cepam.secure.roster import Roster
+from cepam.secure.settings import SumSettings
+
+MOST_CHARGES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The least that a node asks for. It comes from the node's own configuration, never from the server.
+
+    `noise`: least deviation of its own noise. `clip`: largest bound. `rounds`: most answers, over all runs together.
+    `quorum`: fewest clients in a sum. `honest`: fewest honest clients in any sum that a lying server can open, with
+    `colluders` of them colluding, or as many as the server says if that is more. `batch`: the least batch where
+    examples are clipped; 0 refuses such offers. `chance`: the largest share of records that a round may look at.
+    `sparse` allows a sparse graph, whose guarantee covers a server that tells the truth only. `cohort`: the identities
+    that may take part; without it, nodes that the server invents count as colluders.
+    """
+
+    noise: float
+    clip: float
+    rounds: int
+    quorum: int = 3
+    honest: int = 2
+    colluders: int = 0
+    batch: float = 0.0
+    chance: float = 1.0
+    sparse: bool = False
+    cohort: frozenset[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        check_scale("noise", self.noise)
+        check_scale("clip", self.clip)
+        for name, least in (("rounds", 1), ("quorum", 3), ("honest", 1), ("colluders", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+        if not 0.0 <= self.batch < math.inf:
+            raise ValueError(f"batch must be finite and not negative, got {self.batch!r}")
+        if not 0.0 < self.chance <= 1.0:
+            raise ValueError(f"chance must lie in (0, 1], got {self.chance!r}")
+
+    def check(self, offer: SumSettings, clients: int) -> None:
+        """Nothing; raises `SumRefused` for an offer below this floor."""
+        for name, fits in (
+            ("noise", offer.noise >= self.noise),
+            ("clip", offer.clip <= self.clip),
+            ("quorum", offer.quorum >= self.quorum),
+            ("honest", offer.honest(clients, self.colluders) >= self.honest),
+            ("batch", not offer.batch or offer.batch >= self.batch > 0.0),
+            ("chance", offer.chance <= self.chance),
+            ("sparse", self.sparse or not offer.degree),
+        ):
+            if not fits:
+                raise SumRefused("terms", f"the offer is below this node's {name}")
+
+    def check_roster(self, roster: Roster) -> None:
+        """Nothing; raises `SumRefused` where the roster holds an identity that is not pinned."""
+        if self.cohort is not None and not all(peer.identity in self.cohort for peer in roster.peers):
+            raise SumRefused("cohort", "the roster holds an identity that this node does not know")
+
+
+@dataclass(frozen=True)
+class RoundCharge:
+    """Rounds of one kind that a node answered: its noise and clip, and the shares that hide it at the worst."""
+
+    noise: float
+    clip: float
+    batch: float
+    chance: float
+    shares: int
+    rounds: int = 1
+
+    @classmethod
+    def of(cls, offer: SumSettings, clients: int, colluders: int) -> RoundCharge:
+        """What an answer to this offer costs, against a server that lies about drop-outs."""
+        return cls(offer.noise, offer.clip, offer.batch, offer.chance, offer.honest(clients, colluders))
+
+
+@dataclass(frozen=True)
+class RoundsLedger:
+    """All that a node has answered, in any run: it only grows."""
+
+    charges: tuple[RoundCharge, ...] = ()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds in all."""
+        return sum(charge.rounds for charge in self.charges)
+
+    def add(self, charge: RoundCharge) -> RoundsLedger:
+        """The ledger with one more answer; equal ones are counted, not listed."""
+        for place, known in enumerate(self.charges):
+            if replace(known, rounds=1) == replace(charge, rounds=1):
+                longer = replace(known, rounds=known.rounds + charge.rounds)
+                return RoundsLedger((*self.charges[:place], longer, *self.charges[place + 1 :]))
+        return RoundsLedger((*self.charges, charge))
+
+    def write(self, writer: ByteWriter) -> None:
+        """Nothing; the fields are appended."""
+        writer.number(len(self.charges), 4)
+        for charge in self.charges:
+            for real in (charge.noise, charge.clip, charge.batch, charge.chance):
+                writer.real(real)
+            writer.number(charge.shares, 4).number(charge.rounds, 8)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> RoundsLedger:
+        """The ledger whose fields come next."""
+        return cls(tuple(_read_charge(reader) for _ in range(reader.number(4, most=MOST_CHARGES))))
+
+
+def _read_charge(reader: ByteReader) -> RoundCharge:
+    noise, clip, batch, chance = (reader.real() for _ in range(4))
+    return RoundCharge(noise, clip, batch, chance, reader.number(4), reader.number(8, 1))

@@ -1,0 +1,75 @@
+"""What each observer of a sum sees: how many clients' noise hides one of them, and the epsilon that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cepam.clip import L2
+from cepam.noise.laws import Gaussian
+from cepam.privacy import Client, Ledger, Release, Sampling, epsilon
+from cepam.secure.terms import RoundsLedger
+
+
+@dataclass(frozen=True)
+class View:
+    """An observer, and the shares of noise at least that hide a client from it in every round."""
+
+    observer: str
+    shares: int
+
+
+def views(clients: int, quorum: int, colluders: int = 0, survivors: int | None = None) -> tuple[View, ...]:
+    """Each observer's view of rounds in which `survivors` (all, if not given) of `clients` were in the sum.
+
+    A server that lies about drop-outs opens sums of 2 quorum - clients - colluders honest clients at the worst.
+    """
+    present = clients if survivors is None else survivors
+    if colluders < 0 or not clients + colluders < 2 * quorum <= 2 * present <= 2 * clients:
+        raise ValueError(
+            f"clients, quorum, colluders, survivors must satisfy K + c < 2t and t <= survivors <= K;"
+            f" got {clients}, {quorum}, {colluders}, {present}"
+        )
+    found = [View("outsider", present), View("server", present)]
+    if colluders:
+        found.append(View(f"server with {colluders} colluders", present - colluders))
+    found.append(View("lying server", 2 * quorum - clients))
+    if colluders:
+        found.append(View(f"lying server with {colluders} colluders", 2 * quorum - clients - colluders))
+    return tuple(found)
+
+
+def release_to(view: View, release: Release) -> Release:
+    """The release as this observer sees it: a client hidden by `shares` of the noise, its own among them."""
+    if len({(client.law, client.weight) for client in release.clients}) > 1:
+        raise ValueError("a sum has clients of one law and one weight")
+    if not 1 <= view.shares <= len(release.clients):
+        raise ValueError(f"shares must be from 1 to the {len(release.clients)} clients, got {view.shares}")
+    return replace(release, colluders=0, absent=frozenset(range(view.shares, len(release.clients))))
+
+
+def epsilons(
+    release: Release, delta: float, quorum: int, colluders: int = 0, survivors: int | None = None
+) -> dict[str, float]:
+    """epsilon at delta for each observer, by name; `cepam.privacy` charges the shares, all else is post-processing."""
+    found = views(len(release.clients), quorum, colluders, survivors)
+    return {view.observer: epsilon(release_to(view, release), delta, client=0) for view in found}
+
+
+def ledger_of(answered: RoundsLedger, records: int) -> Ledger:
+    """What a node with `records` records has answered, as the accountant takes it: against a lying server."""
+    widest = max((charge.shares for charge in answered.charges), default=1)
+    ledger = Ledger()
+    for charge in answered.charges:
+        draws = charge.chance * records
+        # The accountant divides an example's bound by the expected draws; the update was divided by the batch.
+        bound = charge.clip * draws / charge.batch if charge.batch else charge.clip
+        release = Release(
+            (Client(Gaussian(charge.noise), records),) * widest,
+            L2(bound),
+            Sampling("poisson", draws) if charge.chance < 1.0 else Sampling("all"),
+            charge.rounds,
+            clipped="example" if charge.batch else "update",
+            absent=frozenset(range(charge.shares, widest)),
+        )
+        ledger = ledger.add(release)
+    return ledger
