@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cepam import errors
 from cepam.batch import decode_many, encode_many
+from cepam.broadcast import Broadcast, Receiver
 from cepam.clip import L1, L2, Clip
 from cepam.codec import Codec, DitheredCodec
 from cepam.lattice import A2, D4, E8, Integer, Lattice
@@ -23,6 +24,7 @@ __all__ = [
     "RSUQ",
     "SDQ",
     "Address",
+    "Broadcast",
     "Clip",
     "Codec",
     "DitheredCodec",
@@ -33,6 +35,7 @@ __all__ = [
     "Laplace",
     "Lattice",
     "Law",
+    "Receiver",
     "UniformBall",
     "UsedAddresses",
     "decode_many",
