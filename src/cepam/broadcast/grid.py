@@ -120,7 +120,8 @@ class Grid:
 
         def work(part: slice) -> list[bytes]:
             steps = point.steps[part].astype(np.int64)
-            return self.loop.encode(_blocks(steps - self._nearest(origin, part, point.shift)))
+            held = _within(self._nearest(origin, part, point.shift), point.shift, ValueError)
+            return self.loop.encode(_blocks(steps - held))
 
         return [block for blocks in self._side_by_side(work, len(point.steps)) for block in blocks]
 
@@ -130,8 +131,8 @@ class Grid:
         steps = np.empty(count, dtype=np.int32)
 
         def work(part: slice) -> None:
-            moved = self._nearest(origin, part, shift) + self._read(blocks, part)
-            steps[part] = _within(moved, shift, MalformedMessage)
+            held = _within(self._nearest(origin, part, shift), shift, MalformedMessage)
+            steps[part] = _within(held + self._read(blocks, part), shift, MalformedMessage)
 
         self._side_by_side(work, count)
         return Point(shift, steps)

@@ -84,6 +84,8 @@ class Receiver:
             raise WrongVersion(f"the broadcast leads back to version {version}, this receiver holds {held.number}")
         if start is None:
             return None
+        if held is not None and start < version == held.number:
+            raise WrongVersion(f"the broadcast leads to version {version}, which this receiver holds already")
         for known in (held, self._start):
             if known is not None and known.number == start:
                 return known
