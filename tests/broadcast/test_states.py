@@ -68,5 +68,5 @@ def test_a_damaged_state_is_refused() -> None:
         with pytest.raises(CheckFailed):
             receiver.load_state_dict({**state, name: value})
     for bad in ({}, {**state, "shift": 99}, {**state, "steps": np.zeros(3)}, {"version": 1, "steps": state["steps"]}):
-        with pytest.raises(ValueError, match="saved state|steps must be"):
+        with pytest.raises(ValueError, match=r"saved state|steps must be"):
             receiver.load_state_dict(bad)
