@@ -1,14 +1,17 @@
-"""A short run whose messages are pinned: weights from integer arithmetic alone."""
+"""A short run whose messages are pinned, from integer arithmetic alone; `python -m tests.broadcast.cases` writes them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 import cepam
 
+FILE = Path(__file__).parent / "golden.json"
 RUN = b"golden"
 SIZE = 40
 STEPS = (2.0**-6, 2.0**-6, 2.0**-8, 2.0**-5)
@@ -31,3 +34,7 @@ def messages(backend: str = "auto") -> Iterator[tuple[str, bytes]]:
                 yield f"{name}, from 1 to 3", server.message_from(1)
         yield f"{name}, snapshot", server.message_from(None)
         yield f"{name}, up to date", server.message_from(4)
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps({name: message.hex() for name, message in messages()}, indent=1) + "\n")

@@ -72,6 +72,16 @@ def test_the_start_is_version_0_and_costs_nothing() -> None:
     np.testing.assert_array_equal(receiver.weights, START)
 
 
+def test_a_start_that_is_trained_in_place_stays_the_start() -> None:
+    mine, theirs = START.copy(), START.copy()
+    server, receiver = cepam.Broadcast(RUN, mine), cepam.Receiver(RUN, theirs)
+    mine += np.float32(0.5)
+    theirs += np.float32(0.5)
+    receiver.apply(server.publish(mine, 2.0**-6))
+    assert same(server, receiver)
+    np.testing.assert_array_equal(cepam.Receiver(RUN, START).apply(server.message_from(0)), server.weights)
+
+
 def test_without_a_start_the_first_message_carries_it() -> None:
     server, receiver = cepam.Broadcast(RUN), cepam.Receiver(RUN, size=SIZE)
     assert receiver.version is None

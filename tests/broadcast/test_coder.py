@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cepam.broadcast.loops import CompiledLoop, Ints, ReferenceLoop
+from cepam.broadcast.compiled import CompiledLoop
+from cepam.broadcast.reference import ReferenceLoop
+from cepam.plan import Ints
 
 COMPILED, REFERENCE = CompiledLoop(bytes(32)), ReferenceLoop(bytes(32))
 LARGEST = 2**31

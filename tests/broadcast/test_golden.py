@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import cepam
-from tests.broadcast.cases import RUN, STEPS, messages, weights
+from tests.broadcast.cases import FILE, RUN, STEPS, messages, weights
 from tests.oracle.broadcast_reader import read_broadcast
-
-FILE = Path(__file__).parent / "golden.json"
 
 
 @pytest.mark.parametrize("backend", ["numba", "numpy"])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from cepam.broadcast.grid import Grid
 from cepam.errors import CheckFailed, MalformedMessage, WrongAddress
-from cepam.kernels.difference import BYTES_A_COORDINATE, DITHER_BITS
+from cepam.kernels.difference_model import BYTES_A_COORDINATE, DITHER_BITS
 from cepam.wire import BLOCK_COORDINATES, LARGEST_SIZE, _read_varint, _varint, count_blocks
 
 FORMAT = 1

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cepam.broadcast.loops import Loop, loop_named
 from cepam.errors import MalformedMessage
-from cepam.kernels.difference import DITHER_BITS, RESOLUTION
+from cepam.kernels.difference_model import DITHER_BITS, RESOLUTION
 from cepam.kernels.spans import BackendName
 from cepam.plan import Ints
 from cepam.stream import hkdf

@@ -10,7 +10,7 @@ import numpy as np
 
 from cepam.broadcast.grid import LARGEST_STEPS, Floats, Grid, Origin, Point, Weights
 from cepam.errors import CheckFailed
-from cepam.kernels.difference import DITHER_BITS
+from cepam.kernels.difference_model import DITHER_BITS
 
 CHECK_BYTES = 16
 
@@ -40,8 +40,8 @@ def version_at(grid: Grid, number: int, point: Point) -> Version:
 
 
 def version_of_start(grid: Grid, start: Weights) -> Version:
-    """Version 0: the weights of the public start."""
-    weights = start.astype(np.float32)
+    """Version 0: the weights of the public start, copied, so that whoever trains in place leaves it alone."""
+    start, weights = start.copy(), start.astype(np.float32)
     return Version(0, start, _check(grid, 0, 0, np.ascontiguousarray(start, dtype="<f8")), _frozen(weights))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cepam.kernels import difference as g
+from cepam.kernels import difference_model as g
 from cepam.kernels.chacha import stream_words
 from cepam.kernels.margin_reference import Decisions, log
 from cepam.kernels.ranging_reference import LaneReader, LaneWriter
