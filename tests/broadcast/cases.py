@@ -1,4 +1,4 @@
-"""A short run whose messages are pinned, from integer arithmetic alone; `python -m tests.broadcast.cases` writes them."""
+"""A short run whose messages are pinned: integer arithmetic alone; `python -m tests.broadcast.cases` writes them."""
 
 from __future__ import annotations
 
