@@ -6,7 +6,7 @@
 
 For every factor F, clients compute at the public weights of step F x rate x noise (rounded down to a power of two), and
 a receiver in the loop must hold the same bits. F = 0 is a float32 downlink, beside which the same weights are coded at
-several steps. Bits are whole messages. Accuracies are those of test data; the rule was chosen on them (docs/downlink.md).
+several steps. Bits are whole messages, accuracies those of test data; the rule was chosen on them (docs/downlink.md).
 Writes bench/results/downlink_MODEL.json.
 """
 
