@@ -5,6 +5,7 @@ from __future__ import annotations
 from cepam import errors
 from cepam.clip import L1, L2, Clip
 from cepam.codec import LRSUQ, RSUQ, SDQ, Codec, DitheredCodec, decode_many, encode_many
+from cepam.codec.broadcast import Broadcast, Receiver
 from cepam.keys import Address, Key, KeyChain, UsedAddresses
 from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law, UniformBall
@@ -21,6 +22,7 @@ __all__ = [
     "RSUQ",
     "SDQ",
     "Address",
+    "Broadcast",
     "Clip",
     "Codec",
     "DitheredCodec",
@@ -31,6 +33,7 @@ __all__ = [
     "Laplace",
     "Lattice",
     "Law",
+    "Receiver",
     "UniformBall",
     "UsedAddresses",
     "decode_many",

@@ -20,3 +20,14 @@ class WrongAddress(CepamError):
 
 class SealBroken(MalformedMessage, WrongAddress):
     """The seal does not verify: damaged bytes and a wrong key or address look alike, so this is both."""
+
+
+class WrongVersion(CepamError):
+    """The broadcast does not lead on from the version that this receiver holds: ask for `message_from(version)`."""
+
+
+class CheckFailed(MalformedMessage, WrongVersion):
+    """The result does not match the broadcast's mark: damaged bytes or diverged weights, so this is both.
+
+    The receiver still holds what it held; the way out is a snapshot, `message_from(None)`.
+    """

@@ -93,10 +93,10 @@ def _decrypt(keys: StreamKeys, sealed: bytes, context: bytes) -> bytes:
 def _join(contents: Contents, padded: bool) -> bytearray:
     flags = (_DOUBLE if contents.double else 0) | (_PADDED if padded else 0) | contents.lattice << _LATTICE_SHIFT
     payload = bytearray([flags])
-    payload += _varint(contents.size)
+    payload += varint(contents.size)
     listed = contents.blocks if padded else contents.blocks[:-1]
     for block in listed:
-        payload += _varint(len(block))
+        payload += varint(len(block))
     for block in contents.blocks:
         payload += block
     return payload
@@ -107,14 +107,14 @@ def _split(payload: bytes, dimensions: list[int]) -> Contents:
     lattice = flags >> _LATTICE_SHIFT
     if lattice >= len(dimensions):
         raise MalformedMessage(f"lattice number {lattice} is not one of this codec's {len(dimensions)}")
-    size, at = _read_varint(payload, 1)
+    size, at = read_varint(payload, 1)
     total = count_blocks(size, dimensions[lattice])
     if size > LARGEST_SIZE or total > len(payload) - at + 1:
         raise MalformedMessage(f"a payload of {len(payload)} bytes cannot hold {size} coordinates")
     padded = bool(flags & _PADDED)
     lengths = []
     for _ in range(total if padded else total - 1):
-        length, at = _read_varint(payload, at)
+        length, at = read_varint(payload, at)
         lengths.append(length)
     if not padded and total:
         lengths.append(len(payload) - at - sum(lengths))
@@ -133,7 +133,7 @@ def _split(payload: bytes, dimensions: list[int]) -> Contents:
     return Contents(size, bool(flags & _DOUBLE), lattice, blocks)
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     out = bytearray()
     while value >= 128:
         out.append(value & 127 | 128)
@@ -142,7 +142,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 63, 7):
         if at >= len(data):
