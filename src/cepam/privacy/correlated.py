@@ -98,6 +98,10 @@ class CorrelatedRelease(Release):
         """How many times a record is charged: once, or with secret draws once for each pass over the slices."""
         return -(-self.rounds // self.link.slices) if self.amplified else 1
 
+    def once(self) -> CorrelatedRelease:
+        """The whole run: it is charged as one event, or as one for each pass."""
+        return self
+
     @property
     def confines_records(self) -> bool:
         """Whether a record is taken to matter in its slice's messages only."""

@@ -109,6 +109,6 @@ def clipped(update: Floats, clip: Clip | None, cuts: list[int] | None) -> Floats
         return update
     if cuts is None:
         return np.asarray(clip.apply(update), dtype=np.float32)
-    own = type(clip)(clip.bound / whole_over_part(clip.norm, len(cuts)))  # type: ignore[call-arg]
+    own = type(clip)(clip.bound / whole_over_part(clip.norm, len(cuts)))
     pieces = np.split(update, cuts[:-1])
     return np.concatenate([np.asarray(own.apply(piece), dtype=np.float32) for piece in pieces])
