@@ -21,6 +21,7 @@ from torch import nn
 from cepam.fl import compiled
 from cepam.fl.data import Dataset
 from cepam.fl.lowering import Program, lower
+from cepam.fl.models.features import Features, scattering
 from cepam.fl.tile import LANES, vectors
 
 Floats = npt.NDArray[np.float32]
@@ -28,7 +29,7 @@ Index = npt.NDArray[np.int64]
 PIECES = 16
 MANY = LANES // 2
 """From so many examples on a row fills blocks by itself; below, several rows share one."""
-NAMES = ("cnn", "cnn-private", "mlp", "linear")
+NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear")
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
@@ -61,8 +62,8 @@ class Model:
     `make` builds the module; what it draws from torch's generator comes from the seed alone.
     """
 
-    def __init__(self, make: Callable[[], nn.Module], name: str = "own") -> None:
-        self.make = make
+    def __init__(self, make: Callable[[], nn.Module], name: str = "own", features: Features | None = None) -> None:
+        self.make, self.features = make, features
         self.name = name
         self.module = self._seeded(0)
         if any(True for _ in self.module.buffers()):
@@ -90,9 +91,12 @@ class Model:
 
     def on(self, data: Dataset, device: str = "auto") -> Network:
         """The network of this model on a data set; `device` is auto, cpu, cpu-torch or cuda."""
-        from cepam.fl.stacked import StackedNetwork
+        from cepam.fl.models.network import Network as StackedNetwork
 
         chosen = resolved(device)
+        if self.features is not None:
+            data = self.features.of(data, "cuda" if chosen == "cuda" else "cpu")
+            return StackedNetwork(self.module, data, "cuda" if chosen == "cuda" else "cpu")
         program = lower(self.module, data.shape) if chosen == "cpu" else None
         if program is not None and program.size == self.size:
             return CompiledNetwork(program, data)
@@ -232,4 +236,19 @@ def build(name: str, data: Dataset, activation: str = "relu") -> Model:
         )
     if name == "linear":
         return Model(lambda: nn.Sequential(nn.Flatten(), nn.Linear(pixels, data.classes)), name)
+    if name == "scattering-linear":
+        return linear_on(scattering(data.shape), data, name)
     raise ValueError(f"model must be one of {', '.join(NAMES)}, got {name!r}")
+
+
+def linear_on(features: Features, data: Dataset, name: str = "own") -> Model:
+    """A linear head on frozen features of this data set, started from zero."""
+    size = features.size(data)
+
+    def make() -> nn.Module:
+        head = nn.Linear(size, data.classes)
+        for weights in head.parameters():
+            nn.init.zeros_(weights)
+        return head
+
+    return Model(make, name, features)
