@@ -14,7 +14,8 @@ from __future__ import annotations
 from cepam.fl.comparison import compare
 from cepam.fl.data import Dataset, from_arrays, from_torch, load, synthetic
 from cepam.fl.fetch import DataUnavailable
-from cepam.fl.model import Model, build
+from cepam.fl.model import Model, build, linear_on
+from cepam.fl.models.features import Features
 from cepam.fl.presets import PRESETS, preset
 from cepam.fl.runs import Progress, prepared, read_metrics, train
 from cepam.fl.settings import ClientSettings, Settings
@@ -26,6 +27,7 @@ __all__ = [
     "ClientSettings",
     "DataUnavailable",
     "Dataset",
+    "Features",
     "Model",
     "Progress",
     "Settings",
@@ -34,6 +36,7 @@ __all__ = [
     "compare",
     "from_arrays",
     "from_torch",
+    "linear_on",
     "load",
     "prepared",
     "preset",

@@ -80,7 +80,9 @@ class Features:
             def work(at: int) -> None:
                 found = self._through(data, inputs[at : at + self.batch], device)
                 if not bool(found.isfinite().all()):
-                    raise ValueError(f"features must be finite; those of examples {at} to {at + len(found) - 1} are not")
+                    raise ValueError(
+                        f"features must be finite; those of examples {at} to {at + len(found) - 1} are not"
+                    )
                 out[at : at + self.batch] = found.cpu().numpy()
 
             shared_out(work, range(0, len(inputs), self.batch), device)
@@ -95,12 +97,12 @@ class Features:
 
 
 def _kept(path: Path, shape: tuple[int, ...], kind: str, fill: Callable[[npt.NDArray[Any]], None]) -> npt.NDArray[Any]:
-    """The array of this file, mapped; filled now, and whole or not there at all, if it is missing or not of this shape."""
+    """The array of this file, mapped; filled now if it is missing or of another shape. Never half a file."""
     try:
         held: npt.NDArray[Any] = np.load(path, mmap_mode="c")
         if held.shape == shape and held.dtype == kind:
             return held
-    except (OSError, ValueError):
+    except (OSError, EOFError, ValueError):
         pass
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".npy", dir=path.parent)

@@ -10,35 +10,26 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cepam.fl.data import Dataset
-from cepam.fl.models.layers import Dense, layers_of
+from cepam.fl.models.interface import Floats, Index, Scores
+from cepam.fl.models.layers import Convolution, Dense, layers_of
 from cepam.fl.models.passes import Layered, Mapped, Passes, clip_factors
 
-Floats = npt.NDArray[np.float32]
-Index = npt.NDArray[np.int64]
 MANY = 8
 """From so many examples on a row goes through the network by itself; below, rows with their own weights go together."""
 ROWS_TOGETHER = {"cpu": 32, "cuda": 4096}
-EXAMPLES_AT_ONCE = {"cpu": 128, "cuda": 8192}
+EXAMPLES_AT_ONCE = {"cpu": 64, "cuda": 8192}
+DENSE_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
+"""Examples a pass takes at once: in a convolution each has a gradient of its own in memory, in a dense layer none."""
 SCORED_AT_ONCE = {"cpu": 100, "cuda": 10_000}
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How each row of weights does on a set of examples: share of right answers and mean loss."""
-
-    accuracy: npt.NDArray[np.float64]
-    loss: npt.NDArray[np.float64]
 
 
 def steady() -> AbstractContextManager[None]:
@@ -68,7 +59,7 @@ def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str) ->
             quietly(job)
 
 
-class Network:
+class TorchNetwork:
     """A model lowered onto a data set; takes and gives NumPy arrays, or tensors of its device."""
 
     def __init__(self, module: nn.Module, data: Dataset, device: str) -> None:
@@ -78,6 +69,8 @@ class Network:
         self.train = self._put(data.train_inputs), self._put(data.train_labels)
         self.test = self._put(data.test_inputs), self._put(data.test_labels)
         first = next((layer for layer in layers or [] if not isinstance(layer, nn.Flatten)), None)
+        convolutions = layers is None or any(isinstance(layer, Convolution) for layer in layers)
+        self.at_once = (EXAMPLES_AT_ONCE if convolutions else DENSE_AT_ONCE)[device]
         self.known = self._input_squares() if isinstance(first, Dense) else None
 
     def _put(self, array: Any) -> Tensor:
@@ -103,11 +96,7 @@ class Network:
     def summed_gradients(
         self, weights: Any, of: Index, index: Index, count: Index, bounds: Floats | None = None
     ) -> tuple[Any, Any]:
-        """Row r: the sum of the gradients of training examples index[r, :count[r]] at weights[of[r]], and of losses.
-
-        With `bounds` each example's gradient is first scaled down to the l2 norm bounds[r], and one that is not a
-        number adds nothing.
-        """
+        """As `Network` says; rows come back as tensors of this device where the weights are tensors."""
         vectors = self._put(weights)
         sums, losses = vectors.new_zeros((len(of), vectors.shape[1])), vectors.new_zeros(len(of))
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
@@ -141,7 +130,9 @@ class Network:
         for step in range(int(count[rows].max())):
             alive = rows[count[rows] > step]
             which = self._put(index[alive, step])
-            slopes, lost = self.passes.each(vectors[of[alive]], self._images(self.train[0][which]), self.train[1][which])
+            slopes, lost = self.passes.each(
+                vectors[of[alive]], self._images(self.train[0][which]), self.train[1][which]
+            )
             if limits is not None:
                 squares = torch.linalg.vector_norm(slopes, dim=1, dtype=torch.float64).square()
                 factors = clip_factors(squares, lost, limits[alive])
@@ -154,14 +145,14 @@ class Network:
         self, vector: Tensor, index: Index, count: Index, limits: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         sums, losses = vector.new_zeros((len(index), len(vector))), vector.new_zeros(len(index))
-        per = max(1, EXAMPLES_AT_ONCE[self.device] // len(index))
+        per = max(1, self.at_once // len(index))
         for at in range(0, int(count.max()), per):
             last = min(at + per, int(count.max()))
             which = self._put(index[:, at:last])
             keep = torch.arange(at, last, device=self.device) < self._put(count)[:, None]
             flat = which.flatten()
             part, lost = self.passes.summed(
-                vector, self._images(self.train[0][flat]), self.train[1][flat], keep, limits,
+                vector, self._images(self.train[0].index_select(0, flat)), self.train[1][flat], keep, limits,
                 None if self.known is None else self.known[flat],
             )  # fmt: skip
             sums += part
@@ -169,7 +160,7 @@ class Network:
         return sums, losses
 
     def evaluate(self, weights: Any, index: Index | None = None) -> Scores:
-        """The scores of each row of weights on the test examples, or on these training examples."""
+        """As `Network` says."""
         inputs, labels = self.test if index is None else self.train
         where = None if index is None else self._put(index)
         vectors, total = self._put(weights), len(labels) if where is None else len(where)

@@ -11,6 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from cepam.fl.models.layers import Convolution, Dense, Layer
 
+Taken = tuple[Dense | Convolution, Tensor, Tensor]
 MARGIN = 1.0 - 2.0**-20
 """What clipping leaves of a bound: a factor rounded to float32 and its products with float32 numbers are off by three
 parts in 2^24 at most, so that the clipped gradient's norm stays within the bound."""
@@ -63,9 +64,7 @@ class Layered:
             x = layer(x) if isinstance(layer, nn.Module) else layer.after(layer.shared(x, weights))
         return x
 
-    def _slopes(
-        self, weights: Tensor, x: Tensor, labels: Tensor, own: bool
-    ) -> tuple[list[tuple[Dense | Convolution, Tensor, Tensor]], Tensor]:
+    def _slopes(self, weights: Tensor, x: Tensor, labels: Tensor, own: bool) -> tuple[list[Taken], Tensor]:
         """For each layer with weights: itself, what went in, the slope of what came out; and the losses."""
         taken: list[tuple[Dense | Convolution, Tensor]] = []
         outs: list[Tensor] = []
@@ -90,10 +89,11 @@ class Layered:
         self, weights: Tensor, x: Tensor, labels: Tensor, keep: Tensor, bounds: Tensor | None, known: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         taken, losses = self._slopes(weights, x, labels, own=False)
-        held, total = [], torch.zeros((), dtype=torch.float64, device=x.device)
+        held: list[Taken] = []
+        total = torch.zeros((), dtype=torch.float64, device=x.device)
         for layer, entered, slope in taken:
-            norms, *kept = layer.measured(entered, slope, known)
-            held.append((layer, *kept))
+            norms, first, second = layer.measured(entered, slope, known)
+            held.append((layer, first, second))
             total, known = total + norms, None
         factors = keep.float()
         if bounds is not None:
@@ -135,5 +135,5 @@ class Mapped:
             squares = torch.linalg.vector_norm(each, dim=1, dtype=torch.float64).square()
             factors = factors * clip_factors(squares, losses, bounds.repeat_interleave(keep.shape[1])).view_as(keep)
         good = (factors > 0).flatten()
-        rows = _whole(each, good).unflatten(0, tuple(keep.shape))
+        rows = torch.unflatten(_whole(each, good), 0, tuple(keep.shape))
         return (factors[:, None, :] @ rows)[:, 0], _whole(losses, good).view_as(keep).sum(1)

@@ -23,7 +23,7 @@ WIDTH = 0.8
 
 
 def _gaussian(high: int, wide: int, width: float, angle: float, slant: float, frequency: float) -> Tensor:
-    """A wave of this frequency under a Gaussian of this width at the origin, wrapped around; sums to 1 at frequency 0."""
+    """A wave of this frequency under a Gaussian of this width, wrapped around; it sums to 1 at frequency 0."""
     turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=torch.float64)
     shape = turn @ torch.diag(torch.tensor([1.0, slant**2], dtype=torch.float64)) @ turn.T / (2 * width**2)
     total = torch.zeros((high, wide), dtype=torch.complex128)
@@ -53,11 +53,11 @@ def average(side: int) -> Tensor:
 
     Row r weighs the pixels around 4 r of the image; the two-dimensional average is this matrix from both sides.
     """
-    width, places = WIDTH * 2 ** (SCALES - 1), torch.arange(side + 2 * BORDER, dtype=torch.float64)
+    width, places = WIDTH * 2.0 ** (SCALES - 1), torch.arange(side + 2 * BORDER, dtype=torch.float64)
     rows = torch.arange(side // 4, dtype=torch.float64)[:, None] * 4 + BORDER
-    total = sum(torch.exp(-((places - rows + turn * len(places)) ** 2) / (2 * width**2)) for turn in (-1, 0, 1))
-    assert isinstance(total, Tensor)
-    return total / (math.sqrt(2 * math.pi) * width)
+    turns = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)[:, None, None] * len(places)
+    weights: Tensor = torch.exp(-((places - rows + turns) ** 2) / (2 * width**2))
+    return weights.sum(0) / (math.sqrt(2 * math.pi) * width)
 
 
 class Scattering(nn.Module):
@@ -66,6 +66,11 @@ class Scattering(nn.Module):
     Takes (n, channels, rows, columns) and gives (n, channels · 81 · rows/4 · columns/4). With `groups` the maps of a
     channel are normalised to mean 0 and variance 1 in so many groups, each image by itself.
     """
+
+    fine: Tensor
+    coarse: Tensor
+    down: Tensor
+    right: Tensor
 
     def __init__(self, shape: tuple[int, ...], groups: int = GROUPS) -> None:
         super().__init__()
@@ -97,7 +102,7 @@ class Scattering(nn.Module):
 
     def _averaged(self, maps: Tensor, step: int) -> Tensor:
         """Maps that keep every `step`-th pixel, averaged to a quarter of the image's side."""
-        down, right = self.down[:, ::step] * step, self.right[:, ::step] * step  # type: ignore[index, operator]
+        down, right = self.down[:, ::step] * step, self.right[:, ::step] * step
         return (down @ (maps @ right.T)).flatten(-2)
 
     @torch.no_grad()
