@@ -98,7 +98,9 @@ class TorchNetwork:
     ) -> tuple[Any, Any]:
         """As `Network` says; rows come back as tensors of this device where the weights are tensors."""
         vectors = self._put(weights)
-        sums, losses = vectors.new_zeros((len(of), vectors.shape[1])), vectors.new_zeros(len(of))
+        # Zeros from NumPy: a parallel region of PyTorch's in this thread would spin beside the threads that work.
+        sums = self._put(np.zeros((len(of), vectors.shape[1]), np.float32))
+        losses = self._put(np.zeros(len(of), np.float32))
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
         few = np.flatnonzero((count > 0) & (count < MANY))
         many = np.flatnonzero(count >= MANY)
