@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from typing import Any, Protocol
 
 import torch
@@ -110,13 +112,16 @@ class Mapped:
     """Any module that `torch.func` can map over; every example goes through by itself, as a batch of one."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = module
+        self.module, self.copies = module, threading.local()
         self.named = [(name, p.shape, p.numel()) for name, p in module.named_parameters()]
 
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         pieces = torch.split(weights, [size for _, _, size in self.named])
         named = {name: piece.view(shape) for piece, (name, shape, _) in zip(pieces, self.named)}
-        answers: Tensor = functional_call(self.module, named, (x,))
+        # The call swaps the module's weights while it runs, so every thread needs a module of its own.
+        if not hasattr(self.copies, "module"):
+            self.copies.module = copy.deepcopy(self.module)
+        answers: Tensor = functional_call(self.copies.module, named, (x,))
         return answers
 
     def _one(self, weights: Tensor, x: Tensor, label: Tensor) -> Tensor:

@@ -183,8 +183,7 @@ def _factors(gradient: Floats, bounds: Floats, factors: Floats, losses: Doubles)
             factors[lane] = np.float32(bound / np.sqrt(squares[lane]) * (1.0 - 2.0**-20))
         if bound < np.inf and not (np.isfinite(squares[lane]) and np.isfinite(losses[lane])):
             factors[lane], losses[lane] = ZERO, 0.0
-            for t in range(gradient.shape[0]):
-                gradient[t, lane] = ZERO
+            gradient[:, lane] = ZERO
 
 
 @pasted
