@@ -16,7 +16,8 @@ from cepam.fl.data.fetch import DataUnavailable
 from cepam.fl.engine.presets import PRESETS, preset
 from cepam.fl.engine.settings import ClientSettings, Settings
 from cepam.fl.engine.simulation import Simulation
-from cepam.fl.models.model import Model, build
+from cepam.fl.models.features import Features
+from cepam.fl.models.model import Model, build, linear_on
 from cepam.fl.runs.comparison import compare
 from cepam.fl.runs.toml import settings_from
 from cepam.fl.runs.training import Progress, prepared, read_metrics, train
@@ -26,6 +27,7 @@ __all__ = [
     "ClientSettings",
     "DataUnavailable",
     "Dataset",
+    "Features",
     "Model",
     "Progress",
     "Settings",
@@ -34,6 +36,7 @@ __all__ = [
     "compare",
     "from_arrays",
     "from_torch",
+    "linear_on",
     "load",
     "prepared",
     "preset",

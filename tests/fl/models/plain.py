@@ -24,6 +24,21 @@ def gradient(module: nn.Module, data: Dataset, weights: np.ndarray, records: np.
     return torch.cat([p.grad.flatten() for p in module.parameters()]).numpy()
 
 
+def clipped_sum(
+    module: nn.Module, data: Dataset, weights: np.ndarray, records: np.ndarray, bound: float
+) -> tuple[np.ndarray, float]:
+    """The sum of these records' gradients, each scaled to the bound by itself, and of their losses."""
+    total, lost = np.zeros(len(weights)), 0.0
+    for record in records:
+        slope = gradient(module, data, weights, np.array([record])).astype(np.float64)
+        total += slope * min(1.0, bound / max(float(np.linalg.norm(slope)), 1e-30))
+        with torch.no_grad():
+            inputs = torch.from_numpy(data.train_inputs[[record]]).float() * data.scale + data.shift
+            logits = module(inputs.reshape(-1, *data.shape))
+            lost += float(nn.functional.cross_entropy(logits, torch.from_numpy(data.train_labels[[record]])))
+    return total, lost
+
+
 def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, rounds: int) -> np.ndarray:
     """The weights after so many rounds of one seed.
 

@@ -1,1 +1,1 @@
-"""Models as vectors of weights, and the networks that turn them into gradients and scores."""
+"""Models as vectors: networks over rows of weights, and fixed features in front of a head."""

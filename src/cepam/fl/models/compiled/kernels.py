@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.models import convolution, loops
-from cepam.fl.models.loops import Floats, loop, pasted
-from cepam.fl.models.lowering import (
+from cepam.fl.models.compiled import convolution, loops
+from cepam.fl.models.compiled.loops import Floats, loop, pasted
+from cepam.fl.models.compiled.lowering import (
     BIAS,
     CHANNELS,
     COLUMNS,
@@ -39,8 +39,8 @@ from cepam.fl.models.lowering import (
     WINNER,
     Table,
 )  # fmt: skip
-from cepam.fl.models.tile import LANES
-from cepam.fl.models.turn import add_squares, to_lanes, to_rows, weigh
+from cepam.fl.models.compiled.tile import LANES
+from cepam.fl.models.compiled.turn import add_squares, to_lanes, to_rows, weigh
 
 Pixels = npt.NDArray[Any]
 Room = tuple[int, int, int]
@@ -168,10 +168,11 @@ def _read(images: Pixels, picks: Table, scale: float, shift: float, values: Floa
 
 
 @loop
-def _factors(gradient: Floats, bounds: Floats, factors: Floats) -> None:
+def _factors(gradient: Floats, bounds: Floats, factors: Floats, losses: Doubles) -> None:
     """Fills `factors` with what scales each lane's gradient to its l2 bound; squares are summed in double precision.
 
-    The last bits are shaved off so that rounding the products cannot lift a norm over its bound.
+    The last bits are shaved off so that rounding the products cannot lift a norm over its bound. A lane with a bound
+    whose norm or loss is not a number becomes zero, gradient and loss.
     """
     squares = np.zeros(LANES, np.float64)
     add_squares(gradient, squares)
@@ -180,6 +181,9 @@ def _factors(gradient: Floats, bounds: Floats, factors: Floats) -> None:
         factors[lane] = np.float32(1.0)
         if squares[lane] > bound * bound:
             factors[lane] = np.float32(bound / np.sqrt(squares[lane]) * (1.0 - 2.0**-20))
+        if bound < np.inf and not (np.isfinite(squares[lane]) and np.isfinite(losses[lane])):
+            factors[lane], losses[lane] = ZERO, 0.0
+            gradient[:, lane] = ZERO
 
 
 @pasted
@@ -223,7 +227,7 @@ def by_example(
             )  # fmt: skip
             factors[:] = np.float32(1.0)
             if bounds[r] < np.inf:
-                _factors(gradient, bound, factors)
+                _factors(gradient, bound, factors, lost)
             factors[held:] = ZERO
             for t in range(size):
                 sums[t] += weigh(gradient, t, factors)
@@ -254,7 +258,7 @@ def by_row(
             picks[lane] = index[mine[lane], step if step < count[mine[lane]] else 0]
         _gradients(table, here, images, picks, labels, scale, shift, values, slopes, opened, winners, gradient, lost)
         if clipped:
-            _factors(gradient, bound, factors)
+            _factors(gradient, bound, factors, lost)
         for lane in range(LANES):
             alive = step < count[mine[lane]]
             total[lane] += lost[lane] if alive else 0.0

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.models.tile import LANES, ONE, award, contest, enter, put
+from cepam.fl.models.compiled.tile import LANES, ONE, award, contest, enter, put
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

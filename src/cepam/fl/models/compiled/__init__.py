@@ -1,0 +1,106 @@
+"""Small sequential networks on the CPU, compiled: the wall behind which the hand-written loops stand.
+
+`bench/networks.py` measures what they buy over PyTorch (docs/training.md); nothing else knows about them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.fl.data.dataset import Dataset
+from cepam.fl.models.compiled import kernels
+from cepam.fl.models.compiled.lowering import Program, lower
+from cepam.fl.models.compiled.tile import LANES, vectors
+from cepam.fl.models.interface import Floats, Index, Scores
+
+__all__ = ["CompiledNetwork", "lower"]
+
+PIECES = 16
+MANY = LANES // 2
+"""From so many examples on a row fills blocks by itself; below, several rows share one."""
+
+
+class CompiledNetwork:
+    """A sequential network on the CPU: compiled passes over rows, dealt out to one thread a core.
+
+    Threads that sleep, not a spinning parallel region: on a busy machine the latter is ten times slower.
+    """
+
+    def __init__(self, program: Program, data: Dataset) -> None:
+        self.program = program
+        self.data = replace(data, train_inputs=_gapless(data.train_inputs), test_inputs=_gapless(data.test_inputs))
+        self.threads = os.cpu_count() or 1
+        self.pool = ThreadPoolExecutor(self.threads)
+        self.held = threading.local()
+
+    @property
+    def _block(self) -> Floats:
+        """This thread's room, kept: fresh memory for every call would cost a third of a pass in page faults."""
+        if not hasattr(self.held, "block"):
+            self.held.block = vectors(self.program.vectors)
+        return cast(Floats, self.held.block)
+
+    def _share(self, jobs: int, work: Callable[[int, int], None]) -> None:
+        """Runs work(first, last) over pieces of the jobs, side by side."""
+        piece = max(1, -(-jobs // (self.threads * PIECES)))
+        list(self.pool.map(lambda first: work(first, min(first + piece, jobs)), range(0, jobs, piece)))
+
+    def summed_gradients(
+        self, weights: Floats, of: Index, index: Index, count: Index, bounds: Floats | None = None
+    ) -> tuple[Floats, Floats]:
+        out = np.empty((len(of), self.program.size), dtype=np.float32)
+        losses = np.empty(len(of), dtype=np.float32)
+        data, made = self.data, self.program
+        limits = np.full(len(of), np.inf, dtype=np.float32) if bounds is None else bounds
+        weights = np.ascontiguousarray(weights, dtype=np.float32)
+        rest = (
+            weights, of, data.train_inputs, data.train_labels, index, count, data.scale, data.shift, limits,
+        )  # fmt: skip
+        # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
+        many, few = np.flatnonzero(count >= MANY), np.flatnonzero(count < MANY)
+
+        def one_by_one(first: int, last: int) -> None:
+            kernels.by_example(made.table, made.room, self._block, *rest, many[first:last], out, losses)
+
+        blocks = [few[first : first + LANES] for first in range(0, len(few), LANES)]
+
+        def side_by_side(first: int, last: int) -> None:
+            for block in blocks[first:last]:
+                kernels.by_row(made.table, made.room, self._block, *rest, block, out, losses)
+
+        self._share(len(many), one_by_one)
+        self._share(len(blocks), side_by_side)
+        return out, losses
+
+    def evaluate(self, weights: Floats, index: Index | None = None) -> Scores:
+        data, made = self.data, self.program
+        inputs, labels = data.test_inputs, data.test_labels
+        if index is not None:
+            inputs, labels = data.train_inputs[index], data.train_labels[index]
+        weights = np.ascontiguousarray(weights, dtype=np.float32)
+        chunks = -(-len(labels) // kernels.CHUNK)
+        correct = np.empty(len(weights) * chunks, dtype=np.int64)
+        losses = np.empty(len(weights) * chunks, dtype=np.float64)
+
+        def work(first: int, last: int) -> None:
+            kernels.evaluate(
+                made.table, made.room, self._block, weights, inputs, labels, data.scale, data.shift, first,
+                correct[first:last], losses[first:last],
+            )  # fmt: skip
+
+        self._share(len(correct), work)
+        right, total = correct.reshape(len(weights), -1).sum(1), losses.reshape(len(weights), -1).sum(1)
+        return Scores(right / len(labels), total / len(labels))
+
+
+def _gapless(inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The inputs as the compiled passes read them: rows of bytes or of floats, one behind the other."""
+    return np.ascontiguousarray(inputs, dtype=np.uint8 if inputs.dtype == np.uint8 else np.float32)

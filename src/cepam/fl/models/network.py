@@ -1,0 +1,184 @@
+"""A model on a data set: sums of gradients and scores for rows of weights, on the CPU or a GPU, in PyTorch.
+
+Rows are clients, seeds, or both. On the CPU they are dealt to one thread a core, each computing by itself, so that a
+row's bits depend neither on the other rows nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cepam.fl.data.dataset import Dataset
+from cepam.fl.models.interface import Floats, Index, Scores
+from cepam.fl.models.layers import Convolution, Dense, layers_of
+from cepam.fl.models.passes import Layered, Mapped, Passes, clip_factors
+
+MANY = 8
+"""From so many examples on a row goes through the network by itself; below, rows with their own weights go together."""
+ROWS_TOGETHER = {"cpu": 32, "cuda": 4096}
+EXAMPLES_AT_ONCE = {"cpu": 64, "cuda": 8192}
+DENSE_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
+"""Examples a pass takes at once: in a convolution each has a gradient of its own in memory, in a dense layer none."""
+SCORED_AT_ONCE = {"cpu": 100, "cuda": 10_000}
+
+
+def steady() -> AbstractContextManager[None]:
+    """Convolutions in full float32, by algorithms that give the same bits every time: a resumed run repeats itself."""
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+    return flags
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """A thread a core, each with one thread of PyTorch's: threads that sleep, where a parallel region would spin."""
+    return ThreadPoolExecutor(os.cpu_count() or 1, initializer=lambda: torch.set_num_threads(1))
+
+
+def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str) -> None:
+    """Runs work over the jobs, without gradients: on the CPU side by side, on a GPU one after the other."""
+
+    def quietly(job: Any) -> None:
+        with torch.no_grad():
+            work(job)
+
+    if device == "cpu":
+        list(_pool().map(quietly, jobs))
+        return
+    with steady():
+        for job in jobs:
+            quietly(job)
+
+
+class TorchNetwork:
+    """A model lowered onto a data set; takes and gives NumPy arrays, or tensors of its device."""
+
+    def __init__(self, module: nn.Module, data: Dataset, device: str) -> None:
+        self.device, self.data = device, data
+        layers = layers_of(module, data.shape)
+        self.passes: Passes = Mapped(module.to(device)) if layers is None else Layered(layers)
+        self.train = self._put(data.train_inputs), self._put(data.train_labels)
+        self.test = self._put(data.test_inputs), self._put(data.test_labels)
+        first = next((layer for layer in layers or [] if not isinstance(layer, nn.Flatten)), None)
+        convolutions = layers is None or any(isinstance(layer, Convolution) for layer in layers)
+        self.at_once = (EXAMPLES_AT_ONCE if convolutions else DENSE_AT_ONCE)[device]
+        self.known = self._input_squares() if isinstance(first, Dense) else None
+
+    def _put(self, array: Any) -> Tensor:
+        if isinstance(array, Tensor):
+            return array
+        # PyTorch warns of arrays that cannot be written to, such as mapped data sets: those are copied.
+        return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self.device)
+
+    def _images(self, inputs: Tensor) -> Tensor:
+        scaled = inputs.to(torch.float32)
+        if (self.data.scale, self.data.shift) != (1.0, 0.0):
+            scaled = scaled * self.data.scale + self.data.shift
+        return scaled.reshape(-1, *self.data.shape)
+
+    def _input_squares(self) -> Tensor:
+        """The squared norm of every training record in float64: where the first layer is dense, half of each clip."""
+        made = torch.empty(len(self.train[1]), dtype=torch.float64, device=self.device)
+        for at in range(0, len(made), 1024):
+            flat = self._images(self.train[0][at : at + 1024]).flatten(1)
+            made[at : at + 1024] = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64).square()
+        return made
+
+    def summed_gradients(
+        self, weights: Any, of: Index, index: Index, count: Index, bounds: Floats | None = None
+    ) -> tuple[Any, Any]:
+        """As `Network` says; rows come back as tensors of this device where the weights are tensors."""
+        vectors = self._put(weights)
+        # Zeros from NumPy: a parallel region of PyTorch's in this thread would spin beside the threads that work.
+        sums = self._put(np.zeros((len(of), vectors.shape[1]), np.float32))
+        losses = self._put(np.zeros(len(of), np.float32))
+        # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
+        few = np.flatnonzero((count > 0) & (count < MANY))
+        many = np.flatnonzero(count >= MANY)
+        limits = None if bounds is None else self._put(bounds)
+
+        def together(rows: Index) -> None:
+            self._own_weights(vectors, of, index, count, limits, rows, sums, losses)
+
+        def alone(rows: Index) -> None:
+            sums[rows], losses[rows] = self._shared_weights(vectors[of[rows[0]]], index[rows], count[rows],
+                                                            None if limits is None else limits[rows])  # fmt: skip
+
+        at_once = ROWS_TOGETHER[self.device]
+        shared_out(together, [few[at : at + at_once] for at in range(0, len(few), at_once)], self.device)
+        shared_out(alone, self._blocks(of, many), self.device)
+        return (sums, losses) if isinstance(weights, Tensor) else (sums.cpu().numpy(), losses.cpu().numpy())
+
+    def _blocks(self, of: Index, rows: Index) -> list[Index]:
+        """Rows that go through the network at once: each by itself, on a GPU all that share weights."""
+        if self.device == "cpu":
+            return [rows[i : i + 1] for i in range(len(rows))]
+        return [rows[of[rows] == one] for one in np.unique(of[rows])]
+
+    def _own_weights(
+        self, vectors: Tensor, of: Index, index: Index, count: Index, limits: Tensor | None, rows: Index, sums: Tensor,
+        losses: Tensor,
+    ) -> None:  # fmt: skip
+        """Adds the gradients of rows with few examples, the first of every row at once, then the second, and so on."""
+        for step in range(int(count[rows].max())):
+            alive = rows[count[rows] > step]
+            which = self._put(index[alive, step])
+            slopes, lost = self.passes.each(
+                vectors[of[alive]], self._images(self.train[0][which]), self.train[1][which]
+            )
+            if limits is not None:
+                squares = torch.linalg.vector_norm(slopes, dim=1, dtype=torch.float64).square()
+                factors = clip_factors(squares, lost, limits[alive])
+                slopes = torch.where(factors[:, None] > 0, slopes * factors[:, None], 0.0)
+                lost = torch.where(factors > 0, lost, 0.0)
+            sums[alive] += slopes
+            losses[alive] += lost
+
+    def _shared_weights(
+        self, vector: Tensor, index: Index, count: Index, limits: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        sums, losses = vector.new_zeros((len(index), len(vector))), vector.new_zeros(len(index))
+        per = max(1, self.at_once // len(index))
+        for at in range(0, int(count.max()), per):
+            last = min(at + per, int(count.max()))
+            which = self._put(index[:, at:last])
+            keep = torch.arange(at, last, device=self.device) < self._put(count)[:, None]
+            flat = which.flatten()
+            part, lost = self.passes.summed(
+                vector, self._images(self.train[0].index_select(0, flat)), self.train[1][flat], keep, limits,
+                None if self.known is None else self.known[flat],
+            )  # fmt: skip
+            sums += part
+            losses += lost
+        return sums, losses
+
+    def evaluate(self, weights: Any, index: Index | None = None) -> Scores:
+        """As `Network` says."""
+        inputs, labels = self.test if index is None else self.train
+        where = None if index is None else self._put(index)
+        vectors, total = self._put(weights), len(labels) if where is None else len(where)
+        at_once = SCORED_AT_ONCE[self.device]
+        jobs = [(row, at) for at in range(0, total, at_once) for row in range(len(vectors))]
+        right = torch.zeros(len(jobs), dtype=torch.int64, device=self.device)
+        lost = torch.zeros(len(jobs), dtype=torch.float64, device=self.device)
+
+        def work(job: int) -> None:
+            row, at = jobs[job]
+            cut = slice(at, at + at_once)
+            images, answers = (x[cut] if where is None else x[where[cut]] for x in (inputs, labels))
+            logits = self.passes.logits(vectors[row], self._images(images))
+            right[job] = (logits.argmax(1) == answers).sum()
+            lost[job] = F.cross_entropy(logits, answers, reduction="sum")
+
+        shared_out(work, range(len(jobs)), self.device)
+        hits, losses = (x.view(-1, len(vectors)).double().sum(0).cpu().numpy() / total for x in (right, lost))
+        return Scores(hits, losses)

@@ -1,0 +1,144 @@
+"""Gradients example by example, clipped and summed: through known layers, or through `torch.func` for any module."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from cepam.fl.models.layers import Convolution, Dense, Layer
+
+Taken = tuple[Dense | Convolution, Tensor, Tensor]
+MARGIN = 1.0 - 2.0**-20
+"""What clipping leaves of a bound: a factor rounded to float32 and its products with float32 numbers are off by three
+parts in 2^24 at most, so that the clipped gradient's norm stays within the bound."""
+
+
+def clip_factors(squares: Tensor, losses: Tensor, bounds: Tensor) -> Tensor:
+    """What scales each example's gradient to its l2 bound; 0 for an example whose norm or loss is not a number.
+
+    Guarantee: a clipped gradient is within its bound, measured in float64, and an example that overflows adds nothing
+    rather than everything (tests/fl/test_networks.py).
+    """
+    norms = squares.sqrt()
+    limits = bounds.double()
+    factors = torch.where(norms > limits, limits * MARGIN / norms, 1.0)
+    return torch.where(squares.isfinite() & losses.isfinite(), factors, 0.0).float()
+
+
+class Passes(Protocol):
+    """The gradients of a model."""
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        """The answers to all examples at one vector of weights."""
+
+    def each(self, weights: Tensor, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Every example's gradient at the weights of its own row, and its loss."""
+
+    def summed(
+        self, weights: Tensor, x: Tensor, labels: Tensor, keep: Tensor, bounds: Tensor | None, known: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Rows of sums of gradients and of losses at one vector of weights.
+
+        `keep` (rows, examples a row) says which examples count; x and labels hold them row behind row. With `bounds`
+        each gradient is first scaled down to its row's. `known`: squared norms of x, or None.
+        """
+
+
+def _whole(tensor: Tensor, good: Tensor) -> Tensor:
+    """The tensor, with zeros for examples that do not count: nothing times zero is not nothing."""
+    return torch.where(good.reshape(-1, *[1] * (tensor.dim() - 1)), tensor, 0.0)
+
+
+class Layered:
+    """Known layers: norms from what goes in and the slopes of what comes out, in one pass forward and one back."""
+
+    def __init__(self, layers: list[Layer]) -> None:
+        self.layers = layers
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x) if isinstance(layer, nn.Module) else layer.after(layer.shared(x, weights))
+        return x
+
+    def _slopes(self, weights: Tensor, x: Tensor, labels: Tensor, own: bool) -> tuple[list[Taken], Tensor]:
+        """For each layer with weights: itself, what went in, the slope of what came out; and the losses."""
+        taken: list[tuple[Dense | Convolution, Tensor]] = []
+        outs: list[Tensor] = []
+        with torch.enable_grad():
+            for layer in self.layers:
+                if isinstance(layer, nn.Module):
+                    x = layer(x)
+                    continue
+                out = layer.own(x, weights) if own else layer.shared(x, weights)
+                taken.append((layer, x.detach()))
+                outs.append(out if out.requires_grad else out.requires_grad_())
+                x = layer.after(out)
+            losses = F.cross_entropy(x, labels, reduction="none")
+            slopes = torch.autograd.grad(losses.sum(), outs)
+        return [(layer, entered, slope) for (layer, entered), slope in zip(taken, slopes)], losses.detach()
+
+    def each(self, weights: Tensor, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        taken, losses = self._slopes(weights, x, labels, own=True)
+        return torch.cat([layer.each(entered, slope) for layer, entered, slope in taken], 1), losses
+
+    def summed(
+        self, weights: Tensor, x: Tensor, labels: Tensor, keep: Tensor, bounds: Tensor | None, known: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        taken, losses = self._slopes(weights, x, labels, own=False)
+        held: list[Taken] = []
+        total = torch.zeros((), dtype=torch.float64, device=x.device)
+        for layer, entered, slope in taken:
+            norms, first, second = layer.measured(entered, slope, known)
+            held.append((layer, first, second))
+            total, known = total + norms, None
+        factors = keep.float()
+        if bounds is not None:
+            factors = factors * clip_factors(total, losses, bounds.repeat_interleave(keep.shape[1])).view_as(keep)
+        good = (factors > 0).flatten()
+        if not bool(good.all()):
+            held = [(layer, _whole(x, good), _whole(slope, good)) for layer, x, slope in held]
+            losses = _whole(losses, good)
+        sums = [layer.summed(x, slope, factors) for layer, x, slope in held]
+        return torch.cat(sums, 1), losses.view_as(keep).sum(1)
+
+
+class Mapped:
+    """Any module that `torch.func` can map over; every example goes through by itself, as a batch of one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.copies = module, threading.local()
+        self.named = [(name, p.shape, p.numel()) for name, p in module.named_parameters()]
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        pieces = torch.split(weights, [size for _, _, size in self.named])
+        named = {name: piece.view(shape) for piece, (name, shape, _) in zip(pieces, self.named)}
+        # The call swaps the module's weights while it runs, so every thread needs a module of its own.
+        if not hasattr(self.copies, "module"):
+            self.copies.module = copy.deepcopy(self.module)
+        answers: Tensor = functional_call(self.copies.module, named, (x,))
+        return answers
+
+    def _one(self, weights: Tensor, x: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(self.logits(weights, x[None]), label[None])
+
+    def each(self, weights: Tensor, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        made: Any = vmap(grad_and_value(self._one))(weights, x, labels)
+        return made[0], made[1]
+
+    def summed(
+        self, weights: Tensor, x: Tensor, labels: Tensor, keep: Tensor, bounds: Tensor | None, known: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        each, losses = vmap(grad_and_value(self._one), in_dims=(None, 0, 0))(weights, x, labels)
+        factors = keep.float()
+        if bounds is not None:
+            squares = torch.linalg.vector_norm(each, dim=1, dtype=torch.float64).square()
+            factors = factors * clip_factors(squares, losses, bounds.repeat_interleave(keep.shape[1])).view_as(keep)
+        good = (factors > 0).flatten()
+        rows = torch.unflatten(_whole(each, good), 0, tuple(keep.shape))
+        return (factors[:, None, :] @ rows)[:, 0], _whole(losses, good).view_as(keep).sum(1)

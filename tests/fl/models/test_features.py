@@ -1,0 +1,117 @@
+"""Frozen features in front of a head: computed once, kept whole on disk, one example at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cepam import fl
+from cepam.fl import Dataset, Features
+from cepam.fl.models.features import scattering
+
+
+def frozen() -> nn.Module:
+    """A small network with fixed weights, as one that was trained elsewhere."""
+    torch.manual_seed(3)
+    made = nn.Sequential(nn.AvgPool2d(4), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(49, 40), nn.Tanh())
+    with torch.no_grad():
+        made[1].running_mean.fill_(0.5)
+        made[3].weight.mul_(12.0)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_head_on_a_users_network_learns_privately(small: Dataset, tmp_path: Path) -> None:
+    """What a user writes: features, a head, a run, and at the end a module that answers for images."""
+    features = Features(frozen(), batch=50)
+    model = fl.linear_on(features, small)
+    assert model.size == 41 * 10
+    settings = fl.settings_from({
+        "data": "synthetic", "clients": 5, "update": "examples", "sampling": "poisson", "expected_batch": 200.0,
+        "rounds": 40, "tau": 1, "clip": 1.0, "rate": 2.0, "noise": 0.01, "evaluate_every": 40, "device": "cpu",
+    })  # fmt: skip
+    summary = fl.train(settings, tmp_path / "run", small, model)
+    assert summary["accuracy"] > 0.5
+    state = torch.load(tmp_path / "run" / "final.pt")[settings.seed]
+    whole = model.assembled(state).eval()
+    images = torch.from_numpy(small.test_inputs.copy()).float().reshape(-1, *small.shape) * small.scale
+    right = (whole(images).argmax(1).numpy() == small.test_labels).mean()
+    assert right == pytest.approx(summary["accuracy"], abs=0.011)
+
+
+def test_another_head(small: Dataset) -> None:
+    model = fl.Model(
+        lambda: nn.Sequential(nn.Linear(40, 12), nn.Tanh(), nn.Linear(12, 10)), features=Features(frozen())
+    )
+    scores = model.on(small, "cpu").evaluate(model.initial(1)[None])
+    assert 0.0 <= scores.accuracy[0] <= 1.0
+
+
+def test_the_users_module_is_left_alone(small: Dataset) -> None:
+    module = frozen()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    Features(module).of(small)
+    assert module.training
+    assert all(p.requires_grad for p in module.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_features_that_look_at_the_batch_are_refused(small: Dataset) -> None:
+    mixing = nn.BatchNorm2d(1, affine=False, track_running_stats=False)
+    with pytest.raises(ValueError, match="depend on the batch"):
+        Features(mixing).of(small)
+    with pytest.raises(ValueError, match="finite"):
+        Features(nn.Sequential(nn.Flatten(), nn.Threshold(2.0, float("inf")))).of(small)
+    with pytest.raises(ValueError, match="batch must be"):
+        Features(frozen(), batch=0)
+
+
+def test_scattering_is_kept_and_found_again(small: Dataset, tmp_path: Path) -> None:
+    few = replace(small, train_inputs=small.train_inputs[:64], train_labels=small.train_labels[:64])
+    made = scattering(few.shape).of(few)
+    kept = sorted((tmp_path / "cache" / "features").iterdir())
+    assert len(kept) == 2
+    assert made.train_inputs.dtype == np.float16
+    first = np.array(made.train_inputs)
+    again = scattering(few.shape).of(few)
+    assert sorted((tmp_path / "cache" / "features").iterdir()) == kept
+    np.testing.assert_array_equal(again.train_inputs, first)
+    kept[0].write_bytes(kept[0].read_bytes()[:500])
+    kept[1].write_bytes(b"")
+    np.testing.assert_array_equal(scattering(few.shape).of(few).train_inputs, first)
+    other = replace(few, train_inputs=few.train_inputs[::-1].copy())
+    np.testing.assert_array_equal(scattering(few.shape).of(other).train_inputs, first[::-1])
+    scattering(few.shape).of(replace(few, shift=-1.0))
+    assert len(list((tmp_path / "cache" / "features").iterdir())) == 5
+    exact = Features(scattering(few.shape).module).of(few)
+    np.testing.assert_allclose(first, exact.train_inputs, rtol=2e-3, atol=2e-3)
+
+
+def test_the_named_model_is_its_linear_head(small: Dataset) -> None:
+    few = replace(small, train_inputs=small.train_inputs[:64], train_labels=small.train_labels[:64])
+    model = fl.build("scattering-linear", few)
+    assert model.size == 10 * 3970
+    assert not model.initial(4).any()
+    assert set(model.state_dict(model.initial(0))) == {"weight", "bias"}
+    network = model.on(few, "cpu")
+    count, bounds = np.array([20, 30, 0]), np.full(3, 0.1, np.float32)
+    index = np.arange(90).reshape(3, 30) % 64
+    sums, _ = network.summed_gradients(model.initial(0)[None], np.zeros(3, np.int64), index, count, bounds)
+    alone = Features(scattering(few.shape).module).of(few)
+    x = np.concatenate([alone.train_inputs, np.ones((64, 1), np.float32)], 1).astype(np.float64)
+    for row in range(3):
+        total = np.zeros((10, 3970))
+        for i in index[row, : count[row]]:
+            slope = np.outer(np.full(10, 0.1) - np.eye(10)[few.train_labels[i]], x[i])
+            total += slope * min(1.0, 0.1 / np.linalg.norm(slope))
+        flat = np.concatenate([total[:, :-1].ravel(), total[:, -1]])
+        np.testing.assert_allclose(sums[row], flat, atol=1e-5)
