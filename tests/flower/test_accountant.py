@@ -7,7 +7,7 @@ import pytest
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from cepam.flower import Accountant
+from cepam.flower import Accountant, Uplink
 
 from .fakes import FakeGrid, Node, adding, start_arrays
 
@@ -66,6 +66,8 @@ def test_flowers_own_strategy_takes_it() -> None:
         PrivacyConfig(1e-5, 3, NeighboringRelation("add-or-remove-one"), SamplingMethod("no-amplification"))
     )
     grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in (1, 2, 3)])
+    for node in grid.nodes.values():
+        node.uplink = Uplink(required=False)
     strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 3, accountant=accountant)
     strategy.start(grid, start_arrays(400), num_rounds=2)
     assert accountant.num_releases == 2

@@ -225,14 +225,49 @@ def test_one_client_cannot_speak_for_another() -> None:
     assert (counts["cepam-replies"], counts["cepam-dropped-seal"]) == (2, 1)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_update_that_is_not_finite_never_leaves_the_node(value: float) -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
+def test_an_update_that_is_not_finite_leaves_as_zero_with_its_noise(value: float) -> None:
     change = np.full(SIZE, 0.01)
     change[3] = value
-    result = run(grid_of(adding(change)))
+
+    def train(message, context):
+        weights = message.content["arrays"]["w"].numpy().astype(np.float64)
+        arrays = ArrayRecord({"w": Array(weights + change.reshape(weights.shape))})
+        metrics = MetricRecord({"num-examples": 10, "loss": float("nan"), "each": [1.0, float("inf")]})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    grid = grid_of(train)
+    for node in GOOD:
+        grid.nodes[node].train = adding(np.full(SIZE, 0.01), loss=1.0, each=[1.0, 2.0])
+    result = run(grid)
     counts = result.train_metrics_clientapp[1]
-    assert (counts["cepam-replies"], counts["cepam-dropped-error"]) == (2, 1)
-    assert np.isfinite(vector_of(result.arrays)).all()
+    assert (counts["cepam-replies"], counts["cepam-dropped"]) == (3, 0)
+    assert vector_of(result.arrays).mean() == pytest.approx(0.02 / 3, abs=0.002)
+    assert counts["loss"] == pytest.approx(2 / 3)
+
+
+def test_error_replies_carry_fixed_codes_and_no_text_that_depends_on_data() -> None:
+    def crash(message, context):
+        raise RuntimeError("record 4711 of patient X is broken")
+
+    def other_shape(message, context):
+        arrays = ArrayRecord({"w": Array(np.zeros(4711, np.float32))})
+        return Message(RecordDict({"arrays": arrays, "m": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    def own_error(message, context):
+        return Message(Error(2, "patient X"), reply_to=message)
+
+    for train, code in ((crash, "training"), (other_shape, "arrays"), (own_error, "training")):
+        seen: list[str] = []
+        grid = grid_of(train)
+
+        def meddle(node, reply, seen=seen):
+            seen.extend([reply.error.reason] if reply.has_error() else [])
+            return [reply]
+
+        grid.meddle = meddle
+        run(grid)
+        assert seen == [f"cepam: {code}"]
 
 
 def test_a_crash_of_the_training_function_and_odd_replies_stay_local() -> None:
@@ -275,8 +310,8 @@ def test_a_size_that_was_not_asked_for_is_dropped() -> None:
 
     class Short(uplink.Uplink):
         def _sealed(self, reply, reference, offer, context):
-            small = {"w": Array(np.zeros((5, 4), np.float32))}
-            reply.content["arrays"] = ArrayRecord(dict(small))
+            small = {"w": np.zeros((5, 4), np.float32)}
+            reply.content["arrays"] = ArrayRecord({"w": Array(small["w"])})
             return super()._sealed(reply, small, offer, context)
 
     grid = grid_of()

@@ -1,0 +1,99 @@
+"""What is charged: the noise that was really added, by a stated policy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cepam
+from cepam import privacy
+from cepam.exchange.account import Account, Spending, UsedReplies
+from cepam.exchange.uplink_settings import UplinkSettings
+
+DELTA = 1e-5
+LAW, CLIP = cepam.Gaussian(0.5), cepam.L2(1.0)
+
+
+def same(count: int) -> dict[int, UplinkSettings]:
+    return {node: UplinkSettings(LAW, CLIP) for node in range(count)}
+
+
+def uniform(count: int, rounds: int, **options) -> privacy.Release:
+    return privacy.Release.uniform(count, LAW, CLIP, privacy.Sampling("all"), 1, rounds=rounds, **options)
+
+
+class Book(Spending):
+    """A spending to which rounds are added as mappings from nodes, or pairs, to settings."""
+
+    average, coordinates = True, 1000
+
+    def publish(self, replies) -> None:
+        pairs = replies.items() if isinstance(replies, dict) else replies
+        self.add(UsedReplies.of(pairs, self.average, self.coordinates, self.account))
+
+
+def book(average: bool = True, **options) -> Book:
+    made = Book(Account(delta=DELTA, **options))
+    made.average = average
+    return made
+
+
+def test_full_rounds_cost_what_the_accountant_says() -> None:
+    made = book()
+    for _ in range(5):
+        made.publish(same(10))
+    assert made.epsilon() == pytest.approx(privacy.epsilon(uniform(10, 5), DELTA), rel=1e-3)
+
+
+def test_fewer_replies_cost_more() -> None:
+    full, thin = book(), book()
+    full.publish(same(10))
+    thin.publish(same(5))
+    assert thin.epsilon() > full.epsilon()
+    assert thin.epsilon() == pytest.approx(privacy.epsilon(uniform(5, 1), DELTA), rel=1e-3)
+
+
+def test_every_round_is_charged_as_its_worst_client_paid_it_unless_nodes_are_stable() -> None:
+    by_worst, by_node = book(), book(stable_nodes=True)
+    for first in (0, 5):
+        for made in (by_worst, by_node):
+            made.publish({node: UplinkSettings(LAW, CLIP) for node in range(first, first + 5)})
+    assert by_node.epsilon() == pytest.approx(privacy.epsilon(uniform(5, 1), DELTA), rel=1e-3)
+    assert by_worst.epsilon() == pytest.approx(privacy.epsilon(uniform(5, 2), DELTA), rel=1e-3)
+
+
+def test_only_the_own_noise_counts_where_more_than_the_average_is_published() -> None:
+    made = book(average=False)
+    made.publish(same(10))
+    assert made.epsilon() == pytest.approx(privacy.epsilon(uniform(1, 1), DELTA), rel=1e-3)
+
+
+def test_colluders_take_their_noise_away() -> None:
+    made = book(colluders=3)
+    made.publish(same(10))
+    assert made.epsilon() == pytest.approx(privacy.epsilon(uniform(10, 1, colluders=3), DELTA), rel=1e-3)
+
+
+def test_clients_may_differ_in_noise_and_clip() -> None:
+    loud, tight = UplinkSettings(cepam.Gaussian(1.0), CLIP), UplinkSettings(LAW, cepam.L2(0.25))
+    made = book()
+    made.publish({1: UplinkSettings(LAW, CLIP), 2: loud, 3: tight})
+    noise = np.sqrt(0.5**2 + 1.0 + 0.5**2)
+    charge = privacy.Charge(privacy.GaussianShift(2.0 / noise))
+    assert made.epsilon() == pytest.approx(charge.epsilon(DELTA), rel=1e-3)
+    own = book(stable_nodes=True)
+    own.publish({1: UplinkSettings(LAW, CLIP), 2: loud, 3: tight})
+    assert own.epsilon() == pytest.approx(charge.epsilon(DELTA), rel=1e-3)
+
+
+def test_laplace_noise_is_charged() -> None:
+    l1 = book()
+    l1.publish(
+        {1: UplinkSettings(cepam.Laplace(1.0), cepam.L1(0.5)), 2: UplinkSettings(cepam.Laplace(1.0), cepam.L1(0.5))}
+    )
+    assert l1.epsilon() == pytest.approx(1.0, abs=1e-3)
+    l2 = book()
+    l2.publish(
+        {1: UplinkSettings(cepam.Laplace(1.0), cepam.L2(0.5)), 2: UplinkSettings(cepam.Laplace(1.0), cepam.L2(0.5))}
+    )
+    assert l2.epsilon() > 1.0
