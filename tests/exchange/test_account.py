@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -97,3 +99,45 @@ def test_laplace_noise_is_charged() -> None:
         {1: UplinkSettings(cepam.Laplace(1.0), cepam.L2(0.5)), 2: UplinkSettings(cepam.Laplace(1.0), cepam.L2(0.5))}
     )
     assert l2.epsilon() > 1.0
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_each_used_reply_is_charged_also_two_of_one_node_in_one_round(average: bool) -> None:
+    # Two replies of one node move the sum by twice as much, against the noise of all three replies.
+    made = book(average)
+    settings = UplinkSettings(LAW, CLIP)
+    made.publish([(1, settings), (1, settings), (2, settings)])
+    noise = 0.5 * np.sqrt(3) if average else 0.5 * np.sqrt(2)
+    charge = privacy.Charge(privacy.GaussianShift(2 * 2.0 / noise))
+    assert made.epsilon() == pytest.approx(charge.epsilon(DELTA), rel=1e-3)
+    once = book(average)
+    once.publish([(1, settings), (2, settings)])
+    assert made.epsilon() > once.epsilon()
+
+
+def test_two_replies_of_one_node_are_charged_for_laplace_noise_and_for_sampling() -> None:
+    laplace = UplinkSettings(cepam.Laplace(1.0), cepam.L1(0.5))
+    made = book()
+    made.publish([(1, laplace), (1, laplace)])
+    assert made.epsilon() == pytest.approx(2.0, abs=1e-3)
+    drawn = UplinkSettings(cepam.Gaussian(0.5), CLIP, records=1000)
+    for kind, clipped, bound in (
+        ("poisson", "update", 2.0),
+        ("poisson", "example", 2.0 / 10),
+        ("replacement", "update", 2.0),
+    ):
+        sampled = book(sampling=privacy.Sampling(kind, 10), clipped=clipped)
+        sampled.publish([(1, drawn), (1, drawn)])
+        chance = 20 / 1000 if kind == "poisson" else 1 - (1 - 1 / 1000) ** 20
+        charge = privacy.Charge(privacy.GaussianShift(2 * bound / (0.5 * np.sqrt(2))), chance)
+        assert sampled.epsilon() == pytest.approx(charge.epsilon(DELTA), rel=1e-3)
+
+
+def test_rounds_survive_as_plain_values() -> None:
+    made = book(sampling=privacy.Sampling("poisson", 3), colluders=1)
+    odd = UplinkSettings(LAW, cepam.L2(0.25), lattice=cepam.Lattice([[2, 0], [1, 3]]), weight=3.0, records=50)
+    made.publish([(1, UplinkSettings(LAW, CLIP, records=50)), (2**63 + 5, odd), (2**63 + 5, odd)])
+    made.publish([(1, UplinkSettings(LAW, CLIP, records=50))])
+    again = book()
+    again.add_json(json.loads(json.dumps(made.to_json())))
+    assert again.epsilon() == made.epsilon()

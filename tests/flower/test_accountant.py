@@ -61,6 +61,24 @@ def test_state_limits_and_refusals() -> None:
         copy.load_state_dict({"method": "rdp"})
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        PrivacyConfig(1e-5, 200, NeighboringRelation("add-or-remove-one"), SamplingMethod("no-amplification")),
+        config("poisson"),
+        config("without-replacement", "replace-one"),
+    ],
+)
+def test_a_state_of_another_configuration_is_refused(other: PrivacyConfig) -> None:
+    accountant = Accountant(config())
+    accountant.compose(event(), count=20)
+    with pytest.raises(ValueError, match="configuration"):
+        Accountant(other).load_state_dict(accountant.state_dict())
+    older = {key: value for key, value in accountant.state_dict().items() if key != "configuration"}
+    with pytest.raises(ValueError, match="configuration"):
+        Accountant(config()).load_state_dict(older)
+
+
 def test_flowers_own_strategy_takes_it() -> None:
     accountant = Accountant(
         PrivacyConfig(1e-5, 3, NeighboringRelation("add-or-remove-one"), SamplingMethod("no-amplification"))

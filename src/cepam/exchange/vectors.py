@@ -90,7 +90,7 @@ class Layout:
         for name, array in arrays.items():
             then = known.get(name, array.dtype)
             if array.dtype != then and not np.issubdtype(then, np.floating):
-                made[name] = np.rint(array).astype(then)
+                made[name] = np.asarray(np.rint(array), dtype=then)
         return made
 
 
@@ -103,7 +103,7 @@ def kept_positive(arrays: Arrays, reference: Arrays) -> dict[str, Array]:
     for name, array in arrays.items():
         if name.endswith(POSITIVE) and name in reference and np.issubdtype(array.dtype, np.floating):
             least = np.maximum(SMALLEST_PART * reference[name].astype(np.float64), SMALLEST_VARIANCE)
-            made[name] = np.maximum(array, least.reshape(array.shape)).astype(array.dtype)
+            made[name] = np.asarray(np.maximum(array, least.reshape(array.shape)), dtype=array.dtype)
     return made
 
 
