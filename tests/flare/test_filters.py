@@ -52,9 +52,11 @@ class Site:
         self.server = [ServerFilter(SIGMA, 1.0), ServerFilter(SIGMA, 1.0)]
         self.mine = [ClientFilter(), ClientFilter()]
 
-    def task(self, weights: dict[str, np.ndarray]):
+    def task(self, weights: dict[str, np.ndarray], engine: object = None):
         task = DXO(DataKind.WEIGHTS, data=weights).to_shareable()
-        task = self.server[0].process(task, context(FilterKey.OUT, self.job, "server", self.client))
+        out = context(FilterKey.OUT, self.job, "server", self.client)
+        out.set_prop(ReservedKey.ENGINE, engine, private=True, sticky=False)
+        task = self.server[0].process(task, out)
         return self.mine[0].process(copy.deepcopy(task), context(FilterKey.IN, self.job, self.client))
 
     def seal(self, dxo: DXO):
@@ -187,12 +189,15 @@ def test_messages_are_padded_to_the_bucket() -> None:
 def test_a_job_in_flares_simulator_averages_the_clients_with_their_noise(tmp_path) -> None:
     # Two clients add 0.02 to 1,000 weights in each of three rounds; the average of the noise has variance 3/2 sigma^2.
     script = tmp_path / "job.py"
-    script.write_text(JOB.format(workspace=str(tmp_path / "workspace")))
-    source = Path(__file__).resolve().parents[2] / "src"
+    repository = Path(__file__).resolve().parents[2]
+    script.write_text(JOB.format(workspace=str(tmp_path / "workspace"), repository=str(repository)))
+    source = repository / "src"
     environment = {**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{source}".lstrip(":")}
     # The simulator may lose a client at its start on a busy machine, and then waits for ever: one more try.
     finished = any(ended_well(script, tmp_path / f"log{turn}", environment, seconds=150) for turn in range(2))
-    assert finished, (tmp_path / "log1").read_text()[-3000:]
+    said = "".join(log.read_text(errors="replace") for log in tmp_path.glob("log?"))
+    assert finished, said[-3000:]
+    assert said.count("2 results used, epsilon so far") == 3
     model = np.load(next((tmp_path / "workspace").rglob("server.npy"))).ravel().astype(np.float64)
     assert stats.kstest(model - 0.06, stats.norm(scale=0.01 * np.sqrt(1.5)).cdf).pvalue > 1e-9
 
@@ -219,29 +224,11 @@ def ended_well(script: Path, log: Path, environment: dict[str, str], seconds: fl
 
 
 JOB = """
-from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
-from nvflare.app_common.np.np_model_persistor import NPModelPersistor
-from nvflare.app_common.np.np_trainer import NPTrainer
-from nvflare.app_common.shareablegenerators.full_model_shareable_generator import FullModelShareableGenerator
-from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
-from nvflare.job_config.api import FedJob
-from nvflare.job_config.defs import FilterType
+import sys
 
-from cepam.flare import ClientFilter, ServerFilter
+sys.path.insert(0, {repository!r})
+from tests.flare.jobs import known_job
 
 if __name__ == "__main__":
-    job = FedJob(name="cepam", min_clients=2)
-    job.to_server(NPModelPersistor(model=[[0.0] * 100] * 10), id="persistor")
-    job.to_server(InTimeAccumulateWeightedAggregator(expected_data_kind="WEIGHTS"), id="aggregator")
-    job.to_server(FullModelShareableGenerator(), id="generator")
-    workflow = ScatterAndGather(
-        min_clients=2, num_rounds=3, aggregator_id="aggregator", persistor_id="persistor",
-        shareable_generator_id="generator", train_task_name="train",
-    )
-    job.to_server(workflow, id="workflow")
-    for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
-        job.to_server(ServerFilter(scale=0.01, bound=1.0), filter_type=kind, tasks=["train"])
-        job.to_clients(ClientFilter(), filter_type=kind, tasks=["train"])
-    job.to_clients(NPTrainer(delta=0.02), tasks=["train"])
-    job.simulator_run("{workspace}", n_clients=2, threads=2)
+    known_job(3).simulator_run({workspace!r}, n_clients=2, threads=2)
 """

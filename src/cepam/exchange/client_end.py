@@ -53,8 +53,7 @@ def seal_update(update: Vector, offer: Offer, kept: Chain | None, key_file: byte
     An update that is not finite leaves as zero with its noise: a client that falls silent would tell that it was.
     Guarantee: nothing about it can be seen (tests/exchange/test_ends.py); an address is used once.
     """
-    finite = bool(np.isfinite(update).all())
-    clipped = offer.settings.clip.apply(update if finite else np.zeros_like(update))
+    clipped = offer.settings.clip.apply_or_zero(update)
     peer, attempt = Peer(offer.run, offer.node, offer.identity), new_attempt()
     public = signature = b""
     try:
@@ -68,7 +67,9 @@ def seal_update(update: Vector, offer: Offer, kept: Chain | None, key_file: byte
     except AgreementRefused as refused:
         raise Declined("agreement", str(refused)) from refused
     message = offer.settings.codec.encode(clipped, at)
-    return Sealed(message, Answer(offer.position, attempt, public, signature), chain, not finite)
+    return Sealed(
+        message, Answer(offer.position, attempt, public, signature), chain, replaced=not np.isfinite(update).all()
+    )
 
 
 def _signature(key_file: bytes, transcript: bytes) -> bytes:

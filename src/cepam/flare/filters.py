@@ -16,7 +16,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
 from cepam.clip import L1, L2
-from cepam.errors import WrongAddress
+from cepam.errors import CepamError, WrongAddress
 from cepam.exchange.account import Account
 from cepam.exchange.client_end import Declined, check_offer, seal_update
 from cepam.exchange.messages import Answer, Offer
@@ -86,7 +86,11 @@ class ServerFilter(Filter):  # type: ignore[misc]
         with job.lock:
             if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.OUT:
                 job.settle_if_asked_again(client, self, fl_ctx)
-                return self._offer(shareable, job, client)
+                try:
+                    return self._offer(shareable, job, client)
+                except CepamError as nothing_left:  # FLARE would ask the client to try again, for ever
+                    self.system_panic(f"cepam: {nothing_left}", fl_ctx)
+                    raise
             return self._open(shareable, job, client)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

@@ -79,6 +79,7 @@ class ServerJob:
         self._pending: dict[str, tuple[Pending, Arrays]] = {}
         self._used: list[tuple[str, Reply]] = []
         self._rounds = 0
+        self._start = ""
 
     @property
     def epsilon(self) -> float:
@@ -87,16 +88,15 @@ class ServerJob:
 
     def broadcast(self, weights: Arrays) -> Arrays:
         """The weights as they go out, integers as integers; the account is found, and must have something left."""
-        first = self.layout is None
         self.layout = self.layout or Layout.of(weights)
-        reference = self.layout.restored(weights)
-        self.reference = reference
-        if first:
-            self._account.resume(self.name, digest(reference))
-            if self._budget is not None and self.epsilon >= self._budget:
-                self.ended = True
-        else:
-            self._account.note_model(digest(reference))
+        self.reference = reference = self.layout.restored(weights)
+        model = digest(reference)
+        if not self._start:
+            self._start = model
+            self._account.resume(self.name, model)
+            self.ended = self._budget is not None and self.epsilon >= self._budget
+        elif model != self._start:
+            self._account.note_model(model)
         if self.ended:
             raise WrongAddress("the privacy budget of this job is spent: no task goes out")
         return reference

@@ -1,0 +1,48 @@
+"""A provisioned deployment: a server and two sites as processes with certificates, on loopback.
+
+`make test-flower` runs these; the ordinary suite leaves them out.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import cepam
+from cepam import privacy
+from flare_loopback import Deployment
+
+from .jobs import known_job
+
+pytestmark = pytest.mark.flower
+SIGMA = 0.01
+
+
+def test_a_provisioned_deployment_trains_privately_and_its_budget_ends_a_job(tmp_path: Path) -> None:
+    # Two clients add 0.02 to 1,000 weights a round; after r rounds the noise of the averages has variance r/2 sigma^2.
+    budget = 1.01 * privacy.epsilon(
+        privacy.Release.uniform(2, cepam.Gaussian(SIGMA), cepam.L2(1.0), privacy.Sampling("all"), 1, rounds=2), 1e-5
+    )
+    with Deployment(tmp_path / "deployment", sites=2) as deployment:
+        exported = {}
+        for name, rounds, options in (("whole", 3, {}), ("ended", 4, {"budget": budget})):
+            known_job(rounds, released="average", **options).export_job(str(tmp_path / name))
+            exported[name] = deployment.run(tmp_path / name / "cepam", 110)
+        log = deployment.log()
+    assert exported["whole"].status == "FINISHED:COMPLETED"
+    assert exported["ended"].status != "FINISHED:COMPLETED"
+    assert log.count("2 results used, epsilon so far") >= 3 + 2
+    assert "the job ends, the round is not published" in log
+    for name, rounds in (("whole", 3), ("ended", 2)):
+        noise = model_of(exported[name].results) - 0.02 * rounds
+        assert stats.kstest(noise, stats.norm(scale=SIGMA * np.sqrt(rounds / 2)).cdf).pvalue > 1e-9
+
+
+def model_of(results: Path) -> np.ndarray:
+    return np.load(next(results.rglob("server.npy"))).ravel().astype(np.float64)
