@@ -74,6 +74,7 @@ def test_explain(tmp_path) -> None:
     assert page.read_text().count("<svg") == 2
 
 
+@pytest.mark.usefixtures("fixed_keys")
 def test_audit_passes_and_refutes() -> None:
     command = "audit --clients 1 --clip 0.5 --sigma 1 --delta 1e-2 --trials 20000"
     sound = as_json(command)

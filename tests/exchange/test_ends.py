@@ -52,7 +52,7 @@ def test_an_update_that_is_not_finite_looks_like_a_zero_update(value: float) -> 
     assert np.linalg.norm(vector) < SIGMA * (np.sqrt(SIZE) + 8)
     honest = exchanged(end, values=np.zeros(SIZE, np.float32))[1]
     assert set(sealed.answer.to_fields()) == set(honest.answer.to_fields())
-    assert abs(len(sealed.message) - len(honest.message)) < 16
+    assert abs(len(sealed.message) - len(honest.message)) < 64  # some 20 standard deviations
 
 
 def test_an_answer_opens_once_and_only_at_its_own_offer() -> None:

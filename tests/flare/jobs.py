@@ -1,4 +1,4 @@
-"""A FLARE job whose updates are known: every client adds 0.02 to 1,000 weights in each round."""
+"""A FLARE job whose updates are known: every client adds 0.02 to 20,000 weights in each round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cepam.flare import ClientFilter, ServerFilter
 def known_job(rounds: int, **options) -> FedJob:
     """The job, with the filters of this package; `options` are the server filter's."""
     job = FedJob(name="cepam", min_clients=2)
-    job.to_server(NPModelPersistor(model=[[0.0] * 100] * 10), id="persistor")
+    job.to_server(NPModelPersistor(model=[[0.0] * 200] * 100), id="persistor")
     job.to_server(InTimeAccumulateWeightedAggregator(expected_data_kind="WEIGHTS"), id="aggregator")
     job.to_server(FullModelShareableGenerator(), id="generator")
     workflow = ScatterAndGather(

@@ -18,7 +18,9 @@ COUNTER = "1.num_batches_tracked"
 
 
 def network():
-    return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    return torch.nn.Sequential(
+        torch.nn.Linear(5, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Linear(64, 2)
+    )
 
 
 def train(message: Message, context) -> Message:
@@ -80,8 +82,8 @@ def test_variances_stay_positive_under_noise() -> None:
     result = run(FedAvg(), rounds=6, sigma=5.0, seen=seen)
     variances = [arrays["1.running_var"].numpy() for arrays in seen]
     assert all((variance >= 1e-5).all() for variance in variances)
-    # The control: without the floor, noise of this size brings some below zero.
-    assert any((variance <= 0.1).any() for variance in variances)
+    # The control: noise of this size brings some of 64 below the floor, but for a chance of 0.62^64.
+    assert np.isclose(variances[0], 0.1).any()
     model = network()
     model.load_state_dict(result.arrays.to_torch_state_dict())
     model.eval()

@@ -43,12 +43,12 @@ def private(strategy=None, sigma: float = 0.1, **options) -> Private:
 
 
 def test_decoded_average_is_the_mean_update_plus_gaussian_noise_of_the_charged_variance() -> None:
-    # False alarm: 1e-4 for each of the two; the control (a variance wrong by 10 %) must fail.
-    grid, mean = fleet(4, size=20_000)
-    result = private(sigma=0.1).start(grid, start_arrays(20_000, value=0.25), num_rounds=1)
+    # Fresh keys. False alarm 1e-9; the control, a scale wrong by 10 %, must fail, and misses with chance below 1e-13.
+    grid, mean = fleet(4, size=100_000)
+    result = private(sigma=0.1).start(grid, start_arrays(100_000, value=0.25), num_rounds=1)
     noise = vector_of(result.arrays).astype(np.float64) - 0.25 - mean
-    assert stats.kstest(noise, stats.norm(scale=0.1 / 2).cdf).pvalue > 1e-4
-    assert stats.kstest(noise, stats.norm(scale=1.1 * 0.1 / 2).cdf).pvalue < 1e-4
+    assert stats.kstest(noise, stats.norm(scale=0.1 / 2).cdf).pvalue > 1e-9
+    assert stats.kstest(noise, stats.norm(scale=1.1 * 0.1 / 2).cdf).pvalue < 1e-9
 
 
 @pytest.mark.parametrize(
