@@ -13,8 +13,8 @@ from nvflare.job_config.defs import FilterType
 from cepam.flare import ClientFilter, ServerFilter
 
 
-def known_job(rounds: int, **options) -> FedJob:
-    """The job, with the filters of this package; `options` are the server filter's."""
+def known_job(rounds: int, scale: float = 0.01, bound: float = 3.0, **options) -> FedJob:
+    """The job, with the filters of this package: an update has norm 2.83; `options` are the server filter's."""
     job = FedJob(name="cepam", min_clients=2)
     job.to_server(NPModelPersistor(model=[[0.0] * 200] * 100), id="persistor")
     job.to_server(InTimeAccumulateWeightedAggregator(expected_data_kind="WEIGHTS"), id="aggregator")
@@ -25,7 +25,7 @@ def known_job(rounds: int, **options) -> FedJob:
     )  # fmt: skip
     job.to_server(workflow, id="workflow")
     for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
-        job.to_server(ServerFilter(scale=0.01, bound=1.0, **options), filter_type=kind, tasks=["train"])
+        job.to_server(ServerFilter(scale=scale, bound=bound, **options), filter_type=kind, tasks=["train"])
         job.to_clients(ClientFilter(), filter_type=kind, tasks=["train"])
     job.to_clients(NPTrainer(delta=0.02), tasks=["train"])
     return job
