@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 import cepam
-from cepam.exchange.account import Account, UsedReplies
+from cepam.exchange.account import Account
 from cepam.exchange.account_store import AccountLost, RunAccount
 from cepam.exchange.uplink_settings import UplinkSettings
-from cepam.privacy import Sampling
+from cepam.privacy import Release, Sampling
 
 OPTIONS = Account(sampling=Sampling("poisson", 10), clipped="example", adjacency="add-remove", colluders=1)
 
 
-def used(count: int = 4, sigma: float = 0.5, twice: bool = False) -> UsedReplies:
+def used(count: int = 4, sigma: float = 0.5, twice: bool = False) -> Release:
     settings = UplinkSettings(cepam.Gaussian(sigma), cepam.L2(1.0), lattice=cepam.E8, weight=2.0, records=100)
     nodes = [2**63 + k for k in range(count)] + ([2**63] if twice else [])
-    return UsedReplies.of(((node, settings) for node in nodes), True, 1000, OPTIONS)
+    return OPTIONS.release([(node, settings) for node in nodes], True, 1000)
 
 
 def account(folder: Path, strict: bool = True, said: list[str] | None = None) -> RunAccount:
@@ -31,15 +31,15 @@ def test_an_account_is_found_by_its_run_and_by_each_model_that_was_published(tmp
     first.resume("1", "start")
     for model, round_ in (("m1", used()), ("m2", used(3)), ("m3", used(twice=True))):
         first.charge(round_, model)
-    assert first.spending.epsilon() > 0
+    assert first.epsilon() > 0
     for run, model in (("1", "elsewhere"), ("2", "m1"), ("3", "m3")):
         again = account(tmp_path)
         again.resume(run, model)
-        assert again.spending.rounds == first.spending.rounds
-        assert again.spending.epsilon() == first.spending.epsilon()
+        assert again.ledger == first.ledger
+        assert again.epsilon() == first.epsilon()
     fresh = account(tmp_path)
     fresh.resume("4", "start")
-    assert fresh.spending.epsilon() == 0.0
+    assert fresh.epsilon() == 0.0
     assert fresh.path != first.path
 
 
@@ -87,7 +87,7 @@ def test_two_servers_cannot_go_on_with_one_account_at_once(tmp_path: Path) -> No
         second.charge(used(), "m2")
     second.resume("1", "start")
     second.charge(used(), "m2")
-    assert sum(second.spending.rounds.values()) == 2
+    assert second.ledger.rounds == 2
 
 
 def test_accounts_of_the_run_and_of_the_model_are_added_up(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_accounts_of_the_run_and_of_the_model_are_added_up(tmp_path: Path) -> No
     other.charge(used(3), "m2")
     both = account(tmp_path)
     both.resume("1", "m2")
-    assert sum(both.spending.rounds.values()) == 2
+    assert both.ledger.rounds == 2
 
 
 def test_a_large_epsilon_is_cautioned_about_once(tmp_path: Path) -> None:

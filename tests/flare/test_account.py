@@ -27,7 +27,7 @@ from cepam.flare import ServerFilter
 
 from .test_filters import Site
 
-SIZE, SIGMA, DELTA = 400, 0.5, 1e-5
+SIZE, SIGMA, DELTA = 400, 2.0, 1e-5
 
 
 class Engine:

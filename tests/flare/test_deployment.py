@@ -21,17 +21,17 @@ from .jobs import known_job
 from .test_filters import follows
 
 pytestmark = pytest.mark.flower
-SIGMA = 0.01
+SIGMA, LOUD = 0.01, 4.0
 
 
 def test_a_provisioned_deployment_trains_privately_and_its_budget_ends_a_job(tmp_path: Path) -> None:
     # Two clients add 0.02 to 20,000 weights a round; after r rounds the noise of the averages has variance r/2 sigma^2.
-    budget = 1.01 * privacy.epsilon(
-        privacy.Release.uniform(2, cepam.Gaussian(SIGMA), cepam.L2(1.0), privacy.Sampling("all"), 1, rounds=2), 1e-5
-    )
+    # The first job has so little noise that the updates show, the second so much that it has a budget worth the name.
+    loud = privacy.Release.uniform(2, cepam.Gaussian(LOUD), cepam.L2(3.0), privacy.Sampling("all"), 1, rounds=2)
+    budget = 1.01 * privacy.epsilon(loud, 1e-5)
     with Deployment(tmp_path / "deployment", sites=2) as deployment:
         exported = {}
-        for name, rounds, options in (("whole", 3, {}), ("ended", 4, {"budget": budget})):
+        for name, rounds, options in (("whole", 3, {}), ("ended", 4, {"scale": LOUD, "budget": budget})):
             known_job(rounds, released="average", **options).export_job(str(tmp_path / name))
             exported[name] = deployment.run(tmp_path / name / "cepam", 110)
         log = deployment.log()
@@ -39,10 +39,10 @@ def test_a_provisioned_deployment_trains_privately_and_its_budget_ends_a_job(tmp
     assert exported["ended"].status != "FINISHED:COMPLETED"
     assert log.count("2 results used, epsilon so far") >= 3 + 2
     assert "the job ends, the round is not published" in log
-    for name, rounds in (("whole", 3), ("ended", 2)):
+    for name, rounds, sigma in (("whole", 3, SIGMA), ("ended", 2, LOUD)):
         noise = model_of(exported[name].results) - 0.02 * rounds
-        assert follows(noise, SIGMA * np.sqrt(rounds / 2))
-        assert not follows(noise, 1.25 * SIGMA * np.sqrt(rounds / 2))
+        assert follows(noise, sigma * np.sqrt(rounds / 2))
+        assert not follows(noise, 1.25 * sigma * np.sqrt(rounds / 2))
 
 
 def model_of(results: Path) -> np.ndarray:

@@ -109,7 +109,7 @@ def test_bad_replies_cost_themselves_only(tmp_path: Path) -> None:
     schedule = ",".join(f"1:{r}:{fault}" for r, fault in enumerate(faults, 1) if fault)
     with Federation(tmp_path, nodes=3) as federation:
         federation.wait_for_nodes(3)
-        _, rounds, model = ran(
+        done, rounds, model = ran(
             federation, "report", 400, size=size, sigma=0.001, nodes=3, num_server_rounds=len(faults), faults=schedule
         )
     # A NaN (round 6) leaves as zero with its noise: nothing can be seen of it.
@@ -120,10 +120,9 @@ def test_bad_replies_cost_themselves_only(tmp_path: Path) -> None:
     updates = [known_update(k, size) for k in range(3)]
     full, thin, zero = sum(updates) / 3, (updates[0] + updates[2]) / 2, (updates[0] + updates[2]) / 3
     np.testing.assert_allclose(model, 2 * full + 6 * thin + zero, atol=0.02)
-    epsilon = [rounds[r]["cepam-epsilon"] for r in sorted(rounds)]
-    spent = np.diff([0.0, *epsilon])
-    assert (spent > 0).all()
-    assert spent[1] > spent[8]
+    # So little noise is no guarantee, and the log says so once.
+    assert {rounds[r]["cepam-epsilon"] for r in rounds} == {np.inf}
+    assert done.output.count("no-guarantee") == 1
 
 
 def test_a_node_that_is_stopped_killed_or_restarted_costs_its_own_replies(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from . import fakes
 from .fakes import FakeGrid, Node, adding, start_arrays
 
 DELTA = 1e-5
-LAW, CLIP = cepam.Gaussian(0.5), cepam.L2(1.0)
+LAW, CLIP = cepam.Gaussian(2.0), cepam.L2(1.0)
 
 
 def uniform(count: int, rounds: int, **options) -> privacy.Release:
@@ -142,12 +142,12 @@ def test_a_node_that_answers_two_messages_of_one_round_is_charged_for_both() -> 
     strategy = wrapped(Twice(), account=Account(delta=DELTA, released="average"))
     counts = strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=1).train_metrics_clientapp[1]
     assert counts["cepam-replies"] == 5
-    charge = privacy.Charge(privacy.GaussianShift(2 * 2.0 / (0.5 * np.sqrt(5))))
+    charge = privacy.Charge(privacy.GaussianShift(2 * 2.0 / (2.0 * np.sqrt(5))))
     assert strategy.epsilon == pytest.approx(charge.epsilon(DELTA), rel=1e-3)
 
 
 def test_an_epsilon_that_is_no_guarantee_is_cautioned_about(caplog) -> None:
     strategy = Private(FedAvg(), law=cepam.Gaussian(0.001), clip=CLIP)
     strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=2)
-    assert strategy.epsilon > 1e4
+    assert strategy.epsilon == np.inf
     assert sum("no-guarantee" in record.getMessage() for record in caplog.records) == 1

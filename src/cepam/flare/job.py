@@ -18,7 +18,7 @@ from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic
 from nvflare.app_common.app_constant import AppConstants
 
 from cepam.errors import WrongAddress
-from cepam.exchange.account import Account, Reply, UsedReplies
+from cepam.exchange.account import Account, Reply
 from cepam.exchange.account_store import RunAccount
 from cepam.exchange.agreement import Chain, Peer
 from cepam.exchange.messages import Answer, Offer
@@ -84,7 +84,7 @@ class ServerJob:
     @property
     def epsilon(self) -> float:
         """epsilon of all rounds so far, at the account's delta."""
-        return self._account.spending.epsilon()
+        return self._account.epsilon()
 
     def broadcast(self, weights: Arrays) -> Arrays:
         """The weights as they go out, integers as integers; the account is found, and must have something left."""
@@ -147,17 +147,17 @@ class ServerJob:
 
     def _charge(self, replies: list[Reply], component: FLComponent, fl_ctx: FLContext) -> None:
         average = self._options.released == "average"
-        used = UsedReplies.of(replies, average, count(self.reference), self._options)
-        after = self._account.spending.epsilon(used)
+        release = self._options.release(replies, average, count(self.reference))
+        after = self._account.epsilon(release)
         if self._budget is not None and after > self._budget:
             self.ended = True
             reason = f"this round would bring epsilon to {after:.4g}, above {self._budget:.4g}"
             component.system_panic(f"cepam: {reason}: the job ends, the round is not published", fl_ctx)
             return
-        self._account.charge(used, None)
+        self._account.charge(release, None)
         at = f"epsilon so far {after:.4g} at delta {self._options.delta:g}"
         component.log_info(fl_ctx, f"cepam: {len(replies)} results used, {at}")
-        said = self._account.cautions(used)
+        said = self._account.cautions(release)
         if self._rounds == 0 and has_batch_statistics(self.reference):
             said.append("batch normalisation under noise harms: use group normalisation")
         for caution in said:

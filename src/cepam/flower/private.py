@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPro
 from flwr.supercore.utils import get_flwr_home
 
 from cepam.clip import Clip
-from cepam.exchange.account import Account, UsedReplies
+from cepam.exchange.account import Account
 from cepam.exchange.account_store import RunAccount
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
 from cepam.exchange.uplink_settings import Update, UplinkSettings
@@ -24,6 +24,9 @@ from cepam.flower.arrays import numpy_of, record_of
 from cepam.flower.replies import Known, Opened, Replies
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
+
+if TYPE_CHECKING:
+    from cepam.privacy import Release
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -133,7 +136,7 @@ class Private(Strategy):  # type: ignore[misc]
     @property
     def epsilon(self) -> float:
         """epsilon of everything published so far, at the account's delta."""
-        return self._account.spending.epsilon()
+        return self._account.epsilon()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -148,11 +151,16 @@ class Private(Strategy):  # type: ignore[misc]
             return []
         identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
         known = Known()
-        for message in messages:
-            node = message.metadata.dst_node_id
-            settings = (self._of_node(node) if self._of_node else None) or self.settings
+        asked = [(message.metadata.dst_node_id, self._settings_of(message)) for message in messages]
+        # Settings that cannot be accounted for together are refused before anything is asked for.
+        self.account.release(asked, self._average, count(self._reference))
+        for message, (node, settings) in zip(messages, asked):
             self._replies.ask(message, settings, server_round, identities.get(node, b""), known)
         return messages
+
+    def _settings_of(self, message: Message) -> UplinkSettings:
+        own = self._of_node(message.metadata.dst_node_id) if self._of_node else None
+        return own or self.settings
 
     def _as_first_sent(self, arrays: Arrays) -> Arrays:
         """The arrays with the types that they had first: an average makes floats of counters."""
@@ -187,25 +195,19 @@ class Private(Strategy):  # type: ignore[misc]
             tally.drop(Refused("missing", node, "no reply came in time"))
         self._replies.close_round()
         arrays, metrics = None, None
-        used = UsedReplies.of(
-            ((o.node, o.settings) for o in tally.opened), self._average, self._coordinates, self.account
-        )
-        if self._may_publish(used):
+        release = self._release_of(tally)
+        if release is not None:
             arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
-            arrays = self._charged(arrays, used)
+            arrays = self._charged(arrays, release)
         return arrays, self._report(server_round, tally, metrics)
 
-    @property
-    def _coordinates(self) -> int:
-        return count(self._reference) if self._reference else 1
-
-    def _charged(self, arrays: ArrayRecord | None, used: UsedReplies) -> ArrayRecord | None:
+    def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
         """What may be published of a round, once the round is on the account and on disk."""
         made = self._reference if arrays is None else self._as_first_sent(numpy_of(arrays))
         if self._returns_models:
             made = kept_positive(made, self._reference)
-        self._account.charge(used, digest(made))
-        for caution in self._account.cautions(used):
+        self._account.charge(release, digest(made))
+        for caution in self._account.cautions(release):
             log(WARNING, "cepam: %s", caution)
         return None if arrays is None else record_of(made)
 
@@ -219,27 +221,24 @@ class Private(Strategy):  # type: ignore[misc]
         """What the wrapped strategy makes of the evaluation replies."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    def _may_publish(self, used: UsedReplies) -> bool:
-        if len(used.replies) < self.least_replies:
+    def _release_of(self, tally: Tally) -> Release | None:
+        """The round as the accountant sees it, or None where it must not be published."""
+        if len(tally.opened) < self.least_replies:
             log(
                 WARNING,
                 "cepam: %d good replies, %d needed: nothing is published this round, nothing is charged",
-                len(used.replies),
+                len(tally.opened),
                 self.least_replies,
             )
-            return False
-        if self.budget is not None:
-            after = self._account.spending.epsilon(used)
-            if after > self.budget:
-                self._exhausted = True
-                log(
-                    WARNING,
-                    "cepam: this round would bring epsilon to %.4g, above %.4g: training ends",
-                    after,
-                    self.budget,
-                )
-                return False
-        return True
+            return None
+        replies = [(o.node, o.settings) for o in tally.opened]
+        release = self.account.release(replies, self._average, count(self._reference))
+        after = self._account.epsilon(release) if self.budget is not None else 0.0
+        if self.budget is not None and after > self.budget:
+            self._exhausted = True
+            log(WARNING, "cepam: this round would bring epsilon to %.4g, above %.4g: training ends", after, self.budget)
+            return None
+        return release
 
     def _report(self, server_round: int, tally: Tally, metrics: MetricRecord | None) -> MetricRecord:
         report = MetricRecord(dict(metrics) if metrics is not None else {})
