@@ -45,7 +45,16 @@ def test_error_replies_carry_fixed_codes_and_no_text_that_depends_on_data() -> N
     def own_error(message, context):
         return Message(Error(2, "patient X"), reply_to=message)
 
-    for train, code in ((crash, "training"), (other_shape, "arrays"), (own_error, "training")):
+    def unreadable(message, context):
+        arrays = ArrayRecord({"w": Array("float32", (SIZE,), "patient X", b"patient X")})
+        return Message(RecordDict({"arrays": arrays, "m": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    for train, code in (
+        (crash, "training"),
+        (other_shape, "arrays"),
+        (own_error, "training"),
+        (unreadable, "internal"),
+    ):
         seen: list[str] = []
         grid = grid_of(train)
 

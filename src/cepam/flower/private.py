@@ -145,8 +145,10 @@ class Private(Strategy):  # type: ignore[misc]
         self._replies.close_round()
         if self._exhausted:
             return []
-        self._reference = self._as_first_sent(numpy_of(arrays))
-        messages = list(self.strategy.configure_train(server_round, record_of(self._reference), config, grid))
+        given = numpy_of(arrays)
+        self._reference = self._as_first_sent(given)
+        sent = _same_or_new(arrays, given, self._reference)
+        messages = list(self.strategy.configure_train(server_round, sent, config, grid))
         if not messages or not self._has_budget(str(messages[0].metadata.run_id)):
             return []
         identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
@@ -203,13 +205,14 @@ class Private(Strategy):  # type: ignore[misc]
 
     def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
         """What may be published of a round, once the round is on the account and on disk."""
-        made = self._reference if arrays is None else self._as_first_sent(numpy_of(arrays))
+        given = self._reference if arrays is None else numpy_of(arrays)
+        made = self._as_first_sent(given)
         if self._returns_models:
             made = kept_positive(made, self._reference)
         self._account.charge(release, digest(made))
         for caution in self._account.cautions(release):
             log(WARNING, "cepam: %s", caution)
-        return None if arrays is None else record_of(made)
+        return None if arrays is None else _same_or_new(arrays, given, made)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -277,6 +280,11 @@ def publishes_average(strategy: Strategy, account: Account) -> bool:
     if account.released == "auto":
         return type(strategy) in AVERAGING
     return account.released == "average"
+
+
+def _same_or_new(record: ArrayRecord, given: Arrays, made: Arrays) -> ArrayRecord:
+    """The record itself where nothing was changed: writing a large model anew takes time."""
+    return record if all(made[name] is given[name] for name in given) else record_of(made)
 
 
 def _drop_odd_metrics(tally: Tally) -> None:

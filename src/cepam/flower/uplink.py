@@ -58,6 +58,9 @@ class Uplink:
             log(WARNING, "cepam: no update leaves this node: %s", declined)
             code = RAISED if declined.code == "training" else FAILED
             return Message(Error(code, f"cepam: {declined.code}"), reply_to=message)
+        except Exception as unexpected:  # its text may hold data, and Flower would send it
+            log(WARNING, "cepam: no update leaves this node: %r", unexpected)
+            return Message(Error(FAILED, "cepam: internal"), reply_to=message)
 
     def _without_offer(self, message: Message, context: Context, call_next: CallNext) -> Message:
         if self.required:
