@@ -33,9 +33,10 @@ def test_a_provisioned_deployment_trains_privately_and_its_budget_ends_a_job(tmp
     codec.decode(codec.encode(np.zeros(100), at), at)  # compiled here once, and not in four processes at a time
     with Deployment(tmp_path / "deployment", sites=2) as deployment:
         exported = {}
-        for name, rounds, options in (("whole", 3, {}), ("ended", 4, {"scale": LOUD, "budget": budget})):
+        jobs = (("whole", 150, 3, {}), ("ended", 85, 4, {"scale": LOUD, "budget": budget}))
+        for name, seconds, rounds, options in jobs:
             known_job(rounds, released="average", **options).export_job(str(tmp_path / name))
-            exported[name] = deployment.run(tmp_path / name / "cepam", 120)
+            exported[name] = deployment.run(tmp_path / name / "cepam", seconds)
         log = deployment.log()
     assert exported["whole"].status == "FINISHED:COMPLETED"
     assert exported["ended"].status != "FINISHED:COMPLETED"
