@@ -36,7 +36,7 @@ test-page: $(STAMP)
 	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs studies/paper/paper_tests/test_browser.py
 
 test-flower: $(STAMP)
-	$(BIN)/python -m pytest -m flower tests/flower tests/test_flare.py
+	$(BIN)/python -m pytest -m flower tests/flower tests/flare
 
 flower-demo: $(STAMP)
 	$(BIN)/python tools/flower_demo.py $(FLOWER_DEMO)

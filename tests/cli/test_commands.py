@@ -133,7 +133,7 @@ def test_unknown_commands_are_refused() -> None:
 
 
 def test_verify_prints_a_certificate_and_draws_a_figure(folder: Path) -> None:
-    words = ["verify", "--sigma", 0.01, "--lattice", "Z1", "--samples", 10_000]
+    words = ["verify", "--sigma", 0.01, "--lattice", "Z1", "--samples", 10_000, "--false-alarm", 1e-9]
     text = run(*words, "--plot", "out.png").stdout
     assert "PASSED" in text
     assert "p-value" in text

@@ -11,7 +11,8 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 
 @pytest.fixture(autouse=True)
-def _identity():
+def _identity(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     from flwr.supercore.task_identity import TaskIdentity
 
     from .fakes import RUN

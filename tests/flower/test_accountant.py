@@ -7,7 +7,7 @@ import pytest
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from cepam.flower import Accountant
+from cepam.flower import Accountant, Uplink
 
 from .fakes import FakeGrid, Node, adding, start_arrays
 
@@ -61,11 +61,31 @@ def test_state_limits_and_refusals() -> None:
         copy.load_state_dict({"method": "rdp"})
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        PrivacyConfig(1e-5, 200, NeighboringRelation("add-or-remove-one"), SamplingMethod("no-amplification")),
+        config("poisson"),
+        config("without-replacement", "replace-one"),
+    ],
+)
+def test_a_state_of_another_configuration_is_refused(other: PrivacyConfig) -> None:
+    accountant = Accountant(config())
+    accountant.compose(event(), count=20)
+    with pytest.raises(ValueError, match="configuration"):
+        Accountant(other).load_state_dict(accountant.state_dict())
+    older = {key: value for key, value in accountant.state_dict().items() if key != "configuration"}
+    with pytest.raises(ValueError, match="configuration"):
+        Accountant(config()).load_state_dict(older)
+
+
 def test_flowers_own_strategy_takes_it() -> None:
     accountant = Accountant(
         PrivacyConfig(1e-5, 3, NeighboringRelation("add-or-remove-one"), SamplingMethod("no-amplification"))
     )
     grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in (1, 2, 3)])
+    for node in grid.nodes.values():
+        node.uplink = Uplink(required=False)
     strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 3, accountant=accountant)
     strategy.start(grid, start_arrays(400), num_rounds=2)
     assert accountant.num_releases == 2

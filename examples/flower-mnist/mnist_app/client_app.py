@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -9,7 +11,13 @@ from flwr.clientapp import ClientApp
 from cepam.flower import Uplink
 from mnist_app.task import clipped_gradient, network, poisson_batch
 
-app = ClientApp(mods=[Uplink()])
+
+def uplink(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """`Uplink()`; only because this app can also run without privacy, for comparison, plain updates may leave then."""
+    return Uplink(required=bool(context.run_config["private"]))(message, context, call_next)
+
+
+app = ClientApp(mods=[uplink])
 
 
 @app.train()

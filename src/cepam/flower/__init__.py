@@ -12,25 +12,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cepam.exchange.account import Account
+    from cepam.exchange.uplink_settings import UplinkSettings
     from cepam.flower.accountant import Accountant
-    from cepam.flower.bill import Account
     from cepam.flower.private import Private
-    from cepam.flower.settings import Settings
     from cepam.flower.uplink import Uplink
 
-__all__ = ["Account", "Accountant", "Private", "Settings", "Uplink"]
+__all__ = ["Account", "Accountant", "Private", "Uplink", "UplinkSettings"]
 
 # Every message starts a process on the client: it must not load the server's half.
 _ROOMS = {
-    "Account": "bill",
-    "Accountant": "accountant",
-    "Private": "private",
-    "Settings": "settings",
-    "Uplink": "uplink",
+    "Account": "cepam.exchange.account",
+    "Accountant": "cepam.flower.accountant",
+    "Private": "cepam.flower.private",
+    "Uplink": "cepam.flower.uplink",
+    "UplinkSettings": "cepam.exchange.uplink_settings",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(import_module(_ROOMS[name]), name)

@@ -74,6 +74,7 @@ class Accountant:
         """What has been composed, as plain values."""
         return {
             "method": METHOD,
+            "configuration": self._configuration(),
             "events": [
                 [event.noise_multiplier, event.sample_size, event.population_size, times]
                 for event, times in self._events.items()
@@ -81,11 +82,23 @@ class Accountant:
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Nothing; the account is what `state_dict` gave."""
+        """Nothing; the account is what `state_dict` gave; ValueError for a state of another configuration."""
         events = state.get("events")
         if state.get("method") != METHOD or not isinstance(events, list):
             raise ValueError(f"the state is not one of this accountant's: method {state.get('method')!r}")
+        if state.get("configuration") != self._configuration():
+            raise ValueError(
+                f"the state is of another configuration: {state.get('configuration')!r}, here {self._configuration()!r}"
+            )
         self._events = {GaussianPrivacyEvent(z, sample, people): times for z, sample, people, times in events}
+
+    def _configuration(self) -> list[object]:
+        """What the same events cost differently under: population, relation, sampling."""
+        return [
+            self._config.population_size,
+            str(self._config.neighboring_relation.value),
+            str(self._config.sampling_method.value),
+        ]
 
     def _check(self, event: GaussianPrivacyEvent, count: int) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:

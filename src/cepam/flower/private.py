@@ -7,22 +7,33 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
+from flwr.supercore.utils import get_flwr_home
 
 from cepam.clip import Clip
-from cepam.flower.arrays import count, dense_bytes
-from cepam.flower.bill import Account, Bill
-from cepam.flower.letter import Authentication, Letters, Opened, Refused
-from cepam.flower.settings import Settings, Update
+from cepam.exchange.account import Account
+from cepam.exchange.account_store import RunAccount
+from cepam.exchange.server_end import Authentication, Refused, ServerEnd
+from cepam.exchange.uplink_settings import Update, UplinkSettings
+from cepam.exchange.vectors import Arrays, Layout, count, digest, has_batch_statistics, kept_positive
+from cepam.flower.arrays import numpy_of, record_of
+from cepam.flower.replies import Known, Opened, Replies
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
 
+if TYPE_CHECKING:
+    from cepam.privacy import Release
+
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
+BATCH_NORM = (
+    "the model has statistics of batch normalisation: they travel as part of the update, take their share of the clip, "
+    "and get noise, which harms; group normalisation (torch.nn.GroupNorm) has none"
+)
 # Strategies of Flower whose published model depends on the replies through their weighted average alone.
 AVERAGING = (FedAvg, FedAvgM, FedProx, FedAdagrad, FedAdam, FedYogi)
 
@@ -52,7 +63,11 @@ class Private(Strategy):  # type: ignore[misc]
     A reply that is missing, broken, forged or replayed costs itself only. Fewer replies mean less noise in the
     average, so the policy is stated: a round with fewer than `least_replies` good ones is not published and costs
     nothing; any other is charged for the noise that is really in it. Once a round would bring epsilon above `budget`
-    nothing more is published.
+    nothing more is published. The account is saved under `accounts` (default: `cepam` in Flower's home) before each
+    model is published; a ServerApp that starts again, in this run or from a model that was published, goes on with it.
+
+    Integer arrays do not travel, whatever the wrapped strategy makes of them; variances of batch normalisation stay
+    positive. `bucket` pads messages to a multiple of that many bytes.
 
     `authentication` says what to do about a key agreement that is not signed with the node's authentication key:
     `warn`, or `require` to drop its replies. `server_key` is a private key file with which the server signs its
@@ -70,13 +85,14 @@ class Private(Strategy):  # type: ignore[misc]
         bucket: int | None = None,
         update: Update = "parameters",
         learning_rate: float | None = 1.0,
-        of_node: Mapping[int, Settings] | Callable[[int], Settings | None] | None = None,
+        of_node: Mapping[int, UplinkSettings] | Callable[[int], UplinkSettings | None] | None = None,
         records: int = 1,
         account: Account | None = None,
         least_replies: int = 1,
         budget: float | None = None,
         authentication: Authentication = "warn",
         server_key: str | Path | None = None,
+        accounts: str | Path | None = None,
     ) -> None:
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
@@ -85,13 +101,19 @@ class Private(Strategy):  # type: ignore[misc]
         if budget is not None and not budget > 0:
             raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
         self.strategy = strategy
-        self.settings = Settings(law, clip, lattice, coder, bucket, update, records=records)
+        self.settings = UplinkSettings(law, clip, lattice, coder, bucket, update, records=records)
         self.least_replies = least_replies
         self.budget = budget
         self.account = account or Account()
         self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
-        self._letters = Letters(authentication, learning_rate, Path(server_key).read_bytes() if server_key else None)
-        self._bill = Bill(self.account, publishes_average(strategy, self.account))
+        self._returns_models = update == "parameters" or learning_rate is not None
+        self._average = publishes_average(strategy, self.account)
+        key = Path(server_key).read_bytes() if server_key else None
+        self._replies = Replies(ServerEnd(authentication, key, log), learning_rate)
+        folder = Path(accounts) if accounts is not None else get_flwr_home() / "cepam"
+        self._account = RunAccount(folder, self.account, strict=budget is not None, log=log)
+        self._layout: Layout | None = None
+        self._reference: Arrays = {}
         self._exhausted = False
 
     def summary(self) -> None:
@@ -105,9 +127,7 @@ class Private(Strategy):  # type: ignore[misc]
         )
         log(INFO, "\t│\t├── ClientApps reply with: %s", self.settings.update)
         noise = (
-            "all replies"
-            if self._bill.average
-            else "each reply by itself (the strategy may publish more than the average)"
+            "all replies" if self._average else "each reply by itself (the strategy may publish more than the average)"
         )
         log(INFO, "\t│\t├── noise counted: %s; delta %g", noise, self.account.delta)
         log(INFO, "\t│\t└── the server holds the keys and is trusted; metrics and evaluation are not covered")
@@ -116,47 +136,83 @@ class Private(Strategy):  # type: ignore[misc]
     @property
     def epsilon(self) -> float:
         """epsilon of everything published so far, at the account's delta."""
-        return self._bill.epsilon()
+        return self._account.epsilon()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The wrapped strategy's messages, each with an offer for its client."""
-        self._letters.close_round()
+        self._replies.close_round()
         if self._exhausted:
             return []
-        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-        if not messages:
-            return messages
-        self._bill.coordinates = count(arrays)
+        given = numpy_of(arrays)
+        self._reference = self._as_first_sent(given)
+        sent = _same_or_new(arrays, given, self._reference)
+        messages = list(self.strategy.configure_train(server_round, sent, config, grid))
+        if not messages or not self._has_budget(str(messages[0].metadata.run_id)):
+            return []
         identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
-        for message in messages:
-            node = message.metadata.dst_node_id
-            settings = (self._of_node(node) if self._of_node else None) or self.settings
-            self._letters.write(message, settings, server_round, identities.get(node, b""))
+        known = Known()
+        asked = [(message.metadata.dst_node_id, self._settings_of(message)) for message in messages]
+        # Settings that cannot be accounted for together are refused before anything is asked for.
+        self.account.release(asked, self._average, count(self._reference))
+        for message, (node, settings) in zip(messages, asked):
+            self._replies.ask(message, settings, server_round, identities.get(node, b""), known)
         return messages
+
+    def _settings_of(self, message: Message) -> UplinkSettings:
+        own = self._of_node(message.metadata.dst_node_id) if self._of_node else None
+        return own or self.settings
+
+    def _as_first_sent(self, arrays: Arrays) -> Arrays:
+        """The arrays with the types that they had first: an average makes floats of counters."""
+        if self._layout is None:
+            self._layout = Layout.of(arrays)
+            if has_batch_statistics(arrays):
+                log(WARNING, "cepam: %s", BATCH_NORM)
+        return self._layout.restored(arrays)
+
+    def _has_budget(self, run: str) -> bool:
+        """Whether the account of this run, found again on disk, leaves anything to spend."""
+        self._account.resume(run, digest(self._reference))
+        if self.budget is not None and self.epsilon >= self.budget:
+            self._exhausted = True
+            log(WARNING, "cepam: epsilon %.4g was spent before, of %.4g: nothing is trained", self.epsilon, self.budget)
+        return not self._exhausted
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
-        tally = Tally(self._letters.sent)
+        tally = Tally(self._replies.sent)
         for reply in replies:
             try:
                 tally.opened.append(
-                    self._letters.open(reply, getattr(self.strategy, "weighted_by_key", "num-examples"))
+                    self._replies.open(reply, getattr(self.strategy, "weighted_by_key", "num-examples"))
                 )
             except Refused as refused:
                 tally.drop(refused)
         _drop_odd_metrics(tally)
-        for node in self._letters.silent():
+        for node in self._replies.silent():
             tally.drop(Refused("missing", node, "no reply came in time"))
-        self._letters.close_round()
+        self._replies.close_round()
         arrays, metrics = None, None
-        if self._may_publish(tally):
+        release = self._release_of(tally)
+        if release is not None:
             arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
-            self._bill.add({o.node: o.settings for o in tally.opened})
+            arrays = self._charged(arrays, release)
         return arrays, self._report(server_round, tally, metrics)
+
+    def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
+        """What may be published of a round, once the round is on the account and on disk."""
+        given = self._reference if arrays is None else numpy_of(arrays)
+        made = self._as_first_sent(given)
+        if self._returns_models:
+            made = kept_positive(made, self._reference)
+        self._account.charge(release, digest(made))
+        for caution in self._account.cautions(release):
+            log(WARNING, "cepam: %s", caution)
+        return None if arrays is None else _same_or_new(arrays, given, made)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -168,7 +224,8 @@ class Private(Strategy):  # type: ignore[misc]
         """What the wrapped strategy makes of the evaluation replies."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    def _may_publish(self, tally: Tally) -> bool:
+    def _release_of(self, tally: Tally) -> Release | None:
+        """The round as the accountant sees it, or None where it must not be published."""
         if len(tally.opened) < self.least_replies:
             log(
                 WARNING,
@@ -176,25 +233,21 @@ class Private(Strategy):  # type: ignore[misc]
                 len(tally.opened),
                 self.least_replies,
             )
-            return False
-        if self.budget is not None:
-            after = self._bill.epsilon({o.node: o.settings for o in tally.opened})
-            if after > self.budget:
-                self._exhausted = True
-                log(
-                    WARNING,
-                    "cepam: this round would bring epsilon to %.4g, above %.4g: training ends",
-                    after,
-                    self.budget,
-                )
-                return False
-        return True
+            return None
+        replies = [(o.node, o.settings) for o in tally.opened]
+        release = self.account.release(replies, self._average, count(self._reference))
+        after = self._account.epsilon(release) if self.budget is not None else 0.0
+        if self.budget is not None and after > self.budget:
+            self._exhausted = True
+            log(WARNING, "cepam: this round would bring epsilon to %.4g, above %.4g: training ends", after, self.budget)
+            return None
+        return release
 
     def _report(self, server_round: int, tally: Tally, metrics: MetricRecord | None) -> MetricRecord:
         report = MetricRecord(dict(metrics) if metrics is not None else {})
         message_bytes = sum(o.message_bytes for o in tally.opened)
-        dense = sum(dense_bytes(o.reference) for o in tally.opened)
-        epsilon = self._bill.epsilon()
+        dense = sum(4 * o.coordinates for o in tally.opened)
+        epsilon = self.epsilon
         counts: dict[str, int | float] = {
             "cepam-asked": tally.asked,
             "cepam-replies": len(tally.opened),
@@ -227,6 +280,11 @@ def publishes_average(strategy: Strategy, account: Account) -> bool:
     if account.released == "auto":
         return type(strategy) in AVERAGING
     return account.released == "average"
+
+
+def _same_or_new(record: ArrayRecord, given: Arrays, made: Arrays) -> ArrayRecord:
+    """The record itself where nothing was changed: writing a large model anew takes time."""
+    return record if all(made[name] is given[name] for name in given) else record_of(made)
 
 
 def _drop_odd_metrics(tally: Tally) -> None:

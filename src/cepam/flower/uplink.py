@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 
-from cepam.errors import CepamError
-from cepam.flower.agreement import Chain, Place, agree, new_attempt, new_pair, sign
-from cepam.flower.arrays import carry, to_vector
-from cepam.flower.offer import RECORD, Answer, Offer
-from cepam.keys import Address, Key, KeyChain
+from cepam.exchange.agreement import Chain
+from cepam.exchange.client_end import Declined, check_offer, seal_update
+from cepam.exchange.messages import RECORD, Offer
+from cepam.exchange.vectors import Arrays, to_vector
+from cepam.flower.arrays import carry, numpy_of
+from cepam.keys import Key, KeyChain
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 IDENTITY_FILE = "cepam-identity"
 SERVER_FILE = "cepam-server"
 FAILED = 6  # Flower's code for a mod whose preconditions do not hold
+RAISED = 2  # and for an app that raised
 
 CallNext = Callable[[Message, Context], Message]
 
@@ -26,91 +29,105 @@ CallNext = Callable[[Message, Context], Message]
 class Uplink:
     """A mod for `ClientApp(mods=[Uplink()])`: replies to a `Private` server leave private and small.
 
-    Everything it needs comes from the server with each training message. Messages of a server that does not use
-    `Private` pass untouched, with a warning; `required=True` refuses them, so that no plain update can leave.
-    An update that cannot be sent (NaN, other shapes, a failed agreement) becomes an error reply: it costs this
-    client's reply and nothing else.
+    Everything it needs comes from the server with each training message. A training message without an offer of such
+    a server is refused, so that no plain update can leave; `required=False` lets it pass, with a warning.
+    An update that is not finite leaves as zero with its noise, a metric that is not finite as 0. What cannot be sent
+    (other shapes, a failed agreement, a training function that raises) becomes an error reply with a fixed code: it
+    costs this client's reply and nothing else.
 
     Where the SuperNode's configuration has `cepam-identity`, a path to its authentication key, the key agreement is
     signed with it, and the server knows that the key belongs to the authenticated node. Where it has `cepam-server`, a
     path to the server's public key, offers that this key did not sign are refused: nobody can pose as the server.
     """
 
-    def __init__(self, required: bool = False) -> None:
+    def __init__(self, required: bool = True) -> None:
         self.required = required
 
     def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
         record = message.content.get(RECORD) if message.has_content() else None
-        if record is None:
-            return self._without_offer(message, context, call_next)
-        del message.content[RECORD]
+        if record is None and message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
         try:
-            if not isinstance(record, ConfigRecord):
-                raise ValueError("the server's offer is not a configuration record")
-            offer = Offer.from_record(record)
-            if offer.run != context.run_id or offer.node != context.node_id:
-                raise ValueError("the server's offer is for another run or node")
-            server = context.node_config.get(SERVER_FILE)
-            if server and not offer.is_signed_by(_read(server)):
-                raise ValueError("the server's offer is not signed by the key that this node knows")
-            reference = dict(_only_arrays(message.content))
-        except (ValueError, OSError, CepamError) as refused:
-            return _failure(message, refused)
-        reply = call_next(message, context)
-        if reply.has_error():
-            return reply
-        try:
-            return self._sealed(reply, reference, offer, context)
-        except (ValueError, OSError, CepamError) as refused:
-            return _failure(message, refused)
+            if record is None:
+                return self._without_offer(message, context, call_next)
+            del message.content[RECORD]
+            offer = _offer(record, context)
+            reference = numpy_of(_only_arrays(message.content))
+            return self._sealed(_trained(message, context, call_next), reference, offer, context)
+        except Declined as declined:
+            log(WARNING, "cepam: no update leaves this node: %s", declined)
+            code = RAISED if declined.code == "training" else FAILED
+            return Message(Error(code, f"cepam: {declined.code}"), reply_to=message)
+        except Exception as unexpected:  # its text may hold data, and Flower would send it
+            log(WARNING, "cepam: no update leaves this node: %r", unexpected)
+            return Message(Error(FAILED, "cepam: internal"), reply_to=message)
 
     def _without_offer(self, message: Message, context: Context, call_next: CallNext) -> Message:
-        if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
-            return call_next(message, context)
         if self.required:
-            return _failure(
-                message, ValueError("the server does not use cepam.flower.Private and this node requires it")
-            )
+            raise Declined("no-offer", "the server does not use cepam.flower.Private (Uplink(required=False) sends)")
         log(WARNING, "cepam: the server does not use cepam.flower.Private; this update leaves as plain arrays")
         return call_next(message, context)
 
-    def _sealed(self, reply: Message, reference: dict[str, object], offer: Offer, context: Context) -> Message:
-        settings = offer.settings
-        if len(reply.content.array_records) != 1:
-            raise ValueError("a training reply needs exactly one ArrayRecord")
-        name, arrays = next(iter(reply.content.array_records.items()))
-        update = to_vector(arrays, reference, difference=settings.update == "parameters")
-        clipped = settings.clip.apply(update)
-        at, answer = _address(offer, context)
-        encoded = settings.codec.encode(clipped, at)
-        log(INFO, "cepam: %d coordinates leave in %d bytes", len(clipped), len(encoded))
-        reply.content[name] = carry(encoded)
-        reply.content[RECORD] = answer.to_record()
+    def _sealed(self, reply: Message, reference: Arrays, offer: Offer, context: Context) -> Message:
+        name, arrays = _named_arrays(reply.content)
+        try:
+            update = to_vector(numpy_of(arrays), reference, difference=offer.settings.update == "parameters")
+        except ValueError as odd:
+            raise Declined("arrays", str(odd)) from odd
+        sealed = seal_update(update, offer, _stored(context, offer), _key_file(context, IDENTITY_FILE))
+        _store(context, offer, sealed.chain)
+        if sealed.replaced:
+            log(WARNING, "cepam: the update is not finite; it leaves as zero with its noise")
+        log(INFO, "cepam: %d coordinates leave in %d bytes", len(update), len(sealed.message))
+        for metrics in reply.content.metric_records.values():
+            _make_finite(metrics)
+        reply.content[name] = carry(sealed.message)
+        reply.content[RECORD] = ConfigRecord(sealed.answer.to_fields())
         return reply
 
 
+def _offer(record: object, context: Context) -> Offer:
+    """The offer in a record, if it is for this run and node and from the server that the node knows."""
+    if not isinstance(record, ConfigRecord):
+        raise Declined("offer", "the server's offer is not a configuration record")
+    try:
+        offer = Offer.from_fields(record)
+    except ValueError as unreadable:
+        raise Declined("offer", str(unreadable)) from unreadable
+    check_offer(offer, context.run_id, context.node_id, _key_file(context, SERVER_FILE))
+    return offer
+
+
+def _trained(message: Message, context: Context, call_next: CallNext) -> Message:
+    """The reply of the ClientApp; what it raised is told by a code alone, since its text may hold data."""
+    try:
+        reply = call_next(message, context)
+    except Exception as raised:
+        raise Declined("training", f"the training function raised {raised!r}") from raised
+    if reply.has_error():
+        raise Declined("training", f"the training function replied with an error: {reply.error.reason}")
+    return reply
+
+
 def _only_arrays(content: RecordDict) -> ArrayRecord:
-    if len(content.array_records) != 1:
-        raise ValueError(f"a training message needs exactly one ArrayRecord, got {len(content.array_records)}")
-    return next(iter(content.array_records.values()))
+    return _named_arrays(content)[1]
 
 
-def _address(offer: Offer, context: Context) -> tuple[Address, Answer]:
-    """Where the message stands, and what the server must be told; the chain in `context.state` moves beyond it."""
-    place = Place(offer.run, offer.node, offer.identity)
-    attempt = new_attempt()
-    public = signature = b""
-    chain = _stored(context, offer)
-    if chain is None:
-        private, public = new_pair()
-        transcript = place.transcript(offer.public, public)
-        chain = Chain.start(agree(private, offer.public, transcript), offer.position)
-        signature = _signature(context, transcript)
-    at = chain.take(offer.position, offer.node, place.run_bytes(offer.server_round), attempt)
-    context.state[RECORD] = ConfigRecord(
-        {"run": str(offer.run), "name": chain.name, "key": chain.secret, "position": chain.position}
-    )
-    return at, Answer(offer.position, attempt, public, signature)
+def _named_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
+    records = content.array_records
+    if len(records) != 1:
+        raise Declined("arrays", f"a training message or reply needs exactly one ArrayRecord, got {len(records)}")
+    name, record = next(iter(records.items()))
+    return str(name), record
+
+
+def _make_finite(metrics: MetricRecord) -> None:
+    """Nothing; values that are not finite are 0: a reply that is dropped for one would tell that it was there."""
+    for key, value in list(metrics.items()):
+        if isinstance(value, list):
+            metrics[key] = [number if math.isfinite(number) else type(number)(0) for number in value]
+        elif not math.isfinite(value):
+            metrics[key] = 0.0
 
 
 def _stored(context: Context, offer: Offer) -> Chain | None:
@@ -124,15 +141,16 @@ def _stored(context: Context, offer: Offer) -> Chain | None:
     return Chain(offer.chain, KeyChain(Key(key), position))
 
 
-def _signature(context: Context, transcript: bytes) -> bytes:
-    path = context.node_config.get(IDENTITY_FILE)
-    return sign(_read(path), transcript) if path else b""
+def _store(context: Context, offer: Offer, chain: Chain) -> None:
+    fields = {"run": str(offer.run), "name": chain.name, "key": chain.secret, "position": chain.position}
+    context.state[RECORD] = ConfigRecord(fields)
 
 
-def _read(path: object) -> bytes:
-    return Path(str(path)).expanduser().read_bytes()
-
-
-def _failure(message: Message, reason: Exception) -> Message:
-    log(WARNING, "cepam: no update leaves this node: %s", reason)
-    return Message(Error(FAILED, f"cepam: {reason}"), reply_to=message)
+def _key_file(context: Context, name: str) -> bytes | None:
+    path = context.node_config.get(name)
+    if not path:
+        return None
+    try:
+        return Path(str(path)).expanduser().read_bytes()
+    except OSError as unreadable:
+        raise Declined("key-file", str(unreadable)) from unreadable

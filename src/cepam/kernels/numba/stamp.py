@@ -1,8 +1,8 @@
 """Names of compiled kernels that carry a stamp of their sources, so that Numba's cache never gives a stale one.
 
 Numba files a compiled kernel under its qualified name and looks again at the kernel's own file only; a constant that it
-read from another module would stay what it was. With the stamp a change of any source or table is another name,
-wherever Numba keeps its cache (beside the source, or in the user's folder for an install that cannot be written to).
+read from another module would stay what it was. With the stamp a changed source or table is another name, wherever
+Numba keeps its cache (beside the source, or in the user's folder for an install that cannot be written to).
 """
 
 from __future__ import annotations

@@ -9,17 +9,17 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from cepam import Key, KeyChain
-from cepam.flower.agreement import AgreementRefused, Chain, Place, agree, new_pair, sign, verify
+from cepam.exchange.agreement import AgreementRefused, Chain, Peer, agree, new_pair, sign, verify
 
-PLACE = Place(run=5, node=2**63 + 1, identity=b"node key")
+PEER = Peer(run=5, node=2**63 + 1, identity=b"node key")
 
 
 def test_both_ends_derive_the_same_key_and_no_other_place_does() -> None:
     (a, a_public), (b, b_public) = new_pair(), new_pair()
-    transcript = PLACE.transcript(a_public, b_public)
+    transcript = PEER.transcript(a_public, b_public)
     root = agree(a, b_public, transcript)
     assert root == agree(b, a_public, transcript)
-    for other in (replace(PLACE, run=6), replace(PLACE, node=1), replace(PLACE, identity=b"another")):
+    for other in (replace(PEER, run=6), replace(PEER, node=1), replace(PEER, identity=b"another")):
         assert agree(a, b_public, other.transcript(a_public, b_public)) != root
     assert agree(new_pair()[0], b_public, transcript) != root
 
@@ -50,7 +50,7 @@ def test_a_position_is_used_once_and_old_keys_are_gone() -> None:
 def test_rounds_runs_and_attempts_have_keys_of_their_own() -> None:
     root = Key.generate()
     made = {
-        Chain.start(root, 0).take(position, 1, Place(run, 1).run_bytes(server_round), attempt).derive().noise
+        Chain.start(root, 0).take(position, 1, Peer(run, 1).run_bytes(server_round), attempt).derive().noise
         for position in (0, 1)
         for run in (1, 2)
         for server_round in (1, 2)

@@ -31,7 +31,7 @@ class AgreementRefused(CepamError):
 
 
 @dataclass(frozen=True)
-class Place:
+class Peer:
     """Who agrees with whom: the run, the node, and the node's registered public key (empty where unknown)."""
 
     run: int

@@ -1,4 +1,4 @@
-"""What the server tells each client to do: law, clip, lattice, coder, and what the reply holds."""
+"""What the server tells each client about its uplink: law, clip, lattice, coder, and what the reply holds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NAMED = {lattice.name: lattice for lattice in (A2, D4, E8, *(Integer(n) for n i
 
 
 @dataclass(frozen=True)
-class Settings:
-    """One client's settings; they travel from the server to the client with every training message.
+class UplinkSettings:
+    """One client's uplink; the settings travel from the server to the client with every training message.
 
     `weight` is the client's public weight in the average, `records` how many records it holds: both are constants
     that the server knows beforehand, never what a reply claims. `bucket` pads messages to a multiple of that many
@@ -51,7 +51,10 @@ class Settings:
             raise ValueError(f"weight must be positive and finite, got {self.weight!r}")
         if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 1:
             raise ValueError(f"records must be a positive integer, got {self.records!r}")
-        _ = self.codec
+        reach = min(self.codec.plan_on(lattice).reach for lattice in self.codec.lattices)
+        if self.clip.bound > reach:
+            # A coordinate beyond the reach cannot be sent, and whether there is one would be seen.
+            raise ValueError(f"clip must be at most {reach:.3g}, the reach of {self.law!r}, got {self.clip.bound!r}")
 
     @cached_property
     def codec(self) -> Codec:
@@ -73,7 +76,7 @@ class Settings:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Settings:
+    def from_json(cls, text: str) -> UplinkSettings:
         """The settings that `to_json` wrote; weight and records stay with the server."""
         try:
             read: dict[str, Any] = json.loads(text)
@@ -81,7 +84,7 @@ class Settings:
             return cls(
                 law=_LAWS[law](scale),
                 clip=_CLIPS[norm](bound),
-                lattice=_lattice_from_json(read["lattice"]),
+                lattice=lattice_from_json(read["lattice"]),
                 coder=read["coder"],
                 bucket=read["bucket"],
                 update=read["update"],
@@ -98,7 +101,8 @@ def _lattice_to_json(lattice: Lattice | Literal["auto"]) -> str | list[list[int]
     return [[int(entry) for entry in row] for row in lattice.basis]
 
 
-def _lattice_from_json(read: Any) -> Lattice | Literal["auto"]:
+def lattice_from_json(read: Any) -> Lattice | Literal["auto"]:
+    """The lattice of this name, or with this basis; "auto" stays."""
     if read == "auto":
         return "auto"
     if isinstance(read, str):

@@ -1,17 +1,21 @@
-"""The two records that travel: what the server asks of a client, and what the client answers beside its update."""
+"""The two messages beside a sealed update: what the server asks of a client, and what the client answers.
+
+Both are plain fields (text, bytes, counts); a framework carries them as it carries its own records.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from flwr.app import ConfigRecord
-
-from cepam.flower.agreement import sign, verify
-from cepam.flower.settings import Settings
+from cepam.exchange.agreement import sign, verify
+from cepam.exchange.uplink_settings import UplinkSettings
 
 RECORD = "cepam"
 WIRE = 1
+Field = int | str | bytes
+Fields = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Offer:
     the node is registered with; `signature` is the server's, over all the rest (empty: none).
     """
 
-    settings: Settings
+    settings: UplinkSettings
     run: int
     node: int
     server_round: int
@@ -42,35 +46,33 @@ class Offer:
 
     def _statement(self) -> bytes:
         digest = hashlib.sha256(b"cepam flower offer v1")
-        for name, value in sorted(replace(self, signature=b"").to_record().items()):
+        for name, value in sorted(replace(self, signature=b"").to_fields().items()):
             text = value if isinstance(value, bytes) else str(value).encode()
             digest.update(f"{name} {len(text)} ".encode() + text)
         return digest.digest()
 
-    def to_record(self) -> ConfigRecord:
-        """The offer as Flower carries it; the two ids as text, since they may not fit a signed integer."""
-        return ConfigRecord(
-            {
-                "wire": WIRE,
-                "settings": self.settings.to_json(),
-                "run": str(self.run),
-                "node": str(self.node),
-                "round": self.server_round,
-                "position": self.position,
-                "chain": self.chain,
-                "public": self.public,
-                "identity": self.identity,
-                "signature": self.signature,
-            }
-        )
+    def to_fields(self) -> dict[str, Field]:
+        """The offer as fields; the two ids as text, since they may not fit a signed integer."""
+        return {
+            "wire": WIRE,
+            "settings": self.settings.to_json(),
+            "run": str(self.run),
+            "node": str(self.node),
+            "round": self.server_round,
+            "position": self.position,
+            "chain": self.chain,
+            "public": self.public,
+            "identity": self.identity,
+            "signature": self.signature,
+        }
 
     @classmethod
-    def from_record(cls, record: ConfigRecord) -> Offer:
-        """The offer in a record; ValueError if it is not one."""
+    def from_fields(cls, record: Fields) -> Offer:
+        """The offer in these fields; ValueError if it is not one."""
         if _integer(record, "wire") != WIRE:
             raise ValueError(f"the server speaks version {record['wire']} of this exchange, this end {WIRE}")
         return cls(
-            settings=Settings.from_json(_text(record, "settings")),
+            settings=UplinkSettings.from_json(_text(record, "settings")),
             run=int(_text(record, "run")),
             node=int(_text(record, "node")),
             server_round=_integer(record, "round"),
@@ -91,21 +93,19 @@ class Answer:
     public: bytes = b""
     signature: bytes = b""
 
-    def to_record(self) -> ConfigRecord:
-        """The answer as Flower carries it."""
-        return ConfigRecord(
-            {
-                "wire": WIRE,
-                "position": self.position,
-                "attempt": self.attempt,
-                "public": self.public,
-                "signature": self.signature,
-            }
-        )
+    def to_fields(self) -> dict[str, Field]:
+        """The answer as fields."""
+        return {
+            "wire": WIRE,
+            "position": self.position,
+            "attempt": self.attempt,
+            "public": self.public,
+            "signature": self.signature,
+        }
 
     @classmethod
-    def from_record(cls, record: ConfigRecord) -> Answer:
-        """The answer in a record; ValueError if it is not one."""
+    def from_fields(cls, record: Fields) -> Answer:
+        """The answer in these fields; ValueError if it is not one."""
         if _integer(record, "wire") != WIRE:
             raise ValueError(f"the client speaks version {record['wire']} of this exchange, this end {WIRE}")
         return cls(
@@ -116,21 +116,21 @@ class Answer:
         )
 
 
-def _integer(record: ConfigRecord, key: str) -> int:
+def _integer(record: Fields, key: str) -> int:
     value = record.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{key!r} is missing or not a count")
     return value
 
 
-def _bytes(record: ConfigRecord, key: str) -> bytes:
+def _bytes(record: Fields, key: str) -> bytes:
     value = record.get(key)
     if not isinstance(value, bytes):
         raise ValueError(f"{key!r} is missing or not bytes")
     return value
 
 
-def _text(record: ConfigRecord, key: str) -> str:
+def _text(record: Fields, key: str) -> str:
     value = record.get(key)
     if not isinstance(value, str):
         raise ValueError(f"{key!r} is missing or not text")

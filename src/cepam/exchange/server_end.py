@@ -1,0 +1,174 @@
+"""The server's end: what a server keeps of its clients, the offers that it makes, and the updates that it opens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from logging import INFO, WARNING, getLogger
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from cepam.codec.wire import open_sealed
+from cepam.errors import CepamError
+from cepam.exchange.agreement import AgreementRefused, Chain, Peer, agree, new_pair, verify
+from cepam.exchange.messages import Answer, Offer
+from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.keys import Address, UsedAddresses
+from cepam.noise.laws import Gaussian
+
+Authentication = Literal["warn", "require"]
+Kind = Literal["error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics"]
+Log = Callable[..., None]
+OWN_LOG = getLogger("cepam").log
+
+
+class Refused(CepamError):
+    """One reply is of no use: `kind` is counted, the text is logged."""
+
+    def __init__(self, kind: Kind, node: int | None, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.node = node
+
+
+@dataclass
+class Pending:
+    """An offer that waits for its answer: what was asked, how many coordinates, and the keys that open the answer."""
+
+    offer: Offer
+    size: int
+    private: X25519PrivateKey = field(repr=False)
+    chain: Chain | None = field(repr=False)
+
+
+class ServerEnd:
+    """Makes offers and opens their answers, each by itself.
+
+    Guarantee: an answer opens once, from the node that was asked, sealed for this run, round and message
+    (tests/exchange/test_ends.py, tests/flower/test_faults.py).
+    """
+
+    def __init__(
+        self,
+        authentication: Authentication = "warn",
+        server_key: bytes | None = None,
+        log: Log = OWN_LOG,
+    ) -> None:
+        if authentication not in ("warn", "require"):
+            raise ValueError(f"authentication must be 'warn' or 'require', got {authentication!r}")
+        self._authentication = authentication
+        self._server_key = server_key
+        self._log = log
+        self._chains: dict[int, Chain] = {}
+        self._positions: dict[int, int] = {}
+        self._used = UsedAddresses()
+        self._warned: set[int] = set()
+        self._signed: set[int] = set()
+
+    def offer(self, settings: UplinkSettings, peer: Peer, size: int, server_round: int | None = None) -> Pending:
+        """A new offer to this peer, at a position of its own; its round is the position where none is given."""
+        position = self._positions.get(peer.node, 0)
+        self._positions[peer.node] = position + 1
+        chain = self._chains.get(peer.node)
+        private, public = new_pair()
+        offer = Offer(
+            settings=settings,
+            run=peer.run,
+            node=peer.node,
+            server_round=position if server_round is None else server_round,
+            position=position,
+            chain=chain.name if chain else b"",
+            public=public,
+            identity=peer.identity,
+        )
+        if self._server_key is not None:
+            offer = offer.signed(self._server_key)
+        return Pending(offer, size, private, chain)
+
+    def open(self, pending: Pending, answer: Answer, message: bytes) -> npt.NDArray[np.floating]:
+        """The decoded update; `Refused` says why it is of no use."""
+        offer, node = pending.offer, pending.offer.node
+        if answer.position != offer.position:
+            raise Refused("malformed", node, "it stands at another position of the key chain than was asked for")
+        try:
+            chain = self._agreed(pending, answer) if answer.public else pending.chain
+            if chain is None:
+                raise AgreementRefused("the client has no key and did not agree on one")
+            run = Peer(offer.run, node).run_bytes(offer.server_round)
+            at = _peek(chain, offer.position, node, run, answer.attempt)
+            _check_size(pending, message, at)
+            vector = offer.settings.codec.decode(message, at, used=self._used)
+        except Refused:
+            raise
+        except AgreementRefused as refused:
+            raise Refused("agreement", node, str(refused)) from refused
+        except Exception as broken:  # whatever a client sends must not end the run
+            raise Refused("seal", node, f"{type(broken).__name__}: {broken}") from broken
+        if node in self._chains and answer.public:
+            self._log(INFO, "cepam: node %d agreed on a new key (it was restarted)", node)
+        _move_beyond(chain, offer.position)
+        self._chains[node] = chain
+        if answer.signature:
+            self._signed.add(node)
+        _check_values(vector, pending)
+        return vector
+
+    def expire(self, pending: Pending) -> None:
+        """Nothing; an offer that was not answered can no longer be, its key is forgotten."""
+        chain = self._chains.get(pending.offer.node)
+        if chain is not None:
+            _move_beyond(chain, pending.offer.position)
+
+    def _agreed(self, pending: Pending, answer: Answer) -> Chain:
+        offer = pending.offer
+        transcript = Peer(offer.run, offer.node, offer.identity).transcript(offer.public, answer.public)
+        signed = bool(answer.signature)
+        if signed and not verify(offer.identity, transcript, answer.signature):
+            raise AgreementRefused("the key agreement is not signed by the key that the node is registered with")
+        if not signed and (self._authentication == "require" or offer.node in self._signed):
+            raise AgreementRefused("the key agreement is not signed with the node's authentication key")
+        if not signed and offer.node not in self._warned:
+            self._warned.add(offer.node)
+            self._log(
+                WARNING,
+                "cepam: the key agreement with node %d is not authenticated: whoever controls the connection or the "
+                "SuperLink could have agreed in its place (docs/flower.md, node authentication)",
+                offer.node,
+            )
+        return Chain.start(agree(pending.private, answer.public, transcript), offer.position)
+
+
+def _peek(chain: Chain, position: int, node: int, run: bytes, attempt: int) -> Address:
+    """The address at a position, the chain left where it stands until the seal has opened."""
+    copy = Chain(chain.name, type(chain.keys)(chain.secret, chain.position))
+    return copy.take(position, node, run, attempt)
+
+
+def _move_beyond(chain: Chain, position: int) -> None:
+    while chain.position <= position:
+        chain.keys.advance()
+
+
+def _check_size(pending: Pending, message: bytes, at: Address) -> None:
+    """Nothing, or `Refused` for a sealed update of another size: a few bytes can claim millions of coordinates."""
+    codec = pending.offer.settings.codec
+    dimensions = [lattice.dimension for lattice in codec.lattices]
+    claimed = open_sealed(message, at.derive(), codec.fingerprint, dimensions).size
+    if claimed != pending.size:
+        raise Refused("size", pending.offer.node, f"{claimed} coordinates came, {pending.size} were asked for")
+
+
+def _check_values(vector: npt.NDArray[np.floating], pending: Pending) -> None:
+    """Nothing, or `Refused` for a vector that no honest client's clipped update and noise can give."""
+    node, settings, size = pending.offer.node, pending.offer.settings, len(vector)
+    norm = float(np.linalg.norm(vector.astype(np.float64)))
+    if not math.isfinite(norm):
+        raise Refused("values", node, "the decoded update is not finite")
+    # A Gaussian vector is longer than sigma(sqrt(m) + 8) with chance below e^-32; Laplace tails get more room.
+    spread = math.sqrt(size) + 8.0 if isinstance(settings.law, Gaussian) else 2.0 * math.sqrt(2.0 * size) + 80.0
+    if norm > settings.clip.bound + settings.law.scale * spread:
+        raise Refused("values", node, f"a norm of {norm:.3g} is beyond the clip and the noise together")

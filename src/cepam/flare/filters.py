@@ -1,0 +1,195 @@
+"""The two filters, as FLARE builds them from a job's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from nvflare.apis.dxo import MetaKey, from_shareable
+from nvflare.apis.event_type import EventType
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+
+from cepam.clip import L1, L2
+from cepam.errors import CepamError, WrongAddress
+from cepam.exchange.account import Account
+from cepam.exchange.client_end import Declined, check_offer, seal_update
+from cepam.exchange.messages import Answer, Offer
+from cepam.exchange.uplink_settings import UplinkSettings, lattice_from_json
+from cepam.exchange.vectors import from_vector, to_vector
+from cepam.flare.job import ClientJob, ServerJob, end_job, job_of, number_of
+from cepam.flare.weights import PAYLOAD, difference_of, is_difference, replace_result, weights_of
+from cepam.noise.laws import Gaussian, Laplace
+from cepam.privacy import Sampling
+
+HEADER = "cepam"
+_ERRORS = {value for name, value in vars(ReturnCode).items() if name.isupper() and value != ReturnCode.OK}
+
+
+class ServerFilter(Filter):  # type: ignore[misc]
+    """The server's half: offers on the way out, opens on the way in, keeps the account of the results that were used.
+
+    A result that does not open raises, and FLARE hands the workflow an error in its place. After every round epsilon is
+    in the log and goes out as the metric `cepam-epsilon`. Every result that opened is charged unless the workflow said
+    that it was not accepted. With `budget` the job ends before a round would bring epsilon above it, and that round's
+    aggregate is not published. `released="average"` counts the noise of all results together: say it only where the
+    workflow publishes nothing but their average with equal weights. The account is kept in the folder `accounts`
+    (default: `cepam-accounts` in the server's workspace), and found again by the job or by the model it starts from.
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        bound: float,
+        law: str = "gaussian",
+        norm: str = "l2",
+        lattice: str = "auto",
+        weight: float = 1.0,
+        bucket: int | None = None,
+        records: int = 1,
+        delta: float = 1e-5,
+        budget: float | None = None,
+        released: Literal["average", "vectors"] = "vectors",
+        sampling: str = "all",
+        draws: float = 1,
+        adjacency: Literal["replace", "add-remove"] = "replace",
+        colluders: int = 0,
+        clipped: Literal["update", "example"] = "update",
+        accounts: str | None = None,
+    ) -> None:
+        super().__init__()
+        # FLARE writes a job's configuration from attributes that are named like the arguments.
+        self.scale, self.bound, self.law, self.norm = scale, bound, law, norm
+        self.lattice, self.weight, self.bucket, self.records = lattice, weight, bucket, records
+        self.delta, self.budget, self.released, self.accounts = delta, budget, released, accounts
+        self.sampling, self.draws, self.adjacency = sampling, draws, adjacency
+        self.colluders, self.clipped = colluders, clipped
+        if budget is not None and not budget > 0:
+            raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
+        noise = {"gaussian": Gaussian, "laplace": Laplace}[law](scale)
+        clip = {"l1": L1, "l2": L2}[norm](bound)
+        self.settings = UplinkSettings(
+            noise, clip, lattice_from_json(lattice), bucket=bucket, weight=weight, records=records
+        )
+        drawn = Sampling(sampling, draws)  # type: ignore[arg-type]
+        self.account = Account(delta, drawn, adjacency, colluders, released, stable_nodes=True, clipped=clipped)
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """The task with an offer, or the result with dense arrays."""
+        client = fl_ctx.get_peer_context().get_identity_name()
+        job = self._job(fl_ctx)
+        with job.lock:
+            if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.OUT:
+                job.settle_if_asked_again(client, self, fl_ctx)
+                try:
+                    return self._offer(shareable, job, client)
+                except CepamError as nothing_left:  # FLARE would ask the client to try again, for ever
+                    self.system_panic(f"cepam: {nothing_left}", fl_ctx)
+                    raise
+            return self._open(shareable, job, client)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Nothing; the account follows what the workflow does with the results."""
+        if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
+            peer = fl_ctx.get_peer_context()
+            if peer is not None and fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED) is False:
+                self._job(fl_ctx).unused(peer.get_identity_name())
+        elif event_type == AppEventType.BEFORE_AGGREGATION:
+            self._job(fl_ctx).settle(self, fl_ctx)
+        elif event_type == AppEventType.AFTER_AGGREGATION:
+            job = self._job(fl_ctx)
+            if job.layout is not None:
+                result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
+                replace_result(result, job.reference, job.layout, unchanged=job.ended)
+        elif event_type == EventType.END_RUN:
+            end_job(fl_ctx)
+
+    def _job(self, fl_ctx: FLContext) -> ServerJob:
+        return job_of(fl_ctx, "server", lambda: ServerJob(self.account, self.budget, _folder(self.accounts, fl_ctx)))
+
+    def _offer(self, shareable: Shareable, job: ServerJob, client: str) -> Shareable:
+        dxo = from_shareable(shareable)
+        reference = job.broadcast(weights_of(dxo))
+        offer = job.offer(client, self.settings, reference)
+        dxo.data = reference
+        task: Shareable = dxo.update_shareable(shareable)
+        task.set_header(HEADER, offer.to_fields())
+        return task
+
+    def _open(self, shareable: Shareable, job: ServerJob, client: str) -> Shareable:
+        if shareable.get_return_code() != ReturnCode.OK:
+            return shareable
+        header, dxo = shareable.get_header(HEADER), from_shareable(shareable)
+        if not isinstance(header, dict) or list(dxo.data) != [PAYLOAD]:
+            raise WrongAddress(f"the result of {client} is not a sealed update")
+        vector, reference = job.open(client, Answer.from_fields(header), bytes(dxo.data[PAYLOAD]))
+        if is_difference(dxo):
+            dxo.data = difference_of(from_vector(vector, reference, None), reference)
+        else:
+            dxo.data = from_vector(vector, reference, 1.0)
+        dxo.set_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND, self.settings.weight)
+        return dxo.update_shareable(shareable)
+
+
+class ClientFilter(Filter):  # type: ignore[misc]
+    """The client's half: takes the offer off on the way in, clips, adds the noise and seals on the way out.
+
+    One result leaves for each offer. Without an offer (no filter on the server, or a second result for one task) the
+    result is refused, so that nothing plain can leave; `required=False` lets it pass, with a warning. Results with an
+    error code leave as the bare code. An update that is not finite leaves as zero with its noise.
+    """
+
+    def __init__(self, required: bool = True) -> None:
+        super().__init__()
+        self.required = required
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """The task without its offer, or the result sealed."""
+        client = fl_ctx.get_identity_name()
+        job = job_of(fl_ctx, f"client {client}", ClientJob)
+        if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
+            header = shareable.get_header(HEADER)
+            job.received = (header, weights_of(from_shareable(shareable))) if header else None
+            return shareable
+        received, job.received = job.received, None
+        code = shareable.get_return_code()
+        if code != ReturnCode.OK:
+            return make_reply(code if code in _ERRORS else ReturnCode.EXECUTION_EXCEPTION)
+        if received is not None:
+            return self._sealed(shareable, *received, job, number_of(fl_ctx.get_job_id()), number_of(client))
+        if self.required:
+            raise Declined("no-offer", "no offer of the server's cepam filter waits for this result")
+        self.log_warning(fl_ctx, "cepam: no offer of the server's cepam filter; this result leaves as plain arrays")
+        return shareable
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Nothing; a job's keys are forgotten when it ends."""
+        if event_type == EventType.END_RUN:
+            end_job(fl_ctx)
+
+    def _sealed(
+        self, shareable: Shareable, header: dict[str, Any], reference: Any, job: ClientJob, run: int, node: int
+    ) -> Shareable:
+        offer = Offer.from_fields(header)
+        check_offer(offer, run, node, None)
+        dxo = from_shareable(shareable)
+        update = to_vector(dxo.data, reference, difference=not is_difference(dxo))
+        sealed = seal_update(update, offer, job.chain)
+        job.chain = sealed.chain
+        dxo.data = {PAYLOAD: np.frombuffer(sealed.message, dtype=np.uint8)}
+        result: Shareable = dxo.update_shareable(shareable)
+        result.set_header(HEADER, sealed.answer.to_fields())
+        return result
+
+
+def _folder(given: str | None, fl_ctx: FLContext) -> Path:
+    if given is not None:
+        return Path(given)
+    engine = fl_ctx.get_engine()
+    root = engine.get_workspace().get_root_dir() if engine is not None else "."
+    return Path(root) / "cepam-accounts"

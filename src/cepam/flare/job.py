@@ -1,0 +1,181 @@
+"""What each end of one job keeps between filter calls: FLARE makes a filter object for every chain."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock, RLock
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from nvflare.apis.analytix import AnalyticsDataType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
+from nvflare.app_common.app_constant import AppConstants
+
+from cepam.errors import WrongAddress
+from cepam.exchange.account import Account, Reply
+from cepam.exchange.account_store import RunAccount
+from cepam.exchange.agreement import Chain, Peer
+from cepam.exchange.messages import Answer, Offer
+from cepam.exchange.server_end import Pending, ServerEnd
+from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.exchange.vectors import Arrays, Layout, count, digest, has_batch_statistics
+
+Job = TypeVar("Job")
+_jobs: dict[tuple[str, str], Any] = {}
+_jobs_lock = Lock()
+
+
+def job_of(fl_ctx: FLContext, who: str, make: Callable[[], Job]) -> Job:
+    """What this end keeps of the context's job."""
+    key = (str(fl_ctx.get_job_id()), who)
+    with _jobs_lock:
+        if key not in _jobs:
+            _jobs[key] = make()
+            if isinstance(_jobs[key], ServerJob):
+                _jobs[key].name = key[0]
+        made: Job = _jobs[key]
+        return made
+
+
+def end_job(fl_ctx: FLContext) -> None:
+    """Nothing; the keys and offers of the context's job are forgotten."""
+    with _jobs_lock:
+        for key in [key for key in _jobs if key[0] == str(fl_ctx.get_job_id())]:
+            del _jobs[key]
+
+
+def number_of(name: object) -> int:
+    """A job or a site as a number."""
+    return int.from_bytes(hashlib.sha256(str(name).encode()).digest()[:8], "little")
+
+
+@dataclass
+class ClientJob:
+    """A client's chain of keys, and the offer that waits for a result."""
+
+    chain: Chain | None = field(default=None, repr=False)
+    received: tuple[dict[str, Any], Arrays] | None = None
+
+
+class ServerJob:
+    """A server's keys, the offers that wait, the results of the round, and the account."""
+
+    def __init__(self, account: Account, budget: float | None, folder: Path) -> None:
+        self.name = ""
+        self.lock = RLock()
+        self.layout: Layout | None = None
+        self.reference: Arrays = {}
+        self.ended = False
+        self._budget = budget
+        self._options = account
+        self._account = RunAccount(folder, account, strict=budget is not None)
+        self._end = ServerEnd(log=_quiet)
+        self._pending: dict[str, tuple[Pending, Arrays]] = {}
+        self._used: list[tuple[str, Reply]] = []
+        self._rounds = 0
+        self._start = ""
+
+    @property
+    def epsilon(self) -> float:
+        """epsilon of all rounds so far, at the account's delta."""
+        return self._account.epsilon()
+
+    def broadcast(self, weights: Arrays) -> Arrays:
+        """The weights as they go out, integers as integers; the account is found, and must have something left."""
+        self.layout = self.layout or Layout.of(weights)
+        self.reference = reference = self.layout.restored(weights)
+        model = digest(reference)
+        if not self._start:
+            self._start = model
+            self._account.resume(self.name, model)
+            self.ended = self._budget is not None and self.epsilon >= self._budget
+        elif model != self._start:
+            self._account.note_model(model)
+        if self.ended:
+            raise WrongAddress("the privacy budget of this job is spent: no task goes out")
+        return reference
+
+    def offer(self, client: str, settings: UplinkSettings, reference: Arrays) -> Offer:
+        """A new offer to this client; one that it did not answer is void."""
+        peer = Peer(number_of(self.name), number_of(client))
+        pending = self._end.offer(settings, peer, count(reference))
+        self._pending[client] = (pending, reference)
+        return pending.offer
+
+    def open(self, client: str, answer: Answer, message: bytes) -> tuple[npt.NDArray[np.floating], Arrays]:
+        """The decoded update and the weights that were broadcast; the result is on this round's list."""
+        pending, reference = self._pending.pop(client, (None, {}))
+        if pending is None or self.ended:
+            raise WrongAddress(f"the result of {client} does not answer an open offer")
+        vector = self._end.open(pending, answer, message)
+        self._used.append((client, (pending.offer.node, pending.offer.settings)))
+        return vector, reference
+
+    def unused(self, client: str) -> None:
+        """Nothing; the client's last result was not accepted by the workflow, and is not charged."""
+        with self.lock:
+            for place in range(len(self._used) - 1, -1, -1):
+                if self._used[place][0] == client:
+                    del self._used[place]
+                    return
+
+    def settle_if_asked_again(self, client: str, component: FLComponent, fl_ctx: FLContext) -> None:
+        """Nothing; a workflow that asks a client again and said nothing of its last result is taken to have used it."""
+        if any(name == client for name, _ in self._used):
+            self.settle(component, fl_ctx)
+
+    def settle(self, component: FLComponent, fl_ctx: FLContext) -> None:
+        """Nothing; the round's results are on the account, and on disk, before they are aggregated.
+
+        Where that would exceed the budget, or fails, the job ends.
+        """
+        with self.lock:
+            used, self._used = self._used, []
+            if not used or self.ended:
+                return
+            try:
+                self._charge([reply for _, reply in used], component, fl_ctx)
+            except Exception as failed:  # FLARE would log it and go on
+                self.ended = True
+                component.system_panic(f"cepam: the round could not be charged: {failed}", fl_ctx)
+
+    def _charge(self, replies: list[Reply], component: FLComponent, fl_ctx: FLContext) -> None:
+        average = self._options.released == "average"
+        release = self._options.release(replies, average, count(self.reference))
+        after = self._account.epsilon(release)
+        if self._budget is not None and after > self._budget:
+            self.ended = True
+            reason = f"this round would bring epsilon to {after:.4g}, above {self._budget:.4g}"
+            component.system_panic(f"cepam: {reason}: the job ends, the round is not published", fl_ctx)
+            return
+        self._account.charge(release, None)
+        at = f"epsilon so far {after:.4g} at delta {self._options.delta:g}"
+        component.log_info(fl_ctx, f"cepam: {len(replies)} results used, {at}")
+        said = self._account.cautions(release)
+        if self._rounds == 0 and has_batch_statistics(self.reference):
+            said.append("batch normalisation under noise harms: use group normalisation")
+        for caution in said:
+            component.log_warning(fl_ctx, f"cepam: {caution}")
+        step = fl_ctx.get_prop(AppConstants.CURRENT_ROUND)
+        _send_metric(component, fl_ctx, after, step if isinstance(step, int) else self._rounds)
+        self._rounds += 1
+
+
+def _send_metric(component: FLComponent, fl_ctx: FLContext, epsilon: float, step: int) -> None:
+    """Nothing; FLARE's receivers of metrics have epsilon."""
+    engine = fl_ctx.get_engine()
+    if engine is None:
+        return
+    made = create_analytic_dxo("cepam-epsilon", epsilon, AnalyticsDataType.SCALAR, global_step=step)
+    with engine.new_context() as context:
+        send_analytic_dxo(component, made, context)
+
+
+def _quiet(*_: object) -> None:
+    """Nothing: FLARE authenticates sites by certificate, the warning about unsigned agreements is Flower's."""

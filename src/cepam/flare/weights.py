@@ -1,0 +1,63 @@
+"""FLARE's exchange objects as named arrays, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+
+from cepam.exchange.vectors import Arrays, Layout, kept_positive, travels
+
+PAYLOAD = "cepam.v1"
+Weights = dict[str, Any]
+
+
+def weights_of(dxo: DXO) -> Weights:
+    """The weights of a training task, as arrays of their own."""
+    if dxo.data_kind != DataKind.WEIGHTS:
+        raise ValueError(f"a training task must carry {DataKind.WEIGHTS}, got {dxo.data_kind}")
+    return {name: np.array(value) for name, value in dxo.data.items()}
+
+
+def is_difference(dxo: DXO) -> bool:
+    """Whether a training result holds weights' differences (else whole weights); ValueError for anything else."""
+    if dxo.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
+        raise ValueError(f"a training result must be weights or their difference, got {dxo.data_kind}")
+    return bool(dxo.data_kind == DataKind.WEIGHT_DIFF)
+
+
+def difference_of(decoded: Arrays, reference: Arrays) -> Weights:
+    """A decoded vector as a difference: arrays that do not travel have not moved."""
+    return {name: value if travels(name, reference[name]) else np.zeros_like(value) for name, value in decoded.items()}
+
+
+def publishable(whole: Arrays, reference: Arrays, layout: Layout) -> Weights:
+    """An aggregated model with integers as integers and variances above zero."""
+    return kept_positive(layout.restored({name: np.asarray(value) for name, value in whole.items()}), reference)
+
+
+def replace_result(result: object, reference: Arrays, layout: Layout, unchanged: bool) -> None:
+    """Nothing; an aggregation result is publishable, or the model that was broadcast where it must stay `unchanged`."""
+    if isinstance(result, FLModel):
+        if result.params:
+            whole = result.params_type != ParamsType.DIFF
+            result.params = _corrected(result.params, reference, layout, whole, unchanged)
+    elif isinstance(result, Shareable):
+        dxo = from_shareable(result)
+        if dxo.data_kind in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
+            dxo.data = _corrected(dxo.data, reference, layout, dxo.data_kind == DataKind.WEIGHTS, unchanged)
+            dxo.update_shareable(result)
+
+
+def _corrected(data: Weights, reference: Arrays, layout: Layout, whole: bool, unchanged: bool) -> Weights:
+    known = {name: value for name, value in data.items() if name in reference}
+    if unchanged:
+        return {name: reference[name] if whole else np.zeros_like(reference[name]) for name in known}
+    if whole:
+        return publishable(known, reference, layout)
+    moved = {name: reference[name] + np.asarray(value) for name, value in known.items()}
+    made = publishable(moved, reference, layout)
+    return {name: made[name] - reference[name] for name in known}

@@ -1,0 +1,174 @@
+"""The server's half of a round: offers go out with the training messages, replies are opened one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from cepam.exchange.agreement import Peer
+from cepam.exchange.messages import RECORD, Answer
+from cepam.exchange.server_end import Pending, Refused, ServerEnd
+from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.exchange.vectors import Arrays, count, from_vector
+from cepam.flower.arrays import carried, numpy_of, record_of
+
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
+
+LONGEST_REASON = 300
+MetricsKind = frozenset[tuple[str, int]]
+
+
+@dataclass
+class Asked:
+    """One training message on its way: the offer that it carries, and the arrays that the reply is compared with."""
+
+    pending: Pending
+    arrays_name: str
+    reference: Arrays
+    metadata: Any
+
+    @property
+    def node(self) -> int:
+        """The node that was asked."""
+        return self.pending.offer.node
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A good reply: dense arrays for the wrapped strategy, and what it took on the wire."""
+
+    node: int
+    settings: UplinkSettings
+    message: Message
+    message_bytes: int
+    coordinates: int
+    metrics_kind: MetricsKind
+
+
+class Replies:
+    """Puts an offer into each training message of a round and opens the replies, each by itself."""
+
+    def __init__(self, end: ServerEnd, learning_rate: float | None) -> None:
+        self._end = end
+        self._learning_rate = learning_rate
+        self._asked: list[Asked] = []
+        self.sent = 0
+
+    def ask(self, message: Message, settings: UplinkSettings, server_round: int, identity: bytes, known: Known) -> None:
+        """Nothing; the message now carries an offer for its node, in a record dictionary of its own."""
+        arrays = message.content.array_records
+        if len(arrays) != 1:
+            raise ValueError(f"a training message must hold exactly one ArrayRecord, got {len(arrays)}")
+        name, record = next(iter(arrays.items()))
+        reference = known.of(record)
+        peer = Peer(message.metadata.run_id, message.metadata.dst_node_id, identity)
+        pending = self._end.offer(settings, peer, count(reference), server_round)
+        offer = ConfigRecord(pending.offer.to_fields())
+        message.content = RecordDict({**dict(message.content.items()), RECORD: offer})
+        self._asked.append(Asked(pending, name, reference, message.metadata))
+        self.sent += 1
+
+    def open(self, reply: Message, weight_key: str) -> Opened:
+        """The reply with dense arrays in place of the sealed update; `Refused` says why it is of no use."""
+        asked = self._answered(reply)
+        if reply.has_error():
+            # Errors that the SuperLink makes carry its own id: the message says whom they are about.
+            node = asked.node if asked else reply.metadata.src_node_id
+            reason = str(reply.error.reason)[:LONGEST_REASON]
+            raise Refused("error", node, f"{reason} (code {reply.error.code})")
+        node = reply.metadata.src_node_id
+        if asked is None or asked.node != node:
+            raise Refused("unasked", node, "it does not answer a message of this round, or answers it again")
+        try:
+            answer, message = Answer.from_fields(_record(reply)), _sealed_message(reply)
+        except ValueError as unreadable:
+            raise Refused("malformed", node, str(unreadable)) from unreadable
+        settings = asked.pending.offer.settings
+        vector = self._end.open(asked.pending, answer, message)
+        name, metrics = _metrics(reply, node, weight_key, settings.weight)
+        if name == asked.arrays_name:
+            raise Refused("malformed", node, f"its metrics are named {name!r}, as the arrays are")
+        kept = {
+            name: record
+            for name, record in reply.content.items()
+            if name != RECORD and not isinstance(record, ArrayRecord | MetricRecord)
+        }
+        arrays = record_of(from_vector(vector, asked.reference, self._step(settings)))
+        reply.content = RecordDict({**kept, name: metrics, asked.arrays_name: arrays})
+        return Opened(node, settings, reply, len(message), len(vector), _kind_of(name, metrics))
+
+    def _step(self, settings: UplinkSettings) -> float | None:
+        """How far the model goes along the decoded vector; None: the vector itself is handed on."""
+        if settings.update == "parameters":
+            return 1.0
+        return None if self._learning_rate is None else -self._learning_rate
+
+    def silent(self) -> Iterable[int]:
+        """The nodes that were asked and sent neither an update nor an error."""
+        return [asked.node for asked in self._asked]
+
+    def close_round(self) -> None:
+        """Nothing; the keys of this round are forgotten, those of messages that were not answered too."""
+        for asked in self._asked:
+            self._end.expire(asked.pending)
+        self._asked.clear()
+        self.sent = 0
+
+    def _answered(self, reply: Message) -> Asked | None:
+        """The message that this reply answers, taken out so that it is answered once."""
+        for place, asked in enumerate(self._asked):
+            if asked.metadata.message_id == reply.metadata.reply_to_message_id != "":
+                return self._asked.pop(place)
+        return None
+
+
+class Known:
+    """The arrays of a round's messages, read once: strategies put one record into many messages."""
+
+    def __init__(self) -> None:
+        self._read: dict[int, tuple[ArrayRecord, Arrays]] = {}
+
+    def of(self, record: ArrayRecord) -> Arrays:
+        """The record's arrays."""
+        if id(record) not in self._read:
+            self._read[id(record)] = (record, numpy_of(record))
+        return self._read[id(record)][1]
+
+
+def _record(reply: Message) -> ConfigRecord:
+    record = reply.content.get(RECORD)
+    if not isinstance(record, ConfigRecord):
+        raise ValueError("the reply has no answer to the offer: does the ClientApp use cepam.flower.Uplink?")
+    return record
+
+
+def _sealed_message(reply: Message) -> bytes:
+    records = list(reply.content.array_records.values())
+    if len(records) != 1:
+        raise ValueError(f"a training reply needs exactly one ArrayRecord, got {len(records)}")
+    return carried(records[0])
+
+
+def _metrics(reply: Message, node: int, weight_key: str, weight: float) -> tuple[str, MetricRecord]:
+    """The reply's metrics with the public weight in place of the claimed one."""
+    records = list(reply.content.metric_records.items())
+    if len(records) > 1:
+        raise Refused("metrics", node, f"at most one MetricRecord may come, got {len(records)}")
+    name, record = records[0] if records else ("metrics", MetricRecord())
+    values = dict(record)
+    if weight_key in values:
+        values.pop(weight_key)
+    for key, value in values.items():
+        if not all(math.isfinite(number) for number in (value if isinstance(value, list) else [value])):
+            raise Refused("metrics", node, f"the metric {key!r} is not finite")
+    return name, MetricRecord({**values, weight_key: float(weight)})
+
+
+def _kind_of(name: str, metrics: MetricRecord) -> MetricsKind:
+    shapes = ((key, len(value) if isinstance(value, list) else -1) for key, value in metrics.items())
+    return frozenset([(name, -2), *shapes])

@@ -1,0 +1,13 @@
+"""What tests of several rooms share."""
+
+from __future__ import annotations
+
+import pytest
+
+import cepam
+
+
+@pytest.fixture
+def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key that is made is the same one: what a test draws does not change from run to run."""
+    monkeypatch.setattr(cepam.Key, "generate", classmethod(lambda cls: cls(bytes(range(32)))))

@@ -1,0 +1,31 @@
+"""A FLARE job whose updates are known: every client adds 0.02 to 20,000 weights in each round."""
+
+from __future__ import annotations
+
+from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
+from nvflare.app_common.np.np_model_persistor import NPModelPersistor
+from nvflare.app_common.np.np_trainer import NPTrainer
+from nvflare.app_common.shareablegenerators.full_model_shareable_generator import FullModelShareableGenerator
+from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
+
+from cepam.flare import ClientFilter, ServerFilter
+
+
+def known_job(rounds: int, scale: float = 0.01, bound: float = 3.0, **options) -> FedJob:
+    """The job, with the filters of this package: an update has norm 2.83; `options` are the server filter's."""
+    job = FedJob(name="cepam", min_clients=2)
+    job.to_server(NPModelPersistor(model=[[0.0] * 200] * 100), id="persistor")
+    job.to_server(InTimeAccumulateWeightedAggregator(expected_data_kind="WEIGHTS"), id="aggregator")
+    job.to_server(FullModelShareableGenerator(), id="generator")
+    workflow = ScatterAndGather(
+        min_clients=2, num_rounds=rounds, aggregator_id="aggregator", persistor_id="persistor",
+        shareable_generator_id="generator", train_task_name="train",
+    )  # fmt: skip
+    job.to_server(workflow, id="workflow")
+    for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
+        job.to_server(ServerFilter(scale=scale, bound=bound, **options), filter_type=kind, tasks=["train"])
+        job.to_clients(ClientFilter(), filter_type=kind, tasks=["train"])
+    job.to_clients(NPTrainer(delta=0.02), tasks=["train"])
+    return job

@@ -1,0 +1,52 @@
+"""A provisioned deployment: a server and two sites as processes with certificates, on loopback.
+
+`make test-flower` runs these; the ordinary suite leaves them out.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import cepam
+from cepam import privacy
+from flare_loopback import Deployment
+
+from .jobs import known_job
+from .test_filters import follows
+
+pytestmark = pytest.mark.flower
+SIGMA, LOUD = 0.01, 4.0
+
+
+def test_a_provisioned_deployment_trains_privately_and_its_budget_ends_a_job(tmp_path: Path) -> None:
+    # Two clients add 0.02 to 20,000 weights a round; after r rounds the noise of the averages has variance r/2 sigma^2.
+    # The first job has so little noise that the updates show, the second so much that it has a budget worth the name.
+    loud = privacy.Release.uniform(2, cepam.Gaussian(LOUD), cepam.L2(3.0), privacy.Sampling("all"), 1, rounds=2)
+    budget = 1.01 * privacy.epsilon(loud, 1e-5)
+    codec, at = cepam.Codec(cepam.Gaussian(1.0)), cepam.Address(cepam.Key.generate(), round=0, client=0)
+    codec.decode(codec.encode(np.zeros(100), at), at)  # compiled here once, and not in four processes at a time
+    with Deployment(tmp_path / "deployment", sites=2) as deployment:
+        exported = {}
+        jobs = (("whole", 150, 3, {}), ("ended", 85, 4, {"scale": LOUD, "budget": budget}))
+        for name, seconds, rounds, options in jobs:
+            known_job(rounds, released="average", **options).export_job(str(tmp_path / name))
+            exported[name] = deployment.run(tmp_path / name / "cepam", seconds)
+        log = deployment.log()
+    assert exported["whole"].status == "FINISHED:COMPLETED"
+    assert exported["ended"].status != "FINISHED:COMPLETED"
+    assert log.count("2 results used, epsilon so far") >= 3 + 2
+    assert "the job ends, the round is not published" in log
+    for name, rounds, sigma in (("whole", 3, SIGMA), ("ended", 2, LOUD)):
+        noise = model_of(exported[name].results) - 0.02 * rounds
+        assert follows(noise, sigma * np.sqrt(rounds / 2))
+        assert not follows(noise, 1.25 * sigma * np.sqrt(rounds / 2))
+
+
+def model_of(results: Path) -> np.ndarray:
+    return np.load(next(results.rglob("server.npy"))).ravel().astype(np.float64)

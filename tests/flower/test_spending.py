@@ -1,0 +1,153 @@
+"""What a run of Flower is charged: the replies that were used, by a stated policy, also after a restart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg, FedMedian
+from flwr.supercore.task_identity import TaskIdentity
+
+import cepam
+from cepam import privacy
+from cepam.exchange.account_store import AccountLost
+from cepam.flower import Account, Private
+
+from . import fakes
+from .fakes import FakeGrid, Node, adding, start_arrays
+
+DELTA = 1e-5
+LAW, CLIP = cepam.Gaussian(2.0), cepam.L2(1.0)
+
+
+def uniform(count: int, rounds: int, **options) -> privacy.Release:
+    return privacy.Release.uniform(count, LAW, CLIP, privacy.Sampling("all"), 1, rounds=rounds, **options)
+
+
+def grid_with_silent(silent: dict[int, set[int]]) -> FakeGrid:
+    grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in range(1, 5)])
+    state = {"round": 0, "calls": 0}
+
+    def meddle(node, reply):
+        state["calls"] += 1
+        server_round = (state["calls"] + 3) // 4
+        return [] if node in silent.get(server_round, set()) else [reply]
+
+    grid.meddle = meddle
+    return grid
+
+
+def wrapped(strategy=None, **options) -> Private:
+    account = options.pop("account", Account(delta=DELTA))
+    return Private(strategy or FedAvg(), law=LAW, clip=CLIP, account=account, **options)
+
+
+def test_a_run_charges_the_replies_that_came() -> None:
+    strategy = wrapped()
+    result = strategy.start(grid_with_silent({2: {1, 2}}), start_arrays(400), num_rounds=2)
+    ledger = privacy.Ledger((uniform(4, 1),)).add(uniform(4, 1).without([2, 3]))
+    assert strategy.epsilon == pytest.approx(ledger.epsilon(DELTA, client=0), rel=1e-3)
+    assert result.train_metrics_clientapp[2]["cepam-epsilon"] == pytest.approx(strategy.epsilon)
+
+
+def test_a_round_below_the_least_number_of_replies_waits_for_the_next() -> None:
+    strategy = wrapped(least_replies=3)
+    result = strategy.start(grid_with_silent({1: {1, 2}}), start_arrays(400), num_rounds=2)
+    assert result.train_metrics_clientapp[1]["cepam-epsilon"] == 0.0
+    assert strategy.epsilon == pytest.approx(privacy.epsilon(uniform(4, 1), DELTA), rel=1e-3)
+
+
+def test_nothing_is_published_beyond_the_budget() -> None:
+    budget = privacy.epsilon(uniform(4, 2), DELTA) * 1.01
+    strategy = wrapped(budget=budget)
+    result = strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=5)
+    assert strategy.epsilon <= budget
+    assert [result.train_metrics_clientapp[r]["cepam-replies"] for r in range(1, 6)] == [4, 4, 4, 0, 0]
+
+
+def test_a_strategy_that_publishes_more_than_the_average_is_charged_for_it() -> None:
+    strategy = wrapped(FedMedian())
+    strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=1)
+    assert strategy.epsilon == pytest.approx(privacy.epsilon(uniform(1, 1), DELTA), rel=1e-3)
+
+
+def arrays_after(strategy: Private, rounds: int, start=None):
+    return strategy.start(grid_with_silent({}), start or start_arrays(400), num_rounds=rounds).arrays
+
+
+def reloaded(arrays: ArrayRecord) -> ArrayRecord:
+    """The model as a user saves and loads it: other names, another number format."""
+    return ArrayRecord({"model.w": Array(arrays["w"].numpy().astype(np.float64))})
+
+
+def test_a_server_app_that_starts_again_from_its_model_goes_on_with_the_account(monkeypatch) -> None:
+    # A new run, a new process: all that is left is the model. Reported before: the second half alone.
+    model = reloaded(arrays_after(wrapped(), 3))
+    monkeypatch.setattr(fakes, "RUN", 78)
+    TaskIdentity.run_id = 78
+    again = wrapped()
+    grid = FakeGrid([Node(k, renamed_adding) for k in range(1, 5)])
+    result = again.start(grid, model, num_rounds=2)
+    assert again.epsilon == pytest.approx(privacy.epsilon(uniform(4, 5), DELTA), rel=1e-3)
+    assert result.train_metrics_clientapp[1]["cepam-epsilon"] > privacy.epsilon(uniform(4, 3), DELTA)
+
+
+def renamed_adding(message, context):
+    weights = message.content["arrays"]["model.w"].numpy()
+    arrays = ArrayRecord({"model.w": Array(weights + 0.01)})
+    return Message(RecordDict({"arrays": arrays, "m": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+
+def test_a_budget_holds_across_a_restart() -> None:
+    budget = privacy.epsilon(uniform(4, 3), DELTA) * 1.01
+    model = arrays_after(wrapped(budget=budget), 2)
+    again = wrapped(budget=budget)
+    result = again.start(grid_with_silent({}), model, num_rounds=4)
+    assert again.epsilon <= budget
+    assert [m["cepam-replies"] for m in result.train_metrics_clientapp.values()] == [4, 4, 0, 0]
+    third = wrapped(budget=again.epsilon)
+    assert third.start(grid_with_silent({}), result.arrays, 1).train_metrics_clientapp[1]["cepam-asked"] == 0
+
+
+def test_a_model_whose_account_is_gone_ends_the_run_under_a_budget_and_is_warned_about_otherwise(
+    tmp_path, caplog
+) -> None:
+    model = arrays_after(wrapped(accounts=tmp_path), 1)
+    next(tmp_path.glob("run-*.json")).unlink()
+    with pytest.raises(AccountLost):
+        wrapped(accounts=tmp_path, budget=1e3).start(grid_with_silent({}), model, num_rounds=1)
+    wrapped(accounts=tmp_path).start(grid_with_silent({}), model, num_rounds=1)
+    assert any("counted from here only" in record.getMessage() for record in caplog.records)
+
+
+def test_nothing_is_published_where_the_account_cannot_be_saved(tmp_path, monkeypatch) -> None:
+    strategy = wrapped(accounts=tmp_path)
+    arrays_after(strategy, 1)
+    monkeypatch.setattr("cepam.exchange.account_store.write_atomically", lambda *_: (_ for _ in ()).throw(OSError))
+    with pytest.raises(OSError):  # noqa: PT011 - a full disk has no text of ours
+        arrays_after(strategy, 1)
+
+
+class Twice(FedAvg):
+    """Asks the first node two times a round."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        first = messages[0]
+        more = Message(first.content, dst_node_id=first.metadata.dst_node_id, message_type="train")
+        return [*messages, more]
+
+
+def test_a_node_that_answers_two_messages_of_one_round_is_charged_for_both() -> None:
+    strategy = wrapped(Twice(), account=Account(delta=DELTA, released="average"))
+    counts = strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=1).train_metrics_clientapp[1]
+    assert counts["cepam-replies"] == 5
+    charge = privacy.Charge(privacy.GaussianShift(2 * 2.0 / (2.0 * np.sqrt(5))))
+    assert strategy.epsilon == pytest.approx(charge.epsilon(DELTA), rel=1e-3)
+
+
+def test_an_epsilon_that_is_no_guarantee_is_cautioned_about(caplog) -> None:
+    strategy = Private(FedAvg(), law=cepam.Gaussian(0.001), clip=CLIP)
+    strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=2)
+    assert strategy.epsilon == np.inf
+    assert sum("no-guarantee" in record.getMessage() for record in caplog.records) == 1
