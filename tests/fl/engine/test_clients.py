@@ -7,7 +7,7 @@ import pytest
 
 from cepam import L2, Gaussian, privacy
 from cepam.fl import ClientSettings, Settings, settings_from
-from cepam.fl.engine.clients import fleet
+from cepam.fl.engine.clients import plan_clients
 from cepam.fl.engine.ledger import Bill, colluding, release_of
 
 PRIVATE = settings_from(
@@ -20,7 +20,7 @@ EVEN = np.full(30, 2000)
 
 
 def test_target_is_met_by_noise_split_over_clients() -> None:
-    members = fleet(PRIVATE, EVEN, 6422, 8)
+    members = plan_clients(PRIVATE, EVEN, 6422, 8)
     total = sum((m.weight * m.law.scale) ** 2 for m in members) ** 0.5
     assert total / (0.1 / 960) == pytest.approx(1.1, abs=0.005)
     release = release_of(PRIVATE, members, 6422)
@@ -39,7 +39,7 @@ def test_every_client_meets_its_own_target() -> None:
         ClientSettings((4,), weight=0.1),
     )
     settings = replace(PRIVATE, client=own, rounds=50)
-    members = fleet(settings, EVEN, 6422, 8)
+    members = plan_clients(settings, EVEN, 6422, 8)
     release = release_of(settings, members, 6422).over(50)
     wanted = {k: 0.5 if k in (0, 1) else 1.97 for k in range(30) if k != 3}
     for client in (0, 2, 4, 5):
@@ -52,18 +52,18 @@ def test_every_client_meets_its_own_target() -> None:
 
 def test_tensor_clips_are_charged_whole() -> None:
     settings = settings_from({"clip_scope": "tensor", "noise": 0.01})
-    assert fleet(settings, EVEN, 6422, 8)[0].clip.bound == pytest.approx(8**0.5)
+    assert plan_clients(settings, EVEN, 6422, 8)[0].clip.bound == pytest.approx(8**0.5)
 
 
 def test_no_noise_no_release() -> None:
     settings = settings_from({"scheme": "fl+sdq"})
-    assert release_of(settings, fleet(settings, EVEN, 6422, 8), 6422) is None
+    assert release_of(settings, plan_clients(settings, EVEN, 6422, 8), 6422) is None
     assert Bill().add(frozenset()).epsilon(None, 1e-5, 10) is None
 
 
 def test_bill_is_an_upper_bound_that_ends_exact() -> None:
     settings = replace(PRIVATE, rounds=40)
-    release = release_of(settings, fleet(settings, EVEN, 100, 8), 100)
+    release = release_of(settings, plan_clients(settings, EVEN, 100, 8), 100)
     bill, seen = Bill(), []
     for number in range(1, 41):
         bill = bill.add(frozenset())
@@ -75,7 +75,7 @@ def test_bill_is_an_upper_bound_that_ends_exact() -> None:
 
 def test_absent_clients_cost_more() -> None:
     settings = replace(PRIVATE, rounds=40)
-    release = release_of(settings, fleet(settings, EVEN, 100, 8), 100)
+    release = release_of(settings, plan_clients(settings, EVEN, 100, 8), 100)
     bill = Bill()
     for _ in range(40):
         bill = bill.add(frozenset(range(10)))
@@ -84,5 +84,5 @@ def test_absent_clients_cost_more() -> None:
 
 def test_impossible_target_is_refused() -> None:
     with pytest.raises(ValueError, match="delta"):
-        fleet(replace(PRIVATE, delta=0.9999999), EVEN, 100, 8)
+        plan_clients(replace(PRIVATE, delta=0.9999999), EVEN, 100, 8)
     assert isinstance(PRIVATE, Settings)

@@ -1,4 +1,4 @@
-"""The fleet: what each client adds, clips, weighs and sends, lowered once from the settings.
+"""The clients: what each adds, clips, weighs and sends, lowered once from the settings.
 
 Paper: "privacy adaptability"; each client may have its own law, scale, clip, weight and lattice.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cepam.clip import L1, L2, Clip, whole_over_part
 from cepam.codec.codec import Codec, DitheredCodec
-from cepam.fl.engine import baselines
+from cepam.codec.protocol import UpdateCodec
+from cepam.fl.engine import baselines, sampling
 from cepam.fl.engine.settings import ClientSettings, Settings
-from cepam.keys import Address
 from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy import Client as Charged
@@ -27,29 +27,21 @@ LATTICES: dict[str, Lattice] = {
 }  # fmt: skip
 
 
-class Channel(Protocol):
-    """Anything that turns an update into bytes and back: a codec, a baseline, or an object of your own."""
-
-    def encode(self, update: npt.NDArray[np.float32], at: Address) -> bytes: ...
-
-    def decode(self, message: bytes, at: Address) -> npt.NDArray[np.float32]: ...
-
-
 @dataclass(frozen=True)
-class Member:
-    """One client of the fleet; `law` is None where no noise is added, `clip` where nothing is clipped."""
+class ClientPlan:
+    """What one client does; `law` is None where no noise is added, `clip` where nothing is clipped."""
 
     records: int
     weight: float
     batch: float
     clip: Clip | None
     law: Law | None
-    channel: Channel
+    codec: UpdateCodec
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """A member before its noise is known."""
+    """A plan before its noise is known."""
 
     records: int
     weight: float
@@ -92,7 +84,7 @@ def _draft(settings: Settings, own: ClientSettings, records: int, share: float, 
     )
 
 
-def fleet(settings: Settings, held: npt.NDArray[np.int64], size: int, tensors: int) -> tuple[Member, ...]:
+def plan_clients(settings: Settings, held: npt.NDArray[np.int64], size: int, tensors: int) -> tuple[ClientPlan, ...]:
     """The clients of a run, with weights that sum to one and noise that meets every stated target.
 
     Weights are public constants in proportion to the records held, unless the settings give others.
@@ -103,7 +95,7 @@ def fleet(settings: Settings, held: npt.NDArray[np.int64], size: int, tensors: i
     total = sum(draft.weight for draft in drafts)
     drafts = [replace(draft, weight=draft.weight / total) for draft in drafts]
     scales = _calibrated(settings, drafts, size)
-    return tuple(_member(settings, draft, scale) for draft, scale in zip(drafts, scales))
+    return tuple(_planned(settings, draft, scale) for draft, scale in zip(drafts, scales))
 
 
 def _calibrated(settings: Settings, drafts: list[_Draft], size: int) -> list[float | None]:
@@ -111,6 +103,8 @@ def _calibrated(settings: Settings, drafts: list[_Draft], size: int) -> list[flo
 
     Clients with a target share the noise that the strictest of them needs in the weighted sum, each in proportion to
     what it asks for; noise that others state for themselves comes on top. So every target is met against an outsider.
+    Where a round asks only a share of the clients, or some send garbage, the noise of those that surely reply suffices;
+    no amplification is claimed for who is asked.
     """
     asking = [k for k, draft in enumerate(drafts) if draft.epsilon is not None]
     if not asking:
@@ -120,9 +114,13 @@ def _calibrated(settings: Settings, drafts: list[_Draft], size: int) -> list[flo
     needed = {k: _noise_needed(settings, drafts[k], size) for k in asking}
     if drafts[asking[0]].family is Laplace:
         return [needed.get(k, draft.noise) for k, draft in enumerate(drafts)]
+    sound = sorted(need * drafts[k].weight for k, need in needed.items() if k not in settings.byzantine)
+    others = len(drafts) - len(sound)
+    surely = max(1, sampling.asked(settings.clients, settings.share) - others)
+    # The cohort with the least noise beside the strictest client: that client and the quietest of the rest.
     strictest = max(need * drafts[k].weight for k, need in needed.items())
-    spread = math.hypot(*(need * drafts[k].weight for k, need in needed.items()))
-    return [needed[k] * strictest / spread if k in needed else draft.noise for k, draft in enumerate(drafts)]
+    factor = strictest / math.hypot(strictest, *sound[: surely - 1])
+    return [needed[k] * factor if k in needed else draft.noise for k, draft in enumerate(drafts)]
 
 
 def _noise_needed(settings: Settings, draft: _Draft, size: int) -> float:
@@ -151,22 +149,26 @@ def sampling_of(settings: Settings, batch: float) -> Sampling:
     return Sampling(settings.sampling, draws_of(settings, batch))  # type: ignore[arg-type]
 
 
-def _member(settings: Settings, draft: _Draft, scale: float | None) -> Member:
+def _planned(settings: Settings, draft: _Draft, scale: float | None) -> ClientPlan:
     law = draft.family(scale) if draft.family is not None and scale is not None else None
-    return Member(draft.records, draft.weight, draft.batch, draft.clip, law, _channel(settings, draft, law))
+    return ClientPlan(draft.records, draft.weight, draft.batch, draft.clip, law, _codec(settings, draft, law))
 
 
-def _channel(settings: Settings, draft: _Draft, law: Law | None) -> Channel:
+def _codec(settings: Settings, draft: _Draft, law: Law | None) -> UpdateCodec:
     if draft.scheme.startswith("cepam"):
         assert law is not None
         lattice = draft.lattice if draft.lattice == "auto" else LATTICES[draft.lattice]
-        return Codec(law, lattice, coder=settings.coder, bound=_coder_bound(settings, draft))  # type: ignore[arg-type]
+        return Codec(law, lattice, **_options(settings, draft))  # type: ignore[arg-type]
     if draft.scheme == "fl+sdq":
-        return DitheredCodec(settings.step, coder=settings.coder, bound=_coder_bound(settings, draft))  # type: ignore[arg-type]
+        return DitheredCodec(settings.step, **_options(settings, draft))
     if draft.scheme.endswith("+sdq"):
         assert law is not None
         return baselines.NoisyDithered(law, settings.step)
     return baselines.PlainFloats(law)
+
+
+def _options(settings: Settings, draft: _Draft) -> dict[str, Any]:
+    return {"coder": settings.coder, "bound": _coder_bound(settings, draft), "bucket": settings.bucket}
 
 
 def _coder_bound(settings: Settings, draft: _Draft) -> float | None:

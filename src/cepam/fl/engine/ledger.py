@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from cepam.fl.engine.clients import Member, draws_of, sampling_of
+from cepam.fl.engine.clients import ClientPlan, draws_of, sampling_of
 from cepam.fl.engine.settings import Settings
 from cepam.privacy import Client, Ledger, Practice, Release, cautions, spent
 
@@ -15,28 +15,28 @@ MARKS = 16
 Entries = tuple[tuple[tuple[int, ...], int], ...]
 
 
-def release_of(settings: Settings, fleet: Sequence[Member], size: int) -> Release | None:
-    """One round of this fleet as the accountant sees it, or None where some client adds no noise or clips nothing.
+def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Release | None:
+    """One round of these clients as the accountant sees it, or None where some client adds no noise or clips nothing.
 
     Clients with clips of their own are charged under one clip: scaling a client's weight by its bound and its noise by
     the inverse keeps both its shift and its noise in the weighted sum.
     """
-    if any(member.law is None or member.clip is None for member in fleet):
+    if any(plan.law is None or plan.clip is None for plan in plans):
         return None
-    if len({type(member.law) for member in fleet}) > 1:
+    if len({type(plan.law) for plan in plans}) > 1:
         return None
-    clip = fleet[0].clip
+    clip = plans[0].clip
     assert clip is not None
     charged = []
-    for member in fleet:
-        assert member.clip is not None
-        assert member.law is not None
-        ratio = member.clip.bound / clip.bound
-        law = type(member.law)(member.law.scale / ratio)  # type: ignore[call-arg]
-        charged.append(Client(law, member.records, member.weight * ratio, draws_of(settings, member.batch)))
+    for plan in plans:
+        assert plan.clip is not None
+        assert plan.law is not None
+        ratio = plan.clip.bound / clip.bound
+        law = type(plan.law)(plan.law.scale / ratio)  # type: ignore[call-arg]
+        charged.append(Client(law, plan.records, plan.weight * ratio, draws_of(settings, plan.batch)))
     clipped = "example" if settings.update == "examples" else "update"
     return Release(
-        tuple(charged), clip, sampling_of(settings, fleet[0].batch), 1, 0, settings.adjacency, clipped, size,  # type: ignore[arg-type]
+        tuple(charged), clip, sampling_of(settings, plans[0].batch), 1, 0, settings.adjacency, clipped, size,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

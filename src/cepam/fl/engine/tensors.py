@@ -18,8 +18,8 @@ from torch import Tensor
 
 from cepam.clip import Clip, whole_over_part
 from cepam.codec.batch import decode_each, encode_each, why_not_on_gpu
+from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine.arrays import Floats, Host, Posted, broken, unable, unfit
-from cepam.fl.engine.clients import Channel
 from cepam.keys import Address
 
 AT_ONCE = 64
@@ -45,31 +45,43 @@ class Tensors:
         return torch.stack(list(vectors))
 
     def encode(
-        self, raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None, channels: Sequence[Channel],
+        self, raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None, codecs: Sequence[UpdateCodec],
         addresses: Sequence[Address],
     ) -> list[Posted]:  # fmt: skip
-        updates, refused = clip_rows(raw, clips, cuts)
-        made: list[Any] = [None if reason is None else unable(ValueError(reason)) for reason in refused]
-        sound = [i for i, reason in enumerate(refused) if reason is None]
-        for codec, places in _shared(channels, sound):
+        finite = torch.isfinite(raw).all(dim=1)
+        updates, _ = clip_rows(torch.where(finite[:, None], raw, torch.zeros_like(raw)), clips, cuts)
+        made: list[Posted] = [(None, "")] * len(raw)
+        for codec, places in _shared(codecs, range(len(raw))):
             if codec is None:
                 rows, none = self.fetch(updates[places]), [None] * len(places)
-                posted = self.host.encode(rows, none, None, _at(places, channels), _at(places, addresses))
-                found: list[Any] = [message for _, message in posted]
+                posted = self.host.encode(rows, none, None, _at(places, codecs), _at(places, addresses))
+                found = [(None if update is None else self.put(update), message) for update, message in posted]
             else:
-                found = encode_each(codec, updates[places], _at(places, addresses))
-            for i, message in zip(places, found):
-                made[i] = unable(message) if isinstance(message, Exception) else message
-        return [(None if isinstance(m, str) else update, m) for update, m in zip(updates, made)]
+                found = self._encoded(codec, updates[places], _at(places, addresses))
+            for i, each in zip(places, found):
+                made[i] = each
+        return made
+
+    def _encoded(self, codec: Any, updates: Tensor, addresses: list[Address]) -> list[Posted]:
+        """Each update with its message; zeros where the codec refuses the update, None where it refuses zeros too."""
+        found = encode_each(codec, updates, addresses)
+        refused = [i for i, message in enumerate(found) if isinstance(message, Exception)]
+        made: list[Any] = list(zip(updates, found))
+        if refused:
+            zeros = torch.zeros_like(updates[refused])
+            again = encode_each(codec, zeros, _at(refused, addresses))
+            for i, zero, message in zip(refused, zeros, again):
+                made[i] = (None, unable(message)) if isinstance(message, Exception) else (zero, message)
+        return made
 
     def decode(
-        self, channels: Sequence[Channel], messages: Sequence[bytes], addresses: Sequence[Address], size: int
+        self, codecs: Sequence[UpdateCodec], messages: Sequence[bytes], addresses: Sequence[Address], size: int
     ) -> list[Tensor | str]:
         found: list[Any] = [None] * len(messages)
-        for codec, places in _shared(channels, range(len(messages))):
+        for codec, places in _shared(codecs, range(len(messages))):
             theirs, ats = _at(places, messages), _at(places, addresses)
             if codec is None:
-                opened = self.host.decode(_at(places, channels), theirs, ats, size)
+                opened = self.host.decode(_at(places, codecs), theirs, ats, size)
                 rows: list[Any] = [each if isinstance(each, str) else self.put(each) for each in opened]
             else:
                 rows = decode_each(codec, theirs, ats, size=size, device=self.device)
@@ -92,8 +104,8 @@ class Tensors:
         signal, noise = sums.tolist()
         return signal, noise
 
-    def cautions(self, channels: Sequence[Channel]) -> list[str]:
-        reasons = {reason for reason in map(_cpu_reason, channels) if reason is not None}
+    def cautions(self, codecs: Sequence[UpdateCodec]) -> list[str]:
+        reasons = {reason for reason in map(_cpu_reason, codecs) if reason is not None}
         return [
             f"device cuda: {reason}, so its updates are encoded and decoded on the CPU" for reason in sorted(reasons)
         ]
@@ -144,15 +156,15 @@ def _triton_is_missing() -> bool:
     return find_spec("triton") is None
 
 
-def _cpu_reason(channel: Channel) -> str | None:
-    return why_not_on_gpu(channel) or ("Triton is not installed" if _triton_is_missing() else None)
+def _cpu_reason(codec: UpdateCodec) -> str | None:
+    return why_not_on_gpu(codec) or ("Triton is not installed" if _triton_is_missing() else None)
 
 
-def _shared(channels: Sequence[Channel], places: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
+def _shared(codecs: Sequence[UpdateCodec], places: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
     """(codec, places of the clients that share it) for what a GPU codes, and (None, places) for the rest."""
     groups: dict[Any, list[int]] = {}
     for i in places:
-        groups.setdefault(None if _cpu_reason(channels[i]) else channels[i], []).append(i)
+        groups.setdefault(None if _cpu_reason(codecs[i]) else codecs[i], []).append(i)
     yield from groups.items()
 
 
@@ -161,7 +173,7 @@ def _finite(rows: list[Any], size: int) -> list[Any]:
     whole = [row for row in rows if isinstance(row, Tensor)]
     fit = iter(torch.isfinite(torch.stack(whole)).all(dim=1).tolist() if whole else [])
     said = [broken(row) if isinstance(row, Exception) else row for row in rows]
-    return [unfit(row.shape, size) if isinstance(row, Tensor) and not next(fit) else row for row in said]
+    return [unfit(size) if isinstance(row, Tensor) and not next(fit) else row for row in said]
 
 
 def _at(places: Sequence[int], items: Sequence[Any]) -> list[Any]:

@@ -58,7 +58,9 @@ class Network(Protocol):
 class Model:
     """A module seen as a function of one vector of m weights.
 
-    `make` builds the module; what it draws from torch's generator comes from the seed alone.
+    `make` builds the module; what it draws from torch's generator comes from the seed alone. Parameters with
+    `requires_grad=False` are no weights: they stay as `make` built them, are neither sent nor counted, and are in
+    `state_dict` with the rest.
     """
 
     def __init__(self, make: Callable[[], nn.Module], name: str = "own") -> None:
@@ -67,9 +69,9 @@ class Model:
         self.module = self._seeded(0)
         if any(True for _ in self.module.buffers()):
             raise ValueError("a model must have no buffers (batch norm and its like keep data outside the weights)")
-        self.size = sum(p.numel() for p in self.module.parameters())
+        self.size = sum(p.numel() for p in trainable(self.module))
         if self.size == 0:
-            raise ValueError("a model must have at least one weight")
+            raise ValueError("a model must have at least one weight that is trained (requires_grad)")
 
     def _seeded(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -78,14 +80,14 @@ class Model:
 
     def initial(self, seed: int) -> Floats:
         """The starting weights of this seed."""
-        parameters = self._seeded(seed).parameters()
+        parameters = trainable(self._seeded(seed))
         vector = torch.nn.utils.parameters_to_vector([p.detach() for p in parameters])
         return vector.to(torch.float32).numpy().copy()
 
     def state_dict(self, weights: Floats) -> dict[str, torch.Tensor]:
         """The weights as PyTorch keeps them, to load into the module outside."""
         module = self._seeded(0)
-        torch.nn.utils.vector_to_parameters(torch.from_numpy(weights.copy()), module.parameters())
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(weights.copy()), trainable(module))
         return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
     def on(self, data: Dataset, device: str = "auto") -> Network:
@@ -97,6 +99,11 @@ class Model:
         if program is not None and program.size == self.size:
             return CompiledNetwork(program, data)
         return StackedNetwork(self.module, data, "cuda" if chosen == "cuda" else "cpu")
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained; frozen ones are not among them."""
+    return [p for p in module.parameters() if p.requires_grad]
 
 
 def resolved(device: str) -> str:

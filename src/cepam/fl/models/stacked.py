@@ -33,9 +33,10 @@ class StackedNetwork:
         self.module = module.to(device)
         self.data = data
         self.device = device
-        self.names = [name for name, _ in module.named_parameters()]
-        self.shapes = [p.shape for p in module.parameters()]
-        self.sizes = [p.numel() for p in module.parameters()]
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.names = list(trained)
+        self.shapes = [p.shape for p in trained.values()]
+        self.sizes = [p.numel() for p in trained.values()]
         self.train = self._put(data.train_inputs), self._put(data.train_labels)
         self.test = self._put(data.test_inputs), self._put(data.test_labels)
 

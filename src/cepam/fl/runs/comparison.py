@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from cepam.fl.data.dataset import Dataset
+from cepam.fl.engine.notices import SIMULATED, told
 from cepam.fl.engine.settings import LATTICES, SCHEMES, Settings
 from cepam.fl.engine.simulation import Line
 from cepam.fl.runs.curve import series
+from cepam.fl.runs.files import write_atomically
 from cepam.fl.runs.summary import interval
-from cepam.fl.runs.training import Progress, prepared, read_metrics, train, write_atomically
+from cepam.fl.runs.training import Progress, prepared, read_metrics, train
 
 Watcher = Callable[[str, Progress], None]
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
@@ -39,6 +41,7 @@ class Row:
     gain: float
     gain_half_width: float | None
     epsilon: float | None
+    simulated: bool
     snr_db: float | None
     bits_per_coordinate: float | None
     uplink_bytes: int
@@ -65,14 +68,16 @@ def with_scheme(settings: Settings, name: str) -> Settings:
 
 
 def compare(
-    settings: Settings, schemes: Sequence[str], folder: Path, watch: Watcher = lambda name, progress: None
+    settings: Settings, schemes: Sequence[str], folder: Path | str, watch: Watcher = lambda name, progress: None
 ) -> list[Row]:
     """A row for each scheme; the folder holds every run, `comparison.json`, `comparison.png` and `index.html`.
 
-    Runs that the folder already holds are gone on with, so an interrupted comparison can be called again.
+    Runs that the folder already holds are gone on with, so an interrupted comparison can be called again. Schemes are
+    paired by seed, so keys and draws come from the seeds: a comparison is always a simulation, and says so.
     """
     if not schemes:
         raise ValueError("schemes must name at least one scheme")
+    folder, settings = Path(folder), replace(settings, simulate=True)
     chosen = {name: with_scheme(settings, name) for name in schemes}
     data = prepared(settings)
     rows: list[Row] = []
@@ -91,14 +96,19 @@ def compare(
 
 def _run(settings: Settings, folder: Path, data: Dataset, watch: Callable[[Progress], None]) -> dict[str, Any]:
     """The summary of this scheme's run, gone on with where an earlier comparison was interrupted."""
-    return train(settings, folder, data, resume=(folder / "config.toml").exists(), watch=watch)
+    return train(settings, folder, data, resume=(folder / "config.toml").exists(), watch=watch, say=_unsaid)
+
+
+def _unsaid(text: str) -> None:
+    """Nothing: the comparison itself says that it is a simulation."""
 
 
 def _row(name: str, summary: dict[str, Any], first: dict[str, float]) -> Row:
     gain, half = interval([accuracy - first[seed] for seed, accuracy in summary["accuracy_by_seed"].items()])
     return Row(
-        name, summary["accuracy"], summary["accuracy_half_width"], gain, half, summary["epsilon"], summary["snr_db"],
-        summary["bits_per_coordinate"], summary["uplink_bytes"], summary["seconds"], tuple(summary["warnings"]),
+        name, summary["accuracy"], summary["accuracy_half_width"], gain, half, summary["epsilon"], summary["simulated"],
+        summary["snr_db"], summary["bits_per_coordinate"], summary["uplink_bytes"], summary["seconds"],
+        tuple(summary["warnings"]),
     )  # fmt: skip
 
 
@@ -133,7 +143,8 @@ def cells(row: Row) -> list[str]:
 
     return [
         row.scheme, share(row.accuracy, row.half_width), share(row.gain, row.gain_half_width, True),
-        number(row.epsilon, 2), number(row.snr_db, 2), number(row.bits_per_coordinate, 3), f"{row.uplink_bytes:,}",
+        "–" if row.epsilon is None else told(row.epsilon, row.simulated, ".2f"), number(row.snr_db, 2),
+        number(row.bits_per_coordinate, 3), f"{row.uplink_bytes:,}",
         f"{row.seconds:.0f}",
     ]  # fmt: skip
 
@@ -161,7 +172,8 @@ def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     return PAGE.format(
         title=f"Schemes on {html.escape(settings.data)}",
         lead=f"{settings.clients} clients, {settings.rounds} rounds, {many}; mean with 95 % confidence intervals, "
-        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model.",
+        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model; "
+        f"it is the figure of a simulation ({SIMULATED}): keys and draws come from the seeds, and protect nobody.",
         table=f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>",
         figure=base64.b64encode((folder / "comparison.png").read_bytes()).decode(),
         warnings="".join(said) or "<li>none</li>",

@@ -49,7 +49,7 @@ def _trained(report: Path, scheme: str, budget: float, seed: int, much: Extent, 
     """The summary of one run, gone on with where an interrupted one left it."""
     settings = fl.settings_from({
         **fl.preset("private"), "data": much.data, "scheme": scheme, "epsilon": budget, "seed": seed,
-        "rounds": much.budget_rounds,
+        "rounds": much.budget_rounds, "simulate": True,
     })  # fmt: skip
     folder = report / "runs" / f"tradeoff-{scheme}-{budget:g}-{seed}-{much.budget_rounds}"
     return fl.train(settings, folder, resume=(folder / "config.toml").exists(), watch=follow)

@@ -21,11 +21,12 @@ import numpy.typing as npt
 
 from cepam import fl
 from cepam.codec.codec import Codec, DitheredCodec
+from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine.baselines import NoisyDithered, PlainFloats
-from cepam.fl.engine.clients import LATTICES, Channel
+from cepam.fl.engine.clients import LATTICES
 from cepam.fl.engine.settings import Settings
+from cepam.fl.runs.files import write_atomically
 from cepam.fl.runs.summary import interval
-from cepam.fl.runs.training import write_atomically
 from cepam.keys import Address
 from cepam.noise.laws import Gaussian, Laplace
 from cepam_paper.published import PublishedChannel
@@ -110,7 +111,7 @@ class Meter:
 class Metered:
     """A channel under the eye of a meter."""
 
-    channel: Channel
+    channel: UpdateCodec
     meter: Meter
 
     def encode(self, update: Floats, at: Address) -> bytes:
@@ -118,7 +119,8 @@ class Metered:
         return self.channel.encode(update, at)
 
     def decode(self, message: bytes, at: Address) -> Floats:
-        vector, meter = self.channel.decode(message, at), self.meter
+        vector: Floats = self.channel.decode(message, at)
+        meter = self.meter
         update = meter.held[at.key.secret].astype(np.float64)
         with meter.lock:
             pair = meter.sums.setdefault(meter.seed_of[at.key.secret], [np.zeros(update.size), np.zeros(update.size)])
@@ -127,7 +129,7 @@ class Metered:
         return vector
 
 
-def channel_of(run: Run, sizes: tuple[int, ...]) -> Channel:
+def channel_of(run: Run, sizes: tuple[int, ...]) -> UpdateCodec:
     """The channel of a run's scheme, by the settings alone or with the published arithmetic."""
     chosen = run.settings
     law: Gaussian | Laplace | None = None
@@ -181,7 +183,7 @@ def _trained(run: Run, data: fl.Dataset, follow: Followed) -> Outcome:
     model = fl.build(settings.model, data, settings.activation)
     meter = Meter(settings.clients)
     channel = Metered(channel_of(run, tuple(p.numel() for p in model.module.parameters())), meter)
-    simulation = fl.Simulation(settings, data, model, channels=lambda client: channel)
+    simulation = fl.Simulation(settings, data, model, codecs=lambda client: channel)
     meter.seed_of = {key.secret: s for s, keys in enumerate(simulation.keys) for key in keys}
     best, score = simulation.state.weights.copy(), np.full(settings.seeds, -1.0)
     seen: list[npt.NDArray[np.float64]] = []
