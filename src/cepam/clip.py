@@ -1,47 +1,130 @@
-"""Clips: a norm and its bound, applied to a whole update before it is encoded.
+"""Clips: a norm and its bound, applied to an update before it is encoded, for arrays and tensors alike.
 
-The same object goes to the client that clips and to the accountant that charges, so what is charged is what was sent.
+The same object goes to the client that clips and to the accountant that charges (`sensitivity`), so what is charged is
+what was sent. One rule of rounding, everywhere: norms are added up in float64; what exceeds its bound is scaled, in
+float64, to 1 - `margin` of it, rounded to its own type, and measured again.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from cepam.noise.laws import Norm, check_scale
 
-Floating = npt.NDArray[np.floating]
+Vector = TypeVar("Vector")
+Adjacency = Literal["replace", "add-remove"]
+ClippedUnit = Literal["update", "example"]
+
+SUMMATION = 2.0**-40
+"""More than two machines that add up the same numbers in another order differ by, relative: some log2(n) · 2^-53."""
 
 
-class Clip(ABC):
-    """A bound on one norm of a whole update."""
+def margin(dtype: Any) -> float:
+    """How far under its bound a clipped vector is put, relative: two roundings of its type, and `SUMMATION`.
 
-    norm: ClassVar[Norm]
+    (1 - margin)(1 + eps/2)^2 < 1 - `SUMMATION`/2: enough also where the factor itself is rounded to the type first.
+    """
+    kind = sys.modules["torch"] if _is_torch_dtype(dtype) else np
+    return float(kind.finfo(dtype).eps) + SUMMATION
+
+
+def clip_factors(norms: Vector, bounds: Any, dtype: Any) -> Vector:
+    """What to multiply vectors of these norms by: 1, or what brings them to 1 - `margin` of their bound.
+
+    For code that clips where it computes (one gradient an example). Zero where a norm is not finite; such a vector may
+    hold a NaN, which a product with zero leaves there: replace it by zeros.
+    """
+    kind, sizes = _library(norms), cast(Any, norms)
+    over = sizes > bounds
+    scaled = kind.where(over, bounds * (1.0 - margin(dtype)) / kind.where(over, sizes, 1.0), 1.0)
+    return cast(Vector, kind.where(kind.isfinite(sizes), scaled, 0.0))
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A bound on one norm of a whole update: `L1` or `L2`."""
+
     bound: float
+    norm: ClassVar[Norm]
 
-    @abstractmethod
-    def measure(self, update: Floating) -> float:
+    def __post_init__(self) -> None:
+        if not hasattr(self, "norm"):
+            raise TypeError("a clip is cepam.L1 or cepam.L2")
+        check_scale("bound", self.bound)
+
+    def measure(self, update: Any) -> float:
         """The update's norm, in float64."""
+        return float(_norms(_floating(update).reshape(1, -1), self.norm)[0])
 
-    def apply(self, update: Floating) -> Floating:
-        """The update itself, or scaled down so that its norm is at most `bound`.
+    def apply(self, update: Vector, cuts: Sequence[int] | None = None) -> Vector:
+        """The update itself, or scaled down so that its norm is at most `bound`; a ValueError if it has no finite norm.
 
-        Guarantee: `measure(apply(x)) <= bound` holds after rounding too; direction and dtype are kept.
+        `cuts` are the ends of its tensors where each is clipped by itself, to this clip's `part`.
+        Guarantee: `measure(apply(x)) <= bound` holds after rounding too; direction, type and device are kept, and an
+        update within the bound is returned as it is (tests/test_clip.py).
         """
-        size = self.measure(update)
-        if not np.isfinite(size):
-            raise ValueError(f"cannot clip an update whose {self.norm} norm is {size}")
-        factor = self.bound / size if size > self.bound else 1.0
-        clipped = update
-        while self.measure(clipped) > self.bound:
-            clipped = (update * np.float64(factor)).astype(update.dtype)
-            factor *= 1.0 - 2.0**-24
+        clipped, norm = self._applied(update, cuts)
+        if not math.isfinite(norm):
+            raise ValueError(f"cannot clip an update whose {self.norm} norm is {norm}: it holds NaN or is too large")
         return clipped
+
+    def apply_or_zero(self, update: Vector, cuts: Sequence[int] | None = None) -> Vector:
+        """As `apply`, but zeros where the update has no finite norm.
+
+        For a client that must not fall silent: silence would tell, uncharged, that its data hold a NaN.
+        """
+        return self._applied(update, cuts)[0]
+
+    def _applied(self, update: Vector, cuts: Sequence[int] | None) -> tuple[Vector, float]:
+        held = _floating(update)
+        rows, norms = clip_rows(held.reshape(1, -1), [self], cuts)
+        return rows[0].reshape(held.shape), float(norms[0])
+
+    def whole(self, parts: int) -> Clip:
+        """The clip of a vector whose `parts` tensors are each within this one."""
+        return type(self)(self.bound * whole_over_part(self.norm, parts))
+
+    def part(self, parts: int) -> Clip:
+        """The clip of each of `parts` tensors whose vector is then within this one."""
+        return type(self)(self.bound / whole_over_part(self.norm, parts))
+
+    def sensitivity(
+        self, adjacency: Adjacency = "replace", unit: ClippedUnit = "update", *, batch: float = 1.0, weight: float = 1.0
+    ) -> float:
+        """How far one record moves what a client sends times its `weight`, in this norm.
+
+        `update`: any other vector within the bound may take its place, so 2 bounds for either adjacency. `example`:
+        a sum of clipped examples over the public `batch` moves by one bound over it, two if a record is replaced.
+        Then the whole is clipped, a projection in l2 that moves nothing further, but up to twice as far in l1: there
+        scaling is 2-Lipschitz, (1, 0) and (1, d) are 2d/(1 + d) apart once clipped to 1. Never by over 2 bounds.
+        Guarantee: attacked in tests/test_clip.py and tests/privacy/test_release.py.
+        """
+        if unit not in get_args(ClippedUnit):
+            raise ValueError(f"clipped must be one of {', '.join(get_args(ClippedUnit))}, got {unit!r}")
+        if unit == "update":
+            return 2.0 * self.bound * weight
+        summed = (2.0 if adjacency == "replace" else 1.0) * self.bound / batch
+        if self.norm == "l1":
+            summed = min(2.0 * summed, max(summed, 2.0 * self.bound))
+        return summed * weight
+
+
+class L2(Clip):
+    """The Euclidean norm of the whole update, at most `bound` (Paper: gamma)."""
+
+    norm: ClassVar[Norm] = "l2"
+
+
+class L1(Clip):
+    """The sum of absolute values of the whole update, at most `bound` (what pure-DP Laplace noise needs)."""
+
+    norm: ClassVar[Norm] = "l1"
 
 
 def whole_over_part(norm: Norm, parts: int) -> float:
@@ -49,29 +132,86 @@ def whole_over_part(norm: Norm, parts: int) -> float:
     return float(parts) if norm == "l1" else math.sqrt(parts)
 
 
-@dataclass(frozen=True)
-class L2(Clip):
-    """The Euclidean norm of the whole update, at most `bound` (Paper: gamma)."""
+def clip_rows(rows: Vector, clips: Sequence[Clip], cuts: Sequence[int] | None = None) -> tuple[Vector, Any]:
+    """Each row of a matrix within its own clip, zeros where a row has no finite norm; and the norms before, in float64.
 
-    bound: float
-    norm: ClassVar[Norm] = "l2"
+    `cuts` as in `Clip.apply`. Guarantee: rows are clipped as `Clip.apply_or_zero` clips each (tests/test_clip.py).
+    """
+    held = _floating(rows)
+    if held.ndim != 2 or len(clips) != len(held):
+        raise ValueError(f"clips must give one clip for each row of a matrix, got {len(clips)} for {tuple(held.shape)}")
+    if len({clip.norm for clip in clips}) > 1:
+        raise ValueError("all clips of one call must bound the same norm, got l1 and l2")
+    norm = clips[0].norm if clips else "l2"
+    bounds, norms = _like(held, [float(clip.bound) for clip in clips]), _norms(held, norm)
+    pieces = [_clip_piece(held[:, at], bounds / whole_over_part(norm, many), norm) for at, many in _cut(held, cuts)]
+    kind = _library(held)
+    clipped = pieces[0] if len(pieces) == 1 else kind.concatenate(pieces, 1)
+    lost = ~kind.isfinite(norms)
+    if bool(lost.any()):
+        clipped = kind.where(lost[:, None], kind.zeros_like(clipped), clipped)
+    return cast(Vector, clipped), norms
 
-    def __post_init__(self) -> None:
-        check_scale("bound", self.bound)
 
-    def measure(self, update: Floating) -> float:
-        return float(np.linalg.norm(np.asarray(update, dtype=np.float64)))
+def _clip_piece(rows: Any, bounds: Any, norm: Norm) -> Any:
+    """Rows of finite norm within their bounds; others as they are."""
+    kind, sizes, clipped = _library(rows), _norms(rows, norm), rows
+    over = (sizes > bounds) & kind.isfinite(sizes)
+    room = margin(rows.dtype)
+    while bool(over.any()):  # once; again only where rounding up to the type's smallest number made a row grow
+        factors = kind.where(over, bounds * max(0.0, 1.0 - room) / kind.where(over, sizes, 1.0), 1.0)
+        made = _as(_as(rows, kind.float64) * factors[:, None], rows.dtype)
+        clipped = kind.where(over[:, None], made, clipped)
+        over, room = over & (_norms(clipped, norm) > bounds), 2.0 * room
+    return clipped
 
 
-@dataclass(frozen=True)
-class L1(Clip):
-    """The sum of absolute values of the whole update, at most `bound` (what pure-DP Laplace noise needs)."""
+def _cut(rows: Any, cuts: Sequence[int] | None) -> Iterator[tuple[slice, int]]:
+    """The columns of each tensor, with how many tensors there are."""
+    ends = [rows.shape[1]] if cuts is None else list(cuts)
+    if not ends or sorted(ends) != ends or ends[0] < 0 or ends[-1] != rows.shape[1]:
+        raise ValueError(f"cuts must be the tensors' ends, rising to {rows.shape[1]}, got {ends}")
+    yield from ((slice(begin, end), len(ends)) for begin, end in zip([0, *ends[:-1]], ends))
 
-    bound: float
-    norm: ClassVar[Norm] = "l1"
 
-    def __post_init__(self) -> None:
-        check_scale("bound", self.bound)
+def _norms(rows: Any, norm: Norm) -> Any:
+    order = 1 if norm == "l1" else 2
+    if _is_tensor(rows):
+        torch = sys.modules["torch"]
+        return torch.linalg.vector_norm(rows, ord=order, dim=1, dtype=torch.float64)
+    # Row by row: no float64 copy of a whole matrix. An overflow is an infinite norm, which callers are told of.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array([np.linalg.norm(row.astype(np.float64), order) for row in rows], dtype=np.float64)
 
-    def measure(self, update: Floating) -> float:
-        return float(np.abs(np.asarray(update, dtype=np.float64)).sum())
+
+def _floating(update: Any) -> Any:
+    """The update as an array or tensor, or a ValueError if it does not hold floating-point numbers."""
+    held: Any = update.detach() if _is_tensor(update) else np.asarray(update)
+    floating = held.is_floating_point() if _is_tensor(held) else np.issubdtype(held.dtype, np.floating)
+    if not floating:
+        raise ValueError(f"only floating-point updates can be clipped, got {held.dtype}: scaling would round them off")
+    return held
+
+
+def _is_tensor(update: Any) -> bool:
+    torch = sys.modules.get("torch")  # whoever hands over a tensor has imported it
+    return torch is not None and isinstance(update, torch.Tensor)
+
+
+def _is_torch_dtype(dtype: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(dtype, torch.dtype)
+
+
+def _library(held: Any) -> Any:
+    return sys.modules["torch"] if _is_tensor(held) else np
+
+
+def _like(held: Any, values: list[float]) -> Any:
+    if _is_tensor(held):
+        return sys.modules["torch"].tensor(values, dtype=sys.modules["torch"].float64, device=held.device)
+    return np.array(values, dtype=np.float64)
+
+
+def _as(held: Any, dtype: Any) -> Any:
+    return held.to(dtype) if _is_tensor(held) else held.astype(dtype)

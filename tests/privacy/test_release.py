@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from cepam import L1, L2, Gaussian, Laplace, UniformBall
@@ -95,3 +97,25 @@ def test_a_client_may_draw_its_own_number() -> None:
 def test_nonsense_is_refused_by_name(make, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_a_clipped_sum_of_examples_under_laplace_noise_is_charged_what_it_moves() -> None:
+    """The attack: a record adds 0.1 in a coordinate of its own to a sum that the l1 clip of the whole then scales."""
+    release = Release.uniform(
+        1, Laplace(1.0), L1(1.0), Sampling("poisson", 10), 100, adjacency="add-remove", clipped="example"
+    )
+    clip, without, with_it = release.clip, np.array([1.0, 0.0]), np.array([1.0, 0.1])
+    moved = clip.measure(clip.apply(with_it) - clip.apply(without))
+    assert moved == pytest.approx(0.1818, abs=1e-4)
+    assert release.distance(0) == 0.2 >= moved
+    assert release.charge(0).shift.size == 0.2
+    assert replace(release, clip=L2(1.0)).distance(0) == 0.1  # in l2 a clip is a projection
+
+
+def test_a_client_may_have_a_clip_of_its_own() -> None:
+    loose = Client(Gaussian(1.0), 10, 0.5, clip=L2(3.0))
+    release = Release((loose, Client(Gaussian(1.0), 10, 0.5)), L2(1.0), Sampling("all"))
+    assert (release.distance(0), release.distance(1)) == (6.0, 2.0)
+    assert release.mu(0) == pytest.approx(3 * release.mu(1))
+    with pytest.raises(ValueError, match="one norm"):
+        Release((replace(loose, clip=L1(1.0)),), L2(1.0), Sampling("all"))

@@ -29,6 +29,7 @@ proofs for a sceptic.
 
 from __future__ import annotations
 
+from cepam.clip import Adjacency
 from cepam.privacy.account import Ledger, delta, delta_without_noise, epsilon, epsilon_by_round, spent
 from cepam.privacy.audited import RoundTrip
 from cepam.privacy.auditing import Audit, Mechanism, audit
@@ -40,7 +41,7 @@ from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.numerics import NOT_COVERED, Slack, charged_delta, crude_slack, slack
 from cepam.privacy.page import explain
 from cepam.privacy.release import Client, Release, Sampling
-from cepam.privacy.sampled import Adjacency, Charge
+from cepam.privacy.sampled import Charge
 
 __all__ = [
     "LARGE_EPSILON",

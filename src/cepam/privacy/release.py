@@ -15,13 +15,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from cepam.clip import Clip
+from cepam.clip import Adjacency, Clip, ClippedUnit
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
-from cepam.privacy.sampled import Adjacency, Charge, check_adjacency
+from cepam.privacy.sampled import Charge, check_adjacency
 
 SamplingKind = Literal["replacement", "without", "poisson", "all"]
-ClippedUnit = Literal["update", "example"]
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
@@ -70,13 +69,15 @@ class Sampling:
 class Client:
     """One client: the law of the noise that its decoded vector carries, its records, its aggregation weight.
 
-    `draws` replaces the release's draws a round for this client, where batches grow with the data.
+    `draws` replaces the release's draws a round for this client, where batches grow with the data, and `clip` the
+    release's clip, in the same norm.
     """
 
     law: Law
     records: int
     weight: float = 1.0
     draws: float | None = None
+    clip: Clip | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, (Gaussian, Laplace)):
@@ -118,6 +119,8 @@ class Release:
             raise ValueError("a release needs at least one client")
         if len({type(client.law) for client in self.clients}) > 1:
             raise ValueError("all clients of a release must use one family of noise, got several")
+        if any(client.clip is not None and client.clip.norm != self.clip.norm for client in self.clients):
+            raise ValueError(f"all clients of a release must clip in one norm, {self.clip.norm}, got another")
         check_count("rounds", self.rounds)
         check_count("colluders", self.colluders, 0)
         if self.colluders >= len(self.clients):
@@ -169,21 +172,23 @@ class Release:
         draws = self.clients[client].draws
         return self.sampling if draws is None else replace(self.sampling, draws=draws)
 
+    def clip_of(self, client: int) -> Clip:
+        """The clip of this client: its own, or the release's."""
+        return self.clients[client].clip or self.clip
+
     def chance(self, client: int) -> float:
         """p, the chance that one given record of this client is drawn in a round."""
         return self.sampling_of(client).chance(self.clients[client].records)
 
     def distance(self, client: int) -> float:
-        """How far a drawn record moves the client's own vector, in the clip's norm.
+        """How far a drawn record moves the client's own vector, in the clip's norm: its `sensitivity`.
 
         Departs: the paper multiplies by tau'; one clipped vector is sent, so the factor is 1
         (`docs/privacy.md`).
         """
-        if self.clipped == "update":
-            return 2.0 * self.clip.bound
         every = self.sampling.kind == "all"
         batch = self.clients[client].records if every else self.sampling_of(client).draws
-        return (2.0 if self.adjacency == "replace" else 1.0) * self.clip.bound / batch
+        return self.clip_of(client).sensitivity(self.adjacency, self.clipped, batch=batch)
 
     def noise_against(self, client: int, colluders: int | None = None) -> float:
         """The standard deviation of the noise that hides `client`, less that of the loudest `colluders`."""

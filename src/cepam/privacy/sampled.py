@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from scipy import optimize
 
+from cepam.clip import Adjacency
 from cepam.noise.laws import Floats
 from cepam.privacy.dominating import Masses, Shift
 
-Adjacency = Literal["replace", "add-remove"]
 LARGEST_EXPONENT = 700.0
 
 
