@@ -7,41 +7,28 @@ import numpy as np
 import pytest
 import torch
 
-from cepam.clip import L1, L2, Clip
+from cepam.clip import L2
 from cepam.fl import Dataset, Settings, Simulation
-from cepam.fl.engine.local_work import clipped
-from cepam.fl.engine.tensors import Tensors, clip_rows
+from cepam.fl.engine.arrays import Host
+from cepam.fl.engine.baselines import PlainFloats
+from cepam.fl.engine.tensors import Tensors
 from cepam.fl.runs import checkpoint
+from cepam.keys import Address, Key
+
+AT = [Address(Key.simulated(1), round=0, client=k) for k in range(3)]
 
 
-@pytest.mark.parametrize("kind", [L1, L2])
-@pytest.mark.parametrize("cuts", [None, [3, 90, 300]])
-def test_clipped_rows_are_the_hosts_and_never_beyond(kind: type[Clip], cuts: list[int] | None) -> None:
-    """Bounds of every size, rows just within, at and far beyond them."""
-    draw = np.random.default_rng(1)
-    clips = [kind(bound) for bound in np.exp(draw.normal(0, 4, 200))]  # type: ignore[call-arg]
-    raw = draw.normal(size=(200, 300))
-    shares = np.array([kind(1.0).measure(row) for row in raw]) / [clip.bound for clip in clips]  # type: ignore[call-arg]
-    raw = (raw / shares[:, None] * draw.choice([0.3, 1 - 1e-9, 1.0, 1 + 1e-9, 7.0], (200, 1))).astype(np.float32)
-    made, refused = clip_rows(torch.from_numpy(raw), clips, cuts)
-    assert refused == [None] * 200
-    for row, mine, clip in zip(raw, made.numpy(), clips):
-        assert clip.measure(mine) <= clip.bound
-        if cuts is None and clip.measure(row) < 0.999 * clip.bound:
-            assert mine.tobytes() == row.tobytes()
-        np.testing.assert_allclose(mine, clipped(row, clip, cuts), rtol=1e-6, atol=0)
-
-
-def test_rows_that_cannot_be_clipped() -> None:
+def test_rows_that_are_not_finite_are_sent_as_zeros() -> None:
     raw = torch.ones((3, 8))
     raw[0, 1], raw[2, 7] = float("nan"), float("inf")
-    made, refused = clip_rows(raw, [L2(1.0)] * 3, [2, 8])
-    assert [reason is None for reason in refused] == [False, True, False]
-    assert "l2 norm is inf" in str(refused[2])
-    assert L2(1.0).measure(made[1].numpy()) <= 1.0
-    assert clip_rows(raw, [None] * 3, None)[0] is raw
-    with pytest.raises(ValueError, match="one norm"):
-        clip_rows(raw, [L2(1.0), L1(1.0), L2(1.0)], None)
+    for clip in (L2(1.0), None):
+        posted = Tensors("cpu").encode(raw, [clip] * 3, None, [PlainFloats()] * 3, AT)
+        assert [float(update.abs().sum()) == 0.0 for update, _ in posted] == [True, False, True]
+        assert all(isinstance(message, bytes) for _, message in posted)
+        host = Host().encode(raw.numpy(), [clip] * 3, None, [PlainFloats()] * 3, AT)
+        assert [message for _, message in host] == [message for _, message in posted]
+    with pytest.raises(ValueError, match="all clients of a round clip, or none"):
+        Tensors("cpu").encode(raw, [L2(1.0), None, None], None, [PlainFloats()] * 3, AT)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from cepam.clip import Clip
 from cepam.codec.protocol import UpdateCodec
 from cepam.errors import CepamError
-from cepam.fl.engine.local_work import clipped
 from cepam.keys import Address
 
 Floats = npt.NDArray[np.float32]
@@ -105,7 +104,9 @@ class Host:
 
 
 def _posted(cuts: list[int] | None, raw: Floats, clip: Clip | None, codec: UpdateCodec, at: Address) -> Posted:
-    for update in (clipped(raw if np.isfinite(raw).all() else np.zeros_like(raw), clip, cuts), np.zeros_like(raw)):
+    zeros = np.zeros_like(raw)
+    sound = clip.apply_or_zero(raw, cuts) if clip is not None else raw if np.isfinite(raw).all() else zeros
+    for update in (sound, zeros):
         try:
             return update, codec.encode(update, at)
         except ValueError as problem:

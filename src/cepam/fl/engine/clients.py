@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cepam.clip import L1, L2, Clip, whole_over_part
+from cepam.clip import L1, L2, Clip
 from cepam.codec.codec import Codec, DitheredCodec
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine import baselines, sampling
@@ -58,8 +58,8 @@ class _Draft:
 def _bound_of(settings: Settings, bound: float, tensors: int) -> Clip | None:
     if settings.clip_norm == "none":
         return None
-    kind = L2 if settings.clip_norm == "l2" else L1
-    return kind(bound * whole_over_part(kind.norm, tensors) if settings.clip_scope == "tensor" else bound)
+    clip = L2(bound) if settings.clip_norm == "l2" else L1(bound)
+    return clip.whole(tensors) if settings.clip_scope == "tensor" else clip
 
 
 def _draft(settings: Settings, own: ClientSettings, records: int, share: float, tensors: int) -> _Draft:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cepam.clip import Clip, whole_over_part
 from cepam.fl.engine import sampling
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.schedule import Schedule
@@ -98,18 +97,3 @@ class Work:
     def chance(self, s: int) -> float:
         """The chance that a record is drawn in a round (update examples), the same for every client of a seed."""
         return self.settings.expected_batch / sum(len(part) for part in self.parts[s])
-
-
-def clipped(update: Floats, clip: Clip | None, cuts: list[int] | None) -> Floats:
-    """The update within its clip; `cuts` are the tensors' ends where each is clipped by itself.
-
-    Departs: clipping tensor by tensor is what the published code does; its whole norm can reach sqrt(tensors) times
-    the bound (l1: tensors times), which is the clip that the client's plan records and the accountant charges.
-    """
-    if clip is None:
-        return update
-    if cuts is None:
-        return np.asarray(clip.apply(update), dtype=np.float32)
-    own = type(clip)(clip.bound / whole_over_part(clip.norm, len(cuts)))  # type: ignore[call-arg]
-    pieces = np.split(update, cuts[:-1])
-    return np.concatenate([np.asarray(own.apply(piece), dtype=np.float32) for piece in pieces])

@@ -16,16 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cepam.clip import Clip, whole_over_part
+from cepam.clip import Clip, clip_rows
 from cepam.codec.batch import decode_each, encode_each, why_not_on_gpu
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine.arrays import Floats, Host, Posted, broken, unable, unfit
 from cepam.keys import Address
 
 AT_ONCE = 64
-# Sums taken in another order differ by less: what is within this share of the bound here is within the bound anywhere.
-GUARD = 1.0 - 2.0**-40
-SHRINK = 1.0 - 2.0**-24
 
 
 class Tensors:
@@ -48,8 +45,7 @@ class Tensors:
         self, raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None, codecs: Sequence[UpdateCodec],
         addresses: Sequence[Address],
     ) -> list[Posted]:  # fmt: skip
-        finite = torch.isfinite(raw).all(dim=1)
-        updates, _ = clip_rows(torch.where(finite[:, None], raw, torch.zeros_like(raw)), clips, cuts)
+        updates = _clipped(raw, clips, cuts)
         made: list[Posted] = [(None, "")] * len(raw)
         for codec, places in _shared(codecs, range(len(raw))):
             if codec is None:
@@ -111,44 +107,14 @@ class Tensors:
         ]
 
 
-def clip_rows(raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None) -> tuple[Tensor, list[str | None]]:
-    """Each row within its clip, and why a row cannot be clipped (None where it could); `cuts` as in `client.clipped`.
-
-    Guarantee: `clip.measure` of a row, on the host, is at most `clip.bound` (tests/fl/engine/test_tensors.py).
-    """
+def _clipped(raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None) -> Tensor:
+    """Each row within its clip; zeros where a row is not finite."""
     held = [clip for clip in clips if clip is not None]
-    if not held:
-        return raw, [None] * len(raw)
-    if len(held) < len(clips) or len({clip.norm for clip in held}) > 1:
-        raise ValueError("all clients of a round must clip in one norm")
-    bounds = torch.tensor([clip.bound for clip in held], dtype=torch.float64, device=raw.device)
-    ends, norm = cuts or [raw.shape[1]], held[0].norm
-    pieces, worst = [], torch.zeros_like(bounds)
-    for begin, end in zip([0, *ends[:-1]], ends):
-        piece, sizes = _clip_piece(raw[:, begin:end], bounds / whole_over_part(norm, len(ends)), norm)
-        pieces.append(piece)
-        worst = torch.where(torch.isfinite(worst), sizes, worst)
-    reasons = [
-        None if np.isfinite(size) else f"cannot clip an update whose {norm} norm is {size}" for size in worst.tolist()
-    ]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), reasons
-
-
-def _clip_piece(raw: Tensor, bounds: Tensor, norm: str) -> tuple[Tensor, Tensor]:
-    """Rows scaled down until their norm, measured after rounding, is within the bound; and their norms before."""
-    limits, sizes = bounds * GUARD, _measure(raw, norm)
-    factors, clipped = limits / sizes, raw
-    over = (sizes > limits) & torch.isfinite(sizes)
-    while bool(over.any()):
-        clipped = torch.where(over[:, None], (raw.double() * factors[:, None]).to(raw.dtype), clipped)
-        factors = factors * SHRINK
-        over = over & (_measure(clipped, norm) > limits)
-    return clipped, sizes
-
-
-def _measure(rows: Tensor, norm: str) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(rows, ord=1 if norm == "l1" else 2, dim=1, dtype=torch.float64)
-    return norms
+    if len(held) == len(clips):
+        return clip_rows(raw, held, cuts)[0]
+    if held:
+        raise ValueError("either all clients of a round clip, or none")
+    return torch.where(torch.isfinite(raw).all(dim=1)[:, None], raw, torch.zeros_like(raw))
 
 
 @cache
