@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -40,6 +40,14 @@ def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Re
     )  # fmt: skip
 
 
+def least_noise(release: Release, client: int, replies: int, never: Collection[int] = ()) -> Release:
+    """The round with so many replies that hides a client least: its own, and the quietest of the others."""
+    others = [j for j in range(len(release.clients)) if j != client and j not in never]
+    others.sort(key=lambda j: release.clients[j].noise)
+    present = {client, *others[: replies - 1]}
+    return release.without(set(range(len(release.clients))) - present)
+
+
 @dataclass(frozen=True)
 class Bill:
     """Rounds so far, counted by who was absent: fewer replies, less noise, and that is what is charged."""
@@ -60,15 +68,18 @@ class Bill:
         """epsilon spent so far against an outsider, in a run of so many rounds.
 
         While everyone replies: a bound, exact at every MARKS-th of the run, and what the next mark will cost in
-        between. With absent clients: exact at the marks, None in between. None also where there is no guarantee.
+        between. With absent clients: exact at the marks, None in between. None also where there is no guarantee. At the
+        end of the run: the figure that a target was held against.
         """
         if release is None:
             return None
+        if self.rounds == rounds:
+            return _exact(self.entries, release, delta)
         apart = -(-rounds // MARKS)
         if all(not absent for absent, _ in self.entries):
-            return _spent((((), min(rounds, -(-self.rounds // apart) * apart)),), release, delta)
-        at_mark = self.rounds % apart == 0 or self.rounds == rounds
-        return _spent(self.entries, release, delta) if at_mark else None
+            mark = min(rounds, -(-self.rounds // apart) * apart)
+            return (_exact if mark == rounds else _spent)((((), mark),), release, delta)
+        return _spent(self.entries, release, delta) if self.rounds % apart == 0 else None
 
 
 @lru_cache(maxsize=256)
@@ -90,8 +101,8 @@ def foresee(release: Release, delta: float, rounds: int) -> None:
     """
     apart = -(-rounds // MARKS)
     with suppress(ValueError):
-        for mark in range(apart, rounds + apart, apart):
-            _spent((((), min(rounds, mark)),), release, delta)
+        for mark in range(apart, rounds, apart):
+            _spent((((), mark),), release, delta)
         colluding(release, Bill((((), rounds),)), delta)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from cepam.fl.engine import sampling
 from cepam.fl.engine.clients import ClientPlan
+from cepam.fl.engine.ledger import least_noise
 from cepam.fl.engine.settings import Settings
 from cepam.keys import Address, Key
 from cepam.privacy import Release, epsilon
@@ -26,13 +27,10 @@ def cost(release: Release, delta: float, rounds: int, replies: int) -> float | N
 
     None where the accountant has no figure. No amplification: a client is charged as if it were asked in every round.
     """
-    everyone = range(len(release.clients))
-    quiet = sorted(everyone, key=lambda k: release.clients[k].noise)
     found = []
-    for k in {release.clients[k]: k for k in everyone}.values():
-        present = {k, *[j for j in quiet if j != k][: replies - 1]}
+    for k in {each: k for k, each in enumerate(release.clients)}.values():
         with suppress(ValueError):
-            found.append(epsilon(release.without(set(everyone) - present).over(rounds), delta, k))
+            found.append(epsilon(least_noise(release, k, replies).over(rounds), delta, k))
     return max(found, default=None)
 
 

@@ -18,7 +18,8 @@ from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.partition import partition
 from cepam.fl.engine import sampling
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
-from cepam.fl.engine.clients import ClientPlan, plan_clients
+from cepam.fl.engine.calibration import plan_clients
+from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.ledger import Bill, colluding, foresee, release_of, warnings_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.notices import check_target, notices

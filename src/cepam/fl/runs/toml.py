@@ -17,7 +17,7 @@ def _fit(kind: Any, value: Any, name: str) -> Any:
     plain = tuple(k for k in get_args(kind) if k is not type(None)) or (kind,)
     if float in plain and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return tuple(value)
     wanted = plain[0] if plain[0] in (int, float, str, bool) else None
     if wanted is not None and not isinstance(value, wanted) and not (value is None and kind is not plain[0]):
