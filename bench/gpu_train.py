@@ -36,6 +36,7 @@ import gpu_compile
 import stand_in_seal
 from cepam import fl
 from cepam.codec import codec as codecs
+from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.tensors import Tensors
 from cepam.kernels.model.plan import layered_plan
 from cepam.kernels.triton import backend as triton_backend
@@ -78,9 +79,10 @@ class Bench:
         settings = fl.settings_from(values)
         codec = cepam.Codec(cepam.Gaussian(settings.noise or 1.0), cepam.Integer(1))
         backend = Tensors("cpu") if self.smoke and where == "cuda" else None
-        made = fl.Simulation(settings, self.data, self.model, codecs=lambda client: codec, backend=backend)
-        made.run_id = b"gpu_train"
-        return made
+        nonce = RunSecret(None, b"gpu_train")
+        return fl.Simulation(
+            settings, self.data, self.model, codecs=lambda client: codec, backend=backend, secret=nonce
+        )
 
     def timed(self, simulation: fl.Simulation) -> tuple[Timed, list[Any], list[dict[str, Any]]]:
         """Seconds of each round and part, what the last round posted and opened, and the lines."""

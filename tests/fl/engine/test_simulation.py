@@ -8,6 +8,7 @@ import pytest
 from cepam.fl import Dataset, Settings, Simulation
 from cepam.fl.engine import ledger as bill
 from cepam.fl.engine import sampling as draws
+from cepam.fl.engine.randomness import RunSecret
 from tests.fl.models.plain import algorithm_1, gradient
 
 
@@ -67,10 +68,10 @@ def test_difference_is_fedavg(small: Dataset, quick: Settings) -> None:
 
 
 def test_seeds_side_by_side_are_the_single_runs(small: Dataset, quick: Settings) -> None:
-    together = Simulation(replace(quick, seed=5, seeds=2), small)
-    alone = [Simulation(replace(quick, seed=seed), small) for seed in (5, 6)]
+    nonce = RunSecret(None, b"one nonce")
+    together = Simulation(replace(quick, seed=5, seeds=2), small, secret=nonce)
+    alone = [Simulation(replace(quick, seed=seed), small, secret=nonce) for seed in (5, 6)]
     for simulation in alone:
-        simulation.run_id = together.run_id
         simulation.step()
     together.step()
     for s, simulation in enumerate(alone):

@@ -48,7 +48,7 @@ def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, round
                 local = local - simulation.work.local.at(number * tau + step) * velocity
             update = gradient(module, data, local.astype(np.float32), parts[k][index[k, tau - 1]])
             update = update / max(1.0, float(np.linalg.norm(update)) / settings.clip)
-            at = simulation._address(0, number, k, 0)
+            at = simulation.senders[0].address(number, k)
             message = plans[k].codec.encode(update.astype(np.float32), at)
             total += plans[k].weight * plans[k].codec.decode(message, at)
         weights = (weights - simulation.rates.at(number * tau + tau - 1) * total).astype(np.float32)

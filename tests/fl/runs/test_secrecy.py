@@ -40,8 +40,8 @@ def sent_by(settings: Settings, data: Dataset) -> tuple[Simulation, list[bytes]]
 
 def test_two_runs_with_equal_settings_share_no_key_draw_or_message(small: Dataset, secret: Settings) -> None:
     (first, ours), (second, theirs) = sent_by(secret, small), sent_by(secret, small)
-    assert first.run_id != second.run_id
-    assert not {key.secret for key in first.keys[0]} & {key.secret for key in second.keys[0]}
+    assert first.senders[0].run_id != second.senders[0].run_id
+    assert not {key.secret for key in first.senders[0].keys} & {key.secret for key in second.senders[0].keys}
     held = np.array([150] * 4)
     for draw in (sampling.with_replacement, sampling.without_replacement):
         assert (draw(first.rows[0], 0, held, 3, 20) != draw(second.rows[0], 0, held, 3, 20)).any()

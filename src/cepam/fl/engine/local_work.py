@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cepam.fl.engine import sampling
 from cepam.fl.engine.randomness import Randomness
-from cepam.fl.engine.schedule import Schedule
+from cepam.fl.engine.schedule import RateSchedule
 from cepam.fl.engine.settings import Settings
 from cepam.fl.models.model import Network
 
@@ -32,7 +32,7 @@ class Work:
     network: Network
     parts: tuple[Parts, ...]
     draws: tuple[Randomness, ...]
-    local: Schedule
+    local: RateSchedule
     put: Callable[[Floats], Any]
 
     def updates(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:

@@ -26,15 +26,13 @@ from cepam.fl.engine.notices import check_target, notices
 from cepam.fl.engine.optimiser import Memory, optimiser
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.schedule import schedule
+from cepam.fl.engine.sending import Senders
 from cepam.fl.engine.server import Envelope, Received, aggregate, receive
 from cepam.fl.engine.settings import Settings
 from cepam.fl.models.model import Model, build, resolved
-from cepam.keys import Address
 
 Floats = npt.NDArray[np.float32]
 Line = dict[str, Any]
-Posted = tuple[Envelope, Any]
-MOST_ATTEMPTS = 100
 
 
 @dataclass
@@ -102,8 +100,9 @@ class Simulation:
         self.arrays = self.backend or backend_of(resolved(chosen.device))
         held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
-        self.keys = [[row.key(k) for k in range(chosen.clients)] for row in self.rows]
-        self.run_id = held.nonce
+        self.senders = [
+            Senders(chosen, row, held.nonce, plans, self.arrays, self.cuts) for row, plans in zip(self.rows, self.plans)
+        ]
         local = self._schedule(chosen.local_rate or chosen.rate)
         self.work = Work(chosen, self.network, parts, self.rows, local, self.arrays.put)
         self.rates = self._schedule(chosen.rate)
@@ -192,7 +191,7 @@ class Simulation:
 
     def _exchange(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[Received, Line]:
         """One seed's messages: sent, lost or garbled, received; and what can be said about them."""
-        sent, waits = self._send(s, number, clients, raw)
+        sent, waits = self.senders[s].send(number, clients, raw)
         envelopes = [envelope for envelope, _ in sent]
         self.watch(Sent(self.settings.run_seeds[s], number, tuple(envelopes)))
         received = receive(self.arrays, self.plans[s], envelopes, self.size)
@@ -212,49 +211,6 @@ class Simulation:
         if waits:
             line["waits"] = waits
         return received, line
-
-    def _send(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[list[Posted], int]:
-        """Every asked client's envelope with the clipped update it holds, and how often the server had to wait.
-
-        Policy `wait`: whoever is silent is asked again until the reply comes; `charge`: the round goes on without.
-        """
-        chosen = self.settings
-        attempt, pending = 0, list(range(len(clients)))
-        sent: list[Posted] = []
-        while True:
-            silent = sampling.silent(self.rows[s], number, attempt, chosen.clients, chosen.dropout)
-            late = [i for i in pending if chosen.dropout and silent[clients[i]]]
-            ready = [i for i in pending if i not in late]
-            if ready:
-                sent += self._posted(s, number, attempt, [clients[i] for i in ready], raw[ready])
-            if late and chosen.policy == "wait" and attempt == MOST_ATTEMPTS:
-                raise ValueError(
-                    f"{len(late)} clients did not reply in {attempt + 1} attempts (dropout {chosen.dropout})"
-                )
-            if not late or chosen.policy == "charge":
-                missing = [clients[i] for i in late]
-                lost = [(Envelope(k, self._address(s, number, k, attempt), None), None) for k in missing]
-                return sorted([*sent, *lost], key=lambda pair: pair[0].client), attempt
-            attempt, pending = attempt + 1, late
-
-    def _address(self, s: int, number: int, client: int, attempt: int) -> Address:
-        return Address(self.keys[s][client], round=number, client=client, run=self.run_id, attempt=attempt)
-
-    def _posted(self, s: int, number: int, attempt: int, clients: list[int], raw: Any) -> list[Posted]:
-        """The envelopes of these clients with the clipped updates in them; byzantine clients send garbage as long."""
-        plans = [self.plans[s][k] for k in clients]
-        ats = [self._address(s, number, k, attempt) for k in clients]
-        clips = [plan.clip if self.settings.update != "examples" else None for plan in plans]
-        made = self.arrays.encode(raw, clips, self.cuts, [plan.codec for plan in plans], ats)
-        posted: list[Posted] = []
-        for k, at, (update, message) in zip(clients, ats, made):
-            if isinstance(message, str):
-                posted.append((Envelope(k, at, None, message), None))
-                continue
-            if k in self.settings.byzantine:
-                message = self.rows[s].random_bytes(number, sampling.NOISE, k, len(message))
-            posted.append((Envelope(k, at, message), update))
-        return posted
 
     def _judge(self, lines: list[Line]) -> None:
         """Adds scores, epsilon so far and warnings to the lines of an evaluated round."""

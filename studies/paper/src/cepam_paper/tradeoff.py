@@ -92,7 +92,13 @@ def _table(numbers: dict[str, Any], much: Extent) -> Table:
         bits = [f"{numbers['bits'][scheme][name]:.3f}" for scheme in SCHEMES]
         spent = f"{numbers['epsilon']['cepam-gaussian'][name]:.3f}"
         rows.append((name, spent, *cells, words(numbers["difference"][name], sign=True), *bits))
-    columns = ("budget", "epsilon charged (simulated)", *SCHEMES.values(), "difference", *(f"bits, {s}" for s in SCHEMES.values()))
+    columns = (
+        "budget",
+        "epsilon charged (simulated)",
+        *SCHEMES.values(),
+        "difference",
+        *(f"bits, {s}" for s in SCHEMES.values()),
+    )
     return Table("tradeoff", "Test accuracy in per cent, delta = 1e-5", columns, tuple(rows))
 
 
