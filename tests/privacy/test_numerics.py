@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import special
 
-from cepam import L2, Gaussian, Laplace
-from cepam.kernels.model.plan import GRID_BITS
+from cepam import A2, D4, E8, L1, L2, Gaussian, Integer, Laplace, Lattice
 from cepam.noise.radius import OCTAVES
-from cepam.privacy import NOT_COVERED, Ledger, Release, Sampling, charged_delta, crude_slack, epsilon, slack
+from cepam.privacy import NOT_COVERED, Client, Ledger, Release, Sampling, calibrate, delta, epsilon, slack
 from cepam.privacy.dominating import GaussianShift
-from cepam.privacy.numerics import DITHER_RELATIVE, LATENT_RELATIVE, WORD_MISS
+from cepam.privacy.numerics import TABLE, word_miss
 
 
 def preset(coordinates: int | None = 6422, rounds: int = 600) -> Release:
@@ -31,31 +31,63 @@ def preset(coordinates: int | None = 6422, rounds: int = 600) -> Release:
 
 
 def test_the_private_preset_is_charged_and_passes() -> None:
-    release = preset()
-    at = epsilon(release, 1e-5)
-    found = slack(release, at)
+    release, ideal = preset(), preset(coordinates=None)
+    found, at = slack(release), epsilon(release, 1e-5)
     assert found.coordinates == 600 * 30 * 6422
-    assert 0 < found.delta < 1e-7
-    assert charged_delta(release, at, 1e-5) == pytest.approx(1e-5 + found.delta, rel=1e-12)
-    assert crude_slack(release, at) > 1e-7  # the plain bound would refuse this run
+    assert 0 < found.at(at) < 1e-7
+    assert 0 < found.epsilon < 1e-5
+    assert epsilon(ideal, 1e-5) < at < epsilon(ideal, 1e-5) * (1 + 1e-4)
+    assert at >= epsilon(ideal, 1e-5 - found.at(at)) + found.epsilon
+    assert delta(release, at) <= 1e-5
+    assert delta(release, 2.0) > delta(ideal, 2.0)
 
 
-def test_a_run_too_long_for_the_arithmetic_is_refused() -> None:
-    release = preset(coordinates=10**9)
-    with pytest.raises(ValueError, match="delta/100"):
-        charged_delta(release, 2.0, 1e-5)
+def test_a_run_too_long_for_the_arithmetic_has_no_figure() -> None:
+    """100 clients, 100 rounds, 1e8 weights: once reported, and refused by another rule."""
+    long = Release.uniform(100, Gaussian(10.0), L2(1.0), Sampling("all"), 100, rounds=100, coordinates=10**8)
+    assert epsilon(replace(long, coordinates=None), 1e-5) < 10
+    assert math.isinf(epsilon(long, 1e-5))
+    reason, remedy = slack(long).excess(1.0, 1e-5)
+    assert "1e+12 noisy coordinates" in reason
+    assert "larger" not in reason + remedy
+    assert "delta over 1e-05" in remedy
+    with pytest.raises(ValueError, match="cannot be met at delta 1e-05: the roundings"):
+        calibrate(long, 1.0, 1e-5)
     with pytest.raises(ValueError, match="coordinates"):
-        slack(preset(coordinates=None), 2.0)
+        slack(preset(coordinates=None))
+
+
+def test_noise_too_small_for_the_words_has_no_figure() -> None:
+    """Two vectors 36 standard deviations apart: words of 64 bits never draw so far, so the true delta is nearly one."""
+    tiny = Release.uniform(1, Gaussian(0.055), L2(1.0), Sampling("all"), 100, coordinates=10)
+    assert epsilon(replace(tiny, coordinates=None), 1e-5) == pytest.approx(815, abs=2)
+    assert math.isinf(epsilon(tiny, 1e-5))
+    reason, remedy = slack(tiny).excess(math.inf, 1e-5)
+    assert "64-bit" in reason
+    assert "Add noise" in remedy
+    assert 2 * Gaussian(1.0).radius_above(np.array([2.0**-65]), 1)[0] < 2.0 / 0.055  # the two supports do not meet
 
 
 def test_slack_grows_with_rounds_clients_and_coordinates() -> None:
-    here = slack(preset(), 2.0)
-    assert slack(preset(2 * 6422), 2.0).eta == pytest.approx(2 * here.eta, rel=1e-3)
-    assert slack(preset(rounds=1200), 2.0).kappa == pytest.approx(2 * here.kappa, rel=1e-6)
+    here = slack(preset())
+    assert slack(preset(2 * 6422)).epsilon == pytest.approx(2 * here.epsilon, rel=0.02)
+    assert slack(preset(rounds=1200)).missed == pytest.approx(2 * here.missed, rel=1e-6)
     ledger = Ledger((preset(rounds=300), preset(rounds=300).without([0, 1, 2])))
-    assert slack(ledger, 2.0).coordinates == 300 * 6422 * (30 + 27)
+    assert slack(ledger).coordinates == 300 * 6422 * (30 + 27)
     laplace = Release.uniform(3, Laplace(1.0), L2(1.0), Sampling("all"), 10, coordinates=100)
-    assert 0 < slack(laplace, 3.0).eta < 1e-9
+    assert 0 < slack(laplace).epsilon < 1e-9
+
+
+@pytest.mark.parametrize("law", [Gaussian(1.0), Laplace(1.0)], ids=["gaussian", "laplace"])
+def test_a_named_lattice_costs_no_more_than_an_unknown_one(law) -> None:
+    def with_lattice(lattice: Lattice | None) -> Release:
+        return Release((Client(law, 10, lattice=lattice),), L1(1.0), Sampling("all"), coordinates=4096)
+
+    unknown = slack(with_lattice(None))
+    each = [slack(with_lattice(lattice)) for lattice in (Integer(1), A2, D4, E8)]
+    assert max(one.epsilon for one in each) <= unknown.epsilon <= 1.01 * max(one.epsilon for one in each)
+    assert max(one.missed for one in each) <= unknown.missed
+    assert len({one.epsilon for one in each}) == 4
 
 
 def test_the_inequality_on_a_perturbed_pair() -> None:
@@ -93,8 +125,9 @@ def test_multiply_high_hits_every_interval_within_one_preimage() -> None:
 
 
 def test_constants_follow_the_codec() -> None:
-    assert WORD_MISS >= 2.0**-OCTAVES
-    assert DITHER_RELATIVE == 2.0 ** (46 - 64 - GRID_BITS)
-    assert LATENT_RELATIVE == 2.0**-49
-    assert any("server" in line for line in NOT_COVERED)
-    assert any("lengths" in line for line in NOT_COVERED)
+    assert word_miss(Laplace(1.0), 1) >= 2.0**-61
+    assert word_miss(Gaussian(1.0), 8) < 2.0**-60
+    assert word_miss(Gaussian(1.0), 1) >= 2.0**-OCTAVES
+    assert TABLE == 2.0**-50
+    for said in ("server", "lengths", "time that encoding takes", "bucket"):
+        assert any(said in line for line in NOT_COVERED)

@@ -147,8 +147,11 @@ def _figures(release: privacy.Release, spent: float, delta: float, practice: pri
         if release.clip.norm == "l1" or release.coordinates:
             found["pure_epsilon"] = privacy.pure_epsilon(release, 0)
         found["zcdp_rho"] = privacy.zcdp_rho(release, 0)
-    if release.coordinates and delta > 0 and spent <= privacy.LARGE_EPSILON:
-        found["delta_with_numerics"] = privacy.charged_delta(release, spent, delta)
+    if release.coordinates and delta > 0:
+        slack = privacy.slack(release)
+        if math.isinf(spent) and (excess := slack.excess(spent, delta)) is not None:
+            raise ValueError(f"no figure, for the mechanism's own slack: {excess[0]}. {excess[1]}")
+        found |= {"slack_epsilon": slack.epsilon, "slack_delta": slack.at(spent)}
     found["cautions"] = [vars(one) for one in privacy.cautions(release, spent, delta, practice)]
     return found
 

@@ -16,12 +16,12 @@ record of one client, in what the server publishes, against outsiders and the ot
 server or any other key holder there is none. `docs/privacy.md` has the page for a practitioner and the
 proofs for a sceptic.
 
-- the record: `Sampling`, `Client`, `Release`, `Ledger`
+- the record: `Sampling`, `Client`, `Release`; the book of a run: `Ledger`, `fingerprint`
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
 - the inverse: `calibrate`, `calibrate_each`
 - what to say with a figure: `cautions`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
-- the mechanism's own arithmetic: `slack`, `Slack`, `crude_slack`, `charged_delta`
+- the mechanism's own arithmetic: `slack`, `Slack`
 - the audit: `audit`, `Audit`, `Mechanism`, `RoundTrip`
 - a page with plots: `explain`
 - underneath: `Charge`, `GaussianShift`, `LaplaceShift`
@@ -30,7 +30,14 @@ proofs for a sceptic.
 from __future__ import annotations
 
 from cepam.clip import Adjacency
-from cepam.privacy.account import Ledger, delta, delta_without_noise, epsilon, epsilon_by_round, spent
+from cepam.privacy.account import (
+    delta,
+    delta_without_noise,
+    epsilon,
+    epsilon_by_round,
+    slack,
+    spent,
+)
 from cepam.privacy.audited import RoundTrip
 from cepam.privacy.auditing import Audit, Mechanism, audit
 from cepam.privacy.calibration import calibrate, calibrate_each
@@ -38,8 +45,10 @@ from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, cautions
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
-from cepam.privacy.numerics import NOT_COVERED, Slack, charged_delta, crude_slack, slack
+from cepam.privacy.ledger import Ledger
+from cepam.privacy.numerics import NOT_COVERED, Slack
 from cepam.privacy.page import explain
+from cepam.privacy.record import fingerprint
 from cepam.privacy.release import Client, Release, Sampling
 from cepam.privacy.sampled import Charge
 
@@ -65,14 +74,13 @@ __all__ = [
     "calibrate",
     "calibrate_each",
     "cautions",
-    "charged_delta",
-    "crude_slack",
     "delta",
     "delta_without_noise",
     "epsilon",
     "epsilon_by_round",
     "epsilon_of_zcdp",
     "explain",
+    "fingerprint",
     "pure_epsilon",
     "report",
     "slack",

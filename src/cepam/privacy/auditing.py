@@ -19,7 +19,8 @@ import numpy as np
 from scipy import optimize, special
 
 from cepam.noise.laws import Floats
-from cepam.privacy.account import check_delta, epsilon
+from cepam.privacy.account import epsilon
+from cepam.privacy.ledger import check_delta
 from cepam.privacy.release import Release, check_count
 from cepam.privacy.sampled import Charge
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from scipy import optimize
 
-from cepam.privacy.account import check_delta, delta_without_noise, epsilon
+from cepam.privacy.account import delta_without_noise, slack
+from cepam.privacy.account import epsilon as spend
 from cepam.privacy.composition import COARSE, FINE, epsilon_of
 from cepam.privacy.laplace import pure_gap
+from cepam.privacy.ledger import check_delta
 from cepam.privacy.release import Release
 from cepam.privacy.sampled import Charge, unamplified
 
 TOLERANCE = 1e-6
 NARROWEST = 1e-9
 WIDEST = 1e9
+TRIES = 6
 
 
 def check_target(epsilon: float, delta: float) -> None:
@@ -35,14 +39,37 @@ def calibrate(release: Release, epsilon: float, delta: float, client: int | None
 
     For the worst client, or for the one named. Adjacency, sampling, rounds, colluders: as recorded.
     Trust: trusted server. Rests on: as `cepam.privacy.epsilon`, which is monotone in the noise.
-    Guarantee: `epsilon(calibrate(release, e, d), d) <= e`, the scale within 1e-4 relative of the smallest;
-    tests/privacy/test_calibration.py.
+    Guarantee: `epsilon(calibrate(release, e, d), d) <= e`, checked before it is returned; the scale within 1e-4
+    relative of the smallest; tests/privacy/test_calibration.py.
     """
     check_target(epsilon, delta)
     who = range(len(release.clients)) if client is None else [client]
-    first = {(release.clients[j], j in release.absent): j for j in who}
-    factor = max(_factor(release, epsilon, delta, j) for j in first.values())
-    return release.with_noise([c.law.scale * factor for c in release.clients])
+    first = {(release.clients[j], j in release.absent): j for j in who}.values()
+    return _settled(release, epsilon, delta, client, lambda aim: max(_factor(release, aim, delta, j) for j in first))
+
+
+def _settled(
+    release: Release, target: float, delta: float, client: int | None, factor: Callable[[float], float]
+) -> Release:
+    """The release scaled by what `factor` gives for an aim at or under the target, once it is seen to meet the target.
+
+    The aim is lowered by what the answer is over, which is what the search rounds off and the mechanism's own slack.
+    """
+    aim = target
+    for _ in range(TRIES):
+        by = factor(aim)
+        made = release.with_noise([c.law.scale * by for c in release.clients])
+        found = spend(made, delta, client)
+        if found <= target:
+            return made
+        if math.isinf(found):
+            excess = slack(made).excess(found, delta)
+            said = ". ".join(excess) if excess else "no figure can be given"
+            raise ValueError(f"epsilon {target:g} cannot be met at delta {delta:g}: {said}")
+        aim -= (found - target) + 0.25 * TOLERANCE * target
+        if aim <= 0.0:
+            break
+    raise ValueError(f"no noise scale in reach meets epsilon {target:g} at delta {delta:g}")
 
 
 def calibrate_each(release: Release, epsilons: Sequence[float], deltas: Sequence[float]) -> Release:
@@ -62,7 +89,8 @@ def calibrate_each(release: Release, epsilons: Sequence[float], deltas: Sequence
             (client,), release.clip, release.sampling, release.rounds, 0, release.adjacency, release.clipped,
             release.coordinates,
         )  # fmt: skip
-        scales.append(client.law.scale * _factor(alone, epsilons[j], deltas[j], 0))
+        aimed = partial(_factor, alone, delta=deltas[j], client=0)
+        scales.append(_settled(alone, epsilons[j], deltas[j], 0, aimed).clients[0].law.scale)
     return release.with_noise(scales)
 
 
@@ -89,7 +117,7 @@ def _l2_factor(release: Release, target: float, delta: float, client: int) -> fl
 
     def excess(log_factor: float) -> float:
         noisier = release.with_noise([s * math.exp(log_factor) for s in scales])
-        return epsilon(noisier, delta, client) - target
+        return spend(noisier, delta, client) - target
 
     low, high = _bracket(lambda x: -excess(x), 0.0)
     root = float(optimize.brentq(excess, low, high, xtol=1e-10))

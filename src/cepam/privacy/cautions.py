@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cepam.privacy.account import delta_without_noise, epsilon
-from cepam.privacy.numerics import LARGEST_SHARE, slack
+from cepam.privacy.account import delta_without_noise, epsilon, slack
 from cepam.privacy.release import Release
 
 LARGE_EPSILON = 10.0
@@ -65,7 +64,7 @@ def cautions(release: Release, epsilon: float, delta: float, practice: Practice 
 
 def _about_epsilon(epsilon: float) -> list[Caution]:
     if epsilon > VOID_EPSILON:
-        reason = f"epsilon {epsilon:.4g} is no guarantee: e^epsilon exceeds every probability ratio"
+        reason = f"epsilon {epsilon:.4g} is no guarantee: it allows any odds to become certainty"
         return [Caution("no-guarantee", reason, "Calibrate the noise to a target under 10")]
     if epsilon > LARGE_EPSILON:
         reason = f"epsilon {epsilon:.4g} allows odds to change by a factor of e^{epsilon:.3g}"
@@ -100,11 +99,8 @@ def _noise_does_nothing(release: Release, at: float, delta: float) -> bool:
 def _about_numerics(release: Release, epsilon: float, delta: float) -> list[Caution]:
     if release.coordinates is None or delta == 0.0:
         return []
-    extra = slack(release, epsilon).delta
-    if extra <= LARGEST_SHARE * delta:
-        return []
-    reason = f"the mechanism's own rounding may add {extra:.3g} to delta, more than a hundredth of it"
-    return [Caution("numerics", reason, "Choose a smaller epsilon, a larger delta, or fewer coordinates")]
+    excess = slack(release).excess(epsilon, delta)
+    return [] if excess is None else [Caution("numerics", *excess)]
 
 
 def _about_law(release: Release, delta: float, practice: Practice) -> list[Caution]:

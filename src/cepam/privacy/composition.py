@@ -181,11 +181,11 @@ def _crossing(pmf: Any, delta: float) -> float:
     return float(epsilons[last]) if upper[last] > lower[last] + delta else 0.0
 
 
-def delta_of(charges: Charges, epsilon: float) -> float:
+def delta_of(charges: Charges, epsilon: float, cells: int = FINE) -> float:
     """The smallest delta of the composed charges at epsilon."""
     charges = merged_gaussians(gathered(charges))
     if not charges or epsilon >= sum(charge.largest_loss * rounds for charge, rounds in charges):
         return 0.0
     if len(charges) == 1 and charges[0][1] == 1:
         return charges[0][0].profile(epsilon)
-    return float(composed(charges, FINE).get_delta_for_epsilon(epsilon))
+    return float(composed(charges, cells).get_delta_for_epsilon(epsilon))

@@ -9,6 +9,8 @@ standard deviation b, at twice the variance.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from scipy import optimize
 
@@ -75,37 +77,60 @@ def epsilon_of_zcdp(rho: float, delta: float) -> float:
     return max(0.0, float(found.fun))
 
 
-def epsilon_l2(release: Release, delta: float, client: int) -> float:
-    """The smallest epsilon at delta for l2-clipped Laplace noise: the best of the pure and the zCDP one.
-
-    Adjacency: as recorded. Sampling: amplifies the pure figure, and the zCDP one when there is a single
-    round.
-    Trust: trusted server; own noise only. Rests on: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`.
-    """
-    best = math.inf if release.coordinates is None else pure_epsilon(release, client)
-    if delta == 0.0:
-        return pure_epsilon(release, client)
-    rho, chance = zcdp_rho(release, client), release.chance(client)
-    best = min(best, epsilon_of_zcdp(rho, delta))
-    if release.rounds == 1:
-        best = min(best, 0.0 if delta >= chance else amplified(epsilon_of_zcdp(rho, delta / chance), chance))
-    return best
-
-
-def delta_l2(release: Release, epsilon: float, client: int) -> float:
-    """delta at epsilon for l2-clipped Laplace noise: the inverse of `epsilon_l2`, on its zCDP branch.
-
-    Adjacency: as recorded. Sampling: amplifies a single round. Trust: trusted server; own noise only.
-    Rests on: `epsilon_of_zcdp`.
-    """
-    if release.coordinates is not None and epsilon >= pure_epsilon(release, client):
+def delta_of_zcdp(rho: float, epsilon: float) -> float:
+    """The smallest delta that rho-zCDP implies at epsilon: the inverse of `epsilon_of_zcdp`."""
+    if rho == 0.0 or epsilon_of_zcdp(rho, 1e-300) <= epsilon:
         return 0.0
-    rho, chance = zcdp_rho(release, client), release.chance(client)
-    single = release.rounds == 1
-    target = unamplified(epsilon, chance) if single else epsilon
-    if rho == 0.0 or epsilon_of_zcdp(rho, 1e-300) <= target:
-        return 0.0
-    if epsilon_of_zcdp(rho, 1.0 - 1e-12) >= target:
-        return chance if single else 1.0
-    log_delta = optimize.brentq(lambda log: epsilon_of_zcdp(rho, math.exp(log)) - target, math.log(1e-300), -1e-12)
-    return math.exp(float(log_delta)) * (chance if single else 1.0)
+    if epsilon_of_zcdp(rho, 1.0 - 1e-12) >= epsilon:
+        return 1.0
+    log_delta = optimize.brentq(lambda log: epsilon_of_zcdp(rho, math.exp(log)) - epsilon, math.log(1e-300), -1e-12)
+    return math.exp(float(log_delta))
+
+
+@dataclass(frozen=True)
+class ZeroConcentrated:
+    """What l2-clipped Laplace rounds cost a record: `rho` of zCDP and the `pure` epsilon, which may be infinite.
+
+    `chance` is that of the record to be drawn where there is a single round, which sampling amplifies; else 1.
+    """
+
+    rho: float
+    pure: float
+    chance: float = 1.0
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon at delta: the best of the pure and the zCDP one.
+
+        Rests on: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`.
+        """
+        if delta == 0.0:
+            if math.isinf(self.pure):
+                raise ValueError(
+                    "coordinates (m, the length of an update) is needed for Laplace noise under l2 clipping"
+                )
+            return self.pure
+        best = min(self.pure, epsilon_of_zcdp(self.rho, delta))
+        if self.chance < 1.0:
+            drawn = 0.0 if delta >= self.chance else epsilon_of_zcdp(self.rho, delta / self.chance)
+            best = min(best, amplified(drawn, self.chance))
+        return best
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta at epsilon: the inverse of `epsilon`."""
+        if epsilon >= self.pure:
+            return 0.0
+        return self.chance * delta_of_zcdp(self.rho, unamplified(epsilon, self.chance))
+
+
+def zcdp_of(rounds: Iterable[tuple[Release, Sequence[int]]]) -> ZeroConcentrated:
+    """What these rounds cost a record that is in the vectors at the given places of each release.
+
+    Adjacency: as recorded. Sampling: amplifies the pure figure, and the zCDP one when there is a single round.
+    Trust: trusted server; own noise only.
+    """
+    sent = [(release, j) for release, places in rounds for j in places]
+    rho = sum(zcdp_rho(release, j) for release, j in sent)
+    known = all(release.coordinates is not None or release.clip.norm == "l1" for release, _ in sent)
+    pure = sum(pure_epsilon(release, j) for release, j in sent) if known else math.inf
+    single = len(sent) == 1 and sent[0][0].rounds == 1
+    return ZeroConcentrated(rho, pure, sent[0][0].chance(sent[0][1]) if single else 1.0)

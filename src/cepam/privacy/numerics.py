@@ -1,63 +1,52 @@
-"""The slack of the mechanism's own arithmetic: finite dither and latent, seen on the public grid.
+"""The slack of the mechanism's own arithmetic: finite words and tables, seen on the public grid, for each lattice.
 
-The codec's noise is not exactly its law: the dither is a 64-bit word times an integer, the latent a float64
-from a 64-bit word. Compared after rounding to the public grid, the chance of every outcome of a whole run
-is the exact one times a factor between e^-eta and e^eta, up to an event of chance kappa. Hence, at every
-epsilon,
+The codec's noise is not exactly its law: the dither is a 64-bit word times an integer, the latent radius a float64 from
+a 64-bit word. Seen on the public grid, the chance of an outcome z of a round is the exact one times at least
+e^-eta (1 - rho(z)), and at most e^eta times it up to a total excess kappa, where rho, of mean kappa, is large only
+where a word's last bit decides (the far tail of the radius). Then, over a run and at every epsilon,
 
-    delta' <= delta + (e^eta (1 + 2 eta) - 1) P(loss > epsilon - 2 eta) + (1 + e^epsilon) kappa,
+    delta' <= e^eta delta(epsilon - 2 eta) + tail,
+    tail = sum over rounds of kappa + min(e^epsilon kappa, 2 e^eta (e^t kappa + delta of the round at t)) for any t:
 
-since -d(delta)/d(epsilon) = e^epsilon Q(loss > epsilon) <= P(loss > epsilon). Charging eta to the few
-outcomes whose loss exceeds epsilon, and not its total variation to all of them, is what makes the slack
-small: the plain bound (1 + e^epsilon) R K m 2^-48 (`crude_slack`) would already exceed delta/100 in an
-ordinary run.
+`epsilon` grows by 2 eta and delta by the tail. That is the one rule, and `Ledger` applies it to every figure; the proof
+is in docs/privacy.md, section 6. A tail over delta/100 is refused: no figure at all is given then.
 
-The keystream is taken to be random; that it is only pseudorandom is a computational assumption, outside the
-slack.
+The keystream is taken to be random; that it is only pseudorandom is a computational assumption, outside the slack.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from cepam.kernels.model.plan import GRID_BITS, SCALE_BITS
-from cepam.privacy.account import Ledger
+from cepam.kernels.model.plan import GRID_BITS, LEAST_ACCEPTANCE, MOST_TRIALS, layered_plan
+from cepam.noise.lattices import A2, D4, E8, Integer, Lattice, Search
+from cepam.noise.laws import Gaussian, Law
 from cepam.privacy.release import Release
 
 WORD_BITS = 64
 
-LATENT_RELATIVE = 2.0**-49
-"""Relative error of the radius: 2^-50 of the table, and as much for the step between two words wherever
-r f(r) > 2^-14. It scales a sub-vector's draw z by at most 1 + 2^-49, which changes its density by at most
-(n + |z|^2/sigma^2) 2^-49 (Gaussian) or (n + |z|_1/b) 2^-49 (Laplace) relative: d log f(z/s)/d log s.
-Rounding the radius to whole units is a midpoint rule: its first order cancels, its second is below 2^-78."""
-
-DITHER_RELATIVE = 2.0 ** (2 + (SCALE_BITS + 4) - WORD_BITS - GRID_BITS)
-"""Relative error of the chance of one public-grid cell, per coordinate: 2^-46. A word times N, high half, hits an
-interval with a count off by less than one preimage of 2^64; a public cell holds 2^28 of the N fine units, is cut
-by at most one wrap of the box, and the acceptance probability repeats the error once: 2 · 2 · N 2^-92, and N is at
-most 2^44 (16 scales) on average over layers. A partly covered cell at the edge of a layer has the same absolute
-error, and layers average it out."""
-
-WORD_MISS = 2.0**-61
-"""Total variation, per sub-vector, of what the latent's table does not resolve: radii under 2^-30 scales are raised to
-that, which Laplace noise in one dimension meets with chance 2^-61 and no other built-in law ever does; the step between
-two words in a tail adds less than 2^-65."""
-
-CRUDE_PER_COORDINATE = 2.0**-48 + 2.0**-50
-"""Total variation per coordinate: 2^15 public cells in its support, each off by 2^-64 on either side, and
-the latent."""
+TABLE = 2.0**-50
+"""Relative error of the radius's table (tests/noise/test_radius.py), and as much for the step between two words where
+over 2^-14 of the radii lie beyond; what lies farther out is in `word_miss`. A radius wrong by 1 + t scales the draw z
+of a sub-vector, which moves its log density by at most (n + |z|^2/sigma^2) t (Gaussian), (n + |z|_1/b) t (Laplace)."""
 
 FLUCTUATION = 64.0 * math.log(2.0)
-"""Exponent of the chance, e^-FLUCTUATION = 2^-64, that the sum of a run's squared draws exceeds its bound."""
+"""Exponent of the chance, 2^-64, that the draws of a round, added up, exceed what is charged for them."""
 
 LARGEST_SHARE = 0.01
+DEEPEST = 44.0  # 2^-64 is e^-44.4: deeper than that no word reaches
+BUILT_IN = (Integer(1), A2, D4, E8)
 
 NOT_COVERED = (
     "the server and anyone who holds a key: given the shared randomness a vector is a function of the update",
     "raw diagnostics: loss, SNR, bits, the choice of the best checkpoint, all of which look at the data",
-    "message lengths, which depend on the data unless padded: whoever sees the wire sees them",
+    "message lengths, which tell the update's norm to whoever sees the wire: pad them (`bucket`)",
+    "the time that encoding takes, which grows with the update's norm: reply at a fixed time",
+    "the rounding of sums that a client makes before its clip (many clipped examples, added up in float32)",
     "hyper-parameters tuned on the same private data",
     "the assumption that the keystream is indistinguishable from random",
 )
@@ -65,68 +54,137 @@ NOT_COVERED = (
 
 @dataclass(frozen=True)
 class Slack:
-    """`delta` to add for the mechanism's arithmetic: its relative error `eta`, its missed chance `kappa`."""
+    """What the mechanism's arithmetic adds over a run: twice its relative error to `epsilon`, and `at` to delta.
 
-    delta: float
-    eta: float
-    kappa: float
+    `missed` is kappa, `shown` what it can come to in one world alone, each over all rounds.
+    """
+
+    epsilon: float
+    missed: float
+    shown: float
     coordinates: int
 
+    def at(self, epsilon: float) -> float:
+        """What to add to delta at epsilon."""
+        if self.epsilon > 2.0:
+            return math.inf
+        return self.missed + min(math.exp(min(epsilon, 700.0)) * self.missed, self.shown)
 
-def coordinates_released(run: Release | Ledger) -> int:
-    """R K m: how many coordinates the clients of a run release, in all rounds together."""
-    releases = run.releases if isinstance(run, Ledger) else (run,)
-    total = 0
-    for release in releases:
-        if release.coordinates is None:
-            raise ValueError("coordinates (m, the length of an update) is needed to bound the mechanism's own slack")
-        total += release.rounds * (len(release.clients) - len(release.absent)) * release.coordinates
+    def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
+        """Why no figure can be given at (epsilon, delta), and what to do; None where it can."""
+        if self.at(epsilon) <= LARGEST_SHARE * delta:
+            return None
+        if 3.0 * self.missed > LARGEST_SHARE * delta:
+            reason = f"the roundings of {self.coordinates:.2g} noisy coordinates add up to more than delta/100"
+            return reason, f"Choose a delta over {delta:.2g}, fewer rounds, fewer clients or a smaller model"
+        reason = "noise this small shows where the mechanism's 64-bit words end, by more than delta/100"
+        return reason, "Add noise, or run fewer rounds, until epsilon is under 10"
+
+
+def slack_of(rounds: Iterable[tuple[Release, Sequence[Callable[[float], float]]]]) -> Slack:
+    """What finite arithmetic may add over releases, each with the curves delta(t) of what a round costs its worst node.
+
+    Rests on: the module's derivation, from the codec's word sizes. Guarantee: tests/privacy/test_numerics.py enumerates
+    scaled-down mechanisms on Z1, Z2, A2, D4 and E8, and checks the inequality on perturbed laws.
+    """
+    eta, missed, shown, many = 0.0, 0.0, 0.0, 0
+    for release, curves in rounds:
+        kinds = _sent(release)
+        kappa = _missed(kinds)
+        eta += release.rounds * relative_error(kinds)
+        missed += release.rounds * kappa
+        shown += release.rounds * 2.0 * _seen(kappa, curves)
+        many += release.rounds * sum(count for _, _, count in kinds)
+    grown = math.exp(min(eta, 1.0))
+    return Slack(2.0 * eta, grown * missed, grown * shown, many)
+
+
+Kinds = tuple[tuple[Law, Lattice | None, int], ...]
+
+
+def _sent(release: Release) -> Kinds:
+    """How many coordinates one round sends of each law on each lattice."""
+    if release.coordinates is None:
+        raise ValueError("coordinates (m, the length of an update) is needed to bound the mechanism's own slack")
+    present = (client for j, client in enumerate(release.clients) if j not in release.absent)
+    count = Counter((client.law, client.lattice) for client in present)
+    return tuple((law, lattice, times * release.coordinates) for (law, lattice), times in count.items())
+
+
+@lru_cache(maxsize=256)
+def relative_error(kinds: Kinds) -> float:
+    """eta of one round: by how much the logarithm of an outcome's chance may be off, except for what is missed."""
+    total = 0.0
+    for law, lattice, many in kinds:
+        total += max(
+            _table_error(law, many, one.dimension) + _dither_error(law, one, many) for one in _lattices(law, lattice)
+        )
     return total
 
 
-def slack(run: Release | Ledger, epsilon: float) -> Slack:
-    """What finite arithmetic may add to delta at epsilon, over the whole run.
+def _table_error(law: Law, many: int, n: int) -> float:
+    """2 `many` and a fluctuation: what n + |z|^2/sigma^2, or n + |z|_1/b, add up to (Laurent and Massart 2000)."""
+    wide = 2.0 if isinstance(law, Gaussian) else 1.0
+    spread = math.sqrt(2.0 * wide * many * FLUCTUATION) + wide * FLUCTUATION
+    comparison = (n + 2) * 2.0**-54 if n > 1 else 0.0
+    return (2.0 * TABLE + comparison) * (2.0 * many + spread)
 
-    Adjacency, sampling, trust: as recorded. Rests on: the module's derivation, from the codec's word sizes.
-    Guarantee: tests/privacy/test_numerics.py checks the inequality on perturbed laws.
+
+def _dither_error(law: Law, lattice: Lattice, many: int) -> float:
+    """A public cell is an interval of 2^28 of the B h_i dithers, which words hit within one preimage of 2^64.
+
+    So its chance is off by B h_i 2^-92, relative; twice, since a wrap of the box may cut it, and twice again, since the
+    chance of acceptance is made of such cells. A cell that the edge of a layer cuts has the same absolute error and is
+    met by a 2^-12th of the layers. B is 2 r + 1 on the line and r/rho + 2 elsewhere, and radii add up to their mean and
+    a fluctuation (they are Gamma, or lighter).
     """
-    many = coordinates_released(run)
-    gaussian = run.releases[0].law_is_gaussian if isinstance(run, Ledger) else run.law_is_gaussian
-    spread = 2.0 * math.sqrt(many * FLUCTUATION) if gaussian else math.sqrt(2.0 * many * FLUCTUATION)
-    eta = LATENT_RELATIVE * (2.0 * many + spread + 2.0 * FLUCTUATION) + DITHER_RELATIVE * many
-    kappa = many * WORD_MISS + 2.0**-63
-    grown = (math.expm1(eta) + 2.0 * eta * math.exp(eta)) * _chance_of_loss_over(run, max(0.0, epsilon - 2.0 * eta))
-    both = 1.0 + math.exp(min(epsilon, 700.0))
-    return Slack(min(grown + both * kappa, crude_slack(run, epsilon)), eta, kappa, many)
+    plan, n = layered_plan(law, lattice), lattice.dimension
+    blocks = -(-many // n)
+    mean = _mean_radius(law, n)
+    radii = blocks * mean + math.sqrt(2.0 * blocks * (n + 1) * FLUCTUATION) + FLUCTUATION
+    sides = n if lattice.search is Search.GENERAL else int(lattice.box.sum())
+    slope = 2.0 if n == 1 and lattice.search is Search.CUBIC else plan.inverse_ball
+    return float(4.0 * sides * (slope * plan.scale * radii + 2.0 * blocks) * 2.0 ** -(WORD_BITS + GRID_BITS))
 
 
-def crude_slack(run: Release | Ledger, epsilon: float) -> float:
-    """(1 + e^epsilon) R K m times the total variation per coordinate: the plain bound, for comparison.
+def _mean_radius(law: Law, n: int) -> float:
+    """The mean latent radius, in scales: chi with n + 2 degrees, or Gamma(n + 1)."""
+    if isinstance(law, Gaussian):
+        return math.sqrt(2.0) * math.exp(math.lgamma((n + 3) / 2) - math.lgamma((n + 2) / 2))
+    return n + 1.0
 
-    Adjacency, sampling, trust: as recorded. Rests on: total variation adds up over rounds and coordinates.
+
+def word_miss(law: Law, n: int) -> float:
+    """kappa of one sub-vector: the first and the last word of the radius, the steps between words in its tail, Laplace
+    radii on the line under 2^-30 scales, which are raised to that (2^-61), and an encoder that gives up (2^-94).
+
+    A step of a word moves a ball's density by n dr/r, and radii of the last 2^-16 span less than a factor e.
     """
-    return (1.0 + math.exp(min(epsilon, 700.0))) * coordinates_released(run) * CRUDE_PER_COORDINATE
+    raised = 2.0**-61 if n == 1 and not isinstance(law, Gaussian) else 0.0
+    gives_up = math.exp(MOST_TRIALS * math.log1p(-LEAST_ACCEPTANCE))
+    return (2.0 + n) * 2.0**-WORD_BITS + raised + gives_up
 
 
-def _chance_of_loss_over(run: Release | Ledger, at: float) -> float:
-    """A bound on P(loss > epsilon) from the curve: delta(epsilon - t) >= (1 - e^-t) P(loss > epsilon)."""
-    best = 1.0
-    ledger = run if isinstance(run, Ledger) else Ledger((run,))
-    for part in (0.1, 0.25, 0.5, 1.0):
-        if at * part > 0:
-            best = min(best, ledger.delta(at * (1.0 - part)) / -math.expm1(-at * part))
-    return best
+def _missed(kinds: Kinds) -> float:
+    """kappa of one round: what its words miss, and two fluctuations."""
+    return 2.0**-63 + sum(
+        max(-(-many // one.dimension) * word_miss(law, one.dimension) for one in _lattices(law, lattice))
+        for law, lattice, many in kinds
+    )
 
 
-def charged_delta(run: Release | Ledger, epsilon: float, delta: float) -> float:
-    """delta plus the mechanism's own slack at epsilon, or a ValueError when the slack exceeds delta/100.
+def _seen(kappa: float, curves: Sequence[Callable[[float], float]]) -> float:
+    """The chance that what is missed shows: min over t of e^t kappa + the round's delta(t), within a factor of two."""
+    low, high = 0.0, DEEPEST / max(1, len(curves))
+    for _ in range(24):
+        at = 0.5 * (low + high)
+        over = math.exp(len(curves) * at) * kappa < sum(curve(at) for curve in curves)
+        low, high = (at, high) if over else (low, at)
+    return min(1.0, math.exp(len(curves) * high) * kappa + sum(curve(high) for curve in curves))
 
-    Adjacency, sampling, trust: as recorded. Rests on: `slack`.
-    """
-    extra = slack(run, epsilon).delta
-    if extra > LARGEST_SHARE * delta:
-        raise ValueError(
-            f"the mechanism's own slack, {extra:.3g}, exceeds delta/100 = {LARGEST_SHARE * delta:.3g}: "
-            "choose a larger delta, a smaller epsilon, fewer rounds or a smaller model"
-        )
-    return delta + extra
+
+def _lattices(law: Law, lattice: Lattice | None) -> tuple[Lattice, ...]:
+    """The lattice that was used, or all that may have been."""
+    if lattice is not None:
+        return (lattice,)
+    return tuple(one for one in BUILT_IN if one.acceptance(law.norm) >= LEAST_ACCEPTANCE)

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from cepam.privacy.account import Ledger, delta_without_noise, epsilon, epsilon_by_round
+from cepam.privacy.account import delta_without_noise, epsilon, epsilon_by_round, slack
 from cepam.privacy.cautions import AS_ACCOUNTED, Practice, cautions
 from cepam.privacy.guarantee import Guarantee, report
-from cepam.privacy.numerics import NOT_COVERED, slack
+from cepam.privacy.ledger import Ledger
+from cepam.privacy.numerics import NOT_COVERED
 from cepam.privacy.release import Release
 
 POINTS = 24
@@ -87,8 +88,9 @@ def _cautions(release: Release, spent: float, delta: float, practice: Practice) 
 def _numerics(release: Release, spent: float) -> str:
     if release.coordinates is None:
         return "The mechanism's own rounding is not charged: say how many coordinates an update has."
-    found = slack(release, spent)
-    return f"The mechanism's own rounding adds at most {found.delta:.2g} to delta over the whole run."
+    found = slack(release)
+    extra = found.at(spent)
+    return f"The mechanism's own rounding is in the figure: {found.epsilon:.2g} of epsilon, {extra:.2g} of delta."
 
 
 def _table(guarantees: Sequence[Guarantee]) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from cepam.clip import Adjacency, Clip, ClippedUnit
+from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
 from cepam.privacy.sampled import Charge, check_adjacency
@@ -70,7 +71,7 @@ class Client:
     """One client: the law of the noise that its decoded vector carries, its records, its aggregation weight.
 
     `draws` replaces the release's draws a round for this client, where batches grow with the data, and `clip` the
-    release's clip, in the same norm.
+    release's clip, in the same norm. `lattice` is what its codec quantizes on; unknown, the worst is charged.
     """
 
     law: Law
@@ -78,6 +79,7 @@ class Client:
     weight: float = 1.0
     draws: float | None = None
     clip: Clip | None = None
+    lattice: Lattice | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, (Gaussian, Laplace)):
@@ -100,8 +102,10 @@ class Release:
     twice the bound; or each `example`'s gradient, summed over a Poisson batch and divided by the expected
     batch, so that a record moves it by one bound over that batch (two under replace-one). `absent` names
     clients that sent nothing in these rounds: their noise is missing. `coordinates` is m, needed for
-    Laplace noise under l2 clipping and for the numerics. Rounds that differ (fewer replies, other noise)
-    are other releases; a run is a sequence of them (`Ledger`).
+    Laplace noise under l2 clipping and for the numerics: without it figures are those of the ideal law.
+    `nodes` says who sent each vector, where a node may send two, or takes part in some rounds only; else
+    client j is the j-th of every release. Rounds that differ (fewer replies, other noise) are other
+    releases; a run is a sequence of them (`Ledger`).
     """
 
     clients: tuple[Client, ...]
@@ -113,6 +117,7 @@ class Release:
     clipped: ClippedUnit = "update"
     coordinates: int | None = None
     absent: frozenset[int] = frozenset()
+    nodes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -134,6 +139,8 @@ class Release:
             check_count("coordinates", self.coordinates)
         if not self.absent <= set(range(len(self.clients))):
             raise ValueError(f"absent must name clients 0 to {len(self.clients) - 1}, got {sorted(self.absent)}")
+        if self.nodes is not None and len(self.nodes) != len(self.clients):
+            raise ValueError(f"nodes must name one of each of {len(self.clients)} vectors, got {len(self.nodes)}")
         for client in set(self.clients):
             self.chance(self.clients.index(client))
 
@@ -191,15 +198,33 @@ class Release:
         return self.clip_of(client).sensitivity(self.adjacency, self.clipped, batch=batch)
 
     def noise_against(self, client: int, colluders: int | None = None) -> float:
-        """The standard deviation of the noise that hides `client`, less that of the loudest `colluders`."""
-        return math.hypot(*(self.clients[j].noise for j in self.hidden_by(client, colluders)))
+        """The standard deviation of the noise that hides `client`, less that of the loudest `colluders`.
+
+        The noise of the others is shared out among the vectors of one node: a sum of two can be made from the
+        two apart, each with half of that noise, so charging each reply by itself charges the round.
+        """
+        own, *others = (self.clients[j].noise for j in self.hidden_by(client, colluders))
+        replies = max(1, len(self.sent_by_node().get(self.node(client), ())))
+        return math.hypot(own, *(noise / math.sqrt(replies) for noise in others))
 
     def hidden_by(self, client: int, colluders: int | None = None) -> tuple[int, ...]:
         """The clients whose noise hides `client`: itself and those present, less the loudest `colluders`."""
         taken = self.colluders if colluders is None else colluders
-        others = [j for j in range(len(self.clients)) if j != client and j not in self.absent]
-        others.sort(key=lambda j: self.clients[j].noise)
-        return (client, *others[: max(0, len(others) - taken)])
+        others = [sent for node, sent in self.sent_by_node().items() if node != self.node(client)]
+        others.sort(key=lambda sent: math.hypot(*(self.clients[j].noise for j in sent)))
+        return (client, *(j for sent in others[: max(0, len(others) - taken)] for j in sent))
+
+    def node(self, client: int) -> int:
+        """Who sent this client's vector."""
+        return client if self.nodes is None else self.nodes[client]
+
+    def sent_by_node(self) -> dict[int, list[int]]:
+        """The places of the vectors that each node sent; nodes that sent none are left out."""
+        sent: dict[int, list[int]] = {}
+        for j in range(len(self.clients)):
+            if j not in self.absent:
+                sent.setdefault(self.node(j), []).append(j)
+        return sent
 
     def mu(self, client: int, colluders: int | None = None) -> float:
         """The shift of the weighted sum over the standard deviation of its noise, as one Gaussian mechanism.
@@ -226,6 +251,10 @@ class Release:
             raise ValueError("Laplace noise under l2 clipping has no shift in one dimension: see cepam.privacy.laplace")
         gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
         return Charge(LaplaceShift(gap), self.chance(client), self.adjacency)
+
+    def charges_of(self, node: int, colluders: int | None = None) -> tuple[Charge, ...]:
+        """What one of these rounds costs a record of `node`: a charge for each vector that it sent."""
+        return tuple(self.charge(j, colluders) for j in self.sent_by_node().get(node, ()))
 
     def without(self, absent: Iterable[int]) -> Release:
         """The same rounds in which the named clients sent nothing."""

@@ -1,0 +1,260 @@
+"""The ledger: the one book of what was released, and what that has cost.
+
+    ledger = Ledger(configuration=fingerprint(settings))
+    ledger = ledger.add(release.without(silent))  # after each round, before its model is published
+    ledger.epsilon(delta)
+
+Whoever trains keeps one: the engine adds its release without the absent clients; Flower and FLARE add, in each round,
+a release of the replies that were used, with their `nodes`. Every figure includes the mechanism's own rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import zip_longest
+from typing import Any
+
+from cepam.privacy.composition import COARSE, FINE, Charges, delta_of, epsilon_of, gathered
+from cepam.privacy.laplace import ZeroConcentrated, zcdp_of
+from cepam.privacy.numerics import Slack, slack_of
+from cepam.privacy.record import read_releases, written_releases
+from cepam.privacy.release import Client, Release, check_count
+from cepam.privacy.sampled import Charge
+
+MOST_HISTORIES = 8
+MARKS = 16
+TRIES = 8
+
+
+def check_delta(delta: float) -> None:
+    """Nothing, or a ValueError when delta does not lie in [0, 1)."""
+    if not (0.0 <= delta < 1.0):
+        raise ValueError(f"delta must lie in [0, 1), got {delta!r}")
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What has been released so far: rounds of one kind or of several, in any order.
+
+    A record is followed from release to release by its client's place, or by `Release.nodes` where they are given;
+    with `identified=False`, where nodes may come back under another name, every round is charged as its worst client
+    paid it. `configuration` is the `fingerprint` of what the run was set up with; a saved state of another is refused.
+    Adjacency and trust model are those of the releases, which must agree on them. Rests on: adaptive composition.
+    """
+
+    releases: tuple[Release, ...] = ()
+    identified: bool = True
+    configuration: str = ""
+
+    def __post_init__(self) -> None:
+        if len({(r.adjacency, r.l2_clipped_laplace) for r in self.releases}) > 1:
+            raise ValueError("the releases of one run must agree on the adjacency and the kind of law")
+        places = {None if r.nodes is not None else len(r.clients) for r in self.releases}
+        if self.identified and len(places) > 1:
+            raise ValueError("the releases of one run must agree on the clients, or name the nodes of each")
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have been released."""
+        return sum(release.rounds for release in self.releases)
+
+    def add(self, release: Release) -> Ledger:
+        """The ledger with one more release; equal ones are counted, not listed."""
+        for place, known in enumerate(self.releases):
+            if known.over(release.rounds) == release:
+                longer = known.over(known.rounds + release.rounds)
+                return replace(self, releases=(*self.releases[:place], longer, *self.releases[place + 1 :]))
+        return replace(self, releases=(*self.releases, release))
+
+    def against(self, colluders: int) -> Ledger:
+        """The same rounds, seen by so many colluding clients (or by all others, where there are fewer)."""
+        check_count("colluders", colluders, 0)
+        seen = (replace(r, colluders=min(colluders, len(r.clients) - 1)) for r in self.releases)
+        return replace(self, releases=tuple(seen))
+
+    def charges(self, client: int) -> Charges:
+        """Everything that has been charged to one client's (or node's) records: each of its replies by itself."""
+        return gathered((c, r.rounds) for r in self.releases for c in charges_by_node(r.over(1)).get(client, ()))
+
+    def envelope(self) -> Charges:
+        """Charges that are at least those of every client: each round as its worst client paid it."""
+        made = ((r, set(charges_by_node(r.over(1)).values())) for r in self.releases)
+        return gathered((charge, r.rounds) for r, known in made for charge in _worst(known))
+
+    def epsilon(self, delta: float, client: int | None = None, cells: int = FINE) -> float:
+        """epsilon of everything released so far at delta, for one client or a bound for all.
+
+        Infinite where the mechanism's own rounding may add over delta/100: no figure can be given (`Slack.excess`).
+        Adjacency, sampling, colluders: as recorded. Trust: trusted server. Rests on: as `cepam.privacy.epsilon`.
+        Guarantee: exact for one client and for up to `MOST_HISTORIES` different ones, else the envelope's upper bound;
+        the rounding is charged at every delta > 0 (tests/privacy/test_ledger.py).
+        """
+        check_delta(delta)
+        costs, slack = self._costs(client, cells), self.slack()
+        if delta == 0.0 or slack is None:
+            return costs.epsilon(delta)
+        found, extra = costs.epsilon(delta), 0.0
+        for _ in range(TRIES):
+            if slack.excess(found, delta) is not None:
+                break
+            if slack.at(found) <= extra:
+                return found
+            extra = 1.25 * slack.at(found)
+            found = costs.epsilon((delta - extra) * math.exp(-slack.epsilon / 2.0)) + slack.epsilon
+        return math.inf
+
+    def delta(self, epsilon: float, client: int | None = None) -> float:
+        """delta of everything released so far at epsilon, for one client or a bound for all.
+
+        Adjacency, sampling, colluders, rounding: as `Ledger.epsilon`.
+        """
+        if not (0.0 <= epsilon < math.inf):
+            raise ValueError(f"epsilon must be finite and not negative, got {epsilon!r}")
+        costs, slack = self._costs(client, FINE), self.slack()
+        if slack is None:
+            return costs.delta(epsilon)
+        before = max(0.0, epsilon - slack.epsilon)
+        beyond = -math.expm1(epsilon - slack.epsilon) if epsilon < slack.epsilon else 0.0
+        return min(1.0, math.exp(slack.epsilon / 2.0) * (costs.delta(before) + beyond) + slack.at(epsilon))
+
+    def slack(self) -> Slack | None:
+        """What the mechanism's own rounding may add over all rounds so far; None while nothing was released.
+
+        None also where a release does not say its `coordinates`: figures are then those of the ideal law.
+        """
+        if not self.releases or any(release.coordinates is None for release in self.releases):
+            return None
+        return slack_of((release, _curves_of(release.over(1))) for release in self.releases)
+
+    def observers(self, delta: float) -> dict[str, float]:
+        """epsilon against an outsider, one curious client, and all clients but one together."""
+        most = max((len(release.clients) for release in self.releases), default=1) - 1
+        views = {"outsider": 0, "one curious client": min(1, most), f"{most} colluders": most}
+        return {who: _remembered(self.against(count), delta, FINE) for who, count in views.items()}
+
+    def running(self, delta: float, rounds: int) -> float | None:
+        """epsilon so far in a run of `rounds` rounds, with the work of at most `MARKS` figures in the whole run.
+
+        While all rounds are alike: a bound, exact at every `MARKS`-th of the run, and in between what the next mark
+        will cost. Where rounds differ: exact at the marks, None in between. The last is `epsilon` itself, so that a
+        run that was calibrated ends at most at its target.
+        """
+        apart, ledger = -(-rounds // MARKS), self
+        if len(self.releases) == 1:
+            mark = max(self.rounds, min(rounds, -(-self.rounds // apart) * apart))
+            ledger = replace(self, releases=(self.releases[0].over(mark),))
+        if ledger.rounds < rounds and ledger.rounds % apart:
+            return None
+        return _remembered(ledger, delta, FINE if ledger.rounds >= rounds else COARSE)
+
+    def foresee(self, release: Release, delta: float, rounds: int) -> None:
+        """Nothing; what `running` and `observers` will ask of so many rounds of `release` is computed now, and kept."""
+        apart = -(-rounds // MARKS)
+        for mark in range(apart, rounds + apart, apart):
+            self.add(release.over(min(mark, rounds))).running(delta, rounds)
+        self.add(release.over(rounds)).observers(delta)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The ledger as plain values, for JSON: every release in full, and the fingerprint of the configuration."""
+        return {
+            "configuration": self.configuration, "identified": self.identified, **written_releases(self.releases),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Ledger:
+        """The ledger that `state_dict` wrote; a ValueError if it is of another configuration than this, or damaged."""
+        for name, ours in (("configuration", self.configuration), ("identified", self.identified)):
+            if state.get(name) != ours:
+                raise ValueError(f"the saved ledger is of another run: {name} {state.get(name)!r}, ours {ours!r}")
+        return replace(self, releases=read_releases(state))
+
+    def _costs(self, client: int | None, cells: int) -> _Costs:
+        """The curve of one client, or one that bounds those of all."""
+        if self.releases and self.releases[0].l2_clipped_laplace:
+            bills = [self._concentrated(client)] if client is not None else self._all_concentrated()
+            return _Costs(tuple(bill.epsilon for bill in bills), tuple(bill.delta for bill in bills))
+        histories = [self.charges(client)] if client is not None else self._histories()
+        return _Costs(
+            tuple(partial(epsilon_of, charges, cells=cells) for charges in histories),
+            tuple(partial(delta_of, charges, cells=cells) for charges in histories),
+        )
+
+    def _histories(self) -> list[Charges]:
+        """The different bills that clients have run up, or one that covers them all when they are many."""
+        if not self.identified and len(self.releases) > 1:
+            return [self.envelope()]
+        bills = {self.charges(node) for node in self._nodes()}
+        return sorted(bills, key=repr) if len(bills) <= MOST_HISTORIES else [self.envelope()]
+
+    def _nodes(self) -> list[int]:
+        """Everyone who sent anything; one of each kind where there is one release only."""
+        if len(self.releases) == 1:
+            return list({charges: node for node, charges in charges_by_node(self.releases[0].over(1)).items()}.values())
+        return sorted({node for release in self.releases for node in release.sent_by_node()})
+
+    def _concentrated(self, node: int) -> ZeroConcentrated:
+        return zcdp_of((r, r.sent_by_node().get(node, ())) for r in self.releases)
+
+    def _all_concentrated(self) -> list[ZeroConcentrated]:
+        if self.identified or len(self.releases) == 1:
+            everyone = {node for release in self.releases for node in release.sent_by_node()}
+            return sorted({self._concentrated(node) for node in everyone}, key=repr)
+        return self._worst_concentrated()
+
+    def _worst_concentrated(self) -> list[ZeroConcentrated]:
+        each = [[zcdp_of([(r, sent)]) for sent in r.sent_by_node().values()] for r in self.releases]
+        rho = sum(max((bill.rho for bill in bills), default=0.0) for bills in each)
+        return [ZeroConcentrated(rho, sum(max((bill.pure for bill in bills), default=0.0) for bills in each))]
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """The curves of one or several bills: the worst of them counts."""
+
+    epsilons: tuple[Callable[[float], float], ...]
+    deltas: tuple[Callable[[float], float], ...]
+
+    def epsilon(self, delta: float) -> float:
+        return max((curve(delta) for curve in self.epsilons), default=0.0)
+
+    def delta(self, epsilon: float) -> float:
+        return max((curve(epsilon) for curve in self.deltas), default=0.0)
+
+
+@lru_cache(maxsize=256)
+def charges_by_node(release: Release) -> Mapping[int, tuple[Charge, ...]]:
+    """What one round costs a record of each node that sent something: equal vectors are charged once, not each anew."""
+    known: dict[tuple[Client, ...], tuple[Charge, ...]] = {}
+    made = {}
+    for node, sent in release.sent_by_node().items():
+        kind = tuple(release.clients[j] for j in sent)
+        if kind not in known:
+            known[kind] = tuple(release.charge(j) for j in sent)
+        made[node] = known[kind]
+    return made
+
+
+def _worst(known: Iterable[tuple[Charge, ...]]) -> list[Charge]:
+    """One charge for each reply that a node may have sent, at least as large as anyone's."""
+    ranked = [sorted(charges, key=lambda charge: -charge.shift.size) for charges in known]
+    worst = []
+    for column in zip_longest(*ranked):
+        made = [charge for charge in column if charge is not None]
+        largest = max((charge.shift for charge in made), key=lambda shift: shift.size)
+        worst.append(Charge(largest, max(charge.chance for charge in made), made[0].adjacency))
+    return worst
+
+
+@lru_cache(maxsize=256)
+def _curves_of(release: Release) -> tuple[Callable[[float], float], ...]:
+    """delta(t) of each reply of the node that one round costs most."""
+    if release.l2_clipped_laplace:
+        return tuple(bill.delta for bill in Ledger((release,), identified=False)._worst_concentrated())
+    return tuple(charge.profile for charge in _worst(set(charges_by_node(release).values())))
+
+
+@lru_cache(maxsize=256)
+def _remembered(ledger: Ledger, delta: float, cells: int) -> float:
+    return ledger.epsilon(delta, cells=cells)

@@ -1,0 +1,113 @@
+"""Releases as plain values and back, for a ledger that outlives its process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cepam.clip import L1, L2, Clip
+from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
+from cepam.noise.laws import Gaussian, Laplace
+from cepam.privacy.release import Client, Release, Sampling
+
+VERSION = 1
+_LAWS = {"gaussian": Gaussian, "laplace": Laplace}
+_CLIPS: dict[str, type[Clip]] = {"l1": L1, "l2": L2}
+
+
+def fingerprint(*configuration: object) -> str:
+    """A short name of what a run was set up with: equal for equal settings, by their values or their `repr`."""
+    return hashlib.sha256(json.dumps(configuration, sort_keys=True, default=repr).encode()).hexdigest()[:32]
+
+
+def written_releases(releases: Sequence[Release]) -> dict[str, Any]:
+    """The releases as plain values; a set of clients that several share is written once."""
+    fleets = list(dict.fromkeys(release.clients for release in releases))
+    return {
+        "version": VERSION,
+        "clients": [[_written_client(client) for client in fleet] for fleet in fleets],
+        "releases": [_written_release(release, fleets.index(release.clients)) for release in releases],
+    }
+
+
+def read_releases(state: Mapping[str, Any]) -> tuple[Release, ...]:
+    """The releases of `written_releases`, or a ValueError that says what is damaged."""
+    if state.get("version") != VERSION:
+        raise ValueError(f"the saved ledger has version {state.get('version')!r}, this program reads {VERSION}")
+    try:
+        fleets = [tuple(_read_client(client) for client in fleet) for fleet in state["clients"]]
+        return tuple(_read_release(release, fleets) for release in state["releases"])
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"the saved ledger is damaged: {type(error).__name__} {error}") from error
+
+
+def _written_clip(clip: Clip | None) -> list[Any] | None:
+    return None if clip is None else [clip.norm, float(clip.bound)]
+
+
+def _read_clip(plain: list[Any] | None) -> Clip | None:
+    return None if plain is None else _CLIPS[plain[0]](plain[1])
+
+
+def _written_client(client: Client) -> dict[str, Any]:
+    return {
+        "law": [client.law.name, float(client.law.scale)],
+        "records": client.records,
+        "weight": float(client.weight),
+        "draws": client.draws,
+        "clip": _written_clip(client.clip),
+        "lattice": None if client.lattice is None else [client.lattice.name, client.lattice.basis.tolist()],
+    }
+
+
+def _read_client(plain: Mapping[str, Any]) -> Client:
+    law, scale = plain["law"]
+    return Client(
+        _LAWS[law](scale), plain["records"], plain["weight"], plain["draws"], _read_clip(plain["clip"]),
+        _read_lattice(plain["lattice"]),
+    )  # fmt: skip
+
+
+def _read_lattice(plain: list[Any] | None) -> Lattice | None:
+    if plain is None:
+        return None
+    name, basis = plain
+    known = {"A2": A2, "D4": D4, "E8": E8}
+    if name in known:
+        return known[name]
+    return Integer(len(basis)) if name == f"Z{len(basis)}" else Lattice(basis)
+
+
+def _written_release(release: Release, fleet: int) -> dict[str, Any]:
+    return {
+        "clients": fleet,
+        "clip": _written_clip(release.clip),
+        "sampling": [release.sampling.kind, release.sampling.draws],
+        "rounds": release.rounds,
+        "colluders": release.colluders,
+        "adjacency": release.adjacency,
+        "clipped": release.clipped,
+        "coordinates": release.coordinates,
+        "absent": sorted(release.absent),
+        "nodes": None if release.nodes is None else list(release.nodes),
+    }
+
+
+def _read_release(plain: Mapping[str, Any], fleets: Sequence[tuple[Client, ...]]) -> Release:
+    clip = _read_clip(plain["clip"])
+    if clip is None:
+        raise ValueError("the saved ledger is damaged: a release without a clip")
+    return Release(
+        fleets[plain["clients"]],
+        clip,
+        Sampling(*plain["sampling"]),
+        plain["rounds"],
+        plain["colluders"],
+        plain["adjacency"],
+        plain["clipped"],
+        plain["coordinates"],
+        frozenset(plain["absent"]),
+        None if plain["nodes"] is None else tuple(plain["nodes"]),
+    )
