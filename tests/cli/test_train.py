@@ -14,7 +14,7 @@ from cepam.cli import compare, data, train
 app = typer.Typer()
 for module in (train, compare, data):
     module.register(app)
-QUICK = ["--data", "synthetic", "--clients", "3", "--rounds", "2", "--tau", "2", "--noise", "0.05"]
+QUICK = ["--data", "synthetic", "--clients", "3", "--rounds", "2", "--tau", "2", "--noise", "0.5"]
 
 
 def run(*words: str) -> tuple[int, str, str]:
@@ -27,7 +27,7 @@ def test_train_prints_one_json_object(tmp_path: Path) -> None:
     assert code == 0
     summary = json.loads(out)
     assert 0 <= summary["accuracy"] <= 1
-    assert summary["noise_scales"] == [0.05, 0.1]
+    assert summary["noise_scales"] == [0.1, 0.5]
     assert Path(summary["folder"], "curve.png").stat().st_size > 1000
     code, out, _ = run("train", "--resume", "--runs", tmp_path, "--name", "one", "--json")
     assert code == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from cepam import fl
 from cepam.cli.live import Watch, wide
@@ -72,7 +72,10 @@ def compare(
     if as_json:
         print(json.dumps({"folder": str(folder), "rows": [vars(row) for row in rows]}))
         return
-    table = Table(*HEADINGS, title=f"{settings.data}, {settings.rounds} rounds, {settings.seeds} seeds")
+    first, *rest = HEADINGS
+    table = Table(
+        Column(first, no_wrap=True), *rest, title=f"{settings.data}, {settings.rounds} rounds, {settings.seeds} seeds"
+    )
     for row in rows:
         table.add_row(*cells(row))
     console.print(table)

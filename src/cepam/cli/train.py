@@ -62,7 +62,8 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
         )
     if not summary["epsilon_against"]:
         table.add_row("epsilon", "none: no differential privacy")
-    table.add_row("bits a coordinate", f"{summary['bits_per_coordinate']:.4f}")
+    bits = summary["bits_per_coordinate"]
+    table.add_row("bits a coordinate", "–" if bits is None else f"{bits:.4f}")
     table.add_row("uplink", f"{summary['uplink_bytes']:,} bytes")
     table.add_row("SNR", "–" if summary["snr_db"] is None else f"{summary['snr_db']:.2f} dB")
     table.add_row("time", f"{summary['seconds']:.1f} s")

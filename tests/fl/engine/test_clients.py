@@ -8,7 +8,7 @@ import pytest
 from cepam import L2, Gaussian, privacy
 from cepam.fl import ClientSettings, Settings, settings_from
 from cepam.fl.engine.calibration import plan_clients
-from cepam.fl.engine.ledger import Bill, colluding, release_of
+from cepam.fl.engine.releases import after_round, empty_ledger, release_of
 
 PRIVATE = settings_from(
     {
@@ -24,7 +24,7 @@ def test_target_is_met_by_noise_split_over_clients() -> None:
     total = sum((m.weight * m.law.scale) ** 2 for m in members) ** 0.5
     assert total / (0.1 / 960) == pytest.approx(1.1, abs=0.005)
     release = release_of(PRIVATE, members, 6422)
-    views = colluding(release, Bill((((), 600),)), 1e-5)
+    views = empty_ledger(PRIVATE).add(release.over(600)).observers(1e-5)
     assert views["outsider"] <= 1.97
     assert views["outsider"] == pytest.approx(1.97, abs=1e-3)
     assert views["one curious client"] == pytest.approx(2.03, abs=0.02)
@@ -58,28 +58,18 @@ def test_tensor_clips_are_charged_whole() -> None:
 def test_no_noise_no_release() -> None:
     settings = settings_from({"scheme": "fl+sdq"})
     assert release_of(settings, plan_clients(settings, EVEN, 6422, 8), 6422) is None
-    assert Bill().add(frozenset()).epsilon(None, 1e-5, 10) is None
-
-
-def test_bill_is_an_upper_bound_that_ends_exact() -> None:
-    settings = replace(PRIVATE, rounds=40)
-    release = release_of(settings, plan_clients(settings, EVEN, 100, 8), 100)
-    bill, seen = Bill(), []
-    for number in range(1, 41):
-        bill = bill.add(frozenset())
-        seen.append(bill.epsilon(release, 1e-5, 40))
-        assert seen[-1] >= privacy.epsilon(release.over(number), 1e-5) - 1e-9
-    assert seen == sorted(seen)
-    assert seen[-1] == pytest.approx(1.97, rel=1e-3)
+    assert after_round(empty_ledger(settings), None, range(30)) == empty_ledger(settings)
 
 
 def test_absent_clients_cost_more() -> None:
     settings = replace(PRIVATE, rounds=40)
     release = release_of(settings, plan_clients(settings, EVEN, 100, 8), 100)
-    bill = Bill()
+    ledger = empty_ledger(settings)
     for _ in range(40):
-        bill = bill.add(frozenset(range(10)))
-    assert bill.epsilon(release, 1e-5, 40) > 1.97 * 1.1
+        ledger = after_round(ledger, release, range(10, 30))
+    assert ledger.rounds == 40
+    assert ledger.running(1e-5, 40) > 1.97 * 1.1
+    assert after_round(ledger, release, ()) == ledger
 
 
 def test_impossible_target_is_refused() -> None:

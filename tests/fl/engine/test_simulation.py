@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from cepam.fl import Dataset, Settings, Simulation
-from cepam.fl.engine import ledger as bill
 from cepam.fl.engine import sampling as draws
 from cepam.fl.engine.randomness import RunSecret
+from cepam.fl.engine.releases import foresee
+from cepam.privacy import ledger
 from tests.fl.models.plain import algorithm_1, gradient
 
 
@@ -91,10 +92,11 @@ def test_garbage_is_dropped_with_a_reason(small: Dataset, quick: Settings) -> No
     assert line["replies"] == 3
     assert list(line["dropped"]) == ["2"]
     assert line["dropped"]["2"].strip()
-    assert simulation.state.bills[0].entries == (((2,), 1),)
+    assert [(r.absent, r.rounds) for r in simulation.state.ledgers[0].releases] == [({2}, 1)]
 
 
 def test_dropouts_charge_or_wait(small: Dataset, quick: Settings) -> None:
+    quick = replace(quick, noise=2.0)
     charge = Simulation(replace(quick, dropout=0.5, rounds=6), small)
     lines = [charge.step()[0] for _ in range(6)]
     assert min(line["replies"] for line in lines) < 4
@@ -146,7 +148,7 @@ def test_own_channel_and_model(small: Dataset, quick: Settings) -> None:
 )
 def test_every_scheme_makes_bytes(small: Dataset, quick: Settings, scheme: str) -> None:
     noisy = "gaussian" in scheme or "laplace" in scheme
-    simulation = Simulation(replace(quick, scheme=scheme, noise=0.02 if noisy else None), small)
+    simulation = Simulation(replace(quick, scheme=scheme, noise=2.0 if noisy else None), small)
     seen: list[int] = []
     simulation.watch = lambda sent: seen.extend(8 * len(e.message) for e in sent.envelopes)
     line = simulation.step()[0]
@@ -164,12 +166,13 @@ def test_every_lattice_carries_the_same_noise(small: Dataset, quick: Settings, l
 
 def test_what_a_run_will_spend_is_foreseen(quick: Settings, small: Dataset) -> None:
     """The epsilons that a thread computes ahead are those that the run asks for: nothing is computed twice."""
+    quick = replace(quick, noise=0.5)
     simulation = Simulation(quick, small)
     release = simulation.releases[0]
     assert release is not None
-    bill.foresee(release, quick.delta, quick.rounds)
-    known = bill._spent.cache_info().misses, bill._exact.cache_info().misses
+    foresee(quick, release)
+    known = ledger._remembered.cache_info().misses
     while not simulation.done:
         lines = simulation.step()
     assert lines[0]["epsilon"] == pytest.approx(simulation.views()["outsider"], rel=1e-3)
-    assert (bill._spent.cache_info().misses, bill._exact.cache_info().misses) == known
+    assert ledger._remembered.cache_info().misses == known

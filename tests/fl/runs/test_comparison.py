@@ -24,6 +24,7 @@ def test_comparison_is_paired_and_makes_a_page(
     tmp_path: Path, small: Dataset, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "prepared", lambda settings: small)
+    quick = replace(quick, noise=0.5)
     rows = compare(replace(quick, seeds=2), ["fl+gaussian", "cepam-gaussian"], tmp_path)
     assert [row.scheme for row in rows] == ["fl+gaussian", "cepam-gaussian"]
     assert rows[0].gain == 0.0

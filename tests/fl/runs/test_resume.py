@@ -153,7 +153,8 @@ def test_cut_metrics_are_named(tmp_path: Path, small: Dataset, settings: Setting
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, small: Dataset, settings: Settings) -> None:
-    first = Simulation(replace(settings, model="linear"), small)
+    model = Model(lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
+    first = Simulation(settings, small, model)
     first.step()
     (tmp_path / "metrics.jsonl").touch()
     checkpoint.save(first, tmp_path, 0)

@@ -24,7 +24,7 @@ from cepam.keys import Address, Key
 
 @pytest.fixture
 def secret(quick: Settings) -> Settings:
-    return replace(quick, simulate=False)
+    return replace(quick, simulate=False, noise=0.5)
 
 
 def sent_by(settings: Settings, data: Dataset) -> tuple[Simulation, list[bytes]]:

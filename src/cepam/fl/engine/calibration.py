@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cepam.fl.engine import sampling
 from cepam.fl.engine.clients import ClientDraft, ClientPlan, draft_of, draws_of, plan_of, sampling_of
-from cepam.fl.engine.ledger import least_noise, release_of
+from cepam.fl.engine.releases import least_noise, release_of
 from cepam.fl.engine.settings import ClientSettings, Settings
 from cepam.noise.laws import Laplace
 from cepam.privacy import Client, Release, calibrate, epsilon
@@ -38,6 +38,8 @@ def plan_clients(settings: Settings, held: npt.NDArray[np.int64], size: int, ten
         excess = _excess(settings, drafts, plans, size)
         if excess <= 0.0:
             return plans
+        if math.isinf(excess):
+            break
         grown = 1.0 + 1.5 * excess + 1e-9
         scales = [scale * grown if draft.epsilon and scale else scale for draft, scale in zip(drafts, scales)]
     raise ValueError("no noise scale in reach meets the target epsilon: the mechanism's own rounding costs too much")

@@ -8,7 +8,7 @@ import numpy as np
 
 from cepam.fl.engine import sampling
 from cepam.fl.engine.clients import ClientPlan
-from cepam.fl.engine.ledger import least_noise
+from cepam.fl.engine.releases import least_noise
 from cepam.fl.engine.settings import Settings
 from cepam.keys import Address, Key
 from cepam.privacy import Release, epsilon
@@ -17,8 +17,10 @@ SIMULATED = "simulated"
 """The one word beside every epsilon of a run whose keys and draws come from a seed."""
 
 
-def told(value: float, simulated: bool, digits: str = ".4g") -> str:
+def told(value: float | None, simulated: bool, digits: str = ".4g") -> str:
     """An epsilon as it is shown anywhere."""
+    if value is None:
+        return "no figure"
     return f"{value:{digits}} ({SIMULATED})" if simulated else f"{value:{digits}}"
 
 
@@ -46,7 +48,7 @@ def costs_of_silence(settings: Settings, release: Release) -> str:
 
 
 def _figure(value: float | None) -> str:
-    return "beyond any figure" if value is None else f"{value:.4g}"
+    return "beyond any figure" if value is None or value == np.inf else f"{value:.4g}"
 
 
 def check_target(settings: Settings, release: Release | None) -> None:

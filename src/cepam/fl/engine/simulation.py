@@ -20,16 +20,17 @@ from cepam.fl.engine import sampling
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.calibration import plan_clients
 from cepam.fl.engine.clients import ClientPlan
-from cepam.fl.engine.ledger import Bill, colluding, foresee, release_of, warnings_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.notices import check_target, notices
 from cepam.fl.engine.optimiser import Memory, optimiser
 from cepam.fl.engine.randomness import RunSecret
+from cepam.fl.engine.releases import after_round, empty_ledger, foresee, release_of, spent, warnings_of
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.sending import Senders
 from cepam.fl.engine.server import Envelope, Received, aggregate, receive
 from cepam.fl.engine.settings import Settings
 from cepam.fl.models.model import Model, build, resolved
+from cepam.privacy import Ledger
 
 Floats = npt.NDArray[np.float32]
 Line = dict[str, Any]
@@ -45,7 +46,7 @@ class State:
     best: Any
     best_score: npt.NDArray[np.float64]
     bits: npt.NDArray[np.int64]
-    bills: list[Bill]
+    ledgers: list[Ledger]
     round: int = 0
 
 
@@ -121,7 +122,7 @@ class Simulation:
         """Nothing; a thread computes the epsilons that the run will report while the cores wait for one another."""
         chosen, release = self.settings, self.releases[0]
         if release is not None and chosen.share == 1.0 and (chosen.dropout == 0.0 or chosen.policy == "wait"):
-            Thread(target=foresee, args=(release, chosen.delta, chosen.rounds), daemon=True).start()
+            Thread(target=foresee, args=(chosen, release), daemon=True).start()
 
     def _parts(self, records: npt.NDArray[np.int64], seed: int) -> tuple[npt.NDArray[np.int64], ...]:
         chosen, labels = self.settings, self.data.train_labels[records]
@@ -147,7 +148,7 @@ class Simulation:
         memory = {name: put(value) for name, value in self.optimiser.start(weights).items()}
         return State(
             put(weights), memory, put(weights), put(weights), np.full(count, -1.0), np.zeros(count, dtype=np.int64),
-            [Bill() for _ in range(count)],
+            [empty_ledger(self.settings)] * count,
         )  # fmt: skip
 
     @property
@@ -172,8 +173,7 @@ class Simulation:
             mine = [row for row, (t, _) in enumerate(rows) if t == s]
             received, line = self._exchange(s, number, [rows[row][1] for row in mine], raw[mine])
             aggregates.append(aggregate(self.arrays, self.plans[s], received, self.size))
-            everyone = frozenset(range(chosen.clients))
-            self.state.bills[s] = self.state.bills[s].add(everyone - received.vectors.keys())
+            self.state.ledgers[s] = after_round(self.state.ledgers[s], self.releases[s], received.vectors.keys())
             loss = _mean(self.arrays.fetch(losses[mine]))
             lines.append({"round": number + 1, "seed": seed, "train_loss": loss, **line})
         self._move(self.arrays.stack(aggregates))
@@ -231,19 +231,29 @@ class Simulation:
                 line["validation_accuracy"] = chooses = float(held.accuracy[0])
             if chooses > state.best_score[s]:
                 state.best_score[s], state.best[s] = chooses, weights[s]
-            spent = state.bills[s].epsilon(self.releases[s], chosen.delta, chosen.rounds)
-            line["epsilon"], line["delta"], line["simulated"] = spent, chosen.delta, chosen.simulate
+            line |= {"epsilon": self._spent(s), "delta": chosen.delta, "simulated": chosen.simulate}
             if self.done:
                 line["warnings"] = self.cautions
 
-    def views(self) -> dict[str, float]:
-        """epsilon so far against an outsider, one curious client and all clients but one; the worst of the seeds."""
+    def _spent(self, s: int) -> float | None:
+        """epsilon so far: a bound while the run is under way; at its end the figure that a target was held against."""
+        if self.releases[s] is None:
+            return None
+        ledger, chosen = self.state.ledgers[s], self.settings
+        so_far = spent(ledger, chosen) if self.done else ledger.running(chosen.delta, chosen.rounds)
+        return None if so_far is None else _finite(so_far)
+
+    def views(self) -> dict[str, float | None]:
+        """epsilon so far against an outsider, one curious client and all clients but one; the worst of the seeds.
+
+        None where there is no figure to give.
+        """
         worst: dict[str, float] = {}
-        for release, bill in zip(self.releases, self.state.bills):
+        for release, ledger in zip(self.releases, self.state.ledgers):
             if release is not None:
-                for who, value in colluding(release, bill, self.settings.delta).items():
+                for who, value in ledger.observers(self.settings.delta).items():
                     worst[who] = max(value, worst.get(who, 0.0))
-        return worst
+        return {who: _finite(value) for who, value in worst.items()}
 
 
 def _mean(losses: Floats) -> float | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cepam.fl.engine.ledger import Bill
+from cepam.fl.engine.releases import empty_ledger
 from cepam.fl.engine.simulation import Simulation, State
 from cepam.fl.runs.files import write_atomically
 
@@ -39,7 +39,7 @@ def save(simulation: Simulation, folder: Path, offset: int) -> None:
     arrays: dict[str, Any] = {f"memory/{name}": fetch(value) for name, value in state.memory.items()}
     arrays |= {name: fetch(getattr(state, name)) for name in ("weights", "average", "best")}
     arrays |= {"best_score": state.best_score, "bits": state.bits}
-    rest = {"round": state.round, "offset": offset, "bills": [bill.entries for bill in state.bills]}
+    rest = {"round": state.round, "offset": offset, "ledgers": [each.state_dict() for each in state.ledgers]}
     buffer = io.BytesIO()
     np.savez(buffer, rest=np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8), **arrays)
     content = buffer.getvalue()
@@ -114,10 +114,10 @@ def restore(simulation: Simulation, checkpoint: Checkpoint) -> None:
         rest = json.loads(bytes(saved["rest"]))
         put, remembered = simulation.arrays.put, [name for name in saved.files if name.startswith("memory/")]
         memory = {name.removeprefix("memory/"): put(saved[name]) for name in remembered}
-        bills = [Bill(tuple((tuple(absent), count) for absent, count in bill)) for bill in rest["bills"]]
+        ledgers = [empty_ledger(simulation.settings).load_state_dict(state) for state in rest["ledgers"]]
         if saved["weights"].shape != (len(simulation.settings.run_seeds), simulation.size):
             raise ValueError(f"{checkpoint.path} is of another model: {saved['weights'].shape[1]} weights")
         simulation.state = State(
             put(saved["weights"]), memory, put(saved["average"]), put(saved["best"]), saved["best_score"],
-            saved["bits"], bills, int(rest["round"]),
+            saved["bits"], ledgers, int(rest["round"]),
         )  # fmt: skip
