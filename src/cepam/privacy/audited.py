@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from cepam.codec.codec import Codec
+from cepam.keys import Address, Key
 from cepam.noise.laws import Floats
 from cepam.privacy.release import Release, check_count
 
 STRIDE = 24  # a multiple of every built-in lattice's dimension: 1, 2, 3, 4 and 8
 
 
-class Codec(Protocol):
+class Coder(Protocol):
     """What the audit needs of a codec."""
 
-    def encode(self, update: Floats, at: object) -> bytes:
+    def encode(self, update: Floats, at: Any) -> bytes:
         """The message of an update at an address."""
         ...
 
-    def decode(self, message: bytes, at: object) -> Floats:
+    def decode(self, message: bytes, at: Any) -> Any:
         """The vector of a message at the same address."""
         ...
 
@@ -43,7 +44,7 @@ class RoundTrip:
     """
 
     def __init__(
-        self, codecs: tuple[Codec, ...], address: AddressMaker, stride: int = STRIDE, longest: int = 1 << 20
+        self, codecs: tuple[Coder, ...], address: AddressMaker, stride: int = STRIDE, longest: int = 1 << 20
     ) -> None:
         check_count("stride", stride)
         check_count("longest", longest)
@@ -58,14 +59,13 @@ class RoundTrip:
         `noise_factor` makes the mechanism use other noise than the record says: 0.5 is a control that an
         audit must refute.
         """
-        package = import_module("cepam")
         noisy = release.with_noise([client.law.scale * noise_factor for client in release.clients])
-        made = {client.law: package.Codec(client.law) for client in set(noisy.clients)}
+        made = {client.law: Codec(client.law) for client in set(noisy.clients)}
         stride = math.lcm(*(lattice.dimension for codec in made.values() for lattice in codec.lattices))
-        key = package.Key.generate()
+        key = Key.generate()
 
         def address(round: int, client: int) -> object:
-            return package.Address(key, round=round, client=client)
+            return Address(key, round=round, client=client)
 
         return cls(tuple(made[client.law] for client in noisy.clients), address, stride)
 

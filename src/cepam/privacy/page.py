@@ -5,7 +5,6 @@ One self-contained HTML file; the plots are inside it. Needs matplotlib (`pip in
 
 from __future__ import annotations
 
-import html
 import io
 import math
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cepam.page import bullets, heading, page, paragraph, picture, table
 from cepam.privacy.account import delta_without_noise, epsilon, epsilon_by_round, slack
 from cepam.privacy.cautions import AS_ACCOUNTED, Practice, cautions
 from cepam.privacy.guarantee import Guarantee, report
@@ -34,21 +34,27 @@ def explain(release: Release, delta: float, path: str | Path, practice: Practice
     if not (0.0 < delta < 1.0):
         raise ValueError(f"delta must lie in (0, 1) for a page with plots, got {delta!r}")
     spent = epsilon(release, delta)
-    parts = [
-        f"<h1>epsilon = {spent:.4g} at delta = {delta:.3g}</h1>",
-        _paragraph(_meaning(spent, delta)),
-        _list("What was released", _facts(release)),
-        _cautions(release, spent, delta, practice),
-        _table(report(release, delta)),
-        "<h2>epsilon against rounds</h2>",
-        _plot_rounds(release, delta),
-        "<h2>delta against epsilon, over the whole run</h2>",
-        _plot_curve(release, spent, delta),
-        _list("What this does not cover", NOT_COVERED),
-        _paragraph(_numerics(release, spent)),
-    ]
+    title = f"epsilon = {spent:.4g} at delta = {delta:.3g}"
+    found = cautions(release, spent, delta, practice)
     place = Path(path)
-    place.write_text(_page("\n".join(parts)), encoding="utf-8")
+    body = [
+        heading(title, 1),
+        paragraph(_meaning(spent, delta)),
+        heading("What was released"),
+        bullets(_facts(release)),
+        heading("Cautions"),
+        bullets(str(one) for one in found) if found else paragraph("None."),
+        heading("Each client, epsilon against whom"),
+        _table(report(release, delta)),
+        heading("epsilon against rounds"),
+        _plot_rounds(release, delta),
+        heading("delta against epsilon, over the whole run"),
+        _plot_curve(release, spent),
+        heading("What this does not cover"),
+        bullets(NOT_COVERED),
+        paragraph(_numerics(release, spent)),
+    ]
+    place.write_text(page(f"cepam: {title}", body), encoding="utf-8")
     return place
 
 
@@ -78,11 +84,6 @@ def _facts(release: Release) -> list[str]:
 
 def _span(values: Sequence[float]) -> str:
     return f"{values[0]:.4g}" if len(values) == 1 else f"{values[0]:.4g} to {values[-1]:.4g}"
-
-
-def _cautions(release: Release, spent: float, delta: float, practice: Practice) -> str:
-    found = cautions(release, spent, delta, practice)
-    return _list("Cautions", [str(one) for one in found]) if found else "<h2>Cautions</h2><p>None.</p>"
 
 
 def _numerics(release: Release, spent: float) -> str:
@@ -118,9 +119,8 @@ def _table(guarantees: Sequence[Guarantee]) -> str:
             g.curious,
             g.colluding,
         )
-        rows.append("<tr>" + "".join(f"<td>{cell:.4g}</td>" for cell in cells) + "</tr>")
-    names = "".join(f"<th>{name}</th>" for name in head)
-    return f"<h2>Each client, epsilon against whom</h2><table><tr>{names}</tr>{''.join(rows)}</table>"
+        rows.append([f"{cell:.4g}" for cell in cells])
+    return table(head, rows)
 
 
 def _plot_rounds(release: Release, delta: float) -> str:
@@ -130,9 +130,9 @@ def _plot_rounds(release: Release, delta: float) -> str:
     return _drawn(rounds, spent, "rounds", f"epsilon at delta = {delta:.3g}", ("log", "linear"))
 
 
-def _plot_curve(release: Release, spent: float, delta: float) -> str:
+def _plot_curve(release: Release, spent: float) -> str:
     ledger = Ledger((release,))
-    grid = np.linspace(0.0, max(1.5 * spent, 0.1), 2 * POINTS)
+    grid = np.linspace(0.0, max(1.5 * min(spent, 700.0), 0.1), 2 * POINTS)
     curve = [max(ledger.delta(float(at)), 1e-12) for at in grid]
     return _drawn(grid.tolist(), curve, "epsilon", "delta", ("linear", "log"))
 
@@ -145,8 +145,7 @@ def _drawn(x: Sequence[float], y: Sequence[float], x_name: str, y_name: str, sca
     axes.grid(True, which="both", alpha=0.3)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight")
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return picture(buffer.getvalue(), f"{y_name} against {x_name}")
 
 
 def _figure() -> tuple[Any, Any]:
@@ -156,22 +155,3 @@ def _figure() -> tuple[Any, Any]:
         raise ValueError('plots need matplotlib: pip install "cepam[plots]"') from missing
     figure = Figure(figsize=(6.4, 3.6))
     return figure, figure.subplots()
-
-
-def _paragraph(text: str) -> str:
-    return f"<p>{html.escape(text)}</p>"
-
-
-def _list(title: str, items: Sequence[str]) -> str:
-    return f"<h2>{title}</h2><ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>"
-
-
-STYLE = (
-    "body{font-family:sans-serif;max-width:52em;margin:2em auto;line-height:1.5}"
-    "td,th{padding:.2em .7em;text-align:right}"
-)
-
-
-def _page(body: str) -> str:
-    head = f'<meta charset="utf-8"><title>cepam: privacy</title><style>{STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'

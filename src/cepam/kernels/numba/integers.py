@@ -10,12 +10,23 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from cepam.kernels.model.plan import Plan
+from cepam.kernels.numba.stamp import stamped
 from cepam.noise.radius import OCTAVES
 
 # Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
 # took most of the time of the vector kernels. Scratch space comes from the caller.
-compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
-inlined = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
+_compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+_inlined = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
+
+
+def compiled(kernel: Any) -> Any:
+    """The kernel, compiled once for these sources."""
+    return _compiled(stamped(kernel))
+
+
+def inlined(kernel: Any) -> Any:
+    """The kernel, compiled into each of its callers."""
+    return _inlined(stamped(kernel))
 
 
 class Numbers(NamedTuple):

@@ -14,6 +14,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from cepam.kernels.model.keystream import CONSTANTS, ROUNDS
+from cepam.kernels.numba.stamp import stamped
 
 LANES = 16
 LANE_WORDS = 16 * LANES
@@ -82,6 +83,7 @@ chacha20_lanes = _block_function(20)
 
 
 @njit(cache=True, nogil=True, _nrt=False)
+@stamped
 def start_lanes(key: Any, state: Any) -> None:
     """Writes constants and key into the sixteen lanes of a state (256 words, word-major)."""
     for lane in range(16):
@@ -92,6 +94,7 @@ def start_lanes(key: Any, state: Any) -> None:
 
 
 @njit(cache=True, nogil=True, _nrt=False)
+@stamped
 def fill_words(state: Any, stream: Any, first: Any, out: Any) -> None:
     """Fills out (a multiple of 256 32-bit words) with the stream's blocks from number `first` on."""
     for lane in range(16):
