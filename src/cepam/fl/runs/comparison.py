@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,24 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cepam import page as writer
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.notices import SIMULATED, told
 from cepam.fl.engine.settings import LATTICES, SCHEMES, Settings
 from cepam.fl.engine.simulation import Line
+from cepam.fl.runs import toml
 from cepam.fl.runs.curve import series
 from cepam.fl.runs.files import write_atomically
 from cepam.fl.runs.summary import interval
 from cepam.fl.runs.training import Progress, prepared, read_metrics, train
 
 Watcher = Callable[[str, Progress], None]
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}}
-table{{border-collapse:collapse;margin:1rem 0}}
-td,th{{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:right}}
-td:first-child,th:first-child{{text-align:left}}img{{max-width:100%}}pre{{background:#f6f6f6;padding:1rem;overflow:auto}}
-</style><h1>{title}</h1><p>{lead}</p>{table}<img alt="accuracy over rounds" src="data:image/png;base64,{figure}">
-<h2>Warnings</h2><ul>{warnings}</ul><h2>Configuration</h2><pre>{config}</pre></html>
-"""
 
 
 @dataclass(frozen=True)
@@ -163,19 +155,18 @@ HEADINGS = (
 
 def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     """A page that opens without a network: the table, the figure inside it, warnings and configuration."""
-    from cepam.fl.runs import toml
-
-    lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in cells(row)) for row in rows]
-    heads = "".join(f"<th>{html.escape(head)}</th>" for head in HEADINGS)
-    said = [f"<li>{html.escape(row.scheme)}: {html.escape(text)}</li>" for row in rows for text in row.warnings]
     many = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
-    return PAGE.format(
-        title=f"Schemes on {html.escape(settings.data)}",
-        lead=f"{settings.clients} clients, {settings.rounds} rounds, {many}; mean with 95 % confidence intervals, "
-        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model; "
-        f"it is the figure of a simulation ({SIMULATED}): keys and draws come from the seeds, and protect nobody.",
-        table=f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>",
-        figure=base64.b64encode((folder / "comparison.png").read_bytes()).decode(),
-        warnings="".join(said) or "<li>none</li>",
-        config=html.escape(toml.write(settings)),
+    lead = (
+        f"{settings.clients} clients, {settings.rounds} rounds, {many}; mean with 95 % confidence intervals, "
+        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model."
     )
+    notice = f"{SIMULATED}: keys and draws come from the seeds, so every epsilon is the figure of a simulation."
+    title = f"Schemes on {settings.data}"
+    said = [f"{row.scheme}: {text}" for row in rows for text in row.warnings]
+    return writer.page(title, [
+        writer.heading(title, 1), writer.paragraph(lead), writer.paragraph(notice, "notice"),
+        writer.table(HEADINGS, [cells(row) for row in rows]),
+        writer.picture(folder / "comparison.png", "accuracy over rounds"),
+        writer.heading("Warnings"), writer.bullets(said or ["none"]),
+        writer.heading("Configuration"), writer.verbatim(toml.write(settings)),
+    ])  # fmt: skip
