@@ -30,7 +30,7 @@ Run = dict[str, Any]
 def run(name: str, **changes: Any) -> Run:
     """A run of a preset in a folder of its own: its figures, the seconds from start to finish, files included, and
     how busy the machine was when it started and ended."""
-    settings = fl.settings_from({**fl.preset(name), **changes})
+    settings = fl.settings_from({**fl.preset(name), **changes, "simulate": True})
     with tempfile.TemporaryDirectory() as folder:
         before, start = os.getloadavg()[0], time.perf_counter()
         summary = fl.train(settings, Path(folder) / "run")

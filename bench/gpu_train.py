@@ -36,6 +36,7 @@ import gpu_compile
 import stand_in_seal
 from cepam import fl
 from cepam.codec import codec as codecs
+from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.tensors import Tensors
 from cepam.kernels.model.plan import layered_plan
 from cepam.kernels.triton import backend as triton_backend
@@ -62,7 +63,13 @@ class Bench:
 
     def simulation(self, preset: str, where: str, rounds: int, **changes: Any) -> fl.Simulation:
         """A run of a preset that starts at the same addresses wherever it runs."""
-        values: dict[str, Any] = {**fl.preset(preset), "data": "synthetic", "rounds": rounds, "evaluate_every": 1}
+        values: dict[str, Any] = {
+            **fl.preset(preset),
+            "data": "synthetic",
+            "rounds": rounds,
+            "evaluate_every": 1,
+            "simulate": True,
+        }
         if preset == "private":
             values |= {"epsilon": None, "noise": PRIVATE_NOISE}
         if self.smoke:
@@ -71,10 +78,11 @@ class Bench:
         values["device"] = ("cpu-torch" if self.smoke else "cuda") if where == "cuda" else "cpu"
         settings = fl.settings_from(values)
         codec = cepam.Codec(cepam.Gaussian(settings.noise or 1.0), cepam.Integer(1))
-        place = Tensors("cpu") if self.smoke and where == "cuda" else None
-        made = fl.Simulation(settings, self.data, self.model, channels=lambda client: codec, place=place)
-        made.run_id = b"gpu_train"
-        return made
+        backend = Tensors("cpu") if self.smoke and where == "cuda" else None
+        nonce = RunSecret(None, b"gpu_train")
+        return fl.Simulation(
+            settings, self.data, self.model, codecs=lambda client: codec, backend=backend, secret=nonce
+        )
 
     def timed(self, simulation: fl.Simulation) -> tuple[Timed, list[Any], list[dict[str, Any]]]:
         """Seconds of each round and part, what the last round posted and opened, and the lines."""
@@ -94,8 +102,8 @@ class Bench:
             return call
 
         object.__setattr__(simulation.work, "updates", watched("gradients", simulation.work.updates))
-        simulation.home.encode = watched("encode", simulation.home.encode)
-        simulation.home.decode = watched("decode", simulation.home.decode)
+        simulation.arrays.encode = watched("encode", simulation.arrays.encode)
+        simulation.arrays.decode = watched("decode", simulation.arrays.decode)
         simulation.network.evaluate = watched("evaluation", simulation.network.evaluate)
         lines = []
         while not simulation.done:
@@ -122,8 +130,8 @@ class Bench:
             row[where] |= {"accuracy": lines[-1]["accuracy"], "bits": lines[-1]["bits_per_coordinate"]}
             if where == "cuda":
                 row["identity"] = identity(*exchanged)
-                row["warnings"] = run.home.cautions([member.channel for member in run.fleets[0]])
-        ends = [run.home.fetch(run.state.weights) for run in runs.values()]
+                row["warnings"] = run.arrays.cautions([plan.codec for plan in run.plans[0]])
+        ends = [run.arrays.fetch(run.state.weights) for run in runs.values()]
         moved = float(np.linalg.norm(ends[0] - start))
         row["weights apart, of the way gone"] = float(np.linalg.norm(ends[0] - ends[1])) / moved
         self.found[name] = row
@@ -149,7 +157,7 @@ class Bench:
             run = self.simulation("algorithm1", "cuda", 1 if self.smoke else 3)
             while not run.done:
                 run.step()
-            ends.append(run.home.fetch(run.state.weights).tobytes())
+            ends.append(run.arrays.fetch(run.state.weights).tobytes())
         self.found["two runs on the GPU"] = "the same bits" if ends[0] == ends[1] else "DIFFERENT bits"
         print("\ntwo runs on the GPU:", self.found["two runs on the GPU"], flush=True)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from cepam.cli import compare, data, train
 app = typer.Typer()
 for module in (train, compare, data):
     module.register(app)
-QUICK = ["--data", "synthetic", "--clients", "3", "--rounds", "2", "--tau", "2", "--noise", "0.05"]
+QUICK = ["--data", "synthetic", "--clients", "3", "--rounds", "2", "--tau", "2", "--noise", "0.5"]
 
 
 def run(*words: str) -> tuple[int, str, str]:
@@ -25,7 +27,7 @@ def test_train_prints_one_json_object(tmp_path: Path) -> None:
     assert code == 0
     summary = json.loads(out)
     assert 0 <= summary["accuracy"] <= 1
-    assert summary["noise_scales"] == [0.05, 0.1]
+    assert summary["noise_scales"] == [0.1, 0.5]
     assert Path(summary["folder"], "curve.png").stat().st_size > 1000
     code, out, _ = run("train", "--resume", "--runs", tmp_path, "--name", "one", "--json")
     assert code == 0
@@ -44,6 +46,104 @@ def test_compare(tmp_path: Path) -> None:
     assert code == 0
     assert "cepam-gaussian-A2" in out
     assert "index.html" in out
+
+
+def test_a_run_is_secret_unless_it_is_simulated_and_then_says_so(tmp_path: Path) -> None:
+    code, out, _ = run("train", *QUICK, "--runs", tmp_path, "--name", "secret")
+    assert code == 0
+    assert "simulated" not in out
+    code, out, _ = run("train", *QUICK, "--runs", tmp_path, "--name", "seeded", "--simulate")
+    assert code == 0
+    assert "every epsilon is the figure of a simulation" in " ".join(out.split())
+    shown = [line for line in out.splitlines() if "epsilon against" in line]
+    assert len(shown) == 3
+    assert all("(simulated)" in line for line in shown)
+    code, out, _ = run("compare", *QUICK, "--runs", tmp_path, "--schemes", "cepam-gaussian", "--name", "paired")
+    assert code == 0
+    assert "(simulated)" in out
+    assert "simulated" in (tmp_path / "paired" / "index.html").read_text()
+    assert json.loads((tmp_path / "paired" / "comparison.json").read_text())[0]["simulated"] is True
+    code, _, error = run("compare", *QUICK, "--runs", tmp_path, "--no-simulate")
+    assert code == 2
+    assert "always a simulation" in error
+
+
+def test_the_live_view_says_that_an_epsilon_is_simulated() -> None:
+    from cepam.cli.live import in_words
+
+    assert in_words({"epsilon": 1.99}, True) == "eps 1.99 (simulated)"
+    assert in_words({"epsilon": 1.99}, False) == "eps 1.99"
+
+
+def test_flags_that_differ_from_the_run_are_refused_on_resume(tmp_path: Path) -> None:
+    assert run("train", *QUICK, "--runs", tmp_path, "--name", "one")[0] == 0
+    for flags, said in (
+        (["--rounds", "100", "--epsilon", "0.5"], "rounds is 2 there, 100 here; epsilon is None there, 0.5 here"),
+        (["--preset", "private"], "is 'gradient' there, 'examples' here"),
+        (["--client", "0-1 noise=0.5"], "client is () there"),
+    ):
+        code, _, error = run("train", "--resume", "--runs", tmp_path, "--name", "one", *flags)
+        assert code == 2
+        assert said in error
+        assert len(error.strip().splitlines()) == 1
+    assert run("train", "--resume", "--runs", tmp_path, "--name", "one", "--rounds", "2")[0] == 0
+
+
+def test_a_run_on_own_data_is_not_gone_on_with_here(tmp_path: Path) -> None:
+    from cepam import fl
+
+    settings = fl.settings_from({"data": "synthetic", "clients": 3, "rounds": 2, "tau": 2, "noise": 0.05})
+    own = replace(fl.synthetic(records=90, tests=30), name="mydata")
+    fl.train(settings, tmp_path / "mydata", own)
+    (tmp_path / "mydata" / "summary.json").unlink()
+    code, _, error = run("train", "--resume", "--runs", tmp_path, "--name", "mydata")
+    assert code == 2
+    assert "data of its own (mydata)" in error
+    assert "fl.train(settings, folder, data, model, resume=True)" in error
+
+
+def test_ctrl_c_says_where_the_run_stands_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cepam.cli.live import Watch
+
+    follow = Watch.follow
+
+    def interrupted(watch: Watch, name: str, done: object) -> None:
+        follow(watch, name, done)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watch, "follow", interrupted)
+    code, _, error = run("train", *QUICK, "--runs", tmp_path, "--name", "one")
+    assert code == 130
+    assert "stopped after round 1 of 2" in error
+    assert f"cepam train --resume --runs {tmp_path} --name one" in error
+    assert len(error.strip().splitlines()) == 1
+    monkeypatch.undo()
+    assert (tmp_path / "one" / "secret.key").exists()
+    assert run("train", "--resume", "--runs", tmp_path, "--name", "one")[0] == 0
+    assert not (tmp_path / "one" / "secret.key").exists()
+
+
+def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
+    assert run("train", *QUICK, "--runs", tmp_path, "--name", "one", "--keep-keys")[0] == 0
+    (tmp_path / "one" / "summary.json").unlink()
+    (tmp_path / "one" / "checkpoint.npz").write_bytes(b"PK garbage")
+    code, _, error = run("train", "--resume", "--runs", tmp_path, "--name", "one")
+    assert code == 2
+    assert "checkpoint.npz is damaged" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cepam.fl.runs import checkpoint
+
+    def full(*items: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    code, _, error = run("train", *QUICK, "--runs", tmp_path, "--name", "one")
+    assert code == 2
+    assert "the disk is full: make room, then resume" in error
+    assert str(tmp_path / "one") in error
 
 
 def test_data_fetch() -> None:

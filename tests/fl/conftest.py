@@ -13,5 +13,7 @@ def small() -> Dataset:
 
 @pytest.fixture
 def quick() -> Settings:
-    """A run of a second: 4 clients, 3 rounds."""
-    return settings_from({"data": "synthetic", "clients": 4, "rounds": 3, "tau": 3, "noise": 0.02, "batch": 2})
+    """A simulation of a second: 4 clients, 3 rounds."""
+    return settings_from(
+        {"data": "synthetic", "clients": 4, "rounds": 3, "tau": 3, "noise": 0.02, "batch": 2, "simulate": True}
+    )

@@ -21,7 +21,7 @@ class Plain:
         return np.frombuffer(message, dtype=np.float32)
 
 values = {{"data": "synthetic", "clients": 2, "rounds": 1, "tau": 1, "noise": 0.1, "model": "linear"}}
-run = fl.Simulation(fl.settings_from(values), fl.synthetic(40, 20), channels=lambda client: Plain())
+run = fl.Simulation(fl.settings_from(values), fl.synthetic(40, 20), codecs=lambda client: Plain())
 print(run.step()[0]["replies"])
 """
 

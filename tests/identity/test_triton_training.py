@@ -21,27 +21,28 @@ from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 
 
 def test_messages_of_a_round_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two codecs in one fleet, one garbler; nothing is clipped, so that both ends start from the same updates."""
+    """Two codecs, one byzantine client; nothing is clipped, so that both ends start from the same updates."""
     monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
     draw = np.random.default_rng(1)
     data = fl.from_arrays(*((draw.normal(size=(count, 4)), draw.integers(0, 3, count)) for count in (60, 20)))
     model = fl.Model(lambda: torch.nn.Linear(4, 3))
     settings = fl.settings_from(
         {
-            "data": "synthetic", "clients": 5, "rounds": 1, "tau": 2, "noise": 0.02, "clip": 100.0, "garblers": [3],
+            "data": "synthetic", "clients": 5, "rounds": 1, "tau": 2, "noise": 0.02, "clip": 100.0, "byzantine": [3],
+            "simulate": True,
             "device": "cpu-torch", "client": [{"clients": [0], "noise": 0.1}],
         }
     )  # fmt: skip
     sent: dict[str, list[bytes]] = {}
     ends = {}
-    for name, place in (("host", None), ("device", Tensors("cpu"))):
+    for name, backend in (("host", None), ("device", Tensors("cpu"))):
         run = fl.Simulation(
             settings, data, model, watch=lambda s, name=name: sent.update({name: [e.message for e in s.envelopes]}),
-            place=place,
+            backend=backend,
         )  # fmt: skip
         line = run.step()[0]
         assert list(line["dropped"]) == ["3"]
         assert not any("on the CPU" in text for text in run.cautions)
-        ends[name] = run.home.fetch(run.state.weights)
+        ends[name] = run.arrays.fetch(run.state.weights)
     assert sent["host"] == sent["device"]
     np.testing.assert_allclose(ends["host"], ends["device"], rtol=1e-6)

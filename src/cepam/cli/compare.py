@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from cepam import fl
 from cepam.cli.live import Watch, wide
@@ -49,6 +49,8 @@ def compare(
 ) -> None:
     """Compare schemes on the same data, starts and draws: mean with 95 % confidence interval, differences by seed.
 
+    Keys and draws come from the seeds, so this is a simulation and every epsilon says so.
+
     The paper's first table, as the published code trains, on ten seeds:
 
       cepam compare --preset published --schemes fl,fl+gaussian,cepam-gaussian,cepam-gaussian-n2 --seeds 10
@@ -59,16 +61,21 @@ def compare(
     """
     console = wide(stderr=as_json)
     with one_clear_line():
-        settings = chosen_settings(preset, config, given)
+        if given.get("simulate") is False:
+            raise ValueError("compare pairs schemes by seed, so it is always a simulation: --no-simulate is for train")
+        settings = chosen_settings(preset, config, {**given, "simulate": True})
         folder = runs / name if name else _fresh(runs)
         wanted = [word.strip() for word in schemes.split(",") if word.strip()]
-        with Watch(console, shown=not as_json) as watch:
+        with Watch(console, shown=not as_json, simulated=True) as watch:
             fl.prepared(settings, watch.fetch)
             rows = fl.compare(settings, wanted, folder, watch.follow)
     if as_json:
         print(json.dumps({"folder": str(folder), "rows": [vars(row) for row in rows]}))
         return
-    table = Table(*HEADINGS, title=f"{settings.data}, {settings.rounds} rounds, {settings.seeds} seeds")
+    first, *rest = HEADINGS
+    table = Table(
+        Column(first, no_wrap=True), *rest, title=f"{settings.data}, {settings.rounds} rounds, {settings.seeds} seeds"
+    )
     for row in rows:
         table.add_row(*cells(row))
     console.print(table)

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cepam.fl import Progress as Done
 from cepam.fl.data.fetch import Report
+from cepam.fl.engine.notices import told
 
 WIDE = 120
 
@@ -24,7 +25,9 @@ def wide(stderr: bool = False) -> Console:
 class Watch:
     """A progress bar that follows a run; `shown=False` follows silently."""
 
-    def __init__(self, console: Console, shown: bool = True) -> None:
+    def __init__(self, console: Console, shown: bool = True, simulated: bool = False) -> None:
+        self.simulated = simulated
+        self.round = self.rounds = 0
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
             TextColumn("{task.fields[told]}"), TimeElapsedColumn(), console=console, disable=not shown, transient=True,
@@ -49,8 +52,13 @@ class Watch:
             if values:
                 self.known[name][key] = float(np.mean(values))
         number = int(done.lines[0]["round"])
+        self.round, self.rounds = number, done.rounds
         left = done.seconds / max(1, number - done.started_at) * (done.rounds - number)
-        self.bar.update(self.tasks[name], completed=number, told=f"{told(self.known[name])} · {clock(left)} left")
+        self.bar.update(
+            self.tasks[name],
+            completed=number,
+            told=f"{in_words(self.known[name], self.simulated)} · {clock(left)} left",
+        )
 
     def fetch(self, report: Report) -> None:
         """Shows data on its way."""
@@ -59,13 +67,13 @@ class Watch:
         self.bar.update(self.tasks[report.text], completed=report.done, told=f"{report.done / 1e6:.1f} MB")
 
 
-def told(known: dict[str, float]) -> str:
+def in_words(known: dict[str, float], simulated: bool) -> str:
     """The known figures in a few words."""
     words = []
     if "accuracy" in known:
         words.append(f"accuracy {100 * known['accuracy']:.2f} %")
     if "epsilon" in known:
-        words.append(f"eps {known['epsilon']:.2f}")
+        words.append(f"eps {told(known['epsilon'], simulated, '.2f')}")
     if "bits_per_coordinate" in known:
         words.append(f"{known['bits_per_coordinate']:.3f} bit/coordinate")
     return " · ".join(words)

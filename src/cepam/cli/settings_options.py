@@ -34,8 +34,8 @@ def _plain(hint: Any) -> Any:
 def _parameter(each: Any, hint: Any) -> inspect.Parameter:
     choices, flag = each.metadata["choices"], "--" + each.name.replace("_", "-")
     text = each.metadata["help"] + (f" One of: {', '.join(choices)}." if choices else "")
-    if each.name in ("garblers", "client"):
-        kind: Any = list[int] | None if each.name == "garblers" else list[str] | None
+    if each.name in ("byzantine", "client"):
+        kind: Any = list[int] | None if each.name == "byzantine" else list[str] | None
         if each.name == "client":
             text = 'What some clients do differently, as "0-9 noise=0.02 lattice=E8"; may be repeated.'
     else:
@@ -102,11 +102,31 @@ def chosen_settings(name: str | None, config: Path | None, given: dict[str, Any]
     return settings_from(merged)
 
 
+def differing(stored: Settings, name: str | None, config: Path | None, given: dict[str, Any]) -> list[str]:
+    """What a command line says otherwise than the stored settings, in words."""
+    wanted = given_values(name, config, given)
+    if "client" in wanted:
+        wanted["client"] = settings_from({**vars(stored), "client": wanted["client"]}).client
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in wanted.items()}
+    held = vars(stored)
+    return [
+        f"{key} is {held.get(key)!r} there, {value!r} here" for key, value in plain.items() if held.get(key) != value
+    ]
+
+
+def _complain(text: str) -> None:
+    print(f"cepam: {' '.join(text.split())}", file=sys.stderr)
+
+
 @contextmanager
 def one_clear_line() -> Iterator[None]:
     """Turns what a user can get wrong into one line on standard error and exit code 2."""
     try:
         yield
-    except (ValueError, DataUnavailable, FileNotFoundError, PermissionError) as problem:
-        print(f"cepam: {' '.join(str(problem).split())}", file=sys.stderr)
+    except (ValueError, DataUnavailable) as problem:
+        _complain(str(problem))
+        raise typer.Exit(2) from None
+    except OSError as problem:
+        about = f"{problem.filename}: " if problem.filename else ""
+        _complain(f"{about}{problem.strerror or problem}")
         raise typer.Exit(2) from None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +22,11 @@ from cepam.cli.settings_options import (
     Preset,
     Runs,
     chosen_settings,
+    differing,
     one_clear_line,
     takes_settings,
 )
+from cepam.fl.engine.notices import told
 from cepam.fl.runs.toml import read
 
 
@@ -51,10 +56,14 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
     spread = f" ± {100 * half:.2f}" if half is not None else ""
     table.add_row("test accuracy", f"{100 * summary['accuracy']:.2f}{spread} %")
     for who, epsilon in summary["epsilon_against"].items():
-        table.add_row(f"epsilon against {who}", f"{epsilon:.4g} (delta {summary['delta']:g}, {summary['adjacency']})")
+        table.add_row(
+            f"epsilon against {who}",
+            f"{told(epsilon, summary['simulated'])}, delta {summary['delta']:g}, {summary['adjacency']}",
+        )
     if not summary["epsilon_against"]:
         table.add_row("epsilon", "none: no differential privacy")
-    table.add_row("bits a coordinate", f"{summary['bits_per_coordinate']:.4f}")
+    bits = summary["bits_per_coordinate"]
+    table.add_row("bits a coordinate", "–" if bits is None else f"{bits:.4f}")
     table.add_row("uplink", f"{summary['uplink_bytes']:,} bytes")
     table.add_row("SNR", "–" if summary["snr_db"] is None else f"{summary['snr_db']:.2f} dB")
     table.add_row("time", f"{summary['seconds']:.1f} s")
@@ -62,6 +71,19 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
     for text in summary["warnings"]:
         console.print(f"[yellow]warning[/] {text}")
     console.print(f"run: {folder}   curve: {folder / 'curve.png'}")
+
+
+@contextmanager
+def _stoppable(watch: Watch, folder: Path) -> Iterator[None]:
+    """Ctrl-C: one line that says where the run stands and how to go on, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        watch.bar.stop()
+        at = f"after round {watch.round} of {watch.rounds}" if watch.rounds else "before the first round was done"
+        again = f"cepam train --resume --runs {folder.parent} --name {folder.name}"
+        print(f"cepam: stopped {at}; the run is in {folder}: go on with {again}", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 @takes_settings
@@ -90,6 +112,10 @@ def train(
 
       cepam train --config mine.toml --client "0-9 noise=0.05"
 
+    A reproducible run for a study (keys and draws from the seed: it protects nobody):
+
+      cepam train --preset private --simulate --seed 3
+
     After a crash, or kill -9:
 
       cepam train --resume
@@ -99,16 +125,19 @@ def train(
         if resume:
             folder = _unfinished(runs, name)
             settings = fl.settings_from(read(folder / "config.toml"), str(folder / "config.toml"))
+            if others := differing(settings, preset, config, given):
+                raise ValueError(f"--resume goes on with {folder} as it was started: {'; '.join(others)}")
         else:
             settings = chosen_settings(preset, config, given)
             folder = runs / name if name else _fresh(runs, f"{preset or settings.data}-{settings.scheme}")
-        with Watch(console, shown=not as_json) as watch:
+        with Watch(console, shown=not as_json, simulated=settings.simulate) as watch, _stoppable(watch, folder):
             data = fl.prepared(settings, watch.fetch)
             if settings.device == "cuda":
                 console.print("the first run on a GPU compiles its kernels: some minutes before the first round, once")
             summary = fl.train(
-                settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done)
-            )
+                settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done),
+                say=console.print,
+            )  # fmt: skip
     if as_json:
         print(json.dumps({**summary, "folder": str(folder)}))
     else:

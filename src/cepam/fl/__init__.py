@@ -6,7 +6,7 @@
     summary = fl.train(settings, Path("runs/mine"))
 
 Your own data and model: `fl.from_arrays` or `fl.from_torch`, and `fl.Model(lambda: my_module)`, handed to `fl.train` or
-`fl.Simulation`. Your own scheme: `fl.Simulation(…, channels=lambda client: my_codec)`.
+`fl.Simulation`. Your own scheme: `fl.Simulation(…, codecs=lambda client: my_codec)`.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from cepam.codec.codec import Codec
+from cepam.codec.protocol import UpdateCodec
 from cepam.keys import Address, Key
 from cepam.noise.laws import Floats
 from cepam.privacy.release import Release, check_count
@@ -15,22 +16,10 @@ from cepam.privacy.release import Release, check_count
 STRIDE = 24  # a multiple of every built-in lattice's dimension: 1, 2, 3, 4 and 8
 
 
-class Coder(Protocol):
-    """What the audit needs of a codec."""
-
-    def encode(self, update: Floats, at: Any) -> bytes:
-        """The message of an update at an address."""
-        ...
-
-    def decode(self, message: bytes, at: Any) -> Any:
-        """The vector of a message at the same address."""
-        ...
-
-
 class AddressMaker(Protocol):
     """Makes a place in the shared randomness from a round and a client."""
 
-    def __call__(self, round: int, client: int) -> object:
+    def __call__(self, round: int, client: int) -> Address:
         """The address."""
         ...
 
@@ -44,7 +33,7 @@ class RoundTrip:
     """
 
     def __init__(
-        self, codecs: tuple[Coder, ...], address: AddressMaker, stride: int = STRIDE, longest: int = 1 << 20
+        self, codecs: tuple[UpdateCodec, ...], address: AddressMaker, stride: int = STRIDE, longest: int = 1 << 20
     ) -> None:
         check_count("stride", stride)
         check_count("longest", longest)
@@ -64,7 +53,7 @@ class RoundTrip:
         stride = math.lcm(*(lattice.dimension for codec in made.values() for lattice in codec.lattices))
         key = Key.generate()
 
-        def address(round: int, client: int) -> object:
+        def address(round: int, client: int) -> Address:
             return Address(key, round=round, client=client)
 
         return cls(tuple(made[client.law] for client in noisy.clients), address, stride)

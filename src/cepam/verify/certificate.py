@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
+from cepam.codec.protocol import UpdateCodec
 from cepam.keys import Address, Key, hkdf
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
@@ -31,8 +32,8 @@ _KEPT_FOR_PLOTS = 4000
 _MAGNITUDES = (1e-6, 1e-3, 1.0, 1e3, 1e6)
 
 
-class Channel(Protocol):
-    """What can be certified: a codec, or a stand-in for one."""
+class CertifiedCodec(UpdateCodec, Protocol):
+    """What can be certified: a codec, or a stand-in for one, that says its law."""
 
     @property
     def law(self) -> Law: ...
@@ -40,8 +41,6 @@ class Channel(Protocol):
     def lattices(self) -> tuple[Lattice, ...]: ...
     @property
     def grid(self) -> float: ...
-    def encode(self, update: npt.ArrayLike, at: Address) -> bytes: ...
-    def decode(self, message: bytes, at: Address) -> npt.NDArray[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class _Draw:
 
 
 def verify(
-    codec: Channel,
+    codec: CertifiedCodec,
     samples: int = SAMPLES,
     false_alarm: float = FALSE_ALARM,
     key: Key | None = None,
@@ -157,7 +156,7 @@ def verify(
     return Certificate(repr(law), names, samples, false_alarm, tuple(checks), np.concatenate(kept))
 
 
-def _one_lattice_each(codec: Channel) -> list[tuple[Channel, Lattice]]:
+def _one_lattice_each(codec: CertifiedCodec) -> list[tuple[CertifiedCodec, Lattice]]:
     if isinstance(codec, Codec) and len(codec.lattices) > 1:
         return [(replace(codec, lattice=lattice), lattice) for lattice in codec.lattices]
     return [(codec, codec.lattices[0])]
@@ -171,7 +170,7 @@ class _Bench:
 
     stages = 12
 
-    def __init__(self, codec: Channel, lattice: Lattice, law: Law, samples: int, key: Key) -> None:
+    def __init__(self, codec: CertifiedCodec, lattice: Lattice, law: Law, samples: int, key: Key) -> None:
         self.codec, self.law, self.samples, self.n = codec, law, samples, lattice.dimension
         # The paper's coder carries what its bound allows and no more.
         self.bound = getattr(codec, "bound", None) or np.inf

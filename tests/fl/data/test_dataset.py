@@ -108,3 +108,30 @@ def test_bad_data_is_refused() -> None:
         from_arrays((np.zeros((2, 4)), [0, 5]), (np.zeros((1, 4)), [0]), classes=2)
     with pytest.raises(ValueError, match="validation must lie in"):
         synthetic(20, 10).holding_out(20, 0)
+
+
+def pair(labels: object, inputs: object = None) -> tuple[object, object]:
+    return (np.zeros((4, 3), np.float32) if inputs is None else inputs), labels
+
+
+def test_float_labels_are_refused_with_a_reason_unless_they_are_whole() -> None:
+    whole = from_arrays(pair([0.0, 1.0, 2.0, 1.0]), pair([0, 1, 1, 2]))
+    assert whole.train_labels.dtype == np.int64
+    assert whole.train_labels.tolist() == [0, 1, 2, 1]
+    with pytest.raises(ValueError, match=r"train labels must be whole numbers of class, got 0\.5"):
+        from_arrays(pair([0.0, 0.5, 1.0, 1.0]), pair([0, 1, 1, 0]))
+    with pytest.raises(ValueError, match="test labels must be whole numbers of class, got nan"):
+        from_arrays(pair([0, 1, 1, 0]), pair([0.0, np.nan, 1.0, 1.0]))
+    with pytest.raises(ValueError, match="argmax one-hot rows"):
+        from_arrays(pair(np.eye(4)), pair([0, 1, 1, 0]))
+    with pytest.raises(ValueError, match="return_inverse"):
+        from_arrays(pair(["cat", "dog", "dog", "cat"]), pair([0, 1, 1, 0]))
+
+
+def test_all_nan_data_are_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="none of the 4 train examples is finite"):
+        from_arrays(pair([0, 1, 1, 0], np.full((4, 3), np.nan)), pair([0, 1, 1, 0]))
+    some = np.zeros((4, 3))
+    some[2, 1] = np.inf
+    with pytest.warns(UserWarning, match="1 of 4 train examples hold a NaN or an infinity: they contribute nothing"):
+        assert from_arrays(pair([0, 1, 1, 0], some), pair([0, 1, 1, 0])).records == 4

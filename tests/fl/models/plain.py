@@ -51,9 +51,9 @@ def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, round
     )
     parts = [kept[part] for part in made]
     held = np.array([len(part) for part in parts])
-    weights, tau, fleet = simulation.vector.initial(seed), settings.tau, simulation.fleets[0]
+    weights, tau, plans = simulation.vector.initial(seed), settings.tau, simulation.plans[0]
     for number in range(rounds):
-        index = draws.with_replacement(seed, number, held, tau, settings.batch)
+        index = draws.with_replacement(simulation.rows[0], number, held, tau, settings.batch)
         total = np.zeros_like(weights, dtype=np.float64)
         for k in range(settings.clients):
             local, velocity = weights.copy(), np.zeros_like(weights)
@@ -63,8 +63,8 @@ def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, round
                 local = local - simulation.work.local.at(number * tau + step) * velocity
             update = gradient(module, data, local.astype(np.float32), parts[k][index[k, tau - 1]])
             update = update / max(1.0, float(np.linalg.norm(update)) / settings.clip)
-            at = simulation._address(0, number, k, 0)
-            message = fleet[k].channel.encode(update.astype(np.float32), at)
-            total += fleet[k].weight * fleet[k].channel.decode(message, at)
+            at = simulation.senders[0].address(number, k)
+            message = plans[k].codec.encode(update.astype(np.float32), at)
+            total += plans[k].weight * plans[k].codec.decode(message, at)
         weights = (weights - simulation.rates.at(number * tau + tau - 1) * total).astype(np.float32)
     return weights

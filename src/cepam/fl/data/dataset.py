@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +40,14 @@ class Dataset:
                 raise ValueError(
                     f"{part} inputs must have shape ({len(labels)}, {int(np.prod(self.shape))}), got {inputs.shape}"
                 )
+            if not len(labels):
+                raise ValueError(f"data set {self.name!r} has no {part} examples")
+            if not np.issubdtype(labels.dtype, np.integer):
+                raise ValueError(f"{part} labels must be whole numbers of class, got {labels.dtype}: see from_arrays")
             if labels.min() < 0 or labels.max() >= self.classes:
-                raise ValueError(f"{part} labels must lie in [0, {self.classes}), got up to {labels.max()}")
+                low, high = labels.min(), labels.max()
+                raise ValueError(f"{part} labels must lie in [0, {self.classes}), got {low} to {high}")
+            _check_numbers(part, inputs)
 
     @property
     def records(self) -> int:
@@ -58,8 +65,14 @@ class Dataset:
 def from_arrays(
     train: tuple[Any, Any], test: tuple[Any, Any], name: str = "own", classes: int | None = None
 ) -> Dataset:
-    """A data set from your own (inputs, labels) pairs: NumPy arrays or torch tensors, the first axis the examples."""
-    (x, y), (test_x, test_y) = ((np.asarray(a), np.asarray(b, dtype=np.int64)) for a, b in (train, test))
+    """A data set from your own (inputs, labels) pairs: NumPy arrays or torch tensors, the first axis the examples.
+
+    Labels are class numbers from 0; floats are taken where they are whole. Examples that hold a NaN or an infinity
+    stay: they contribute nothing, and nobody but you is told.
+    """
+    (x, y), (test_x, test_y) = (
+        (np.asarray(a), _class_numbers(b, part)) for (a, b), part in ((train, "train"), (test, "test"))
+    )
     if len(x) == 0 or len(test_x) == 0:
         raise ValueError(f"data set {name!r} is empty: {len(x)} training and {len(test_x)} test examples")
     kind = np.uint8 if x.dtype == np.uint8 and test_x.dtype == np.uint8 else np.float32
@@ -75,12 +88,44 @@ def from_arrays(
     )
 
 
+def _class_numbers(labels: Any, part: str) -> Labels:
+    """The labels as whole numbers; a ValueError that says what to do with others."""
+    given = np.asarray(labels)
+    if given.ndim != 1:
+        raise ValueError(
+            f"{part} labels must be one number an example, got shape {given.shape}: argmax one-hot rows first"
+        )
+    if given.dtype.kind not in "iufb":
+        raise ValueError(
+            f"{part} labels must be numbers, got {given.dtype}: np.unique(labels, return_inverse=True)[1] numbers them"
+        )
+    if given.dtype.kind == "f":
+        broken = ~(np.isfinite(given) & (np.floor(given) == given))
+        if broken.any():
+            raise ValueError(f"{part} labels must be whole numbers of class, got {given[broken][0]}")
+    return given.astype(np.int64)
+
+
+def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
+    """Nothing; raises where no example is finite, and warns where some are not."""
+    if inputs.dtype.kind not in "iufb":
+        raise ValueError(f"{part} inputs must be numbers, got {inputs.dtype}")
+    if inputs.dtype.kind != "f":
+        return
+    broken = int((~np.isfinite(inputs).all(axis=1)).sum())
+    if broken == len(inputs):
+        raise ValueError(f"none of the {len(inputs)} {part} examples is finite: every one holds a NaN or an infinity")
+    if broken:
+        text = f"{broken} of {len(inputs)} {part} examples hold a NaN or an infinity"
+        warnings.warn(text + (": they contribute nothing" if part == "train" else ""), stacklevel=4)
+
+
 def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = None) -> Dataset:
     """A data set from two torch datasets that yield (input, label)."""
 
     def stack(part: Any) -> tuple[Any, Any]:
         pairs = [part[i] for i in range(len(part))]
-        return np.stack([np.asarray(x) for x, _ in pairs]), np.array([int(y) for _, y in pairs])
+        return np.stack([np.asarray(x) for x, _ in pairs]), np.array([float(y) for _, y in pairs])
 
     return from_arrays(stack(train), stack(test), name, classes)
 

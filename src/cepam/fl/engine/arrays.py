@@ -1,6 +1,6 @@
 """Where a run's vectors live: on the host as NumPy arrays, or on a GPU as tensors (`cepam.fl.engine.tensors`).
 
-The simulator moves rows of vectors about and asks their place for the few things that depend on it. Bytes are on the
+The simulator moves rows of vectors about and asks their backend for the few things that depend on it. Bytes are on the
 host everywhere: they are the uplink.
 """
 
@@ -15,35 +15,38 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.clip import Clip
+from cepam.codec.protocol import UpdateCodec
 from cepam.errors import CepamError
-from cepam.fl.engine.clients import Channel
-from cepam.fl.engine.local_work import clipped
 from cepam.keys import Address
 
 Floats = npt.NDArray[np.float32]
 Posted = tuple[Any, bytes | str]
 
 
-class Place(Protocol):
-    """The operations of a round on vectors; rows and vectors are arrays or tensors of this place."""
+class ArrayBackend(Protocol):
+    """The operations of a round on vectors; rows and vectors are arrays or tensors of this backend."""
 
     def put(self, array: npt.NDArray[Any]) -> Any:
         """The array, here."""
 
     def fetch(self, rows: Any) -> Floats:
-        """Rows of this place as a NumPy array."""
+        """Rows of this backend as a NumPy array."""
 
     def stack(self, vectors: Sequence[Any]) -> Any:
         """Vectors as rows."""
 
     def encode(
-        self, raw: Any, clips: Sequence[Clip | None], cuts: list[int] | None, channels: Sequence[Channel],
+        self, raw: Any, clips: Sequence[Clip | None], cuts: list[int] | None, codecs: Sequence[UpdateCodec],
         addresses: Sequence[Address],
     ) -> list[Posted]:  # fmt: skip
-        """For each row its clipped update with the message, or None with why there is none."""
+        """For each row its clipped update with the message, or None with why there is none.
+
+        A row that is not finite, or that the codec refuses, is sent as zeros with their noise: nobody falls silent for
+        a reason that depends on data.
+        """
 
     def decode(
-        self, channels: Sequence[Channel], messages: Sequence[bytes], addresses: Sequence[Address], size: int
+        self, codecs: Sequence[UpdateCodec], messages: Sequence[bytes], addresses: Sequence[Address], size: int
     ) -> list[Any]:
         """Each decoded vector, or in its place why there is none."""
 
@@ -53,8 +56,8 @@ class Place(Protocol):
     def powers(self, updates: Sequence[Any], vectors: Sequence[Any]) -> tuple[float, float]:
         """The summed squares of the updates, and of what the vectors differ by."""
 
-    def cautions(self, channels: Sequence[Channel]) -> list[str]:
-        """What must be said about how this place serves these channels, in one line each."""
+    def cautions(self, codecs: Sequence[UpdateCodec]) -> list[str]:
+        """What must be said about how this backend serves these codecs, in one line each."""
 
 
 class Host:
@@ -73,15 +76,15 @@ class Host:
         return np.stack(vectors)
 
     def encode(
-        self, raw: Floats, clips: Sequence[Clip | None], cuts: list[int] | None, channels: Sequence[Channel],
+        self, raw: Floats, clips: Sequence[Clip | None], cuts: list[int] | None, codecs: Sequence[UpdateCodec],
         addresses: Sequence[Address],
     ) -> list[Posted]:  # fmt: skip
-        return list(self.pool.map(lambda *row: _posted(cuts, *row), raw, clips, channels, addresses))
+        return list(self.pool.map(lambda *row: _posted(cuts, *row), raw, clips, codecs, addresses))
 
     def decode(
-        self, channels: Sequence[Channel], messages: Sequence[bytes], addresses: Sequence[Address], size: int
+        self, codecs: Sequence[UpdateCodec], messages: Sequence[bytes], addresses: Sequence[Address], size: int
     ) -> list[Floats | str]:
-        return list(self.pool.map(lambda *row: _opened(size, *row), channels, messages, addresses))
+        return list(self.pool.map(lambda *row: _opened(size, *row), codecs, messages, addresses))
 
     def mean(self, vectors: Sequence[Floats], weights: Sequence[float]) -> Floats:
         total = np.zeros(len(vectors[0]), dtype=np.float64)
@@ -96,43 +99,46 @@ class Host:
             noise += float(np.square(vector.astype(np.float64) - update).sum())
         return signal, noise
 
-    def cautions(self, channels: Sequence[Channel]) -> list[str]:
+    def cautions(self, codecs: Sequence[UpdateCodec]) -> list[str]:
         return []
 
 
-def _posted(cuts: list[int] | None, raw: Floats, clip: Clip | None, channel: Channel, at: Address) -> Posted:
-    try:
-        update = clipped(raw, clip, cuts)
-        return update, channel.encode(update, at)
-    except ValueError as problem:
-        return None, unable(problem)
+def _posted(cuts: list[int] | None, raw: Floats, clip: Clip | None, codec: UpdateCodec, at: Address) -> Posted:
+    zeros = np.zeros_like(raw)
+    sound = clip.apply_or_zero(raw, cuts) if clip is not None else raw if np.isfinite(raw).all() else zeros
+    for update in (sound, zeros):
+        try:
+            return update, codec.encode(update, at)
+        except ValueError as problem:
+            reason = unable(problem)
+    return None, reason
 
 
-def _opened(size: int, channel: Channel, message: bytes, at: Address) -> Floats | str:
+def _opened(size: int, codec: UpdateCodec, message: bytes, at: Address) -> Floats | str:
     try:
-        vector = np.asarray(channel.decode(message, at), dtype=np.float32)
+        vector = np.asarray(codec.decode(message, at), dtype=np.float32)
     except CepamError as problem:
         return broken(problem)
-    return vector if vector.shape == (size,) and np.isfinite(vector).all() else unfit(vector.shape, size)
+    return vector if vector.shape == (size,) and np.isfinite(vector).all() else unfit(size)
 
 
 def unable(problem: Exception) -> str:
-    """Why a client sent nothing."""
+    """Why a client sent nothing: a codec that cannot even encode zeros."""
     return f"the client could not encode: {problem}"
 
 
 def broken(problem: Exception) -> str:
-    """Why a message gave no vector."""
-    return f"{type(problem).__name__}: {problem}"
+    """Why a message gave no vector: the kind of problem alone, since its text may depend on the message."""
+    return f"{type(problem).__name__}: {(type(problem).__doc__ or '').partition(chr(10))[0]}"
 
 
-def unfit(shape: tuple[int, ...], size: int) -> str:
+def unfit(size: int) -> str:
     """Why a vector is no update."""
-    return f"a vector of shape {tuple(shape)} where {size} finite weights were due"
+    return f"not a vector of {size} finite weights"
 
 
-def place_of(device: str) -> Place:
-    """The place of a run on this device, one of cpu, cpu-torch and cuda."""
+def backend_of(device: str) -> ArrayBackend:
+    """The array backend of a run on this device, one of cpu, cpu-torch and cuda."""
     if device != "cuda":
         return Host()
     from cepam.fl.engine.tensors import Tensors

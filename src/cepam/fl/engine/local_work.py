@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cepam.clip import Clip, whole_over_part
 from cepam.fl.engine import sampling
-from cepam.fl.engine.schedule import Schedule
+from cepam.fl.engine.randomness import Randomness
+from cepam.fl.engine.schedule import RateSchedule
 from cepam.fl.engine.settings import Settings
 from cepam.fl.models.model import Network
 
@@ -31,7 +31,8 @@ class Work:
     settings: Settings
     network: Network
     parts: tuple[Parts, ...]
-    local: Schedule
+    draws: tuple[Randomness, ...]
+    local: RateSchedule
     put: Callable[[Floats], Any]
 
     def updates(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
@@ -57,8 +58,7 @@ class Work:
         places = {}
         for s in {s for s, _ in rows}:
             held = np.array([len(part) for part in self.parts[s]])
-            seed = self.settings.run_seeds[s]
-            places[s] = draw(seed, round, held, self.settings.tau, self.settings.batch)
+            places[s] = draw(self.draws[s], round, held, self.settings.tau, self.settings.batch)
         return np.stack([self.parts[s][k][places[s][k]] for s, k in rows])
 
     def _trained(self, weights: Any, round: int, rows: Rows, index: Index, steps: int) -> tuple[Any, Any]:
@@ -83,7 +83,7 @@ class Work:
         drawn = {}
         for s in {s for s, _ in rows}:
             held = np.array([len(part) for part in self.parts[s]])
-            drawn[s] = sampling.poisson(self.settings.run_seeds[s], round, held, self.chance(s))
+            drawn[s] = sampling.poisson(self.draws[s], round, held, self.chance(s))
         picked = [self.parts[s][k][drawn[s][k]] for s, k in rows]
         count = np.array([len(one) for one in picked], dtype=np.int64)
         index = np.zeros((len(rows), max(1, int(count.max()))), dtype=np.int64)
@@ -97,18 +97,3 @@ class Work:
     def chance(self, s: int) -> float:
         """The chance that a record is drawn in a round (update examples), the same for every client of a seed."""
         return self.settings.expected_batch / sum(len(part) for part in self.parts[s])
-
-
-def clipped(update: Floats, clip: Clip | None, cuts: list[int] | None) -> Floats:
-    """The update within its clip; `cuts` are the tensors' ends where each is clipped by itself.
-
-    Departs: clipping tensor by tensor is what the published code does; its whole norm can reach sqrt(tensors) times
-    the bound (l1: tensors times), which is the clip that the fleet records and the accountant charges.
-    """
-    if clip is None:
-        return update
-    if cuts is None:
-        return np.asarray(clip.apply(update), dtype=np.float32)
-    own = type(clip)(clip.bound / whole_over_part(clip.norm, len(cuts)))
-    pieces = np.split(update, cuts[:-1])
-    return np.concatenate([np.asarray(own.apply(piece), dtype=np.float32) for piece in pieces])

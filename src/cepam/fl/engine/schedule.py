@@ -9,7 +9,7 @@ from dataclasses import dataclass
 NAMES = ("constant", "theorem", "linear", "cosine")
 
 
-class Schedule(ABC):
+class RateSchedule(ABC):
     """A learning rate for every iteration."""
 
     @abstractmethod
@@ -18,7 +18,7 @@ class Schedule(ABC):
 
 
 @dataclass(frozen=True)
-class Constant(Schedule):
+class Constant(RateSchedule):
     """The same rate throughout."""
 
     rate: float
@@ -28,7 +28,7 @@ class Constant(Schedule):
 
 
 @dataclass(frozen=True)
-class Theorem(Schedule):
+class Theorem(RateSchedule):
     """eta_t = tau / (C (t + alpha)) with alpha = tau max(4L/C, 1).
 
     Paper: Theorem 3 (convergence), for C-strongly convex and L-smooth losses.
@@ -48,7 +48,7 @@ class Theorem(Schedule):
 
 
 @dataclass(frozen=True)
-class Linear(Schedule):
+class Linear(RateSchedule):
     """The full rate for the first half of the run, then straight down towards zero."""
 
     rate: float
@@ -59,7 +59,7 @@ class Linear(Schedule):
 
 
 @dataclass(frozen=True)
-class Cosine(Schedule):
+class Cosine(RateSchedule):
     """Half a cosine from the full rate to zero."""
 
     rate: float
@@ -71,7 +71,7 @@ class Cosine(Schedule):
 
 def schedule(
     name: str, rate: float, iterations: int, tau: int = 1, convexity: float = 0.0, smoothness: float = 0.0
-) -> Schedule:
+) -> RateSchedule:
     """The named schedule."""
     if name == "constant":
         return Constant(rate)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cepam.fl.engine.arrays import Place
-from cepam.fl.engine.clients import Member
+from cepam.fl.engine.arrays import ArrayBackend
+from cepam.fl.engine.clients import ClientPlan
 from cepam.keys import Address
 
 
@@ -25,14 +25,14 @@ class Envelope:
 
 @dataclass
 class Received:
-    """What one seed's server holds after a round; vectors are of the run's place."""
+    """What one seed's server holds after a round; vectors are of the run's arrays."""
 
     vectors: dict[int, Any] = field(default_factory=dict)
     dropped: dict[int, str] = field(default_factory=dict)
     bits: int = 0
 
 
-def receive(place: Place, fleet: Sequence[Member], envelopes: Sequence[Envelope], size: int) -> Received:
+def receive(arrays: ArrayBackend, plans: Sequence[ClientPlan], envelopes: Sequence[Envelope], size: int) -> Received:
     """The decoded vectors, the clients dropped with the reason, and the bits that came over the wire.
 
     A message that does not open, or opens to something that is no update, drops its client; the round goes on.
@@ -40,14 +40,14 @@ def receive(place: Place, fleet: Sequence[Member], envelopes: Sequence[Envelope]
     got = Received(dropped={each.client: each.excuse for each in envelopes if each.message is None})
     came = [each for each in envelopes if each.message is not None]
     messages = [each.message or b"" for each in came]
-    vectors = place.decode([fleet[each.client].channel for each in came], messages, [each.at for each in came], size)
+    vectors = arrays.decode([plans[each.client].codec for each in came], messages, [each.at for each in came], size)
     for each, vector in zip(came, vectors):
         (got.dropped if isinstance(vector, str) else got.vectors)[each.client] = vector
     got.bits = 8 * sum(map(len, messages))
     return got
 
 
-def aggregate(place: Place, fleet: Sequence[Member], received: Received, size: int) -> Any:
+def aggregate(arrays: ArrayBackend, plans: Sequence[ClientPlan], received: Received, size: int) -> Any:
     """The weighted mean of the decoded vectors, with public weights over those who replied; zeros if nobody did.
 
     Paper: Algorithm 1, sum of p_k X_k. Departs: with missing replies the weights are scaled to sum to one; who replied
@@ -55,5 +55,5 @@ def aggregate(place: Place, fleet: Sequence[Member], received: Received, size: i
     """
     replied = sorted(received.vectors)
     if not replied:
-        return place.put(np.zeros(size, dtype=np.float32))
-    return place.mean([received.vectors[k] for k in replied], [fleet[k].weight for k in replied])
+        return arrays.put(np.zeros(size, dtype=np.float32))
+    return arrays.mean([received.vectors[k] for k in replied], [plans[k].weight for k in replied])

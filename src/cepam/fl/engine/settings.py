@@ -13,6 +13,7 @@ from cepam.fl.engine.schedule import NAMES as SCHEDULES
 from cepam.fl.models.model import ACTIVATIONS
 from cepam.fl.models.model import NAMES as MODELS
 
+OWN = "own: "
 UPDATES = ("gradient", "difference", "examples")
 SCHEMES = (
     "fl", "fl+sdq", "fl+gaussian", "fl+laplace", "fl+gaussian+sdq", "fl+laplace+sdq", "cepam-gaussian", "cepam-laplace",
@@ -59,7 +60,10 @@ class ClientSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that fixes a run; equal settings give equal results on the same machine."""
+    """Everything that a run is told. With `simulate`, equal settings give equal results on the same machine.
+
+    `data` and `model` are names, or `own: name` for what was handed over in Python.
+    """
 
     # fmt: off
     data: str = about("Data set.", "mnist", DATA)
@@ -101,19 +105,22 @@ class Settings:
     clip_norm: str = about("Norm that is clipped.", "l2", CLIPS)
     clip_scope: str = about("Clip the whole vector, or each tensor by itself (as published).", "vector", SCOPES)
     step: float = about("Cell of the sdq schemes.", 1e-3)
-    seed: int = about("Seed of data split, start, draws and keys.", 1)
+    bucket: int | None = about("Pad messages to a multiple of so many bytes: lengths then tell less.", None)
+    seed: int = about("Seed of data split and start; with simulate also of keys and draws.", 1)
     seeds: int = about("Number of seeds, trained side by side.", 1)
+    simulate: bool = about("Reproducible: keys and draws from the seed; protects nobody, and says so.", False)
     evaluate_every: int = about("Rounds between evaluations.", 1)
     checkpoint_every: int = about("Rounds between checkpoints.", 10)
     keep_messages: bool = about("Write every message to the run's folder.", False)
+    keep_keys: bool = about("Keep the run's secret at its end: who has it can strip the noise.", False)
     device: str = about("Where to compute.", "auto", DEVICES)
-    garblers: tuple[int, ...] = about("Clients that send garbage (a drill).", ())
+    byzantine: tuple[int, ...] = about("Byzantine clients, which send garbage (a drill).", ())
     client: tuple[ClientSettings, ...] = about("What some clients do differently.", ())
     # fmt: on
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            if each.metadata["choices"]:
+            if each.metadata["choices"] and not self.own(each.name):
                 _one_of(each.name, getattr(self, each.name), each.metadata["choices"])
         for name in ("clients", "rounds", "tau", "batch", "labels_each", "seeds", "evaluate_every", "checkpoint_every"):
             _at_least_one(name, getattr(self, name))
@@ -151,8 +158,12 @@ class Settings:
         if self.schedule == "theorem" and not 0 < self.convexity <= self.smoothness:
             raise ValueError("schedule theorem needs 0 < convexity <= smoothness")
         beyond = [k for each in self.client for k in each.clients if k >= self.clients]
-        if beyond or any(not 0 <= k < self.clients for k in self.garblers):
-            raise ValueError(f"client numbers must lie in [0, {self.clients}), got {beyond or self.garblers}")
+        if beyond or any(not 0 <= k < self.clients for k in self.byzantine):
+            raise ValueError(f"client numbers must lie in [0, {self.clients}), got {beyond or self.byzantine}")
+
+    def own(self, name: str) -> bool:
+        """Whether `data` or `model` is the user's own, handed over in Python."""
+        return name in ("data", "model") and str(getattr(self, name)).startswith(OWN)
 
     @property
     def noisy(self) -> bool:

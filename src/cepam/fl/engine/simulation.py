@@ -5,39 +5,40 @@ There is no shortcut that adds noise: each row is encoded to a message, and the 
 
 from __future__ import annotations
 
-import hashlib
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cepam.codec.protocol import UpdateCodec
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.partition import partition
 from cepam.fl.engine import sampling
-from cepam.fl.engine.arrays import Place, place_of
-from cepam.fl.engine.clients import Channel, Member, fleet
-from cepam.fl.engine.ledger import Bill, colluding, foresee, release_of, warnings_of
+from cepam.fl.engine.arrays import ArrayBackend, backend_of
+from cepam.fl.engine.calibration import plan_clients
+from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.local_work import Work
+from cepam.fl.engine.notices import check_target, notices
 from cepam.fl.engine.optimiser import Memory, optimiser
+from cepam.fl.engine.randomness import RunSecret
+from cepam.fl.engine.releases import after_round, empty_ledger, foresee, release_of, spent, warnings_of
 from cepam.fl.engine.schedule import schedule
+from cepam.fl.engine.sending import Senders
 from cepam.fl.engine.server import Envelope, Received, aggregate, receive
 from cepam.fl.engine.settings import Settings
 from cepam.fl.models.model import Model, build, resolved
-from cepam.keys import Address, Key, SimulationOnly
+from cepam.privacy import Ledger
 
 Floats = npt.NDArray[np.float32]
 Line = dict[str, Any]
-Posted = tuple[Envelope, Any]
-MOST_ATTEMPTS = 100
 
 
 @dataclass
 class State:
-    """All that a run carries from one round to the next, one row a seed; vectors are of the run's place."""
+    """All that a run carries from one round to the next, one row a seed; vectors are of the run's arrays."""
 
     weights: Any
     memory: Memory
@@ -45,7 +46,7 @@ class State:
     best: Any
     best_score: npt.NDArray[np.float64]
     bits: npt.NDArray[np.int64]
-    bills: list[Bill]
+    ledgers: list[Ledger]
     round: int = 0
 
 
@@ -66,60 +67,76 @@ def quiet(sent: Sent) -> None:
 class Simulation:
     """A federated run in one process.
 
-    `channels` replaces the settings' scheme with objects of your own: one function from client number to channel.
-    `watch` sees all traffic. `place` is where vectors live, by default as the settings' device says.
+    `codecs` replaces the settings' scheme with objects of your own: one function from client number to codec.
+    `watch` sees all traffic. `backend` is where vectors live, by default as the settings' device says. `secret` is what
+    keys and draws come from: by default fresh from the operating system, or the seed where the settings say `simulate`.
     Best weights and accuracies look at test or validation data: simulation only.
     """
 
     settings: Settings
     data: Dataset
     model: Model | None = None
-    channels: Callable[[int], Channel] | None = None
+    codecs: Callable[[int], UpdateCodec] | None = None
     watch: Callable[[Sent], None] = quiet
-    place: Place | None = None
+    backend: ArrayBackend | None = None
+    secret: RunSecret | None = None
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
         chosen = self.settings
+        if self.model is None and len(self.data.shape) == 2:
+            self.data = replace(self.data, shape=(1, *self.data.shape))
         self.vector = self.model or build(chosen.model, self.data, chosen.activation)
         self.size = self.vector.size
-        shapes = [p.numel() for p in self.vector.module.parameters()]
+        shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
         self.cuts = list(np.cumsum(shapes)) if chosen.clip_scope == "tensor" else None
         self.tensors = len(shapes)
         kept = [self.data.holding_out(chosen.validation, seed) for seed in chosen.run_seeds]
         self.validation = [held_out for _, held_out in kept]
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
-        self.fleets = [self._fleet(part) for part in parts]
-        self.releases = [None if self.channels else release_of(chosen, each, self.size) for each in self.fleets]
+        self.plans = [self._planned(part) for part in parts]
+        self.releases = [None if self.codecs else release_of(chosen, each, self.size) for each in self.plans]
+        check_target(chosen, self.releases[0])
         self.network = self.vector.on(self.data, chosen.device)
-        self.home = self.place or place_of(resolved(chosen.device))
-        self.work = Work(chosen, self.network, parts, self._schedule(chosen.local_rate or chosen.rate), self.home.put)
+        self.arrays = self.backend or backend_of(resolved(chosen.device))
+        held = self.secret or RunSecret.of(chosen)
+        self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
+        self.senders = [
+            Senders(chosen, row, held.nonce, plans, self.arrays, self.cuts) for row, plans in zip(self.rows, self.plans)
+        ]
+        local = self._schedule(chosen.local_rate or chosen.rate)
+        self.work = Work(chosen, self.network, parts, self.rows, local, self.arrays.put)
         self.rates = self._schedule(chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)
-        self.keys = [_keys(seed, chosen.clients) for seed in chosen.run_seeds]
-        self.run_id = hashlib.sha256(repr(chosen).encode()).digest()[:16]
-        channels = [member.channel for each in self.fleets for member in each]
-        self.cautions = [*warnings_of(chosen, self.releases[0], self.tensors), *self.home.cautions(channels)]
+        codecs = [plan.codec for each in self.plans for plan in each]
+        self.cautions = [*warnings_of(chosen, self.releases[0], self.tensors), *self.arrays.cautions(codecs)]
         self.state = self._start()
         self._foresee()
+
+    @property
+    def notices(self) -> list[str]:
+        """What must be said before the first round, in one sentence each."""
+        return notices(self.settings, self.releases[0], self.plans[0], self.size)
 
     def _foresee(self) -> None:
         """Nothing; a thread computes the epsilons that the run will report while the cores wait for one another."""
         chosen, release = self.settings, self.releases[0]
         if release is not None and chosen.share == 1.0 and (chosen.dropout == 0.0 or chosen.policy == "wait"):
-            Thread(target=foresee, args=(release, chosen.delta, chosen.rounds), daemon=True).start()
+            Thread(target=foresee, args=(chosen, release), daemon=True).start()
 
     def _parts(self, records: npt.NDArray[np.int64], seed: int) -> tuple[npt.NDArray[np.int64], ...]:
         chosen, labels = self.settings, self.data.train_labels[records]
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
         return tuple(records[part] for part in made)
 
-    def _fleet(self, parts: Sequence[npt.NDArray[np.int64]]) -> tuple[Member, ...]:
+    def _planned(self, parts: Sequence[npt.NDArray[np.int64]]) -> tuple[ClientPlan, ...]:
         held = np.array([len(part) for part in parts])
-        made = fleet(self.settings, held, self.size, self.tensors)
-        if self.channels is None:
+        made = plan_clients(self.settings, held, self.size, self.tensors)
+        if self.codecs is None:
             return made
-        return tuple(Member(m.records, m.weight, m.batch, m.clip, m.law, self.channels(k)) for k, m in enumerate(made))
+        return tuple(
+            ClientPlan(m.records, m.weight, m.batch, m.clip, m.law, self.codecs(k)) for k, m in enumerate(made)
+        )
 
     def _schedule(self, rate: float) -> Any:
         s = self.settings
@@ -127,11 +144,11 @@ class Simulation:
 
     def _start(self) -> State:
         weights = np.stack([self.vector.initial(seed) for seed in self.settings.run_seeds])
-        count, put = len(weights), self.home.put
+        count, put = len(weights), self.arrays.put
         memory = {name: put(value) for name, value in self.optimiser.start(weights).items()}
         return State(
             put(weights), memory, put(weights), put(weights), np.full(count, -1.0), np.zeros(count, dtype=np.int64),
-            [Bill() for _ in range(count)],
+            [empty_ledger(self.settings)] * count,
         )  # fmt: skip
 
     @property
@@ -147,20 +164,19 @@ class Simulation:
     def step(self) -> list[Line]:
         """Runs one round and gives its line of metrics for every seed."""
         number, chosen = self.state.round, self.settings
-        asked = [sampling.cohort(seed, number, chosen.clients, chosen.share) for seed in chosen.run_seeds]
+        asked = [sampling.cohort(row, number, chosen.clients, chosen.share) for row in self.rows]
         rows = [(s, int(k)) for s, cohort in enumerate(asked) for k in cohort]
-        bounds = np.array([getattr(self.fleets[s][k].clip, "bound", np.inf) for s, k in rows], dtype=np.float32)
+        bounds = np.array([getattr(self.plans[s][k].clip, "bound", np.inf) for s, k in rows], dtype=np.float32)
         raw, losses = self.work.updates(self.state.weights, number, rows, bounds)
         lines, aggregates = [], []
         for s, seed in enumerate(chosen.run_seeds):
             mine = [row for row, (t, _) in enumerate(rows) if t == s]
             received, line = self._exchange(s, number, [rows[row][1] for row in mine], raw[mine])
-            aggregates.append(aggregate(self.home, self.fleets[s], received, self.size))
-            everyone = frozenset(range(chosen.clients))
-            self.state.bills[s] = self.state.bills[s].add(everyone - received.vectors.keys())
-            loss = float(losses[mine].mean())
-            lines.append({"round": number + 1, "seed": seed, "train_loss": _finite(loss), **line})
-        self._move(self.home.stack(aggregates))
+            aggregates.append(aggregate(self.arrays, self.plans[s], received, self.size))
+            self.state.ledgers[s] = after_round(self.state.ledgers[s], self.releases[s], received.vectors.keys())
+            loss = _mean(self.arrays.fetch(losses[mine]))
+            lines.append({"round": number + 1, "seed": seed, "train_loss": loss, **line})
+        self._move(self.arrays.stack(aggregates))
         self._judge(lines)
         return lines
 
@@ -175,13 +191,13 @@ class Simulation:
 
     def _exchange(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[Received, Line]:
         """One seed's messages: sent, lost or garbled, received; and what can be said about them."""
-        sent, waits = self._send(s, number, clients, raw)
+        sent, waits = self.senders[s].send(number, clients, raw)
         envelopes = [envelope for envelope, _ in sent]
         self.watch(Sent(self.settings.run_seeds[s], number, tuple(envelopes)))
-        received = receive(self.home, self.fleets[s], envelopes, self.size)
+        received = receive(self.arrays, self.plans[s], envelopes, self.size)
         self.state.bits[s] += received.bits
         heard = {each.client: update for each, update in sent if update is not None and each.client in received.vectors}
-        signal, noise = self.home.powers(list(heard.values()), [received.vectors[k] for k in heard])
+        signal, noise = self.arrays.powers(list(heard.values()), [received.vectors[k] for k in heard])
         carried = sum(1 for envelope in envelopes if envelope.message is not None) * self.size
         line: Line = {
             "replies": len(received.vectors),
@@ -196,51 +212,16 @@ class Simulation:
             line["waits"] = waits
         return received, line
 
-    def _send(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[list[Posted], int]:
-        """Every asked client's envelope with the clipped update it holds, and how often the server had to wait.
-
-        Policy `wait`: whoever is silent is asked again until the reply comes; `charge`: the round goes on without.
-        """
-        chosen, seed = self.settings, self.settings.run_seeds[s]
-        attempt, pending = 0, list(range(len(clients)))
-        sent: list[Posted] = []
-        while True:
-            silent = sampling.silent(seed, number, attempt, chosen.clients, chosen.dropout)
-            late = [i for i in pending if chosen.dropout and silent[clients[i]]]
-            ready = [i for i in pending if i not in late]
-            if ready:
-                sent += self._posted(s, number, attempt, [clients[i] for i in ready], raw[ready])
-            if not late or chosen.policy == "charge" or attempt == MOST_ATTEMPTS:
-                missing = [clients[i] for i in late]
-                lost = [(Envelope(k, self._address(s, number, k, attempt), None), None) for k in missing]
-                return sorted([*sent, *lost], key=lambda pair: pair[0].client), attempt
-            attempt, pending = attempt + 1, late
-
-    def _address(self, s: int, number: int, client: int, attempt: int) -> Address:
-        return Address(self.keys[s][client], round=number, client=client, run=self.run_id, attempt=attempt)
-
-    def _posted(self, s: int, number: int, attempt: int, clients: list[int], raw: Any) -> list[Posted]:
-        """The envelopes of these clients with the clipped updates in them; garblers send as many bytes of garbage."""
-        members, seed = [self.fleets[s][k] for k in clients], self.settings.run_seeds[s]
-        ats = [self._address(s, number, k, attempt) for k in clients]
-        clips = [member.clip if self.settings.update != "examples" else None for member in members]
-        made = self.home.encode(raw, clips, self.cuts, [member.channel for member in members], ats)
-        posted: list[Posted] = []
-        for k, at, (update, message) in zip(clients, ats, made):
-            if isinstance(message, str):
-                posted.append((Envelope(k, at, None, message), None))
-                continue
-            if k in self.settings.garblers:
-                message = sampling.generator(seed, number, sampling.NOISE, k).bytes(len(message))
-            posted.append((Envelope(k, at, message), update))
-        return posted
-
     def _judge(self, lines: list[Line]) -> None:
         """Adds scores, epsilon so far and warnings to the lines of an evaluated round."""
         chosen, state = self.settings, self.state
         if state.round % chosen.evaluate_every and not self.done:
             return
         weights = self.reported
+        if not bool((abs(weights) < np.inf).all()):
+            raise ValueError(
+                f"the weights are no longer finite after round {state.round}: lower --rate, {chosen.rate:g}"
+            )
         scores = self.network.evaluate(weights)
         for s, line in enumerate(lines):
             line["accuracy"], line["loss"] = float(scores.accuracy[s]), _finite(float(scores.loss[s]))
@@ -250,26 +231,36 @@ class Simulation:
                 line["validation_accuracy"] = chooses = float(held.accuracy[0])
             if chooses > state.best_score[s]:
                 state.best_score[s], state.best[s] = chooses, weights[s]
-            spent = state.bills[s].epsilon(self.releases[s], chosen.delta, chosen.rounds)
-            line["epsilon"], line["delta"] = spent, chosen.delta
+            line |= {"epsilon": self._spent(s), "delta": chosen.delta, "simulated": chosen.simulate}
             if self.done:
                 line["warnings"] = self.cautions
 
-    def views(self) -> dict[str, float]:
-        """epsilon so far against an outsider, one curious client and all clients but one; the worst of the seeds."""
+    def _spent(self, s: int) -> float | None:
+        """epsilon so far: a bound while the run is under way; at its end the figure that a target was held against."""
+        if self.releases[s] is None:
+            return None
+        ledger, chosen = self.state.ledgers[s], self.settings
+        so_far = spent(ledger, chosen) if self.done else ledger.running(chosen.delta, chosen.rounds)
+        return None if so_far is None else _finite(so_far)
+
+    def views(self) -> dict[str, float | None]:
+        """epsilon so far against an outsider, one curious client and all clients but one; the worst of the seeds.
+
+        None where there is no figure to give.
+        """
         worst: dict[str, float] = {}
-        for release, bill in zip(self.releases, self.state.bills):
+        for release, ledger in zip(self.releases, self.state.ledgers):
             if release is not None:
-                for who, value in colluding(release, bill, self.settings.delta).items():
+                for who, value in ledger.observers(self.settings.delta).items():
                     worst[who] = max(value, worst.get(who, 0.0))
-        return worst
+        return {who: _finite(value) for who, value in worst.items()}
+
+
+def _mean(losses: Floats) -> float | None:
+    """The mean of the losses that are numbers: a record that is none contributes nothing, here too."""
+    sound = losses[np.isfinite(losses)]
+    return float(sound.mean()) if len(sound) else None
 
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-def _keys(seed: int, clients: int) -> list[Key]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SimulationOnly)
-        return [Key.from_seed(seed, client=k) for k in range(clients)]

@@ -16,16 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cepam.clip import Clip, whole_over_part
+from cepam.clip import Clip, clip_rows
 from cepam.codec.batch import decode_each, encode_each, why_not_on_gpu
+from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine.arrays import Floats, Host, Posted, broken, unable, unfit
-from cepam.fl.engine.clients import Channel
 from cepam.keys import Address
 
 AT_ONCE = 64
-# Sums taken in another order differ by less: what is within this share of the bound here is within the bound anywhere.
-GUARD = 1.0 - 2.0**-40
-SHRINK = 1.0 - 2.0**-24
 
 
 class Tensors:
@@ -45,31 +42,42 @@ class Tensors:
         return torch.stack(list(vectors))
 
     def encode(
-        self, raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None, channels: Sequence[Channel],
+        self, raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None, codecs: Sequence[UpdateCodec],
         addresses: Sequence[Address],
     ) -> list[Posted]:  # fmt: skip
-        updates, refused = clip_rows(raw, clips, cuts)
-        made: list[Any] = [None if reason is None else unable(ValueError(reason)) for reason in refused]
-        sound = [i for i, reason in enumerate(refused) if reason is None]
-        for codec, places in _shared(channels, sound):
+        updates = _clipped(raw, clips, cuts)
+        made: list[Posted] = [(None, "")] * len(raw)
+        for codec, places in _shared(codecs, range(len(raw))):
             if codec is None:
                 rows, none = self.fetch(updates[places]), [None] * len(places)
-                posted = self.host.encode(rows, none, None, _at(places, channels), _at(places, addresses))
-                found: list[Any] = [message for _, message in posted]
+                posted = self.host.encode(rows, none, None, _at(places, codecs), _at(places, addresses))
+                found = [(None if update is None else self.put(update), message) for update, message in posted]
             else:
-                found = encode_each(codec, updates[places], _at(places, addresses))
-            for i, message in zip(places, found):
-                made[i] = unable(message) if isinstance(message, Exception) else message
-        return [(None if isinstance(m, str) else update, m) for update, m in zip(updates, made)]
+                found = self._encoded(codec, updates[places], _at(places, addresses))
+            for i, each in zip(places, found):
+                made[i] = each
+        return made
+
+    def _encoded(self, codec: Any, updates: Tensor, addresses: list[Address]) -> list[Posted]:
+        """Each update with its message; zeros where the codec refuses the update, None where it refuses zeros too."""
+        found = encode_each(codec, updates, addresses)
+        refused = [i for i, message in enumerate(found) if isinstance(message, Exception)]
+        made: list[Any] = list(zip(updates, found))
+        if refused:
+            zeros = torch.zeros_like(updates[refused])
+            again = encode_each(codec, zeros, _at(refused, addresses))
+            for i, zero, message in zip(refused, zeros, again):
+                made[i] = (None, unable(message)) if isinstance(message, Exception) else (zero, message)
+        return made
 
     def decode(
-        self, channels: Sequence[Channel], messages: Sequence[bytes], addresses: Sequence[Address], size: int
+        self, codecs: Sequence[UpdateCodec], messages: Sequence[bytes], addresses: Sequence[Address], size: int
     ) -> list[Tensor | str]:
         found: list[Any] = [None] * len(messages)
-        for codec, places in _shared(channels, range(len(messages))):
+        for codec, places in _shared(codecs, range(len(messages))):
             theirs, ats = _at(places, messages), _at(places, addresses)
             if codec is None:
-                opened = self.host.decode(_at(places, channels), theirs, ats, size)
+                opened = self.host.decode(_at(places, codecs), theirs, ats, size)
                 rows: list[Any] = [each if isinstance(each, str) else self.put(each) for each in opened]
             else:
                 rows = decode_each(codec, theirs, ats, size=size, device=self.device)
@@ -92,51 +100,21 @@ class Tensors:
         signal, noise = sums.tolist()
         return signal, noise
 
-    def cautions(self, channels: Sequence[Channel]) -> list[str]:
-        reasons = {reason for reason in map(_cpu_reason, channels) if reason is not None}
+    def cautions(self, codecs: Sequence[UpdateCodec]) -> list[str]:
+        reasons = {reason for reason in map(_cpu_reason, codecs) if reason is not None}
         return [
             f"device cuda: {reason}, so its updates are encoded and decoded on the CPU" for reason in sorted(reasons)
         ]
 
 
-def clip_rows(raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None) -> tuple[Tensor, list[str | None]]:
-    """Each row within its clip, and why a row cannot be clipped (None where it could); `cuts` as in `client.clipped`.
-
-    Guarantee: `clip.measure` of a row, on the host, is at most `clip.bound` (tests/fl/engine/test_tensors.py).
-    """
+def _clipped(raw: Tensor, clips: Sequence[Clip | None], cuts: list[int] | None) -> Tensor:
+    """Each row within its clip; zeros where a row is not finite."""
     held = [clip for clip in clips if clip is not None]
-    if not held:
-        return raw, [None] * len(raw)
-    if len(held) < len(clips) or len({clip.norm for clip in held}) > 1:
-        raise ValueError("all clients of a round must clip in one norm")
-    bounds = torch.tensor([clip.bound for clip in held], dtype=torch.float64, device=raw.device)
-    ends, norm = cuts or [raw.shape[1]], held[0].norm
-    pieces, worst = [], torch.zeros_like(bounds)
-    for begin, end in zip([0, *ends[:-1]], ends):
-        piece, sizes = _clip_piece(raw[:, begin:end], bounds / whole_over_part(norm, len(ends)), norm)
-        pieces.append(piece)
-        worst = torch.where(torch.isfinite(worst), sizes, worst)
-    reasons = [
-        None if np.isfinite(size) else f"cannot clip an update whose {norm} norm is {size}" for size in worst.tolist()
-    ]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), reasons
-
-
-def _clip_piece(raw: Tensor, bounds: Tensor, norm: str) -> tuple[Tensor, Tensor]:
-    """Rows scaled down until their norm, measured after rounding, is within the bound; and their norms before."""
-    limits, sizes = bounds * GUARD, _measure(raw, norm)
-    factors, clipped = limits / sizes, raw
-    over = (sizes > limits) & torch.isfinite(sizes)
-    while bool(over.any()):
-        clipped = torch.where(over[:, None], (raw.double() * factors[:, None]).to(raw.dtype), clipped)
-        factors = factors * SHRINK
-        over = over & (_measure(clipped, norm) > limits)
-    return clipped, sizes
-
-
-def _measure(rows: Tensor, norm: str) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(rows, ord=1 if norm == "l1" else 2, dim=1, dtype=torch.float64)
-    return norms
+    if len(held) == len(clips):
+        return clip_rows(raw, held, cuts)[0]
+    if held:
+        raise ValueError("either all clients of a round clip, or none")
+    return torch.where(torch.isfinite(raw).all(dim=1)[:, None], raw, torch.zeros_like(raw))
 
 
 @cache
@@ -144,15 +122,15 @@ def _triton_is_missing() -> bool:
     return find_spec("triton") is None
 
 
-def _cpu_reason(channel: Channel) -> str | None:
-    return why_not_on_gpu(channel) or ("Triton is not installed" if _triton_is_missing() else None)
+def _cpu_reason(codec: UpdateCodec) -> str | None:
+    return why_not_on_gpu(codec) or ("Triton is not installed" if _triton_is_missing() else None)
 
 
-def _shared(channels: Sequence[Channel], places: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
+def _shared(codecs: Sequence[UpdateCodec], places: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
     """(codec, places of the clients that share it) for what a GPU codes, and (None, places) for the rest."""
     groups: dict[Any, list[int]] = {}
     for i in places:
-        groups.setdefault(None if _cpu_reason(channels[i]) else channels[i], []).append(i)
+        groups.setdefault(None if _cpu_reason(codecs[i]) else codecs[i], []).append(i)
     yield from groups.items()
 
 
@@ -161,7 +139,7 @@ def _finite(rows: list[Any], size: int) -> list[Any]:
     whole = [row for row in rows if isinstance(row, Tensor)]
     fit = iter(torch.isfinite(torch.stack(whole)).all(dim=1).tolist() if whole else [])
     said = [broken(row) if isinstance(row, Exception) else row for row in rows]
-    return [unfit(row.shape, size) if isinstance(row, Tensor) and not next(fit) else row for row in said]
+    return [unfit(size) if isinstance(row, Tensor) and not next(fit) else row for row in said]
 
 
 def _at(places: Sequence[int], items: Sequence[Any]) -> list[Any]:

@@ -167,11 +167,13 @@ Layer = Dense | Convolution | nn.Module
 
 
 def layers_of(module: nn.Module, shape: tuple[int, ...]) -> list[Layer] | None:
-    """The layers of a sequential module for examples of this shape, or None where one of them is not known here.
+    """The layers of a sequential module for examples of this shape, or None where one is not known here or frozen.
 
     Only layers that treat every example by itself are known: a clip by the norms of a whole batch's activations would
     be wrong where examples meet, as in batch normalisation.
     """
+    if any(not p.requires_grad for p in module.parameters()):
+        return None
     flat = [module] if isinstance(module, nn.Linear) else list(module) if type(module) is nn.Sequential else []
     made: list[Layer] = []
     at, place, dims = 0, 0, len(shape) + 1

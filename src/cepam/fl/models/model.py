@@ -28,7 +28,9 @@ class Model:
     """A module seen as a function of one vector of m weights.
 
     `make` builds the module; what it draws from torch's generator comes from the seed alone. With `features` the module
-    is a head: it sees what they make of an example, one row of numbers.
+    is a head: it sees what they make of an example, one row of numbers. Parameters with
+    `requires_grad=False` are no weights: they stay as `make` built them, are neither sent nor counted, and are in
+    `state_dict` with the rest.
     """
 
     def __init__(self, make: Callable[[], nn.Module], name: str = "own", features: Features | None = None) -> None:
@@ -37,9 +39,9 @@ class Model:
         self.module = self._seeded(0)
         if any(True for _ in self.module.buffers()):
             raise ValueError("a model must have no buffers (batch norm and its like keep data outside the weights)")
-        self.size = sum(p.numel() for p in self.module.parameters())
+        self.size = sum(p.numel() for p in trainable(self.module))
         if self.size == 0:
-            raise ValueError("a model must have at least one weight")
+            raise ValueError("a model must have at least one weight that is trained (requires_grad)")
 
     def _seeded(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -48,14 +50,14 @@ class Model:
 
     def initial(self, seed: int) -> Floats:
         """The starting weights of this seed."""
-        parameters = self._seeded(seed).parameters()
+        parameters = trainable(self._seeded(seed))
         vector = torch.nn.utils.parameters_to_vector([p.detach() for p in parameters])
         return vector.to(torch.float32).numpy().copy()
 
     def state_dict(self, weights: Floats) -> dict[str, torch.Tensor]:
         """The weights as PyTorch keeps them, to load into the module outside."""
         module = self._seeded(0)
-        torch.nn.utils.vector_to_parameters(torch.from_numpy(weights.copy()), module.parameters())
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(weights.copy()), trainable(module))
         return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
     def assembled(self, state: dict[str, torch.Tensor]) -> nn.Module:
@@ -74,6 +76,11 @@ class Model:
         if program is not None and program.size == self.size:
             return CompiledNetwork(program, data)
         return TorchNetwork(self.module, data, where)
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained; frozen ones are not among them."""
+    return [p for p in module.parameters() if p.requires_grad]
 
 
 def resolved(device: str) -> str:

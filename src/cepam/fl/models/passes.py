@@ -113,7 +113,7 @@ class Mapped:
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.copies = module, threading.local()
-        self.named = [(name, p.shape, p.numel()) for name, p in module.named_parameters()]
+        self.named = [(name, p.shape, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
 
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         pieces = torch.split(weights, [size for _, _, size in self.named])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,22 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cepam import page as writer
 from cepam.fl.data.dataset import Dataset
+from cepam.fl.engine.notices import SIMULATED, told
 from cepam.fl.engine.settings import LATTICES, SCHEMES, Settings
 from cepam.fl.engine.simulation import Line
+from cepam.fl.runs import toml
 from cepam.fl.runs.curve import series
+from cepam.fl.runs.files import write_atomically
 from cepam.fl.runs.summary import interval
-from cepam.fl.runs.training import Progress, prepared, read_metrics, train, write_atomically
+from cepam.fl.runs.training import Progress, prepared, read_metrics, train
 
 Watcher = Callable[[str, Progress], None]
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}}
-table{{border-collapse:collapse;margin:1rem 0}}
-td,th{{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:right}}
-td:first-child,th:first-child{{text-align:left}}img{{max-width:100%}}pre{{background:#f6f6f6;padding:1rem;overflow:auto}}
-</style><h1>{title}</h1><p>{lead}</p>{table}<img alt="accuracy over rounds" src="data:image/png;base64,{figure}">
-<h2>Warnings</h2><ul>{warnings}</ul><h2>Configuration</h2><pre>{config}</pre></html>
-"""
 
 
 @dataclass(frozen=True)
@@ -39,6 +33,7 @@ class Row:
     gain: float
     gain_half_width: float | None
     epsilon: float | None
+    simulated: bool
     snr_db: float | None
     bits_per_coordinate: float | None
     uplink_bytes: int
@@ -65,14 +60,16 @@ def with_scheme(settings: Settings, name: str) -> Settings:
 
 
 def compare(
-    settings: Settings, schemes: Sequence[str], folder: Path, watch: Watcher = lambda name, progress: None
+    settings: Settings, schemes: Sequence[str], folder: Path | str, watch: Watcher = lambda name, progress: None
 ) -> list[Row]:
     """A row for each scheme; the folder holds every run, `comparison.json`, `comparison.png` and `index.html`.
 
-    Runs that the folder already holds are gone on with, so an interrupted comparison can be called again.
+    Runs that the folder already holds are gone on with, so an interrupted comparison can be called again. Schemes are
+    paired by seed, so keys and draws come from the seeds: a comparison is always a simulation, and says so.
     """
     if not schemes:
         raise ValueError("schemes must name at least one scheme")
+    folder, settings = Path(folder), replace(settings, simulate=True)
     chosen = {name: with_scheme(settings, name) for name in schemes}
     data = prepared(settings)
     rows: list[Row] = []
@@ -91,14 +88,19 @@ def compare(
 
 def _run(settings: Settings, folder: Path, data: Dataset, watch: Callable[[Progress], None]) -> dict[str, Any]:
     """The summary of this scheme's run, gone on with where an earlier comparison was interrupted."""
-    return train(settings, folder, data, resume=(folder / "config.toml").exists(), watch=watch)
+    return train(settings, folder, data, resume=(folder / "config.toml").exists(), watch=watch, say=_unsaid)
+
+
+def _unsaid(text: str) -> None:
+    """Nothing: the comparison itself says that it is a simulation."""
 
 
 def _row(name: str, summary: dict[str, Any], first: dict[str, float]) -> Row:
     gain, half = interval([accuracy - first[seed] for seed, accuracy in summary["accuracy_by_seed"].items()])
     return Row(
-        name, summary["accuracy"], summary["accuracy_half_width"], gain, half, summary["epsilon"], summary["snr_db"],
-        summary["bits_per_coordinate"], summary["uplink_bytes"], summary["seconds"], tuple(summary["warnings"]),
+        name, summary["accuracy"], summary["accuracy_half_width"], gain, half, summary["epsilon"], summary["simulated"],
+        summary["snr_db"], summary["bits_per_coordinate"], summary["uplink_bytes"], summary["seconds"],
+        tuple(summary["warnings"]),
     )  # fmt: skip
 
 
@@ -133,7 +135,8 @@ def cells(row: Row) -> list[str]:
 
     return [
         row.scheme, share(row.accuracy, row.half_width), share(row.gain, row.gain_half_width, True),
-        number(row.epsilon, 2), number(row.snr_db, 2), number(row.bits_per_coordinate, 3), f"{row.uplink_bytes:,}",
+        "–" if row.epsilon is None else told(row.epsilon, row.simulated, ".2f"), number(row.snr_db, 2),
+        number(row.bits_per_coordinate, 3), f"{row.uplink_bytes:,}",
         f"{row.seconds:.0f}",
     ]  # fmt: skip
 
@@ -152,18 +155,18 @@ HEADINGS = (
 
 def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     """A page that opens without a network: the table, the figure inside it, warnings and configuration."""
-    from cepam.fl.runs import toml
-
-    lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in cells(row)) for row in rows]
-    heads = "".join(f"<th>{html.escape(head)}</th>" for head in HEADINGS)
-    said = [f"<li>{html.escape(row.scheme)}: {html.escape(text)}</li>" for row in rows for text in row.warnings]
     many = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
-    return PAGE.format(
-        title=f"Schemes on {html.escape(settings.data)}",
-        lead=f"{settings.clients} clients, {settings.rounds} rounds, {many}; mean with 95 % confidence intervals, "
-        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model.",
-        table=f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>",
-        figure=base64.b64encode((folder / "comparison.png").read_bytes()).decode(),
-        warnings="".join(said) or "<li>none</li>",
-        config=html.escape(toml.write(settings)),
+    lead = (
+        f"{settings.clients} clients, {settings.rounds} rounds, {many}; mean with 95 % confidence intervals, "
+        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model."
     )
+    notice = f"{SIMULATED}: keys and draws come from the seeds, so every epsilon is the figure of a simulation."
+    title = f"Schemes on {settings.data}"
+    said = [f"{row.scheme}: {text}" for row in rows for text in row.warnings]
+    return writer.page(title, [
+        writer.heading(title, 1), writer.paragraph(lead), writer.paragraph(notice, "notice"),
+        writer.table(HEADINGS, [cells(row) for row in rows]),
+        writer.picture(folder / "comparison.png", "accuracy over rounds"),
+        writer.heading("Warnings"), writer.bullets(said or ["none"]),
+        writer.heading("Configuration"), writer.verbatim(toml.write(settings)),
+    ])  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cepam.fl.engine.notices import SIMULATED
 from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.simulation import Line
 
@@ -51,7 +52,8 @@ def draw_curve(path: Path, lines: list[Line], settings: Settings) -> None:
             axis.fill_between(rounds, low, high, alpha=0.2)
         else:
             axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes)
-        axis.set(xlabel="round", ylabel=label)
+        marked = name == "epsilon" and settings.simulate
+        axis.set(xlabel="round", ylabel=f"{label} ({SIMULATED})" if marked else label)
         axis.grid(alpha=0.3)
     figure.suptitle(f"{settings.scheme}, {settings.data}, {settings.clients} clients, {settings.rounds} rounds")
     figure.savefig(path, dpi=110, metadata={"Software": None})

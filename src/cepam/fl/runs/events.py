@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from cepam.fl.engine.notices import SIMULATED
 from cepam.fl.engine.simulation import Line
 
 SCALARS = (
@@ -66,6 +67,7 @@ def write_events(path: Path, lines: list[Line]) -> None:
     for line in lines:
         for name in SCALARS:
             if line.get(name) is not None:
-                tag = f"{name}/seed-{line['seed']}" if several else name
+                shown = f"{name} ({SIMULATED})" if name == "epsilon" and line.get("simulated") else name
+                tag = f"{shown}/seed-{line['seed']}" if several else shown
                 records.append(_record(_scalar(line["round"], tag, float(line[name]))))
     path.write_bytes(b"".join(records))

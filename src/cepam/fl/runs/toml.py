@@ -17,7 +17,7 @@ def _fit(kind: Any, value: Any, name: str) -> Any:
     plain = tuple(k for k in get_args(kind) if k is not type(None)) or (kind,)
     if float in plain and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return tuple(value)
     wanted = plain[0] if plain[0] in (int, float, str, bool) else None
     if wanted is not None and not isinstance(value, wanted) and not (value is None and kind is not plain[0]):
@@ -61,12 +61,24 @@ def settings_from(values: Mapping[str, Any], where: str = "the configuration") -
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The plain values of a TOML file."""
+    """The plain values of a TOML file; the `[run]` table of a run's own configuration is left out."""
+    values = _parsed(path)
+    values.pop("run", None)
+    return values
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """What the `[run]` table of a run's configuration holds: nothing in files written by hand."""
+    table = _parsed(path).get("run", {})
+    return table if isinstance(table, dict) else {}
+
+
+def _parsed(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"no such configuration file: {path}") from None
-    except tomllib.TOMLDecodeError as problem:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ValueError(f"{path} is not valid TOML: {problem}") from None
 
 
@@ -80,8 +92,8 @@ def _literal(value: Any) -> str:
     return json.dumps(value)
 
 
-def write(settings: Settings) -> str:
-    """The full configuration as TOML, each setting with its line of help."""
+def write(settings: Settings, run: Mapping[str, str] | None = None) -> str:
+    """The full configuration as TOML, each setting with its line of help; `run` tells this run from others like it."""
     lines = []
     for each in fields(settings):
         value = getattr(settings, each.name)
@@ -92,4 +104,7 @@ def write(settings: Settings) -> str:
     for table in settings.client:
         lines += ["", "[[client]]"]
         lines += [f"{f.name} = {_literal(v)}" for f in fields(table) if (v := getattr(table, f.name)) is not None]
+    if run is not None:
+        lines += ["", "[run]  # what the run was given; resume refuses anything else"]
+        lines += [f"{name} = {_literal(value)}" for name, value in run.items()]
     return "\n".join(lines) + "\n"

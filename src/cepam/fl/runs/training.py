@@ -3,18 +3,19 @@
 config.toml      the full configuration            final.pt, best.pt   weights, by seed
 metrics.jsonl    one line a round and seed         curve.png           accuracy, epsilon and bits
 timing.jsonl     seconds a round                   events.…tfevents…   the same for TensorBoard
-checkpoint.npz   where to go on                    summary.json        the figures at the end
+checkpoint.npz   where to go on, and the one       summary.json        the figures at the end
+                 before it                         secret.key          until the end: keys and draws
 """
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
+import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ import numpy as np
 from cepam.fl.data.dataset import Dataset, load
 from cepam.fl.data.fetch import Report
 from cepam.fl.data.fetch import quiet as quiet_fetch
-from cepam.fl.engine.ledger import Bill
-from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.simulation import Line, Sent, Simulation, State, quiet
+from cepam.fl.engine.randomness import RunSecret
+from cepam.fl.engine.settings import OWN, Settings
+from cepam.fl.engine.simulation import Line, Sent, Simulation, quiet
 from cepam.fl.models.model import Model
-from cepam.fl.runs import toml
+from cepam.fl.runs import checkpoint, record
 from cepam.fl.runs.events import write_events
+from cepam.fl.runs.files import naming, write_atomically
 from cepam.fl.runs.summary import summarise
 
 Watcher = Callable[["Progress"], None]
@@ -49,18 +51,19 @@ def unseen(progress: Progress) -> None:
     """Nothing: for runs that nobody watches."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Nothing; the file holds the old content or the new one, whenever the machine stops."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, path)
+def log(text: str) -> None:
+    """Nothing; what must be said before the first round goes to the log `cepam`."""
+    logging.getLogger("cepam").warning(text)
 
 
 def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch) -> Dataset:
     """The settings' data set, with its pixels as they ask."""
+    for name in ("data", "model"):
+        if settings.own(name):
+            raise ValueError(
+                f"the run has {name} of its own ({getattr(settings, name).removeprefix(OWN)}), which are no file here: "
+                "resume it in Python with fl.train(settings, folder, data, model, resume=True)"
+            )
     data = load(settings.data, Path(settings.folder) if settings.folder else None, report)
     if settings.pixels == "centred" and data.train_inputs.dtype == np.uint8:
         return replace(data, scale=2.0 / 255.0, shift=-1.0)
@@ -68,43 +71,51 @@ def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch)
 
 
 def train(
-    settings: Settings, folder: Path, data: Dataset | None = None, model: Model | None = None, resume: bool = False,
-    watch: Watcher = unseen,
+    settings: Settings, folder: Path | str, data: Dataset | None = None, model: Model | None = None,
+    resume: bool = False, watch: Watcher = unseen, say: Callable[[str], None] = log,
 ) -> dict[str, Any]:  # fmt: skip
     """The summary of a run that is now complete on disk, started anew or gone on with.
 
+    Keys and draws come from a fresh secret, which lies in the folder (mode 600) until the run is over; with
+    `settings.simulate` they come from the seed. `say` hears what must be known before the first round.
+
     Guarantee: killed at any moment and resumed, the metrics and weights are bit for bit those of an uninterrupted run
-    on the same machine (tests/fl/runs/test_training.py).
+    on the same machine (tests/fl/runs/test_training.py). Nothing that is left at the end of a run that was not
+    simulated opens its messages (tests/fl/runs/test_secrecy.py).
     """
-    simulation = Simulation(settings, data or prepared(settings), model, watch=_keeper(settings, folder))
+    folder, data = Path(folder), data if data is not None else prepared(settings)
+    settings = record.as_given(settings, data, model)
+    secret = record.stored(settings, folder) if resume else RunSecret.of(settings)
+    if secret is None:
+        return read_summary(folder)
+    simulation = Simulation(settings, data, model, watch=_keeper(settings, folder), secret=secret)
+    mine = record.Record.of(secret, data, simulation.vector, settings.seed)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        _claim(settings, folder, resume)
-        offset = _restore(simulation, folder) if resume else 0
-        _truncate(folder / "metrics.jsonl", offset)
-        _rounds(simulation, folder, watch)
-        return _finish(simulation, folder)
+    with record.alone(folder):
+        if resume:
+            record.check(folder, mine)
+        else:
+            record.start(settings, folder, secret, mine)
+        if not (folder / "summary.json").exists():
+            for text in simulation.notices:
+                say(text)
+            _go_on(simulation, folder, say)
+            _rounds(simulation, folder, watch)
+            _finish(simulation, folder)
+        if not settings.keep_keys:
+            record.forget(folder)
+        return read_summary(folder)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(f"another process is training in {folder}") from None
-        yield
-
-
-def _claim(settings: Settings, folder: Path, resume: bool) -> None:
-    """Nothing; the folder is new, or holds this very run."""
-    config, text = folder / "config.toml", toml.write(settings)
-    if not resume:
-        if config.exists():
-            raise ValueError(f"{folder} already holds a run: choose another --name, or --resume it")
-        write_atomically(config, text.encode())
-    elif toml.settings_from(toml.read(config)) != settings:
-        raise ValueError(f"{config} differs from the given settings: a run is resumed as it was started")
+def _go_on(simulation: Simulation, folder: Path, say: Callable[[str], None]) -> None:
+    """Nothing; the simulation and the metrics stand where the folder's checkpoint was made, or at the beginning."""
+    found = checkpoint.latest(folder)
+    if found is not None:
+        checkpoint.restore(simulation, found)
+        if found.path.name != checkpoint.NAME:
+            say(f"{folder / checkpoint.NAME} is not there: going on from {found.path.name}, round {found.round}")
+    with naming(folder / "metrics.jsonl"), (folder / "metrics.jsonl").open("ab") as file:
+        file.truncate(0 if found is None else found.offset)
 
 
 def _keeper(settings: Settings, folder: Path) -> Callable[[Sent], None]:
@@ -113,71 +124,66 @@ def _keeper(settings: Settings, folder: Path) -> Callable[[Sent], None]:
 
     def keep(sent: Sent) -> None:
         place = folder / "messages" / f"seed-{sent.seed}" / f"round-{sent.round + 1:05d}"
-        place.mkdir(parents=True, exist_ok=True)
-        for envelope in sent.envelopes:
-            if envelope.message is not None:
-                (place / f"client-{envelope.client:04d}.bin").write_bytes(envelope.message)
+        with naming(place):
+            place.mkdir(parents=True, exist_ok=True)
+            for envelope in sent.envelopes:
+                if envelope.message is not None:
+                    (place / f"client-{envelope.client:04d}.bin").write_bytes(envelope.message)
 
     return keep
 
 
 def _rounds(simulation: Simulation, folder: Path, watch: Watcher) -> None:
     started_at, start = simulation.state.round, time.monotonic()
-    with (folder / "metrics.jsonl").open("ab") as metrics, (folder / "timing.jsonl").open("a") as timing:
+    path = folder / "metrics.jsonl"
+    with path.open("ab") as metrics, (folder / "timing.jsonl").open("a") as timing:
         while not simulation.done:
             begun = time.monotonic()
             lines = simulation.step()
-            for line in lines:
-                metrics.write(json.dumps(line).encode() + b"\n")
-            metrics.flush()
             number, now = simulation.state.round, time.monotonic()
-            timing.write(json.dumps({"round": number, "seconds": round(now - begun, 4)}) + "\n")
-            if number % simulation.settings.checkpoint_every == 0 or simulation.done:
-                os.fsync(metrics.fileno())
-                _save(simulation, folder, metrics.tell())
+            with naming(path):
+                for line in lines:
+                    metrics.write(json.dumps(line).encode() + b"\n")
+                metrics.flush()
+                timing.write(json.dumps({"round": number, "seconds": round(now - begun, 4)}) + "\n")
+                if number % simulation.settings.checkpoint_every == 0 or simulation.done:
+                    os.fsync(metrics.fileno())
+                    checkpoint.save(simulation, folder, metrics.tell())
             watch(Progress(lines, simulation.settings.rounds, started_at, now - start))
 
 
-def _save(simulation: Simulation, folder: Path, offset: int) -> None:
-    """Nothing; the checkpoint names the length of the metrics that belong to it."""
-    state, fetch = simulation.state, simulation.home.fetch
-    arrays: dict[str, Any] = {f"memory/{name}": fetch(value) for name, value in state.memory.items()}
-    arrays |= {name: fetch(getattr(state, name)) for name in ("weights", "average", "best")}
-    arrays |= {"best_score": state.best_score, "bits": state.bits}
-    rest = {"round": state.round, "offset": offset, "bills": [bill.entries for bill in state.bills]}
-    buffer = io.BytesIO()
-    np.savez(buffer, rest=np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8), **arrays)
-    write_atomically(folder / "checkpoint.npz", buffer.getvalue())
-
-
-def _restore(simulation: Simulation, folder: Path) -> int:
-    """How many bytes of the metrics belong to the checkpoint that the simulation now stands at."""
-    path = folder / "checkpoint.npz"
-    if not path.exists():
-        return 0
-    with np.load(path) as saved:
-        rest = json.loads(bytes(saved["rest"]))
-        put, remembered = simulation.home.put, [name for name in saved.files if name.startswith("memory/")]
-        memory = {name.removeprefix("memory/"): put(saved[name]) for name in remembered}
-        bills = [Bill(tuple((tuple(absent), count) for absent, count in bill)) for bill in rest["bills"]]
-        simulation.state = State(
-            put(saved["weights"]), memory, put(saved["average"]), put(saved["best"]), saved["best_score"],
-            saved["bits"], bills, int(rest["round"]),
-        )  # fmt: skip
-    return int(rest["offset"])
-
-
-def _truncate(path: Path, length: int) -> None:
-    with path.open("ab") as file:
-        file.truncate(length)
-
-
-def read_metrics(folder: Path) -> list[Line]:
+def read_metrics(folder: Path | str) -> list[Line]:
     """The lines of a run's metrics."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    path, made = Path(folder) / "metrics.jsonl", []
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        try:
+            made.append(json.loads(line))
+        except ValueError:
+            raise ValueError(f"{path} is damaged: line {number} is no JSON") from None
+    return made
 
 
-def _finish(simulation: Simulation, folder: Path) -> dict[str, Any]:
+def _seconds(path: Path) -> float:
+    """The seconds of all rounds; a line that a kill tore is left out."""
+    total = 0.0
+    for line in path.read_text(errors="replace").splitlines():
+        with suppress(ValueError, TypeError, KeyError):
+            total += json.loads(line)["seconds"]
+    return total
+
+
+def read_summary(folder: Path | str) -> dict[str, Any]:
+    """The summary of a run that is over."""
+    path = Path(folder) / "summary.json"
+    try:
+        held: dict[str, Any] = json.loads(path.read_text())
+    except ValueError:
+        raise ValueError(f"{path} is damaged: it is no JSON") from None
+    return held
+
+
+def _finish(simulation: Simulation, folder: Path) -> None:
+    """Nothing; the run's files are whole. The summary comes last: where it is, the run is over."""
     import torch
 
     from cepam.fl.runs.curve import draw_curve
@@ -185,13 +191,11 @@ def _finish(simulation: Simulation, folder: Path) -> dict[str, Any]:
     vector, seeds = simulation.vector, simulation.settings.run_seeds
     for name, rows in (("final", simulation.reported), ("best", simulation.state.best)):
         buffer = io.BytesIO()
-        host = simulation.home.fetch(rows)
+        host = simulation.arrays.fetch(rows)
         torch.save({seed: vector.state_dict(host[s]) for s, seed in enumerate(seeds)}, buffer)
         write_atomically(folder / f"{name}.pt", buffer.getvalue())
     lines = read_metrics(folder)
-    timing = [json.loads(line) for line in (folder / "timing.jsonl").read_text().splitlines()]
-    summary = summarise(simulation, lines, sum(line["seconds"] for line in timing))
-    write_atomically(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    summary = summarise(simulation, lines, _seconds(folder / "timing.jsonl"))
     write_events(folder / "events.out.tfevents.0.cepam", lines)
     draw_curve(folder / "curve.png", lines, simulation.settings)
-    return summary
+    write_atomically(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())

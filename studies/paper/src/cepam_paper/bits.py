@@ -53,10 +53,11 @@ class Recorder:
 def gradients(rounds: tuple[int, ...], clients: int) -> Floats:
     """Clipped gradients of the first clients at these rounds of Algorithm 1 without noise, one a row."""
     settings = fl.settings_from({
-        **fl.preset("algorithm1"), "scheme": "fl", "noise": None, "rounds": max(rounds), "evaluate_every": max(rounds)
+        **fl.preset("algorithm1"), "scheme": "fl", "noise": None, "rounds": max(rounds), "evaluate_every": max(rounds),
+        "simulate": True,
     })  # fmt: skip
     recorder = Recorder()
-    simulation = fl.Simulation(settings, fl.prepared(settings), channels=lambda client: recorder)
+    simulation = fl.Simulation(settings, fl.prepared(settings), codecs=lambda client: recorder)
     while not simulation.done:
         simulation.step()
     rows = sorted(((at, who, row) for at, who, row in recorder.kept if at + 1 in rounds and who < clients),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cepam.fl.runs.training import write_atomically
+from cepam.fl.runs.files import write_atomically
 from cepam_paper.claims import by_chapter, tally
 from cepam_paper.page import picture
 from cepam_paper.section import Figure, Part, Table

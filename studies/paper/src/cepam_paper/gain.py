@@ -19,7 +19,7 @@ from cepam_paper.estimate import differences, estimate, words
 from cepam_paper.published import mean_gain
 from cepam_paper.run_size import Extent, extent
 from cepam_paper.section import Figure, Part, Say, Table
-from cepam_paper.training import Outcome, Run, outcomes
+from cepam_paper.training import Run, TrainingOutcome, outcomes
 from cepam_paper.variants import run_of
 
 ROWS = ("cepam-gaussian-1", "cepam-gaussian-2", "cepam-gaussian-3", "cepam-laplace")
@@ -69,7 +69,7 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     )  # fmt: skip
 
 
-def _numbers(made: dict[tuple[str, str], Outcome]) -> dict[str, Any]:
+def _numbers(made: dict[tuple[str, str], TrainingOutcome]) -> dict[str, Any]:
     base = made["base", ""]
     numbers: dict[str, Any] = {
         "base": estimate([100 * value for value in base.accuracy]),

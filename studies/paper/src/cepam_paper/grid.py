@@ -19,14 +19,14 @@ from cepam_paper.estimate import Estimate, differences, estimate, percent, words
 from cepam_paper.run_size import Extent, extent
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theorems import PaperSetting
-from cepam_paper.training import Outcome, Run, outcomes
+from cepam_paper.training import Run, TrainingOutcome, outcomes
 from cepam_paper.variants import trained
 
 LawName = Literal["gaussian", "laplace"]
 LAWS: tuple[LawName, ...] = ("gaussian", "laplace")
 ARMS = {"correct": "CEPAM done right", "published": "CEPAM as published", "sdq": "noise, then SDQ"}
 BOUNDLESS = 1e308
-Found = dict[tuple[LawName, float, str], Outcome]
+Found = dict[tuple[LawName, float, str], TrainingOutcome]
 SUMMARY = (
     "The paper's noise levels in the published training, evaluated every few rounds. The label is the paper's epsilon; "
     "beside it stands what the run guarantees over all its rounds with the whole update clipped at 1 (the published "

@@ -119,14 +119,12 @@ def _relaxed() -> dict[str, Any]:
 
 def _clip() -> dict[str, Any]:
     """The largest norm that each way of clipping lets through, on vectors of the CNN's eight tensors."""
-    from cepam.fl.engine.local_work import clipped
-
     cuts = [int(end) for end in np.cumsum((150, 6, 900, 6, 4800, 50, 500, 10))]
     draw, norms = np.random.default_rng(1), {"text": 0.0, "published": 0.0}
     for _ in range(20):
         update = draw.normal(size=SIZE).astype(np.float32)
         for name, bound, where in (("text", 1.0, None), ("published", math.sqrt(len(cuts)), cuts)):
-            norm = float(np.linalg.norm(clipped(update, L2(bound), where).astype(np.float64)))
+            norm = float(np.linalg.norm(L2(bound).apply(update, where).astype(np.float64)))
             norms[name] = max(norms[name], norm)
     return {"bound": 1.0, "text_largest": norms["text"], "published_largest": norms["published"]}
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cepam.fl.runs.training import write_atomically
+from cepam.fl.runs.files import write_atomically
 from cepam_paper.claims import by_chapter, tally
 from cepam_paper.section import Figure, Part, Table
 from cepam_paper.style import SHEET

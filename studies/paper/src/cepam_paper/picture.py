@@ -10,10 +10,10 @@ import numpy as np
 
 from cepam_paper import printed
 from cepam_paper.section import Figure
-from cepam_paper.training import Outcome
+from cepam_paper.training import TrainingOutcome
 from cepam_paper.variants import READINGS, TELL, Reading
 
-Found = Mapping[tuple[Reading, str], Outcome]
+Found = Mapping[tuple[Reading, str], TrainingOutcome]
 COLOURS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#bbbbbb", "#000000")
 
 

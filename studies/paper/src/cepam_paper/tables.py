@@ -14,11 +14,11 @@ from cepam_paper import picture, printed
 from cepam_paper.estimate import differences, estimate, percent, words
 from cepam_paper.run_size import Extent, extent
 from cepam_paper.section import Part, Say, Table
-from cepam_paper.training import Outcome, outcomes
+from cepam_paper.training import TrainingOutcome, outcomes
 from cepam_paper.variants import READINGS, TELL, Reading, run_of
 
 LawName = Literal["gaussian", "laplace"]
-Outcomes = dict[tuple[Reading, str], Outcome]
+Outcomes = dict[tuple[Reading, str], TrainingOutcome]
 ROWS = {"gaussian": printed.GAUSSIAN_ROWS, "laplace": printed.LAPLACE_ROWS}
 EXTRA = ("fl-clipped", "fl-momentum")
 SUMMARY = (

@@ -21,11 +21,12 @@ import numpy.typing as npt
 
 from cepam import fl
 from cepam.codec.codec import Codec, DitheredCodec
+from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine.baselines import NoisyDithered, PlainFloats
-from cepam.fl.engine.clients import LATTICES, Channel
+from cepam.fl.engine.clients import LATTICES
 from cepam.fl.engine.settings import Settings
+from cepam.fl.runs.files import write_atomically
 from cepam.fl.runs.summary import interval
-from cepam.fl.runs.training import write_atomically
 from cepam.keys import Address
 from cepam.noise.laws import Gaussian, Laplace
 from cepam_paper.published import PublishedChannel
@@ -53,7 +54,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """What a run showed, by seed. `validation` has a row a seed, a column an evaluated round."""
 
     name: str
@@ -71,7 +72,7 @@ class Outcome:
         mean, half = interval(list(self.accuracy))
         return 100 * mean, None if half is None else 100 * half
 
-    def gain_over(self, other: Outcome) -> tuple[float, float | None]:
+    def gain_over(self, other: TrainingOutcome) -> tuple[float, float | None]:
         """The accuracy over that of another run, paired by seed, in points, with its half-width."""
         if self.seeds != other.seeds:
             raise ValueError(f"{self.name} and {other.name} were run on other seeds")
@@ -110,7 +111,7 @@ class Meter:
 class Metered:
     """A channel under the eye of a meter."""
 
-    channel: Channel
+    channel: UpdateCodec
     meter: Meter
 
     def encode(self, update: Floats, at: Address) -> bytes:
@@ -118,7 +119,8 @@ class Metered:
         return self.channel.encode(update, at)
 
     def decode(self, message: bytes, at: Address) -> Floats:
-        vector, meter = self.channel.decode(message, at), self.meter
+        vector: Floats = self.channel.decode(message, at)
+        meter = self.meter
         update = meter.held[at.key.secret].astype(np.float64)
         with meter.lock:
             pair = meter.sums.setdefault(meter.seed_of[at.key.secret], [np.zeros(update.size), np.zeros(update.size)])
@@ -127,7 +129,7 @@ class Metered:
         return vector
 
 
-def channel_of(run: Run, sizes: tuple[int, ...]) -> Channel:
+def channel_of(run: Run, sizes: tuple[int, ...]) -> UpdateCodec:
     """The channel of a run's scheme, by the settings alone or with the published arithmetic."""
     chosen = run.settings
     law: Gaussian | Laplace | None = None
@@ -147,7 +149,7 @@ def channel_of(run: Run, sizes: tuple[int, ...]) -> Channel:
     return PlainFloats(law)
 
 
-def outcome(run: Run, report: Path, data: fl.Dataset, follow: Followed = lambda done, of: None) -> Outcome:
+def outcome(run: Run, report: Path, data: fl.Dataset, follow: Followed = lambda done, of: None) -> TrainingOutcome:
     """The outcome of a run: read from the report's folder if it was done before, else done now and written there."""
     path = report / "runs" / f"{run.name}.json"
     if path.is_file():
@@ -155,16 +157,16 @@ def outcome(run: Run, report: Path, data: fl.Dataset, follow: Followed = lambda 
         if kept["mark"] == run.mark():
             kept["validation"] = list(map(tuple, kept["validation"]))
             whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()}
-            return Outcome(**whole)
+            return TrainingOutcome(**whole)
     made = _trained(run, data, follow)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(asdict(made)) + "\n").encode())
     return made
 
 
-def outcomes(runs: dict[Name, Run], report: Path, data: fl.Dataset, say: Say) -> dict[Name, Outcome]:
+def outcomes(runs: dict[Name, Run], report: Path, data: fl.Dataset, say: Say) -> dict[Name, TrainingOutcome]:
     """The outcome of every run, with progress as a share of all their rounds."""
-    made: dict[Name, Outcome] = {}
+    made: dict[Name, TrainingOutcome] = {}
     for at, (name, run) in enumerate(runs.items()):
         made[name] = outcome(run, report, data, partial(_tell, say, run.name, at, len(runs)))
     return made
@@ -174,15 +176,15 @@ def _tell(say: Say, name: str, at: int, of: int, done: int, rounds: int) -> None
     say(f"{name}, round {done}", at * rounds + done, of * rounds)
 
 
-def _trained(run: Run, data: fl.Dataset, follow: Followed) -> Outcome:
+def _trained(run: Run, data: fl.Dataset, follow: Followed) -> TrainingOutcome:
     start, every = time.monotonic(), run.settings.evaluate_every
     held = min(VALIDATION, len(data.train_labels) // 6)
     settings = replace(run.settings, validation=held, evaluate_every=run.settings.rounds)
     model = fl.build(settings.model, data, settings.activation)
     meter = Meter(settings.clients)
     channel = Metered(channel_of(run, tuple(p.numel() for p in model.module.parameters())), meter)
-    simulation = fl.Simulation(settings, data, model, channels=lambda client: channel)
-    meter.seed_of = {key.secret: s for s, keys in enumerate(simulation.keys) for key in keys}
+    simulation = fl.Simulation(settings, data, model, codecs=lambda client: channel)
+    meter.seed_of = {key.secret: s for s, row in enumerate(simulation.senders) for key in row.keys}
     best, score = simulation.state.weights.copy(), np.full(settings.seeds, -1.0)
     seen: list[npt.NDArray[np.float64]] = []
     while not simulation.done:
@@ -195,7 +197,7 @@ def _trained(run: Run, data: fl.Dataset, follow: Followed) -> Outcome:
         follow(simulation.state.round, settings.rounds)
     sent = settings.rounds * settings.clients * simulation.size * settings.seeds
     rounds = [r for r in range(1, settings.rounds + 1) if r % every == 0 or r == settings.rounds]
-    return Outcome(
+    return TrainingOutcome(
         run.name, settings.run_seeds, tuple(map(float, simulation.network.evaluate(best).accuracy)), tuple(rounds),
         tuple(tuple(map(float, row)) for row in np.stack(seen, 1)), meter.snr_db(),
         None if run.published is not None else float(simulation.state.bits.sum()) / sent,

@@ -36,7 +36,7 @@ def _scheme(row: str) -> dict[str, Any]:
 def trained(name: str, preset: str, extent: Extent, published: int | None = None, **changes: Any) -> Run:
     """A run of a preset at this extent."""
     values = {
-        **fl.preset(preset), "data": extent.data, "seeds": extent.seeds, "rounds": extent.rounds,
+        **fl.preset(preset), "simulate": True, "data": extent.data, "seeds": extent.seeds, "rounds": extent.rounds,
         "evaluate_every": extent.every, **changes
     }  # fmt: skip
     return Run(name, fl.settings_from(values), published)

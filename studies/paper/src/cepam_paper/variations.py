@@ -22,7 +22,7 @@ from cepam_paper.run_size import Extent, extent
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theory.convergence import Schedule
 from cepam_paper.theory.descent import stacked, within_round
-from cepam_paper.training import Outcome, Run, outcomes
+from cepam_paper.training import Run, TrainingOutcome, outcomes
 from cepam_paper.variants import run_of, trained
 
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -73,13 +73,13 @@ def _difference(label: float, much: Extent) -> Run:
     )  # fmt: skip
 
 
-def _steps(made: Outcome) -> list[float]:
+def _steps(made: TrainingOutcome) -> list[float]:
     """Each seed's fluctuation in percentage points."""
     changes = np.diff(100 * np.array(made.validation), axis=1)
     return [float(value) for value in np.sqrt(np.square(changes[:, changes.shape[1] // 2 :]).mean(1))]
 
 
-def _fluctuations(made: dict[str, Outcome]) -> dict[str, Any]:
+def _fluctuations(made: dict[str, TrainingOutcome]) -> dict[str, Any]:
     steps = {name: _steps(made[f"arm {name}"]) for name in ARMS}
     less = {name: estimate([a - b for a, b in zip(steps[name], steps["base"])]) for name in ARMS if name != "base"}
     accuracy = {name: estimate([100 * value for value in made[f"arm {name}"].accuracy]) for name in ARMS}
@@ -90,7 +90,7 @@ def _fluctuations(made: dict[str, Outcome]) -> dict[str, Any]:
     }
 
 
-def _differences(made: dict[str, Outcome], points: list[float]) -> dict[str, Any]:
+def _differences(made: dict[str, TrainingOutcome], points: list[float]) -> dict[str, Any]:
     by_label = {label: [100 * value for value in made[f"difference {label:g}"].accuracy] for label in points}
     knee = printed.KNEE["gaussian"]
 
@@ -167,7 +167,7 @@ def _small_table(numbers: dict[str, Any]) -> Table:
     return Table("small", "Inside a round, and the size of coordinates", ("what", "measured"), tuple(rows))
 
 
-def _figure(report: Path, numbers: dict[str, Any], made: dict[str, Outcome]) -> Figure:
+def _figure(report: Path, numbers: dict[str, Any], made: dict[str, TrainingOutcome]) -> Figure:
     figure, axes = picture.canvas(2, width=5.4)
     for colour, (name, (label, _)) in zip(picture.COLOURS[::2], ARMS.items()):
         found = made[f"arm {name}"]

@@ -1,0 +1,101 @@
+"""What must be said before the first round: that a run is a simulation, what it keeps, what missing replies cost."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+
+from cepam.fl.engine import sampling
+from cepam.fl.engine.clients import ClientPlan
+from cepam.fl.engine.releases import least_noise
+from cepam.fl.engine.settings import Settings
+from cepam.keys import Address, Key
+from cepam.privacy import Release, epsilon
+
+SIMULATED = "simulated"
+"""The one word beside every epsilon of a run whose keys and draws come from a seed."""
+
+
+def told(value: float | None, simulated: bool, digits: str = ".4g") -> str:
+    """An epsilon as it is shown anywhere."""
+    if value is None:
+        return "no figure"
+    return f"{value:{digits}} ({SIMULATED})" if simulated else f"{value:{digits}}"
+
+
+def cost(release: Release, delta: float, rounds: int, replies: int) -> float | None:
+    """epsilon of a run in which every round has so many replies, those with the least noise, for the worst client.
+
+    None where the accountant has no figure. No amplification: a client is charged as if it were asked in every round.
+    """
+    found = []
+    for k in {each: k for k, each in enumerate(release.clients)}.values():
+        with suppress(ValueError):
+            found.append(epsilon(least_noise(release, k, replies).over(rounds), delta, k))
+    return max(found, default=None)
+
+
+def costs_of_silence(settings: Settings, release: Release) -> str:
+    """What missing replies are expected to cost, and what at worst, in words."""
+    asked = sampling.asked(settings.clients, settings.share)
+    likely = max(1, round(asked * (1.0 - settings.dropout)))
+    some, worst = (cost(release, settings.delta, settings.rounds, replies) for replies in (likely, 1))
+    return (
+        f"epsilon {_figure(some)} with {likely} of {settings.clients} replies a round, "
+        f"{_figure(worst)} at worst (one reply)"
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "beyond any figure" if value is None or value == np.inf else f"{value:.4g}"
+
+
+def check_target(settings: Settings, release: Release | None) -> None:
+    """Nothing; raises where missing replies would break a target epsilon."""
+    aimed = settings.epsilon is not None or any(each.epsilon is not None for each in settings.client)
+    if release is not None and aimed and settings.dropout and settings.policy == "charge":
+        raise ValueError(
+            f"dropout {settings.dropout:g} with policy charge cannot meet a target epsilon: "
+            f"{costs_of_silence(settings, release)}; choose --policy wait, or state --noise instead of --epsilon"
+        )
+
+
+def notices(settings: Settings, release: Release | None, plans: tuple[ClientPlan, ...], size: int) -> list[str]:
+    """The lines, in one sentence each."""
+    said = []
+    if settings.simulate:
+        said.append(f"{SIMULATED}: keys and draws come from the seed, so every epsilon is the figure of a simulation")
+    if settings.keep_messages:
+        said.append(_kept(settings, plans, size))
+    if settings.keep_keys and not settings.simulate:
+        said.append("secret.key stays in the run's folder at the end: who has it and the messages can strip the noise")
+    if release is not None and settings.dropout and settings.policy == "charge":
+        said.append(f"dropout {settings.dropout:g} with policy charge: {costs_of_silence(settings, release)}")
+    elif release is not None and settings.share < 1.0:
+        asked = sampling.asked(settings.clients, settings.share)
+        most = cost(release, settings.delta, settings.rounds, asked)
+        said.append(f"share {settings.share:g}: {asked} clients a round, epsilon at most {_figure(most)}")
+    return said
+
+
+def _kept(settings: Settings, plans: tuple[ClientPlan, ...], size: int) -> str:
+    """What kept messages take on disk, from one message of each kind of client, and whether they can be opened."""
+    draw, at = np.random.default_rng(0).standard_normal(size), Address(Key.generate(), round=0, client=0)
+    each: dict[object, int] = {}
+    for plan in plans:
+        if (plan.clip, plan.law) not in each:
+            bound = plan.clip.bound if plan.clip is not None else 1.0
+            example = (draw * (bound / float(np.linalg.norm(draw)))).astype(np.float32)
+            if plan.clip is not None:
+                example = plan.clip.apply(example).astype(np.float32)
+            each[plan.clip, plan.law] = len(plan.codec.encode(example, at))
+    mean = sum(each[plan.clip, plan.law] for plan in plans) / len(plans)
+    total = mean * sampling.asked(settings.clients, settings.share) * settings.rounds * settings.seeds
+    opened = settings.simulate or settings.keep_keys
+    tail = (
+        ""
+        if opened
+        else "; nobody will be able to open them, as their keys are erased at the end (--keep-keys keeps them)"
+    )
+    return f"messages are kept, about {total / 1e6:.1f} MB{tail}"

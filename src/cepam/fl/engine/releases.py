@@ -1,0 +1,75 @@
+"""What a round of the engine releases, for the accountant; the book of a run is `cepam.privacy.Ledger`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from cepam.codec.codec import Codec
+from cepam.fl.engine.clients import ClientPlan, draws_of, sampling_of
+from cepam.fl.engine.settings import Settings
+from cepam.noise.lattices import Lattice
+from cepam.privacy import Client, Ledger, Practice, Release, cautions, fingerprint
+
+
+def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Release | None:
+    """One round of these clients as the accountant sees it, or None where someone adds no noise or clips nothing."""
+    if any(plan.law is None or plan.clip is None for plan in plans) or len({type(plan.law) for plan in plans}) > 1:
+        return None
+    charged = []
+    for plan in plans:
+        assert plan.law is not None
+        draws = draws_of(settings, plan.batch)
+        charged.append(Client(plan.law, plan.records, plan.weight, draws, plan.clip, _lattice(plan)))
+    clip, clipped = plans[0].clip, "example" if settings.update == "examples" else "update"
+    assert clip is not None
+    return Release(
+        tuple(charged), clip, sampling_of(settings, plans[0].batch), 1, 0, settings.adjacency, clipped, size,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _lattice(plan: ClientPlan) -> Lattice | None:
+    """What a client's codec quantizes on, where that is one lattice."""
+    known = plan.codec.lattices if isinstance(plan.codec, Codec) else ()
+    return known[0] if len(known) == 1 else None
+
+
+def least_noise(release: Release, client: int, replies: int, never: Collection[int] = ()) -> Release:
+    """The round with so many replies that hides a client least: its own, and the quietest of the others."""
+    others = [j for j in range(len(release.clients)) if j != client and j not in never]
+    others.sort(key=lambda j: release.clients[j].noise)
+    present = {client, *others[: replies - 1]}
+    return release.without(set(range(len(release.clients))) - present)
+
+
+def empty_ledger(settings: Settings) -> Ledger:
+    """The book of a run before its first round; a saved one of other settings is refused."""
+    return Ledger(configuration=fingerprint(settings))
+
+
+def after_round(ledger: Ledger, release: Release | None, replied: Collection[int]) -> Ledger:
+    """The book with one more round; one in which nobody replied released nothing."""
+    if release is None or not replied:
+        return ledger
+    return ledger.add(release.without(set(range(len(release.clients))) - set(replied)))
+
+
+def spent(ledger: Ledger, settings: Settings) -> float:
+    """epsilon of the whole run against an outsider: the figure that a target was held against."""
+    return ledger.observers(settings.delta)["outsider"]
+
+
+def foresee(settings: Settings, release: Release) -> None:
+    """Nothing; what a run in which everyone replies will ask for is computed now. What is refused, the run reports."""
+    with suppress(ValueError):
+        empty_ledger(settings).foresee(release, settings.delta, settings.rounds)
+
+
+def warnings_of(settings: Settings, release: Release | None, tensors: int) -> list[str]:
+    """What must be said beside the figures of the whole run, in one line each."""
+    if release is None:
+        return [f"scheme {settings.scheme} with clip {settings.clip_norm}: no differential privacy"]
+    run = release.over(settings.rounds)
+    whole = spent(empty_ledger(settings).add(run), settings)
+    practice = Practice(rounds=settings.rounds, tensors=tensors if settings.clip_scope == "tensor" else 1)
+    return [str(each) for each in cautions(run, whole, settings.delta, practice)]

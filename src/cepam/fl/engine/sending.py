@@ -1,0 +1,78 @@
+"""The client half of the wire: clipped updates to messages at their addresses; who stays silent or sends garbage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cepam.fl.engine import sampling
+from cepam.fl.engine.arrays import ArrayBackend
+from cepam.fl.engine.clients import ClientPlan
+from cepam.fl.engine.randomness import Randomness
+from cepam.fl.engine.server import Envelope
+from cepam.fl.engine.settings import Settings
+from cepam.keys import Address, Key
+
+Posted = tuple[Envelope, Any]
+MOST_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Senders:
+    """The clients of one seed's row as senders; `cuts` are the tensors' ends where each is clipped by itself."""
+
+    settings: Settings
+    draws: Randomness
+    run_id: bytes
+    plans: tuple[ClientPlan, ...]
+    arrays: ArrayBackend
+    cuts: list[int] | None
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """The key of each client."""
+        return [self.draws.key(k) for k in range(len(self.plans))]
+
+    def address(self, round: int, client: int, attempt: int = 0) -> Address:
+        """Where the randomness of this client's message lives."""
+        return Address(self.keys[client], round=round, client=client, run=self.run_id, attempt=attempt)
+
+    def send(self, round: int, clients: list[int], raw: Any) -> tuple[list[Posted], int]:
+        """Every asked client's envelope with the clipped update it holds, and how often the server had to wait.
+
+        Policy `wait`: whoever is silent is asked again until the reply comes; `charge`: the round goes on without.
+        """
+        chosen, attempt, pending = self.settings, 0, list(range(len(clients)))
+        sent: list[Posted] = []
+        while True:
+            silent = sampling.silent(self.draws, round, attempt, chosen.clients, chosen.dropout)
+            late = [i for i in pending if chosen.dropout and silent[clients[i]]]
+            ready = [i for i in pending if i not in late]
+            if ready:
+                sent += self._posted(round, attempt, [clients[i] for i in ready], raw[ready])
+            if late and chosen.policy == "wait" and attempt == MOST_ATTEMPTS:
+                raise ValueError(
+                    f"{len(late)} clients did not reply in {attempt + 1} attempts (dropout {chosen.dropout})"
+                )
+            if not late or chosen.policy == "charge":
+                missing = [clients[i] for i in late]
+                lost = [(Envelope(k, self.address(round, k, attempt), None), None) for k in missing]
+                return sorted([*sent, *lost], key=lambda pair: pair[0].client), attempt
+            attempt, pending = attempt + 1, late
+
+    def _posted(self, round: int, attempt: int, clients: list[int], raw: Any) -> list[Posted]:
+        """The envelopes of these clients with the clipped updates in them; byzantine clients send garbage as long."""
+        plans = [self.plans[k] for k in clients]
+        ats = [self.address(round, k, attempt) for k in clients]
+        clips = [plan.clip if self.settings.update != "examples" else None for plan in plans]
+        made = self.arrays.encode(raw, clips, self.cuts, [plan.codec for plan in plans], ats)
+        posted: list[Posted] = []
+        for k, at, (update, message) in zip(clients, ats, made):
+            if isinstance(message, str):
+                posted.append((Envelope(k, at, None, message), None))
+                continue
+            if k in self.settings.byzantine:
+                message = self.draws.random_bytes(round, sampling.NOISE, k, len(message))
+            posted.append((Envelope(k, at, message), update))
+        return posted

@@ -1,0 +1,123 @@
+"""Where a run goes on after a kill: two checkpoints, each behind its checksum, the newer one first.
+
+A checkpoint is an npz file with the SHA-256 of its bytes behind them; nothing is parsed before that is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cepam.fl.engine.releases import empty_ledger
+from cepam.fl.engine.simulation import Simulation, State
+from cepam.fl.runs.files import write_atomically
+
+NAME, PREVIOUS = "checkpoint.npz", "checkpoint.previous.npz"
+DIGEST = 32
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A sound checkpoint: its file, its round, and how many bytes of the metrics belong to it."""
+
+    path: Path
+    round: int
+    offset: int
+    content: bytes
+
+
+def save(simulation: Simulation, folder: Path, offset: int) -> None:
+    """Nothing; the checkpoint names the length of the metrics that belong to it, and the one before it is kept."""
+    state, fetch = simulation.state, simulation.arrays.fetch
+    arrays: dict[str, Any] = {f"memory/{name}": fetch(value) for name, value in state.memory.items()}
+    arrays |= {name: fetch(getattr(state, name)) for name in ("weights", "average", "best")}
+    arrays |= {"best_score": state.best_score, "bits": state.bits}
+    rest = {"round": state.round, "offset": offset, "ledgers": [each.state_dict() for each in state.ledgers]}
+    buffer = io.BytesIO()
+    np.savez(buffer, rest=np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8), **arrays)
+    content = buffer.getvalue()
+    if (folder / NAME).exists():
+        os.replace(folder / NAME, folder / PREVIOUS)
+    write_atomically(folder / NAME, content + hashlib.sha256(content).digest())
+
+
+def _read(path: Path) -> Checkpoint | None:
+    """The checkpoint, or None where it is damaged."""
+    raw = path.read_bytes()
+    content, digest = raw[:-DIGEST], raw[-DIGEST:]
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    with np.load(io.BytesIO(content)) as saved:
+        rest = json.loads(bytes(saved["rest"]))
+    return Checkpoint(path, int(rest["round"]), int(rest["offset"]), content)
+
+
+def latest(folder: Path) -> Checkpoint | None:
+    """Where the run goes on, or None where it had not come to its first checkpoint.
+
+    Damage is refused in one line that names the file and offers the checkpoint before it: remove the file to take that.
+    """
+    metrics = folder / "metrics.jsonl"
+    length = metrics.stat().st_size if metrics.exists() else 0
+    sound = {name: _read(folder / name) for name in (NAME, PREVIOUS) if (folder / name).exists()}
+    if not sound:
+        _check_beginning(folder, metrics)
+        return None
+    found = sound.get(NAME, sound.get(PREVIOUS))
+    earlier = sound.get(PREVIOUS)
+    if found is None:
+        raise ValueError(f"{folder / next(iter(sound))} is damaged (its checksum is wrong): {_offer(earlier, length)}")
+    if length < found.offset:
+        other = earlier if found.path.name == NAME else None
+        raise ValueError(
+            f"{metrics} is cut: {length} bytes, {found.path.name} stands at {found.offset}: {_offer(other, length)}"
+        )
+    return found
+
+
+def _offer(earlier: Checkpoint | None, length: int) -> str:
+    if earlier is None or earlier.offset > length:
+        return "no sound checkpoint is left, start a new run"
+    return f"remove {earlier.path.with_name(NAME)} and resume to go on from round {earlier.round} ({earlier.path.name})"
+
+
+def _check_beginning(folder: Path, metrics: Path) -> None:
+    """Nothing; raises where metrics beyond the first checkpoint show that a checkpoint was lost."""
+    from cepam.fl.runs import toml
+
+    every = toml.settings_from(toml.read(folder / "config.toml")).checkpoint_every
+    rounds = [_round_of(line) for line in (metrics.read_bytes().splitlines() if metrics.exists() else [])]
+    if max(rounds, default=0) > every:
+        raise ValueError(
+            f"{folder / NAME} is missing, though {metrics.name} holds round {max(rounds)}: the run cannot go on from "
+            "there; put the file back, or start a new run"
+        )
+
+
+def _round_of(line: bytes) -> int:
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def restore(simulation: Simulation, checkpoint: Checkpoint) -> None:
+    """Nothing; the simulation stands where the checkpoint was made."""
+    with np.load(io.BytesIO(checkpoint.content)) as saved:
+        rest = json.loads(bytes(saved["rest"]))
+        put, remembered = simulation.arrays.put, [name for name in saved.files if name.startswith("memory/")]
+        memory = {name.removeprefix("memory/"): put(saved[name]) for name in remembered}
+        ledgers = [empty_ledger(simulation.settings).load_state_dict(state) for state in rest["ledgers"]]
+        if saved["weights"].shape != (len(simulation.settings.run_seeds), simulation.size):
+            raise ValueError(f"{checkpoint.path} is of another model: {saved['weights'].shape[1]} weights")
+        simulation.state = State(
+            put(saved["weights"]), memory, put(saved["average"]), put(saved["best"]), saved["best_score"],
+            saved["bits"], ledgers, int(rest["round"]),
+        )  # fmt: skip

@@ -1,0 +1,65 @@
+"""Files that hold the old content or the new one, secrets only for their owner's eyes, errors that name a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+REMEDIES = {
+    errno.ENOSPC: "the disk is full: make room, then resume",
+    errno.EDQUOT: "your quota on this disk is used up: make room, then resume",
+}
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Nothing; what goes wrong inside names the file, and what to do about a full disk."""
+    try:
+        yield
+    except OSError as problem:
+        reason = REMEDIES.get(problem.errno or 0, problem.strerror or str(problem))
+        raise OSError(problem.errno, reason, str(path)) from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Nothing; the file holds the old content or the new one, whenever the machine stops."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with naming(path), temporary.open("wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(temporary, path)
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Nothing; a new file that only its owner can read (mode 600), on disk before this returns."""
+    path.unlink(missing_ok=True)
+    with naming(path), os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    _settle(path.parent)
+
+
+def erase(path: Path) -> None:
+    """Nothing; the file was overwritten and is gone. What a journal or a flash cell may have kept is out of reach."""
+    if not path.exists():
+        return
+    with naming(path), path.open("r+b") as out:
+        out.write(bytes(path.stat().st_size))
+        out.flush()
+        os.fsync(out.fileno())
+    path.unlink()
+    _settle(path.parent)
+
+
+def _settle(folder: Path) -> None:
+    """Nothing; names made and removed in the folder are on disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
