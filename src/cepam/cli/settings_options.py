@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from cepam.fl.fetch import DataUnavailable
 from cepam.fl.presets import preset
 from cepam.fl.settings import Settings
 from cepam.fl.toml import read, settings_from
@@ -100,13 +97,3 @@ def chosen_settings(name: str | None, config: Path | None, given: dict[str, Any]
             if given.get(key) is None:
                 merged.pop(key, None)
     return settings_from(merged)
-
-
-@contextmanager
-def one_clear_line() -> Iterator[None]:
-    """Turns what a user can get wrong into one line on standard error and exit code 2."""
-    try:
-        yield
-    except (ValueError, DataUnavailable, FileNotFoundError, PermissionError) as problem:
-        print(f"cepam: {' '.join(str(problem).split())}", file=sys.stderr)
-        raise typer.Exit(2) from None

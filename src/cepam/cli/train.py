@@ -19,7 +19,6 @@ from cepam.cli.settings_options import (
     Preset,
     Runs,
     chosen_settings,
-    one_clear_line,
     takes_settings,
 )
 from cepam.fl.toml import read
@@ -95,26 +94,18 @@ def train(
       cepam train --resume
     """
     console = wide(stderr=as_json)
-    with one_clear_line():
-        if resume:
-            folder = _unfinished(runs, name)
-            settings = fl.settings_from(read(folder / "config.toml"), str(folder / "config.toml"))
-        else:
-            settings = chosen_settings(preset, config, given)
-            folder = runs / name if name else _fresh(runs, f"{preset or settings.data}-{settings.scheme}")
-        with Watch(console, shown=not as_json) as watch:
-            data = fl.prepared(settings, watch.fetch)
-            if settings.device == "cuda":
-                console.print("the first run on a GPU compiles its kernels: some minutes before the first round, once")
-            summary = fl.train(
-                settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done)
-            )
+    if resume:
+        folder = _unfinished(runs, name)
+        settings = fl.settings_from(read(folder / "config.toml"), str(folder / "config.toml"))
+    else:
+        settings = chosen_settings(preset, config, given)
+        folder = runs / name if name else _fresh(runs, f"{preset or settings.data}-{settings.scheme}")
+    with Watch(console, shown=not as_json) as watch:
+        data = fl.prepared(settings, watch.fetch)
+        if settings.device == "cuda":
+            console.print("the first run on a GPU compiles its kernels: some minutes before the first round, once")
+        summary = fl.train(settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done))
     if as_json:
         print(json.dumps({**summary, "folder": str(folder)}))
     else:
         _print_summary(console, summary, folder)
-
-
-def register(app: typer.Typer) -> None:
-    """Mounts `cepam train`."""
-    app.command("train")(train)
