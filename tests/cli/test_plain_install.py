@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -35,6 +36,19 @@ def _paths() -> list[str]:
         own = typer.main.get_command(command.load()).commands[command.name]  # type: ignore[attr-defined]
         found += [f"{command.name} {name}" for name in own.commands] if hasattr(own, "commands") else [command.name]
     return found
+
+
+def test_every_command_is_tried_by_make_test_install() -> None:
+    spec = importlib.util.spec_from_file_location("install_trial", ROOT / "tools" / "test_install.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    tried = [command.words for command in module.COMMANDS]
+    assert [path for path in _paths() if not any(f"{words} ".startswith(f"{path} ") for words in tried)] == []
+    lowest = next(each for each in module.ENVIRONMENTS if each.lowest).constraints()
+    assert len(lowest) == len(PROJECT["dependencies"]) + 2
 
 
 def test_nothing_imports_click() -> None:
