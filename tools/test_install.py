@@ -89,7 +89,7 @@ COMMANDS = (
     Command("data fetch synthetic", ("torch",), "6,000 training"),
     Command(f"train {QUICK}", ("torch",), "test accuracy"),
     Command(f"compare {QUICK} --schemes fl,cepam-gaussian --seeds 1", ("torch",), "cepam-gaussian"),
-    Command("reproduce page", ("torch",), "page:"),
+    Command("reproduce privacy --quick", ("torch", "plots"), "page:"),
 )
 
 
@@ -136,7 +136,7 @@ def install(environment: Environment, wheel: Path, folder: Path) -> dict[str, st
     venv.create(folder / "env", with_pip=True)
     pip: list[str | Path] = [folder / "env" / "bin" / "python", "-m", "pip"]
     what = f"{wheel}[{','.join(environment.extras)}]" if environment.extras else str(wheel)
-    call([*pip, "install", "--quiet", "-c", "constraints.txt", what], folder)
+    call([*pip, "install", "--quiet", "--no-compile", "-c", "constraints.txt", what], folder)
     call([*pip, "check"], folder)
     found = {each["name"]: each["version"] for each in json.loads(call([*pip, "list", "--format=json"], folder).stdout)}
     say(environment.name, "installed: " + ", ".join(f"{name} {found[name]}" for name in SHOWN if name in found))
