@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-page test-flower flower-demo test-slow lint bench reproduce fuzz clean
+.PHONY: help setup demo test test-install test-page test-flower flower-demo test-slow lint bench reproduce fuzz clean
 help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
+	@echo "make test-install  the wheel in fresh environments (newest, with Flower, lowest, core alone), every command (minutes)"
 	@echo "make test-page  the report's page in headless Chromium (skips without one; REPORT=folder for a page of yours)"
 	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (six to fifteen minutes)"
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
@@ -20,7 +21,7 @@ help:
 setup: $(STAMP)
 $(STAMP): pyproject.toml studies/paper/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=69" wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77,<85"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,dev]" -e studies/paper
 	touch $@
 
@@ -29,6 +30,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not flower"
+
+# Needs no $(VENV): it makes its own environments. PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL may name CPU wheels of PyTorch.
+test-install:
+	$(PYTHON) tools/test_install.py $(TEST_INSTALL)
 
 # A report that is there is looked at too.
 REPORT ?= $(if $(wildcard report/index.html),report)

@@ -1,18 +1,46 @@
-"""Groups that other modules bring are mounted when they exist, and a broken one is not hidden."""
+"""Commands are imported when they are called; other packages bring theirs; a broken one breaks nothing else."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from cepam import cli
+from cepam.cli.guard import OneLineErrors
+from cepam.cli.mounting import Command, brought, mount
 
 HEAVY = ("matplotlib", "torch", "numba", "dp_accounting", "scipy.stats")
+PLUG_INS = """
+import typer
+app = typer.Typer(no_args_is_help=True)
+def hello(name: str, loud: bool = False):
+    '''Greet.'''
+    if name == "nobody":
+        raise ValueError("nobody is there")
+    print(name.upper() if loud else name)
+@app.command()
+def one():
+    raise typer.Exit(1)
+@app.command()
+def two():
+    print("two")
+number = 3
+"""
+ENTRIES = {
+    "hello": "brought_modules:hello",
+    "both": "brought_modules:app",
+    "number": "brought_modules:number",
+    "nothing": "brought_modules:nothing",
+    "absent": "a_package_that_does_not_exist:command",
+    "keygen": "brought_modules:hello",
+}
 
 
 def test_help_does_not_import_what_it_does_not_need() -> None:
@@ -26,33 +54,75 @@ def test_help_does_not_import_what_it_does_not_need() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda each: each.name)
+def test_the_line_of_help_is_the_first_of_the_commands_own(command: Command) -> None:
+    """The line stands in the table so that help needs no import; it must not say anything else."""
+    group = typer.main.get_command(command.load())
+    own: Any = group.commands[command.name]  # type: ignore[attr-defined]
+    assert own.help.split("\n\n")[0].replace("\n", " ") == command.about
+
+
+def test_a_module_of_ours_that_cannot_be_imported_keeps_its_traceback() -> None:
+    app = typer.Typer(cls=OneLineErrors)
+    mount(app, [Command("one", "a_package_that_does_not_exist:one", ""), Command("two", "json:dumps", "")])
+    assert isinstance(CliRunner().invoke(app, ["one"]).exception, ModuleNotFoundError)
+
+
 @pytest.fixture
-def extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose modules look as if they were in cepam.cli, under names that no real module has."""
-    monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
-    monkeypatch.setattr(cli, "_COMMANDS", ("test_only_command",))
-    monkeypatch.setattr(cli, "_GROUPS", ("test_only_group",))
-    for name in ("test_only_command", "test_only_group"):
-        monkeypatch.delitem(sys.modules, f"cepam.cli.{name}", raising=False)
-    return tmp_path
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    """The commands where another distribution is installed that brings some, good and broken ones."""
+    (tmp_path / "brought_modules.py").write_text(PLUG_INS)
+    facts = tmp_path / "cepam_extra-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: cepam-extra\nVersion: 1.0\nSummary: What it brings.\n"
+    )
+    lines = "\n".join(f"{name} = {value}" for name, value in ENTRIES.items())
+    (facts / "entry_points.txt").write_text(f"[cepam.commands]\n{lines}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "brought_modules", raising=False)
+    made = typer.Typer(cls=OneLineErrors, add_completion=False)
+    mount(made, [*cli.COMMANDS, *brought()])
+    return made
 
 
-def test_modules_that_exist_are_mounted(extra: Path) -> None:
-    command = "def hello():\n    print('hello')\ndef register(app):\n    app.command()(hello)\n"
-    (extra / "test_only_command.py").write_text(command)
-    group = "import typer\napp = typer.Typer()\n@app.command()\ndef a():\n    print('a')\n"
-    (extra / "test_only_group.py").write_text(group)
-    app = typer.Typer()
-    cli.mount(app)
-    assert CliRunner().invoke(app, ["hello"]).stdout == "hello\n"
-    assert CliRunner().invoke(app, ["test_only_group", "a"]).stdout == "a\n"
+def test_commands_of_other_packages_are_found_without_importing_them(app: typer.Typer) -> None:
+    assert {point.name for point in entry_points(group="cepam.commands")} >= set(ENTRIES)
+    text = CliRunner().invoke(app, ["--help"]).stdout
+    assert all(name in text for name in ENTRIES)
+    assert "What it brings." in text
+    assert "brought_modules" not in sys.modules
 
 
-def test_a_module_that_cannot_be_imported_raises(extra: Path) -> None:
-    (extra / "test_only_command.py").write_text("import a_package_that_does_not_exist\n")
-    with pytest.raises(ModuleNotFoundError, match="a_package_that_does_not_exist"):
-        cli.mount(typer.Typer())
+def test_commands_of_other_packages_run(app: typer.Typer) -> None:
+    run = CliRunner().invoke
+    assert run(app, ["hello", "anna", "--loud"]).stdout == "ANNA\n"
+    assert run(app, ["both", "two"]).stdout == "two\n"
+    assert run(app, ["both", "one"]).exit_code == 1
+    assert "Greet." in run(app, ["hello", "--help"]).stdout
+    alone = run(app, ["both"])
+    assert "two" in alone.stdout + alone.stderr
+    assert "Traceback" not in alone.stderr
 
 
-def test_modules_that_do_not_exist_are_skipped(extra: Path) -> None:
-    cli.mount(typer.Typer())
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["hello", "nobody"], "cepam hello: nobody is there"),
+        (["hello", "anna", "--frob"], "cepam hello: No such option"),
+        (["both", "frob"], "cepam both: No such command"),
+        (["number"], "cepam number: the command of cepam-extra cannot be loaded: TypeError: "),
+        (["nothing"], "cepam nothing: the command of cepam-extra cannot be loaded: AttributeError: "),
+        (["absent", "--help"], "cepam absent: the command of cepam-extra cannot be loaded: ModuleNotFoundError: "),
+    ],
+)
+def test_a_broken_command_is_one_line(app: typer.Typer, words: list[str], line: str) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(line)
+
+
+def test_a_command_of_ours_is_not_replaced(app: typer.Typer, tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["keygen", str(tmp_path / "a.key")]).exit_code == 0
+    assert (tmp_path / "a.key").exists()

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cepam.cli.privacy import app
+from cepam.cli import app
 
 RUN = "--clients 30 --clip 1 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --sampling replacement"
 
 
 def run(command: str, code: int = 0):
-    result = CliRunner().invoke(app, command.split())
+    result = CliRunner().invoke(app, ["privacy", *command.split()])
     assert result.exit_code == code, result.output
     return result
 
@@ -159,6 +159,7 @@ def test_bad_input_is_one_line_and_code_two(command: str, says: str) -> None:
     result = run(command, code=2)
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1
+    assert lines[0].startswith(f"cepam privacy {command.split()[0]}: ")
     assert says in lines[0]
     assert result.stdout == ""
 

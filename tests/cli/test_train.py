@@ -6,14 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from cepam.cli import compare, data, train
+from cepam.cli import app
 
-app = typer.Typer()
-for module in (train, compare, data):
-    module.register(app)
 QUICK = ["--data", "synthetic", "--clients", "3", "--rounds", "2", "--tau", "2", "--noise", "0.5"]
 
 
@@ -180,5 +176,6 @@ def test_bad_configuration_is_one_line_and_code_2(tmp_path: Path, words: list[st
     code, _, error = run(*words, *runs)
     assert code == 2
     assert said in error
+    assert error.startswith(f"cepam {' '.join(words[: 2 if words[0] == 'data' else 1])}: ")
     assert len(error.strip().splitlines()) == 1
     assert "Traceback" not in error

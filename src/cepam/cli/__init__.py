@@ -1,37 +1,65 @@
-"""The `cepam` command: parses and prints; computes nothing.
-
-One module a group. A group whose module does not exist is not shown; one that exists and is broken raises.
-"""
+"""The `cepam` command: parses and prints; computes nothing. A command's module is imported when it is called."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
-from cepam.cli.guard import OneLineErrors
+from cepam.cli.guard import OneLineErrors, help_alone
+from cepam.cli.mounting import Command, brought, mount
 
-_COMMANDS = ("keys", "messages", "certificate", "bench")
-_GROUPS = ("privacy",)
-
-_TRAINING = {
-    "train": "Train a model with federated clients whose every update goes through encode, bytes and decode.",
-    "compare": "Compare schemes on the same data, starts and draws: means with 95 % intervals, differences by seed.",
-    "data": "The public data sets: fetch and check.",
-}
-
-OneLineErrors.later.update({name: (f"cepam.cli.{name}", about) for name, about in _TRAINING.items()})
-if find_spec("cepam_paper") is not None:
-    about = "Redo every table, figure and bound of the paper and say which of its claims hold."
-    OneLineErrors.later["reproduce"] = ("cepam_paper.command", about)
+COMMANDS = (
+    Command(
+        "keygen",
+        "cepam.cli.keys:keygen",
+        "Make a fresh key for ONE client and the server, in a file that only you can read (mode 600).",
+    ),
+    Command(
+        "encode", "cepam.cli.messages:encode", "Turn an update into a sealed message: small, and private once decoded."
+    ),
+    Command(
+        "decode",
+        "cepam.cli.messages:decode",
+        "Turn a message back into the update plus noise of exactly the law. All options must be the encoder's.",
+    ),
+    Command(
+        "inspect",
+        "cepam.cli.messages:inspect",
+        "Show what a message is. Without a key: what anyone on the wire sees. With one: what is inside.",
+    ),
+    Command(
+        "verify",
+        "cepam.cli.certificate:verify",
+        "Check on fresh randomness that decoded vectors carry exactly the law's noise; print a certificate.",
+    ),
+    Command(
+        "bench",
+        "cepam.cli.bench:bench",
+        "Time encode and decode beside `x + sigma * randn` in one run. Look at the ratios: machines are noisy.",
+    ),
+    Command(
+        "privacy",
+        "cepam.cli.privacy:app",
+        "Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
+    ),
+    Command(
+        "train",
+        "cepam.cli.train:train",
+        "Train a model with federated clients whose every update goes through encode, bytes and decode.",
+    ),
+    Command(
+        "compare",
+        "cepam.cli.compare:compare",
+        "Compare schemes on the same data, starts and draws: mean with 95 % confidence interval, differences by seed.",
+    ),
+    Command("data", "cepam.cli.data:app", "The public data sets: fetch and check."),
+)
 
 app = typer.Typer(
     name="cepam",
     cls=OneLineErrors,
-    no_args_is_help=True,
-    add_completion=False,
+    add_completion=False,  # options belong to modules that are imported when they are called: there is nothing to offer
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,24 +81,15 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _top(
+    ctx: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
     ] = False,
 ) -> None:
-    pass
+    help_alone(ctx)
 
 
-def mount(onto: typer.Typer) -> None:
-    """Nothing; the commands and groups whose modules exist are added."""
-    for name in _COMMANDS:
-        if find_spec(f"cepam.cli.{name}") is not None:
-            import_module(f"cepam.cli.{name}").register(onto)
-    for name in _GROUPS:
-        if find_spec(f"cepam.cli.{name}") is not None:
-            onto.add_typer(import_module(f"cepam.cli.{name}").app, name=name)
-
-
-mount(app)
+mount(app, [*COMMANDS, *brought()])

@@ -8,11 +8,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to the application."""
-    app.command()(bench)
-
-
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="One million coordinates instead of ten.")] = False,
     coordinates: Annotated[int | None, typer.Option(min=1000, help="How many coordinates to time.")] = None,

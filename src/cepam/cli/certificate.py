@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,11 +27,6 @@ from cepam.cli.options import (
 if TYPE_CHECKING:
     from cepam import Codec
     from cepam.verify.certificate import Certificate, Check
-
-
-def register(app: typer.Typer) -> None:
-    """Nothing; the command is added to the app."""
-    app.command()(verify)
 
 
 def verify(
@@ -57,8 +53,10 @@ def verify(
     Example: `cepam verify --law gaussian --sigma 0.01 --lattice E8 --plot certificate.png`
     """
     codec = codec_of(law_of(law, sigma, b, radius), lattice, coder, bound)
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise ValueError(f"--plot {plot}: the folder does not exist")
+    if plot is not None:
+        import_module("matplotlib")  # missing, it is missed before the work and not after it
+        if not plot.absolute().parent.is_dir():
+            raise ValueError(f"--plot {plot}: the folder does not exist")
     certificate = _run(codec, samples, false_alarm)
     if plot is not None:
         from cepam.verify.figure import plot_errors

@@ -18,7 +18,6 @@ from cepam.cli.settings_options import (
     Preset,
     Runs,
     chosen_settings,
-    one_clear_line,
     takes_settings,
 )
 from cepam.fl.runs.comparison import HEADINGS, cells
@@ -60,15 +59,14 @@ def compare(
       cepam compare --preset private --schemes fl+gaussian,cepam-gaussian --seeds 5
     """
     console = wide(stderr=as_json)
-    with one_clear_line():
-        if given.get("simulate") is False:
-            raise ValueError("compare pairs schemes by seed, so it is always a simulation: --no-simulate is for train")
-        settings = chosen_settings(preset, config, {**given, "simulate": True})
-        folder = runs / name if name else _fresh(runs)
-        wanted = [word.strip() for word in schemes.split(",") if word.strip()]
-        with Watch(console, shown=not as_json, simulated=True) as watch:
-            fl.prepared(settings, watch.fetch)
-            rows = fl.compare(settings, wanted, folder, watch.follow)
+    if given.get("simulate") is False:
+        raise ValueError("compare pairs schemes by seed, so it is always a simulation: --no-simulate is for train")
+    settings = chosen_settings(preset, config, {**given, "simulate": True})
+    folder = runs / name if name else _fresh(runs)
+    wanted = [word.strip() for word in schemes.split(",") if word.strip()]
+    with Watch(console, shown=not as_json, simulated=True) as watch:
+        fl.prepared(settings, watch.fetch)
+        rows = fl.compare(settings, wanted, folder, watch.follow)
     if as_json:
         print(json.dumps({"folder": str(folder), "rows": [vars(row) for row in rows]}))
         return
@@ -83,8 +81,3 @@ def compare(
         for text in row.warnings:
             console.print(f"[yellow]warning[/] {row.scheme}: {text}")
     console.print(f"page: {folder / 'index.html'}")
-
-
-def register(app: typer.Typer) -> None:
-    """Mounts `cepam compare`."""
-    app.command("compare")(compare)

@@ -9,16 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from cepam.cli.guard import help_alone
 from cepam.cli.live import Watch
-from cepam.cli.settings_options import AsJson, one_clear_line
+from cepam.cli.settings_options import AsJson
 from cepam.fl.data.dataset import load
 
-app = typer.Typer(name="data", help="The public data sets: fetch and check.", no_args_is_help=True)
-
-
-@app.callback()
-def _data() -> None:
-    """The public data sets: fetch and check."""
+app = typer.Typer(help="The public data sets: fetch and check.")
+app.callback(invoke_without_command=True)(help_alone)
 
 
 @app.command("fetch")
@@ -34,15 +31,10 @@ def fetch(
       cepam data fetch mnist
     """
     console = Console(stderr=as_json)
-    with one_clear_line(), Watch(console, shown=not as_json) as watch:
+    with Watch(console, shown=not as_json) as watch:
         data = load(name, folder, watch.fetch)
     found = {"name": data.name, "train": data.records, "test": len(data.test_labels), "shape": list(data.shape)}
     if as_json:
         print(json.dumps(found))
     else:
         console.print(f"{data.name}: {data.records:,} training and {len(data.test_labels):,} test examples, checked")
-
-
-def register(app_above: typer.Typer) -> None:
-    """Mounts `cepam data`."""
-    app_above.add_typer(app)

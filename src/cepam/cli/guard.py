@@ -1,79 +1,99 @@
-"""Errors at the command line: one clear line and exit code 2, never a traceback for bad input."""
+"""Errors at the command line: one line that begins with the command, and exit code 2; no traceback for bad input."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, ClassVar, NoReturn
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
-import click
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from cepam.errors import CepamError
 
+# What Typer raises for a wrong command line. It shows the class only as the parent of its BadParameter: click's, which
+# came along, up to 0.25; its own from 0.26 on, where click is not there.
+_WrongWords: Any = typer.BadParameter.__base__
 
-class OneLineErrors(TyperGroup):
-    """A command group that turns refused input into one line on stderr.
+_EXTRAS = {"torch": "torch", "matplotlib": "plots", "flwr": "flower", "nvflare": "flare", "triton": "gpu"}
+_INTERRUPTED = 130
 
-    Caught: wrong options, `ValueError` (how this package refuses arguments), its message errors, and files
-    that cannot be read or written. Anything else is a bug and keeps its traceback.
+
+@contextmanager
+def one_line(place: str) -> Iterator[None]:
+    """Nothing; what the block refuses becomes one line on stderr that begins with `place`, and exit code 2.
+
+    Caught: wrong options, `ValueError` (how this package refuses arguments), its message errors, files that cannot be
+    read or written, and optional packages that are not installed. Anything else is a bug and keeps its traceback.
     """
-
-    later: ClassVar[dict[str, tuple[str, str]]] = {}
-    """Commands whose module is imported only when they are called: their name, module and one line of help."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *(self.later if ctx.parent is None else ())]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if ctx.parent is None and cmd_name in self.later:
-            return TyperCommand(cmd_name, help=self.later[cmd_name][1])
-        return super().get_command(ctx, cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if ctx.parent is None and args and args[0] in self.later:
-            return args[0], _load(args[0], self.later[args[0]][0]), args[1:]
-        return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except click.UsageError as wrong:
-            place = wrong.ctx.command_path if wrong.ctx is not None else ctx.command_path
-            _leave(place, f"{wrong.format_message()} (see {place} --help)")
-        except (ValueError, CepamError) as refused:
-            _leave(_place(ctx), str(refused))
-        except OSError as failed:
-            about = f"{failed.filename}: " if failed.filename else ""
-            _leave(_place(ctx), f"{about}{failed.strerror or failed}")
-
-
-def _load(name: str, module: str) -> click.Command:
-    """The command that a module registers, or one line on what to install."""
     try:
-        register = import_module(module).register
+        yield
+    except _WrongWords as wrong:
+        _leave_wrong_words(place, wrong)
+    except (ValueError, CepamError) as refused:
+        leave(place, str(refused))
+    except BrokenPipeError:  # whoever read the output has seen enough
+        raise
+    except OSError as failed:
+        about = f"{failed.filename}: " if failed.filename else ""
+        leave(place, f"{about}{failed.strerror or failed}")
     except ModuleNotFoundError as missing:
-        if missing.name != "torch":
+        if not is_optional(missing):
             raise
-        _leave(f"cepam {name}", "this needs PyTorch: pip install 'cepam[torch,plots]'")
-    holder = typer.Typer(
-        rich_markup_mode="markdown",
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    holder.callback()(lambda: None)
-    register(holder)
-    group = typer.main.get_command(holder)
-    assert isinstance(group, click.Group)
-    return group.commands[name]
+        package = _package(missing)
+        leave(place, f"this needs {package}, which is not installed: pip install 'cepam[{_EXTRAS[package]}]'")
 
 
-def _place(ctx: click.Context) -> str:
-    return f"{ctx.command_path} {ctx.invoked_subcommand}" if ctx.invoked_subcommand else ctx.command_path
+def is_optional(missing: ModuleNotFoundError) -> bool:
+    """Whether what is missing is a package that an extra of this one installs."""
+    return _package(missing) in _EXTRAS
 
 
-def _leave(place: str, reason: str) -> NoReturn:
+def _package(missing: ModuleNotFoundError) -> str:
+    return (missing.name or "").partition(".")[0]
+
+
+def leave(place: str, reason: str) -> NoReturn:
+    """Never; the reason goes to stderr as one line, and the command ends with exit code 2."""
     typer.echo(f"{place}: {' '.join(reason.split())}", err=True)
     raise typer.Exit(2)
+
+
+def _leave_wrong_words(place: str, wrong: Any) -> NoReturn:
+    reason = wrong.format_message()
+    if not reason.strip():  # a group that was called without a command has shown its help
+        raise typer.Exit(2)
+    place = wrong.ctx.command_path if wrong.ctx is not None else place
+    leave(place, f"{reason} (see {place} --help)")
+
+
+def help_alone(ctx: typer.Context) -> None:  # no docstring: Typer would show it as the group's help
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+class OneLineErrors(TyperGroup):
+    """The group of all commands: however it is called, what it refuses is one line."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """The exit code, with which the process ends unless `standalone_mode` is off."""
+        try:
+            with one_line("cepam"):
+                code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except typer.Exit as left:
+            code = left.exit_code
+        except typer.Abort:
+            code = _INTERRUPTED
+        if standalone_mode:
+            sys.exit(code)
+        return code

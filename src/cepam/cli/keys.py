@@ -12,11 +12,6 @@ import typer
 from cepam.cli.options import JsonOption
 
 
-def register(app: typer.Typer) -> None:
-    """Nothing; the command is added to the app."""
-    app.command()(keygen)
-
-
 def keygen(
     path: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
     json_out: JsonOption = False,

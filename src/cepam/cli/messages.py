@@ -38,13 +38,6 @@ UsedOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Nothing; the commands are added to the app."""
-    app.command()(encode)
-    app.command()(decode)
-    app.command()(inspect)
-
-
 def _print(facts: dict[str, Any], json_out: bool) -> None:
     if json_out:
         typer.echo(json.dumps(facts))

@@ -71,16 +71,13 @@ def lattice_of(text: str) -> Lattice | None:
 
     if text == "auto":
         return None
-    named = {"A2": cepam.A2, "D4": cepam.D4, "E8": cepam.E8}
-    if text.upper() in named:
-        return named[text.upper()]
-    if text.upper().startswith("Z") and text[1:].isdigit():
-        return cepam.Integer(int(text[1:]))
     if text.endswith(".npy"):
         from cepam.cli.files import read_array
 
         return cepam.Lattice(read_array(Path(text)))
-    raise ValueError(f"--lattice must be auto, Z1 to Z10, A2, D4, E8 or a .npy file, got {text!r}")
+    from cepam.noise.lattices import lattice_named
+
+    return lattice_named(text.upper())
 
 
 def codec_of(law: Law, lattice: str, coder: CoderName = CoderName.adaptive, bound: float | None = None) -> Codec:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cepam import privacy
+from cepam.cli.guard import help_alone
 from cepam.cli.release_options import (
     LawName,
     ReleaseOptions,
@@ -18,11 +19,10 @@ from cepam.cli.release_options import (
 )
 
 app = typer.Typer(
-    name="privacy",
     help="Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
-    no_args_is_help=True,
     rich_markup_mode="rich",
 )
+app.callback(invoke_without_command=True)(help_alone)
 
 
 Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee; 0 asks for pure DP.")]

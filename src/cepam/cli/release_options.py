@@ -243,7 +243,7 @@ def _values(name: str, text: str, count: int, default: float | None = None) -> l
 
 
 def takes_release(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with every release option added to its own; a bad value is one line and exit code 2."""
+    """The command with every release option added to its own."""
     hints = get_type_hints(ReleaseOptions, include_extras=True)
     shared = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
@@ -259,13 +259,7 @@ def takes_release(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:
         options = ReleaseOptions(**{name: given[name] for name in names})
-        try:
-            command(options, **{name: value for name, value in given.items() if name not in names})
-        except BrokenPipeError:  # whoever read the output has seen enough
-            raise
-        except (ValueError, TypeError, OSError) as wrong:
-            typer.echo(f"error: {wrong}", err=True)
-            raise typer.Exit(2) from None
+        command(options, **{name: value for name, value in given.items() if name not in names})
 
     parameters = [*shared, *own]
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from cepam.fl.data.fetch import DataUnavailable
 from cepam.fl.engine.presets import preset
 from cepam.fl.engine.settings import Settings
 from cepam.fl.runs.toml import read, settings_from
@@ -112,21 +109,3 @@ def differing(stored: Settings, name: str | None, config: Path | None, given: di
     return [
         f"{key} is {held.get(key)!r} there, {value!r} here" for key, value in plain.items() if held.get(key) != value
     ]
-
-
-def _complain(text: str) -> None:
-    print(f"cepam: {' '.join(text.split())}", file=sys.stderr)
-
-
-@contextmanager
-def one_clear_line() -> Iterator[None]:
-    """Turns what a user can get wrong into one line on standard error and exit code 2."""
-    try:
-        yield
-    except (ValueError, DataUnavailable) as problem:
-        _complain(str(problem))
-        raise typer.Exit(2) from None
-    except OSError as problem:
-        about = f"{problem.filename}: " if problem.filename else ""
-        _complain(f"{about}{problem.strerror or problem}")
-        raise typer.Exit(2) from None

@@ -23,7 +23,6 @@ from cepam.cli.settings_options import (
     Runs,
     chosen_settings,
     differing,
-    one_clear_line,
     takes_settings,
 )
 from cepam.fl.engine.notices import told
@@ -121,29 +120,23 @@ def train(
       cepam train --resume
     """
     console = wide(stderr=as_json)
-    with one_clear_line():
-        if resume:
-            folder = _unfinished(runs, name)
-            settings = fl.settings_from(read(folder / "config.toml"), str(folder / "config.toml"))
-            if others := differing(settings, preset, config, given):
-                raise ValueError(f"--resume goes on with {folder} as it was started: {'; '.join(others)}")
-        else:
-            settings = chosen_settings(preset, config, given)
-            folder = runs / name if name else _fresh(runs, f"{preset or settings.data}-{settings.scheme}")
-        with Watch(console, shown=not as_json, simulated=settings.simulate) as watch, _stoppable(watch, folder):
-            data = fl.prepared(settings, watch.fetch)
-            if settings.device == "cuda":
-                console.print("the first run on a GPU compiles its kernels: some minutes before the first round, once")
-            summary = fl.train(
-                settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done),
-                say=console.print,
-            )  # fmt: skip
+    if resume:
+        folder = _unfinished(runs, name)
+        settings = fl.settings_from(read(folder / "config.toml"), str(folder / "config.toml"))
+        if others := differing(settings, preset, config, given):
+            raise ValueError(f"--resume goes on with {folder} as it was started: {'; '.join(others)}")
+    else:
+        settings = chosen_settings(preset, config, given)
+        folder = runs / name if name else _fresh(runs, f"{preset or settings.data}-{settings.scheme}")
+    with Watch(console, shown=not as_json, simulated=settings.simulate) as watch, _stoppable(watch, folder):
+        data = fl.prepared(settings, watch.fetch)
+        if settings.device == "cuda":
+            console.print("the first run on a GPU compiles its kernels: some minutes before the first round, once")
+        summary = fl.train(
+            settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done),
+            say=console.print,
+        )  # fmt: skip
     if as_json:
         print(json.dumps({**summary, "folder": str(folder)}))
     else:
         _print_summary(console, summary, folder)
-
-
-def register(app: typer.Typer) -> None:
-    """Mounts `cepam train`."""
-    app.command("train")(train)

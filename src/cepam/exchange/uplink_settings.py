@@ -12,13 +12,12 @@ import numpy as np
 
 from cepam.clip import L1, L2, Clip
 from cepam.codec.codec import Codec
-from cepam.noise.lattices import A2, D4, E8, Integer, Lattice, Search, _named
+from cepam.noise.lattices import Lattice, Search, _named, lattice_named
 from cepam.noise.laws import Gaussian, Laplace, Law
 
 Update = Literal["parameters", "gradient"]
 _LAWS: dict[str, type[Gaussian] | type[Laplace]] = {"gaussian": Gaussian, "laplace": Laplace}
 _CLIPS: dict[str, type[L1] | type[L2]] = {"l1": L1, "l2": L2}
-_NAMED = {lattice.name: lattice for lattice in (A2, D4, E8, *(Integer(n) for n in range(1, 11)))}
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class UplinkSettings:
 def _lattice_to_json(lattice: Lattice | Literal["auto"]) -> str | list[list[int]]:
     if isinstance(lattice, str):
         return lattice
-    if _NAMED.get(lattice.name) == lattice:
+    if lattice.search is not Search.GENERAL:
         return lattice.name
     return [[int(entry) for entry in row] for row in lattice.basis]
 
@@ -106,5 +105,5 @@ def lattice_from_json(read: Any) -> Lattice | Literal["auto"]:
     if read == "auto":
         return "auto"
     if isinstance(read, str):
-        return _NAMED[read]
+        return lattice_named(read)
     return _named("general", np.array(read, dtype=np.int64), Search.GENERAL)

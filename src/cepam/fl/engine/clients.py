@@ -13,10 +13,8 @@ from cepam.codec.codec import Codec, DitheredCodec
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine import baselines
 from cepam.fl.engine.settings import ClientSettings, Settings
-from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy import Sampling
-
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,7 @@ def plan_of(settings: Settings, draft: ClientDraft, scale: float | None) -> Clie
 def _codec(settings: Settings, draft: ClientDraft, law: Law | None) -> UpdateCodec:
     if draft.scheme.startswith("cepam"):
         assert law is not None
-        lattice = draft.lattice if draft.lattice == "auto" else LATTICES[draft.lattice]
-        return Codec(law, lattice, **_options(settings, draft))  # type: ignore[arg-type]
+        return Codec(law, draft.lattice, **_options(settings, draft))
     if draft.scheme == "fl+sdq":
         return DitheredCodec(settings.step, **_options(settings, draft))
     if draft.scheme.endswith("+sdq"):

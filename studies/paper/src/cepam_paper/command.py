@@ -11,7 +11,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from cepam.cli.live import wide
-from cepam.cli.settings_options import one_clear_line
 from cepam_paper import claims, reproduction
 
 Parts = Annotated[
@@ -46,18 +45,17 @@ def reproduce(
     The page opens without a network. It cites for each verdict the command that shows the evidence.
     """
     console = wide()
-    with one_clear_line():
-        report = out or Path("report-quick" if quick else "report")
-        wanted = list(parts or ["all"])
-        extra = [name for name in wanted if name in ("page", "document")]
-        names = [name for name in wanted if name not in ("page", "document")]
-        names = list(reproduction.PARTS) if "all" in names else names
-        if names:
-            _watched(names, report, quick, console)
-        path = reproduction.write_page(report)
-        if "document" in extra:
-            console.print(f"document: {reproduction.write_document(report, docs)}")
-        _told(report, console)
+    report = out or Path("report-quick" if quick else "report")
+    wanted = list(parts or ["all"])
+    extra = [name for name in wanted if name in ("page", "document")]
+    names = [name for name in wanted if name not in ("page", "document")]
+    names = list(reproduction.PARTS) if "all" in names else names
+    if names:
+        _watched(names, report, quick, console)
+    path = reproduction.write_page(report)
+    if "document" in extra:
+        console.print(f"document: {reproduction.write_document(report, docs)}")
+    _told(report, console)
     console.print(f"page: {path}")
 
 
@@ -92,8 +90,3 @@ def _told(report: Path, console: Console) -> None:
     missing = [name for name in reproduction.PARTS if name not in {part.name for part in parts}]
     if missing:
         console.print(f"parts not done yet: {', '.join(missing)}")
-
-
-def register(app: typer.Typer) -> None:
-    """Mounts `cepam reproduce`."""
-    app.command("reproduce")(reproduce)

@@ -23,11 +23,11 @@ from cepam import fl
 from cepam.codec.codec import Codec, DitheredCodec
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine.baselines import NoisyDithered, PlainFloats
-from cepam.fl.engine.clients import LATTICES
 from cepam.fl.engine.settings import Settings
 from cepam.fl.runs.files import write_atomically
 from cepam.fl.runs.summary import interval
 from cepam.keys import Address
+from cepam.noise.lattices import lattice_named
 from cepam.noise.laws import Gaussian, Laplace
 from cepam_paper.published import PublishedChannel
 from cepam_paper.section import Say
@@ -140,7 +140,7 @@ def channel_of(run: Run, sizes: tuple[int, ...]) -> UpdateCodec:
         return PublishedChannel(law, run.published, sizes)
     if chosen.scheme.startswith("cepam"):
         assert law is not None
-        return Codec(law, "auto" if chosen.lattice == "auto" else LATTICES[chosen.lattice])
+        return Codec(law, "auto" if chosen.lattice == "auto" else lattice_named(chosen.lattice))
     if chosen.scheme == "fl+sdq":
         return DitheredCodec(chosen.step)
     if chosen.scheme.endswith("+sdq"):

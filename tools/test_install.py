@@ -1,0 +1,214 @@
+"""Installs the wheel into fresh environments and runs every command there: `python tools/test_install.py` (--help).
+
+The sdist is built from the sources, the wheel from the sdist. Each environment gets the wheel by pip, nothing else. In
+each, every command runs once as a process, and `tools/installed.py` asks it for its help, hands it a wrong option, and
+imports every public name. A command without a line in COMMANDS below fails the test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import venv
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGE = {"torch": "torch", "plots": "matplotlib", "flower": "flwr", "flare": "nvflare"}
+SHOWN = ("numpy", "scipy", "numba", "cryptography", "typer", "rich", "torch", "matplotlib", "flwr", "nvflare")
+# PyTorch is some gigabytes for each version (fewer from an index of CPU wheels): one is tried, in every environment.
+TORCH = "torch==2.13.0"
+QUICK = "--data synthetic --clients 3 --rounds 2 --tau 2 --noise 0.05"
+RUN = "--clients 30 --draws 15 --records 2000 --rounds 80 --delta 1e-5"
+STARTED = time.monotonic()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What is installed: the extras, at the newest versions that resolve together or at the lowest allowed."""
+
+    name: str
+    extras: tuple[str, ...] = ()
+    lowest: bool = False
+
+    def constraints(self) -> list[str]:
+        """What pip is told besides the wheel's own bounds."""
+        if not self.lowest:
+            return [TORCH]
+        optional = PROJECT["project"]["optional-dependencies"]
+        texts = PROJECT["project"]["dependencies"] + [text for extra in self.extras for text in optional[extra]]
+        bounds = [re.fullmatch(r"([\w.-]+)>=([\w.]+),<.*", text) for text in texts]
+        return [TORCH, *(f"{each[1]}=={each[2]}" for each in bounds if each is not None and each[1] != "torch")]
+
+    @property
+    def absent(self) -> list[str]:
+        """Optional packages that are not there."""
+        return ["triton", "tensorboard", *(PACKAGE[extra] for extra in PACKAGE if extra not in self.extras)]
+
+
+ENVIRONMENTS = (
+    Environment("newest", ("torch", "plots")),
+    Environment("flower", ("torch", "plots", "flower", "flare")),  # the newest that Flower allows
+    Environment("lowest", ("torch", "plots"), lowest=True),
+    Environment("core"),
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line, the extras without which it says in one line what to install, and a word of its answer."""
+
+    words: str
+    needs: tuple[str, ...] = ()
+    says: str = ""
+
+
+COMMANDS = (
+    Command("--version", says="cepam"),
+    Command("keygen a.key", says="a.key"),
+    Command("encode update.npy m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8", says="bits per coordinate"),
+    Command("decode m.cepam v.npy --key a.key --round 1 --sigma 0.01 --lattice E8", says="grid"),
+    Command("inspect m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8", says="E8"),
+    Command("verify --sigma 0.01 --lattice Z1 --samples 10000", says="PASSED"),
+    Command("verify --sigma 0.01 --lattice Z1 --samples 10000 --plot figure.png", ("plots",), "PASSED"),
+    Command("bench --coordinates 100000", says="times the noise"),
+    Command(f"privacy epsilon {RUN} --sigma 0.25", says="epsilon 2.05172"),
+    Command(f"privacy calibrate {RUN} --epsilon 1", says="sigma 0.303668"),
+    Command(f"privacy explain {RUN} --sigma 0.25 --out page.html", ("plots",), "page.html"),
+    Command("privacy audit --clients 1 --clip 0.5 --sigma 1 --sampling all --trials 20000", says="refuted False"),
+    Command("data fetch synthetic", ("torch",), "6,000 training"),
+    Command(f"train {QUICK}", ("torch",), "test accuracy"),
+    Command(f"compare {QUICK} --schemes fl,cepam-gaussian --seeds 1", ("torch",), "cepam-gaussian"),
+    Command("reproduce privacy --quick", ("torch", "plots"), "page:"),
+)
+
+
+class Failed(Exception):
+    """A step that did not do what it should, with its output."""
+
+
+def say(place: str, text: str) -> None:
+    print(f"{time.monotonic() - STARTED:6.1f} s  {place:8}{text}", flush=True)
+
+
+def call(words: list[str | Path], folder: Path, expected: int = 0) -> subprocess.CompletedProcess[str]:
+    """The finished process; another exit code than the expected one fails with its output."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    clean |= {"CEPAM_CACHE": str(folder / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "COLUMNS": "120"}
+    done = subprocess.run(words, cwd=folder, env=clean, capture_output=True, text=True, timeout=1200, check=False)
+    if done.returncode != expected:
+        shown = " ".join(str(word) for word in words)
+        raise Failed(f"$ {shown}\n{done.stdout}{done.stderr}exit code {done.returncode}, expected {expected}")
+    return done
+
+
+def build(folder: Path) -> Path:
+    """The wheel, built from the sdist, which is built from a copy of the sources."""
+    source, dist, python = folder / "source", folder / "dist", folder / "build" / "bin" / "python"
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    venv.create(python.parents[1], with_pip=True)
+    call([python, "-m", "pip", "install", "--quiet", *PROJECT["build-system"]["requires"]], folder)
+    script = f"from setuptools.build_meta import build_sdist; build_sdist({str(dist)!r})"
+    call([python, "-c", script], source)
+    (sdist,) = dist.glob("*.tar.gz")
+    call([python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", dist, sdist], folder)
+    (wheel,) = dist.glob("*.whl")
+    say("build", f"{sdist.name}, {wheel.name}")
+    return wheel
+
+
+def install(environment: Environment, wheel: Path, folder: Path) -> dict[str, str]:
+    """The versions installed in a fresh virtual environment in the folder."""
+    folder.mkdir()
+    (folder / "constraints.txt").write_text("\n".join(environment.constraints()) + "\n")
+    venv.create(folder / "env", with_pip=True)
+    pip: list[str | Path] = [folder / "env" / "bin" / "python", "-m", "pip"]
+    what = f"{wheel}[{','.join(environment.extras)}]" if environment.extras else str(wheel)
+    call([*pip, "install", "--quiet", "--no-compile", "-c", "constraints.txt", what], folder)
+    call([*pip, "check"], folder)
+    found = {each["name"]: each["version"] for each in json.loads(call([*pip, "list", "--format=json"], folder).stdout)}
+    say(environment.name, "installed: " + ", ".join(f"{name} {found[name]}" for name in SHOWN if name in found))
+    return found
+
+
+def look(environment: Environment, folder: Path) -> str:
+    """What is offered, in a few words: every name imported, every command's help and its answer to a wrong option."""
+    python = folder / "env" / "bin" / "python"
+    done = call([python, "-I", ROOT / "tools" / "installed.py", ",".join(environment.absent)], folder)
+    found = json.loads(done.stdout.splitlines()[-1])
+    if found["problems"]:
+        raise Failed("\n".join(found["problems"]))
+    known = [command.words for command in COMMANDS]
+    for path in found["commands"]:
+        if not any(words == path or words.startswith(f"{path} ") for words in known):
+            raise Failed(f"`cepam {path}` is not tried: give it a line in COMMANDS of tools/test_install.py")
+    return f"{len(found['commands'])} commands, {len(found['names'])} names"
+
+
+def run(environment: Environment, command: Command, folder: Path) -> None:
+    """Nothing; the command did its work, or said in one line which extra it misses."""
+    missing = [extra for extra in command.needs if extra not in environment.extras]
+    done = call([folder / "env" / "bin" / "cepam", *command.words.split()], folder, 2 if missing else 0)
+    if missing:
+        line = done.stderr
+        if len(line.splitlines()) != 1 or f"cepam[{missing[0]}]" not in line or not line.startswith("cepam "):
+            raise Failed(f"$ cepam {command.words}\n{done.stdout}{line}one line that names {missing[0]} was expected")
+    elif command.says not in done.stdout:
+        raise Failed(f"$ cepam {command.words}\n{done.stdout}{done.stderr}it does not say {command.says!r}")
+
+
+def attempt(environment: Environment, wheel: Path, folder: Path) -> tuple[str, str, str, str]:
+    """The environment's row of the table, and the output of what failed."""
+    place, started, versions = folder / environment.name, time.monotonic(), dict[str, str]()
+    try:
+        versions = install(environment, wheel, place)
+        installed = time.monotonic()
+        script = "import numpy; numpy.save('update.npy', numpy.random.default_rng(0).normal(0, 0.01, 6422))"
+        call([place / "env" / "bin" / "python", "-c", script], place)
+        offered = look(environment, place)
+        call([place / "env" / "bin" / "python", "-m", "cepam", "--version"], place)
+        for command in COMMANDS:
+            run(environment, command, place)
+            say(environment.name, f"cepam {command.words}")
+        result = f"{offered}; {installed - started:.0f} s to install, {time.monotonic() - installed:.0f} s to run"
+        return environment.name, "passed", result, ""
+    except (Failed, subprocess.TimeoutExpired) as failed:
+        say(environment.name, "FAILED")
+        return environment.name, "FAILED", f"typer {versions.get('typer', '?')}", str(failed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Installs the wheel into fresh environments and runs every command.")
+    names = [each.name for each in ENVIRONMENTS]
+    parser.add_argument("--only", choices=names, nargs="+", default=names, help="these environments alone")
+    parser.add_argument("--jobs", type=int, default=2, help="environments side by side")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cepam-install-") as text:
+        folder = Path(text)
+        wheel = build(folder)
+        chosen = [each for each in ENVIRONMENTS if each.name in options.only]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            rows = list(pool.map(lambda each: attempt(each, wheel, folder), chosen))
+    for name, _, _, output in rows:
+        if output:
+            print(f"\n{name}:\n{output}")
+    print(f"\n{'environment':13}{'extras':29}{'result':8}")
+    for chosen_one, (name, result, about, _) in zip(chosen, rows):
+        print(f"{name:13}{','.join(chosen_one.extras) or '-':29}{result:8}{about}")
+    return 1 if any(result != "passed" for _, result, _, _ in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
