@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cepam.secure import FileJournal, Peer, Roster, SumRefused, SumRound, Terms
+from cepam.secure import FileJournal, Roster, RosterEntry, SumRefused, SumRound, Terms
 from cepam.secure.messages import TrainRequest
 from cepam.secure.roster import hello_transcript
 
@@ -93,7 +93,7 @@ def rosters(group: Cohort) -> dict[str, tuple[str, Roster]]:
     first, last, sign = peers[1], peers[-1], sums.identity(4)[1]
     elsewhere = hello_transcript(group.roster.run, group.roster.epoch, 99, last.identity, last.public)
 
-    def with_last(peer: Peer) -> Roster:
+    def with_last(peer: RosterEntry) -> Roster:
         return Roster(group.roster.run, group.roster.epoch, (*peers[:-1], peer))
 
     return {

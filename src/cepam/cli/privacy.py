@@ -12,7 +12,7 @@ import typer
 from cepam import privacy
 from cepam.cli.guard import help_alone
 from cepam.cli.release_options import (
-    LawName,
+    AccountedLaw,
     ReleaseOptions,
     SamplingName,
     takes_release,
@@ -83,7 +83,7 @@ def print_noise(
 
       cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --delta 0 --epsilon 1
     """
-    name = "sigma" if options.law == LawName.GAUSSIAN else "b"
+    name = "sigma" if options.law == AccountedLaw.GAUSSIAN else "b"
     release = privacy.calibrate(options.release(default_noise=1.0), epsilon, delta)
     scales = [client.law.scale for client in release.clients]
     found: dict[str, Any] = {name: scales[0] if len(set(scales)) == 1 else scales}

@@ -26,7 +26,7 @@ from cepam.privacy import (
 )
 
 
-class LawName(StrEnum):
+class AccountedLaw(StrEnum):
     GAUSSIAN = "gaussian"
     LAPLACE = "laplace"
 
@@ -82,7 +82,7 @@ class ReleaseOptions:
     """What the command line says about a release; every field is an option."""
 
     clients: Annotated[int, _panel("--clients", "Number of clients, K.", RUN)] = 30
-    law: Annotated[LawName, _panel("--law", "Family of the noise.", NOISE)] = LawName.GAUSSIAN
+    law: Annotated[AccountedLaw, _panel("--law", "Family of the noise.", NOISE)] = AccountedLaw.GAUSSIAN
     sigma: Annotated[str, _panel("--sigma", "Gaussian noise of a client: one value, or one per client.", NOISE)] = ""
     b: Annotated[str, _panel("--b", "Laplace scale of a client: one value, or one per client.", NOISE)] = ""
     noise_multiplier: Annotated[
@@ -144,7 +144,7 @@ class ReleaseOptions:
         kind = self.sampling or (SamplingName.ALL if matrix else plain)
         records, draws = self._records(kind), self._draws(kind)
         weights = _values("weights", self.weights, self.clients, 1.0 / self.clients)
-        family: type[Gaussian] | type[Laplace] = Gaussian if self.law == LawName.GAUSSIAN else Laplace
+        family: type[Gaussian] | type[Laplace] = Gaussian if self.law == AccountedLaw.GAUSSIAN else Laplace
         laws: list[Law] = [family(scale) for scale in noise]
         clipped = self.clipped or (ClippedName.EXAMPLE if self.batch else ClippedName.UPDATE)
         by_example = clipped == ClippedName.EXAMPLE
@@ -200,7 +200,7 @@ class ReleaseOptions:
             raise ValueError(f"--carry must be auto or a number, got {self.carry!r}") from None
 
     def _noise(self, default: float | None) -> list[float]:
-        name, given = ("sigma", self.sigma) if self.law == LawName.GAUSSIAN else ("b", self.b)
+        name, given = ("sigma", self.sigma) if self.law == AccountedLaw.GAUSSIAN else ("b", self.b)
         if self.noise_multiplier:
             if not self.batch or given:
                 raise ValueError("--noise-multiplier goes with --batch, and without --sigma or --b")

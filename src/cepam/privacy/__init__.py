@@ -17,8 +17,8 @@ server or any other key holder there is none. `docs/privacy.md` has the page for
 proofs for a sceptic.
 
 - the record: `Sampling`, `Client`, `Release`; the book of a run: `Ledger`, `fingerprint`
-- noise that cancels over rounds, where nothing is drawn in secret: `Correlation`, `Sender`, `Receiver`, `best_carry`,
-  `weight_noise`, `CorrelatedRelease`, `Cyclic`, `Separated`, `sensitivity`, `Attendance`, `Arrival`
+- noise that cancels over rounds, where nothing is drawn in secret: `Correlation`, `StreamSender`, `StreamReceiver`,
+  `best_carry`, `weight_noise`, `CorrelatedRelease`, `Cyclic`, `Separated`, `sensitivity`, `Attendance`, `Arrival`
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
 - the inverse: `calibrate`, `calibrate_each`
@@ -46,7 +46,7 @@ from cepam.privacy.auditing import Audit, Mechanism, audit
 from cepam.privacy.calibration import calibrate, calibrate_each
 from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, cautions
 from cepam.privacy.correlated import CorrelatedRelease
-from cepam.privacy.correlation import Correlation, Receiver, Sender
+from cepam.privacy.correlation import Correlation, StreamReceiver, StreamSender
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
@@ -78,13 +78,13 @@ __all__ = [
     "Ledger",
     "Mechanism",
     "Practice",
-    "Receiver",
     "Release",
     "RoundTrip",
     "Sampling",
-    "Sender",
     "Separated",
     "Slack",
+    "StreamReceiver",
+    "StreamSender",
     "audit",
     "best_carry",
     "calibrate",

@@ -151,16 +151,16 @@ class Correlation:
         undo = np.linalg.inv(self.matrix(rounds))
         return np.asarray(undo @ undo.T, dtype=np.float64)
 
-    def sender(self, size: int, position: int = 0) -> Sender:
+    def sender(self, size: int, position: int = 0) -> StreamSender:
         """A new stream of updates of `size` coordinates; `position` is not 0 where an older stream was lost."""
-        return Sender(self, size, position)
+        return StreamSender(self, size, position)
 
-    def receiver(self, size: int, position: int = 0) -> Receiver:
+    def receiver(self, size: int, position: int = 0) -> StreamReceiver:
         """The other end of a new stream that starts at `position`."""
-        return Receiver(self, size, position)
+        return StreamReceiver(self, size, position)
 
 
-class Sender:
+class StreamSender:
     """A client's end of one stream: updates go in, what the codec shall encode comes out, in float64.
 
     `position` is the number of the next message and `slice` the slice of records that makes it. The memory is private:
@@ -174,7 +174,7 @@ class Sender:
         self._memory = np.zeros((0, size))
 
     def __repr__(self) -> str:
-        return f"Sender(position={self.position}, size={self.size})"
+        return f"StreamSender(position={self.position}, size={self.size})"
 
     @property
     def slice(self) -> int:
@@ -222,7 +222,7 @@ class Sender:
         self.start, self.position, self._memory = start, position, memory
 
 
-class Receiver:
+class StreamReceiver:
     """The server's end of one stream: decoded vectors go in, updates plus correlated noise come out.
 
     Messages may be missing, never out of order. One that is lost counts as an update of zero, so that what C carried of
@@ -237,7 +237,7 @@ class Receiver:
         self._past: list[tuple[int, Floats]] = []
 
     def __repr__(self) -> str:
-        return f"Receiver(expected={self.expected}, size={self.size})"
+        return f"StreamReceiver(expected={self.expected}, size={self.size})"
 
     def take(self, vector: npt.ArrayLike, position: int) -> Floats:
         """The update plus this stream's noise, from the decoded vector of message `position`."""

@@ -2,7 +2,7 @@
 
 - the mechanism: `SumCodec`, `fit` (bits and gain for a reach), `Reach` (the public rule), `Sketch`
 - the nodes' end: `SumNode`, `Terms`, `FileJournal`, `MemoryJournal`
-- the server's end: `SumRound`, `SumSettings`, `Roster`, `Peer`, `sparse_graph`
+- the server's end: `SumRound`, `SumSettings`, `Roster`, `RosterEntry`, `sparse_graph`
 - the messages that the drivers of both ends touch: `HelloRequest`, `HelloReply`, `RefusalReply`
 - what each observer learns: `views`, `epsilons`, `release_to`, `ledger_of`, `View`
 - what went wrong: `SumRefused`
@@ -21,7 +21,7 @@ from cepam.secure.messages import HelloReply, HelloRequest, RefusalReply
 from cepam.secure.node import SumNode
 from cepam.secure.reach import Reach, fit
 from cepam.secure.refusal import SumRefused
-from cepam.secure.roster import Peer, Roster
+from cepam.secure.roster import Roster, RosterEntry
 from cepam.secure.settings import SumSettings
 from cepam.secure.sketch import Sketch
 from cepam.secure.terms import RoundCharge, RoundsLedger, Terms
@@ -32,10 +32,10 @@ __all__ = [
     "HelloReply",
     "HelloRequest",
     "MemoryJournal",
-    "Peer",
     "Reach",
     "RefusalReply",
     "Roster",
+    "RosterEntry",
     "RoundCharge",
     "RoundsLedger",
     "Sketch",

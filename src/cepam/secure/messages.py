@@ -10,7 +10,7 @@ from cepam.secure.fields import ByteReader, ByteWriter
 from cepam.secure.mechanism import MOST_COORDINATES
 from cepam.secure.pairs import SEALED_BYTES
 from cepam.secure.refusal import KINDS, RefusalKind
-from cepam.secure.roster import LEAST_COHORT, LONGEST_RUN, Peer, Roster
+from cepam.secure.roster import LEAST_COHORT, LONGEST_RUN, Roster, RosterEntry
 from cepam.secure.settings import SumSettings
 from cepam.secure.shamir import PRIME, SHARE_BYTES
 
@@ -70,7 +70,7 @@ class HelloRequest(SumMessage):
 class HelloReply(SumMessage):
     """A node's key of the epoch, signed."""
 
-    peer: Peer
+    peer: RosterEntry
     code: ClassVar[int] = 2
 
     def write(self, writer: ByteWriter) -> None:
@@ -78,7 +78,7 @@ class HelloReply(SumMessage):
 
     @classmethod
     def read(cls, reader: ByteReader) -> Self:
-        return cls(Peer.read(reader))
+        return cls(RosterEntry.read(reader))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from cepam.secure.messages import (
 )
 from cepam.secure.pairs import PairKeys, advance, agree_root, commit, open_share, round_keys, seal_share, self_mask
 from cepam.secure.refusal import RefusalKind, SumRefused
-from cepam.secure.roster import Peer, Sign, Verify, hello_transcript
+from cepam.secure.roster import RosterEntry, Sign, Verify, hello_transcript
 from cepam.secure.settings import SumSettings, round_salt
 from cepam.secure.shamir import SECRET_BYTES, split
 from cepam.secure.state import NodeState, OpenRound
@@ -73,7 +73,7 @@ class SumNode:
             private = self.draw(32)
             public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
             signature = self.sign(hello_transcript(asked.run, asked.epoch, self.node, self.identity, public))
-            reply = HelloReply(Peer(self.node, self.identity, public, signature)).encode()
+            reply = HelloReply(RosterEntry(self.node, self.identity, public, signature)).encode()
             self._commit(entry, NodeState(asked.run, asked.epoch, public, private))
         return reply
 

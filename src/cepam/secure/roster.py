@@ -28,7 +28,7 @@ def hello_transcript(run: bytes, epoch: int, node: int, identity: bytes, public:
 
 
 @dataclass(frozen=True)
-class Peer:
+class RosterEntry:
     """One node of an epoch: its id, its registered key, its X25519 key of the epoch and the signature over it."""
 
     node: int
@@ -41,7 +41,7 @@ class Peer:
         writer.number(self.node, 8).blob(self.identity).raw(self.public).blob(self.signature)
 
     @classmethod
-    def read(cls, reader: ByteReader) -> Peer:
+    def read(cls, reader: ByteReader) -> RosterEntry:
         """The peer whose fields come next."""
         node, identity = reader.number(8), reader.blob(LONGEST_IDENTITY)
         return cls(node, identity, reader.raw(PUBLIC_BYTES), reader.blob(LONGEST_SIGNATURE))
@@ -53,10 +53,10 @@ class Roster:
 
     run: bytes
     epoch: int
-    peers: tuple[Peer, ...]
+    peers: tuple[RosterEntry, ...]
 
     @classmethod
-    def of(cls, run: bytes, epoch: int, peers: Iterable[Peer]) -> Roster:
+    def of(cls, run: bytes, epoch: int, peers: Iterable[RosterEntry]) -> Roster:
         """A roster of these peers in any order."""
         return cls(run, epoch, tuple(sorted(peers, key=lambda peer: peer.node)))
 
@@ -82,13 +82,15 @@ class Roster:
     def read(cls, reader: ByteReader) -> Roster:
         """The roster whose fields come next."""
         run, epoch = reader.blob(LONGEST_RUN), reader.number(8)
-        return cls(run, epoch, tuple(Peer.read(reader) for _ in range(reader.number(4, LEAST_COHORT, MOST_NAMES))))
+        return cls(
+            run, epoch, tuple(RosterEntry.read(reader) for _ in range(reader.number(4, LEAST_COHORT, MOST_NAMES)))
+        )
 
     @cached_property
-    def _by_name(self) -> dict[int, Peer]:
+    def _by_name(self) -> dict[int, RosterEntry]:
         return {peer.node: peer for peer in self.peers}
 
-    def peer(self, node: int) -> Peer:
+    def peer(self, node: int) -> RosterEntry:
         """The peer of this id."""
         if node not in self._by_name:
             raise SumRefused("cohort", f"node {node} is not in the roster")
