@@ -108,34 +108,39 @@ def section_first() -> None:
 def section_user() -> None:
     """The rows of the table: through `encode` and `decode`, the seal included."""
     x = gradient_like(WHOLE)
-    y = torch.empty_like(x)
-    note("PyTorch copy", WHOLE, seconds_of(lambda: y.copy_(x)))
+    copied = torch.empty_like(x)
+    note("PyTorch copy", WHOLE, seconds_of(lambda: copied.copy_(x)))
     note("PyTorch x + sigma*randn", WHOLE, seconds_of(lambda: x + SIGMA * torch.randn_like(x)))
-    del y
     for name, codec in CODECS.items():
-        for size in (WHOLE, MIDDLE):
-            part = x[:size]
-            message = codec.encode(part, AT)
-            more = f"{8 * len(message) / size:.3f} bits a coordinate"
-            note(
-                f"tensor to sealed bytes, {name}, {size}", size, seconds_of(lambda p=part: codec.encode(p, AT), 3), more
-            )
-            work = lambda m=message: codec.decode(m, AT, device=DEVICE)  # noqa: E731
-            note(f"sealed bytes to tensor, {name}, {size}", size, seconds_of(work, 3))
+        time_messages(name, codec, x)
+        time_messages(name, codec, x[:MIDDLE])
+
+
+def time_messages(name: str, codec: cepam.Codec, x: torch.Tensor) -> None:
+    """Both directions of one update."""
+    size, message = len(x), codec.encode(x, AT)
+    more = f"{8 * len(message) / size:.3f} bits a coordinate"
+    note(f"tensor to sealed bytes, {name}, {size}", size, seconds_of(lambda: codec.encode(x, AT), 3), more)
+    back = seconds_of(lambda: codec.decode(message, AT, device=DEVICE), 3)
+    note(f"sealed bytes to tensor, {name}, {size}", size, back)
 
 
 def section_blocks() -> None:
     """Coded blocks on the device, without seal and host."""
-    for lattice, size in ((cepam.Integer(1), WHOLE), (cepam.E8, WHOLE), (cepam.E8, MIDDLE), (cepam.Integer(1), MIDDLE)):
-        rows = gradient_like(size)[None]
-        plan, per_block = layered_plan(cepam.Gaussian(SIGMA), lattice), rows_per_block(lattice.dimension)
-        made = waves.encode_blocks(plan, [KEY], rows, per_block)
-        seconds = seconds_of(lambda: waves.encode_blocks(plan, [KEY], rows, per_block), 3)
-        note(
-            f"coded blocks, {lattice.name}, encode, {size}", size, seconds, f"{made.data.numel() / size:.4f} bytes each"
-        )
-        seconds = seconds_of(lambda: waves.decode_blocks(plan, [KEY], made, size, torch.float32, per_block), 3)
-        note(f"coded blocks, {lattice.name}, decode, {size}", size, seconds)
+    for lattice in (cepam.Integer(1), cepam.E8):
+        for size in (WHOLE, MIDDLE):
+            time_blocks(lattice, size)
+
+
+def time_blocks(lattice: cepam.Lattice, size: int) -> None:
+    """Both directions of one update."""
+    rows, name = gradient_like(size)[None], f"coded blocks, {lattice.name}"
+    plan, per_block = layered_plan(cepam.Gaussian(SIGMA), lattice), rows_per_block(lattice.dimension)
+    made = waves.encode_blocks(plan, [KEY], rows, per_block)
+    seconds = seconds_of(lambda: waves.encode_blocks(plan, [KEY], rows, per_block), 3)
+    note(f"{name}, encode, {size}", size, seconds, f"{8 * made.data.numel() / size:.4f} bits a coordinate")
+    seconds = seconds_of(lambda: waves.decode_blocks(plan, [KEY], made, size, torch.float32, per_block), 3)
+    note(f"{name}, decode, {size}", size, seconds)
 
 
 def section_parts() -> None:
@@ -146,10 +151,10 @@ def section_parts() -> None:
     note("part: least and largest value", WHOLE, seconds_of(lambda: triton_backend.ends_of(x), 3))
     wave = waves._Wave(waves.device_plan(plan, DEVICE), waves.device_keys([KEY], DEVICE), x[None], 8192)
     note("part: scales and row periods", WHOLE, seconds_of(wave.measure_headers, 3))
-    note("part: blocks to the host, as lists", WHOLE, seconds_of(lambda: triton_backend.to_lists(made), 3))
-    lists = triton_backend.to_lists(made)
-    note("part: lists to the device", WHOLE, seconds_of(lambda: triton_backend.blocks_of(lists, DEVICE), 3))
-    contents = codecs.wire.Contents(WHOLE, False, 0, lists[0])
+    note("part: blocks to the host", WHOLE, seconds_of(lambda: triton_backend.to_host(made), 3))
+    found = triton_backend.to_host(made)
+    note("part: blocks to the device", WHOLE, seconds_of(lambda: triton_backend.to_device(found, DEVICE), 3))
+    contents = codecs.wire.Contents(WHOLE, False, 0, found[0])
     seal = lambda: codecs.wire.seal(contents, AT.derive(), codec.fingerprint)  # noqa: E731
     message = seal()
     note("part: seal, with the block table", WHOLE, seconds_of(seal, 3))

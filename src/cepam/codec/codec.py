@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from cepam.codec import wire
 from cepam.codec.vectors import Vector, check_update, name_of_dtype, note_cpu, to_host
 from cepam.errors import MalformedMessage
+from cepam.kernels.model.blocks import joined
 from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
 from cepam.kernels.model.task import Coder, CodingTask, model_fingerprint
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans
@@ -83,7 +85,7 @@ class MessageCodec(ABC):
         if used is not None:
             used.claim(at)
         if gpu:
-            blocks = gpu.encode_rows([task], values[None])[0]
+            blocks: Sequence[bytes] = gpu.encode_rows([task], values[None])[0]
         else:
             blocks = encode_spans(self.backend, self.threads, task, values)
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
@@ -150,7 +152,7 @@ class MessageCodec(ABC):
         if used is not None:
             used.claim(at)
         task = self.task(contents.lattice, keys.noise)
-        longest = max(map(len, contents.blocks), default=0)
+        longest = int(joined(contents.blocks).lengths.max(initial=0))
         if longest > task.plan.n * task.per_block * LARGEST_BYTES_A_COORDINATE:
             raise MalformedMessage(f"a block of {longest} bytes is longer than any that this codec writes")
         return contents, task

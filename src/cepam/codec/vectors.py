@@ -15,7 +15,7 @@ Vector = npt.NDArray[Any]
 def check_update(update: Any) -> Vector:
     """The update as a contiguous float32 or float64 array; half precision is widened, which is exact."""
     if str(getattr(update, "dtype", "")) == "torch.bfloat16":
-        update = update.detach().float()
+        update = update.float()
     try:
         values = np.asarray(update)
     except (TypeError, ValueError, RuntimeError) as refused:

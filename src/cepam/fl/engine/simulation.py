@@ -91,8 +91,9 @@ class Simulation:
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
         self.fleets = [self._fleet(part) for part in parts]
         self.releases = [None if self.channels else release_of(chosen, each, self.size) for each in self.fleets]
-        self.network = self.vector.on(self.data, chosen.device)
-        self.home = self.place or place_of(resolved(chosen.device))
+        device = resolved(chosen.device, self.size * chosen.clients * len(chosen.run_seeds) // max(chosen.tau, 1))
+        self.network = self.vector.on(self.data, device)
+        self.home = self.place or place_of(device)
         self.work = Work(chosen, self.network, parts, self._schedule(chosen.local_rate or chosen.rate), self.home.put)
         self.rates = self._schedule(chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)

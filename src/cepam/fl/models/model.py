@@ -31,6 +31,8 @@ MANY = LANES // 2
 NAMES = ("cnn", "cnn-private", "mlp", "linear")
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
+WORTH_A_GPU = 100_000
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -99,12 +101,17 @@ class Model:
         return StackedNetwork(self.module, data, "cuda" if chosen == "cuda" else "cpu")
 
 
-def resolved(device: str) -> str:
-    """The device that a setting stands for, one of cpu, cpu-torch and cuda: auto takes a GPU where there is one."""
+def resolved(device: str, coordinates: int | None = None) -> str:
+    """The device that a setting stands for, one of cpu, cpu-torch and cuda.
+
+    `auto` takes a GPU where there is one and where it pays: `coordinates` counts weights times clients for each of a
+    round's steps that follow one another (docs/training.md has the times behind the rule).
+    """
     if device not in ("auto", "cpu", "cpu-torch", "cuda"):
         raise ValueError(f"device must be one of auto, cpu, cpu-torch, cuda, got {device!r}")
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        pays = coordinates is None or coordinates >= WORTH_A_GPU
+        return "cuda" if pays and torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but PyTorch sees no CUDA device")
     return device

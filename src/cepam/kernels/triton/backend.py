@@ -10,8 +10,9 @@ import numpy as np
 import torch
 import triton
 
+from cepam.kernels.model.blocks import JoinedBlocks, joined
 from cepam.kernels.model.task import CodingTask
-from cepam.kernels.triton.waves import Blocks, decode_blocks, encode_blocks
+from cepam.kernels.triton.waves import CodedBlocks, decode_blocks, encode_blocks
 
 _WIDENED = (torch.float16, torch.bfloat16)
 
@@ -60,9 +61,9 @@ class HostRuns:
         return self.values[part].cpu().numpy()
 
 
-def encode_rows(jobs: Sequence[CodingTask], rows: Any) -> list[list[bytes]]:
+def encode_rows(jobs: Sequence[CodingTask], rows: Any) -> list[JoinedBlocks]:
     """Each client's blocks, from updates (clients, m) on a GPU; the jobs differ in their keys only."""
-    return to_lists(encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block))
+    return to_host(encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block))
 
 
 def decode_rows(
@@ -75,7 +76,7 @@ def decode_rows(
     check_device(device)
     kept = torch.float64 if dtype == "float64" else torch.float32
     keys, wanted = [task.key for task in jobs], getattr(torch, dtype)
-    return decode_blocks(jobs[0].plan, keys, blocks_of(blocks, device), count, kept, jobs[0].per_block).to(wanted)
+    return decode_blocks(jobs[0].plan, keys, to_device(blocks, device), count, kept, jobs[0].per_block).to(wanted)
 
 
 def put(values: Any, dtype: str, device: str) -> Any:
@@ -84,17 +85,21 @@ def put(values: Any, dtype: str, device: str) -> Any:
     return torch.from_numpy(values).to(device).to(getattr(torch, dtype))
 
 
-def to_lists(blocks: Blocks) -> list[list[bytes]]:
-    """Each client's blocks as bytes on the host."""
-    data, lengths = blocks.data.cpu().numpy().tobytes(), blocks.lengths.cpu().numpy()
-    ends = lengths.reshape(-1).astype(np.int64).cumsum()
-    cut = [data[end - length : end] for end, length in zip(ends.tolist(), lengths.reshape(-1).tolist())]
-    per_client = lengths.shape[1]
-    return [cut[i * per_client : (i + 1) * per_client] for i in range(len(lengths))]
+def to_host(blocks: CodedBlocks) -> list[JoinedBlocks]:
+    """Each client's blocks on the host: one copy for all of them."""
+    lengths, size = blocks.lengths.cpu().numpy().astype(np.int64), len(blocks.data)
+    data = torch.empty(size, dtype=torch.uint8, pin_memory=blocks.data.is_cuda).copy_(blocks.data).numpy()
+    ends = lengths.sum(axis=1).cumsum()
+    return [JoinedBlocks(data[end - mine.sum() : end], mine) for end, mine in zip(ends.tolist(), lengths)]
 
 
-def blocks_of(lists: Sequence[Sequence[bytes]], device: Any) -> Blocks:
-    """Each client's blocks, moved to a device; all clients have the same number."""
-    lengths = np.array([[len(block) for block in blocks] for blocks in lists], dtype=np.int32)
-    data = bytearray(b"".join(block for blocks in lists for block in blocks)) or bytearray(1)
-    return Blocks(torch.frombuffer(data, dtype=torch.uint8).to(device), torch.from_numpy(lengths).to(device))
+def to_device(found: Sequence[Sequence[bytes]], device: Any) -> CodedBlocks:
+    """Each client's blocks, moved to a device in one copy; all clients have the same number."""
+    each = [joined(blocks) for blocks in found]
+    lengths = np.stack([blocks.lengths for blocks in each]).astype(np.int32)
+    ends = lengths.sum(axis=1, dtype=np.int64).cumsum().tolist()
+    host = torch.zeros(max(ends[-1], 1), dtype=torch.uint8, pin_memory=torch.device(device).type == "cuda")
+    for end, blocks in zip(ends, each):
+        data = np.frombuffer(blocks.data, dtype=np.uint8)
+        host.numpy()[end - len(data) : end] = data
+    return CodedBlocks(host.to(device), torch.from_numpy(lengths).to(device))

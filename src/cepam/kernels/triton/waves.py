@@ -36,14 +36,14 @@ _OPTIONS = {"lanes": LANES, "num_warps": LANES // 32, "enable_fp_fusion": False}
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class CodedBlocks:
     """Coded blocks one after the other on a device: their bytes, and the length of each (clients, blocks)."""
 
     data: Any
     lengths: Any
 
 
-def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, room: int = 0) -> Blocks:
+def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, room: int = 0) -> CodedBlocks:
     """The coded blocks of updates (clients, m), `per_block` sub-vectors each; all values within the plan's reach.
 
     Guarantee: the bytes of the other backends (tests/identity/test_triton_codec.py). `room`: the first guess, in words.
@@ -51,8 +51,8 @@ def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, roo
     wave = _Wave(device_plan(plan, str(x.device)), device_keys(keys, str(x.device)), x, per_block)
     lengths = x.new_zeros(len(x) * wave.blocks, dtype=torch.int32)
     if not len(lengths):
-        return Blocks(x.new_empty(0, dtype=torch.uint8), lengths.reshape(len(x), wave.blocks))
-    _announce("encode", plan)
+        return CodedBlocks(x.new_empty(0, dtype=torch.uint8), lengths.reshape(len(x), wave.blocks))
+    _announce("encode", plan.n, int(plan.search), int(plan.accept))
     headers = wave.measure_headers()
     columns, scale = torch.stack([(headers & 2047).amax(), (headers >> wave.shift).amax()]).tolist()
     columns = max(columns, 1) if plan.n == 1 else 0
@@ -66,17 +66,19 @@ def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, roo
         parts.append(part)
         begin += lanes
     data = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return Blocks(data, lengths.reshape(len(x), wave.blocks))
+    return CodedBlocks(data, lengths.reshape(len(x), wave.blocks))
 
 
-def decode_blocks(plan: Plan, keys: Sequence[bytes], blocks: Blocks, count: int, dtype: Any, per_block: int) -> Any:
+def decode_blocks(
+    plan: Plan, keys: Sequence[bytes], blocks: CodedBlocks, count: int, dtype: Any, per_block: int
+) -> Any:
     """The decoded values (clients, m) on the public grid; any bytes decode to something or raise `MalformedMessage`."""
     device = blocks.data.device
     out = torch.empty((len(blocks.lengths), count), dtype=dtype, device=device)
     wave = _Wave(device_plan(plan, str(device)), device_keys(keys, str(device)), out, per_block)
     if not out.numel():
         return out
-    _announce("decode", plan)
+    _announce("decode", plan.n, int(plan.search), int(plan.accept))
     lengths = blocks.lengths.reshape(-1)
     starts = lengths.cumsum(0, dtype=torch.int64) - lengths
     flags = torch.zeros(1, dtype=torch.int32, device=device)
@@ -96,10 +98,10 @@ def _first_room(plan: Plan, scale: int, per_block: int) -> int:
 
 
 @cache
-def _announce(way: str, plan: Plan) -> None:
+def _announce(way: str, n: int, search: int, accept: int) -> None:
     """Nothing; one line on the log, which shows on stderr: the first call on a machine compiles for some seconds."""
     if not triton.knobs.runtime.interpret:
-        what = "the integers" if plan.n == 1 else f"a lattice in {plan.n} dimensions"
+        what = "the integers" if n == 1 else f"a lattice in {n} dimensions"
         logging.getLogger("cepam").warning(
             "cepam: GPU kernels that %s on %s are compiled once a machine, which takes some seconds", way, what
         )
