@@ -170,7 +170,7 @@ class TestTorch:
         assert codec.encode(x, AT) == codec.encode(x.numpy(), AT)
         assert codec.decode(codec.encode(x, AT), AT).dtype == name
 
-    @pytest.mark.parametrize("name", ["bfloat16", "float16", "int64"])
+    @pytest.mark.parametrize("name", ["int64", "complex64"])
     def test_other_types_are_refused(self, name: str) -> None:
         torch = pytest.importorskip("torch")
         with pytest.raises(ValueError, match="float32 or float64"):
