@@ -20,7 +20,7 @@ def check_update(update: Any) -> Vector:
         values = np.asarray(update)
     except (TypeError, ValueError, RuntimeError) as refused:
         raise ValueError(f"the update must be an array of floats on the CPU: {refused}") from refused
-    if values.dtype.name in ("float16", "bfloat16"):
+    if values.dtype == np.float16 or values.dtype.name == "bfloat16":
         values = values.astype(np.float32)
     if values.dtype not in (np.float32, np.float64):
         raise ValueError(f"the update must be float16, bfloat16, float32 or float64, got {values.dtype}")

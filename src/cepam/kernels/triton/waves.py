@@ -46,8 +46,8 @@ class CodedBlocks:
 def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, room: int = 0) -> CodedBlocks:
     """The coded blocks of updates (clients, m), `per_block` sub-vectors each; all values within the plan's reach.
 
-    Guarantee: the bytes of the other backends (tests/identity/test_triton_coder.py and test_triton_vectors.py). `room`: the
-    first guess, in words.
+    `room` is the first guess of a block's words. Guarantee: the bytes of the other backends
+    (tests/identity/test_triton_coder.py, tests/identity/test_triton_vectors.py).
     """
     wave = _Wave(device_plan(plan, str(x.device)), device_keys(keys, str(x.device)), x, per_block)
     lengths = x.new_zeros(len(x) * wave.blocks, dtype=torch.int32)
