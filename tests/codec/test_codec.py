@@ -103,10 +103,10 @@ def test_read_only_updates_are_taken() -> None:
         np.zeros(3, dtype=np.int64),
         [1, 2, 3],
         [True, False],
-        np.zeros(3, dtype=np.float16),
         np.zeros(3, dtype=np.longdouble),
         np.zeros(3, dtype=np.complex128),
         np.zeros(3, dtype=">f8"),
+        np.zeros(3, dtype=">f2"),
         np.zeros(3, dtype=object),
         np.array(["a"]),
         "text",
@@ -170,7 +170,7 @@ class TestTorch:
         assert codec.encode(x, AT) == codec.encode(x.numpy(), AT)
         assert codec.decode(codec.encode(x, AT), AT).dtype == name
 
-    @pytest.mark.parametrize("name", ["bfloat16", "float16", "int64"])
+    @pytest.mark.parametrize("name", ["int64", "complex64"])
     def test_other_types_are_refused(self, name: str) -> None:
         torch = pytest.importorskip("torch")
         with pytest.raises(ValueError, match="float32 or float64"):

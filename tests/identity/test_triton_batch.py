@@ -68,12 +68,22 @@ def test_a_point_outside_the_format_is_laid_at_its_own_door(monkeypatch: pytest.
     assert [isinstance(each, MalformedMessage) for each in found] == [False, True, False]
 
 
-def test_shapes_and_forms_are_checked() -> None:
-    codec, eight = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1)), cepam.Codec(cepam.Gaussian(SCALE), cepam.E8)
+def test_rows_on_two_lattices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default codec takes a lattice for each row: two launches, the messages of one by one."""
+    codec, draw = cepam.Codec(cepam.Gaussian(SCALE)), np.random.default_rng(4)
+    x = np.stack([draw.normal(0, SCALE, 9), np.where(np.arange(9) == 4, 50 * SCALE, 0.0)]).astype(np.float32)
+    assert [codec.choose(row) for row in x] == [1, 0]
+    made = cepam.encode_many(codec, torch.from_numpy(x), PLACES[:2])
+    assert made == [codec.encode(row, at) for row, at in zip(x, PLACES)]
+    found = cepam.decode_many(codec, made, PLACES[:2], device="cpu", out_dtype=torch.bfloat16)
+    alone = torch.stack([torch.from_numpy(codec.decode(m, at)) for m, at in zip(made, PLACES)])
+    assert torch.equal(found, alone.bfloat16())
+
+
+def test_shapes_are_checked() -> None:
+    codec = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1))
     with pytest.raises(ValueError, match=r"rows \(clients, m\)"):
         cepam.encode_many(codec, torch.zeros(2), PLACES[:2])
-    with pytest.raises(NotImplementedError, match="CPU only"):
-        cepam.encode_many(eight, torch.zeros((2, 9)), PLACES[:2])
     empty = cepam.encode_many(codec, torch.zeros((2, 0)), PLACES[:2])
     assert empty == [codec.encode(np.zeros(0, dtype=np.float32), at) for at in PLACES[:2]]
     assert cepam.decode_many(codec, empty, PLACES[:2], device="cpu").shape == (2, 0)

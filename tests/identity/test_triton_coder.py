@@ -32,9 +32,11 @@ tl = pytest.importorskip("triton.language")
 tl = pytest.importorskip("triton.language")
 
 from cepam.codec import codec as codec_module  # noqa: E402
+from cepam.codec import vectors  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import range_coder as triton_ranging  # noqa: E402
 from cepam.kernels.triton import row_period as triton_stride  # noqa: E402
+from cepam.kernels.triton import waves  # noqa: E402
 
 SCALE = 0.01
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
@@ -56,7 +58,8 @@ def compiled_values(plan: Plan, key: bytes, blocks: list[bytes], like: np.ndarra
 
 def same_bytes(plan: Plan, x: np.ndarray, **options: Any) -> list[list[bytes]]:
     """Each client's blocks (x: clients, m), once both made the same ones."""
-    made = triton_backend.encode_blocks(plan, KEYS[: len(x)], torch.from_numpy(x), LENGTH, **options).to_lists()
+    coded = waves.encode_blocks(plan, KEYS[: len(x)], torch.from_numpy(x), LENGTH, **options)
+    made = [list(blocks) for blocks in triton_backend.to_host(coded)]
     for key, row, blocks in zip(KEYS, x, made):
         assert blocks == compiled_blocks(plan, key, row)
     return made
@@ -65,8 +68,8 @@ def same_bytes(plan: Plan, x: np.ndarray, **options: Any) -> list[list[bytes]]:
 def same_values(plan: Plan, blocks: list[list[bytes]], x: np.ndarray) -> None:
     """Decoding gives the same bits."""
     dtype = torch.float64 if x.dtype == np.float64 else torch.float32
-    on = triton_backend.blocks_of(blocks, "cpu")
-    back = triton_backend.decode_blocks(plan, KEYS[: len(x)], on, x.shape[1], dtype, LENGTH).numpy()
+    on = triton_backend.to_device(blocks, "cpu")
+    back = waves.decode_blocks(plan, KEYS[: len(x)], on, x.shape[1], dtype, LENGTH).numpy()
     for key, row, mine, found in zip(KEYS, x, blocks, back):
         assert compiled_values(plan, key, mine, row).tobytes() == found.tobytes()
 
@@ -98,9 +101,9 @@ def test_layouts_over_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_small_slots_and_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams that outgrow their slots are coded again, and a wave of one program follows another."""
-    monkeypatch.setattr(triton_backend, "_LEAST_MEMORY", 1)
+    monkeypatch.setattr(waves, "_LEAST_MEMORY", 1)
     x = np.random.default_rng(3).normal(0, 300 * SCALE, (1, 33 * 8))
-    made = triton_backend.encode_blocks(GAUSSIAN, KEYS[:1], torch.from_numpy(x), 8, room=2).to_lists()[0]
+    made = list(triton_backend.to_host(waves.encode_blocks(GAUSSIAN, KEYS[:1], torch.from_numpy(x), 8, room=2))[0])
     assert made == compiled_blocks(GAUSSIAN, KEYS[0], x[0], 8)
     assert max(map(len, made)) > 8
 
@@ -133,9 +136,9 @@ def decode_compiled(block: bytes) -> bytes | None:
 
 def decode_triton(blocks: list[bytes]) -> Any:
     """The values of many blocks, one a row, or nothing if one of them is refused."""
-    on, keys = triton_backend.blocks_of([[block] for block in blocks], "cpu"), [KEYS[0]] * len(blocks)
+    on, keys = triton_backend.to_device([[block] for block in blocks], "cpu"), [KEYS[0]] * len(blocks)
     try:
-        return triton_backend.decode_blocks(GAUSSIAN, keys, on, LENGTH, torch.float64, LENGTH).numpy()
+        return waves.decode_blocks(GAUSSIAN, keys, on, LENGTH, torch.float64, LENGTH).numpy()
     except MalformedMessage:
         return None
 
@@ -162,7 +165,7 @@ def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="one dimension"):
         codec.encode(torch.zeros((2, 3)), AT)
     with pytest.raises(ValueError, match="float32 or float64"):
-        codec.encode(torch.zeros(3, dtype=torch.float16), AT)
+        codec.encode(torch.zeros(3, dtype=torch.int32), AT)
     with pytest.raises(ValueError, match="NaN"):
         codec.encode(torch.tensor([0.0, float("nan")]), AT)
     with pytest.raises(ValueError, match="reach"):
@@ -187,14 +190,22 @@ def test_carries_run_back_through_words_of_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"lattice": cepam.E8}, {"lattice": cepam.Integer(1), "coder": "paper", "bound": 1.0}]
+    "codec",
+    [
+        cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1), coder="paper", bound=1.0),
+        cepam.DitheredCodec(SCALE, cepam.Lattice([[1.0, 0.3], [0.0, 1.1]])),
+    ],
+    ids=["paper's coder", "own lattice"],
 )
-def test_what_a_gpu_does_not_code_names_the_cpu(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
-    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend)
-    used = cepam.UsedAddresses()
-    with pytest.raises(NotImplementedError, match=r"update\.cpu\(\)"):
-        cepam.Codec(cepam.Gaussian(SCALE), **options).encode(torch.zeros(9), AT, used)
-    assert AT not in used
+def test_what_a_gpu_does_not_code_goes_over_the_cpu(monkeypatch: pytest.MonkeyPatch, codec: Any) -> None:
+    """The default never refuses: same bytes and vectors, and a warning that says where they were made."""
+    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+    vectors.note_cpu.cache_clear()
+    x = sparse_update(21, np.float32)
+    with pytest.warns(UserWarning, match="coded on the CPU"):
+        message = codec.encode(torch.from_numpy(x), AT)
+    assert message == codec.encode(x, AT)
+    assert codec.decode(message, AT, device="cpu").numpy().tobytes() == codec.decode(message, AT).tobytes()
 
 
 @pytest.mark.parametrize("length", [8, 100, 2048])

@@ -18,9 +18,11 @@ import numpy as np
 
 from cepam.codec import codec as codecs
 from cepam.codec import wire
-from cepam.codec.codec import MessageCodec, Vector
+from cepam.codec.codec import MessageCodec
+from cepam.codec.vectors import Vector, name_of_dtype, note_cpu, to_host
 from cepam.errors import CepamError, MalformedMessage
 from cepam.kernels.model.task import CodingTask, cpu_only
+from cepam.kernels.threads import encode_spans
 from cepam.keys import Address, UsedAddresses
 
 if TYPE_CHECKING:
@@ -47,27 +49,27 @@ def encode_many(
 @overload
 def decode_many(
     codec: MessageCodec, messages: Sequence[bytes], addresses: Sequence[Address], used: UsedAddresses | None = None,
-    size: int | None = None, device: None = None,
+    size: int | None = None, device: None = None, out_dtype: Any = None,
 ) -> Vector: ...  # fmt: skip
 
 
 @overload
 def decode_many(
     codec: MessageCodec, messages: Sequence[bytes], addresses: Sequence[Address], used: UsedAddresses | None = None,
-    size: int | None = None, *, device: str,
+    size: int | None = None, *, device: str, out_dtype: Any = None,
 ) -> torch.Tensor: ...  # fmt: skip
 
 
 def decode_many(
     codec: MessageCodec, messages: Sequence[bytes], addresses: Sequence[Address], used: UsedAddresses | None = None,
-    size: int | None = None, device: str | None = None,
+    size: int | None = None, device: str | None = None, out_dtype: Any = None,
 ) -> Vector | torch.Tensor:  # fmt: skip
-    """The decoded vectors (clients, m), with `device="cuda"` as a tensor on that GPU.
+    """The decoded vectors (clients, m), with `device="cuda"` as a tensor on that GPU; `out_dtype` as in `decode`.
 
     Raises what `codec.decode` raises for the first message that is refused, and `MalformedMessage` where messages
     differ in size or type.
     """
-    vectors = [_accepted(each) for each in decode_each(codec, messages, addresses, used, size, device)]
+    vectors = [_accepted(each) for each in decode_each(codec, messages, addresses, used, size, device, out_dtype)]
     kinds = {(len(each), str(each.dtype)) for each in vectors}
     if len(kinds) > 1:
         raise MalformedMessage(f"messages of one batch must have one size and type, got {sorted(kinds)}")
@@ -94,20 +96,22 @@ def encode_each(
 
 def decode_each(
     codec: MessageCodec, messages: Sequence[bytes], addresses: Sequence[Address], used: UsedAddresses | None = None,
-    size: int | None = None, device: str | None = None,
+    size: int | None = None, device: str | None = None, out_dtype: Any = None,
 ) -> list[Any]:  # fmt: skip
     """Like `decode_many`, but row by row: a vector, or the exception of a message that is refused."""
     _check_lengths("messages", messages, addresses)
+    wanted = name_of_dtype(out_dtype, device)
     if device is None:
-        return _side_by_side(lambda message, at: codec.decode(message, at, used, size), messages, addresses)
-    return _decode_rows(codec, messages, addresses, used, size, device)
+        work = lambda message, at: codec.decode(message, at, used, size, out_dtype=wanted)  # noqa: E731
+        return _side_by_side(work, messages, addresses)
+    return _decode_rows(codec, messages, addresses, used, size, device, wanted)
 
 
 def why_not_on_gpu(codec: object) -> str | None:
     """What keeps this codec's messages off a GPU, or None where every one of them can be coded there."""
     if not isinstance(codec, MessageCodec):
         return f"{type(codec).__name__} has no GPU form"
-    reasons = (cpu_only(codec.coder, lattice.dimension) for lattice in codec.lattices)
+    reasons = (cpu_only(codec.coder, lattice.search, lattice.dimension) for lattice in codec.lattices)
     return next((f"{reason} has no GPU form" for reason in reasons if reason is not None), None)
 
 
@@ -118,20 +122,28 @@ def _encode_rows(
     several = len(codec.lattices) > 1
     choices = [codec.choose(gpu.HostRuns(row)) if several else 0 for row in rows]
     jobs = [codec.task(choice, key.noise) for choice, key in zip(choices, keys)]
-    for task in jobs:
-        gpu.check_job(task)
     made: list[Any] = [
         _tried(_admit, codec, task, ends, at, used) for task, ends, at in zip(jobs, gpu.ends_of_rows(rows), addresses)
     ]
-    sound = [i for i, refusal in enumerate(made) if refusal is None]
-    if not sound:
-        return made
-    # One plan for all: a codec has one lattice that a GPU codes.
-    blocks = gpu.encode_rows([jobs[i] for i in sound], rows if len(sound) == len(rows) else rows[sound])
-    for i, mine in zip(sound, blocks):
-        contents = wire.Contents(rows.shape[1], rows.element_size() == 8, choices[i], mine)
-        made[i] = _tried(wire.seal, contents, keys[i], codec.fingerprint, codec.bucket)
+    alike: dict[int, list[int]] = {}
+    for i, refusal in enumerate(made):
+        if refusal is None:
+            alike.setdefault(choices[i], []).append(i)
+    for choice, places in alike.items():
+        mine = rows if len(places) == len(rows) else rows[places]
+        blocks = _encode_alike(gpu, codec, [jobs[i] for i in places], mine)
+        for i, each in zip(places, blocks):
+            contents = wire.Contents(rows.shape[1], rows.element_size() == 8, choice, each)
+            made[i] = _tried(wire.seal, contents, keys[i], codec.fingerprint, codec.bucket)
     return made
+
+
+def _encode_alike(gpu: Any, codec: MessageCodec, jobs: list[CodingTask], rows: Any) -> Any:
+    """The blocks of rows whose tasks differ in their keys only."""
+    if not jobs[0].cpu_only:
+        return gpu.encode_rows(jobs, rows)
+    note_cpu(jobs[0].cpu_only)
+    return _side_by_side(lambda task, row: encode_spans(codec.backend, 1, task, row), jobs, to_host(rows))
 
 
 def _admit(
@@ -144,21 +156,24 @@ def _admit(
 
 def _decode_rows(
     codec: MessageCodec, messages: Sequence[bytes], addresses: Sequence[Address], used: UsedAddresses | None,
-    size: int | None, device: str,
+    size: int | None, device: str, wanted: str | None,
 ) -> list[Any]:  # fmt: skip
-    from cepam.kernels.triton import backend as triton_backend
+    from cepam.kernels.triton import backend as gpu
 
     found: list[Any] = [_tried(codec.open, m, at, used, size) for m, at in zip(messages, addresses)]
-    alike: dict[tuple[int, bool], list[int]] = {}
+    alike: dict[tuple[int, bool, int], list[int]] = {}
     for i, opened in enumerate(found):
         if isinstance(opened, tuple):
-            alike.setdefault((opened[0].size, opened[0].double), []).append(i)
-    for (count, double), places in alike.items():
-        jobs, blocks = [found[i][1] for i in places], [found[i][0].blocks for i in places]
-        rows = _tried(triton_backend.decode_rows, jobs, blocks, count, double, device)
-        if isinstance(rows, Exception):
-            # Some point of the batch lies outside the format; row by row tells whose.
-            rows = [_tried(triton_backend.decode_values, j, b, count, double, device) for j, b in zip(jobs, blocks)]
+            alike.setdefault((opened[0].size, opened[0].double, opened[0].lattice), []).append(i)
+    for (count, double, _), places in alike.items():
+        opened, rows = [found[i] for i in places], None
+        jobs, blocks = [task for _, task in opened], [contents.blocks for contents, _ in opened]
+        if not jobs[0].cpu_only:
+            kept = wanted or ("float64" if double else "float32")
+            rows = _tried(gpu.decode_rows, jobs, blocks, count, kept, device)
+        if rows is None or isinstance(rows, Exception):
+            # On the CPU, or some block of the batch makes no sense: row by row tells whose.
+            rows = [_tried(codec.decode_opened, *each, device, wanted) for each in opened]
         for i, row in zip(places, rows):
             found[i] = row
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -13,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec import wire
+from cepam.codec.vectors import Vector, check_update, name_of_dtype, note_cpu, to_host
 from cepam.errors import MalformedMessage
+from cepam.kernels.model.blocks import joined
 from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
 from cepam.kernels.model.task import Coder, CodingTask, model_fingerprint
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans
@@ -25,7 +28,6 @@ from cepam.noise.laws import Law, check_scale
 if TYPE_CHECKING:
     import torch
 
-Vector = npt.NDArray[Any]
 LARGEST_BYTES_A_COORDINATE = 192
 
 
@@ -64,65 +66,76 @@ class MessageCodec(ABC):
         """The sealed message of an update.
 
         Use each address once; `used` makes a second use raise `WrongAddress`. NaN, infinities, values beyond a million
-        noise scales, and anything but a one-dimensional float32 or float64 array raise `ValueError`.
-        A tensor on a GPU is coded there, to the same bytes.
+        noise scales, and anything but a one-dimensional array or tensor of floats raise `ValueError`. Half precision is
+        widened to float32, which is exact. A tensor on a GPU is coded there, to the same bytes; what has no kernels
+        there is coded on the CPU, and a warning says so.
         """
         gpu = gpu_of(update)
-        values = gpu.check_update(update) if gpu else _check_update(update)
+        values = gpu.check_update(update) if gpu else check_update(update)
         _check_address(at)
         choice = self.choose(gpu.HostRuns(values) if gpu else values)
         keys = at.derive()
         task = self.task(choice, keys.noise)
-        if gpu:
-            gpu.check_job(task)
+        if gpu and task.cpu_only:
+            note_cpu(task.cpu_only)
+            values, gpu = to_host(values), None
         if len(values):
             low, high = gpu.ends_of(values) if gpu else (float(values.min()), float(values.max()))
             self.check_range(low, high, task.plan)
         if used is not None:
             used.claim(at)
-        blocks = gpu.encode_values(task, values) if gpu else encode_spans(self.backend, self.threads, task, values)
+        if gpu:
+            blocks: Sequence[bytes] = gpu.encode_rows([task], values[None])[0]
+        else:
+            blocks = encode_spans(self.backend, self.threads, task, values)
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
         return wire.seal(contents, keys, self.fingerprint, self.bucket)
 
     @overload
     def decode(
         self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
-        device: None = None,
+        device: None = None, out_dtype: Any = None,
     ) -> Vector: ...  # fmt: skip
 
     @overload
     def decode(
-        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None, *, device: str
-    ) -> torch.Tensor: ...
+        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None, *, device: str,
+        out_dtype: Any = None,
+    ) -> torch.Tensor: ...  # fmt: skip
 
     def decode(
-        self,
-        message: bytes,
-        at: Address,
-        used: UsedAddresses | None = None,
-        size: int | None = None,
-        device: str | None = None,
-    ) -> Vector | torch.Tensor:
+        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
+        device: str | None = None, out_dtype: Any = None,
+    ) -> Vector | torch.Tensor:  # fmt: skip
         """The update plus noise of the codec's law, on the public grid; its length and dtype are the update's.
 
         Give `size` where it is known: a message that claims another size is refused before memory is taken for it. A
         few bytes can honestly stand for many coordinates, so without it a client decides how much is allocated.
-        With `device="cuda"` the same vector comes as a tensor on that GPU, and is decoded there.
+        With `device="cuda"` the same vector comes as a tensor on that GPU, and is decoded there. `out_dtype` asks for
+        another type: float64, float32, or float16 and (tensors only) bfloat16, which are rounded from float32.
 
         Raises `MalformedMessage` or `WrongAddress` (a broken seal is both) and never returns a vector that was not
         sealed at this address by this codec.
         """
+        wanted = name_of_dtype(out_dtype, device)
         contents, task = self.open(message, at, used, size)
-        if device is not None:
-            from cepam.kernels.triton import backend as triton_backend
+        return self.decode_opened(contents, task, device, wanted)
 
-            tensor: torch.Tensor = triton_backend.decode_values(
-                task, contents.blocks, contents.size, contents.double, device
-            )
-            return tensor
-        out = np.empty(contents.size, dtype=np.float64 if contents.double else np.float32)
+    def decode_opened(
+        self, contents: wire.Contents, task: CodingTask, device: str | None, wanted: str | None
+    ) -> Vector | torch.Tensor:
+        """The vector of a message that was opened, on the host or on a GPU; `wanted` names another type."""
+        kept = wanted or ("float64" if contents.double else "float32")
+        if device is not None:
+            from cepam.kernels.triton import backend as gpu
+
+            if not task.cpu_only:
+                tensor: torch.Tensor = gpu.decode_rows([task], [contents.blocks], contents.size, kept, device)[0]
+                return tensor
+            note_cpu(task.cpu_only)
+        out = np.empty(contents.size, dtype=np.float64 if kept == "float64" else np.float32)
         decode_spans(self.backend, self.threads, task, contents.blocks, out)
-        return out
+        return gpu.put(out, kept, device) if device is not None else out.astype(kept, copy=False)
 
     def open(
         self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None
@@ -139,7 +152,7 @@ class MessageCodec(ABC):
         if used is not None:
             used.claim(at)
         task = self.task(contents.lattice, keys.noise)
-        longest = max(map(len, contents.blocks), default=0)
+        longest = int(joined(contents.blocks).lengths.max(initial=0))
         if longest > task.plan.n * task.per_block * LARGEST_BYTES_A_COORDINATE:
             raise MalformedMessage(f"a block of {longest} bytes is longer than any that this codec writes")
         return contents, task
@@ -268,18 +281,6 @@ def _check_options(codec: MessageCodec) -> None:
         raise ValueError(f"bucket must be a number of bytes from 1 to {2**24}, got {codec.bucket!r}")
     if codec.threads is not None and not (type(codec.threads) is int and codec.threads >= 1):
         raise ValueError(f"threads must be a positive integer, got {codec.threads!r}")
-
-
-def _check_update(update: npt.ArrayLike) -> Vector:
-    try:
-        values = np.asarray(update)
-    except (TypeError, ValueError, RuntimeError) as refused:
-        raise ValueError(f"the update must be a float32 or float64 array on the CPU: {refused}") from refused
-    if values.dtype not in (np.float32, np.float64):
-        raise ValueError(f"the update must be float32 or float64, got {values.dtype}")
-    if values.ndim != 1:
-        raise ValueError(f"the update must have one dimension, got shape {values.shape}")
-    return np.ascontiguousarray(values)
 
 
 def gpu_of(update: Any) -> Any:

@@ -9,9 +9,14 @@ A vertical bar is concatenation, a number in parentheses a count of bytes:
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from cepam.errors import MalformedMessage, SealBroken, WrongAddress
+from cepam.kernels.model.blocks import JoinedBlocks, joined
 from cepam.keys import StreamKeys
 
 VERSION = 1
@@ -31,7 +36,7 @@ class Contents:
     size: int
     double: bool
     lattice: int
-    blocks: tuple[bytes, ...] | list[bytes]
+    blocks: Sequence[bytes]
 
 
 def rows_per_block(n: int) -> int:
@@ -47,13 +52,11 @@ def count_blocks(size: int, n: int) -> int:
 
 def seal(contents: Contents, keys: StreamKeys, fingerprint: bytes, bucket: int | None = None) -> bytes:
     """The message; its length is a multiple of `bucket` if one is given."""
-    payload = _join(contents, padded=bucket is not None)
-    if bucket is not None:
-        payload += bytes(-(len(payload) + HEAD_BYTES + SEAL_BYTES) % bucket)
+    payload = _join(contents, bucket)
     if len(payload) > LARGEST_PAYLOAD:
         raise ValueError(f"a message of {len(payload):,} bytes is too long for one seal: cut the update in parts")
     head = bytes([VERSION]) + _tag(fingerprint)
-    return head + _encrypt(keys, bytes(payload), head + fingerprint)
+    return head + _encrypt(keys, payload, head + fingerprint)
 
 
 def open_sealed(message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions: list[int]) -> Contents:
@@ -65,7 +68,7 @@ def open_sealed(message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions
     head = bytes([VERSION]) + _tag(fingerprint)
     if message[:HEAD_BYTES] != head:
         raise WrongAddress("the message was made by another codec: law, lattice or coder differ")
-    return _split(_decrypt(keys, message[HEAD_BYTES:], head + fingerprint), dimensions)
+    return _split(_decrypt(keys, memoryview(message)[HEAD_BYTES:], head + fingerprint), dimensions)
 
 
 def _tag(fingerprint: bytes) -> bytes:
@@ -80,7 +83,7 @@ def _encrypt(keys: StreamKeys, payload: bytes, context: bytes) -> bytes:
     return AESGCMSIV(keys.seal).encrypt(_NONCE, payload, context)
 
 
-def _decrypt(keys: StreamKeys, sealed: bytes, context: bytes) -> bytes:
+def _decrypt(keys: StreamKeys, sealed: bytes | memoryview, context: bytes) -> bytes:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
@@ -90,16 +93,13 @@ def _decrypt(keys: StreamKeys, sealed: bytes, context: bytes) -> bytes:
         raise SealBroken("the seal does not open: another key, round, client or codec, or damaged bytes") from broken
 
 
-def _join(contents: Contents, padded: bool) -> bytearray:
+def _join(contents: Contents, bucket: int | None) -> bytes:
+    padded, blocks = bucket is not None, joined(contents.blocks)
     flags = (_DOUBLE if contents.double else 0) | (_PADDED if padded else 0) | contents.lattice << _LATTICE_SHIFT
-    payload = bytearray([flags])
-    payload += varint(contents.size)
-    listed = contents.blocks if padded else contents.blocks[:-1]
-    for block in listed:
-        payload += varint(len(block))
-    for block in contents.blocks:
-        payload += block
-    return payload
+    table = _varints(blocks.lengths if padded else blocks.lengths[:-1])
+    head = bytes([flags]) + varint(contents.size) + table
+    size = len(head) + int(blocks.lengths.sum()) + HEAD_BYTES + SEAL_BYTES
+    return b"".join([head, memoryview(blocks.data), bytes(-size % bucket if bucket else 0)])
 
 
 def _split(payload: bytes, dimensions: list[int]) -> Contents:
@@ -112,25 +112,43 @@ def _split(payload: bytes, dimensions: list[int]) -> Contents:
     if size > LARGEST_SIZE or total > len(payload) - at + 1:
         raise MalformedMessage(f"a payload of {len(payload)} bytes cannot hold {size} coordinates")
     padded = bool(flags & _PADDED)
-    lengths = []
-    for _ in range(total if padded else total - 1):
-        length, at = read_varint(payload, at)
-        lengths.append(length)
-    if not padded and total:
-        lengths.append(len(payload) - at - sum(lengths))
-    end = at + sum(lengths)
-    if (
-        (lengths and min(lengths) < 0)
-        or end > len(payload)
-        or any(payload[end:])
-        or (end < len(payload) and not padded)
-    ):
+    lengths, at = _read_varints(payload, at, total if padded else max(total - 1, 0))
+    if len(lengths) and int(lengths.max()) > len(payload):
         raise MalformedMessage("the block table does not match the payload")
-    blocks = []
-    for length in lengths:
-        blocks.append(payload[at : at + length])
-        at += length
-    return Contents(size, bool(flags & _DOUBLE), lattice, blocks)
+    end = at + int(lengths.sum())
+    if not padded and total:
+        lengths, end = np.append(lengths, len(payload) - end), len(payload)
+    rest = len(payload) - end
+    if (total and int(lengths.min()) < 0) or rest < 0 or payload.count(0, end) < rest or (rest and not padded):
+        raise MalformedMessage("the block table does not match the payload")
+    return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(memoryview(payload)[at:end], lengths))
+
+
+def _varints(values: npt.NDArray[np.int64]) -> bytes:
+    """The varints of many numbers, without a loop over them."""
+    sizes = np.ones(len(values), dtype=np.int64)
+    for shift in range(7, 63, 7):
+        sizes += values >> shift > 0
+    starts, out = np.cumsum(sizes) - sizes, np.zeros(int(sizes.sum()), dtype=np.uint8)
+    for k in range(int(sizes.max(initial=0))):
+        here = sizes > k
+        out[starts[here] + k] = (values[here] >> 7 * k & 127) | np.where(sizes[here] > k + 1, 128, 0)
+    return out.tobytes()
+
+
+def _read_varints(data: bytes, at: int, count: int) -> tuple[npt.NDArray[np.int64], int]:
+    """So many numbers and where they end, without a loop over them."""
+    if not count:
+        return np.zeros(0, dtype=np.int64), at
+    found = np.frombuffer(data, dtype=np.uint8, offset=at, count=min(9 * count, len(data) - at))
+    last = np.flatnonzero(found < 128)[:count]
+    starts = np.concatenate([[0], last[:-1] + 1])
+    if len(last) < count or int((last - starts).max()) > 8:
+        raise MalformedMessage("a number in the payload does not end")
+    digits = found[: int(last[-1]) + 1].astype(np.int64) & 127
+    shifts = 7 * (np.arange(len(digits)) - np.repeat(starts, last - starts + 1))
+    values: npt.NDArray[np.int64] = np.add.reduceat(digits << shifts, starts)
+    return values, at + len(digits)
 
 
 def varint(value: int) -> bytes:

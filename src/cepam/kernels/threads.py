@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +15,8 @@ import numpy as np
 from cepam.kernels.model.task import Backend, CodingTask, Values
 
 BackendName = Literal["auto", "numba", "numpy"]
+_PATIENCE_SECONDS = 5.0
+_SEEN: set[str] = set()
 
 
 def encode_spans(name: BackendName, threads: int | None, task: CodingTask, values: Values) -> list[bytes]:
@@ -19,7 +25,8 @@ def encode_spans(name: BackendName, threads: int | None, task: CodingTask, value
     step = task.plan.n * task.per_block * backend.span_blocks
     spans = [values[start : start + step] for start in range(0, len(values), step)]
     firsts = [start // task.plan.n for start in range(0, len(values), step)]
-    parts = _side_by_side(threads, lambda v, f: backend.encode_span(task, v, f), spans, firsts)
+    with _saying_what_takes_long(name, f"encode {task.coder} {task.plan.n > 1}"):
+        parts = _side_by_side(threads, lambda v, f: backend.encode_span(task, v, f), spans, firsts)
     return [block for part in parts for block in part]
 
 
@@ -29,13 +36,36 @@ def decode_spans(name: BackendName, threads: int | None, task: CodingTask, block
     step = task.plan.n * task.per_block * backend.span_blocks
     starts = range(0, len(out), step)
     spans = [blocks[i : i + backend.span_blocks] for i in range(0, len(blocks), backend.span_blocks)]
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"), _saying_what_takes_long(name, f"decode {task.coder} {task.plan.n > 1}"):
         _side_by_side(
             threads,
             lambda b, s: backend.decode_span(task, list(b), s // task.plan.n, out[s : s + step]),
             spans,
             list(starts),
         )
+
+
+@contextmanager
+def _saying_what_takes_long(name: BackendName, kind: str) -> Iterator[None]:
+    """Nothing; a line on the log, which shows on stderr, when the first call of a kind still compiles after a while."""
+    if name == "numpy" or kind in _SEEN:
+        yield
+        return
+    timer = threading.Timer(_PATIENCE_SECONDS, _say_compiling)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        _SEEN.add(kind)
+
+
+def _say_compiling() -> None:
+    from cepam.kernels.numba.backend import is_compiling
+
+    if is_compiling():
+        logging.getLogger("cepam").warning("cepam: compiling the CPU's kernels, once a machine; takes some 20 seconds")
 
 
 def _backend(name: BackendName) -> Backend:

@@ -34,11 +34,11 @@ def test_rows_that_are_not_finite_are_sent_as_zeros() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"lattice": "E8", "byzantine": (1,), "server": "adam", "average": 0.5},
+        {"lattice": "E8", "coder": "paper", "byzantine": (1,), "server": "adam", "average": 0.5},
         {"scheme": "fl+gaussian", "dropout": 0.4, "server": "momentum", "local_momentum": 0.5},
         {
             "update": "examples", "sampling": "poisson", "expected_batch": 40.0, "tau": 1, "lattice": "Z2",
-            "validation": 50,
+            "coder": "paper", "validation": 50,
         },
         {"update": "difference", "scheme": "fl", "noise": None, "clip_scope": "tensor", "clip": 0.05, "seeds": 2},
     ],
@@ -61,14 +61,14 @@ def test_channels_without_a_gpu_form_go_by_the_cpu(small: Dataset, quick: Settin
 
 def test_a_client_that_diverged_sends_zeros(small: Dataset, quick: Settings) -> None:
     simulation = Simulation(
-        replace(quick, rate=1e30, rounds=9, lattice="E8", device="cpu-torch"), small, backend=Tensors("cpu")
+        replace(quick, rate=1e30, rounds=9, coder="paper", device="cpu-torch"), small, backend=Tensors("cpu")
     )
     lines = [simulation.step()[0] for _ in range(3)]
     assert [line["replies"] for line in lines] == [4, 4, 4]
 
 
 def test_a_checkpoint_goes_on_where_it_stood(small: Dataset, quick: Settings, tmp_path: Path) -> None:
-    settings = replace(quick, device="cpu-torch", lattice="E8", server="adam", average=0.9)
+    settings = replace(quick, device="cpu-torch", coder="paper", server="adam", average=0.9)
     first, second = (Simulation(settings, small, backend=Tensors("cpu")) for _ in range(2))
     first.step()
     (tmp_path / "metrics.jsonl").write_bytes(bytes(17))

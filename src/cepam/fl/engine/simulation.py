@@ -97,8 +97,9 @@ class Simulation:
         self.plans = [self._planned(part) for part in parts]
         self.releases = [None if self.codecs else release_of(chosen, each, self.size) for each in self.plans]
         check_target(chosen, self.releases[0])
-        self.network = self.vector.on(self.data, chosen.device)
-        self.arrays = self.backend or backend_of(resolved(chosen.device))
+        device = resolved(chosen.device, self.size * chosen.clients * len(chosen.run_seeds) // max(chosen.tau, 1))
+        self.network = self.vector.on(self.data, device)
+        self.arrays = self.backend or backend_of(device)
         held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
         self.senders = [

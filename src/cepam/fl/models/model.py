@@ -23,6 +23,8 @@ __all__ = ["ACTIVATIONS", "NAMES", "Floats", "Index", "Model", "Network", "Score
 NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear")
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
+WORTH_A_GPU = 100_000
+
 
 class Model:
     """A module seen as a function of one vector of m weights.
@@ -83,12 +85,17 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
-def resolved(device: str) -> str:
-    """The device that a setting stands for, one of cpu, cpu-torch and cuda: auto takes a GPU where there is one."""
+def resolved(device: str, coordinates: int | None = None) -> str:
+    """The device that a setting stands for, one of cpu, cpu-torch and cuda.
+
+    `auto` takes a GPU where there is one and where it pays: `coordinates` counts weights times clients for each of a
+    round's steps that follow one another (docs/training.md has the times behind the rule).
+    """
     if device not in ("auto", "cpu", "cpu-torch", "cuda"):
         raise ValueError(f"device must be one of auto, cpu, cpu-torch, cuda, got {device!r}")
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        pays = coordinates is None or coordinates >= WORTH_A_GPU
+        return "cuda" if pays and torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but PyTorch sees no CUDA device")
     return device

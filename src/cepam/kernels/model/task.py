@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.kernels.model.plan import Plan
+from cepam.noise.lattices import Search
 
 Coder = Literal["adaptive", "paper"]
 MODEL_TABLES = ("scalar.npz", "vector.npz")
+LARGEST_ON_GPU = 8
 Values = npt.NDArray[Any]
 
 
@@ -29,12 +31,19 @@ class CodingTask:
     bound: int = 0
     acceptance: float = 1.0
 
+    @property
+    def cpu_only(self) -> str | None:
+        """What keeps this task off a GPU, or None."""
+        return cpu_only(self.coder, self.plan.search, self.plan.n)
 
-def cpu_only(coder: Coder, n: int) -> str | None:
-    """What has no kernels on a GPU about this coder in n dimensions, or None where it has them."""
+
+def cpu_only(coder: Coder, search: Search, n: int) -> str | None:
+    """What has no kernels on a GPU about this coder on a lattice, or None where it has them."""
     if coder != "adaptive":
         return "the paper's coder"
-    return "the coder of vector lattices" if n != 1 else None
+    if search is Search.GENERAL:
+        return "a lattice from a generator of one's own"
+    return f"a lattice in {n} dimensions" if n > LARGEST_ON_GPU else None
 
 
 @cache

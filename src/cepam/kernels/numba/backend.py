@@ -31,6 +31,12 @@ def _numbers(plan: Plan) -> Numbers:
     return numbers_of(plan)
 
 
+def is_compiling() -> bool:
+    """Whether some kernel was not found in the cache on disk and has no machine code yet."""
+    kernels = (encode_block, decode_block, code_rows, encode_paper, decode_paper, quantize_rows)
+    return any(kernel.stats.cache_misses and not kernel.signatures for kernel in kernels)
+
+
 class NumbaBackend:
     """Fast on one core; spans run side by side in threads."""
 

@@ -102,10 +102,20 @@ def side_by_side(w, lanes: tl.constexpr):
     return tl.reshape(tl.join(even, odd), (lanes, 8))
 
 
+@triton.jit(noinline=True)
+def stage_words(asked, out, keys, lanes: tl.constexpr):
+    """Writes the eight words of one keystream block a lane; `asked` holds the lanes' clients, streams and blocks."""
+    lane = tl.arange(0, lanes)
+    stream, block = tl.load(asked + lanes + lane), tl.load(asked + 2 * lanes + lane)
+    words = stream_words(load_key(keys, tl.load(asked + lane)), stream, block, ROUNDS)
+    for i in tl.static_range(8):
+        tl.store(out + i * lanes + lane, words[i].to(tl.int64, bitcast=True))
+
+
 @triton.jit
-def fill_blocks(keys, out, stream, first, lanes: tl.constexpr, rounds: tl.constexpr):
-    """Writes the 32-bit words of consecutive keystream blocks: for tests and ceilings."""
-    lane = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    number = tl.full((), 0, tl.int64) + stream
-    words = stream_words(load_key(keys, 0), number, first + lane.to(tl.int64), rounds)
-    tl.store(out + lane.to(tl.int64)[:, None] * 8 + tl.arange(0, 8)[None, :], side_by_side(words, lanes))
+def ask_words(asked, client, stream, block, lanes: tl.constexpr):
+    """Writes what `stage_words` reads."""
+    lane = tl.arange(0, lanes)
+    tl.store(asked + lane, client)
+    tl.store(asked + lanes + lane, stream)
+    tl.store(asked + 2 * lanes + lane, block)

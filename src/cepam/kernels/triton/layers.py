@@ -22,7 +22,7 @@ FURTHEST = tl.constexpr(2.0 ** (plan.RANGE_BITS + 1))
 
 # Where a plan's float64 numbers stand in the array that kernels read them from: a float passed to a Triton kernel as
 # an argument would be cut to float32.
-SCALE, INVERSE_BALL, PER_UNIT, GRID, REACH = (tl.constexpr(i) for i in range(5))
+SCALE, INVERSE_BALL, PER_UNIT, GRID = (tl.constexpr(i) for i in range(4))
 
 
 @triton.jit
@@ -67,6 +67,20 @@ def width_of_word(word, table, scale):
 def units_of(x, per_unit):
     """Values cut toward zero to whole units."""
     return (x.to(tl.float64) * per_unit).to(tl.int64)
+
+
+@triton.jit
+def load_value(x, wide, double, at, inside):
+    """Values as float64, from `wide` where the update is float64 (double is 1) and from `x` where it is float32."""
+    narrow = tl.load(x + at, mask=inside & (double == 0), other=0.0).to(tl.float64)
+    return narrow + tl.load(wide + at, mask=inside & (double == 1), other=0.0)
+
+
+@triton.jit
+def store_value(x, wide, double, at, value, inside):
+    """Writes float64 values to `wide` (double is 1) or, rounded, to `x`: one kernel for both types of updates."""
+    tl.store(x + at, value.to(tl.float32), mask=inside & (double == 0))
+    tl.store(wide + at, value, mask=inside & (double == 1))
 
 
 @triton.jit

@@ -22,31 +22,31 @@ class DevicePlan:
     plan: Plan
     table: Any
     numbers: Any
+    walk: Any
 
     @property
     def layered(self) -> bool:
         """Whether the lattice's scale is drawn from a latent, or is one fixed step."""
         return self.plan.accept is not Accept.CELL
 
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What the kernels of a vector lattice are compiled for."""
+        plan = self.plan
+        lists = {"box": plan.box, "basis": plan.basis.reshape(-1), "order": plan.walk.order}
+        return {"search": int(plan.search), "accept": int(plan.accept), "n": plan.n} | {
+            name: tuple(int(value) for value in values) for name, values in lists.items()
+        }
+
 
 @lru_cache(maxsize=64)
 def device_plan(plan: Plan, device: str) -> DevicePlan:
     """The plan's numbers on a device, copied once."""
     table = np.ascontiguousarray(plan.table.reshape(-1, COEFFICIENTS).T)
-    numbers = np.array([plan.scale, plan.inverse_ball, 1.0 / plan.unit, plan.grid, plan.reach])
-    return DevicePlan(plan, torch.from_numpy(table).to(device), torch.from_numpy(numbers).to(device))
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How much one program of a kernel takes, and how many warps share it: speed only.
-
-    `share` is the number of sub-vectors that a lane takes one after the other, on vector lattices.
-    """
-
-    lanes: int
-    warps: int
-    share: int = 1
+    numbers = np.array([plan.scale, plan.inverse_ball, 1.0 / plan.unit, plan.grid])
+    order, axes, shear, spacing = plan.walk.order, plan.walk.axes, plan.walk.shear, plan.walk.spacing
+    walk = np.concatenate([axes[order], shear[order][:, order], spacing[order, None].astype(np.float64)], axis=1)
+    return DevicePlan(plan, *(torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (table, numbers, walk)))
 
 
 def device_keys(keys: Sequence[bytes], device: str) -> Any:

@@ -76,11 +76,11 @@ def decide(
 
 
 @triton.jit
-def code_header(low, span, at, word, data, room, value, active, decoding: tl.constexpr):
-    """18 plain bits of side information, highest first."""
+def code_header(low, span, at, word, data, room, value, active, bits: tl.constexpr, decoding: tl.constexpr):
+    """Plain bits of side information, highest first."""
     got = tl.zeros_like(value)
-    for i in range(18):
-        bit = ((value >> (17 - i)) & 1) == 1
+    for i in range(bits):
+        bit = ((value >> (bits - 1 - i)) & 1) == 1
         p = tl.zeros_like(value) + EVEN
         low, span, at, word, bit = code_bit(low, span, at, word, data, room, p, bit, active, decoding)
         got = (got << 1) | bit.to(tl.int32)
@@ -102,12 +102,14 @@ def predict(sized, signed, across, above, anchor, period, rise):
 
 @triton.jit
 def code_size(
-    low, span, at, word, data, room, odds, value, row, skip, active, lanes: tl.constexpr, decoding: tl.constexpr
-):
-    """Sizes of at least 1: `skip` low bits plainly, the rest as exponent and mantissa, by `row`."""
+    low, span, at, word, data, room, odds, value, base, skip, active, most: tl.constexpr, lanes: tl.constexpr,
+    decoding: tl.constexpr,
+):  # fmt: skip
+    """Sizes of at least 1 and at most `most` bits: `skip` low ones plainly, the rest as exponent and mantissa, in
+    contexts from `base` on."""
     plain = value & ((tl.full((), 1, tl.int64) << skip.to(tl.int64)) - 1)
     rest = (value >> skip.to(tl.int64)) + (skip > 0).to(tl.int64)
-    places, length, base = log(rest) >> 8, tl.zeros_like(row), row * 24 + SIZE_AT
+    places, length = log(rest) >> 8, tl.zeros_like(base)
     going = active
     while any_of(going):
         low, span, at, word, more = decide(
@@ -115,8 +117,8 @@ def code_size(
             SIZE_RATE, lanes, decoding,
         )  # fmt: skip
         length = length + (going & more).to(tl.int32)
-        going = going & more & (length + skip < LARGEST_BITS)
-    step, out = tl.zeros_like(row), tl.zeros_like(value) + 1
+        going = going & more & (length + skip < most)
+    step, out = tl.zeros_like(base), tl.zeros_like(value) + 1
     going = active & (length + skip > 0)
     while any_of(going):
         left = length - 1 - step
@@ -156,8 +158,9 @@ def code_jump(
     skip = within((offset - wide - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
     row = within((wide + skip * OCTAVE - offset + 6 * OCTAVE) >> 7, 23)
     low, span, at, word, jump = code_size(
-        low, span, at, word, data, room, odds, tl.abs(k), row, skip, active, lanes, decoding
-    )
+        low, span, at, word, data, room, odds, tl.abs(k), row * 24 + SIZE_AT, skip, active, LARGEST_BITS, lanes,
+        decoding,
+    )  # fmt: skip
     positive = nearer == rise
     e = reach(width, dither, positive, jump, shift)
     e = tl.minimum(e + ((s * tl.load(means + MEANS_OVER + row)) >> 8), LARGEST)

@@ -1,8 +1,4 @@
-"""The quantizer on vector lattices in Triton: a lane carries one sub-vector through its trials.
-
-Trials end at different times. A lane that is done takes its next sub-vector at once, so that no lane waits for the
-slowest of its warp; each has `share` of them, and the lanes of a program lie side by side in memory.
-"""
+"""Trials on vector lattices in Triton: a lane's sub-vector and the zero vector, quantized with the same dither."""
 
 from __future__ import annotations
 
@@ -10,67 +6,51 @@ import triton
 import triton.language as tl
 
 from cepam.kernels.model import plan
-from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, load_key, side_by_side, stream_words
+from cepam.kernels.triton.keystream import (
+    LATENT_STREAM,
+    ROUNDS,
+    ask_words,
+    load_key,
+    side_by_side,
+    stage_words,
+    stream_words,
+)
 from cepam.kernels.triton.layers import (
     FURTHEST,
     GRID,
     INVERSE_BALL,
     PER_UNIT,
-    REACH,
     SCALE,
     grid_value,
+    load_value,
     radius_of_word,
+    store_value,
     units_of,
 )
-from cepam.kernels.triton.nearest import nearest
+from cepam.kernels.triton.nearest import nearest, square_length
+from cepam.kernels.triton.scalar_coder import lanes_of
 
+# Rows of the stage, each a 64-bit word a lane. The first three are what `stage_words` is asked.
+WORDS, ROW, TRIAL, RADIUS, SCALE_AT, OUTCOME, ZERO_LENGTH, LENGTH = (
+    tl.constexpr(i) for i in (3, 19, 20, 21, 22, 23, 24, 25)
+)
+DITHER, TARGET, ZERO, MINE, APART = (tl.constexpr(i) for i in (26, 34, 42, 58, 74))
+STAGED = 82
 L1_BALL = tl.constexpr(int(plan.Accept.L1_BALL))
 CELL = tl.constexpr(int(plan.Accept.CELL))
-MOST_TRIALS = tl.constexpr(plan.MOST_TRIALS)
 
 
-@triton.jit(do_not_specialize=["first", "rows"])
-def fill_radii(keys, table, numbers, radii, first, rows, lanes: tl.constexpr):
-    """Fills radii (clients, rows) with latent radii; `first` is a multiple of 8."""
-    client = tl.program_id(1).to(tl.int64)
-    block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
-    at = block[:, None] * 8 + tl.arange(0, 8)[None, :]
-    stream = tl.full((), LATENT_STREAM, tl.int64)
-    words = side_by_side(stream_words(load_key(keys, client), stream, (first >> 3) + block, ROUNDS), lanes)
-    tl.store(radii + client * rows + at, radius_of_word(words, table, tl.load(numbers + SCALE)), mask=at < rows)
-
-
-@triton.jit
-def skip_words(words, offset, step: tl.constexpr):
-    """Words moved down by `step` where the offset has that bit."""
-    moved = ()
-    for i in tl.static_range(len(words)):
-        if i + step < len(words):
-            moved += (tl.where((offset & step) != 0, words[i + step], words[i]),)
-        else:
-            moved += (words[i],)
-    return moved
-
-
-@triton.jit
-def dither_words(key, trial, row, n: tl.constexpr):
-    """The n keystream words of sub-vectors (64-bit numbers) in trials counted from 0."""
-    begin = row * n
-    offset = (begin & 7).to(tl.int32)
-    stream = trial.to(tl.int64) + (LATENT_STREAM + 1)
-    words = stream_words(key, stream, begin >> 3, ROUNDS)
-    # With n = 3, 5, 6, 7 or more than 8, a sub-vector's words run over the end of a block.
-    if 8 % n != 0:
-        words = words + stream_words(key, stream, (begin >> 3) + 1, ROUNDS)
-    if n == 8:
-        return words
-    words = skip_words(words, offset, 4)
-    words = skip_words(words, offset, 2)
-    words = skip_words(words, offset, 1)
-    out = ()
-    for i in tl.static_range(n):
-        out += (words[i],)
-    return out
+@triton.jit(do_not_specialize=["begin", "blocks", "per_block"])
+def fill_radii(keys, table, numbers, radii, begin, blocks, per_block, lanes: tl.constexpr):
+    """Fills radii (lanes of the wave, per_block) with latent radii: one row of programs for each coded block."""
+    lane = tl.program_id(0).to(tl.int64)
+    client, block = (begin + lane) // blocks, (begin + lane) % blocks
+    eight = tl.program_id(1).to(tl.int64) * lanes + tl.arange(0, lanes)
+    at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
+    stream, number = tl.full((), LATENT_STREAM, tl.int64), block * (per_block >> 3) + eight
+    words = side_by_side(stream_words(load_key(keys, client), stream, number, ROUNDS), lanes)
+    value = radius_of_word(words, table, tl.load(numbers + SCALE))
+    tl.store(radii + lane * per_block + at, value, mask=at < per_block)
 
 
 @triton.jit
@@ -80,16 +60,6 @@ def scale_of(radius, numbers, step, accept: tl.constexpr):
         return (radius * 0.0).to(tl.int64) + step
     else:
         return (radius * tl.load(numbers + INVERSE_BALL)).to(tl.int64) + 2
-
-
-@triton.jit
-def draw_dither(key, trial, row, b, box: tl.constexpr, n: tl.constexpr):
-    """The dithers of sub-vectors, a tuple of n tensors."""
-    words = dither_words(key, trial, row, n)
-    d = ()
-    for i in tl.static_range(n):
-        d += (tl.umulhi(words[i], (b * box[i]).to(tl.uint64)).to(tl.int64),)
-    return d
 
 
 @triton.jit
@@ -106,85 +76,151 @@ def is_accepted(error, square, radius, accept: tl.constexpr, n: tl.constexpr):
         return square <= radius * radius
 
 
+@triton.jit(noinline=True)
+def stage_nearest(stage, out, search: tl.constexpr, n: tl.constexpr, basis: tl.constexpr, lanes: tl.constexpr):
+    """Writes coordinates (8 rows) and errors (8 rows) of the points nearest to the staged targets."""
+    lane = tl.arange(0, lanes)
+    target = load_rows(stage + TARGET * lanes + lane, n, lanes)
+    b = tl.load(stage + SCALE_AT * lanes + lane)
+    j, error, _ = nearest(target, b, search, n, basis[n - 1], basis[n * n - 1])
+    for i in tl.static_range(n):
+        tl.store(out + i * lanes + lane, j[i])
+        tl.store(out + (8 + i) * lanes + lane, error[i].to(tl.int64, bitcast=True))
+
+
 @triton.jit
-def load_row(x, numbers, row, count, needed, n: tl.constexpr):
-    """A sub-vector in units, zeros past the end, and whether a value is not finite or beyond reach."""
-    units, refused = (), row < 0
+def load_rows(stage, n: tl.constexpr, lanes: tl.constexpr):
+    """n rows of the stage, as a tuple."""
+    out = ()
     for i in tl.static_range(n):
-        value = tl.load(x + row * n + i, mask=needed & (row * n + i < count), other=0.0).to(tl.float64)
-        units += (units_of(value, tl.load(numbers + PER_UNIT)),)
-        refused = refused | ~(tl.abs(value) <= tl.load(numbers + REACH))
-    return units, refused
+        out += (tl.load(stage + i * lanes),)
+    return out
 
 
-@triton.jit(do_not_specialize=["step", "first", "rows", "count", "x_stride", "h_stride"])
-def quantize_vector(
-    x, keys, radii, numbers, step, h, m, flags, first, rows, count, x_stride, h_stride,
-    search: tl.constexpr, accept: tl.constexpr, n: tl.constexpr, box: tl.constexpr,
-    first_half: tl.constexpr, second_half: tl.constexpr, lanes: tl.constexpr, share: tl.constexpr,
+@triton.jit
+def load_errors(stage, n: tl.constexpr, lanes: tl.constexpr):
+    """n rows of float64 of the stage, as a tuple."""
+    out = ()
+    for i in tl.static_range(n):
+        out += (tl.load(stage + i * lanes).to(tl.float64, bitcast=True),)
+    return out
+
+
+@triton.jit
+def length_of(vector, accept: tl.constexpr, n: tl.constexpr):
+    """The length of vectors of whole numbers in the law's norm."""
+    if accept == L1_BALL:
+        total = tl.abs(vector[0])
+        for i in tl.static_range(1, n):
+            total = total + tl.abs(vector[i])
+        return total.to(tl.float64)
+    else:
+        whole = ()
+        for i in tl.static_range(n):
+            whole += (vector[i].to(tl.float64),)
+        return tl.sqrt(square_length(whole, n))
+
+
+@triton.jit(noinline=True)
+def stage_dither(
+    stage, keys, radii, numbers, step, begin, total, count, blocks, per_block, accept: tl.constexpr, n: tl.constexpr,
+    box: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
-    """Fills (H, M) of sub-vectors first, first + 1, …; flags what is not finite or too large for the symbols.
-
-    A client's values are `count` of `x_stride`, its sub-vectors `rows` of `h_stride`: a wave through a longer update.
-    """
-    client = tl.program_id(1).to(tl.int64)
-    key = load_key(keys, client)
-    x, radii, h, m = x + client * x_stride, radii + client * rows, h + client * h_stride, m + client * h_stride * n
-    row = tl.program_id(0).to(tl.int64) * (lanes * share) + tl.arange(0, lanes)
-    end = tl.minimum((tl.program_id(0).to(tl.int64) + 1) * (lanes * share), rows)
-    active = row < end
-    target, refused = load_row(x, numbers, row, count, active, n)
-    radius = tl.load(radii + row, mask=active, other=1.0e6)
-    trial = row.to(tl.int32) * 0
-    while tl.max(active.to(tl.int32)) > 0:
-        b = scale_of(radius, numbers, step, accept)
-        d = draw_dither(key, trial, first + row, b, box, n)
-        rest = ()
-        for i in tl.static_range(n):
-            rest += (target[i] - d[i],)
-        j, error, square = nearest(rest, b, search, n, first_half, second_half)
-        done = active & (is_accepted(error, square, radius, accept, n) | (trial >= MOST_TRIALS - 1))
-        tl.store(h + row, trial + 1, mask=done)
-        for i in tl.static_range(n):
-            symbol = j[i].to(m.dtype.element_ty)
-            tl.store(m + row * n + i, symbol, mask=done)
-            refused = refused | (done & (symbol.to(tl.int64) != j[i]))
-        trial = tl.where(done, 0, trial + 1)
-        row = tl.where(done, row + lanes, row)
-        active = row < end
-        fresh = done & active
-        next_target, next_refused = load_row(x, numbers, row, count, fresh, n)
-        kept = ()
-        for i in tl.static_range(n):
-            kept += (tl.where(fresh, next_target[i], target[i]),)
-        target = kept
-        refused = refused | next_refused
-        radius = tl.load(radii + row, mask=fresh, other=0.0) + tl.where(fresh, 0.0, radius)
-    tl.store(flags + trial * 0, 1, mask=refused)
-
-
-@triton.jit(do_not_specialize=["step", "first", "rows", "count", "x_stride", "h_stride"])
-def reconstruct_vector(
-    h, m, keys, radii, numbers, step, out, flags, first, rows, count, x_stride, h_stride,
-    accept: tl.constexpr, n: tl.constexpr, box: tl.constexpr, basis: tl.constexpr, lanes: tl.constexpr,
-):  # fmt: skip
-    """Fills out with B (M + V_H) on the public grid; a flag where a point lies outside the range of the format."""
-    client = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
-    inside = row < rows
-    radius = tl.load(radii + client * rows + row, mask=inside, other=1.0e6)
+    """Writes radius, scale and dither of each lane's row and trial, and minus the dither as a target."""
+    mine, _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    lane = stage + tl.arange(0, lanes)
+    row, trial = tl.load(lane + ROW * lanes), tl.load(lane + TRIAL * lanes)
+    word = (block * per_block + row) * n
+    ask_words(stage, client, trial + (LATENT_STREAM + 1), word >> 3, lanes)
+    stage_words(stage, stage + WORDS * lanes, keys, lanes)
+    # With n = 3, 5, 6 or 7, a sub-vector's words run over the end of a block.
+    if 8 % n != 0:
+        ask_words(stage, client, trial + (LATENT_STREAM + 1), (word >> 3) + 1, lanes)
+        stage_words(stage, stage + (WORDS + 8) * lanes, keys, lanes)
+    radius = tl.load(radii + mine.to(tl.int64) * per_block + row, mask=row * n < size, other=1.0e6)
     b = scale_of(radius, numbers, step, accept)
-    trial = tl.load(h + client * h_stride + row, mask=inside, other=1) - 1
-    d = draw_dither(load_key(keys, client), trial, first + row, b, box, n)
-    j = ()
+    if accept == CELL:
+        radius = b.to(tl.float64) / tl.load(numbers + INVERSE_BALL)
+    tl.store(lane + RADIUS * lanes, radius.to(tl.int64, bitcast=True))
+    tl.store(lane + SCALE_AT * lanes, b)
     for i in tl.static_range(n):
-        j += (tl.load(m + (client * h_stride + row) * n + i, mask=inside, other=0).to(tl.int64),)
+        value = tl.load(lane + (WORDS + (word & 7) + i) * lanes).to(tl.uint64, bitcast=True)
+        d = tl.umulhi(value, (b * box[i]).to(tl.uint64)).to(tl.int64)
+        tl.store(lane + (DITHER + i) * lanes, d)
+        tl.store(lane + (TARGET + i) * lanes, -d)
+
+
+@triton.jit(noinline=True)
+def stage_targets(
+    stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n: tl.constexpr, lanes: tl.constexpr
+):
+    """Writes the update's rows in units, zeros past the end, less the dither."""
+    _, _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    lane = stage + tl.arange(0, lanes)
+    at = tl.load(lane + ROW * lanes) * n
     for i in tl.static_range(n):
-        point, size = j[0] * basis[i * n], j[0].to(tl.float64) * basis[i * n]
-        for k in tl.static_range(1, n):
-            point = point + j[k] * basis[i * n + k]
-            size = size + j[k].to(tl.float64) * basis[i * n + k]
-        value = grid_value(b * point + d[i], tl.load(numbers + GRID))
-        here = inside & (row * n + i < count)
-        tl.store(out + client * x_stride + row * n + i, value.to(out.dtype.element_ty), mask=here)
-        tl.store(flags + row * 0, 1, mask=inside & ~(tl.abs(size) * b.to(tl.float64) < FURTHEST))
+        place = client * count + block * (per_block * n) + at + i
+        value = load_value(x, wide, double, place, at + i < size)
+        units = units_of(value, tl.load(numbers + PER_UNIT))
+        tl.store(lane + (TARGET + i) * lanes, units - tl.load(lane + (DITHER + i) * lanes))
+
+
+@triton.jit(noinline=True)
+def stage_outcome(
+    stage, accept: tl.constexpr, n: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr
+):
+    """Writes how a trial came out: the zero vector's length and acceptance and, encoding, the update's, how far its
+    point lies from the zero vector's (in the order of telling), and the length of what will be decoded."""
+    lane = stage + tl.arange(0, lanes)
+    radius = tl.load(lane + RADIUS * lanes).to(tl.float64, bitcast=True)
+    error = load_errors(lane + (ZERO + 8) * lanes, n, lanes)
+    inside = is_accepted(error, square_length(error, n), radius, accept, n)
+    tl.store(lane + ZERO_LENGTH * lanes, length_of(error, accept, n).to(tl.int64, bitcast=True))
+    outcome = inside.to(tl.int64)
+    if not decoding:
+        error = load_errors(lane + (MINE + 8) * lanes, n, lanes)
+        ends, same = is_accepted(error, square_length(error, n), radius, accept, n), inside | True
+        for i in tl.static_range(n):
+            apart = tl.load(lane + (MINE + order[i]) * lanes) - tl.load(lane + (ZERO + order[i]) * lanes)
+            tl.store(lane + (APART + i) * lanes, apart)
+            same = same & (apart == 0)
+        outcome += 2 * ends.to(tl.int64) + 4 * same.to(tl.int64)
+        units = ()
+        for i in tl.static_range(n):
+            target = tl.load(lane + (TARGET + i) * lanes) + tl.load(lane + (DITHER + i) * lanes)
+            units += (target + error[i].to(tl.int64),)
+        tl.store(lane + LENGTH * lanes, length_of(units, accept, n).to(tl.int64, bitcast=True))
+    tl.store(lane + OUTCOME * lanes, outcome)
+
+
+@triton.jit(noinline=True)
+def put_rows(
+    stage, x, wide, double, flags, numbers, begin, total, count, blocks, per_block, accept: tl.constexpr,
+    n: tl.constexpr, basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr,
+):  # fmt: skip
+    """Writes decoded rows on the public grid and their lengths; a flag where a point lies outside the format.
+
+    The staged outcome is 0 where nothing was decoded, 1 where the point is the zero vector's, else 2.
+    """
+    _, _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    lane = stage + tl.arange(0, lanes)
+    outcome, b = tl.load(lane + OUTCOME * lanes), tl.load(lane + SCALE_AT * lanes)
+    at = tl.load(lane + ROW * lanes) * n
+    j, units = (), ()
+    for k in tl.static_range(n):
+        for told in tl.static_range(n):
+            if order[told] == k:
+                apart = tl.load(lane + (APART + told) * lanes)
+                j += (tl.load(lane + (ZERO + k) * lanes) + tl.where(outcome == 2, apart, 0),)
+    for i in tl.static_range(n):
+        unit, reach = tl.zeros_like(b), b.to(tl.float64) * 0.0
+        for k in tl.static_range(n):
+            unit += j[k] * basis[i * n + k]
+            reach += j[k].to(tl.float64) * basis[i * n + k]
+        unit = b * unit + tl.load(lane + (DITHER + i) * lanes)
+        inside = (outcome > 0) & (at + i < size)
+        place = client * count + block * (per_block * n) + at + i
+        store_value(x, wide, double, place, grid_value(unit, tl.load(numbers + GRID)), inside)
+        tl.store(flags + outcome * 0, 1, mask=(outcome > 0) & ~(tl.abs(reach) * b.to(tl.float64) < FURTHEST))
+        units += (unit,)
+    tl.store(lane + LENGTH * lanes, length_of(units, accept, n).to(tl.int64, bitcast=True))

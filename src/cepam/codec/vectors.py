@@ -1,0 +1,50 @@
+"""What may be encoded and what comes back: types of vectors, and what is said when one leaves its GPU."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[Any]
+
+
+def check_update(update: Any) -> Vector:
+    """The update as a contiguous float32 or float64 array; half precision is widened, which is exact."""
+    if str(getattr(update, "dtype", "")) == "torch.bfloat16":
+        update = update.float()
+    try:
+        values = np.asarray(update)
+    except (TypeError, ValueError, RuntimeError) as refused:
+        raise ValueError(f"the update must be an array of floats on the CPU: {refused}") from refused
+    if values.dtype == np.float16 or values.dtype.name == "bfloat16":
+        values = values.astype(np.float32)
+    if values.dtype not in (np.float32, np.float64):
+        raise ValueError(f"the update must be float16, bfloat16, float32 or float64, got {values.dtype}")
+    if values.ndim != 1:
+        raise ValueError(f"the update must have one dimension, got shape {values.shape}")
+    return np.ascontiguousarray(values)
+
+
+def to_host(update: Any) -> Vector:
+    """A tensor as an array of the host."""
+    return np.asarray(update.cpu().numpy())
+
+
+def name_of_dtype(out_dtype: Any, device: str | None) -> str | None:
+    """The name of a type that decoded vectors may have, from a name, a NumPy dtype or a PyTorch one."""
+    if out_dtype is None:
+        return None
+    name = getattr(out_dtype, "__name__", str(out_dtype)).removeprefix("torch.")
+    if name not in ("float64", "float32", "float16", "bfloat16") or (name == "bfloat16" and device is None):
+        raise ValueError(f"out_dtype must be float64, float32 or float16, or bfloat16 with device=…, got {out_dtype!r}")
+    return name
+
+
+@cache
+def note_cpu(what: str) -> None:
+    """Nothing; warns once that something is coded on the CPU though its vectors are on a GPU."""
+    warnings.warn(f"{what} has no GPU form: coded on the CPU and moved between the two", stacklevel=3)

@@ -1,0 +1,175 @@
+"""The entropy coder on vector lattices in Triton: a lane quantizes and codes a block, or decodes and reconstructs one.
+
+Trials end at different times. In each step of the loop a lane makes one trial of its own sub-vector; a lane whose
+trial is accepted codes its point and goes on to its next sub-vector, so that no lane waits for the slowest of its warp.
+As in one dimension a program has as many threads as lanes, and what fills the stage is not inlined.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from cepam.kernels.model import scalar_contexts
+from cepam.kernels.model import vector_contexts as contexts
+from cepam.kernels.triton.range_coder import any_of, finish, start_decoder
+from cepam.kernels.triton.scalar_coder import lanes_of
+from cepam.kernels.triton.scalar_model import OCTAVE, TICKS, code_header, decide, log, power, within
+from cepam.kernels.triton.vector_model import MARKS, RATE, SAME, WIDES, code_point, follow, mark_of, wide_of
+from cepam.kernels.triton.vector_quantizer import (
+    CELL,
+    LENGTH,
+    MINE,
+    OUTCOME,
+    RADIUS,
+    ROW,
+    SCALE_AT,
+    STAGED,
+    TRIAL,
+    ZERO,
+    ZERO_LENGTH,
+    put_rows,
+    stage_dither,
+    stage_nearest,
+    stage_outcome,
+    stage_targets,
+)
+
+CONTEXTS, NOTHING = tl.constexpr(contexts.CONTEXTS), tl.constexpr(scalar_contexts.NOTHING)
+_STAGED = tl.constexpr(STAGED)
+
+
+@triton.jit
+def stage_trial(
+    stage, x, wide, double, keys, radii, numbers, step, begin, total, count, blocks, per_block, search: tl.constexpr,
+    accept: tl.constexpr, n: tl.constexpr, box: tl.constexpr, basis: tl.constexpr, order: tl.constexpr,
+    lanes: tl.constexpr, decoding: tl.constexpr,
+):  # fmt: skip
+    """One trial of every lane, from its staged row and trial to its staged outcome."""
+    stage_dither(
+        stage, keys, radii, numbers, step, begin, total, count, blocks, per_block, accept, n, box, lanes
+    )  # fmt: skip
+    stage_nearest(stage, stage + ZERO * lanes, search, n, basis, lanes)
+    if not decoding:
+        stage_targets(stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n, lanes)
+        stage_nearest(stage, stage + MINE * lanes, search, n, basis, lanes)
+    stage_outcome(stage, accept, n, order, lanes, decoding)
+
+
+@triton.jit
+def walk_rows(
+    low, span, at, word, data, room, x, wide, double, flags, scale, keys, radii, numbers, step, trials, means, walk,
+    odds, stage, begin, total, count, blocks, per_block, search: tl.constexpr, accept: tl.constexpr, n: tl.constexpr,
+    box: tl.constexpr, basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr,
+):  # fmt: skip
+    """Codes the sub-vectors of each lane, and fills x when decoding; the coder's state, and 1 where a lane did
+    something that a zero update would not have done, -1 where no trial was accepted."""
+    _, _, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    mine, anchor = stage + tl.arange(0, lanes), (scale & 1) * 128 + TICKS * OCTAVE
+    sized, shift, coded = power(anchor).to(tl.int64), (scale >> 1) - TICKS, scale != NOTHING
+    row, trial, busy = tl.zeros_like(scale), tl.zeros_like(scale), tl.zeros_like(scale)
+    active = size > 0
+    while any_of(active):
+        tl.store(mine + ROW * lanes, row.to(tl.int64))
+        tl.store(mine + TRIAL * lanes, trial.to(tl.int64))
+        stage_trial(
+            stage, x, wide, double, keys, radii, numbers, step, begin, total, count, blocks, per_block, search, accept,
+            n, box, basis, order, lanes, decoding,
+        )  # fmt: skip
+        outcome, b = tl.load(mine + OUTCOME * lanes).to(tl.int32), tl.load(mine + SCALE_AT * lanes)
+        radius = tl.load(mine + RADIUS * lanes).to(tl.float64, bitcast=True)
+        length = tl.load(mine + ZERO_LENGTH * lanes).to(tl.float64, bitcast=True)
+        z = within((15 * log(sized) + anchor) >> 4, 31 * OCTAVE - 1)
+        offset = shift * OCTAVE + z
+        wides, inside = wide_of(log(radius.to(tl.int64)) - offset), (outcome & 1) == 1
+        context = (tl.where(inside, MARKS, 0) + mark_of(length, radius, offset, MARKS - 1)) * WIDES + wides
+        ends, same = inside, inside | True
+        if not decoding:
+            ends, same = (outcome & 2) == 2, (outcome & 4) == 4
+            busy = tl.where(active & ((ends != inside) | (ends & (same == 0))), 1, busy)
+        if accept != CELL:
+            low, span, at, word, told = decide(
+                low, span, at, word, data, room, odds, context, ends, active & coded, active, RATE, lanes, decoding
+            )
+            ends = (coded & told) | ((coded == 0) & ends)
+        done = active & ends
+        low, span, at, word, told = decide(
+            low, span, at, word, data, room, odds, SAME + context, same, done & coded, done, RATE, lanes, decoding
+        )
+        moved = done & coded & (told == 0)
+        if any_of(moved):
+            low, span, at, word = code_point(
+                low, span, at, word, data, room, odds, walk, mine, b, offset, moved, n, lanes, decoding
+            )
+        if decoding:
+            tl.store(mine + OUTCOME * lanes, done.to(tl.int64) + moved.to(tl.int64))
+            put_rows(
+                stage, x, wide, double, flags, numbers, begin, total, count, blocks, per_block, accept, n, basis, order,
+                lanes,
+            )  # fmt: skip
+        length = tl.where(moved, tl.load(mine + LENGTH * lanes).to(tl.float64, bitcast=True), length)
+        sized = follow(sized, z, means, length, radius, offset, wides, done)
+        lost = active & (ends == 0) & (trial + 1 >= trials)
+        busy = tl.where(lost, -1, busy)
+        trial = tl.where(done, 0, trial + 1)
+        row = row + done.to(tl.int32)
+        active = active & (lost == 0) & (row * n < size)
+    return low, span, at, word, busy
+
+
+@triton.jit
+def places_of(odds, stage, lanes: tl.constexpr):
+    """This program's own contexts at this thread's lane, and its stage."""
+    program = tl.program_id(0).to(tl.int64) * lanes
+    return odds + program * CONTEXTS + tl.arange(0, lanes), stage + program * _STAGED
+
+
+@triton.jit(
+    do_not_specialize=["double", "step", "trials", "begin", "total", "count", "blocks", "per_block", "room"],
+    do_not_specialize_on_alignment=["x", "wide", "headers", "lengths"],
+)
+def encode_vectors(
+    x, wide, double, keys, radii, numbers, step, trials, means, walk, headers, odds, stage, slots, lengths, begin,
+    total, count, blocks, per_block, room, search: tl.constexpr, accept: tl.constexpr, n: tl.constexpr,
+    box: tl.constexpr, basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr,
+):  # fmt: skip
+    """Codes a wave of blocks from lane number `begin` on into slots of `room` words; `lengths` gets their bytes, -1
+    where no trial was accepted."""
+    mine, lane, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    odds, stage = places_of(odds, stage, lanes)
+    live = size > 0
+    header = tl.load(headers + lane, mask=live, other=0)
+    data = slots + mine.to(tl.int64) * room
+    low = tl.zeros_like(lane).to(tl.uint64)
+    at, word = tl.zeros_like(size), tl.zeros_like(size).to(tl.uint32)
+    low, span, at, word, _ = code_header(low, low - 1, at, word, data, room, header, live, 7, False)
+    low, span, at, word, busy = walk_rows(
+        low, span, at, word, data, room, x, wide, double, lengths, header, keys, radii, numbers, step, trials, means,
+        walk, odds, stage, begin, total, count, blocks, per_block, search, accept, n, box, basis, order, lanes, False,
+    )  # fmt: skip
+    ended = tl.where(busy < 0, -1, finish(data, low, span, at, word, room, busy > 0) * busy)
+    tl.store(lengths + mine, ended, mask=live)
+
+
+@triton.jit(
+    do_not_specialize=["double", "step", "trials", "begin", "total", "count", "blocks", "per_block"],
+    do_not_specialize_on_alignment=["x", "wide", "data", "starts", "lengths"],
+)
+def decode_vectors(
+    x, wide, double, keys, radii, numbers, step, trials, means, walk, data, starts, lengths, odds, stage, flags, begin,
+    total, count, blocks, per_block, search: tl.constexpr, accept: tl.constexpr, n: tl.constexpr, box: tl.constexpr,
+    basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr,
+):  # fmt: skip
+    """Decodes a wave of blocks from lane number `begin` on into x; a flag where a block makes no sense."""
+    _, lane, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    odds, stage = places_of(odds, stage, lanes)
+    live = size > 0
+    data = data + tl.load(starts + lane, mask=live, other=0)
+    room = tl.load(lengths + lane, mask=live, other=0)
+    low, span, at, word = start_decoder(data, room, live)
+    low, span, at, word, scale = code_header(low, span, at, word, data, room, size * 0, live, 7, True)
+    low, span, at, word, busy = walk_rows(
+        low, span, at, word, data, room, x, wide, double, flags, scale, keys, radii, numbers, step, trials, means,
+        walk, odds, stage, begin, total, count, blocks, per_block, search, accept, n, box, basis, order, lanes, True,
+    )  # fmt: skip
+    tl.store(flags + busy * 0, 1, mask=busy < 0)
