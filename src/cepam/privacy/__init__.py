@@ -20,10 +20,10 @@ proofs for a sceptic.
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
 - the inverse: `calibrate`, `calibrate_each`
-- what to say with a figure: `cautions`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
+- what to say with a figure: `cautions`, `about_epsilon`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
 - the mechanism's own arithmetic: `slack`, `Slack`
 - the audit: `audit`, `Audit`, `Mechanism`, `RoundTrip`
-- a page with plots: `explain`
+- a page with plots: `explain`; in dp-accounting's words: `to_dp_event`, `supports`
 - underneath: `Charge`, `GaussianShift`, `LaplaceShift`
 """
 
@@ -41,8 +41,9 @@ from cepam.privacy.account import (
 from cepam.privacy.audited import RoundTrip
 from cepam.privacy.auditing import Audit, Mechanism, audit
 from cepam.privacy.calibration import calibrate, calibrate_each
-from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, cautions
+from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, about_epsilon, cautions
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
+from cepam.privacy.events import supports, to_dp_event
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.ledger import Ledger
@@ -70,6 +71,7 @@ __all__ = [
     "RoundTrip",
     "Sampling",
     "Slack",
+    "about_epsilon",
     "audit",
     "calibrate",
     "calibrate_each",
@@ -85,5 +87,7 @@ __all__ = [
     "report",
     "slack",
     "spent",
+    "supports",
+    "to_dp_event",
     "zcdp_rho",
 ]
