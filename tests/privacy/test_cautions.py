@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from cepam import L2, Gaussian, Laplace
-from cepam.privacy import Practice, Release, Sampling, cautions, epsilon
+from cepam.privacy import Practice, Release, Sampling, about_epsilon, cautions, epsilon
 
 
 def uniform(sigma: float = 0.25, records: int = 2000, rounds: int = 80, **more) -> Release:
@@ -74,3 +76,12 @@ def test_practice() -> None:
     assert codes(release, 2.05, 1e-5, Practice(state_persists=True)) == {"state-persists"}
     honest = Release.uniform(30, Gaussian(5.0), L2(1.0), Sampling("all"), 2000, rounds=80)
     assert codes(honest, 3.0, 1e-5, Practice(sampler_persists=True, state_persists=True)) == set()
+
+
+def test_any_place_that_prints_an_epsilon_can_ask() -> None:
+    assert about_epsilon(9.9) == []
+    assert [one.code for one in about_epsilon(12.0)] == ["large-epsilon"]
+    for void in (12_660.0, math.inf):
+        (said,) = about_epsilon(void)
+        assert said.code == "no-guarantee"
+        assert "Calibrate" in said.remedy

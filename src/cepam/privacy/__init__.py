@@ -22,10 +22,10 @@ proofs for a sceptic.
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
 - the inverse: `calibrate`, `calibrate_each`
-- what to say with a figure: `cautions`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
+- what to say with a figure: `cautions`, `about_epsilon`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
 - the mechanism's own arithmetic: `slack`, `Slack`
 - the audit: `audit`, `Audit`, `Mechanism`, `RoundTrip`
-- a page with plots: `explain`
+- a page with plots: `explain`; in dp-accounting's words: `to_dp_event`, `supports`
 - underneath: `Charge`, `GaussianShift`, `LaplaceShift`
 """
 
@@ -44,10 +44,11 @@ from cepam.privacy.attendance import Arrival, Attendance
 from cepam.privacy.audited import RoundTrip
 from cepam.privacy.auditing import Audit, Mechanism, audit
 from cepam.privacy.calibration import calibrate, calibrate_each
-from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, cautions
+from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, about_epsilon, cautions
 from cepam.privacy.correlated import CorrelatedRelease
 from cepam.privacy.correlation import Correlation, StreamReceiver, StreamSender
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
+from cepam.privacy.events import supports, to_dp_event
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.ledger import Ledger
@@ -85,6 +86,7 @@ __all__ = [
     "Slack",
     "StreamReceiver",
     "StreamSender",
+    "about_epsilon",
     "audit",
     "best_carry",
     "calibrate",
@@ -102,6 +104,8 @@ __all__ = [
     "sensitivity",
     "slack",
     "spent",
+    "supports",
+    "to_dp_event",
     "weight_noise",
     "zcdp_rho",
 ]

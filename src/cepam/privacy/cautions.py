@@ -54,7 +54,7 @@ def cautions(release: Release, epsilon: float, delta: float, practice: Practice 
     tests/privacy/test_cautions.py.
     """
     return (
-        *_about_epsilon(epsilon),
+        *about_epsilon(epsilon),
         *_about_delta(release, epsilon, delta),
         *_about_law(release, delta, practice),
         *_about_numerics(release, epsilon, delta),
@@ -62,7 +62,8 @@ def cautions(release: Release, epsilon: float, delta: float, practice: Practice 
     )
 
 
-def _about_epsilon(epsilon: float) -> list[Caution]:
+def about_epsilon(epsilon: float) -> list[Caution]:
+    """What should be said next to an epsilon by itself, wherever one is printed; nothing up to `LARGE_EPSILON`."""
     if epsilon > VOID_EPSILON:
         reason = f"epsilon {epsilon:.4g} is no guarantee: it allows any odds to become certainty"
         return [Caution("no-guarantee", reason, "Calibrate the noise to a target under 10")]

@@ -1,34 +1,31 @@
-"""Many rounds: the privacy-loss distribution of each charge on a grid, composed by dp-accounting.
+"""Many rounds: the privacy-loss distribution of each charge on a grid, composed by tilted Fourier transforms.
 
 The grid is filled pessimistically ("connect the dots", Doroshenko et al. 2022): each interval's mass under
 P and under Q is split over its two ends so that both are kept, which can only raise the hockey-stick curve.
-Unlike dp-accounting's own constructor the masses come from the tails of the law, not from second
-differences of delta, which lose all their digits when p·mu is small.
+The masses come from the tails of the law, not from second differences of delta (as in dp-accounting), which
+lose all their digits when p·mu is small.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cepam.privacy.convolution import LossMasses, LossSum, summed, tilt_for_delta, tilt_for_epsilon
 from cepam.privacy.dominating import GaussianShift, Masses
 from cepam.privacy.sampled import LARGEST_EXPONENT, Charge, amplified
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-else:
-    PrivacyLossDistribution = Any
 
 Charges = tuple[tuple[Charge, int], ...]
 
 SMALLEST_DELTA = 1e-12
 TAIL = 1e-20
-TRUNCATION = 1e-15
+BEYOND = 1e-9
+FAITHFUL = 1e-5
+TRIES = 16
 FINE = 128
 COARSE = 40
 LARGEST_GRID = 2048
@@ -72,10 +69,9 @@ def _reach(charge: Charge) -> float:
     return amplified(min(charge.shift.loss_exceeded(TAIL), charge.shift.largest_loss), charge.chance)
 
 
-def discretize(charge: Charge, spacing: float) -> PrivacyLossDistribution:
-    """dp-accounting's distribution of one round's loss on a grid, never below the truth."""
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-
+@lru_cache(maxsize=64)
+def discretize(charge: Charge, spacing: float) -> tuple[LossMasses, ...]:
+    """Each direction of one round's loss on a grid, never below the truth."""
     half = math.ceil(_reach(charge) / spacing) + 1  # one more, so that an atom at the reach lies inside the grid
     grid = np.arange(-half, half + 1) * spacing
     edges = np.concatenate(([-np.inf], grid, [np.inf]))
@@ -83,8 +79,8 @@ def discretize(charge: Charge, spacing: float) -> PrivacyLossDistribution:
     for masses in charge.masses(edges):
         probs, beyond = _connect_dots(masses, grid, spacing)
         first, probs = _trimmed(probs)
-        made.append(pld_pmf.DensePLDPmf(spacing, first - half, probs, beyond, True))
-    return privacy_loss_distribution.PrivacyLossDistribution(*made)
+        made.append(LossMasses(spacing, first - half, probs, beyond))
+    return tuple(made)
 
 
 def _connect_dots(masses: Masses, grid: np.ndarray, spacing: float) -> tuple[np.ndarray, float]:
@@ -111,36 +107,26 @@ def _trimmed(probs: np.ndarray) -> tuple[int, np.ndarray]:
     return first, kept
 
 
-def compose(charges: Charges, cells: int = FINE) -> PrivacyLossDistribution:
-    """The distribution of the whole run's loss: every charge as many times as it was made.
-
-    Guarantee: an upper bound at every epsilon for delta >= `SMALLEST_DELTA` (below that the FFT's rounding
-    shows).
-    Rests on: adaptive composition of dominating pairs; tests/privacy/test_account.py checks against an
-    oracle by another method.
-    """
+def directions(charges: Charges, cells: int = FINE) -> tuple[tuple[tuple[LossMasses, int], ...], ...]:
+    """For each direction to be charged, every round's loss on one grid, with how often it was made."""
     spacing = min(spacing_of(charge, cells) for charge, _ in charges)
-    total = None
-    for charge, rounds in charges:
-        with np.errstate(over="ignore"):  # dp-accounting's Chernoff bound may overflow, and then falls back
-            part = _discretized(charge, spacing).self_compose(rounds, TRUNCATION)
-            total = part if total is None else total.compose(part, TRUNCATION)
-    return total
+    made = [(discretize(charge, spacing), rounds) for charge, rounds in charges]
+    return tuple(tuple((each[way], rounds) for each, rounds in made) for way in range(len(made[0][0])))
 
 
-@lru_cache(maxsize=16)
-def _discretized(charge: Charge, spacing: float) -> PrivacyLossDistribution:
-    return discretize(charge, spacing)
-
-
-@lru_cache(maxsize=16)
-def composed(charges: Charges, cells: int) -> PrivacyLossDistribution:
-    """`compose`, remembered: asking for another delta of the same run costs nothing."""
-    return compose(charges, cells)
+@lru_cache(maxsize=64)
+def _composed(charges: Charges, cells: int, way: int, tilt: float, tail: float) -> LossSum:
+    """One direction of a whole run's loss, remembered: asking for a near delta of the same run costs little."""
+    return summed([(part.cut(tail), rounds) for part, rounds in directions(charges, cells)[way]], tilt)
 
 
 def epsilon_of(charges: Charges, delta: float, cells: int = FINE) -> float:
-    """The smallest epsilon of the composed charges at delta: in closed form if there is one, else by grid."""
+    """The smallest epsilon of the composed charges at delta: in closed form if there is one, else by grid.
+
+    Guarantee: never below the truth at any delta that is accepted (tests/privacy/test_composition.py, against an
+    oracle by another method down to `SMALLEST_DELTA`).
+    Rests on: adaptive composition of dominating pairs.
+    """
     charges = merged_gaussians(gathered(charges))
     if not charges:
         return 0.0
@@ -151,34 +137,11 @@ def epsilon_of(charges: Charges, delta: float, cells: int = FINE) -> float:
         return charges[0][0].epsilon(delta)
     if delta < SMALLEST_DELTA:
         raise ValueError(f"delta must be 0 or at least {SMALLEST_DELTA:g} over many rounds, got {delta!r}")
-    return min(pure, smallest_epsilon(composed(charges, cells), delta))
-
-
-def smallest_epsilon(distribution: PrivacyLossDistribution, delta: float) -> float:
-    """dp-accounting's `get_epsilon_for_delta`, by array instead of a loop over a million losses in Python.
-
-    Guarantee: the same number, up to the rounding of exp (tests/privacy/test_composition.py).
-    """
-    pmfs = [distribution._pmf_remove] if distribution._symmetric else [distribution._pmf_remove, distribution._pmf_add]
-    return max(_crossing(pmf.to_dense_pmf(), delta) for pmf in pmfs)
-
-
-def _crossing(pmf: Any, delta: float) -> float:
-    """Where the hockey-stick curve of one direction crosses delta: losses are added from the largest down."""
-    if pmf._infinity_mass > delta:
-        return math.inf
-    probs = pmf._probs[::-1]
-    losses = (pmf._lower_loss + np.arange(len(probs) - 1, -1, -1)) * pmf._discretization
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        upper = np.cumsum(np.concatenate(([pmf._infinity_mass], probs)))
-        lower = np.cumsum(np.concatenate(([0.0], np.exp(-losses) * probs)))
-        epsilons = np.log((upper - delta) / lower)
-    lost = np.flatnonzero((upper[1:] >= delta) & (lower[1:] == 0.0))
-    found = np.flatnonzero((upper[:-1] > delta) & (lower[:-1] > 0.0) & (epsilons[:-1] >= losses))
-    if len(lost) and (not len(found) or lost[0] < found[0]):
-        return max(0.0, float(losses[lost[0]]))  # exp(-loss) underflows: the loss itself is the bound
-    last = int(found[0]) if len(found) else len(probs)
-    return float(epsilons[last]) if upper[last] > lower[last] + delta else 0.0
+    tail = 2.0 ** math.floor(math.log2(delta * BEYOND / sum(rounds for _, rounds in charges)))
+    found = []
+    for way, parts in enumerate(directions(charges, cells)):
+        found.append(_smallest_epsilon(_sums(charges, cells, way, tilt_for_delta(parts, delta), tail), delta))
+    return min(pure, max(found))
 
 
 def delta_of(charges: Charges, epsilon: float, cells: int = FINE) -> float:
@@ -188,4 +151,38 @@ def delta_of(charges: Charges, epsilon: float, cells: int = FINE) -> float:
         return 0.0
     if len(charges) == 1 and charges[0][1] == 1:
         return charges[0][0].profile(epsilon)
-    return float(composed(charges, cells).get_delta_for_epsilon(epsilon))
+    found = []
+    for way, parts in enumerate(directions(charges, cells)):
+        found.append(_smallest_delta(_sums(charges, cells, way, tilt_for_epsilon(parts, epsilon), TAIL), epsilon))
+    return max(found)
+
+
+def _sums(charges: Charges, cells: int, way: int, tilt: float, tail: float) -> Iterator[LossSum]:
+    """The run's loss under smaller and smaller tilts: each answers from above, and a tilt may have been too large."""
+    for _ in range(TRIES):
+        yield _composed(charges, cells, way, tilt, tail)
+        tilt /= math.sqrt(2.0)
+
+
+def _smallest_epsilon(sums: Iterator[LossSum], delta: float) -> float:
+    best = math.inf
+    for total in sums:
+        found = total.epsilon(delta)
+        if math.isfinite(best) and found >= best:
+            break
+        best = min(best, found)
+        if math.isfinite(best) and total.rounded_off(best) <= FAITHFUL * delta:
+            break
+    return best
+
+
+def _smallest_delta(sums: Iterator[LossSum], epsilon: float) -> float:
+    best = 1.0
+    for total in sums:
+        found = total.delta(epsilon)
+        if best < 1.0 and found >= best:
+            break
+        best = min(best, found)
+        if total.rounded_off(epsilon) <= FAITHFUL * best:
+            break
+    return best
