@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-install test-page test-flower flower-demo test-slow lint bench reproduce fuzz clean
+.PHONY: help setup demo test test-install test-page test-flower flower-demo test-slow lint docs bench reproduce fuzz clean
 help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
@@ -14,6 +14,7 @@ help:
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
 	@echo "make test-slow  the longer statistical tests"
 	@echo "make lint       ruff, mypy --strict, import-linter"
+	@echo "make docs       the documentation site in site/, strictly: a broken link fails"
 	@echo "make bench      rate, speed and training tables, written to bench/results/ (half an hour)"
 	@echo "make reproduce  the paper's tables, figures and bounds with a verdict on each claim (REPRODUCE=--quick for a look)"
 	@echo "make fuzz       ten minutes of mutated messages (FUZZ_SECONDS=60 for a short one)"
@@ -55,6 +56,12 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[docs]"
+	touch $@
+
 bench: $(STAMP)
 	$(BIN)/python bench/gradients.py --if-missing
 	$(BIN)/python bench/speed.py
@@ -69,4 +76,4 @@ fuzz: $(STAMP)
 	$(BIN)/python tools/fuzz.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) build dist site src/*.egg-info

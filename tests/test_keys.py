@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -234,3 +238,63 @@ def test_refused_input_does_not_spend_an_address() -> None:
     with pytest.raises(cepam.errors.MalformedMessage):
         codec.decode(b"", AT, used=used)
     assert len(used) == 0
+
+
+def test_a_saved_chain_goes_on_where_it_stood(tmp_path: Path) -> None:
+    chain = cepam.KeyChain(SECRET, round=5)
+    chain.advance()
+    chain.save(tmp_path / "chain")
+    assert stat.S_IMODE((tmp_path / "chain").stat().st_mode) == 0o600
+    again = cepam.KeyChain.load(tmp_path / "chain")
+    assert again.round == 6
+    assert again.address(1) == chain.address(1)
+    again.advance()
+    again.save(tmp_path / "chain")
+    assert cepam.KeyChain.load(tmp_path / "chain").round == 7
+    assert [each.name for each in tmp_path.iterdir()] == ["chain"]
+    chain.erase()
+    with pytest.raises(WrongAddress, match="erased"):
+        chain.save(tmp_path / "chain")
+
+
+def test_a_damaged_chain_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chain"
+    cepam.KeyChain(SECRET, round=5).save(path)
+    whole = path.read_bytes()
+    for at in range(len(whole) - 1):
+        path.write_bytes(whole[:at])
+        with pytest.raises(ValueError, match="not a saved key chain"):
+            cepam.KeyChain.load(path)
+    path.write_bytes(whole.replace(b"round 5", b"round 4"))
+    with pytest.raises(ValueError, match="damaged"):
+        cepam.KeyChain.load(path)
+
+
+def test_kept_addresses_outlive_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "used"
+    with pytest.raises(WrongAddress), cepam.UsedAddresses.kept(path) as used:
+        [used.claim(AT) for _ in range(2)]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(path.read_bytes()) == 16
+    with cepam.UsedAddresses.kept(path) as used:
+        with pytest.raises(WrongAddress, match="used before"):
+            used.claim(AT)
+        used.claim(neighbours()[0])
+    with cepam.UsedAddresses.kept(path) as used:
+        assert len(used) == 2
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="cut: 31 bytes"), cepam.UsedAddresses.kept(path):
+        pass
+
+
+def test_two_holders_of_one_list_never_claim_one_address_both(tmp_path: Path) -> None:
+    def claim(_: int) -> bool:
+        with cepam.UsedAddresses.kept(tmp_path / "used") as used:
+            if AT in used:
+                return False
+            time.sleep(0.002)  # without the lock the others would look before this one claims
+            used.claim(AT)
+            return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(claim, range(16))) == 1

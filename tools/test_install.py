@@ -76,7 +76,7 @@ class Command:
 COMMANDS = (
     Command("--version", says="cepam"),
     Command("keygen a.key", says="a.key"),
-    Command("encode update.npy m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8", says="bits per coordinate"),
+    Command("encode update.npy m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8 --clip 1", says="l2 1"),
     Command("decode m.cepam v.npy --key a.key --round 1 --sigma 0.01 --lattice E8", says="grid"),
     Command("inspect m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8", says="E8"),
     Command("verify --sigma 0.01 --lattice Z1 --samples 10000", says="PASSED"),

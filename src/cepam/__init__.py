@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from cepam import errors
 from cepam.clip import L1, L2, Clip
-from cepam.codec import LRSUQ, RSUQ, SDQ, Codec, DitheredCodec, decode_many, encode_many
+from cepam.codec import (
+    LRSUQ,
+    RSUQ,
+    SDQ,
+    Codec,
+    DitheredCodec,
+    decode_many,
+    decode_tree,
+    encode_many,
+    encode_tree,
+    structure_of,
+)
 from cepam.codec.broadcast import Broadcast, Receiver
 from cepam.keys import Address, Key, KeyChain, UsedAddresses
 from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
@@ -37,6 +48,9 @@ __all__ = [
     "UniformBall",
     "UsedAddresses",
     "decode_many",
+    "decode_tree",
     "encode_many",
+    "encode_tree",
     "errors",
+    "structure_of",
 ]

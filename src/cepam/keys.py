@@ -11,16 +11,24 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
 import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
 
 from cepam.errors import WrongAddress
+from cepam.files import locked_file, write_atomically
 
 KEY_BYTES = 32
 _LARGEST_COUNT = 2**64 - 1
 _LARGEST_ATTEMPT = 2**32 - 1
+_CHAIN_HEAD = "cepam key chain v1"
+_MARK_BYTES = 16
 
 
 def hkdf(key: bytes, salt: bytes, info: bytes, length: int) -> bytes:
@@ -124,6 +132,9 @@ class KeyChain:
 
     Both ends start from the same key and call `advance` after each round. The key of round r cannot be computed from
     that of round r + 1. Erasing overwrites the buffer held here; copies that Python made are beyond our reach.
+
+    `save` after every `advance` and go on with `load`. Never load an older copy: it stands at rounds that were used.
+    Keep a `UsedAddresses.kept` file beside it, which refuses them.
     """
 
     def __init__(self, key: Key | bytes, round: int = 0) -> None:
@@ -149,6 +160,33 @@ class KeyChain:
         self._secret[:] = hkdf(bytes(self._secret), b"", b"cepam ratchet v1", KEY_BYTES)
         self._round += 1
 
+    def save(self, path: str | Path) -> None:
+        """Nothing; the chain as it stands is in the file, for its owner alone (mode 600), in the place of an older one.
+
+        The older content is gone from the folder, though a disk may keep what it held.
+        """
+        self._check_alive()
+        lines = (
+            _CHAIN_HEAD,
+            f"round {self._round}",
+            self._secret.hex(),
+            _chain_check(bytes(self._secret), self._round),
+        )
+        write_atomically(Path(path), "\n".join((*lines, "")).encode(), private=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> KeyChain:
+        """The chain that `save` wrote; a `ValueError` if the file is anything else or was damaged."""
+        lines = Path(path).read_bytes().decode("utf-8", "replace").splitlines()
+        try:
+            head, place, secret, check = lines
+            chain = cls(Key(bytes.fromhex(secret)), int(place.removeprefix("round ")))
+        except ValueError as refused:
+            raise ValueError(f"{path} is not a saved key chain, or it was damaged") from refused
+        if head != _CHAIN_HEAD or not hmac.compare_digest(check, _chain_check(bytes(chain._secret), chain.round)):
+            raise ValueError(f"{path} is not a saved key chain, or it was damaged")
+        return chain
+
     def _check_alive(self) -> None:
         if not any(self._secret):
             raise WrongAddress("this key chain was erased")
@@ -158,30 +196,63 @@ class KeyChain:
         self._secret[:] = bytes(KEY_BYTES)
 
 
+def _chain_check(secret: bytes, round: int) -> str:
+    return hashlib.sha256(_CHAIN_HEAD.encode() + secret + str(round).encode()).hexdigest()[:16]
+
+
 class UsedAddresses:
     """The set of addresses that this end has used: what makes a replayed or repeated message visible.
 
     Decoding is stateless and cannot see a replay by itself: hand one of these to every `encode` (client) and `decode`
-    (server). It holds 16 bytes an address and can be saved and restored with `bytes(used)` and `UsedAddresses(data)`.
+    (server). It holds 16 bytes an address. `kept` puts it in a file that outlives the process; `bytes(used)` and
+    `UsedAddresses(data)` save and restore it by hand.
     """
 
     def __init__(self, data: bytes = b"") -> None:
-        if len(data) % 16:
-            raise ValueError(f"saved addresses come in 16 bytes each, got {len(data)} bytes")
-        self._seen = {data[i : i + 16] for i in range(0, len(data), 16)}
+        if len(data) % _MARK_BYTES:
+            raise ValueError(f"saved addresses come in {_MARK_BYTES} bytes each, got {len(data)} bytes")
+        self._seen = {data[i : i + _MARK_BYTES] for i in range(0, len(data), _MARK_BYTES)}
+        self._file: BinaryIO | None = None
+
+    @classmethod
+    @contextmanager
+    def kept(cls, path: str | Path) -> Iterator[UsedAddresses]:
+        """The set in a file (mode 600), which is made if it is not there and which nobody else has during the block.
+
+        Guarantee: an address is on the disk before `claim` returns, so before a message of it exists; what was claimed
+        stays claimed whenever the process ends (tests/test_keys.py).
+        """
+        with locked_file(Path(path)) as file:
+            data = file.read()
+            if len(data) % _MARK_BYTES:
+                raise ValueError(f"{path} is not a list of used addresses, or it was cut: {len(data)} bytes")
+            used = cls(data)
+            used._file = file
+            try:
+                yield used
+            finally:
+                used._file = None
 
     def claim(self, at: Address) -> None:
         """Nothing; raises `WrongAddress` if the address was claimed before."""
-        mark = hashlib.sha256(b"cepam used" + at.derive().noise).digest()[:16]
+        mark = _mark(at)
         if mark in self._seen:
             raise WrongAddress(f"round {at.round}, client {at.client}, attempt {at.attempt} was used before")
+        if self._file is not None:
+            self._file.write(mark)
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self._seen.add(mark)
 
     def __contains__(self, at: Address) -> bool:
-        return hashlib.sha256(b"cepam used" + at.derive().noise).digest()[:16] in self._seen
+        return _mark(at) in self._seen
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def __bytes__(self) -> bytes:
         return b"".join(sorted(self._seen))
+
+
+def _mark(at: Address) -> bytes:
+    return hashlib.sha256(b"cepam used" + at.derive().noise).digest()[:_MARK_BYTES]

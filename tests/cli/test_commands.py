@@ -57,7 +57,8 @@ def test_keys_are_private_and_never_overwritten(folder: Path) -> None:
 
 def test_an_update_there_and_back(folder: Path) -> None:
     place = ["--key", "a.key", "--round", 1, *CODEC]
-    facts = json.loads(run("encode", "update.npy", "m", *place, "--json").stdout)
+    facts = json.loads(run("encode", "update.npy", "m", *place, "--clip", 1, "--json").stdout)
+    assert facts["clip"] == "l2 1"
     assert facts["bytes"] == (folder / "m").stat().st_size
     run("decode", "m", "v.npy", *place)
     update, vector = np.load("update.npy"), np.load("v.npy")
@@ -67,7 +68,7 @@ def test_an_update_there_and_back(folder: Path) -> None:
 
 def test_inspect_shows_more_with_the_key(folder: Path) -> None:
     place = ["--key", "a.key", "--round", 1, *CODEC]
-    run("encode", "update.npy", "m", *place)
+    run("encode", "update.npy", "m", *place, "--unclipped")
     outside = json.loads(run("inspect", "m", "--json").stdout)
     assert set(outside) == {"message", "bytes", "version", "codec_tag"}
     inside = json.loads(run("inspect", "m", *place, "--json").stdout)
@@ -76,16 +77,54 @@ def test_inspect_shows_more_with_the_key(folder: Path) -> None:
 
 
 def test_an_address_in_the_used_list_is_refused(folder: Path) -> None:
-    place = ["--key", "a.key", "--round", 1, *CODEC, "--used", "used.bin"]
+    place = ["--key", "a.key", "--round", 1, *CODEC, "--clip", 1, "--used", "used.bin"]
     run("encode", "update.npy", "m", *place)
     assert "used before" in refused("encode", "update.npy", "m2", *place)
     assert not (folder / "m2").exists()
+    assert not (folder / "a.key.used").exists()
+    decode = ["--key", "a.key", "--round", 1, *CODEC, "--used", "seen.bin"]
+    run("decode", "m", "v.npy", *decode)
+    assert "used before" in refused("decode", "m", "v.npy", *decode)
+
+
+def test_used_addresses_are_noted_beside_the_key(folder: Path) -> None:
+    place = ["--key", "a.key", *CODEC, "--clip", 1]
+    run("encode", "update.npy", "m", *place, "--round", 1)
+    assert stat.S_IMODE((folder / "a.key.used").stat().st_mode) == 0o600
+    assert "used before" in refused("encode", "update.npy", "m2", *place, "--round", 1)
+    assert not (folder / "m2").exists()
+    run("encode", "update.npy", "m2", *place, "--round", 1, "--no-remember")
+    assert (folder / "m").read_bytes() == (folder / "m2").read_bytes()
+    assert "folder does not exist" in refused("encode", "update.npy", "none/m", *place, "--round", 2)
+    run("encode", "update.npy", "m3", *place, "--round", 2)
+    assert (folder / "a.key.used").stat().st_size == 32
+    assert "give one of them" in refused(
+        "encode", "update.npy", "x", *place, "--round", 3, "--no-remember", "--used", "u"
+    )
+    (folder / "a.key.used").write_bytes(b"cut")
+    assert "a.key.used is not a list of used addresses" in refused("encode", "update.npy", "x", *place, "--round", 3)
+
+
+def test_a_clip_is_given_or_its_absence_is(folder: Path) -> None:
+    place = ["--key", "a.key", "--round", 1]
+    assert "give either --clip" in refused("encode", "update.npy", "m", *place, *CODEC)
+    assert "give either --clip" in refused("encode", "update.npy", "m", *place, *CODEC, "--clip", 1, "--unclipped")
+    assert "bound must lie" in refused("encode", "update.npy", "m", *place, *CODEC, "--clip", -1)
+    assert not (folder / "a.key.used").exists()
+    np.save("large.npy", np.full(100, 3.0))
+    for law, norm in ((["--sigma", 0.001], 2), (["--law", "laplace", "--b", 0.001], 1)):
+        facts = json.loads(run("encode", "large.npy", "m", *place, *law, "--clip", 2, "--json").stdout)
+        assert facts["clip"] == f"l{norm} 2"
+        run("decode", "m", "v.npy", *place, *law)
+        assert np.linalg.norm(np.load("v.npy"), norm) == pytest.approx(2, rel=0.1)
+        place[-1] = 2
+    assert "none" in run("encode", "large.npy", "m", "--key", "a.key", "--round", 9, *CODEC, "--unclipped").stdout
 
 
 def test_a_generator_file_names_a_lattice(folder: Path) -> None:
     np.save("g.npy", np.array([[1.0, 0.4], [0.0, 1.0]]))
     place = ["--key", "a.key", "--round", 1, "--law", "laplace", "--b", 0.1, "--lattice", "g.npy"]
-    run("encode", "update.npy", "m", *place)
+    run("encode", "update.npy", "m", *place, "--clip", 9)
     run("decode", "m", "v.npy", *place)
     assert len(np.load("v.npy")) == 6422
 
@@ -100,7 +139,7 @@ def test_a_generator_file_names_a_lattice(folder: Path) -> None:
         (["encode", "update.npy", "x"], "needs --sigma"),
         (["encode", "update.npy", "x", "--sigma", 1, "--b", 1], "--b belongs to"),
         (["encode", "update.npy", "x", "--sigma", -1], "sigma must lie"),
-        (["encode", "update.npy", "x", "--sigma", 1, "--lattice", "Q7"], "--lattice must be"),
+        (["encode", "update.npy", "x", "--sigma", 1, "--lattice", "Q7"], "lattice must be"),
         (["encode", "update.npy", "x", "--sigma", 1, "--frob"], "No such option"),
         (["encode", "update.npy", "none/x", "--sigma", 1], "folder does not exist"),
         (["encode", "update.npy", "x", "--sigma", 1, "--coder", "paper"], "bound"),
@@ -112,14 +151,15 @@ def test_bad_input_is_one_line_and_exit_code_2(folder: Path, words: list[object]
     np.save("nan.npy", np.array([np.nan]))
     np.save("two.npy", np.zeros((2, 2)))
     Path("junk.npy").write_bytes(b"hello")
-    line = refused(*words, "--key", "a.key", "--round", 1)
+    clip = ["--unclipped"] if words[0] == "encode" else []
+    line = refused(*words, *clip, "--key", "a.key", "--round", 1)
     assert line.startswith(f"cepam {words[0]}: ")
     assert reason in line
 
 
 def test_wrong_keys_and_codecs_are_refused(folder: Path) -> None:
     run("keygen", "b.key")
-    run("encode", "update.npy", "m", "--key", "a.key", "--round", 1, *CODEC)
+    run("encode", "update.npy", "m", "--key", "a.key", "--round", 1, *CODEC, "--unclipped")
     assert "seal does not open" in refused("decode", "m", "v.npy", "--key", "b.key", "--round", 1, *CODEC)
     assert "seal does not open" in refused("decode", "m", "v.npy", "--key", "a.key", "--round", 2, *CODEC)
     other = ["--sigma", 0.02, "--lattice", "E8"]

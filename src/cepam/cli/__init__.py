@@ -67,7 +67,7 @@ app = typer.Typer(
     "\n\n"
     "Try it:\n\n"
     "`cepam keygen alice.key`\n\n"
-    "`cepam encode update.npy message.cepam --key alice.key --round 1 --sigma 0.01`\n\n"
+    "`cepam encode update.npy message.cepam --key alice.key --round 1 --sigma 0.01 --clip 1`\n\n"
     "`cepam decode message.cepam vector.npy --key alice.key --round 1 --sigma 0.01`\n\n"
     "`cepam verify --law gaussian --sigma 0.01 --lattice E8`",
 )

@@ -38,8 +38,7 @@ def write_array(path: Path, values: Any) -> None:
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
     """Nothing; the file holds the data, or what it held before if the writing failed."""
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{path}: the folder does not exist")
+    check_folder(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         partial.write_bytes(data)
@@ -48,14 +47,20 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
         partial.unlink(missing_ok=True)
 
 
+def check_folder(path: Path) -> None:
+    """Nothing; a `ValueError` if the file could not be written for want of its folder."""
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{path}: the folder does not exist")
+
+
 @contextmanager
 def used_addresses(path: Path | None) -> Iterator[UsedAddresses | None]:
-    """The list of used addresses kept in a file, saved again when the block succeeds; None without a file."""
+    """The addresses noted in a file, locked during the block, each on the disk once claimed; None without a file."""
     from cepam import UsedAddresses
 
     if path is None:
         yield None
         return
-    used = UsedAddresses(path.read_bytes() if path.exists() else b"")
-    yield used
-    write_bytes(path, bytes(used))
+    check_folder(path)
+    with UsedAddresses.kept(path) as used:
+        yield used

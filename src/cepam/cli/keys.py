@@ -18,7 +18,8 @@ def keygen(
 ) -> None:
     """Make a fresh key for ONE client and the server, in a file that only you can read (mode 600).
 
-    Whoever holds a key and the traffic can strip the noise: never share one between clients.
+    Whoever holds a key and the traffic can strip the noise: never share one between clients. `cepam encode` notes the
+    addresses that it used beside it, in KEY.used: keep the two files together.
 
     Example: `cepam keygen alice.key`
     """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cepam.cli.files import read_array, used_addresses, write_array, write_bytes
+from cepam.cli.files import check_folder, read_array, used_addresses, write_array, write_bytes
 from cepam.cli.options import (
     AttemptOption,
     BoundOption,
@@ -31,10 +31,27 @@ from cepam.cli.options import (
     waiting,
 )
 
+if TYPE_CHECKING:
+    from cepam import Clip, Law
+
 _LONG = 2_000_000
 _LONG_MESSAGE = 500_000
 UsedOption = Annotated[
-    Path | None, typer.Option("--used", help="A file of addresses used so far: a second use is refused.")
+    Path | None, typer.Option("--used", help="A file of addresses decoded so far: a second use is refused.")
+]
+SentOption = Annotated[
+    Path | None,
+    typer.Option("--used", help="The file of addresses used so far.", show_default="the key's name with .used"),
+]
+RememberOption = Annotated[
+    bool, typer.Option("--remember/--no-remember", help="Refuse an address that was used before, and note this one.")
+]
+ClipOption = Annotated[
+    float | None,
+    typer.Option("--clip", help="Scale the update down to at most this norm: l2, or l1 under Laplace noise."),
+]
+UnclippedOption = Annotated[
+    bool, typer.Option("--unclipped", help="Send it as it is: no guarantee, unless it was clipped before.")
 ]
 
 
@@ -63,33 +80,59 @@ def encode(
     bucket: Annotated[int | None, typer.Option(help="Pad the message to a multiple of so many bytes.")] = None,
     run: RunOption = "",
     attempt: AttemptOption = 0,
-    used: UsedOption = None,
+    clip: ClipOption = None,
+    unclipped: UnclippedOption = False,
+    used: SentOption = None,
+    remember: RememberOption = True,
     json_out: JsonOption = False,
 ) -> None:
-    """Turn an update into a sealed message: small, and private once decoded.
+    """Turn an update into a sealed message: small, and with `--clip` private once decoded.
 
-    Use each address (key, run, round, client, attempt) ONCE: two messages at one address share their noise.
+    Use each address (key, run, round, client, attempt) ONCE: two messages at one address share their noise. Used ones
+    are noted beside the key, in KEY.used (mode 600), and a second use is refused; `--no-remember` leaves that to you.
 
-    Example: `cepam encode update.npy message.cepam --key alice.key --round 1 --sigma 0.01 --lattice E8`
+    Example: `cepam encode update.npy message.cepam --key alice.key --round 1 --sigma 0.01 --clip 1`
     """
     from dataclasses import replace
 
     from cepam import Address
 
-    codec = replace(codec_of(law_of(law, sigma, b, radius), lattice, coder, bound), bucket=bucket)
+    described = law_of(law, sigma, b, radius)
+    codec = replace(codec_of(described, lattice, coder, bound), bucket=bucket)
+    chosen, noted = _clip_of(described, clip, unclipped), _noted(key, used, remember)
     at = Address(read_key(key), round=round, client=client, run=run.encode(), attempt=attempt)
+    check_folder(message)
     values = read_array(update)
-    with used_addresses(used) as seen, waiting("encoding", values.size > _LONG):
-        data = codec.encode(values, at, seen)
+    clipped = values if chosen is None else chosen.apply(values)
+    with used_addresses(noted) as seen, waiting("encoding", values.size > _LONG):
+        data = codec.encode(clipped, at, seen)
     write_bytes(message, data)
-    rate = 8 * len(data) / max(len(values), 1)
-    facts = {
-        "message": str(message),
-        "coordinates": len(values),
-        "bytes": len(data),
-        "bits_per_coordinate": rate,
-    }
+    facts: dict[str, Any] = {"message": str(message), "coordinates": len(values), "bytes": len(data)}
+    facts["bits_per_coordinate"] = 8 * len(data) / max(len(values), 1)
+    facts["clip"] = (
+        "none: private only if it was clipped before" if chosen is None else f"{chosen.norm} {chosen.bound:g}"
+    )
     _print(facts, json_out)
+
+
+def _clip_of(law: Law, clip: float | None, unclipped: bool) -> Clip | None:
+    """The clip in the law's norm, or None where it is said that there is none."""
+    from cepam import L1, L2
+
+    if (clip is None) != unclipped:
+        raise ValueError(
+            "give either --clip (a bound on the norm, without which noise promises nothing) or --unclipped"
+        )
+    if clip is None:
+        return None
+    return L1(clip) if law.norm == "l1" else L2(clip)
+
+
+def _noted(key: Path, used: Path | None, remember: bool) -> Path | None:
+    """Where used addresses are noted: the file given, else beside the key; None where it is said that nowhere."""
+    if used is not None and not remember:
+        raise ValueError("--used names the file that --no-remember leaves out: give one of them")
+    return (used or key.with_name(f"{key.name}.used")) if remember else None
 
 
 def decode(

@@ -1,0 +1,44 @@
+"""Where people look: every public name stands in the reference, every page in the site's contents."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+ROOMS = ["", ".torch", ".privacy", ".fl", ".flower", ".flare", ".secure", ".verify"]
+
+
+def public_names(module: str) -> set[str]:
+    """What a module offers: its `__all__`, or its functions and classes without an underscore."""
+    path = ROOT / "src" / module.replace(".", "/")
+    body = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")).body
+    for node in body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
+            return set(ast.literal_eval(node.value))
+    made = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {name for name in made if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_name_is_in_the_reference(room: str) -> None:
+    page = (DOCS / "reference" / f"{room.removeprefix('.') or 'cepam'}.md").read_text(encoding="utf-8")
+    shown = set(re.findall(rf"^::: cepam{re.escape(room)}\.(\w+)$", page, re.M))
+    assert shown == public_names(f"cepam{room}")
+
+
+def test_every_page_is_in_the_contents() -> None:
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M))
+    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def test_workflows_call_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    for place in [*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / ".ci" / "run"]:
+        called = set(re.findall(r"\bmake ([\w-]+)$", place.read_text(encoding="utf-8"), re.M))
+        assert called
+        assert called <= targets
