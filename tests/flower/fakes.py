@@ -44,12 +44,16 @@ def copied(message: Message) -> Message:
 
 
 class FakeGrid(Grid):
-    """Delivers messages at once; `meddle` may change, replace, repeat or swallow replies."""
+    """Delivers messages at once; `meddle` may change, replace, repeat or swallow replies to training messages.
+
+    Replies to evaluation messages come back if `evaluates`.
+    """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = {node.node_id: node for node in nodes}
         self.meddle: Callable[[int, Message], list[Message]] = lambda node, reply: [reply]
         self.seen: list[Message] = []
+        self.evaluates = False
 
     def set_run(self, run: object) -> None: ...
 
@@ -82,6 +86,8 @@ class FakeGrid(Grid):
             if message.metadata.message_type == "train":
                 self.seen.append(copied(message))
                 replies += self.meddle(node, reply)
+            elif self.evaluates:
+                replies.append(reply)
         return replies
 
 

@@ -151,3 +151,31 @@ def test_an_epsilon_that_is_no_guarantee_is_cautioned_about(caplog) -> None:
     strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=2)
     assert strategy.epsilon == np.inf
     assert sum("no-guarantee" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_epsilon_finds_the_noise_and_is_the_budget(caplog) -> None:
+    grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in range(1, 5)])
+    strategy = Private(FedAvg(), law=cepam.Gaussian, clip=CLIP, epsilon=3.0, delta=1e-6)
+    with pytest.raises(ValueError, match="first round"):
+        _ = strategy.settings
+    with caplog.at_level("INFO", logger="flwr"):
+        result = strategy.start(grid, start_arrays(400), num_rounds=5)
+    assert [m["cepam-replies"] for m in result.train_metrics_clientapp.values()] == [4] * 5
+    assert 2.99 < strategy.epsilon <= 3.0 == strategy.budget
+    assert strategy.account.delta == 1e-6
+    said = [r.getMessage() for r in caplog.records if "meets epsilon" in r.getMessage()]
+    assert len(said) == 1
+    assert "5 rounds of 4 replies" in said[0]
+    # A sixth round would be too much.
+    more = strategy.start(grid, result.arrays, num_rounds=2)
+    assert more.arrays is None or not len(more.arrays)
+    assert strategy.epsilon <= 3.0
+
+
+def test_fewer_nodes_than_expected_end_within_epsilon() -> None:
+    grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in range(1, 3)])
+    strategy = Private(FedAvg(), law=cepam.Gaussian, clip=CLIP, epsilon=3.0, rounds=5, nodes=8)
+    strategy.start(grid, start_arrays(400), num_rounds=5)
+    assert 0.0 < strategy.epsilon <= 3.0
+    with pytest.raises(ValueError, match="of_node"):
+        Private(FedAvg(), law=cepam.Gaussian, clip=CLIP, epsilon=3.0, of_node={})

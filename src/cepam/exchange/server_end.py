@@ -21,7 +21,7 @@ from cepam.keys import Address, UsedAddresses
 from cepam.noise.laws import Gaussian
 
 Authentication = Literal["warn", "require"]
-Kind = Literal["error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics"]
+Kind = Literal["error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics", "version"]
 Log = Callable[..., None]
 OWN_LOG = getLogger("cepam").log
 

@@ -18,6 +18,7 @@ Arrays = Mapping[str, Array]
 COUNTERS = ("num_batches_tracked",)
 # Variances: noise can bring them below zero, where a model computes NaN.
 POSITIVE = ("running_var", "moving_variance")
+STATISTICS = (*POSITIVE, "running_mean", "moving_mean")
 SMALLEST_PART = 0.1
 SMALLEST_VARIANCE = 1e-5
 
@@ -105,6 +106,11 @@ def kept_positive(arrays: Arrays, reference: Arrays) -> dict[str, Array]:
             least = np.maximum(SMALLEST_PART * reference[name].astype(np.float64), SMALLEST_VARIANCE)
             made[name] = np.asarray(np.maximum(array, least.reshape(array.shape)), dtype=array.dtype)
     return made
+
+
+def is_batch_statistic(name: str) -> bool:
+    """Whether an array of this name is a running mean or variance of batch normalisation."""
+    return name.endswith(STATISTICS)
 
 
 def has_batch_statistics(arrays: Arrays) -> bool:

@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord
 from cepam.exchange.vectors import Arrays
 
 STYPE = "cepam.v1"
+BROADCAST = "cepam.broadcast"
 
 
 def numpy_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,6 +23,11 @@ def record_of(arrays: Arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
+def same_or_new(record: ArrayRecord, given: Arrays, made: Arrays) -> ArrayRecord:
+    """The record itself where nothing was changed: writing a large model anew takes time."""
+    return record if all(made[name] is given[name] for name in given) else record_of(made)
+
+
 def carry(message: bytes) -> ArrayRecord:
     """The record that carries a message: no header of ours or NumPy's, sent in chunks by Flower."""
     return ArrayRecord({"update": Array("uint8", (len(message),), STYPE, message)})
@@ -32,3 +38,16 @@ def carried(record: ArrayRecord) -> bytes:
     if list(record) != ["update"] or record["update"].stype != STYPE:
         raise ValueError("the reply carries plain arrays, not a sealed message")
     return bytes(record["update"].data)
+
+
+def pack(message: bytes, beside: Mapping[str, Any]) -> ArrayRecord:
+    """The record that carries a broadcast, and beside it the arrays that are not on the grid."""
+    return ArrayRecord({BROADCAST: Array("uint8", (len(message),), STYPE, message), **beside})
+
+
+def unpacked(record: ArrayRecord) -> tuple[bytes, dict[str, Any]]:
+    """The broadcast in such a record, and the arrays beside it; ValueError if it is something else."""
+    if BROADCAST not in record or record[BROADCAST].stype != STYPE:
+        raise ValueError("the message carries plain arrays, not a broadcast")
+    beside = {name: array for name, array in record.items() if name != BROADCAST}
+    return bytes(record[BROADCAST].data), numpy_of(beside)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore.utils import get_flwr_home
 
 from cepam.clip import Clip
 from cepam.exchange.account import Account
 from cepam.exchange.account_store import RunAccount
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
+from cepam.exchange.target import law_of, target_of
 from cepam.exchange.uplink_settings import Update, UplinkSettings
 from cepam.exchange.vectors import Arrays, Layout, count, digest, has_batch_statistics, kept_positive
-from cepam.flower.arrays import numpy_of, record_of
-from cepam.flower.replies import Known, Opened, Replies
+from cepam.flower.arrays import numpy_of, same_or_new
+from cepam.flower.averaging import publishes_average
+from cepam.flower.distribution import Step, distribution_for
+from cepam.flower.replies import Known, Replies
+from cepam.flower.tally import Tally
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
 
@@ -34,22 +38,7 @@ BATCH_NORM = (
     "the model has statistics of batch normalisation: they travel as part of the update, take their share of the clip, "
     "and get noise, which harms; group normalisation (torch.nn.GroupNorm) has none"
 )
-# Strategies of Flower whose published model depends on the replies through their weighted average alone.
-AVERAGING = (FedAvg, FedAvgM, FedProx, FedAdagrad, FedAdam, FedYogi)
-
-
-@dataclass
-class Tally:
-    """What became of one round's replies."""
-
-    asked: int
-    opened: list[Opened] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def drop(self, refused: Refused) -> None:
-        """Nothing; the reply is counted by its reason, and the reason is logged."""
-        self.dropped[refused.kind] += 1
-        log(WARNING, "cepam: dropped the reply of node %s: %s (%s)", refused.node, refused, refused.kind)
+TIMEOUT = 3600.0  # Flower's own, for the replies of a round
 
 
 class Private(Strategy):  # type: ignore[misc]
@@ -69,6 +58,14 @@ class Private(Strategy):  # type: ignore[misc]
     Integer arrays do not travel, whatever the wrapped strategy makes of them; variances of batch normalisation stay
     positive. `bucket` pads messages to a multiple of that many bytes.
 
+    With `downlink="grid"` messages carry the model as a broadcast on a public grid (docs/downlink.md), and the arrays
+    that come back are the public ones that nodes hold. The grid's step is 8 times the noise of the average; `step`, a
+    number or a function of the round, replaces that.
+
+    With `epsilon` the noise is found: `law` is then the family (`cepam.Gaussian`), its scale the smallest that meets
+    epsilon at `delta` over `rounds` rounds (default: those of `start`) with `nodes` replies each (default: as many as
+    the first round asks). epsilon is the budget too.
+
     `authentication` says what to do about a key agreement that is not signed with the node's authentication key:
     `warn`, or `require` to drop its replies. `server_key` is a private key file with which the server signs its
     offers, for clients that know the public one.
@@ -78,7 +75,7 @@ class Private(Strategy):  # type: ignore[misc]
         self,
         strategy: Strategy,
         *,
-        law: Law,
+        law: Law | type[Law],
         clip: Clip,
         lattice: Lattice | Literal["auto"] = "auto",
         coder: Literal["adaptive", "paper"] = "adaptive",
@@ -93,42 +90,65 @@ class Private(Strategy):  # type: ignore[misc]
         authentication: Authentication = "warn",
         server_key: str | Path | None = None,
         accounts: str | Path | None = None,
+        downlink: Literal["float32", "grid"] = "float32",
+        step: Step | None = None,
+        epsilon: float | None = None,
+        rounds: int | None = None,
+        delta: float | None = None,
+        nodes: int | None = None,
     ) -> None:
-        if not isinstance(strategy, Strategy):
-            raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
-        if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
-            raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
-        if budget is not None and not budget > 0:
-            raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
+        _check(strategy, least_replies, budget)
+        if epsilon is not None and of_node is not None:
+            raise ValueError("epsilon finds one noise for all nodes: of_node must not be given with it")
         self.strategy = strategy
-        self.settings = UplinkSettings(law, clip, lattice, coder, bucket, update, records=records)
+        self._target = target_of(epsilon, rounds, nodes, delta)
+        noise = law_of(law, clip, self._target)
+        self._settings = UplinkSettings(noise, clip, lattice, coder, bucket, update, records=records)
         self.least_replies = least_replies
-        self.budget = budget
+        self.budget = epsilon if budget is None else budget
         self.account = account or Account()
+        if delta is not None:
+            self.account = replace(self.account, delta=delta)
         self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
         self._returns_models = update == "parameters" or learning_rate is not None
+        self._model = distribution_for(downlink, step, learning_rate, self._returns_models)
         self._average = publishes_average(strategy, self.account)
         key = Path(server_key).read_bytes() if server_key else None
-        self._replies = Replies(ServerEnd(authentication, key, log), learning_rate)
+        self._replies = Replies(ServerEnd(authentication, key, log), learning_rate, self._model)
         folder = Path(accounts) if accounts is not None else get_flwr_home() / "cepam"
-        self._account = RunAccount(folder, self.account, strict=budget is not None, log=log)
+        self._account = RunAccount(folder, self.account, strict=self.budget is not None, log=log)
         self._layout: Layout | None = None
         self._reference: Arrays = {}
+        self._asked: list[UplinkSettings] = []
+        self._evaluating: list[Message] = []
         self._exhausted = False
+        self._grid: Grid | None = None
+        self._timeout = TIMEOUT
+        self._server_round = 0
+        self._rounds = rounds
+
+    @property
+    def settings(self) -> UplinkSettings:
+        """What nodes are asked for; ValueError while the noise for `epsilon` is not found."""
+        if self._target is not None:
+            raise ValueError("the noise is found when the first round is configured")
+        return self._settings
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *given: Any, **named: Any) -> Result:
+        """The result of the rounds, as Flower's `start`: its timeout holds for second messages too."""
+        told = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *given, **named)
+        told.apply_defaults()
+        self._timeout = told.arguments["timeout"]
+        self._rounds = self._rounds or told.arguments["num_rounds"]
+        return super().start(grid, initial_arrays, *given, **named)
 
     def summary(self) -> None:
         """Logs what the wrapper does, then what the wrapped strategy says of itself."""
-        log(
-            INFO,
-            "\t├──> cepam: %s, %s, lattice %s",
-            self.settings.law,
-            self.settings.clip,
-            self.settings.lattice,
-        )
-        log(INFO, "\t│\t├── ClientApps reply with: %s", self.settings.update)
-        noise = (
-            "all replies" if self._average else "each reply by itself (the strategy may publish more than the average)"
-        )
+        asks = self._settings
+        law = asks.law if self._target is None else f"noise for epsilon {self._target.epsilon:g}"
+        log(INFO, "\t├──> cepam: %s, %s, lattice %s", law, asks.clip, asks.lattice)
+        log(INFO, "\t│\t├── ClientApps reply with: %s", asks.update)
+        noise = "all replies" if self._average else "each reply by itself (more than the average may be published)"
         log(INFO, "\t│\t├── noise counted: %s; delta %g", noise, self.account.delta)
         log(INFO, "\t│\t└── the server holds the keys and is trusted; metrics and evaluation are not covered")
         self.strategy.summary()
@@ -146,23 +166,39 @@ class Private(Strategy):  # type: ignore[misc]
         if self._exhausted:
             return []
         given = numpy_of(arrays)
-        self._reference = self._as_first_sent(given)
-        sent = _same_or_new(arrays, given, self._reference)
+        restored = self._as_first_sent(given)
+        self._reference = restored if self._model is None else self._model.exact(restored)
+        sent = same_or_new(arrays, given, self._reference)
         messages = list(self.strategy.configure_train(server_round, sent, config, grid))
-        if not messages or not self._has_budget(str(messages[0].metadata.run_id)):
+        if not messages or not self._has_budget(str(messages[0].metadata.run_id), digest(restored)):
             return []
+        self._calibrate(len(messages))
         identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
         known = Known()
         asked = [(message.metadata.dst_node_id, self._settings_of(message)) for message in messages]
         # Settings that cannot be accounted for together are refused before anything is asked for.
         self.account.release(asked, self._average, count(self._reference))
+        self._grid, self._server_round = grid, server_round
+        self._asked = [settings for _, settings in asked]
+        if self._model is not None:
+            self._model.publish_if_new(self._reference, server_round, self._asked)
         for message, (node, settings) in zip(messages, asked):
             self._replies.ask(message, settings, server_round, identities.get(node, b""), known)
         return messages
 
+    def _calibrate(self, asked: int) -> None:
+        """Nothing; the noise meets the target, if there is one and it was not found before."""
+        if self._target is None:
+            return
+        target = replace(self._target, rounds=self._rounds, nodes=self._target.nodes or asked)
+        coordinates = count(self._reference)
+        self._settings = target.meet(self._settings, self.account, self._average, coordinates)
+        self._target = None
+        log(INFO, "cepam: %s", target.describe(self._settings, coordinates))
+
     def _settings_of(self, message: Message) -> UplinkSettings:
         own = self._of_node(message.metadata.dst_node_id) if self._of_node else None
-        return own or self.settings
+        return own or self._settings
 
     def _as_first_sent(self, arrays: Arrays) -> Arrays:
         """The arrays with the types that they had first: an average makes floats of counters."""
@@ -172,9 +208,9 @@ class Private(Strategy):  # type: ignore[misc]
                 log(WARNING, "cepam: %s", BATCH_NORM)
         return self._layout.restored(arrays)
 
-    def _has_budget(self, run: str) -> bool:
+    def _has_budget(self, run: str, model: str) -> bool:
         """Whether the account of this run, found again on disk, leaves anything to spend."""
-        self._account.resume(run, digest(self._reference))
+        self._account.resume(run, model)
         if self.budget is not None and self.epsilon >= self.budget:
             self._exhausted = True
             log(WARNING, "cepam: epsilon %.4g was spent before, of %.4g: nothing is trained", self.epsilon, self.budget)
@@ -184,15 +220,16 @@ class Private(Strategy):  # type: ignore[misc]
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
-        tally = Tally(self._replies.sent)
-        for reply in replies:
+        came = self._replies.with_second(list(replies), self._grid, self._timeout)
+        tally = Tally(self._replies.sent, self._model.count() if self._model is not None else (0, 0))
+        for reply in came:
             try:
                 tally.opened.append(
                     self._replies.open(reply, getattr(self.strategy, "weighted_by_key", "num-examples"))
                 )
             except Refused as refused:
                 tally.drop(refused)
-        _drop_odd_metrics(tally)
+        tally.drop_odd_metrics()
         for node in self._replies.silent():
             tally.drop(Refused("missing", node, "no reply came in time"))
         self._replies.close_round()
@@ -201,27 +238,36 @@ class Private(Strategy):  # type: ignore[misc]
         if release is not None:
             arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
             arrays = self._charged(arrays, release)
-        return arrays, self._report(server_round, tally, metrics)
+        return arrays, tally.report(server_round, metrics, self.epsilon, self.account.delta)
 
     def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
         """What may be published of a round, once the round is on the account and on disk."""
         given = self._reference if arrays is None else numpy_of(arrays)
-        made = self._as_first_sent(given)
+        made: Arrays = self._as_first_sent(given)
         if self._returns_models:
             made = kept_positive(made, self._reference)
+        if self._model is not None:
+            made = self._model.publish(made, self._server_round + 1, self._asked)
         self._account.charge(release, digest(made))
         for caution in self._account.cautions(release):
             log(WARNING, "cepam: %s", caution)
-        return None if arrays is None else _same_or_new(arrays, given, made)
+        return None if arrays is None else same_or_new(arrays, given, made)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The wrapped strategy's messages: evaluation is not covered by the guarantee."""
-        return list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
+        self._evaluating = list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
+        self._grid = grid
+        if self._model is not None:
+            for message in self._evaluating:
+                self._model.put_into(message)
+        return self._evaluating
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """What the wrapped strategy makes of the evaluation replies."""
+        if self._model is not None and self._grid is not None:
+            replies = self._model.evaluated(replies, self._evaluating, self._grid, self._timeout)
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def _release_of(self, tally: Tally) -> Release | None:
@@ -243,56 +289,11 @@ class Private(Strategy):  # type: ignore[misc]
             return None
         return release
 
-    def _report(self, server_round: int, tally: Tally, metrics: MetricRecord | None) -> MetricRecord:
-        report = MetricRecord(dict(metrics) if metrics is not None else {})
-        message_bytes = sum(o.message_bytes for o in tally.opened)
-        dense = sum(4 * o.coordinates for o in tally.opened)
-        epsilon = self.epsilon
-        counts: dict[str, int | float] = {
-            "cepam-asked": tally.asked,
-            "cepam-replies": len(tally.opened),
-            "cepam-dropped": sum(tally.dropped.values()),
-            "cepam-message-bytes": message_bytes,
-            "cepam-float32-bytes": dense,
-            "cepam-epsilon": epsilon,
-            "cepam-delta": self.account.delta,
-        }
-        counts.update({f"cepam-dropped-{kind}": times for kind, times in tally.dropped.items()})
-        for key, value in counts.items():
-            report[key] = value
-        log(
-            INFO,
-            "cepam: round %d: %d of %d replies, %d bytes (float32: %d, %.1f times), epsilon so far %.4g at delta %g",
-            server_round,
-            len(tally.opened),
-            tally.asked,
-            message_bytes,
-            dense,
-            dense / message_bytes if message_bytes else 0.0,
-            epsilon,
-            self.account.delta,
-        )
-        return report
 
-
-def publishes_average(strategy: Strategy, account: Account) -> bool:
-    """Whether the noise of all replies may be counted together: only where nothing but their average is published."""
-    if account.released == "auto":
-        return type(strategy) in AVERAGING
-    return account.released == "average"
-
-
-def _same_or_new(record: ArrayRecord, given: Arrays, made: Arrays) -> ArrayRecord:
-    """The record itself where nothing was changed: writing a large model anew takes time."""
-    return record if all(made[name] is given[name] for name in given) else record_of(made)
-
-
-def _drop_odd_metrics(tally: Tally) -> None:
-    """Nothing; replies whose metrics differ in kind from the majority's are dropped: Flower would end the run."""
-    kinds = Counter(o.metrics_kind for o in tally.opened)
-    if len(kinds) < 2:
-        return
-    usual = kinds.most_common(1)[0][0]
-    for odd in [o for o in tally.opened if o.metrics_kind != usual]:
-        tally.drop(Refused("metrics", odd.node, "its metrics are not those of the other replies"))
-    tally.opened = [o for o in tally.opened if o.metrics_kind == usual]
+def _check(strategy: object, least_replies: int, budget: float | None) -> None:
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
+    if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
+        raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
+    if budget is not None and not budget > 0:
+        raise ValueError(f"budget must be a positive epsilon, got {budget!r}")

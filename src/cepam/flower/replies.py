@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from logging import getLogger
-from typing import Any
+from logging import INFO, getLogger
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 
 from cepam.exchange.agreement import Peer
 from cepam.exchange.messages import RECORD, Answer
@@ -16,6 +16,7 @@ from cepam.exchange.server_end import Pending, Refused, ServerEnd
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.exchange.vectors import Arrays, count, from_vector
 from cepam.flower.arrays import carried, numpy_of, record_of
+from cepam.flower.distribution import Distribution, is_stale
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -30,7 +31,8 @@ class Asked:
     pending: Pending
     arrays_name: str
     reference: Arrays
-    metadata: Any
+    message: Message
+    broadcast: bool
 
     @property
     def node(self) -> int:
@@ -53,9 +55,10 @@ class Opened:
 class Replies:
     """Puts an offer into each training message of a round and opens the replies, each by itself."""
 
-    def __init__(self, end: ServerEnd, learning_rate: float | None) -> None:
+    def __init__(self, end: ServerEnd, learning_rate: float | None, model: Distribution | None = None) -> None:
         self._end = end
         self._learning_rate = learning_rate
+        self._model = model
         self._asked: list[Asked] = []
         self.sent = 0
 
@@ -66,12 +69,39 @@ class Replies:
             raise ValueError(f"a training message must hold exactly one ArrayRecord, got {len(arrays)}")
         name, record = next(iter(arrays.items()))
         reference = known.of(record)
+        broadcast = self._model is not None and self._model.put_into(message)
         peer = Peer(message.metadata.run_id, message.metadata.dst_node_id, identity)
         pending = self._end.offer(settings, peer, count(reference), server_round)
-        offer = ConfigRecord(pending.offer.to_fields())
-        message.content = RecordDict({**dict(message.content.items()), RECORD: offer})
-        self._asked.append(Asked(pending, name, reference, message.metadata))
+        self._send(Asked(pending, name, reference, message, broadcast))
         self.sent += 1
+
+    def _send(self, asked: Asked) -> Message:
+        offer = ConfigRecord(asked.pending.offer.to_fields())
+        asked.message.content = RecordDict({**dict(asked.message.content.items()), RECORD: offer})
+        self._asked.append(asked)
+        return asked.message
+
+    def with_second(self, replies: list[Message], grid: Grid | None, timeout: float) -> list[Message]:
+        """The replies; nodes that do not hold what their message leads on from get a snapshot and reply to that."""
+        rest, second = [], []
+        for reply in replies:
+            asked = self._answered(reply) if is_stale(reply) and self._model is not None else None
+            if asked is None or self._model is None:
+                rest.append(reply)
+            else:
+                second.append(self._ask_again(asked, self._model))
+        if not second or grid is None:
+            return rest
+        log(INFO, "cepam: %d nodes do not hold the model's last version and are sent a snapshot", len(second))
+        return rest + list(grid.send_and_receive(second, timeout=timeout))
+
+    def _ask_again(self, asked: Asked, model: Distribution) -> Message:
+        """A second message to a node, with a snapshot and a new offer."""
+        offer = asked.pending.offer
+        self._end.expire(asked.pending)
+        peer = Peer(offer.run, offer.node, offer.identity)
+        pending = self._end.offer(offer.settings, peer, asked.pending.size, offer.server_round)
+        return self._send(Asked(pending, asked.arrays_name, asked.reference, model.again(asked.message), True))
 
     def open(self, reply: Message, weight_key: str) -> Opened:
         """The reply with dense arrays in place of the sealed update; `Refused` says why it is of no use."""
@@ -84,6 +114,8 @@ class Replies:
         node = reply.metadata.src_node_id
         if asked is None or asked.node != node:
             raise Refused("unasked", node, "it does not answer a message of this round, or answers it again")
+        if asked.broadcast and self._model is not None:
+            self._model.take_report(reply)
         try:
             answer, message = Answer.from_fields(_record(reply)), _sealed_message(reply)
         except ValueError as unreadable:
@@ -122,7 +154,7 @@ class Replies:
     def _answered(self, reply: Message) -> Asked | None:
         """The message that this reply answers, taken out so that it is answered once."""
         for place, asked in enumerate(self._asked):
-            if asked.metadata.message_id == reply.metadata.reply_to_message_id != "":
+            if asked.message.metadata.message_id == reply.metadata.reply_to_message_id != "":
                 return self._asked.pop(place)
         return None
 

@@ -12,8 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, Message
 from cepam.exchange.agreement import Chain
 from cepam.exchange.client_end import Declined, check_offer, seal_update
 from cepam.exchange.messages import RECORD, Offer
+from cepam.exchange.parcels import DOWNLINK
 from cepam.exchange.vectors import Arrays, to_vector
 from cepam.flower.arrays import carry, numpy_of
+from cepam.flower.copies import receive
 from cepam.keys import Key, KeyChain
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
@@ -38,6 +40,10 @@ class Uplink:
     Where the SuperNode's configuration has `cepam-identity`, a path to its authentication key, the key agreement is
     signed with it, and the server knows that the key belongs to the authenticated node. Where it has `cepam-server`, a
     path to the server's public key, offers that this key did not sign are refused: nobody can pose as the server.
+
+    A model that comes as a broadcast (`Private(downlink="grid")`) is handed on as dense arrays; the node's copy is kept
+    in `context.state`. A broadcast that does not lead on from that copy is answered with an error: nothing is computed
+    at other weights than the server's.
     """
 
     def __init__(self, required: bool = True) -> None:
@@ -46,21 +52,29 @@ class Uplink:
     def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
         record = message.content.get(RECORD) if message.has_content() else None
         if record is None and message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
-            return call_next(message, context)
+            return self._evaluated(message, context, call_next)
         try:
             if record is None:
                 return self._without_offer(message, context, call_next)
             del message.content[RECORD]
             offer = _offer(record, context)
+            report = receive(message.content, context)
             reference = numpy_of(_only_arrays(message.content))
-            return self._sealed(_trained(message, context, call_next), reference, offer, context)
+            reply = self._sealed(_trained(message, context, call_next), reference, offer, context)
+            return _reporting(reply, report)
         except Declined as declined:
-            log(WARNING, "cepam: no update leaves this node: %s", declined)
-            code = RAISED if declined.code == "training" else FAILED
-            return Message(Error(code, f"cepam: {declined.code}"), reply_to=message)
+            return _declining(message, declined)
         except Exception as unexpected:  # its text may hold data, and Flower would send it
             log(WARNING, "cepam: no update leaves this node: %r", unexpected)
             return Message(Error(FAILED, "cepam: internal"), reply_to=message)
+
+    def _evaluated(self, message: Message, context: Context, call_next: CallNext) -> Message:
+        """The reply to a message that asks for no update, at the model that the server has published."""
+        try:
+            report = receive(message.content, context) if message.has_content() else None
+        except Declined as declined:
+            return _declining(message, declined)
+        return _reporting(call_next(message, context), report)
 
     def _without_offer(self, message: Message, context: Context, call_next: CallNext) -> Message:
         if self.required:
@@ -84,6 +98,19 @@ class Uplink:
         reply.content[name] = carry(sealed.message)
         reply.content[RECORD] = ConfigRecord(sealed.answer.to_fields())
         return reply
+
+
+def _declining(message: Message, declined: Declined) -> Message:
+    log(WARNING, "cepam: no reply leaves this node: %s", declined)
+    code = RAISED if declined.code == "training" else FAILED
+    return Message(Error(code, f"cepam: {declined.code}"), reply_to=message)
+
+
+def _reporting(reply: Message, report: ConfigRecord | None) -> Message:
+    """The reply, saying which version of the model this node holds."""
+    if report is not None and reply.has_content():
+        reply.content[DOWNLINK] = report
+    return reply
 
 
 def _offer(record: object, context: Context) -> Offer:

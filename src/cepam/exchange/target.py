@@ -1,0 +1,85 @@
+"""Noise for a target: the scale with which so many replies a round stay within epsilon, and what it means for use."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from cepam.clip import Clip
+from cepam.exchange.account import Account
+from cepam.exchange.downlink import noise_of_average
+from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.noise.laws import Gaussian, Laplace, Law
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a run may spend: epsilon over `rounds` rounds with `nodes` replies each (None: told when it starts)."""
+
+    epsilon: float
+    rounds: int | None = None
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.epsilon < math.inf:
+            raise ValueError(f"epsilon must be positive and finite, got {self.epsilon!r}")
+        for name, value in (("rounds", self.rounds), ("nodes", self.nodes)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+    def meet(self, settings: UplinkSettings, account: Account, average: bool, coordinates: int) -> UplinkSettings:
+        """The settings with the smallest noise that meets the target; whatever scale they had.
+
+        Guarantee: the account of such a run ends at or under epsilon (tests/exchange/test_target.py).
+        """
+        from cepam.privacy import calibrate
+
+        if self.rounds is None or self.nodes is None:
+            raise ValueError("rounds must be given where a strategy is not run by `start`")
+        one = account.release([(node, settings) for node in range(self.nodes)], average, coordinates)
+        met = calibrate(replace(one, rounds=self.rounds), self.epsilon, account.delta)
+        return replace(settings, law=met.clients[0].law)
+
+    def describe(self, settings: UplinkSettings, coordinates: int) -> str:
+        """What the noise means for the model, in a line."""
+        nodes, rounds = self.nodes or 1, self.rounds or 1
+        noise = noise_of_average([settings] * nodes)
+        ratio = noise * math.sqrt(coordinates) / settings.clip.bound
+        return (
+            f"{settings.law} meets epsilon {self.epsilon:g} over {rounds} rounds of {nodes} replies; in the average "
+            f"the noise is {noise:.3g} a coordinate, as a whole {ratio:.3g} times the clip: {advice(ratio, rounds)}"
+        )
+
+
+def advice(ratio: float, rounds: int) -> str:
+    """A word on a noise of `ratio` clips in the average: steps that agree add up over rounds, noise as its root."""
+    if ratio <= 1.0:
+        return "a round's average is mostly update"
+    if ratio <= math.sqrt(rounds):
+        return "single rounds are mostly noise, the run as a whole is not: prefer small steps and momentum"
+    return (
+        "more noise than the rounds can average out in all coordinates: more nodes, a larger epsilon, fewer trained "
+        "weights (a head, adapters) or a secret draw of records (Account(sampling=…)) help"
+    )
+
+
+def target_of(epsilon: float | None, rounds: int | None, nodes: int | None, delta: float | None) -> Target | None:
+    """The target, or None where no epsilon is given, and then nothing that goes with it."""
+    if epsilon is not None:
+        return Target(epsilon, rounds, nodes)
+    if (rounds, nodes, delta) != (None, None, None):
+        raise ValueError("rounds, nodes and delta go with epsilon; Account(delta=…) sets delta otherwise")
+    return None
+
+
+def law_of(law: Law | type[Law], clip: Clip, target: Target | None) -> Law:
+    """The law itself; where a target will give the scale, one of its family. ValueError where the other was given."""
+    if target is None and isinstance(law, type):
+        raise ValueError(f"law must have a scale, or epsilon be given, got {law!r}")
+    if target is None:
+        return law  # type: ignore[return-value]  # an instance
+    if law is Gaussian:
+        return Gaussian(clip.bound)
+    if law is Laplace:
+        return Laplace(clip.bound)
+    raise ValueError(f"law must be cepam.Gaussian or cepam.Laplace itself (epsilon gives the scale), got {law!r}")

@@ -1,0 +1,74 @@
+"""What became of a round's replies, in the log and among the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from logging import INFO, WARNING, getLogger
+
+from flwr.app import MetricRecord
+
+from cepam.exchange.server_end import Refused
+from cepam.flower.replies import Opened
+
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
+
+
+@dataclass
+class Tally:
+    """What became of one round's replies; `down` are the bytes of its broadcasts, and as float32 (0: none)."""
+
+    asked: int
+    down: tuple[int, int] = (0, 0)
+    opened: list[Opened] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def drop(self, refused: Refused) -> None:
+        """Nothing; the reply is counted by its reason, and the reason is logged."""
+        self.dropped[refused.kind] += 1
+        log(WARNING, "cepam: dropped the reply of node %s: %s (%s)", refused.node, refused, refused.kind)
+
+    def drop_odd_metrics(self) -> None:
+        """Nothing; replies whose metrics differ in kind from the majority's are dropped: Flower would end the run."""
+        kinds = Counter(o.metrics_kind for o in self.opened)
+        if len(kinds) < 2:
+            return
+        usual = kinds.most_common(1)[0][0]
+        for odd in [o for o in self.opened if o.metrics_kind != usual]:
+            self.drop(Refused("metrics", odd.node, "its metrics are not those of the other replies"))
+        self.opened = [o for o in self.opened if o.metrics_kind == usual]
+
+    def report(self, server_round: int, metrics: MetricRecord | None, epsilon: float, delta: float) -> MetricRecord:
+        """The metrics with the counts and epsilon among them; the log says the same in a line."""
+        report = MetricRecord(dict(metrics) if metrics is not None else {})
+        message_bytes = sum(o.message_bytes for o in self.opened)
+        dense = sum(4 * o.coordinates for o in self.opened)
+        counts: dict[str, int | float] = {
+            "cepam-asked": self.asked,
+            "cepam-replies": len(self.opened),
+            "cepam-dropped": sum(self.dropped.values()),
+            "cepam-message-bytes": message_bytes,
+            "cepam-float32-bytes": dense,
+            "cepam-epsilon": epsilon,
+            "cepam-delta": delta,
+        }
+        if self.down[0]:
+            counts |= {"cepam-downlink-bytes": self.down[0], "cepam-downlink-float32-bytes": self.down[1]}
+        counts.update({f"cepam-dropped-{kind}": times for kind, times in self.dropped.items()})
+        for key, value in counts.items():
+            report[key] = value
+        down = f"; down {self.down[0]} bytes (float32: {self.down[1]})" if self.down[0] else ""
+        log(
+            INFO,
+            "cepam: round %d: %d of %d replies, %d bytes (float32: %d, %.1f times)%s, epsilon so far %.4g at delta %g",
+            server_round,
+            len(self.opened),
+            self.asked,
+            message_bytes,
+            dense,
+            dense / message_bytes if message_bytes else 0.0,
+            down,
+            epsilon,
+            delta,
+        )
+        return report

@@ -1,0 +1,71 @@
+"""Noise found for a target: the account of the whole run ends at it, and a line says what the noise means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import cepam
+from cepam.exchange.account import Account
+from cepam.exchange.target import Target, advice, law_of, target_of
+from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.privacy import Ledger, Sampling
+
+CLIP = cepam.L2(1.0)
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("account", [Account(1e-6), Account(1e-6, Sampling("poisson", 10), "add-remove")])
+def test_the_account_of_such_a_run_ends_at_the_target(account: Account, average: bool) -> None:
+    target = Target(3.0, 20, 4)
+    asked = UplinkSettings(cepam.Gaussian(1.0), CLIP, records=100)
+    met = target.meet(asked, account, average, coordinates=1000)
+
+    def spent(settings: UplinkSettings) -> float:
+        ledger = Ledger()
+        for _ in range(20):
+            ledger = ledger.add(account.release([(node, settings) for node in range(4)], average, 1000))
+        return ledger.epsilon(account.delta)
+
+    assert 2.99 < spent(met) <= 3.0
+    # Control: a hundredth less noise is too little.
+    assert spent(replace(met, law=cepam.Gaussian(0.99 * met.law.scale))) > 3.0
+    # The scale does not depend on where the search starts.
+    again = target.meet(replace(asked, law=cepam.Gaussian(30.0)), account, average, coordinates=1000)
+    assert again.law.scale == pytest.approx(met.law.scale, rel=1e-4)
+
+
+def test_fewer_replies_need_more_noise_and_the_family_stays() -> None:
+    asked = UplinkSettings(cepam.Gaussian(1.0), CLIP)
+    two, eight = (Target(2.0, 5, nodes).meet(asked, Account(), True, 100).law.scale for nodes in (2, 8))
+    assert two == pytest.approx(2 * eight, rel=1e-3)
+    spread = Target(2.0, 5, 2).meet(UplinkSettings(cepam.Laplace(1.0), cepam.L1(1.0)), Account(), True, 100).law
+    assert isinstance(spread, cepam.Laplace)
+
+
+def test_the_line_names_noise_ratio_and_advice() -> None:
+    line = Target(3.0, 20, 4).describe(UplinkSettings(cepam.Gaussian(0.5), CLIP), 400)
+    assert "epsilon 3 over 20 rounds of 4 replies" in line
+    assert "0.25 a coordinate, as a whole 5 times the clip" in line
+    assert advice(0.5, 20) != advice(4.0, 20) != advice(5.0, 20)
+    assert advice(5.0, 20) in line
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for bad in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="epsilon must be"):
+            Target(bad)
+    with pytest.raises(ValueError, match="rounds must be"):
+        Target(1.0, 0)
+    with pytest.raises(ValueError, match="nodes must be"):
+        Target(1.0, 3, True)
+    with pytest.raises(ValueError, match="rounds must be given"):
+        Target(1.0).meet(UplinkSettings(cepam.Gaussian(1.0), CLIP), Account(), True, 10)
+    with pytest.raises(ValueError, match="go with epsilon"):
+        target_of(None, 3, None, None)
+    for law, target in ((cepam.Gaussian, None), (cepam.Gaussian(1.0), Target(1.0)), (cepam.UniformBall, Target(1.0))):
+        with pytest.raises(ValueError, match="law must"):
+            law_of(law, CLIP, target)
+    assert law_of(cepam.Gaussian(0.3), CLIP, None) == cepam.Gaussian(0.3)
+    assert isinstance(law_of(cepam.Laplace, cepam.L1(2.0), Target(1.0)), cepam.Laplace)
