@@ -1,6 +1,6 @@
 """The way down: bits of the broadcast and accuracy of the public weights, by step rule.
 
-    PYTHONPATH=src python bench/downlink.py --rounds 500 --seeds 3              # the private preset, MNIST
+    PYTHONPATH=src python bench/downlink.py --rounds 500 --seeds 3              # preset `convolutional`, MNIST
     PYTHONPATH=src python bench/downlink.py --model linear --seeds 3            # 3,969 fixed features, a linear head
     PYTHONPATH=src python bench/downlink.py --speed                             # ns a coordinate
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 import cepam
 from cepam import fl
+from cepam.fl.engine.downlink import noise_of_average
 from cepam.verify.benchmark import machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -69,17 +70,14 @@ class Channel:
 
 
 class Downlink(fl.Simulation):
-    """The engine with a broadcast: clients and evaluation see public weights, the server's step its exact ones."""
+    """The engine with steps of any factor: clients and evaluation see public weights, the optimiser its exact ones."""
 
     channels_down: list[Channel]
-    exact: Vector
 
     def _move(self, aggregates: Any) -> None:
         rate = float(self.rates.at((self.state.round + 1) * self.settings.tau - 1))
-        self.state.weights = self.exact
         super()._move(aggregates)
-        self.exact = self.state.weights
-        self.state.weights = np.stack([c.send(w, rate) for c, w in zip(self.channels_down, self.exact)])
+        self.state.weights = np.stack([c.send(w, rate) for c, w in zip(self.channels_down, self.state.exact)])
         if self.state.round == self.settings.rounds // 2:
             for channel in self.channels_down:
                 channel.look_back()
@@ -87,11 +85,11 @@ class Downlink(fl.Simulation):
 
 def train_preset(factor: float, options: argparse.Namespace, data: fl.Dataset) -> tuple[list[float], list[Channel]]:
     """Accuracies of the seeds' public weights at the end of a private run, and the channels."""
-    values = {**fl.preset("private"), "rounds": options.rounds, "seeds": options.seeds}
+    values = {**fl.preset("convolutional"), "rounds": options.rounds, "seeds": options.seeds, "simulate": True}
     run = Downlink(fl.settings_from({**values, "evaluate_every": options.rounds}), data)
-    noise = float(np.sqrt(sum((each.weight * each.law.sigma) ** 2 for each in run.fleets[0])))
-    run.exact = run.state.weights
-    run.channels_down = [Channel(b"bench %d" % s, w, factor, noise) for s, w in enumerate(run.exact)]
+    noise = noise_of_average(run.settings, run.plans[0])
+    assert noise is not None
+    run.channels_down = [Channel(b"bench %d" % s, w, factor, noise) for s, w in enumerate(run.state.exact)]
     lines: list[dict[str, Any]] = []
     while not run.done:
         lines = run.step()

@@ -86,7 +86,7 @@ def head(data: fl.Dataset, draw: np.random.Generator) -> dict[str, dict[str, Cal
 def runs() -> list[dict[str, Any]]:
     """Whole runs on both engines: seconds and accuracy."""
     made = []
-    for preset, changes in (("algorithm1", {}), ("private", {"model": "cnn-private", "activation": "tanh"})):
+    for preset, changes in (("algorithm1", {}), ("convolutional", {})):
         for name, device in ENGINES.items():
             settings = fl.settings_from({**fl.preset(preset), **changes, "device": device})
             with tempfile.TemporaryDirectory() as folder:

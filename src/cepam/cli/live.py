@@ -1,4 +1,4 @@
-"""Live progress of training with Rich: round, accuracy, epsilon so far, bits a coordinate, time left."""
+"""Live progress of training with Rich: round, accuracy, epsilon so far, bits a coordinate up and down, time left."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Watch:
         if name not in self.tasks:
             self.tasks[name] = self.bar.add_task(name, total=done.rounds, told="")
             self.known[name] = {}
-        for key in ("accuracy", "epsilon", "bits_per_coordinate"):
+        for key in ("accuracy", "epsilon", "bits_per_coordinate", "bits_per_coordinate_down"):
             values = [line[key] for line in done.lines if line.get(key) is not None]
             if values:
                 self.known[name][key] = float(np.mean(values))
@@ -75,7 +75,9 @@ def in_words(known: dict[str, float], simulated: bool) -> str:
     if "epsilon" in known:
         words.append(f"eps {told(known['epsilon'], simulated, '.2f')}")
     if "bits_per_coordinate" in known:
-        words.append(f"{known['bits_per_coordinate']:.3f} bit/coordinate")
+        words.append(f"{known['bits_per_coordinate']:.3f} bit/coordinate up")
+    if "bits_per_coordinate_down" in known:
+        words.append(f"{known['bits_per_coordinate_down']:.3f} down")
     return " · ".join(words)
 
 

@@ -15,7 +15,7 @@ from cepam.fl.engine.settings import Settings
 from cepam.fl.runs.toml import read, settings_from
 
 Preset = Annotated[
-    str | None, typer.Option("--preset", "-p", help="algorithm1 (the paper's text), published, or private.")
+    str | None, typer.Option("--preset", "-p", help="algorithm1 (the paper's text), published, private, convolutional.")
 ]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="TOML file over the preset; flags go over both.")]
 Name = Annotated[str | None, typer.Option("--name", "-n", help="Folder of the run, under --runs.")]
@@ -89,11 +89,11 @@ def given_values(name: str | None, config: Path | None, given: dict[str, Any]) -
 
 
 def chosen_settings(name: str | None, config: Path | None, given: dict[str, Any]) -> Settings:
-    """The settings of a command line; a scheme without noise drops the preset's noise and target."""
+    """The settings of a command line; a scheme without noise drops the preset's noise, target and grid downlink."""
     merged = given_values(name, config, given)
     scheme = merged.get("scheme", Settings.__dataclass_fields__["scheme"].default)
     if isinstance(scheme, str) and scheme in ("fl", "fl+sdq"):
-        for key in ("noise", "epsilon"):
+        for key in ("noise", "epsilon", "downlink"):
             if given.get(key) is None:
                 merged.pop(key, None)
     return settings_from(merged)

@@ -62,8 +62,10 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
     if not summary["epsilon_against"]:
         table.add_row("epsilon", "none: no differential privacy")
     bits = summary["bits_per_coordinate"]
-    table.add_row("bits a coordinate", "–" if bits is None else f"{bits:.4f}")
-    table.add_row("uplink", f"{summary['uplink_bytes']:,} bytes")
+    table.add_row("bits a coordinate up", "–" if bits is None else f"{bits:.4f}")
+    table.add_row("bits a coordinate down", f"{summary['bits_per_coordinate_down']:.4f} ({summary['downlink']})")
+    for way in ("uplink", "downlink", "round_trip"):
+        table.add_row(way.replace("_", " "), f"{summary[f'{way}_bytes']:,} bytes")
     table.add_row("SNR", "–" if summary["snr_db"] is None else f"{summary['snr_db']:.2f} dB")
     table.add_row("time", f"{summary['seconds']:.1f} s")
     console.print(table)

@@ -15,6 +15,10 @@ def test_schemes_by_name(quick: Settings) -> None:
     assert with_scheme(quick, "fl").noise is None
     assert with_scheme(quick, "cepam-gaussian-n3").lattice == "Z3"
     assert with_scheme(quick, "cepam-laplace-A2").lattice == "A2"
+    grid = replace(quick, downlink="grid")
+    downs = [with_scheme(grid, name).downlink for name in ("fl", "fl+sdq", "fl+gaussian", "fl+gaussian+sdq")]
+    assert downs == ["float32", "float32", "float32", "grid"]
+    assert with_scheme(grid, "cepam-gaussian-n2").downlink == "grid"
     for name in ("cepam", "fl-E8", "cepam-gaussian-n9", ""):
         with pytest.raises(ValueError, match="unknown scheme"):
             with_scheme(quick, name)
@@ -24,12 +28,15 @@ def test_comparison_is_paired_and_makes_a_page(
     tmp_path: Path, small: Dataset, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "prepared", lambda settings: small)
-    quick = replace(quick, noise=0.5)
+    quick = replace(quick, noise=0.5, downlink="grid")
     rows = compare(replace(quick, seeds=2), ["fl+gaussian", "cepam-gaussian"], tmp_path)
     assert [row.scheme for row in rows] == ["fl+gaussian", "cepam-gaussian"]
     assert rows[0].gain == 0.0
     assert rows[1].half_width is not None
     assert rows[0].uplink_bytes > 20 * rows[1].uplink_bytes
+    for row in rows:
+        assert row.round_trip_bytes == row.uplink_bytes + row.downlink_bytes
+    assert rows[0].bits_per_coordinate_down == 32.0 > 8 * rows[1].bits_per_coordinate_down
     page = (tmp_path / "index.html").read_text()
     assert "cepam-gaussian" in page
     assert "http:" not in page

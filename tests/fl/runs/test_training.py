@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,22 +62,31 @@ def test_resume_of_another_configuration_is_refused(tmp_path: Path, small: Datas
         train(replace(quick, rate=0.2), tmp_path / "run", small, resume=True)
 
 
-@pytest.mark.parametrize("simulate", [True, False])
-def test_killed_and_resumed_is_bit_identical(tmp_path: Path, quick: Settings, simulate: bool) -> None:
+@pytest.mark.parametrize(
+    ("simulate", "changes"),
+    [
+        (True, {"average": 0.5}),
+        (False, {"average": 0.5}),
+        (False, {"downlink": "grid", "share": 0.75, "seeds": 2, "schedule": "linear", "rate": 0.02}),
+    ],
+)
+def test_killed_and_resumed_is_bit_identical(
+    tmp_path: Path, quick: Settings, simulate: bool, changes: dict[str, Any]
+) -> None:
     """Kills twice with SIGKILL at arbitrary moments, once between checkpoints, and compares every bit.
 
     The run that is not killed starts from the secret of the other: it is handed the folder as it was at the first kill,
     less all that training had made.
     """
     settings = replace(
-        quick, rounds=12, noise=2.0, checkpoint_every=5, server="momentum", average=0.5, dropout=0.2,
-        keep_messages=True, simulate=simulate,
+        quick, rounds=12, noise=2.0, checkpoint_every=5, server="momentum", dropout=0.2, keep_messages=True,
+        simulate=simulate, **changes,
     )  # fmt: skip
     (tmp_path / "config.toml").write_text(write(settings))
     base = [sys.executable, "-c", WORKER, str(tmp_path / "config.toml")]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    for after in (2, 8):
-        resuming = ["resume"] if after > 2 else []
+    for after in (2 * settings.seeds, 8 * settings.seeds):
+        resuming = ["resume"] if killed.exists() else []
         worker = subprocess.Popen([*base, str(killed), *resuming], env=os.environ)
         metrics, deadline = killed / "metrics.jsonl", time.monotonic() + 120
         while time.monotonic() < deadline and worker.poll() is None:
@@ -87,7 +97,7 @@ def test_killed_and_resumed_is_bit_identical(tmp_path: Path, quick: Settings, si
         worker.wait()
         with metrics.open("ab") as torn:
             torn.write(b'{"round": 99, "torn')
-        if after == 2:
+        if not resuming:
             whole.mkdir()
             for name in ("config.toml", *([] if simulate else ["secret.key"])):
                 shutil.copy2(killed / name, whole / name)

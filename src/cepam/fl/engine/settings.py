@@ -27,6 +27,7 @@ POLICIES = ("charge", "wait")
 ADJACENCIES = ("replace", "add-remove")
 PIXELS = ("unit", "centred")
 DEVICES = ("auto", "cpu", "cpu-torch", "cuda")
+DOWNLINKS = ("float32", "grid")
 
 
 def about(text: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
@@ -105,6 +106,7 @@ class Settings:
     clip_norm: str = about("Norm that is clipped.", "l2", CLIPS)
     clip_scope: str = about("Clip the whole vector, or each tensor by itself (as published).", "vector", SCOPES)
     step: float = about("Cell of the sdq schemes.", 1e-3)
+    downlink: str = about("New weights as float32, or as differences on one public grid.", "float32", DOWNLINKS)
     bucket: int | None = about("Pad messages to a multiple of so many bytes: lengths then tell less.", None)
     seed: int = about("Seed of data split and start; with simulate also of keys and draws.", 1)
     seeds: int = about("Number of seeds, trained side by side.", 1)
@@ -155,6 +157,15 @@ class Settings:
             raise ValueError(f"update examples and sampling poisson go together, got {self.update} and {self.sampling}")
         if self.update == "examples" and self.clip_norm != "l2":
             raise ValueError(f"update examples clips each example in l2, got clip_norm {self.clip_norm}")
+        if self.downlink == "grid" and not self.noisy:
+            raise ValueError(
+                f"downlink grid takes its step from the noise, and scheme {self.scheme} adds none: use downlink float32"
+            )
+        if self.downlink == "grid" and self.average:
+            raise ValueError(
+                f"downlink grid reports the weights that clients hold, and they hold no running average: average must "
+                f"be 0, got {self.average!r}"
+            )
         if self.schedule == "theorem" and not 0 < self.convexity <= self.smoothness:
             raise ValueError("schedule theorem needs 0 < convexity <= smoothness")
         beyond = [k for each in self.client for k in each.clients if k >= self.clients]

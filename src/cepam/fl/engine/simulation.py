@@ -5,7 +5,7 @@ There is no shortcut that adds noise: each row is encoded to a message, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Any
@@ -20,6 +20,7 @@ from cepam.fl.engine import sampling
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.calibration import plan_clients
 from cepam.fl.engine.clients import ClientPlan
+from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.notices import check_target, notices
 from cepam.fl.engine.optimiser import Memory, optimiser
@@ -38,25 +39,31 @@ Line = dict[str, Any]
 
 @dataclass
 class State:
-    """All that a run carries from one round to the next, one row a seed; vectors are of the run's arrays."""
+    """All that a run carries from one round to the next, one row a seed; vectors are of the run's arrays.
+
+    `weights` are public: clients compute at them, and the run answers for them. `exact` stays with the optimiser.
+    """
 
     weights: Any
+    exact: Any
     memory: Memory
     average: Any
     best: Any
     best_score: npt.NDArray[np.float64]
     bits: npt.NDArray[np.int64]
     ledgers: list[Ledger]
+    downlinks: list[Downlink]
     round: int = 0
 
 
 @dataclass(frozen=True)
 class Sent:
-    """The traffic of one seed's round, for whoever wants to keep or count it."""
+    """The traffic of one seed's round, for whoever wants to keep or count it; `down` holds messages of the grid."""
 
     seed: int
     round: int
     envelopes: tuple[Envelope, ...]
+    down: Mapping[int, bytes]
 
 
 def quiet(sent: Sent) -> None:
@@ -111,7 +118,7 @@ class Simulation:
         self.optimiser = optimiser(chosen.server, chosen.momentum)
         codecs = [plan.codec for each in self.plans for plan in each]
         self.cautions = [*warnings_of(chosen, self.releases[0], self.tensors), *self.arrays.cautions(codecs)]
-        self.state = self._start()
+        self.state = self._start(held.nonce)
         self._foresee()
 
     @property
@@ -143,13 +150,15 @@ class Simulation:
         s = self.settings
         return schedule(s.schedule, rate, s.rounds * s.tau, s.tau, s.convexity, s.smoothness)
 
-    def _start(self) -> State:
+    def _start(self, nonce: bytes) -> State:
         weights = np.stack([self.vector.initial(seed) for seed in self.settings.run_seeds])
         count, put = len(weights), self.arrays.put
         memory = {name: put(value) for name, value in self.optimiser.start(weights).items()}
+        rows = zip(self.plans, weights, self.settings.run_seeds)
+        downlinks = [downlink_of(self.settings, plans, start, nonce, seed) for plans, start, seed in rows]
         return State(
-            put(weights), memory, put(weights), put(weights), np.full(count, -1.0), np.zeros(count, dtype=np.int64),
-            [empty_ledger(self.settings)] * count,
+            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -1.0),
+            np.zeros(count, dtype=np.int64), [empty_ledger(self.settings)] * count, downlinks,
         )  # fmt: skip
 
     @property
@@ -182,21 +191,39 @@ class Simulation:
         return lines
 
     def _move(self, aggregates: Any) -> None:
-        """One server step from the aggregates, and the running average of the weights after it."""
+        """One server step from the aggregates, what is made public of it, and the running average of that."""
         state = self.state
         rate = float(self.rates.at((state.round + 1) * self.settings.tau - 1))
-        state.weights, state.memory = self.optimiser.step(state.weights, aggregates, rate, state.memory)
+        state.exact, state.memory = self.optimiser.step(state.exact, aggregates, rate, state.memory)
+        state.weights = self._published(rate)
         past = min(self.settings.average, (state.round + 1) / (state.round + 10))
         state.average = past * state.average + (1.0 - past) * state.weights
         state.round += 1
 
+    def _published(self, rate: float) -> Any:
+        """The weights that clients will compute at: the exact ones, or the nearest points of the grid."""
+        if self.settings.downlink == "float32":
+            return self.state.exact
+        self._check_finite(self.state.exact, self.state.round + 1)
+        rows = zip(self.state.downlinks, self.arrays.fetch(self.state.exact))
+        made = [each.publish(exact, rate) for each, exact in rows if isinstance(each, GridDownlink)]
+        return self.arrays.put(np.stack(made))
+
     def _exchange(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[Received, Line]:
-        """One seed's messages: sent, lost or garbled, received; and what can be said about them."""
+        """One seed's messages, down and up: sent, lost or garbled, received; and what can be said about them.
+
+        Whoever is waited for is sent the weights again with every attempt.
+        """
+        downlink = self.state.downlinks[s]
+        down = downlink.messages(clients)
         sent, waits = self.senders[s].send(number, clients, raw)
         envelopes = [envelope for envelope, _ in sent]
-        self.watch(Sent(self.settings.run_seeds[s], number, tuple(envelopes)))
+        self.watch(Sent(self.settings.run_seeds[s], number, tuple(envelopes), down))
         received = receive(self.arrays, self.plans[s], envelopes, self.size)
         self.state.bits[s] += received.bits
+        tried = [each.client for each in envelopes for _ in range(each.at.attempt + 1)]
+        downlink_bits = downlink.bits(tried, down)
+        downlink.reached(received.vectors.keys())
         heard = {each.client: update for each, update in sent if update is not None and each.client in received.vectors}
         signal, noise = self.arrays.powers(list(heard.values()), [received.vectors[k] for k in heard])
         carried = sum(1 for envelope in envelopes if envelope.message is not None) * self.size
@@ -206,6 +233,9 @@ class Simulation:
             "bits": received.bits,
             "bits_per_coordinate": received.bits / carried if carried else None,
             "bits_total": int(self.state.bits[s]),
+            "downlink_bits": downlink_bits,
+            "bits_per_coordinate_down": downlink_bits / (len(clients) * self.size),
+            "bits_round_trip": received.bits + downlink_bits,
         }
         if received.dropped:
             line["dropped"] = {str(k): reason for k, reason in sorted(received.dropped.items())}
@@ -219,10 +249,7 @@ class Simulation:
         if state.round % chosen.evaluate_every and not self.done:
             return
         weights = self.reported
-        if not bool((abs(weights) < np.inf).all()):
-            raise ValueError(
-                f"the weights are no longer finite after round {state.round}: lower --rate, {chosen.rate:g}"
-            )
+        self._check_finite(weights, state.round)
         scores = self.network.evaluate(weights)
         for s, line in enumerate(lines):
             line["accuracy"], line["loss"] = float(scores.accuracy[s]), _finite(float(scores.loss[s]))
@@ -235,6 +262,12 @@ class Simulation:
             line |= {"epsilon": self._spent(s), "delta": chosen.delta, "simulated": chosen.simulate}
             if self.done:
                 line["warnings"] = self.cautions
+
+    def _check_finite(self, weights: Any, round: int) -> None:
+        if not bool((abs(weights) < np.inf).all()):
+            raise ValueError(
+                f"the weights are no longer finite after round {round}: lower --rate, {self.settings.rate:g}"
+            )
 
     def _spent(self, s: int) -> float | None:
         """epsilon so far: a bound while the run is under way; at its end the figure that a target was held against."""

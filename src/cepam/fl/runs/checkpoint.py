@@ -37,15 +37,34 @@ def save(simulation: Simulation, folder: Path, offset: int) -> None:
     """Nothing; the checkpoint names the length of the metrics that belong to it, and the one before it is kept."""
     state, fetch = simulation.state, simulation.arrays.fetch
     arrays: dict[str, Any] = {f"memory/{name}": fetch(value) for name, value in state.memory.items()}
-    arrays |= {name: fetch(getattr(state, name)) for name in ("weights", "average", "best")}
+    arrays |= {name: fetch(getattr(state, name)) for name in ("weights", "exact", "average", "best")}
     arrays |= {"best_score": state.best_score, "bits": state.bits}
-    rest = {"round": state.round, "offset": offset, "ledgers": [each.state_dict() for each in state.ledgers]}
+    downlinks = [each.state_dict() for each in state.downlinks]
+    arrays |= {
+        f"downlink/{s}/{name}": value
+        for s, held in enumerate(downlinks)
+        for name, value in held.items()
+        if isinstance(value, np.ndarray)
+    }
+    plain = [{name: v for name, v in held.items() if not isinstance(v, np.ndarray)} for held in downlinks]
+    ledgers = [each.state_dict() for each in state.ledgers]
+    rest = {"round": state.round, "offset": offset, "ledgers": ledgers, "downlinks": plain}
     buffer = io.BytesIO()
-    np.savez(buffer, rest=np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8), **arrays)
+    np.savez(buffer, rest=np.frombuffer(json.dumps(rest, default=_hex).encode(), dtype=np.uint8), **arrays)
     content = buffer.getvalue()
     if (folder / NAME).exists():
         os.replace(folder / NAME, folder / PREVIOUS)
     write_atomically(folder / NAME, content + hashlib.sha256(content).digest())
+
+
+def _hex(value: bytes) -> dict[str, str]:
+    """Bytes as JSON holds them."""
+    return {"hex": value.hex()}
+
+
+def _bytes(table: dict[str, Any]) -> Any:
+    """The bytes that `_hex` wrote, and every other table as it is."""
+    return bytes.fromhex(table["hex"]) if table.keys() == {"hex"} else table
 
 
 def _read(path: Path) -> Checkpoint | None:
@@ -111,13 +130,19 @@ def _round_of(line: bytes) -> int:
 def restore(simulation: Simulation, checkpoint: Checkpoint) -> None:
     """Nothing; the simulation stands where the checkpoint was made."""
     with np.load(io.BytesIO(checkpoint.content)) as saved:
-        rest = json.loads(bytes(saved["rest"]))
+        rest = json.loads(bytes(saved["rest"]), object_hook=_bytes)
         put, remembered = simulation.arrays.put, [name for name in saved.files if name.startswith("memory/")]
         memory = {name.removeprefix("memory/"): put(saved[name]) for name in remembered}
         ledgers = [empty_ledger(simulation.settings).load_state_dict(state) for state in rest["ledgers"]]
         if saved["weights"].shape != (len(simulation.settings.run_seeds), simulation.size):
             raise ValueError(f"{checkpoint.path} is of another model: {saved['weights'].shape[1]} weights")
+        downlinks = simulation.state.downlinks
+        for s, (downlink, held) in enumerate(zip(downlinks, rest["downlinks"], strict=True)):
+            own = f"downlink/{s}/"
+            downlink.load_state_dict(
+                held | {name.removeprefix(own): saved[name] for name in saved.files if name.startswith(own)}
+            )
         simulation.state = State(
-            put(saved["weights"]), memory, put(saved["average"]), put(saved["best"]), saved["best_score"],
-            saved["bits"], ledgers, int(rest["round"]),
+            put(saved["weights"]), put(saved["exact"]), memory, put(saved["average"]), put(saved["best"]),
+            saved["best_score"], saved["bits"], ledgers, downlinks, int(rest["round"]),
         )  # fmt: skip

@@ -21,6 +21,8 @@ from cepam.fl.runs.summary import interval
 from cepam.fl.runs.training import Progress, prepared, read_metrics, train
 
 Watcher = Callable[[str, Progress], None]
+PLAIN = ("fl", "fl+gaussian", "fl+laplace")
+"""The schemes whose updates are float32."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,19 @@ class Row:
     simulated: bool
     snr_db: float | None
     bits_per_coordinate: float | None
+    bits_per_coordinate_down: float
     uplink_bytes: int
+    downlink_bytes: int
+    round_trip_bytes: int
     seconds: float
     warnings: tuple[str, ...]
 
 
 def with_scheme(settings: Settings, name: str) -> Settings:
-    """The settings under another scheme, named as `fl`, `fl+gaussian`, `cepam-gaussian-n2`, `cepam-gaussian-E8`, …"""
+    """The settings under another scheme, named as `fl`, `fl+gaussian`, `cepam-gaussian-n2`, `cepam-gaussian-E8`, …
+
+    A scheme that sends float32 up gets float32 down, and one without noise has no step for a grid.
+    """
     scheme, dash, tail = name.rpartition("-")
     if name not in SCHEMES and dash and scheme in SCHEMES and scheme.startswith("cepam"):
         lattice = f"Z{tail[1:]}" if tail.startswith("n") else tail
@@ -56,6 +64,7 @@ def with_scheme(settings: Settings, name: str) -> Settings:
     return replace(
         settings, scheme=scheme, lattice=lattice,
         noise=settings.noise if noisy else None, epsilon=settings.epsilon if noisy else None,
+        downlink=settings.downlink if noisy and scheme not in PLAIN else "float32",
     )  # fmt: skip
 
 
@@ -99,26 +108,35 @@ def _row(name: str, summary: dict[str, Any], first: dict[str, float]) -> Row:
     gain, half = interval([accuracy - first[seed] for seed, accuracy in summary["accuracy_by_seed"].items()])
     return Row(
         name, summary["accuracy"], summary["accuracy_half_width"], gain, half, summary["epsilon"], summary["simulated"],
-        summary["snr_db"], summary["bits_per_coordinate"], summary["uplink_bytes"], summary["seconds"],
+        summary["snr_db"], summary["bits_per_coordinate"], summary["bits_per_coordinate_down"],
+        summary["uplink_bytes"], summary["downlink_bytes"], summary["round_trip_bytes"], summary["seconds"],
         tuple(summary["warnings"]),
     )  # fmt: skip
 
 
 def draw_comparison(path: Path, metrics: dict[str, list[Line]]) -> None:
-    """Nothing; the file holds accuracy over rounds (mean of the seeds, band from worst to best) for each scheme."""
+    """Nothing; the file holds each scheme's accuracy (mean of the seeds, band from worst to best), by bytes and rounds.
+
+    Bytes are those of all clients, both ways, mean of the seeds.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(9, 5), constrained_layout=True)
+    figure, (by_bytes, by_round) = pyplot.subplots(1, 2, figsize=(12, 5), sharey=True, constrained_layout=True)
     for name, lines in metrics.items():
         rounds, mean, low, high = series(lines, "accuracy")
-        axis.plot(rounds, mean, label=name)
-        axis.fill_between(rounds, low, high, alpha=0.12)
-    axis.set(xlabel="round", ylabel="test accuracy")
-    axis.grid(alpha=0.3)
-    axis.legend()
+        every, bits, _, _ = series(lines, "bits_round_trip")
+        so_far = dict(zip(every, bits.cumsum() / 8e6))
+        for axis, along in ((by_bytes, [so_far[number] for number in rounds]), (by_round, rounds)):
+            axis.plot(along, mean, label=name)
+            axis.fill_between(along, low, high, alpha=0.12)
+    by_bytes.set(xlabel="MB both ways, all clients, so far", ylabel="test accuracy", xscale="log")
+    by_round.set(xlabel="round")
+    for axis in (by_bytes, by_round):
+        axis.grid(alpha=0.3)
+    by_round.legend()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)
 
@@ -136,7 +154,8 @@ def cells(row: Row) -> list[str]:
     return [
         row.scheme, share(row.accuracy, row.half_width), share(row.gain, row.gain_half_width, True),
         "–" if row.epsilon is None else told(row.epsilon, row.simulated, ".2f"), number(row.snr_db, 2),
-        number(row.bits_per_coordinate, 3), f"{row.uplink_bytes:,}",
+        number(row.bits_per_coordinate, 3), number(row.bits_per_coordinate_down, 3),
+        *(f"{size / 1e6:,.2f}" for size in (row.uplink_bytes, row.downlink_bytes, row.round_trip_bytes)),
         f"{row.seconds:.0f}",
     ]  # fmt: skip
 
@@ -147,8 +166,11 @@ HEADINGS = (
     "against first",
     "epsilon",
     "SNR dB",
-    "bits a coordinate",
-    "uplink bytes",
+    "bits up",
+    "bits down",
+    "MB up",
+    "MB down",
+    "MB both",
     "seconds",
 )
 
@@ -158,7 +180,9 @@ def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     many = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
     lead = (
         f"{settings.clients} clients, {settings.rounds} rounds, {many}; mean with 95 % confidence intervals, "
-        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model."
+        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model. "
+        "Bits are a coordinate and client; MB are those of all clients, rounds and seeds. Schemes that send float32 up "
+        "are sent float32 down."
     )
     notice = f"{SIMULATED}: keys and draws come from the seeds, so every epsilon is the figure of a simulation."
     title = f"Schemes on {settings.data}"
@@ -166,7 +190,7 @@ def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     return writer.page(title, [
         writer.heading(title, 1), writer.paragraph(lead), writer.paragraph(notice, "notice"),
         writer.table(HEADINGS, [cells(row) for row in rows]),
-        writer.picture(folder / "comparison.png", "accuracy over rounds"),
+        writer.picture(folder / "comparison.png", "accuracy over bytes both ways, and over rounds"),
         writer.heading("Warnings"), writer.bullets(said or ["none"]),
         writer.heading("Configuration"), writer.verbatim(toml.write(settings)),
     ])  # fmt: skip

@@ -48,8 +48,12 @@ def draw_curve(path: Path, lines: list[Line], settings: Settings) -> None:
     for axis, (name, label) in zip(axes.flat, PANELS):
         rounds, mean, low, high = series(lines, name)
         if len(rounds):
-            axis.plot(rounds, mean, marker="." if len(rounds) < 40 else "")
+            axis.plot(rounds, mean, marker="." if len(rounds) < 40 else "", label="up")
             axis.fill_between(rounds, low, high, alpha=0.2)
+            if name == "bits_per_coordinate":
+                axis.plot(*series(lines, "bits_per_coordinate_down")[:2], label="down")
+                axis.set_yscale("log")
+                axis.legend()
         else:
             axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes)
         marked = name == "epsilon" and settings.simulate

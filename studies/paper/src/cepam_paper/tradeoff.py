@@ -48,7 +48,7 @@ def run(report: Path, quick: bool, say: Say) -> Part:
 def _trained(report: Path, scheme: str, budget: float, seed: int, much: Extent, follow: Any) -> dict[str, Any]:
     """The summary of one run, gone on with where an interrupted one left it."""
     settings = fl.settings_from({
-        **fl.preset("private"), "data": much.data, "scheme": scheme, "epsilon": budget, "seed": seed,
+        **fl.preset("convolutional"), "data": much.data, "scheme": scheme, "epsilon": budget, "seed": seed,
         "rounds": much.budget_rounds, "simulate": True,
     })  # fmt: skip
     folder = report / "runs" / f"tradeoff-{scheme}-{budget:g}-{seed}-{much.budget_rounds}"

@@ -1,0 +1,122 @@
+"""The way down: which weights clients compute at, and what it costs to bring them there.
+
+`float32`: every asked client is sent the server's weights, 32 bits a coordinate. `grid`: public weights on one grid for
+the run (`cepam.Broadcast`); an asked client is sent what leads there from the version that it holds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.codec.broadcast import Broadcast, Receiver
+from cepam.fl.engine import sampling
+from cepam.fl.engine.clients import ClientPlan
+from cepam.fl.engine.settings import Settings
+
+Floats = npt.NDArray[np.float32]
+SEED_BYTES = 32
+"""What a client needs to make the initial weights by itself: the public seed of the model."""
+NEW = -1
+"""The version of a client that was never reached."""
+
+
+def noise_of_average(settings: Settings, plans: Sequence[ClientPlan]) -> float | None:
+    """The standard deviation, a coordinate, of the noise in a round's average; None where a client adds none.
+
+    Public, and the same in every round: of a cohort it is that of an average one, whoever is asked.
+    """
+    total = 0.0
+    for plan in plans:
+        if plan.law is None:
+            return None
+        total += plan.weight**2 * plan.law.variance()
+    asked = sampling.asked(settings.clients, settings.share)
+    return float(np.sqrt(total * len(plans) / asked)) / sum(plan.weight for plan in plans)
+
+
+class Float32Downlink:
+    """Every asked client is sent all weights, in every round."""
+
+    def __init__(self, start: Floats) -> None:
+        self.bits_each = 32 * start.size
+
+    def messages(self, asked: Sequence[int]) -> dict[int, bytes]:
+        """None: the weights go as they are."""
+        return {}
+
+    def bits(self, asked: Sequence[int], sent: dict[int, bytes]) -> int:
+        """What these clients were sent."""
+        return self.bits_each * len(asked)
+
+    def reached(self, clients: Collection[int]) -> None:
+        """Nothing: no client's copy is relied on."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing to keep."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing: there is no state."""
+
+
+class GridDownlink:
+    """One row's broadcast, a receiver that follows it, and the version that each client is known to hold.
+
+    The server learns from replies: an asked client that does not reply is taken to hold what it held, and is sent the
+    difference from there when it is asked again. What clients compute at comes out of the receiver.
+
+    Guarantee: whoever applies the messages it was sent holds the bits at which the run computes, whatever it missed
+    (tests/fl/engine/test_downlink.py).
+    """
+
+    def __init__(self, run: bytes, start: Floats, clients: int, noise: float) -> None:
+        self.noise = noise
+        self.broadcast, self.receiver = Broadcast(run, start), Receiver(run, start)
+        self.held = np.full(clients, NEW, dtype=np.int64)
+
+    def publish(self, weights: Floats, rate: float) -> Floats:
+        """The public weights nearest to these, as a receiver that missed nothing reads them from the message."""
+        return self.receiver.apply(self.broadcast.publish(weights, Broadcast.step_for(rate, self.noise)))
+
+    def messages(self, asked: Sequence[int]) -> dict[int, bytes]:
+        """For each asked client what brings it to the current version: nothing where the start is all there is."""
+        if self.broadcast.version == 0:
+            return {}
+        return {k: self.broadcast.message_from(max(int(self.held[k]), 0)) for k in asked}
+
+    def bits(self, asked: Sequence[int], sent: dict[int, bytes]) -> int:
+        """What these clients were sent: their messages, and the seed of the start for whoever was never reached."""
+        new = sum(1 for k in asked if self.held[k] == NEW)
+        return 8 * (SEED_BYTES * new + sum(len(sent.get(k, b"")) for k in asked))
+
+    def reached(self, clients: Collection[int]) -> None:
+        """Nothing; these clients replied, so they hold the current version."""
+        self.held[list(clients)] = self.broadcast.version
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers, bytes and arrays from which the run goes on to the same bytes."""
+        return {"held": self.held.copy(), **self.broadcast.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing; stands where the state was made. The receiver held what the broadcast had published."""
+        self.held = np.array(state["held"], dtype=np.int64)
+        self.broadcast.load_state_dict(state)
+        self.receiver.load_state_dict(state)
+
+
+Downlink = Float32Downlink | GridDownlink
+
+
+def downlink_of(settings: Settings, plans: Sequence[ClientPlan], start: Floats, nonce: bytes, seed: int) -> Downlink:
+    """The way down of one seed's row; the grid's name is made of the run's nonce and the seed, both public."""
+    if settings.downlink == "float32":
+        return Float32Downlink(start)
+    noise = noise_of_average(settings, plans)
+    if noise is None:
+        raise ValueError("downlink grid takes its step from the noise, and some clients add none: use downlink float32")
+    return GridDownlink(nonce + struct.pack("<Q", seed), start, len(plans), noise)
