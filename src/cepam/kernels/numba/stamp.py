@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2]
 
 def stamp_of(package: Path) -> str:
     """Sixteen digits that change with any source or table which kernels may have compiled in."""
-    rooms = (package / "kernels", package / "noise")
+    rooms = (package / "kernels", package / "noise", package / "secure", package / "fl" / "models" / "compiled")
     found = (file for room in rooms for file in sorted(room.rglob("*")) if file.suffix in (".py", ".npz", ".npy"))
     digest = hashlib.sha256()
     for file in found:

@@ -6,19 +6,32 @@ Activations stand as [channel][row][column][lane]. PyTorch's own operators are t
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from cepam.fl.models.compiled.tile import LANES, ONE, award, contest, enter, put
+from cepam.kernels.numba.stamp import stamped
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 
 # No fast-math flag: sums keep the order written here, whatever path through a loop the compiler chose.
-loop = numba.njit(cache=True, inline="never", error_model="numpy", nogil=True)
+_loop = numba.njit(cache=True, inline="never", error_model="numpy", nogil=True)
 # A function compiled by itself is compiled again inside each of its callers: those in the middle are pasted in instead.
-pasted = numba.njit(cache=True, inline="always", error_model="numpy", nogil=True)
+_pasted = numba.njit(cache=True, inline="always", error_model="numpy", nogil=True)
+
+
+def loop(kernel: Any) -> Any:
+    """The loop, compiled once for these sources."""
+    return _loop(stamped(kernel))
+
+
+def pasted(kernel: Any) -> Any:
+    """The loop, compiled into each of its callers."""
+    return _pasted(stamped(kernel))
 
 
 @loop
