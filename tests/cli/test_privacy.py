@@ -92,6 +92,34 @@ def test_noise_that_cancels_over_rounds() -> None:
     assert whole["mu"] == pytest.approx(2 * 2 / 9)
 
 
+USERS = "--unit client --clients 100000 --cohort 1000 --clip 1 --rounds 1000 --delta 1e-6 --adjacency add-remove"
+
+
+def test_whole_clients_in_cohorts() -> None:
+    found = as_json(f"epsilon {USERS} --noise-multiplier 1 --per-client")
+    assert found["epsilon"] == pytest.approx(2.12452, abs=1e-5)
+    assert (found["unit"], found["sampling"], found["clients"], found["cap"]) == ("client", "poisson", 100000, 1379)
+    seen = found["observers"]
+    assert seen["outsider"] == found["epsilon"] < seen["one curious client"] < seen["whoever sees who uploads"]
+    assert found["cautions"] == []
+    assert len(found["per_client"]) == 1
+    limited = as_json(f"epsilon {USERS} --noise-multiplier 1 --participations 2")
+    assert limited["observers"]["whoever sees who uploads"] < 0.5 * seen["whoever sees who uploads"]
+    assert limited["epsilon"] == found["epsilon"]
+    assert "against whoever sees who uploads: " in run(f"epsilon {USERS} --noise-multiplier 1").stdout
+    made = as_json(f"calibrate {USERS} --epsilon 2")
+    again = as_json(f"epsilon {USERS} --noise-multiplier {made['noise_multiplier']!r}")
+    assert again["epsilon"] == pytest.approx(2.0, rel=1e-5)
+    everyone = as_json("epsilon --unit client --clients 30 --noise-multiplier 4 --adjacency add-remove")
+    assert everyone["epsilon"] == as_json("epsilon --unit client --clients 30 --cohort 30 --noise-multiplier 4 "
+                                          "--adjacency add-remove")["epsilon"]  # fmt: skip
+
+
+def test_cohorts_spelt_as_draws_of_records_draw_a_caution() -> None:
+    found = as_json("epsilon --clients 1000 --draws 100 --records 1 --sigma 100 --rounds 10")
+    assert "draws-of-clients" in [one["code"] for one in found["cautions"]]
+
+
 def test_a_matrix_of_ones_own_and_secret_draws(tmp_path) -> None:
     np.save(tmp_path / "column.npy", 0.9 ** np.arange(16))
     run = "--clipped example --clip 0.1 --records-total 60000 --slices 16 --rounds 496 --sampling poisson --batch 1920"
@@ -146,7 +174,12 @@ def test_audit_passes_and_refutes() -> None:
         ("calibrate --draws 15 --records 2000 --epsilon 1 --delta 0.5", "delta"),
         ("audit --clients 1 --sigma 1 --trials 3", "trials"),
         ("epsilon --sigma 1 --draws 15 --records 2000 --slices 3", "--noise matrix"),
-        ("epsilon --sigma 1 --draws 15 --records 2000 --unit client", "--noise matrix"),
+        ("epsilon --sigma 1 --draws 15 --records 2000 --sampling poisson --unit client", "sampling 'all'"),
+        ("epsilon --sigma 1 --draws 15 --records 2000 --cohort 3", "--unit client"),
+        ("epsilon --unit client --cohort 3 --noise-multiplier 1 --draws 3", "--draws"),
+        ("epsilon --unit client --cohort 31 --noise-multiplier 1", "size"),
+        ("epsilon --unit client --noise-multiplier 1 --participations 3", "--cohort"),
+        ("epsilon --unit client --cohort 20 --cap 20 --noise-multiplier 1", "cap"),
         ("epsilon --noise matrix --sigma 1", "--slices"),
         ("epsilon --noise matrix --sigma 1 --slices 3 --carry x", "--carry"),
         ("epsilon --noise matrix --sigma 1 --slices 3 --carry 1", "carry"),

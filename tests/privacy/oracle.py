@@ -35,7 +35,9 @@ class Round:
         self.reach = float(np.max(self.loss))
 
     def cumulant(self, z: np.ndarray) -> np.ndarray:
-        return np.log(np.exp(np.multiply.outer(z, self.loss)) @ self.weight)
+        exponents = np.multiply.outer(z, self.loss)
+        top = np.asarray(np.real(exponents).max(axis=-1))
+        return np.log(np.exp(exponents - top[..., None]) @ self.weight) + top
 
 
 def _nodes(mu: float, panels: int = 60, order: int = 16) -> tuple[np.ndarray, np.ndarray]:

@@ -179,3 +179,17 @@ def test_doors(more, says: str) -> None:
         replace(SMALL, **more)
     with pytest.raises(ValueError, match="attendance"):
         SMALL.without([0])
+
+
+@pytest.mark.parametrize("matrix", [0.8 ** np.arange(9), np.array([1.0, 0.2, 0.7, 0.1]), np.tril(np.ones((9, 9)))])
+@pytest.mark.parametrize("slices", [1, 2, 4])
+def test_what_one_round_alone_shows_by_enumeration(matrix: np.ndarray, slices: int) -> None:
+    """The largest row of C G over every pattern of fixed slices; at least what the mean square of the rows is."""
+    link, rounds = Correlation.from_matrix(matrix, slices), 9
+    release = CorrelatedRelease(SMALL.clients, L2(1.0), link=link, rounds=rounds)
+    c = link.matrix(rounds)
+    rows = [np.abs(c @ (np.arange(rounds) % slices == start)) for start in range(slices)]
+    whole = max(float(np.linalg.norm(one)) for one in rows)
+    assert release.largest_round == pytest.approx(max(float(one.max()) for one in rows) / whole)
+    assert 1 / math.sqrt(rounds) <= release.largest_round <= 1.0
+    assert replace(release, participation=Separated(slices, 2)).largest_round == 1.0

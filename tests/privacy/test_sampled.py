@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from cepam.privacy.composition import delta_of
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
-from cepam.privacy.release import Sampling
-from cepam.privacy.sampled import Charge, amplified, unamplified
+from cepam.privacy.sampled import Charge, Sampling, amplified, unamplified
 
 SIGMA = 0.8
 Y = np.linspace(-9, 9, 3601)

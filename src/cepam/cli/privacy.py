@@ -11,12 +11,8 @@ import typer
 
 from cepam import privacy
 from cepam.cli.guard import help_alone
-from cepam.cli.release_options import (
-    AccountedLaw,
-    ReleaseOptions,
-    SamplingName,
-    takes_release,
-)
+from cepam.cli.release_names import AccountedLaw, SamplingName
+from cepam.cli.release_options import ReleaseOptions, takes_release
 
 app = typer.Typer(
     help="Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
@@ -47,6 +43,11 @@ def print_epsilon(
 
       cepam privacy epsilon --batch 960 --records-total 60000 --noise-multiplier 1.1 --rounds 600
 
+    Whole clients: cohorts of 1000 of 100,000, drawn in secret (prints 1.82824):
+
+      cepam privacy epsilon --unit client --clients 100000 --cohort 1000 --clip 1 --noise-multiplier 1 --rounds 1000
+      --delta 1e-5 --adjacency add-remove
+
     Records in 31 fixed slices used in turn, nothing drawn in secret, noise that cancels over rounds (prints 2):
 
       cepam privacy epsilon --noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 496
@@ -56,7 +57,7 @@ def print_epsilon(
     spent = privacy.epsilon(release, delta)
     found = {"epsilon": spent, **_figures(release, spent, delta, options.practice())}
     if per_client:
-        found["clients"] = [vars(g) for g in privacy.report(release, delta)]
+        found["per_client" if "clients" in found else "clients"] = [vars(g) for g in privacy.report(release, delta)]
     _print(found, as_json)
 
 
@@ -87,7 +88,9 @@ def print_noise(
     release = privacy.calibrate(options.release(default_noise=1.0), epsilon, delta)
     scales = [client.law.scale for client in release.clients]
     found: dict[str, Any] = {name: scales[0] if len(set(scales)) == 1 else scales}
-    if options.batch:
+    if isinstance(release, privacy.CohortRelease):
+        found["noise_multiplier"] = release.topup.total / options.clip
+    elif options.batch:
         found["noise_multiplier"] = scales[0] * options.batch / (options.clip * math.sqrt(options.clients))
     spent = privacy.epsilon(release, delta)
     _print({**found, "epsilon": spent, **_figures(release, spent, delta, options.practice())}, as_json)
@@ -147,21 +150,24 @@ def _figures(release: privacy.Release, spent: float, delta: float, practice: pri
     """What stands next to epsilon."""
     found: dict[str, Any] = {
         "delta": delta,
+        "unit": release.unit,
         "adjacency": release.adjacency,
         "sampling": release.sampling.kind,
         "rounds": release.rounds,
         "colluders": release.colluders,
         "delta_without_noise": privacy.delta_without_noise(release),
     }
+    if isinstance(release, privacy.CohortRelease):
+        found |= _about_cohorts(release, delta)
     if isinstance(release, privacy.CorrelatedRelease):
         shape = {"carry": release.link.carry} if release.link.bands is None else {"bands": release.link.bands}
-        found |= {**shape, "slices": release.link.slices, "unit": release.unit, "events": release.events}
+        found |= {**shape, "slices": release.link.slices, "events": release.events}
         found |= {"sensitivity": release.sensitivity, "mu": max(release.mu(j) for j in range(len(release.clients)))}
     if not release.law_is_gaussian:
         if release.clip.norm == "l1" or release.coordinates:
             found["pure_epsilon"] = privacy.pure_epsilon(release, 0)
         found["zcdp_rho"] = privacy.zcdp_rho(release, 0)
-    if release.coordinates and delta > 0:
+    if (release.coordinates or release.exceeded) and delta > 0:
         slack = privacy.slack(release)
         if math.isinf(spent) and (excess := slack.excess(spent, delta)) is not None:
             raise ValueError(f"no figure, for the mechanism's own slack: {excess[0]}. {excess[1]}")
@@ -170,13 +176,27 @@ def _figures(release: privacy.Release, spent: float, delta: float, practice: pri
     return found
 
 
+def _about_cohorts(release: privacy.CohortRelease, delta: float) -> dict[str, Any]:
+    """Who is asked, what noise everybody brings, and what each observer gets."""
+    cohort, topup = release.cohort, release.topup
+    found: dict[str, Any] = {"sampling": cohort.kind, "clients": cohort.population, "cohort": cohort.size}
+    found |= {"chance": release.chance(0), "cap": cohort.cap, "cap_exceeded": release.rounds * cohort.exceeded}
+    if cohort.participations is not None:
+        found["participations"] = cohort.participations
+    found |= {"mu": release.mu(0), "total_noise": topup.total, "client_noise": topup.share}
+    return {**found, "observers": privacy.Ledger((release,)).observers(delta) if delta > 0 else {}}
+
+
 def _print(found: dict[str, Any], as_json: bool) -> None:
     """One JSON object, or one line for each figure."""
     if as_json:
-        typer.echo(json.dumps({name: _plain(value) for name, value in found.items()}))
+        typer.echo(json.dumps(_plain(found)))
         return
     for name, value in found.items():
-        if name == "clients":
+        if name == "observers":
+            for who, spent in value.items():
+                typer.echo(f"against {who}: {_shown(spent)}")
+        elif name == "clients" and isinstance(value, list):
             for row in value:
                 typer.echo("client " + " ".join(f"{key}={_shown(cell)}" for key, cell in row.items()))
         elif name == "cautions":
@@ -188,6 +208,10 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
 
 def _plain(value: Any) -> Any:
     """A value that JSON can hold: infinities have no number there."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

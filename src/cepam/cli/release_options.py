@@ -7,16 +7,27 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import typer
 
+from cepam.cli.release_names import (
+    AccountedLaw,
+    AdjacencyName,
+    ClippedName,
+    NoiseName,
+    NormName,
+    SamplingName,
+    ScheduleName,
+    UnitName,
+)
 from cepam.clip import L1, L2
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy import (
     Client,
+    Cohort,
+    CohortRelease,
     CorrelatedRelease,
     Correlation,
     Practice,
@@ -24,49 +35,7 @@ from cepam.privacy import (
     Sampling,
     best_carry,
 )
-
-
-class AccountedLaw(StrEnum):
-    GAUSSIAN = "gaussian"
-    LAPLACE = "laplace"
-
-
-class NormName(StrEnum):
-    L1 = "l1"
-    L2 = "l2"
-
-
-class SamplingName(StrEnum):
-    REPLACEMENT = "replacement"
-    WITHOUT = "without"
-    POISSON = "poisson"
-    ALL = "all"
-
-
-class AdjacencyName(StrEnum):
-    REPLACE = "replace"
-    ADD_REMOVE = "add-remove"
-
-
-class NoiseName(StrEnum):
-    INDEPENDENT = "independent"
-    MATRIX = "matrix"
-
-
-class ScheduleName(StrEnum):
-    CONSTANT = "constant"
-    LINEAR = "linear"
-    COSINE = "cosine"
-
-
-class UnitName(StrEnum):
-    RECORD = "record"
-    CLIENT = "client"
-
-
-class ClippedName(StrEnum):
-    UPDATE = "update"
-    EXAMPLE = "example"
+from cepam.privacy.cohort import CohortKind
 
 
 def _panel(name: str, text: str, panel: str) -> Any:
@@ -74,6 +43,7 @@ def _panel(name: str, text: str, panel: str) -> Any:
 
 
 NOISE, DATA, RUN, PRACTICE = "Noise and clip", "Records", "Run and adversary", "How it was really run"
+WHOLE = "Whole clients (--unit client)"
 MATRIX = "Noise that cancels over rounds (--noise matrix)"
 
 
@@ -86,7 +56,7 @@ class ReleaseOptions:
     sigma: Annotated[str, _panel("--sigma", "Gaussian noise of a client: one value, or one per client.", NOISE)] = ""
     b: Annotated[str, _panel("--b", "Laplace scale of a client: one value, or one per client.", NOISE)] = ""
     noise_multiplier: Annotated[
-        float, _panel("--noise-multiplier", "All noise over one example's share (with --batch).", NOISE)
+        float, _panel("--noise-multiplier", "All noise over one example's (--batch) or client's (--unit) share.", NOISE)
     ] = 0.0
     noise: Annotated[
         NoiseName, _panel("--noise", "From round to round: independent, or correlated by a matrix.", MATRIX)
@@ -99,9 +69,19 @@ class ReleaseOptions:
     schedule: Annotated[
         ScheduleName, _panel("--schedule", "The server's learning rates, for --carry auto.", MATRIX)
     ] = ScheduleName.CONSTANT
-    unit: Annotated[UnitName, _panel("--unit", "What is protected: a record or a whole client.", MATRIX)] = (
+    unit: Annotated[UnitName, _panel("--unit", "What is protected: a record or a whole client.", WHOLE)] = (
         UnitName.RECORD
     )
+    cohort: Annotated[float, _panel("--cohort", "Clients asked a round, of --clients (poisson: expected).", WHOLE)] = (
+        0.0
+    )
+    cap: Annotated[int, _panel("--cap", "The most clients asked a round (default: never met in practice).", WHOLE)] = 0
+    participations: Annotated[
+        int, _panel("--participations", "The most rounds a client is asked in, if the server enforces it.", WHOLE)
+    ] = 0
+    bit_multiplier: Annotated[
+        float, _panel("--bit-multiplier", "Noise of an adaptive clip's bits, over a half.", WHOLE)
+    ] = 0.0
     clip: Annotated[float, _panel("--clip", "Clipping bound, gamma.", NOISE)] = 1.0
     clipped: Annotated[
         ClippedName | None, _panel("--clipped", "What is clipped (default: update; example with --batch).", NOISE)
@@ -139,9 +119,14 @@ class ReleaseOptions:
         """The record of what was released; `default_noise` stands in where noise is still to be found."""
         if self.clients < 1:
             raise ValueError(f"--clients must be at least 1, got {self.clients}")
+        if self.cohort:
+            return self._of_cohorts(default_noise)
+        for name in [name for name in ("cap", "participations", "bit_multiplier") if getattr(self, name)]:
+            raise ValueError(f"--{name.replace('_', '-')} goes with --cohort")
         noise, matrix = self._noise(default_noise), self.noise == NoiseName.MATRIX
         plain = SamplingName.POISSON if self.batch else sampling or SamplingName.REPLACEMENT
-        kind = self.sampling or (SamplingName.ALL if matrix else plain)
+        every = matrix or self.unit == UnitName.CLIENT
+        kind = self.sampling or (SamplingName.ALL if every else plain)
         records, draws = self._records(kind), self._draws(kind)
         weights = _values("weights", self.weights, self.clients, 1.0 / self.clients)
         family: type[Gaussian] | type[Laplace] = Gaussian if self.law == AccountedLaw.GAUSSIAN else Laplace
@@ -159,16 +144,46 @@ class ReleaseOptions:
             adjacency.value,
             clipped.value,
             self.coordinates or None,
+            unit=self.unit.value,
         )
         return self._correlated(made) if matrix else self._independent(made)
+
+    def _of_cohorts(self, default_noise: float | None) -> CohortRelease:
+        """The release of cohorts of whole clients: nothing in it is as long as the population."""
+        if self.unit != UnitName.CLIENT or self.noise == NoiseName.MATRIX:
+            raise ValueError("--cohort goes with --unit client and independent noise")
+        for name in [
+            name for name in ("records", "draws", "batch", "records_total", "weights", "b") if getattr(self, name)
+        ]:
+            raise ValueError(
+                f"--{name.replace('_', '-')} does not go with --cohort: clients are drawn, with all their data"
+            )
+        kind: CohortKind = "without" if self.sampling == SamplingName.WITHOUT else "poisson"
+        if (self.sampling or kind) != kind or self.law != AccountedLaw.GAUSSIAN or self.clip_norm != NormName.L2:
+            raise ValueError("--cohort goes with --sampling poisson or without, Gaussian noise and an l2 clip")
+        cohort = Cohort(self.clients, self.cohort, kind, self.cap, self.participations or None)
+        if self.sigma and self.noise_multiplier:
+            raise ValueError("--noise-multiplier goes without --sigma")
+        (share,) = _values("sigma", self.sigma, 1, 0.0)
+        multiplier = self.noise_multiplier or share * math.sqrt(cohort.cap) / self.clip or default_noise
+        if not multiplier:
+            raise ValueError("--noise-multiplier is needed (or --sigma, a client's share of the noise)")
+        return CohortRelease.of(
+            cohort,
+            L2(self.clip),
+            multiplier,
+            rounds=self.rounds,
+            colluders=self.colluders,
+            adjacency=(self.adjacency or AdjacencyName.REPLACE).value,
+            coordinates=self.coordinates or None,
+            bit=self.bit_multiplier or None,
+        )
 
     def _independent(self, release: Release) -> Release:
         """The release, or a ValueError where an option speaks of a matrix."""
         given = {"carry": self.carry, "bands": self.bands, "matrix": self.matrix, "slices": self.slices}
         for name in [name for name, value in given.items() if value]:
             raise ValueError(f"--{name} goes with --noise matrix")
-        if self.unit == UnitName.CLIENT:
-            raise ValueError("--unit client goes with --noise matrix (--carry 0 for independent noise)")
         return release
 
     def _correlated(self, release: Release) -> CorrelatedRelease:
@@ -176,7 +191,7 @@ class ReleaseOptions:
         if self.slices < 1:
             raise ValueError(f"--slices must be at least 1 with --noise matrix, got {self.slices}")
         known = {field.name: getattr(release, field.name) for field in fields(release)}
-        return CorrelatedRelease(**known, link=self._link(), unit=self.unit.value)
+        return CorrelatedRelease(**known, link=self._link())
 
     def _link(self) -> Correlation:
         if self.matrix:
@@ -202,9 +217,11 @@ class ReleaseOptions:
     def _noise(self, default: float | None) -> list[float]:
         name, given = ("sigma", self.sigma) if self.law == AccountedLaw.GAUSSIAN else ("b", self.b)
         if self.noise_multiplier:
-            if not self.batch or given:
-                raise ValueError("--noise-multiplier goes with --batch, and without --sigma or --b")
-            default = self.noise_multiplier * self.clip * math.sqrt(self.clients) / self.batch
+            whole = self.unit == UnitName.CLIENT
+            if not (self.batch or whole) or given:
+                raise ValueError("--noise-multiplier goes with --batch or --unit client, and without --sigma or --b")
+            default = self.noise_multiplier * self.clip * math.sqrt(self.clients)
+            default /= self.clients if whole else self.batch
         if not given and default is None:
             raise ValueError(f"--{name} is needed (or --noise-multiplier with --batch)")
         return _values(name, given, self.clients, default)

@@ -12,11 +12,13 @@ Record what was released (`Release`, or a `Ledger` of several), then ask:
     privacy.calibrate(release, epsilon=1.0, delta=1e-5).clients[0].law  # Gaussian(sigma=0.30367)
 
 Trust model, here and everywhere below: the server is trusted and holds the keys. The guarantee is for one
-record of one client, in what the server publishes, against outsiders and the other clients. Against the
-server or any other key holder there is none. `docs/privacy.md` has the page for a practitioner and the
-proofs for a sceptic.
+record of one client (or one whole client, `unit`), in what the server publishes, against outsiders and the other
+clients. Against the server or any other key holder there is none. `docs/privacy.md` has the page for a practitioner
+and the proofs for a sceptic.
 
 - the record: `Sampling`, `Client`, `Release`; the book of a run: `Ledger`, `fingerprint`
+- whole clients in cohorts: `Cohort`, `CohortRelease`, `TopUp`, `server_noise`; a clip that follows the norms:
+  `joint_multiplier`, `update_multiplier`, `fraction_within`, `next_clip`
 - noise that cancels over rounds, where nothing is drawn in secret: `Correlation`, `StreamSender`, `StreamReceiver`,
   `best_carry`, `weight_noise`, `CorrelatedRelease`, `Cyclic`, `Separated`, `sensitivity`, `Attendance`, `Arrival`
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
@@ -40,11 +42,13 @@ from cepam.privacy.account import (
     slack,
     spent,
 )
+from cepam.privacy.adaptive import fraction_within, joint_multiplier, next_clip, update_multiplier
 from cepam.privacy.attendance import Arrival, Attendance
 from cepam.privacy.audited import RoundTrip
 from cepam.privacy.auditing import Audit, Mechanism, audit
 from cepam.privacy.calibration import calibrate, calibrate_each
 from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, about_epsilon, cautions
+from cepam.privacy.cohort import Cohort, CohortRelease
 from cepam.privacy.correlated import CorrelatedRelease
 from cepam.privacy.correlation import Correlation, StreamReceiver, StreamSender
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
@@ -56,8 +60,9 @@ from cepam.privacy.numerics import NOT_COVERED, Slack
 from cepam.privacy.page import explain
 from cepam.privacy.participation import Cyclic, Separated, sensitivity
 from cepam.privacy.record import fingerprint
-from cepam.privacy.release import Client, Release, Sampling
-from cepam.privacy.sampled import Charge
+from cepam.privacy.release import Client, Release
+from cepam.privacy.sampled import Charge, Sampling
+from cepam.privacy.topup import TopUp, server_noise
 from cepam.privacy.workload import best_carry, weight_noise
 
 __all__ = [
@@ -70,6 +75,8 @@ __all__ = [
     "Caution",
     "Charge",
     "Client",
+    "Cohort",
+    "CohortRelease",
     "CorrelatedRelease",
     "Correlation",
     "Cyclic",
@@ -86,6 +93,7 @@ __all__ = [
     "Slack",
     "StreamReceiver",
     "StreamSender",
+    "TopUp",
     "about_epsilon",
     "audit",
     "best_carry",
@@ -99,13 +107,18 @@ __all__ = [
     "epsilon_of_zcdp",
     "explain",
     "fingerprint",
+    "fraction_within",
+    "joint_multiplier",
+    "next_clip",
     "pure_epsilon",
     "report",
     "sensitivity",
+    "server_noise",
     "slack",
     "spent",
     "supports",
     "to_dp_event",
+    "update_multiplier",
     "weight_noise",
     "zcdp_rho",
 ]

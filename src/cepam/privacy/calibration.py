@@ -105,8 +105,9 @@ def _factor(release: Release, target: float, delta: float, client: int) -> float
         return pure_gap(release, client) / allowed
     if release.l2_clipped_laplace:
         return _l2_factor(release, target, delta, client)
-    charge = release.charge(client)
-    return charge.shift.size / _largest_shift(charge, release.events, target, delta)
+    charge, limited = release.charge(client), release.limited(client)
+    ways = [(charge, release.events), *([] if limited is None else [limited])]
+    return min(one.shift.size / _largest_shift(one, times, target, delta) for one, times in ways)
 
 
 def _l2_factor(release: Release, target: float, delta: float, client: int) -> float:

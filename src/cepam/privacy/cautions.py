@@ -56,6 +56,7 @@ def cautions(release: Release, epsilon: float, delta: float, practice: Practice 
     return (
         *about_epsilon(epsilon),
         *_about_delta(release, epsilon, delta),
+        *_about_draws(release),
         *_about_law(release, delta, practice),
         *_about_numerics(release, epsilon, delta),
         *_about_practice(release, practice),
@@ -75,9 +76,11 @@ def about_epsilon(epsilon: float) -> list[Caution]:
 
 def _about_delta(release: Release, epsilon: float, delta: float) -> list[Caution]:
     made = []
-    records = min(client.records for client in release.clients)
+    whole = release.unit == "client"
+    records = release.enrolled if whole else min(client.records for client in release.clients)
     if delta >= 1.0 / records:
-        reason = f"delta {delta:.3g} is at least 1/{records}: a record might be published outright"
+        what = "client's data" if whole else "record"
+        reason = f"delta {delta:.3g} is at least 1/{records}: a {what} might be published outright"
         made.append(Caution("delta-over-1/n", reason, f"Choose delta well under {1.0 / records:.2g}"))
     free = delta_without_noise(release)
     if delta >= free:
@@ -97,8 +100,21 @@ def _noise_does_nothing(release: Release, at: float, delta: float) -> bool:
     return epsilon(halved, min(INSENSITIVE * delta, 0.999)) <= at
 
 
+def _about_draws(release: Release) -> list[Caution]:
+    """Draws are of a client's own records: more than it has, by many clients, are likely meant to be of clients."""
+    if release.unit == "client" or release.sampling.kind != "replacement" or len(release.clients) < 2:
+        return []
+    place = min(range(len(release.clients)), key=lambda j: release.clients[j].records)
+    records, draws = release.clients[place].records, release.sampling_of(place).draws
+    if draws <= records or (records > 1 and draws < 10 * records):
+        return []
+    reason = f"each client draws {draws:g} times from its own {records} record(s), every round: no draw is secret"
+    remedy = "For cohorts of whole clients say --unit client --cohort (privacy.CohortRelease)"
+    return [Caution("draws-of-clients", reason, remedy)]
+
+
 def _about_numerics(release: Release, epsilon: float, delta: float) -> list[Caution]:
-    if release.coordinates is None or delta == 0.0:
+    if (release.coordinates is None and not release.exceeded) or delta == 0.0:
         return []
     excess = slack(release).excess(epsilon, delta)
     return [] if excess is None else [Caution("numerics", *excess)]

@@ -10,16 +10,15 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Literal, get_args
 
 import numpy as np
 
 from cepam.privacy.attendance import Attendance, precision, published_sensitivity
 from cepam.privacy.correlation import Correlation
-from cepam.privacy.participation import Cyclic, Participation, sensitivity
-from cepam.privacy.release import Release, Sampling
+from cepam.privacy.participation import Cyclic, Participation, Separated, sensitivity
+from cepam.privacy.release import Release
+from cepam.privacy.sampled import Sampling
 
-Unit = Literal["record", "client"]
 MOST_COALITIES = 200
 NOTHING_SECRET = Sampling("all")
 
@@ -47,7 +46,6 @@ class CorrelatedRelease(Release):
 
     sampling: Sampling = NOTHING_SECRET
     link: Correlation = field(kw_only=True)
-    unit: Unit = "record"
     participation: Participation | None = None
     attendance: Attendance | None = None
 
@@ -57,10 +55,8 @@ class CorrelatedRelease(Release):
             raise ValueError("correlated noise is accounted for with Gaussian noise only, got Laplace")
         if self.absent:
             raise ValueError("absent is for independent rounds: say which messages came by attendance")
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
-        if self.unit == "client" and (self.clipped == "example" or self.participation is not None):
-            raise ValueError("unit 'client' needs clipped='update' and takes part in every message")
+        if self.unit == "client" and self.participation is not None:
+            raise ValueError("unit 'client' takes part in every message, got a participation")
         if self.link.longest is not None and self.rounds > self.link.longest:
             raise ValueError(f"rounds must be at most the matrix's {self.link.longest}, got {self.rounds}")
         if self.attendance is not None:
@@ -80,7 +76,7 @@ class CorrelatedRelease(Release):
             raise ValueError("attendance goes with fixed slices and sampling 'all'")
 
     def _check_amplified(self) -> None:
-        if self.unit == "client" or self.participation is not None:
+        if self.participation is not None:
             raise ValueError("sampling 'poisson' protects single records of fixed slices")
         if self.link.bands is None or self.link.bands > self.link.slices:
             raise ValueError(
@@ -101,6 +97,19 @@ class CorrelatedRelease(Release):
     def once(self) -> CorrelatedRelease:
         """The whole run: it is charged as one event, or as one for each pass."""
         return self
+
+    @property
+    def largest_round(self) -> float:
+        """The largest row of |C G| over `sensitivity`: given the past, a round's own shift over the run's.
+
+        At least 1/sqrt(rounds), as the squares of rows add up to that of the sensitivity. 1 where they are not known.
+        """
+        if self.amplified or self.attendance is not None or isinstance(self.participation, Separated):
+            return 1.0
+        every = 1 if self.unit == "client" else self.participation.slices if self.participation else self.link.slices
+        matrix = self.link.matrix(self.rounds)
+        rows = max(float(matrix[:, start::every].sum(axis=1).max()) for start in range(min(every, self.rounds)))
+        return min(1.0, rows / self.sensitivity)
 
     @property
     def confines_records(self) -> bool:
@@ -131,7 +140,7 @@ class CorrelatedRelease(Release):
     def distance(self, client: int) -> float:
         """c: how far a record (or a client) moves one update."""
         if self.clipped == "update":
-            return (1.0 if self.unit == "client" and self.adjacency == "add-remove" else 2.0) * self.clip.bound
+            return super().distance(client)
         return (2.0 if self.adjacency == "replace" else 1.0) * self.clip.bound / self.batch(client)
 
     @property

@@ -55,7 +55,7 @@ def report(release: Release, delta: float | Sequence[float]) -> tuple[Guarantee,
 
 
 def _guarantee(release: Release, client: int, delta: float) -> Guarantee:
-    count, who = len(release.clients), release.clients[client]
+    count, who = release.enrolled, release.clients[client]
     against = [epsilon(replace(release, colluders=many), delta, client) for many in (0, min(1, count - 1), count - 1)]
     chance = release.chance(client)
     return Guarantee(client, who.law.scale, who.weight, who.records, chance, delta, *against)

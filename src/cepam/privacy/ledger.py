@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import Any
 
+from cepam.privacy.cohort import CohortRelease, epsilon_seen
 from cepam.privacy.composition import COARSE, FINE, Charges, delta_of, epsilon_of, gathered
 from cepam.privacy.laplace import ZeroConcentrated, zcdp_of
 from cepam.privacy.numerics import Slack, slack_of
@@ -27,6 +28,8 @@ from cepam.privacy.sampled import Charge
 MOST_HISTORIES = 8
 MARKS = 16
 TRIES = 8
+ROUGH = 8
+SEES_UPLOADS = "whoever sees who uploads"
 
 
 def check_delta(delta: float) -> None:
@@ -50,8 +53,8 @@ class Ledger:
     configuration: str = ""
 
     def __post_init__(self) -> None:
-        if len({(r.adjacency, r.l2_clipped_laplace) for r in self.releases}) > 1:
-            raise ValueError("the releases of one run must agree on the adjacency and the kind of law")
+        if len({(r.adjacency, r.unit, r.l2_clipped_laplace) for r in self.releases}) > 1:
+            raise ValueError("the releases of one run must agree on the adjacency, the unit and the kind of law")
         places = {None if r.nodes is not None else len(r.clients) for r in self.releases}
         if self.identified and len(places) > 1:
             raise ValueError("the releases of one run must agree on the clients, or name the nodes of each")
@@ -72,7 +75,7 @@ class Ledger:
     def against(self, colluders: int) -> Ledger:
         """The same rounds, seen by so many colluding clients (or by all others, where there are fewer)."""
         check_count("colluders", colluders, 0)
-        seen = (replace(r, colluders=min(colluders, len(r.clients) - 1)) for r in self.releases)
+        seen = (replace(r, colluders=min(colluders, r.enrolled - 1)) for r in self.releases)
         return replace(self, releases=tuple(seen))
 
     def charges(self, client: int) -> Charges:
@@ -93,18 +96,7 @@ class Ledger:
         the rounding is charged at every delta > 0 (tests/privacy/test_ledger.py).
         """
         check_delta(delta)
-        costs, slack = self._costs(client, cells), self.slack()
-        if delta == 0.0 or slack is None:
-            return costs.epsilon(delta)
-        found, extra = costs.epsilon(delta), 0.0
-        for _ in range(TRIES):
-            if slack.excess(found, delta) is not None:
-                break
-            if slack.at(found) <= extra:
-                return found
-            extra = 1.25 * slack.at(found)
-            found = costs.epsilon((delta - extra) * math.exp(-slack.epsilon / 2.0)) + slack.epsilon
-        return math.inf
+        return _charged(self._costs(client, cells).epsilon, self.slack(), delta)
 
     def delta(self, epsilon: float, client: int | None = None) -> float:
         """delta of everything released so far at epsilon, for one client or a bound for all.
@@ -123,17 +115,31 @@ class Ledger:
     def slack(self) -> Slack | None:
         """What the mechanism's own rounding may add over all rounds so far; None while nothing was released.
 
-        None also where a release does not say its `coordinates`: figures are then those of the ideal law.
+        Where a release does not say its `coordinates` figures are those of the ideal law: None, or what cohorts over
+        their cap add.
         """
-        if not self.releases or any(release.coordinates is None for release in self.releases):
+        plain = any(release.coordinates is None for release in self.releases)
+        if not self.releases or (plain and not any(release.exceeded for release in self.releases)):
             return None
-        return slack_of((release, _curves_of(release.once())) for release in self.releases)
+        stripped = (replace(r, coordinates=None) if plain else r for r in self.releases)
+        return slack_of((r, () if plain else _curves_of(r.once())) for r in stripped)
 
     def observers(self, delta: float) -> dict[str, float]:
-        """epsilon against an outsider, one curious client, and all clients but one together."""
-        most = max((len(release.clients) for release in self.releases), default=1) - 1
+        """epsilon against an outsider, one curious client, and all clients but one together.
+
+        Where clients are drawn in secret: also against whoever sees who uploads, to whom the draws hide nothing.
+        """
+        most = max((release.enrolled for release in self.releases), default=1) - 1
         views = {"outsider": 0, "one curious client": min(1, most), f"{most} colluders": most}
-        return {who: _remembered(self.against(count), delta, FINE) for who, count in views.items()}
+        cohorts = [release for release in self.releases if isinstance(release, CohortRelease)]
+        cells = {most: ROUGH} if cohorts and most > 1 else {}  # thousands: a rough bound is as good
+        found = {w: _remembered(self.against(count), delta, cells.get(count, FINE)) for w, count in views.items()}
+        if cohorts and len(cohorts) == len(self.releases) and delta > 0.0:
+            slack = self.slack()
+            # `shown` counts on secret draws; and given who uploads, a cap hides or shows nothing more.
+            bare = None if slack is None else replace(slack, shown=math.inf, exceeded=0.0)
+            found[SEES_UPLOADS] = _charged(partial(epsilon_seen, cohorts), bare, delta)
+        return found
 
     def running(self, delta: float, rounds: int) -> float | None:
         """epsilon so far in a run of `rounds` rounds, with the work of at most `MARKS` figures in the whole run.
@@ -179,7 +185,16 @@ class Ledger:
         return _Costs(
             tuple(partial(epsilon_of, charges, cells=cells) for charges in histories),
             tuple(partial(delta_of, charges, cells=cells) for charges in histories),
+            self._limited(),
         )
+
+    def _limited(self) -> Charges:
+        """What every client pays at most without any secret, where participations are limited; else nothing."""
+        made = [release.limited(0) for release in self.releases]
+        known = [one for one in made if one is not None]
+        if not known or len(known) < len(made) or len({times for _, times in known}) > 1:
+            return ()
+        return ((max((charge for charge, _ in known), key=lambda charge: charge.shift.size), known[0][1]),)
 
     def _histories(self) -> list[Charges]:
         """The different bills that clients have run up, or one that covers them all when they are many."""
@@ -211,16 +226,34 @@ class Ledger:
 
 @dataclass(frozen=True)
 class _Costs:
-    """The curves of one or several bills: the worst of them counts."""
+    """The curves of one or several bills: the worst of them counts, or `limited`, which bounds them all, if less."""
 
     epsilons: tuple[Callable[[float], float], ...]
     deltas: tuple[Callable[[float], float], ...]
+    limited: Charges = ()
 
     def epsilon(self, delta: float) -> float:
-        return max((curve(delta) for curve in self.epsilons), default=0.0)
+        worst = max((curve(delta) for curve in self.epsilons), default=0.0)
+        return min(worst, epsilon_of(self.limited, delta)) if self.limited else worst
 
     def delta(self, epsilon: float) -> float:
-        return max((curve(epsilon) for curve in self.deltas), default=0.0)
+        worst = max((curve(epsilon) for curve in self.deltas), default=0.0)
+        return min(worst, delta_of(self.limited, epsilon)) if self.limited else worst
+
+
+def _charged(curve: Callable[[float], float], slack: Slack | None, delta: float) -> float:
+    """epsilon at delta of a mechanism whose exact curve is given, with its slack; infinite where that is too much."""
+    found, extra = curve(delta), 0.0
+    if delta == 0.0 or slack is None:
+        return found
+    for _ in range(TRIES):
+        if slack.excess(found, delta) is not None:
+            break
+        if slack.at(found) <= extra:
+            return found
+        extra = 1.25 * slack.at(found)
+        found = curve((delta - extra) * math.exp(-slack.epsilon / 2.0)) + slack.epsilon
+    return math.inf
 
 
 @lru_cache(maxsize=256)
@@ -249,10 +282,11 @@ def _worst(known: Iterable[tuple[Charge, ...]]) -> list[Charge]:
 
 @lru_cache(maxsize=256)
 def _curves_of(release: Release) -> tuple[Callable[[float], float], ...]:
-    """delta(t) of each reply of the node that one round costs most."""
+    """delta(t) of what one round alone shows of each reply of the node that it costs most."""
     if release.l2_clipped_laplace:
         return tuple(bill.delta for bill in Ledger((release,), identified=False)._worst_concentrated())
-    return tuple(charge.profile for charge in _worst(set(charges_by_node(release).values())))
+    worst, share = _worst(set(charges_by_node(release).values())), release.largest_round
+    return tuple(replace(charge, shift=charge.shift.scaled(share)).profile for charge in worst)
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,6 @@ The keystream is taken to be random; that it is only pseudorandom is a computati
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -56,24 +55,30 @@ NOT_COVERED = (
 class Slack:
     """What the mechanism's arithmetic adds over a run: twice its relative error to `epsilon`, and `at` to delta.
 
-    `missed` is kappa, `shown` what it can come to in one world alone, each over all rounds.
+    `missed` is kappa, `shown` what it can come to in one world alone, `exceeded` the chance that a cohort was over its
+    cap with a given client in it, each over all rounds.
     """
 
     epsilon: float
     missed: float
     shown: float
     coordinates: int
+    exceeded: float = 0.0
 
     def at(self, epsilon: float) -> float:
         """What to add to delta at epsilon."""
         if self.epsilon > 2.0:
             return math.inf
-        return self.missed + min(math.exp(min(epsilon, 700.0)) * self.missed, self.shown)
+        odds = math.exp(min(epsilon, 700.0))
+        return self.missed + min(odds * self.missed, self.shown) + (1.0 + odds) * self.exceeded
 
     def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
         """Why no figure can be given at (epsilon, delta), and what to do; None where it can."""
         if self.at(epsilon) <= LARGEST_SHARE * delta:
             return None
+        if (1.0 + math.exp(min(epsilon, 10.0))) * self.exceeded > 0.5 * LARGEST_SHARE * delta:
+            reason = f"cohorts are over their cap with chance {self.exceeded:.2g}, which costs more than delta/100"
+            return reason, "Raise the cap: the server's own noise makes up for it"
         if 3.0 * self.missed > LARGEST_SHARE * delta:
             reason = f"the roundings of {self.coordinates:.2g} noisy coordinates add up to more than delta/100"
             return reason, f"Choose a delta over {delta:.2g}, fewer rounds, fewer clients or a smaller model"
@@ -87,8 +92,11 @@ def slack_of(rounds: Iterable[tuple[Release, Sequence[Callable[[float], float]]]
     Rests on: the module's derivation, from the codec's word sizes. Guarantee: tests/privacy/test_numerics.py enumerates
     scaled-down mechanisms on Z1, Z2, A2, D4 and E8, and checks the inequality on perturbed laws.
     """
-    eta, missed, shown, many = 0.0, 0.0, 0.0, 0
+    eta, missed, shown, many, exceeded = 0.0, 0.0, 0.0, 0, 0.0
     for release, curves in rounds:
+        exceeded += release.rounds * release.exceeded
+        if release.coordinates is None:
+            continue
         kinds = _sent(release)
         kappa = _missed(kinds)
         eta += release.rounds * relative_error(kinds)
@@ -96,7 +104,7 @@ def slack_of(rounds: Iterable[tuple[Release, Sequence[Callable[[float], float]]]
         shown += release.rounds * 2.0 * _seen(kappa, curves)
         many += release.rounds * sum(count for _, _, count in kinds)
     grown = math.exp(min(eta, 1.0))
-    return Slack(2.0 * eta, grown * missed, grown * shown, many)
+    return Slack(2.0 * eta, grown * missed, grown * shown, many, exceeded)
 
 
 Kinds = tuple[tuple[Law, Lattice | None, int], ...]
@@ -106,9 +114,7 @@ def _sent(release: Release) -> Kinds:
     """How many coordinates one round sends of each law on each lattice."""
     if release.coordinates is None:
         raise ValueError("coordinates (m, the length of an update) is needed to bound the mechanism's own slack")
-    present = (client for j, client in enumerate(release.clients) if j not in release.absent)
-    count = Counter((client.law, client.lattice) for client in present)
-    return tuple((law, lattice, times * release.coordinates) for (law, lattice), times in count.items())
+    return tuple((law, lattice, times * release.coordinates) for (law, lattice), times in release.sent().items())
 
 
 @lru_cache(maxsize=256)

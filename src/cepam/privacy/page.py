@@ -78,7 +78,7 @@ def _facts(release: Release) -> list[str]:
     chances = sorted({release.chance(j) for j in range(len(release.clients))})
     unit = "each client's whole update" if release.clipped == "update" else "each example's gradient"
     return [
-        f"{len(release.clients)} clients, {_span(records)} records each, {release.rounds} rounds",
+        f"{release.enrolled} clients, {_span(records)} records each, {release.rounds} rounds",
         f"{unit} clipped to {release.clip.norm} norm {release.clip.bound:g}",
         f"{type(release.clients[0].law).__name__} noise of scale {_span(scales)} in each decoded vector",
         *(_fixed_order(release) if isinstance(release, CorrelatedRelease) else []),

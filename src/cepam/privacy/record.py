@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields
 from typing import Any
 
 from cepam.clip import L1, L2, Clip
 from cepam.noise.lattices import Lattice, lattice_named
 from cepam.noise.laws import Gaussian, Laplace
-from cepam.privacy.release import Client, Release, Sampling
+from cepam.privacy.cohort import Cohort, CohortRelease
+from cepam.privacy.release import Client, Release
+from cepam.privacy.sampled import Sampling
 
 VERSION = 1
 _LAWS = {"gaussian": Gaussian, "laplace": Laplace}
@@ -78,7 +81,7 @@ def _read_lattice(plain: list[Any] | None) -> Lattice | None:
 
 
 def _written_release(release: Release, fleet: int) -> dict[str, Any]:
-    if type(release) is not Release:
+    if type(release) not in (Release, CohortRelease):
         raise ValueError(f"a {type(release).__name__} cannot be saved: keep what it was made from")
     return {
         "clients": fleet,
@@ -91,6 +94,8 @@ def _written_release(release: Release, fleet: int) -> dict[str, Any]:
         "coordinates": release.coordinates,
         "absent": sorted(release.absent),
         "nodes": None if release.nodes is None else list(release.nodes),
+        "unit": release.unit,
+        "cohort": [*astuple(release.cohort), release.bit] if isinstance(release, CohortRelease) else None,
     }
 
 
@@ -98,15 +103,21 @@ def _read_release(plain: Mapping[str, Any], fleets: Sequence[tuple[Client, ...]]
     clip = _read_clip(plain["clip"])
     if clip is None:
         raise ValueError("the saved ledger is damaged: a release without a clip")
-    return Release(
+    made = Release(
         fleets[plain["clients"]],
         clip,
         Sampling(*plain["sampling"]),
         plain["rounds"],
-        plain["colluders"],
+        plain["colluders"] if plain.get("cohort") is None else 0,
         plain["adjacency"],
         plain["clipped"],
         plain["coordinates"],
         frozenset(plain["absent"]),
         None if plain["nodes"] is None else tuple(plain["nodes"]),
+        plain.get("unit", "record"),
     )
+    if plain.get("cohort") is None:
+        return made
+    *cohort, bit = plain["cohort"]
+    known = {field.name: getattr(made, field.name) for field in fields(made)}
+    return CohortRelease(**{**known, "colluders": plain["colluders"]}, cohort=Cohort(*cohort), bit=bit)

@@ -11,6 +11,7 @@ Weights are public constants.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -19,51 +20,15 @@ from cepam.clip import Adjacency, Clip, ClippedUnit
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
-from cepam.privacy.sampled import Charge, check_adjacency
+from cepam.privacy.sampled import Charge, Sampling, check_adjacency
 
-SamplingKind = Literal["replacement", "without", "poisson", "all"]
+Unit = Literal["record", "client"]
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
     """Nothing, or a ValueError when a count is not an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How a client draws its records in a round, afresh in every round.
-
-    `replacement`: `draws` records, each uniform over all (Paper: tau of them, the tau-1 local steps and the
-    final gradient). `without`: `draws` different records. `poisson`: each record by itself, `draws` in
-    expectation.
-    `all`: every record every round; also the honest choice when a sampler or client state survives a round.
-    """
-
-    kind: SamplingKind = "replacement"
-    draws: float = 1
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(SamplingKind):
-            raise ValueError(f"sampling must be one of {', '.join(get_args(SamplingKind))}, got {self.kind!r}")
-        if not (0 < self.draws < math.inf):
-            raise ValueError(f"draws must be positive, got {self.draws!r}")
-        if self.kind in ("replacement", "without") and self.draws != int(self.draws):
-            raise ValueError(f"draws must be a whole number for sampling {self.kind!r}, got {self.draws!r}")
-
-    def chance(self, records: int) -> float:
-        """p, the chance that one given record of `records` is drawn in a round.
-
-        Paper: Theorem 1 has 1 - (1 - 1/n)^(tau - 1). Departs: the final gradient draws too, so the exponent
-        is tau; with tau - 1 the bound is violated (tests/privacy/test_sampled.py enumerates a case).
-        """
-        if self.kind == "all":
-            return 1.0
-        if self.kind == "replacement":
-            return -math.expm1(self.draws * math.log1p(-1.0 / records)) if records > 1 else 1.0
-        if self.draws > records:
-            raise ValueError(f"draws must be at most the {records} records of a client, got {self.draws!r}")
-        return self.draws / records
 
 
 @dataclass(frozen=True)
@@ -98,6 +63,8 @@ class Client:
 class Release:
     """What a run releases: in each of `rounds` rounds, the weighted sum of the clients' decoded vectors.
 
+    `unit` is what is protected: a `record`, or a `client`, whose data are replaced, or (add-remove) whose updates are
+    zero while its noise stays. Here a client is in every round; cohorts are a `CohortRelease`.
     `clipped` says what was clipped: the whole `update` of a client, so that a record moves it by up to
     twice the bound; or each `example`'s gradient, summed over a Poisson batch and divided by the expected
     batch, so that a record moves it by one bound over that batch (two under replace-one). `absent` names
@@ -118,6 +85,7 @@ class Release:
     coordinates: int | None = None
     absent: frozenset[int] = frozenset()
     nodes: tuple[int, ...] | None = None
+    unit: Unit = "record"
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -128,8 +96,8 @@ class Release:
             raise ValueError(f"all clients of a release must clip in one norm, {self.clip.norm}, got another")
         check_count("rounds", self.rounds)
         check_count("colluders", self.colluders, 0)
-        if self.colluders >= len(self.clients):
-            raise ValueError(f"colluders must be fewer than the {len(self.clients)} clients, got {self.colluders}")
+        if self.colluders >= self.enrolled:
+            raise ValueError(f"colluders must be fewer than the {self.enrolled} clients, got {self.colluders}")
         check_adjacency(self.adjacency)
         if self.clipped not in get_args(ClippedUnit):
             raise ValueError(f"clipped must be one of {', '.join(get_args(ClippedUnit))}, got {self.clipped!r}")
@@ -141,8 +109,19 @@ class Release:
             raise ValueError(f"absent must name clients 0 to {len(self.clients) - 1}, got {sorted(self.absent)}")
         if self.nodes is not None and len(self.nodes) != len(self.clients):
             raise ValueError(f"nodes must name one of each of {len(self.clients)} vectors, got {len(self.nodes)}")
+        self._check_unit()
         for client in set(self.clients):
             self.chance(self.clients.index(client))
+
+    def _check_unit(self) -> None:
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
+        if self.unit == "client" and self.clipped != "update":
+            raise ValueError(f"unit 'client' needs clipped='update', got {self.clipped!r}")
+        if self.unit == "client" and self.sampling.kind != "all":
+            raise ValueError(
+                f"unit 'client' needs sampling 'all' (drawn records do not hide a client), got {self.sampling.kind!r}"
+            )
 
     @classmethod
     def uniform(
@@ -158,11 +137,12 @@ class Release:
         adjacency: Adjacency = "replace",
         clipped: ClippedUnit = "update",
         coordinates: int | None = None,
+        unit: Unit = "record",
     ) -> Release:
         """A release of `clients` equal clients with `records` records each and weights 1/K."""
         check_count("clients", clients)
         everyone = (Client(law, records, 1.0 / clients),) * clients
-        return cls(everyone, clip, sampling, rounds, colluders, adjacency, clipped, coordinates)
+        return cls(everyone, clip, sampling, rounds, colluders, adjacency, clipped, coordinates, unit=unit)
 
     @property
     def law_is_gaussian(self) -> bool:
@@ -175,6 +155,24 @@ class Release:
         return not self.law_is_gaussian and self.clip.norm == "l2"
 
     @property
+    def enrolled(self) -> int:
+        """How many clients there are."""
+        return len(self.clients)
+
+    @property
+    def exceeded(self) -> float:
+        """The chance that a round is not the one that is charged, as a cohort over its cap is not."""
+        return 0.0
+
+    def sent(self) -> Counter[tuple[Law, Lattice | None]]:
+        """How many noisy vectors a round has of each law on each lattice."""
+        return Counter((client.law, client.lattice) for j, client in enumerate(self.clients) if j not in self.absent)
+
+    def limited(self, client: int) -> tuple[Charge, int] | None:
+        """A charge and how often at most it is made in the whole run, where that is enforced."""
+        return None
+
+    @property
     def events(self) -> int:
         """How many times `charge` is made: once a round."""
         return self.rounds
@@ -182,6 +180,11 @@ class Release:
     def once(self) -> Release:
         """What `charge` is made for `events` times: one round."""
         return self.over(1)
+
+    @property
+    def largest_round(self) -> float:
+        """How much of `charge`'s shift one round alone can show."""
+        return 1.0
 
     @property
     def confines_records(self) -> bool:
@@ -206,11 +209,13 @@ class Release:
         return self.sampling_of(client).chance(self.clients[client].records)
 
     def distance(self, client: int) -> float:
-        """How far a drawn record moves the client's own vector, in the clip's norm: its `sensitivity`.
+        """How far a drawn record, or the client, moves the client's own vector, in the clip's norm: its `sensitivity`.
 
         Departs: the paper multiplies by tau'; one clipped vector is sent, so the factor is 1
         (`docs/privacy.md`).
         """
+        if self.unit == "client":
+            return (2.0 if self.adjacency == "replace" else 1.0) * self.clip_of(client).bound
         every = self.sampling.kind == "all"
         batch = self.clients[client].records if every else self.sampling_of(client).draws
         return self.clip_of(client).sensitivity(self.adjacency, self.clipped, batch=batch)

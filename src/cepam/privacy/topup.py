@@ -1,0 +1,80 @@
+"""Noise that does not depend on who replied: clients bring shares of a public total, and the server brings the rest.
+
+    topup = privacy.TopUp(total=z * clip, cap=1283)  # every client's codec has the law topup.law
+    mean = topup.mean(sum_of_the_decoded_vectors, replies=871, expected=1000)  # what is published
+
+Whoever drops out, the published sum has Gaussian noise of standard deviation `total`, and is divided by the expected
+cohort, never by the replies: the round is the subsampled Gaussian mechanism (docs/privacy.md, "Dropouts").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.codec.codec import Codec
+from cepam.keys import Address, Key
+from cepam.noise.lattices import Integer
+from cepam.noise.laws import Floats, Gaussian, check_scale
+from cepam.privacy.release import check_count
+
+UPWARD = 1.0 + 2.0**-50
+"""More than float64 rounds off here: the server's part is never too small."""
+
+
+def server_noise(sigma: float, coordinates: int) -> Floats:
+    """Gaussian noise that only the server knows: what the codec decodes of zeros, on the public grid of `sigma`.
+
+    The key is fresh, from the operating system, and kept by nobody.
+    Guarantee: exactly the law, as any decoded vector (docs/exactness.md; tests/privacy/test_topup.py).
+    """
+    check_count("coordinates", coordinates)
+    codec, at = Codec(Gaussian(sigma), Integer(1)), Address(Key.generate(), round=0, client=0)
+    return np.asarray(codec.decode(codec.encode(np.zeros(coordinates), at), at), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class TopUp:
+    """`total`, the noise of every published sum, and `cap`, the most clients that are asked: both public constants.
+
+    Guarantee: the noise of the sum is Gaussian of standard deviation `total` whoever replies, against c colluders at
+    least `share` times sqrt(cap - c) (docs/privacy.md; tests/privacy/test_topup.py).
+    """
+
+    total: float
+    cap: int
+
+    def __post_init__(self) -> None:
+        check_scale("total", self.total)
+        check_count("cap", self.cap)
+
+    @property
+    def share(self) -> float:
+        """The noise of one client: 1/sqrt(cap) of the total."""
+        return self.total / math.sqrt(self.cap)
+
+    @property
+    def law(self) -> Gaussian:
+        """The law of every client's codec."""
+        return Gaussian(self.share)
+
+    def missing(self, replies: int) -> float:
+        """The noise that the server adds where so many clients replied; zero where all of the cap did."""
+        check_count("replies", replies, 0)
+        if replies > self.cap:
+            raise ValueError(f"replies must be at most the cap, {self.cap}, got {replies}: the excess is not asked")
+        return self.share * math.sqrt(self.cap - replies) * UPWARD
+
+    def mean(self, summed: npt.ArrayLike, replies: int, expected: float) -> Floats:
+        """What is published: the sum of the decoded vectors and the missing noise, over the expected cohort."""
+        vector = np.asarray(summed, dtype=np.float64)
+        if vector.ndim != 1 or not np.isfinite(vector).all():
+            raise ValueError(f"the sum must be one finite vector, got shape {vector.shape}")
+        if not (0 < expected < math.inf):
+            raise ValueError(f"expected must be positive, the expected cohort, got {expected!r}")
+        sigma = self.missing(replies)
+        noisy = vector + server_noise(sigma, len(vector)) if sigma else vector
+        return np.asarray(noisy / expected, dtype=np.float64)

@@ -1,0 +1,70 @@
+"""The top-up: the same noise whoever replies, through the real encoder, with a control that must fail."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from cepam import Address, Codec, Key
+from cepam.noise.lattices import Integer
+from cepam.noise.laws import Gaussian
+from cepam.privacy import TopUp, server_noise
+
+MANY = 200_000
+RARE = 1e-9
+
+
+def of_the_law(noise: np.ndarray, sigma: float) -> bool:
+    """Whether noise has the Gaussian law: its variance, and its whole shape, each alarmed with chance 1e-9."""
+    squares = float((noise**2).sum()) / sigma**2
+    tail = 2 * min(stats.chi2.cdf(squares, len(noise)), stats.chi2.sf(squares, len(noise)))
+    return bool(tail > RARE and stats.kstest(noise / sigma, "norm").pvalue > RARE)
+
+
+@given(total=st.floats(1e-3, 1e3), cap=st.integers(1, 10**6), share=st.floats(0, 1))
+def test_the_total_is_the_same_whoever_replies(total: float, cap: int, share: float) -> None:
+    topup, replies = TopUp(total, cap), int(share * cap)
+    made = math.hypot(topup.share * math.sqrt(replies), topup.missing(replies))
+    assert total * (1 - 1e-15) <= made <= total * (1 + 1e-14)
+    assert (topup.missing(cap), topup.law.scale) == (0.0, topup.share)
+
+
+@pytest.mark.parametrize("replies", [0, 1, 3])
+def test_what_is_published_has_the_total_noise(replies: int) -> None:
+    topup = TopUp(2.0, 3)
+    codec = Codec(topup.law)
+    update = np.full(MANY, 0.25)
+    summed = np.zeros(MANY)
+    for client in range(replies):
+        at = Address(Key.generate(), round=0, client=client)
+        summed += codec.decode(codec.encode(update, at), at)
+    noise = topup.mean(summed, replies, 2.5) * 2.5 - replies * update
+    assert of_the_law(noise, 2.0)
+    if replies < 3:
+        assert not of_the_law(summed - replies * update + 1e-9, 2.0)  # without the server's part
+
+
+def test_the_servers_noise_is_secret_exact_and_on_the_grid() -> None:
+    first, second = server_noise(0.3, MANY), server_noise(0.3, MANY)
+    assert of_the_law(first, 0.3)
+    assert not np.array_equal(first, second)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 6.2 / math.sqrt(MANY)
+    grid = Codec(Gaussian(0.3), Integer(1)).grid
+    assert np.array_equal(first, np.round(first / grid) * grid)
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="replies"):
+        TopUp(1.0, 3).missing(4)
+    with pytest.raises(ValueError, match="expected"):
+        TopUp(1.0, 3).mean(np.zeros(2), 3, 0)
+    with pytest.raises(ValueError, match="sum"):
+        TopUp(1.0, 3).mean(np.array([np.nan]), 3, 1)
+    for total, cap in ((0.0, 3), (1.0, 0)):
+        with pytest.raises(ValueError, match=r"total|cap"):
+            TopUp(total, cap)
