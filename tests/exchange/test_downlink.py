@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import cepam
 from cepam.errors import CepamError
 from cepam.exchange.client_end import Declined
-from cepam.exchange.contents import Contents
 from cepam.exchange.downlink import Downlink, noise_of_average
+from cepam.exchange.inventory import Inventory
 from cepam.exchange.parcels import Copy, Parcel, unpack
 from cepam.exchange.uplink_settings import UplinkSettings
 
@@ -82,7 +82,7 @@ def test_one_message_serves_all_who_hold_the_same() -> None:
     _, copy = unpack(down.parcel(1), beside(down), None)
     down.hear(1, copy.report)
     down.publish(model(0), STEP)
-    assert down.parcel(1).contents == ""
+    assert down.parcel(1).inventory == ""
     assert len(down.parcel(1).message) < len(down.parcel(2).message)
 
 
@@ -118,18 +118,18 @@ def test_a_report_of_another_version_or_check_is_not_believed() -> None:
     for report in ({}, {**copy.report, "version": 7}, {**copy.report, "check": bytes(16)}, {"version": "1"}):
         with pytest.raises(CepamError, match="it computed at version"):
             down.hear(1, report)
-        assert down.parcel(1).contents != ""
+        assert down.parcel(1).inventory != ""
     down.hear(1, copy.report)
-    assert down.parcel(1).contents == ""
+    assert down.parcel(1).inventory == ""
 
 
-def test_contents_and_parcels_survive_the_journey_or_are_refused() -> None:
-    contents = Contents.of(model(0))
-    assert Contents.from_text(contents.to_text()) == contents
+def test_inventory_and_parcels_survive_the_journey_or_are_refused() -> None:
+    inventory = Inventory.of(model(0))
+    assert Inventory.from_text(inventory.to_text()) == inventory
     for text in ("", "{}", "[[1,2,3]]", '[["a",[-1]]]', '[["a",[true]]]', '[["a","b"]]', "[5]"):
         if text != "{}":
             with pytest.raises(ValueError, match="cannot be read"):
-                Contents.from_text(text)
+                Inventory.from_text(text)
     parcel = Parcel(b"grid", "[]", b"message")
     assert Parcel.from_fields(parcel.to_fields(), b"message") == parcel
     with pytest.raises(ValueError, match="this version"):

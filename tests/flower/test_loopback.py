@@ -19,6 +19,7 @@ from loopback import Federation, Finished
 from loopback_simulation import simulate
 
 from .app.loopapp.client_app import known_update
+from .app.loopapp.server_app import start_of
 
 pytestmark = pytest.mark.flower
 APP = Path(__file__).parent / "app"
@@ -62,6 +63,28 @@ def test_a_million_parameters_are_private_and_small(tmp_path: Path) -> None:
     noise = noisy.astype(np.float64) - 2 * mean
     assert stats.kstest(noise, stats.norm(scale=sigma).cdf).pvalue > 1e-9
     assert stats.kstest(noise, stats.norm(scale=1.03 * sigma).cdf).pvalue < 1e-9
+
+
+def test_a_million_parameters_are_small_both_ways(tmp_path: Path) -> None:
+    size, sigma, spread = 1_000_000, 0.01, 0.03
+    common = {"size": size, "spread": spread, "num_server_rounds": 3}
+    with Federation(tmp_path, nodes=2) as federation:
+        federation.wait_for_nodes(2)
+        plain, _, _ = ran(federation, "plain", 200, private=False, **common)
+        both, rounds, model = ran(federation, "both", 200, sigma=sigma, downlink="grid", **common)
+    assert counted(rounds, "cepam-replies") == [2, 2, 2]
+    assert sum(counted(rounds, "cepam-downlink-float32-bytes")) == 3 * 2 * 4 * size
+    assert plain.inbound_bytes + plain.outbound_bytes >= 15 * (both.inbound_bytes + both.outbound_bytes)
+    print(
+        f"SuperLink, both ways, plain / grid: {plain.inbound_bytes + plain.outbound_bytes} / "
+        f"{both.inbound_bytes + both.outbound_bytes} bytes; down by our count {counted(rounds, 'cepam-downlink-bytes')}"
+    )
+    # The public model: within half a step (8 noises of the average, rounded down) of the start, three mean updates and
+    # noise of three rounds, for each of which 6 sigma leave room. A wrong sum of updates is off by more in some place.
+    mean = (known_update(0, size) + known_update(1, size)) / 2
+    off = np.abs(model - start_of(size, spread) - 3 * mean)
+    assert off.max() <= 2.0**-5 / 2 + 6 * sigma * np.sqrt(3 / 2)
+    assert len(np.unique(np.round(model[:1000] * 2**20))) > 100
 
 
 def test_with_tls_and_node_authentication_a_restarted_node_agrees_again(tmp_path: Path) -> None:

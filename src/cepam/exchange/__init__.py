@@ -7,6 +7,6 @@ A framework brings the connection and the hooks; nothing here knows which one it
 - `uplink_settings`: what the server tells a client to send
 - `vectors`: named arrays as one vector
 - `client_end`, `server_end`: an update is sealed, and opened
-- `contents`, `parcels`, `downlink`: a model on the public grid, its way to a node, and who holds what
+- `inventory`, `parcels`, `downlink`: a model on the public grid, its way to a node, and who holds what
 - `account`, `account_store`: what the used replies cost, kept on disk
 """

@@ -15,7 +15,7 @@ import numpy as np
 
 from cepam.codec.broadcast import Broadcast
 from cepam.errors import CepamError
-from cepam.exchange.contents import Contents
+from cepam.exchange.inventory import Inventory
 from cepam.exchange.parcels import Parcel
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.exchange.vectors import Arrays
@@ -42,7 +42,7 @@ class Downlink:
     """
 
     def __init__(self, arrays: Arrays, step: float, history: int = 64) -> None:
-        self._contents = Contents.of(arrays)
+        self._inventory = Inventory.of(arrays)
         self._grid = secrets.token_bytes(GRID_BYTES)
         self._broadcast = Broadcast(self._grid, history=history)
         self._checks: dict[int, bytes] = {}
@@ -51,14 +51,14 @@ class Downlink:
 
     def publish(self, exact: Arrays, step: float) -> None:
         """Nothing; `public` is the grid's nearest to these arrays."""
-        self._broadcast.publish(self._contents.vector(exact), step)
+        self._broadcast.publish(self._inventory.vector(exact), step)
         self._checks[self._broadcast.version] = self._broadcast.check
         self.exact = dict(exact)
-        self.public = self._contents.arrays(self._broadcast.weights, exact)
+        self.public = self._inventory.arrays(self._broadcast.weights, exact)
 
     def fits(self, arrays: Arrays) -> bool:
         """Whether these arrays could be the next ones: the same names and shapes."""
-        return self._contents.fit(arrays)
+        return self._inventory.fit(arrays)
 
     def knows(self, arrays: Arrays) -> bool:
         """Whether these arrays are the public ones, or the exact ones behind them."""
@@ -67,18 +67,18 @@ class Downlink:
     @property
     def coordinates(self) -> int:
         """How many coordinates lie on the grid."""
-        return self._contents.size
+        return self._inventory.size
 
     def parcel(self, node: int) -> Parcel:
         """What brings this node to the public arrays; the same object of bytes for all that hold the same."""
         version = self._held.get(node)
-        contents = self._contents.to_text() if version is None else ""
-        return Parcel(self._grid, contents, self._broadcast.message_from(version))
+        inventory = self._inventory.to_text() if version is None else ""
+        return Parcel(self._grid, inventory, self._broadcast.message_from(version))
 
     @property
     def beside(self) -> list[str]:
         """The names of the arrays that travel beside the broadcast."""
-        return self._contents.beside
+        return self._inventory.beside
 
     def forget(self, node: int) -> None:
         """Nothing; the node is taken to hold nothing."""

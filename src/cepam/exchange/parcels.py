@@ -9,7 +9,7 @@ from typing import Any
 from cepam.codec.broadcast import Receiver
 from cepam.errors import CepamError
 from cepam.exchange.client_end import Declined
-from cepam.exchange.contents import Contents
+from cepam.exchange.inventory import Inventory
 from cepam.exchange.messages import WIRE
 from cepam.exchange.vectors import Array, Arrays
 
@@ -19,31 +19,31 @@ Field = int | str | bytes
 
 @dataclass(frozen=True)
 class Parcel:
-    """The grid's name, the model's contents (empty where the node knows them), and the broadcast."""
+    """The grid's name, the model's inventory (empty where the node has it), and the broadcast."""
 
     grid: bytes
-    contents: str
+    inventory: str
     message: bytes
 
     def to_fields(self) -> dict[str, Field]:
         """What travels beside the broadcast, as fields."""
-        return {"wire": WIRE, "grid": self.grid, "contents": self.contents}
+        return {"wire": WIRE, "grid": self.grid, "inventory": self.inventory}
 
     @classmethod
     def from_fields(cls, record: Mapping[str, object], message: bytes) -> Parcel:
         """The parcel of these fields and a broadcast; ValueError if they are something else."""
-        grid, contents = record.get("grid"), record.get("contents")
-        if record.get("wire") != WIRE or not isinstance(grid, bytes) or not isinstance(contents, str) or not grid:
+        grid, inventory = record.get("grid"), record.get("inventory")
+        if record.get("wire") != WIRE or not isinstance(grid, bytes) or not isinstance(inventory, str) or not grid:
             raise ValueError("the fields beside the broadcast are not those of this version")
-        return cls(grid, contents, message)
+        return cls(grid, inventory, message)
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A node's copy of the model, to be kept between messages: the grid, the contents, the receiver's state."""
+    """A node's copy of the model, to be kept between messages: the grid, the inventory, the receiver's state."""
 
     grid: bytes
-    contents: str
+    inventory: str
     state: dict[str, Any]
 
     @property
@@ -59,21 +59,21 @@ def unpack(parcel: Parcel, beside: Arrays, kept: Copy | None) -> tuple[dict[str,
     test_downlink.py). The code `version` says that a snapshot is needed.
     """
     known = kept if kept is not None and kept.grid == parcel.grid else None
-    text = parcel.contents or (known.contents if known is not None else "")
+    text = parcel.inventory or (known.inventory if known is not None else "")
     if not text:
         raise Declined("version", "this node holds nothing of the model that the broadcast leads on from")
     try:
-        contents = Contents.from_text(text)
-        if sorted(contents.beside) != sorted(beside):
-            raise ValueError(f"beside the broadcast came {sorted(beside)[:3]}, not {sorted(contents.beside)[:3]}")
+        inventory = Inventory.from_text(text)
+        if sorted(inventory.beside) != sorted(beside):
+            raise ValueError(f"beside the broadcast came {sorted(beside)[:3]}, not {sorted(inventory.beside)[:3]}")
     except ValueError as odd:
         raise Declined("arrays", str(odd)) from odd
-    receiver = _receiver(parcel.grid, contents.size, known if known is not None and known.contents == text else None)
+    receiver = _receiver(parcel.grid, inventory.size, known if known is not None and known.inventory == text else None)
     try:
         weights = receiver.apply(parcel.message)
     except (CepamError, ValueError) as unfit:
         raise Declined("version", str(unfit)) from unfit
-    return contents.arrays(weights, beside), Copy(parcel.grid, text, receiver.state_dict())
+    return inventory.arrays(weights, beside), Copy(parcel.grid, text, receiver.state_dict())
 
 
 def _receiver(grid: bytes, size: int, known: Copy | None) -> Receiver:

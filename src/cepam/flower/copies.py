@@ -46,7 +46,7 @@ def _kept(context: Context) -> Copy | None:
     try:
         state: dict[str, Any] = {key: fields[key] for key in ("version", "shift", "check")}
         state["steps"] = np.frombuffer(steps["steps"].data, dtype="<i4")
-        return Copy(_of_type(fields["grid"], bytes), _of_type(fields["contents"], str), state)
+        return Copy(_of_type(fields["grid"], bytes), _of_type(fields["inventory"], str), state)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -59,6 +59,6 @@ def _of_type(value: Any, kind: type) -> Any:
 
 def _keep(context: Context, copy: Copy) -> None:
     fields = {key: copy.state[key] for key in ("version", "shift", "check")}
-    context.state[DOWNLINK] = ConfigRecord({**fields, "grid": copy.grid, "contents": copy.contents})
+    context.state[DOWNLINK] = ConfigRecord({**fields, "grid": copy.grid, "inventory": copy.inventory})
     steps = np.ascontiguousarray(copy.state["steps"], dtype="<i4")
     context.state[STEPS] = ArrayRecord({"steps": Array("int32", steps.shape, "cepam.v1", steps.tobytes())})

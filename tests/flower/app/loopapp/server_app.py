@@ -16,6 +16,11 @@ from cepam.flower import Private
 app = ServerApp()
 
 
+def start_of(size: int, spread: float) -> np.ndarray:
+    """The weights before the first round: the test computes the same."""
+    return (spread * np.random.default_rng(99).normal(size=size)).astype(np.float32)
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """The run; every round's metrics and the final model are reported."""
@@ -29,8 +34,9 @@ def main(grid: Grid, context: Context) -> None:
             clip=cepam.L2(1.0),
             authentication=str(config["authentication"]),
             server_key=str(config["server-key"]) or None,
+            downlink=str(config["downlink"]),
         )
-    start = ArrayRecord({"w": Array(np.zeros(int(config["size"]), dtype=np.float32))})
+    start = ArrayRecord({"w": Array(start_of(int(config["size"]), float(config["spread"])))})
     result = strategy.start(grid, start, num_rounds=int(config["num-server-rounds"]), timeout=float(config["timeout"]))
     rounds = {r: dict(m) for r, m in result.train_metrics_clientapp.items()}
     if config["report"]:

@@ -15,14 +15,14 @@ from cepam.exchange.vectors import Array, Arrays, Vector, is_batch_statistic, tr
 
 
 @dataclass(frozen=True)
-class Contents:
+class Inventory:
     """Which arrays a model has, in order: the shapes of those on the grid, None for those that travel beside it."""
 
     entries: tuple[tuple[str, tuple[int, ...] | None], ...]
 
     @classmethod
-    def of(cls, arrays: Arrays) -> Contents:
-        """The contents of these arrays; ValueError where none can lie on the grid."""
+    def of(cls, arrays: Arrays) -> Inventory:
+        """The inventory of these arrays; ValueError where none can lie on the grid."""
         made = cls(
             tuple((name, tuple(array.shape) if on_grid(name, array) else None) for name, array in arrays.items())
         )
@@ -65,16 +65,16 @@ class Contents:
         return made
 
     def to_text(self) -> str:
-        """The contents as text."""
+        """The inventory as text."""
         return json.dumps(self.entries, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> Contents:
-        """The contents that `to_text` wrote; ValueError for anything else."""
+    def from_text(cls, text: str) -> Inventory:
+        """The inventory that `to_text` wrote; ValueError for anything else."""
         try:
             entries = tuple((str(name), None if shape is None else _shape(shape)) for name, shape in json.loads(text))
         except (TypeError, ValueError) as unreadable:
-            raise ValueError(f"the contents of the broadcast cannot be read: {unreadable}") from unreadable
+            raise ValueError(f"the inventory of the broadcast cannot be read: {unreadable}") from unreadable
         return cls(entries)
 
 
