@@ -67,7 +67,7 @@ class PublishedCodec:
         return PublishedChannel(self.law, self.n, (values.size,)).encode(values, at)
 
     def decode(self, message: bytes, at: Address) -> npt.NDArray[Any]:
-        size = len(message) // 4
+        size = len(message) // 8
         return PublishedChannel(self.law, self.n, (size,)).decode(message, at).astype(np.float64)
 
 
