@@ -63,7 +63,7 @@ class Meter:
             # Over clients first, then over tensors, as the program does; the order matters where one is infinite.
             self.by_round.setdefault(seed, []).append(float(np.mean(np.mean(rows, axis=0))))
         for kept in (self.sums, self.held, self.raw, self.tensor_ratios):
-            kept.clear()  # type: ignore[attr-defined]
+            kept.clear()
 
     def snr_db(self) -> float | None:
         """The mean over rounds and seeds of 10 log10 of signal over noise power; None without any noise."""
