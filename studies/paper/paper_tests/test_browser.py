@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="no Chromium on the PATH (Debian: apt-get install chromium; see CONTRIBUTING.md)"
 )
 NARROW = 380
+PHONE = 420
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_the_page_opens_without_a_fault(browser: chromium.Chromium, index: Path,
     browser.open(index, dark=dark)
     assert faults(browser, index) == []
     assert browser.value("document.images.length") > 0
-    assert browser.value("document.querySelectorAll('.label').length") == len(claims.CLAIMS)
+    assert browser.value("document.querySelectorAll('.label:not(.theirs)').length") == len(claims.CLAIMS)
     shade = [int(x) for x in re.findall(r"\d+", browser.value("getComputedStyle(document.body).backgroundColor"))][:3]
     assert max(shade) < 60 if dark else min(shade) > 200
 
@@ -74,6 +75,22 @@ def test_tables_scroll_by_themselves_on_a_narrow_screen(browser: chromium.Chromi
     browser.open(index, width=NARROW)
     assert browser.value("document.scrollingElement.scrollWidth") <= NARROW
     assert browser.value("[...document.querySelectorAll('.scroll')].some(s => s.scrollWidth > s.clientWidth)")
+
+
+def test_evidence_is_reached_on_a_phone_without_scrolling_sideways(browser: chromium.Chromium, index: Path) -> None:
+    browser.open(index, width=PHONE)
+    cells = "[...document.querySelectorAll('.verdicts tbody tr[id] td')]"
+    assert browser.value(f"{cells}.length") == 4 * len(claims.CLAIMS)
+    assert browser.value(f"{cells}.filter(c => c.getBoundingClientRect().right > {PHONE}).length") == 0
+    assert browser.value(f"{cells}.filter(c => c.scrollWidth > c.clientWidth + 1).map(c => c.innerText)") == []
+    assert browser.value("document.scrollingElement.scrollWidth") <= PHONE
+
+
+def test_formulas_have_a_size(browser: chromium.Chromium, index: Path) -> None:
+    browser.open(index)
+    flat = "[...document.querySelectorAll('math')].filter(m => !(m.getBoundingClientRect().height > 4)).length"
+    assert browser.value("document.querySelectorAll('math').length") > 0
+    assert browser.value(flat) == 0
 
 
 def test_the_page_prints(browser: chromium.Chromium, index: Path) -> None:

@@ -50,6 +50,16 @@ def test_the_verdicts(made: tuple[Path, part.Part, list[tuple[str, int, int]]]) 
     assert numbers["offset"]["printed_violated"] is True
     assert 1000 < numbers["clipping_counterexample_T"] < 1500
     assert numbers["moment_worst_z"] < 4.5
+    assert all(abs(one["z_of_kept"]) < 4.5 for one in numbers["moments"].values())
+    assert numbers["lemma_12"]["measured"] > 5 * numbers["lemma_12"]["printed"]
+    assert abs(numbers["lemma_12"]["z_of_repaired"]) < 4.5, "nearly attained"
+    assert numbers["lemma_12"]["printed"] == pytest.approx(0.101)
+    assert 0 < numbers["lemma_13"]["worst"] < 1
+    assert [one["holds"] for one in numbers["exponential"].values()] == [True, False, False]
+    assert numbers["mean_update"]["idle"]["z"] < 4.5 < numbers["mean_update"]["active"]["z"]
+    psi = numbers["psi"]["by_records"]
+    assert psi["6000"]["weighted"] < psi["60"]["weighted"] / 10
+    assert psi["6000"]["printed"] < -1
     assert numbers["projections"] == 0
     for values in numbers["rate"].values():
         assert values["measured"] == pytest.approx(values["spent"], abs=0.05)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cepam_paper import claims, document
-from cepam_paper.section import Figure, Part, Table
+from cepam_paper.published import ARITHMETIC
+from cepam_paper.section import Figure, Part, Table, part_of
 from paper_tests.made_up import NUMBERS, part, png, whole
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -43,12 +44,14 @@ def disagreements(text: str, kept: dict) -> list[str]:
         )
         not in shown
     ]
-    parts = [Part(name, name, "", "", (), 0.0, one["numbers"]) for name, one in kept.items()]
     cells = {tuple(row) for _, rows in shown for row in rows}
     return missing + [
         f"verdict: {one.claim.name}"
-        for one in claims.verdicts(parts)
-        if not any(f"**{one.label}**" == row[0] and document.escaped(one.evidence) in row for row in cells)
+        for one in claims.verdicts([part_of(held) for held in kept.values()])
+        if not any(
+            (f"**{one.label}**", f"{one.program or '–'}") == row[:2] and document.escaped(one.evidence) in row
+            for row in cells
+        )
     ]
 
 
@@ -73,6 +76,41 @@ def test_a_changed_number_or_cell_is_seen(tmp_path: Path) -> None:
     assert disagreements(text.replace("| fl | 92.10 ± 0.20 |", "| fl | 92.11 ± 0.20 |", 1), kept)
     kept["privacy"]["numbers"]["quoted"]["epsilon_run"] = 4154.9
     assert "verdict: quoted-run" in disagreements(text, kept)
+
+
+def test_figures_of_an_earlier_port_are_announced_in_one_sentence(tmp_path: Path) -> None:
+    parts = whole(tmp_path / "report")
+    text = write(tmp_path / "report", parts, tmp_path / "docs")
+    assert text.count("The next full run is awaited for the parts exactness, gaussian, laplace, gain, grid:") == 1
+    for one in parts:
+        one.numbers["arithmetic"] = ARITHMETIC
+    assert "awaited" not in write(tmp_path / "report", parts, tmp_path / "docs")
+
+
+def test_a_kept_part_comes_back_whole_and_keeps_its_picture(tmp_path: Path) -> None:
+    parts = whole(tmp_path / "report")
+    before = write(tmp_path / "report", parts, tmp_path / "docs")
+    assert document.parts_of(tmp_path / "docs") == list(parts)
+    assert write(tmp_path / "nowhere", tuple(document.parts_of(tmp_path / "docs")), tmp_path / "docs") == before
+    assert document.parts_of(tmp_path) == []
+    (tmp_path / "reproduction.json").write_text('{"rate": {"tables": [{"title": "of another version"}]}}')
+    with pytest.raises(ValueError, match="a full report replaces it"):
+        document.parts_of(tmp_path)
+
+
+def test_formulas_stay_tex_whose_bars_end_no_cell() -> None:
+    assert document.escaped(r"a_b $p_k\|Z\|^2 |D|$ c*d") == r"a\_b $p_k\Vert Z\Vert ^2 \vert D\vert $ c\*d"
+    assert document.escaped(r"$\delta = 1e-05$ 1e-05") == r"$\delta = 1 \times 10^{-5}$ 1e-05"
+
+
+def test_pictures_keep_their_colours(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "figures").mkdir()
+    image.linear_gradient("L").convert("RGB").save(tmp_path / "figures" / "many.png")
+    write(tmp_path, (part("rate", figures=(Figure("many", "M", "figures/many.png"),)),), tmp_path / "docs")
+    with image.open(tmp_path / "docs" / "img" / "reproduction" / "rate-many.png") as shown:
+        assert shown.mode == "RGB"
+        assert len(shown.getcolors(1 << 16)) == 256
 
 
 def test_at_most_eight_pictures_first_ones_first(tmp_path: Path) -> None:
@@ -143,13 +181,6 @@ def test_the_kept_document_agrees_with_its_kept_numbers() -> None:
         pytest.skip("docs/reproduction.md has not been written yet: cepam reproduce, then cepam reproduce document")
     kept = json.loads(numbers.read_text())
     assert disagreements(text.read_text(encoding="utf-8"), kept) == []
-    parts = [
-        Part(
-            name, name, "", "", (), 0.0, one["numbers"],
-            tuple(Table("t", t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"]))) for t in one["tables"]),
-        )
-        for name, one in kept.items()
-    ]  # fmt: skip
-    assert document.unbacked(parts) == ()
+    assert document.unbacked(document.parts_of(DOCS)) == ()
     for link in re.findall(r"!\[.*?\]\((img/[^)]+)\)", text.read_text(encoding="utf-8")):
         assert (DOCS / link).is_file()

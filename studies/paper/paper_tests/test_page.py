@@ -88,6 +88,8 @@ def test_every_verdict_stands_at_the_top_with_its_command(tmp_path: Path) -> Non
         shown = len(re.findall(rf'class="label {page.CLASSES[label]}"', text))
         assert shown == claims.tally(found)[label]
         assert shown > 0 or label is Label.UNTESTED
+        theirs = len(re.findall(rf'class="label theirs {page.CLASSES[label]}"', text))
+        assert theirs == sum(one.program is label for one in found)
     assert "92.10 ± 0.20" in seen.words
     assert "cepam reproduce tradeoff" in seen.words
 
@@ -109,7 +111,7 @@ def test_html_in_any_field_is_shown_not_run(tmp_path: Path) -> None:
 def test_missing_parts_give_a_page_all_the_same(tmp_path: Path) -> None:
     text, seen = written(tmp_path, ())
     assert seen.links == ["#verdicts", "#about"]
-    assert text.count('class="label untested"') == len(claims.CLAIMS) - 1
+    assert text.count('class="label untested"') == len(claims.CLAIMS) - 2
 
 
 @pytest.mark.parametrize("file", ["figures/none.png", "../outside.png", "/etc/hostname", "parts/privacy.json"])
@@ -126,6 +128,15 @@ def test_a_picture_that_is_missing_or_outside_is_said_so(file: str, tmp_path: Pa
 def test_a_quick_run_says_so_at_the_top(tmp_path: Path) -> None:
     assert "quick run" not in page.page(tmp_path, (), (), {"mode": "full"})
     assert "quick run" in page.page(tmp_path, (), (), {"mode": "quick"})
+
+
+def test_formulas_are_set_and_nothing_else_is(tmp_path: Path) -> None:
+    parts = whole(tmp_path)
+    _, seen = written(tmp_path, parts)
+    assert seen.tags.count("math") > 100
+    assert "$" not in seen.words
+    for rest in ("epsilon~", "p_k^2", "||", "\\alpha", "sigma^2"):
+        assert rest not in seen.words
 
 
 def test_columns_of_numbers_are_set_as_such(tmp_path: Path) -> None:

@@ -41,7 +41,12 @@ def test_tables(tiny: Extent, report: Path) -> None:
     assert set(numbers["difference"]["correct"]["cepam-gaussian-1"]) >= {"fl", "fl+sdq", "cepam-gaussian-3"}
     noise = numbers["snr_db"]["correct"]
     assert noise["fl+sdq"] > noise["fl+gaussian"] + 20
-    assert numbers["snr_20log_db"]["correct"]["fl+sdq"] == pytest.approx(2 * noise["fl+sdq"])
+    assert set(numbers["program_snr_db"]["published"]) >= {"fl+sdq", "fl+gaussian", "cepam-gaussian-3"}
+    assert numbers["program_snr_db"]["correct"]["fl+sdq"] == numbers["program_snr_db"]["published"]["fl+sdq"]
+    assert "fl" not in numbers["program_snr_db"]["published"], "nothing clipped, nothing added: no ratio"
+    assert numbers["sent_norm"]["text"]["cepam-gaussian-1"] <= 1 + 1e-5
+    assert "fl-server-momentum" in numbers["accuracy"]["published"]
+    assert "fl-rate-0.4" in numbers["accuracy"]["correct"]
     laplace = check(tables.laplace(report, True, quiet), report)
     assert laplace["accuracy"]["correct"]["fl"] == numbers["accuracy"]["correct"]["fl"]
 
@@ -61,6 +66,12 @@ def test_grid(tiny: Extent, report: Path) -> None:
     assert list(numbers["gaussian"]["accuracy"]) == ["0.5", "2.5", "5"]
     assert numbers["gaussian"]["error_swapped"] < 0.01 < numbers["gaussian"]["error_right_order"]
     assert numbers["laplace"]["error_fitting"] < 1e-3 < numbers["laplace"]["error_printed"]
+    assert set(numbers["gaussian"]["real_epsilon_round"].values()) == {0.0}, (
+        "sampling alone is within the paper's delta"
+    )
+    assert numbers["laplace"]["real_epsilon_round"]["500"] == pytest.approx(2692, abs=1)
+    rises = [numbers["gaussian"][f"rise{end}_published"]["mean"] for end in ("_before", "_after", "")]
+    assert rises[0] + rises[1] == pytest.approx(rises[2])
 
 
 def test_real_epsilon_is_that_of_the_whole_run() -> None:
@@ -77,6 +88,8 @@ def test_tradeoff(tiny: Extent, report: Path) -> None:
         assert numbers["noise"][scheme]["0.5"] > numbers["noise"][scheme]["8"]
     again = tradeoff.run(report, True, quiet)
     assert again.numbers == numbers
+    assert numbers["repetitions"] == "budgets"
+    assert any("budgets of one seed" in note for note in again.notes)
 
 
 def test_guarantees_against_known_values(report: Path) -> None:
@@ -97,6 +110,10 @@ def test_exactness_passes_ours_and_fails_the_published(tiny: Extent, report: Pat
     assert all(found["passed"] for found in numbers["ours"].values())
     assert not any(found["passed"] for found in numbers["published"].values())
     assert numbers["published"]["gaussian-1"]["gain"] == pytest.approx(1.273, abs=0.02)
+    for found in numbers["dithered"].values():
+        assert min(found.values()) > 1e-3
+    assert all(abs(found["z"]) < 4.5 for found in numbers["acceptance"].values())
+    assert numbers["special_case"]["equal"] == numbers["special_case"]["of"] > 0
 
 
 def test_rate(tiny: Extent, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +125,11 @@ def test_rate(tiny: Extent, report: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert numbers["paper_code"][name] == pytest.approx(formula["repaired"], rel=0.03)
         assert formula["printed"] < formula["ideal"] <= formula["repaired"]
         assert numbers["adaptive"][name] < numbers["paper_code"][name]
+    assert [round(numbers["own_by_sigma"]["0.01"][n], 2) for n in ("1", "2", "3")] == [6.64, 6.61, 6.20]
+    assert numbers["own_by_sigma"]["0.05"]["2"] > numbers["own_by_sigma"]["0.05"]["1"]
+    for n, own in numbers["own_code"].items():
+        assert own["spent"] == pytest.approx(numbers["own_by_sigma"]["0.01"][n], rel=0.01)
+        assert own["printed"] <= own["formula"] <= own["spent"] + 0.01
     assert [bit for _, bit in numbers["by_sigma"]] == sorted((bit for _, bit in numbers["by_sigma"]), reverse=True)
 
 
@@ -115,8 +137,10 @@ def test_variations(tiny: Extent, report: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(bits, "gradients", lambda rounds, clients: np.full((2, 6422), 1e-3, dtype=np.float32))
     numbers = check(variations.run(report, True, quiet), report)
     assert numbers["precision"]["median"] == pytest.approx(1e-3)
-    rise = numbers["between_rounds_increase"]
-    assert rise["low"] > 0, "the server's step leaves the local steps behind"
+    for found in numbers["inside"].values():
+        assert found["rise"]["low"] > 0, "the server's step leaves the local steps behind"
+        assert found["largest_change"]["high"] < 0, "every local step brings the mean nearer"
+        assert found["bound_held"]
     assert numbers["inside"]["15"]["after"] < numbers["inside"]["15"]["start"]
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 import cepam
 from cepam.errors import MalformedMessage
 from cepam.noise.laws import Gaussian, Laplace
-from cepam_paper.published import PublishedChannel, mean_gain
+from cepam_paper.published import ALPHA, PublishedChannel, mean_gain
 
 KEY = cepam.Key(bytes(range(32)))
 
@@ -36,6 +36,75 @@ def test_laplace_gain_is_two() -> None:
 @pytest.mark.parametrize(("n", "ratio"), [(1, 0.5), (2, 0.0), (3, 0.0)])
 def test_at_zero_the_noise_is_half_of_sigma_or_nothing(n: int, ratio: float) -> None:
     assert decoded(Gaussian(0.01), n, 0.0).std() / 0.01 == pytest.approx(ratio, abs=0.01)
+
+
+LAWS = {"gaussian": (Gaussian(0.01), stats.chi(3)), "laplace": (Laplace(0.01), stats.gamma(2))}
+# The value in units of the scale and, in one dimension, the share of signs that come through: E[min(1, 1/2 + x/r)].
+SIGNS = [("gaussian", 0.0, 0.5), ("gaussian", 0.5, 0.841), ("gaussian", 5.0, 1.0), ("laplace", 0.5, 0.816)]
+
+
+@pytest.mark.parametrize(("law", "x", "share"), SIGNS)
+def test_signs_come_through_as_the_dither_lets_them(law: str, x: float, share: float) -> None:
+    chosen, radius = LAWS[law]
+    assert radius.expect(lambda r: np.minimum(1.0, 0.5 + x / r)) == pytest.approx(share, abs=5e-4)
+    # 60,000 signs: six standard errors are at most 0.0123.
+    assert (decoded(chosen, 1, 0.01 * x) > 0).mean() == pytest.approx(share, abs=0.0123)
+
+
+@pytest.mark.parametrize(("x", "deviation"), [(0.0, 0.5), (0.1, 0.514), (0.5, 0.771), (5.0, 5.892)])
+def test_the_deviation_in_one_dimension_grows_with_the_update(x: float, deviation: float) -> None:
+    """Var = E[r'^2] E[(x/r - v)^2] - (gain x)^2 = 3 (x^2 + 1/12) - (4 x/pi)^2, in units of sigma."""
+    assert np.sqrt(3 * (x**2 + 1 / 12) - (4 * x / np.pi) ** 2) == pytest.approx(deviation, abs=5e-4)
+    # 1/r^2 has no variance, so that a sample's deviation comes near slowly (one port measured 0.76 at x = 0.5).
+    assert decoded(Gaussian(0.01), 1, 0.01 * x, 600_000).std() / 0.01 == pytest.approx(deviation, rel=0.02)
+
+
+def test_control_a_cell_of_r_is_another_arithmetic() -> None:
+    """What an earlier port computed: the cell r in one dimension. It agrees at zero and in mean gain only."""
+    draw = np.random.default_rng(7)
+    r, theirs = 0.01 * np.sqrt(draw.chisquare(3, (2, 600_000)))
+    v, other = draw.uniform(-0.5, 0.5, (2, 600_000))
+    values = theirs * (np.floor(0.005 / r - v + 0.5) + other)
+    assert values.std() / 0.01 == pytest.approx(1.09, abs=0.03)
+    assert (values > 0).mean() == pytest.approx(0.69, abs=0.01)
+    assert values.mean() / 0.005 == pytest.approx(4 / np.pi, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("value", [0.0, 1e-6, 0.005, -0.05, 1.0])
+def test_every_number_is_the_formula_written_out(n: int, value: float) -> None:
+    """The two formulas of the program, coordinate by coordinate, from the channel's own draws."""
+    channel, at = PublishedChannel(Gaussian(0.01), n, (6,)), cepam.Address(KEY, round=3, client=1)
+    r, theirs = channel._radii(at, b"encoder"), channel._radii(at, b"decoder")
+    v, other = channel._dither(at, b"encoder"), channel._dither(at, b"decoder")
+    update = np.full(6, value, dtype=np.float32)
+    found = channel.decode(channel.encode(update, at), at)
+    for place, x in enumerate(update.astype(np.float64)):
+        row, column = divmod(place, n)
+        if n == 1:
+            point = np.floor((x / r[row] - v[row, column]) / ALPHA + 0.5)
+        else:
+            point = np.floor(x / (r[row] * ALPHA) - v[row, column] + 0.5)
+        assert found[place] == np.float32(theirs[row] * ALPHA * (point + other[row, column]))
+
+
+def test_one_dimension_is_about_a_gain_less_a_dither() -> None:
+    """r' (x/r - v) up to r' alpha: the rounding is a thousandth of the radius."""
+    channel, at = PublishedChannel(Laplace(0.01), 1, (1000,)), cepam.Address(KEY, round=0, client=0)
+    update = np.random.default_rng(2).normal(scale=0.01, size=1000).astype(np.float32)
+    r, theirs = channel._radii(at, b"encoder"), channel._radii(at, b"decoder")
+    about = theirs * (update / r - channel._dither(at, b"encoder")[:, 0])
+    assert (np.abs(channel.decode(channel.encode(update, at), at) - about) <= theirs * ALPHA * (1 + 1e-3) + 1e-7).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_shared_randomness_alone_does_not_mend_it(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one radius and one dither for both ends the cell r alpha is still not 2r: half of sigma, or nothing."""
+    own_radii, own_dither = PublishedChannel._radii, PublishedChannel._dither
+    monkeypatch.setattr(PublishedChannel, "_radii", lambda self, at, whose: own_radii(self, at, b"encoder"))
+    monkeypatch.setattr(PublishedChannel, "_dither", lambda self, at, whose: own_dither(self, at, b"encoder"))
+    deviation = decoded(Gaussian(0.01), n, 0.005).std() / 0.01
+    assert deviation == pytest.approx(0.5 if n == 1 else 0.0, abs=0.01)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -13,7 +13,9 @@ from cepam_paper.theory.distortion import (
     clipping_bias,
     noise_energy,
     printed_noise_energy,
+    printed_virtual_error,
     printed_weight_distance,
+    virtual_error,
     weight_distance,
 )
 from cepam_paper.theory.measured import noise_moments, step_distance
@@ -25,16 +27,45 @@ LATTICES = [cepam.Integer(1), cepam.A2, cepam.Integer(3), cepam.E8]
 def test_energy_is_coordinates_times_variance(lattice: cepam.Lattice) -> None:
     found = noise_moments(cepam.Gaussian(0.3), lattice, 25, 4000, seed=2)
     # Four standard errors on eight statistics: a false alarm in 2,000 choices of seeds, and the seed is fixed.
-    assert abs(found.energy.z(found.expected)) < 4
+    assert abs(found.energy.z(found.printed)) < 4
+    assert abs(found.kept.z(found.expected)) < 4
     assert abs(found.mean.z(0.0)) < 4
     # Control: a tenth more noise is seen.
-    assert found.energy.z(1.1**2 * found.expected) < -8
+    assert found.energy.z(1.1**2 * found.printed) < -8
 
 
-def test_padding_makes_the_printed_energy_too_large() -> None:
+def test_what_is_kept_without_the_padding_has_less_energy() -> None:
     found = noise_moments(cepam.Gaussian(0.3), cepam.E8, 25, 4000, seed=2)
     assert found.printed == pytest.approx(32 * 0.09)
-    assert found.energy.z(found.printed) < -20
+    assert found.kept.z(found.printed) < -20
+
+
+@pytest.mark.parametrize("clients", [2, 20])
+def test_lemma_12_and_the_weight_distance_hold_as_printed_with_enough_sub_vectors(clients: int) -> None:
+    """N >= K is enough, whatever the weights: then N M^2 sum p_k^2 >= M^2, the most that clipping can do."""
+    weights = np.random.default_rng(clients).dirichlet(np.ones(clients)).tolist()
+    ones = [1.0] * clients
+    for clip in (1e-3, 0.1, 1.0):
+        repaired = weight_distance(1.0, weights, clients * 0.02, ones, clip)
+        assert repaired <= printed_weight_distance(1.0, weights, clients, 0.02, 1.0) * (1 + 1e-12)
+        error = virtual_error(weights, clients * 0.02, ones, ones, clip)
+        assert error <= printed_virtual_error(weights, clients, 0.02, 1.0, ones) * (1 + 1e-12)
+    # Control: with one sub-vector, equal weights and little noise both are false.
+    even = [1 / clients] * clients
+    assert clients == 2 or virtual_error(even, 0.02, ones, ones, 0.1) > printed_virtual_error(even, 1, 0.02, 1.0, ones)
+
+
+def test_the_virtual_error_of_random_samples_is_within_the_repaired_bound() -> None:
+    """Two clients with two records each, all four pairs of draws listed: E||J - J-bar||^2 exactly, no noise."""
+    records = np.array([[[3.0, 0.0], [0.0, 0.5]], [[-0.2, 0.1], [0.0, -4.0]]])
+    weights, clip = [0.3, 0.7], 1.0
+    cut = records / np.maximum(1.0, np.linalg.norm(records, axis=2, keepdims=True) / clip)
+    bar = np.einsum("k,km->m", weights, records.mean(axis=1))
+    drawn = [0.3 * cut[0, i] + 0.7 * cut[1, j] for i in (0, 1) for j in (0, 1)]
+    exact = float(np.mean([np.square(one - bar).sum() for one in drawn]))
+    norms = np.linalg.norm(records, axis=2)
+    bound = virtual_error(weights, 0.0, norms.max(axis=1).tolist(), np.square(norms).mean(axis=1).tolist(), clip)
+    assert exact <= bound
 
 
 def test_trace_of_one_subvector() -> None:

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import cepam
+from cepam.kernels.numpy.quantizer import layers
 from cepam_paper.theory.descent import seeded_key
 from cepam_paper.theory.rate import (
     code_bits,
@@ -67,6 +68,33 @@ def test_reachable_points_are_those_that_trials_reach(ratio: float) -> None:
     found, stated = len(np.unique(kept, axis=0)), reachable_points(cepam.Integer(2), 1 + ratio)
     # Points that touch the disc in a sliver may be missed by chance, never added.
     assert stated - 2 <= found <= stated
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("reach", [1.0, 1.7, 2.0, 6.3, 11.0])
+def test_cells_that_meet_the_ball_are_counted_as_if_listed(n: int, reach: float) -> None:
+    """Z^n: every cell [M, M + 1] around the ball, its nearest point by hand."""
+    radius, most = reach / 2, int(reach) + 2
+    grid = np.stack(np.meshgrid(*[np.arange(-most, most + 1)] * n, indexing="ij"), axis=-1).reshape(-1, n)
+    nearest = np.clip(0, grid, grid + 1)
+    assert reachable_points(cepam.Integer(n), reach) == (np.square(nearest).sum(axis=1) <= radius**2).sum()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_points_that_are_sent_are_among_those_that_can_be_reached(n: int) -> None:
+    """Real (H, M) of updates on the sphere of norm 1: the cell of every M meets the ball of radius 1 + r."""
+    law, lattice = cepam.Gaussian(0.05), cepam.Integer(n)
+    quantizer = cepam.LRSUQ(law, lattice)
+    rows = np.random.default_rng(n).standard_normal((3000, n))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    at = cepam.Address(seeded_key(n), round=0, client=0)
+    _, m = quantizer.quantize(rows.reshape(-1), at)
+    radius, b = layers(quantizer.plan, at.derive().noise, np.arange(3000))
+    nearest = np.clip(0, m, m + 1)
+    inside = np.linalg.norm(nearest, axis=1) <= (1.0 / quantizer.plan.unit + radius) / b * (1 + 1e-9) + 1e-9
+    assert inside.all()
+    # Control: a bound a tenth too small is seen.
+    assert not (np.linalg.norm(nearest, axis=1) <= (0.9 / quantizer.plan.unit + radius) / b).all()
 
 
 def test_a_box_around_the_points_costs_a_little_more_in_the_plane_and_nothing_on_the_line() -> None:

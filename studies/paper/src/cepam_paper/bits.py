@@ -16,22 +16,32 @@ import numpy.typing as npt
 
 from cepam import fl
 from cepam.codec.codec import Codec
+from cepam.codec.quantizers import LRSUQ
 from cepam.fl.engine.baselines import PlainFloats
+from cepam.kernels.model.golomb import golomb_parameter
+from cepam.kernels.numpy.paper_coder import golomb_fields
 from cepam.keys import Address, Key
 from cepam.noise.lattices import E8, Integer, Lattice
 from cepam.noise.laws import Gaussian
 from cepam_paper import picture, printed
 from cepam_paper.section import Figure, Part, Say, Table
-from cepam_paper.theory.rate import code_bits, rate
+from cepam_paper.theory.rate import code_bits, golomb_length, rate, reachable_point_bits, trial_entropy
 
 Floats = npt.NDArray[np.float32]
 LATTICES: dict[str, Lattice] = {"1": Integer(1), "2": Integer(2), "3": Integer(3), "E8": E8}
+OWN_SIGMAS = (0.01, 0.05)
+NODES = 2000
 SIGMAS = (0.001, 0.01, 0.05, 0.2)
 ROUNDS = (1, 6, 11, 21)
 SUMMARY = (
-    "Bits a coordinate of messages that decode, on clipped single-sample gradients of the paper's CNN. The paper's "
-    "code (Golomb for H, a fixed length for M) against its formula, as printed and with the expectation that is meant, "
-    "and against our coder, which knows that given the shared randomness most symbols are nearly certain."
+    "Bits a coordinate on clipped single-sample gradients of the paper's CNN. The paper's code (Golomb for $H$, a "
+    "fixed "
+    "length for $M$ within the set $\\mathcal{M}(U)$ of points that can be reached) against its formula, as printed "
+    "and "
+    'with the expectation that is meant. Real messages of `coder="paper"` number a box around that set, which is the '
+    "set itself on the line and more points elsewhere. Our coder knows that given the shared randomness most symbols "
+    "are "
+    "nearly certain."
 )
 
 
@@ -76,6 +86,33 @@ def _whole(codec: Codec, rows: Floats) -> float:
     return 8 * sum(map(len, messages)) / rows.size
 
 
+def _own(rows: Floats, n: int) -> dict[str, float]:
+    """Bits a coordinate of the paper's code on real (H, M): Golomb's length of each H, and a length for M within M(U).
+
+    Which points M(U) holds depends on U alone, so their number is averaged over U; H comes from quantized gradients.
+    """
+    law, lattice = Gaussian(printed.SIGMA), Integer(n)
+    share = lattice.acceptance("l2")
+    h = np.concatenate([LRSUQ(law, lattice).quantize(row, _at(number))[0] for number, row in enumerate(rows)])
+    ones, _, width = golomb_fields(h, golomb_parameter(share))
+    points = reachable_point_bits(law, lattice, 1.0, NODES)
+    return {
+        "spent": (float((ones + 1 + width).mean()) + points) / n,
+        "formula": (trial_entropy(share) + points) / n,
+        "printed": trial_entropy(share) / n,
+    }
+
+
+def _own_by_sigma(sigma: float) -> dict[str, float]:
+    """The expected bits a coordinate of the paper's code with M(U) itself, for n = 1, 2, 3."""
+    found = {}
+    for n in (1, 2, 3):
+        lattice = Integer(n)
+        points = reachable_point_bits(Gaussian(sigma), lattice, 1.0, NODES)
+        found[f"{n}"] = (golomb_length(lattice.acceptance("l2")) + points) / n
+    return found
+
+
 def run(report: Path, quick: bool, say: Say) -> Part:
     """The rates."""
     start, clients = time.monotonic(), 4 if quick else 30
@@ -85,8 +122,9 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     law = Gaussian(printed.SIGMA)
     numbers: dict[str, Any] = {
         "sigma": printed.SIGMA, "coordinates": rows.shape[1], "messages": len(rows), "paper_code": {}, "formula": {},
-        "adaptive": {},
+        "adaptive": {}, "own_by_sigma": {f"{sigma:g}": _own_by_sigma(sigma) for sigma in OWN_SIGMAS},
     }  # fmt: skip
+    numbers["own_code"] = {f"{n}": _own(rows[:: max(1, len(rows) // 24)], n) for n in (1, 2, 3)}
     for at, (name, lattice) in enumerate(LATTICES.items()):
         say(f"lattice {name}", 1 + at, of)
         old = Codec(law, lattice, coder="paper", bound=1.0)
@@ -106,7 +144,7 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     numbers["times_smaller"] = [32 / paid for _, paid in numbers["by_sigma"]]
     return Part(
         "rate", "Bits a coordinate", SUMMARY, "cepam reproduce rate", (1,), time.monotonic() - start, numbers,
-        (_by_lattice(numbers), _by_sigma(numbers)), (_figure(report, numbers),),
+        (_by_lattice(numbers), _by_dimension(numbers), _by_sigma(numbers)), (draw(report, numbers),),
         ("Payload without header and seal for the paper's code and formula; whole sealed messages for our coder.",),
     )  # fmt: skip
 
@@ -114,32 +152,50 @@ def run(report: Path, quick: bool, say: Say) -> Part:
 def _by_lattice(numbers: dict[str, Any]) -> Table:
     rows = []
     for name in LATTICES:
-        formula = numbers["formula"][name]
-        cells = (formula["printed"], formula["repaired"], numbers["paper_code"][name], numbers["adaptive"][name])
-        label = f"Z^{name}" if name.isdigit() else name
-        rows.append((label, *(f"{value:.3f}" for value in cells)))
-    columns = ("lattice", "formula as printed", "formula as meant", "the paper's code", "our coder, whole messages")
-    return Table("rate-lattice", f"sigma = {numbers['sigma']:g}, bits a coordinate", columns, tuple(rows))
+        formula, own = numbers["formula"][name], numbers["own_code"].get(name)
+        cells = (own["formula"], own["spent"]) if own else (None, None)
+        cells = (formula["printed"], *cells, numbers["paper_code"][name], numbers["adaptive"][name])
+        label = f"$Z^{name}$" if name.isdigit() else name
+        rows.append((label, *("–" if value is None else f"{value:.3f}" for value in cells)))
+    columns = (
+        "lattice", "formula as printed", "formula with $E\\lceil\\log_2|\\mathcal{M}(U)|\\rceil$",
+        "the paper's code, $\\mathcal{M}(U)$ itself", "the same with a box, real messages", "our coder, whole messages",
+    )  # fmt: skip
+    return Table("rate-lattice", f"$\\sigma = {numbers['sigma']:g}$, bits a coordinate", columns, tuple(rows))
+
+
+def _by_dimension(numbers: dict[str, Any]) -> Table:
+    rows = tuple(
+        (sigma, *(f"{found[n]:.3f}" for n in ("1", "2", "3"))) for sigma, found in numbers["own_by_sigma"].items()
+    )
+    caption = "Golomb for $H$ and a fixed length for $M$ within $\\mathcal{M}(U)$ itself, in expectation over $U$."
+    columns = ("$\\sigma$", "$n = 1$", "$n = 2$", "$n = 3$")
+    return Table("rate-dimension", "The paper's code by dimension, bits a coordinate", columns, rows, caption)
 
 
 def _by_sigma(numbers: dict[str, Any]) -> Table:
     pairs = zip(numbers["by_sigma"], numbers["times_smaller"])
     rows = tuple((f"{sigma:g}", f"{paid:.3f}", f"{times:.1f}") for (sigma, paid), times in pairs)
-    return Table("rate-sigma", "Our coder, n = 1", ("sigma", "bits a coordinate", "times smaller than float32"), rows)
+    columns = ("$\\sigma$", "bits a coordinate", "times smaller than float32")
+    return Table("rate-sigma", "Our coder, $n = 1$", columns, rows)
 
 
-def _figure(report: Path, numbers: dict[str, Any]) -> Figure:
-    figure, axes = picture.canvas(1, width=6.0)
+def draw(report: Path, numbers: dict[str, Any]) -> Figure:
+    """The rates by lattice as bars."""
+    figure, axes = picture.canvas(1, width=7.0)
     axis, spots = axes[0][0], np.arange(len(LATTICES))
+    own = [numbers.get("own_code", {}).get(name, {}).get("spent", np.nan) for name in LATTICES]
     for place, (label, values) in enumerate((
-        ("formula as meant", [numbers["formula"][name]["repaired"] for name in LATTICES]),
-        ("the paper's code", list(numbers["paper_code"].values())),
+        ("the paper's code, M(U) itself", own),
+        ("the same with a box, real messages", list(numbers["paper_code"].values())),
         ("our coder, whole messages", list(numbers["adaptive"].values())),
     )):  # fmt: skip
         bars = axis.bar(spots + 0.27 * (place - 1), values, 0.25, label=label, color=picture.COLOURS[2 * place])
-        axis.bar_label(bars, fmt="%.2f", fontsize=7)
+        axis.bar_label(bars, ["" if np.isnan(value) else f"{value:.2f}" for value in values], fontsize=7)
     axis.set_xticks(spots, [f"Z^{name}" if name.isdigit() else name for name in LATTICES])
     axis.set(ylabel="bits a coordinate")
-    axis.legend(fontsize=8)
-    caption = f"Gradients of the paper's CNN at sigma = {numbers['sigma']:g}; float32 is 32."
+    picture.legend_outside(figure, axis)
+    caption = (
+        f"Gradients of the paper's CNN at $\\sigma = {numbers['sigma']:g}$; float32 is 32. On E8 M(U) is not counted."
+    )
     return picture.kept(report, "rate", "Bits a coordinate by lattice", caption, figure)

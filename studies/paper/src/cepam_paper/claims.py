@@ -1,21 +1,22 @@
-"""Every claim of the paper's abstract, introduction, Sections III to V and conclusion, and the verdict on each.
+"""Every claim of the paper, from the abstract to the appendix, and the verdict on each.
 
-A verdict follows from the parts' numbers by the rule that stands beside the claim; a number that is not there makes it
-"not tested". The few claims that are matters of proof name the section that proves or refutes them.
+A verdict follows from the parts' numbers by the rule that stands beside the claim: what the scheme done right does, and
+what the published program does. A number that is not there makes it "not tested", and an interval that excludes neither
+the claim nor its opposite "inconclusive". Claims that are matters of proof or record name what shows them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cepam_paper import accuracy_claims, analysis_claims, budget_claims, scheme_claims
+from cepam_paper import accuracy_claims, analysis_claims, budget_claims, scheme_claims, setup_claims
 from cepam_paper.section import Part
 from cepam_paper.verdict import Claim, Label, Verdict, judge
 
 CHAPTERS: tuple[tuple[str, tuple[Claim, ...]], ...] = (
-    ("The scheme (abstract, Sections I and III)", scheme_claims.CLAIMS),
-    ("The analysis (Section IV)", analysis_claims.CLAIMS),
-    ("The experiments (Sections V-A, V-B and VI)", accuracy_claims.CLAIMS),
+    ("The scheme (abstract, Sections I to III)", scheme_claims.CLAIMS),
+    ("The analysis (Section IV and the appendix)", analysis_claims.CLAIMS),
+    ("The experiments (Sections V-A, V-B and VI)", (*setup_claims.CLAIMS, *accuracy_claims.CLAIMS)),
     ("The budgets (Sections V-B and V-C)", budget_claims.CLAIMS),
 )
 CLAIMS: tuple[Claim, ...] = tuple(claim for _, chapter in CHAPTERS for claim in chapter)

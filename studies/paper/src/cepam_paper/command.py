@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,16 +13,22 @@ from rich.table import Table
 
 from cepam.cli.live import wide
 from cepam_paper import claims, reproduction
+from cepam_paper.verdict import Label
 
-Parts = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Parts to redo: exactness, privacy, rate, convergence, gaussian, laplace, gain, grid, tradeoff, "
-        "variations; or `all`; "
-        "`page` writes the page anew from what is there; `document` writes docs/reproduction.md.",
-        show_default="all",
-    ),
-]
+WRITERS = ("page", "document")
+HELP = (
+    "Redo every table, figure and bound of the paper and say which of its claims hold.\n\n"
+    "Everything is kept in the report's folder as it is done: stop at any time and call again to go on.\n\n"
+    "`cepam reproduce all --quick`: a look, five minutes on two cores\n\n"
+    "`cepam reproduce all`: the whole of it, an hour or more\n\n"
+    "`cepam reproduce gaussian gain`: one table and the experiment that explains it\n\n"
+    "Parts:\n\n" + "\n\n".join(f"`{name}`: {told}" for name, told in reproduction.TOLD.items()) + "\n\n"
+    "`all`: every part\n\n"
+    "`page`: write the page anew from what is there\n\n"
+    "`document`: write docs/reproduction.md, with the parts that only it has\n\n"
+    "The page opens without a network. It cites for each verdict the command that shows the evidence."
+)
+Parts = Annotated[list[str] | None, typer.Argument(help="Parts to redo, as listed above.", show_default="all")]
 
 
 def reproduce(
@@ -31,32 +38,35 @@ def reproduce(
         Path | None, typer.Option(help="The report's folder.", show_default="report, or report-quick with --quick")
     ] = None,
     docs: Annotated[Path, typer.Option(help="Where `document` writes.")] = Path("docs"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the verdicts and paths as JSON, nothing else.")
+    ] = False,
 ) -> None:
-    """Redo every table, figure and bound of the paper and say which of its claims hold.
-
-    Everything is kept in the report's folder as it is done: stop at any time and call again to go on.
-
-      cepam reproduce all --quick          a look, five minutes on two cores
-
-      cepam reproduce all                  the whole of it, an hour or more
-
-      cepam reproduce gaussian gain        one table and the experiment that explains it
-
-    The page opens without a network. It cites for each verdict the command that shows the evidence.
-    """
-    console = wide()
+    """Nothing; the parts are done, the page is written and the verdicts are printed."""
+    console = wide(stderr=as_json)
     report = out or Path("report-quick" if quick else "report")
     wanted = list(parts or ["all"])
-    extra = [name for name in wanted if name in ("page", "document")]
-    names = [name for name in wanted if name not in ("page", "document")]
+    extra = [name for name in wanted if name in WRITERS]
+    names = [name for name in wanted if name not in WRITERS]
     names = list(reproduction.PARTS) if "all" in names else names
     if names:
         _watched(names, report, quick, console)
-    path = reproduction.write_page(report)
+    written: dict[str, str] = {}
+    if names or "page" in extra:
+        written["page"] = str(reproduction.write_page(report))
     if "document" in extra:
-        console.print(f"document: {reproduction.write_document(report, docs)}")
-    _told(report, console)
-    console.print(f"page: {path}")
+        written["document"] = str(reproduction.write_document(report, docs))
+    if as_json:
+        shown = _values(report) if "page" in written else {}
+        print(json.dumps(shown | written, indent=1))
+        return
+    if "page" in written:
+        _told(report, console)
+    for kind, path in written.items():
+        console.print(f"{kind}: {path}")
+
+
+reproduce.__doc__ = HELP  # what `cepam reproduce --help` shows: the parts are listed from one table
 
 
 def _watched(names: list[str], report: Path, quick: bool, console: Console) -> None:
@@ -78,15 +88,29 @@ def _watched(names: list[str], report: Path, quick: bool, console: Console) -> N
                 bar.update(tasks[name], completed=bar.tasks[tasks[name]].total or 1, doing="done")
 
 
-def _told(report: Path, console: Console) -> None:
-    """The verdicts in a table, and how many there are of each."""
+def _values(report: Path) -> dict[str, Any]:
+    """What the folder holds as plain values: which parts, and the verdicts that follow from them."""
     parts, verdicts = reproduction.found(report)
-    table = Table("claim", "where", "verdict", title="Verdicts")
-    for verdict in verdicts:
-        table.add_row(verdict.claim.name, verdict.claim.where, verdict.label.value)
+    made = [verdict for verdict in verdicts if verdict.label is not Label.UNTESTED]
+    return {
+        "parts": [part.name for part in parts],
+        "quick": any(part.quick for part in parts),
+        "tally": {label.value: count for label, count in claims.tally(made).items() if label is not Label.UNTESTED},
+        "verdicts": reproduction.listed(made),
+    }
+
+
+def _told(report: Path, console: Console) -> None:
+    """The verdicts that the parts allow in a table, and how many there are of each; the others only counted."""
+    parts, verdicts = reproduction.found(report)
+    made = [verdict for verdict in verdicts if verdict.label is not Label.UNTESTED]
+    table = Table("claim", "where", "the scheme", "the published program", title="Verdicts")
+    for verdict in made:
+        program = "–" if verdict.program is None else verdict.program.value
+        table.add_row(verdict.claim.name, verdict.claim.where, verdict.label.value, program)
     console.print(table)
-    counts = claims.tally(verdicts)
+    counts = {label: count for label, count in claims.tally(made).items() if count}
     console.print(", ".join(f"{label.value}: {count}" for label, count in counts.items()))
     missing = [name for name in reproduction.PARTS if name not in {part.name for part in parts}]
     if missing:
-        console.print(f"parts not done yet: {', '.join(missing)}")
+        console.print(f"parts not done yet: {', '.join(missing)} ({len(verdicts) - len(made)} claims wait for them)")

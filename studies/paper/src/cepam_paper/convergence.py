@@ -13,6 +13,7 @@ from cepam.noise.lattices import Integer
 from cepam.noise.laws import Gaussian
 from cepam_paper.convergence_checks import distances, moments, offsets, rates
 from cepam_paper.convergence_figures import draw_stall, draw_sweeps
+from cepam_paper.convergence_proof import proof_numbers, proof_table
 from cepam_paper.convergence_sweep import KINDS, Case, Outcome, cases, problem_of, train
 from cepam_paper.proof_repairs import repairs
 from cepam_paper.section import Figure, Part, Say, Table
@@ -62,11 +63,19 @@ def assemble(report: Path, effort: Effort, say: Say) -> Part:
     say("counterexamples", len(chosen) + 1, steps)
     stall = opposed_clients(Codec(Gaussian(STALL_SIGMA), Integer(1)), STALL_CLIP, STALL_ROUNDS, seed=SEED)
     numbers = _numbers(outcomes, {name: found for name, (found, _) in checks.items()}, stall)
+    numbers |= proof_numbers(outcomes.values(), effort.draws, SEED)
     numbers["offset"] = offsets(min(effort.rounds, 50), effort.repetitions, SEED)
     numbers["effort"] = asdict(effort)
     say("figures", len(chosen) + 2, steps)
     measured = (table for _, table in checks.values())
-    tables = (_constants(chosen), _ratios(outcomes), *measured, _counterexamples(numbers), repairs())
+    tables = (
+        _constants(chosen),
+        _ratios(outcomes),
+        *measured,
+        _counterexamples(numbers),
+        proof_table(numbers),
+        repairs(),
+    )
     figures = _figures(report, outcomes, stall)
     say("done", steps, steps)
     return Part(
@@ -248,10 +257,11 @@ def _summary(numbers: dict[str, Any]) -> str:
     held = "held" if numbers["repaired_bound_held_everywhere"] else "did NOT hold"
     return (
         "The printed convergence theorem is false with active clipping (in a two-client example from"
-        f" T = {numbers['clipping_counterexample_T']} on), its psi and its induction are wrong;"
-        " with clipping idle, psi weighted and the distance squared it is true with a smaller constant."
+        f" $T = {numbers['clipping_counterexample_T']}$ on), its $\\psi$ and its induction are wrong;"
+        " with clipping idle, $\\psi$ weighted and the distance squared it is true with a smaller constant."
         f" That repaired bound {held} in all {len(numbers['cases'])} trainings. The bound on the weight distance is"
-        " violated by clients that agree; the energy of the quantization error is as stated"
+        " violated by clients that agree, where there are fewer sub-vectors than clients; the energy of the "
+        "quantization error is as stated"
         f" (worst |z| {numbers['moment_worst_z']:.2f})."
     )
 

@@ -10,15 +10,21 @@ import math
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cepam.fl.runs.files import write_atomically
 from cepam_paper.claims import by_chapter, tally
+from cepam_paper.mathematics import FORMULA
 from cepam_paper.page import picture
-from cepam_paper.section import Figure, Part, Table
+from cepam_paper.published import ARITHMETIC
+from cepam_paper.section import Figure, Part, Table, part_of
 from cepam_paper.verdict import Label, Verdict
 
+COLUMNS = ("the scheme", "the published program", "the paper says (abridged)", "evidence", "command")
+PORTED = ("exactness", "gaussian", "laplace", "gain", "grid")
+"""Parts that show figures of the published program."""
 HEADER = "<!-- written by `cepam reproduce document`, do not edit -->"
 PICTURES = "img/reproduction"
 MOST_FIGURES = 8
@@ -26,41 +32,53 @@ TELLING = ("gain", "gaussian", "laplace", "tradeoff", "grid", "exactness", "conv
 """Parts by how much their first figure tells; parts not named here come after them."""
 WIDEST = 1000
 """Pixels: wider pictures are made smaller, so that the repository stays light."""
-COLOURS = 64
 NORMAL = 1.959964
 """Standard errors from a mean to the ends of its 95 % interval."""
 VALUE = re.compile(r"(?<![\w.])[-+−]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\d)")
+
+
+POWER = re.compile(r"(\d)e([-+]?)0*(\d+)")
 
 
 def write(
     report: Path, parts: Sequence[Part], verdicts: Sequence[Verdict], about: dict[str, str], docs: Path = Path("docs")
 ) -> str:
     """The document's text; it is written to `docs` with its numbers (JSON) and at most eight pictures."""
-    shown = _pictures(report, parts)
-    text = document(parts, verdicts, about, {figure: name for figure, name, _ in shown})
     folder = docs / PICTURES
+    shown = _pictures(report, parts, folder)
+    text = document(parts, verdicts, about, {figure: name for figure, name, _ in shown})
+    fresh = folder.with_name(folder.name + ".new")
+    fresh.mkdir(parents=True)
+    for _, name, source in shown:
+        _copy(source, fresh / name)
     if folder.is_dir():
         shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    for _, name, source in shown:
-        _copy(source, folder / name)
+    fresh.rename(folder)
     write_atomically(docs / "reproduction.json", (json.dumps(kept(parts), indent=1, allow_nan=False) + "\n").encode())
     write_atomically(docs / "reproduction.md", text.encode())
     return text
 
 
 def kept(parts: Sequence[Part]) -> dict[str, Any]:
-    """What the document's numbers file holds: the numbers and the tables of every part, by name."""
-    return {
-        part.name: {
-            "numbers": _strict(part.numbers),
-            "tables": [
-                {"title": table.title, "columns": list(table.columns), "rows": [list(row) for row in table.rows]}
-                for table in part.tables
-            ],
-        }
-        for part in parts
-    }
+    """What the document's numbers file holds: every part as it is, by name, so that a changed rule needs no new run."""
+    return {part.name: _strict(asdict(part)) for part in parts}
+
+
+def parts_of(docs: Path) -> list[Part]:
+    """The parts that the document's numbers file holds; none where there is no such file."""
+    path = docs / "reproduction.json"
+    if not path.is_file():
+        return []
+    try:
+        return [part_of(held) for held in json.loads(path.read_text()).values()]
+    except (AttributeError, KeyError, TypeError) as other:
+        raise ValueError(f"{path} holds no parts that this version can read; a full report replaces it") from other
+
+
+def awaited(parts: Sequence[Part]) -> tuple[str, ...]:
+    """The parts whose figures "as published" are of an earlier port of the program's arithmetic."""
+    stale = (part for part in parts if part.name in PORTED and part.numbers.get("arithmetic") != ARITHMETIC)
+    return tuple(part.name for part in stale)
 
 
 def document(
@@ -73,6 +91,7 @@ def document(
         "Every table, figure and bound of the paper (Shiu and Ling, CEPAM with gradient updates) computed again. The "
         "numbers behind this page are in [reproduction.json](reproduction.json).",
         _quick(about),
+        _pending(parts),
         _tally(verdicts),
         *(_chapter(title, group) for title, group in by_chapter(verdicts)),
         *(_part(part, pictures) for part in parts),
@@ -133,16 +152,19 @@ def _values(numbers: Any) -> Iterator[float]:
         yield from (float(numbers), 100.0 * numbers, 32.0 / numbers if numbers else 0.0)
 
 
-def _pictures(report: Path, parts: Sequence[Part]) -> list[tuple[Figure, str, Path]]:
-    """The figures to show, with a name and the file of each: the most telling parts' first ones, then the seconds."""
+def _pictures(report: Path, parts: Sequence[Part], folder: Path) -> list[tuple[Figure, str, Path]]:
+    """The figures to show, with a name and the file of each: the most telling parts' first ones, then the seconds.
+
+    A picture that the report does not have is the one that the document shows already.
+    """
     ranked = sorted(parts, key=lambda part: TELLING.index(part.name) if part.name in TELLING else len(TELLING))
     deepest = max((len(part.figures) for part in parts), default=0)
     order = [(part, part.figures[i]) for i in range(deepest) for part in ranked if i < len(part.figures)]
     found: list[tuple[Figure, str, Path]] = []
     for part, figure in order:
-        source = picture(report, figure)
-        if source is not None and len(found) < MOST_FIGURES:
-            name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{part.name}-{figure.name}") + source.suffix.lower()
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{part.name}-{figure.name}") + Path(figure.file).suffix.lower()
+        source = picture(report, figure) or (folder / name)
+        if source.is_file() and len(found) < MOST_FIGURES:
             found.append((figure, name, source))
     return found
 
@@ -158,9 +180,7 @@ def _copy(source: Path, target: Path) -> None:
     with Image.open(source) as image:
         scale = min(1.0, WIDEST / image.width)
         size = (round(image.width * scale), round(image.height * scale))
-        # Plots have few colours: a palette makes them several times lighter and shows no difference.
-        small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS).quantize(COLOURS)
-        small.save(target, optimize=True)
+        image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(target, optimize=True)
 
 
 def escaped(words: str) -> str:
@@ -171,7 +191,16 @@ def escaped(words: str) -> str:
     shown = []
     for i, piece in enumerate(pieces):
         escaped = piece.replace("|", r"\|")
-        shown.append(f"`{escaped}`" if i % 2 else re.sub(r"([\\*_\[\]<>~#])", r"\\\1", piece).replace("|", r"\|"))
+        shown.append(f"`{escaped}`" if i % 2 else _plain(piece))
+    return "".join(shown)
+
+
+def _plain(words: str) -> str:
+    """Words without code: formulas as TeX whose bars cannot end a table's cell, the rest escaped."""
+    shown = []
+    for i, piece in enumerate(FORMULA.split(words)):
+        tex = POWER.sub(r"\1 \\times 10^{\2\3}", piece.replace(r"\|", r"\Vert ").replace("|", r"\vert "))
+        shown.append(f"${tex}$" if i % 2 else re.sub(r"([\\*_\[\]<>~#])", r"\\\1", piece).replace("|", r"\|"))
     return "".join(shown)
 
 
@@ -191,22 +220,40 @@ def _quick(about: dict[str, str]) -> str:
     return "**A quick run: fewer seeds, rounds and samples than the figures need. Quote the verdicts of a full run.**"
 
 
+def _pending(parts: Sequence[Part]) -> str:
+    """One sentence on what the kept numbers do not say yet, or nothing."""
+    names = awaited(parts)
+    if not names:
+        return ""
+    return (
+        f'**The next full run is awaited for the parts {", ".join(names)}: their figures "as published" for n = 1 and '
+        "Laplace and their SNR columns are of an earlier port of the published program, and claims that need numbers "
+        'which they do not have say "not tested".**'
+    )
+
+
 def _tally(verdicts: Sequence[Verdict]) -> str:
     counts = tally(verdicts)
-    return "## Verdicts\n\n" + ", ".join(f"{label}: {counts[label]}" for label in Label) + "."
+    told = ", ".join(f"{label}: {counts[label]}" for label in Label)
+    return (
+        f"## Verdicts\n\n{told}.\n\nThe first column judges the scheme, done right; the second what the published "
+        'program does, where the claim is about that. "Does not hold" needs an interval that excludes the claim; one '
+        'that excludes neither the claim nor its opposite is "inconclusive".'
+    )
 
 
 def _chapter(title: str, group: Sequence[Verdict]) -> str:
     rows = [
         [
             f"**{verdict.label}**",
+            "–" if verdict.program is None else f"{verdict.program}",
             f"{escaped(verdict.claim.quote)} ({escaped(verdict.claim.where)})",
             escaped(verdict.evidence),
             f"`{verdict.command}`",
         ]
         for verdict in group
     ]
-    return f"### {title}\n\n" + _grid([["verdict", "the paper says (abridged)", "evidence", "command"], *rows])
+    return f"### {title}\n\n" + _grid([list(COLUMNS), *rows])
 
 
 def _part(part: Part, pictures: Mapping[Figure, str]) -> str:

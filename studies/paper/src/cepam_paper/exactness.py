@@ -1,6 +1,6 @@
 """The quantizer's error: our LRSUQ against its law, and the published decoder against the same tests.
 
-Paper: Proposition 1 and Lemma 1: the error follows f and is independent of the input.
+Paper: Section II-B (SDQ, RSUQ, Proposition 4) and Lemma 6: the error follows f and is independent of the input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
 from cepam.noise.laws import Gaussian, Laplace
 from cepam.verify.certificate import Certificate, verify
 from cepam_paper import picture, printed
-from cepam_paper.published import PublishedChannel
+from cepam_paper.dithering import dithering, dithering_table
+from cepam_paper.published import ARITHMETIC, PublishedChannel
 from cepam_paper.run_size import extent
 from cepam_paper.section import Figure, Part, Say, Table
 
@@ -67,7 +68,7 @@ class PublishedCodec:
         return PublishedChannel(self.law, self.n, (values.size,)).encode(values, at)
 
     def decode(self, message: bytes, at: Address) -> npt.NDArray[Any]:
-        size = len(message) // 4
+        size = len(message) // 8
         return PublishedChannel(self.law, self.n, (size,)).decode(message, at).astype(np.float64)
 
 
@@ -90,10 +91,11 @@ def run(report: Path, quick: bool, say: Say) -> Part:
         found = _found(verify(codec, samples, FALSE_ALARM, _fixed_key(name)))
         ratios = {"ratio": _ratio(codec, samples, 0.0), "ratio_at_input": _ratio(codec, samples, INPUT)}
         numbers["published"][name] = found | ratios | {"gain": _gain(codec, samples), "input": INPUT}
+    numbers |= {**dithering(samples), "arithmetic": ARITHMETIC}
     say("figures", of, of)
     return Part(
         "exactness", "The quantizer's error law", SUMMARY, "cepam reproduce exactness", (), time.monotonic() - start,
-        numbers, (_table(numbers),), (_figure(report, samples),),
+        numbers, (_table(numbers), dithering_table(numbers)), (_figure(report, samples),),
     )  # fmt: skip
 
 
@@ -154,6 +156,6 @@ def _figure(report: Path, samples: int) -> Figure:
             axis.hist(errors, span, density=True, histtype="step", label=label, color=picture.COLOURS[4 * place])
         axis.plot(span, np.exp(-(span**2) / 2) / np.sqrt(2 * np.pi), "k--", lw=1, label="N(0, 1)")
         axis.set(title=f"input {value:g}", xlabel="error / sigma", ylabel="density")
-        axis.legend(fontsize=8)
+    picture.legend_outside(figure, axes[0][0])
     caption = "n = 1, sigma = 0.01. The exact quantizer's error is the same law at every input."
     return picture.kept(report, "exactness", "Error of one coordinate", caption, figure)

@@ -7,6 +7,7 @@ published training; beside the paper's epsilon, the one that the accountant give
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from cepam.noise.laws import Gaussian, Laplace
 from cepam.privacy import Release, Sampling
 from cepam_paper import picture, printed, theorems
 from cepam_paper.estimate import Estimate, differences, estimate, percent, words
+from cepam_paper.published import ARITHMETIC
 from cepam_paper.run_size import Extent, extent
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theorems import PaperSetting
@@ -59,11 +61,11 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     wanted = [(law, label, arm) for law in LAWS for label in _labels(law, much) for arm in ARMS]
     data = fl.prepared(_run_of(*wanted[0], much).settings)
     made = outcomes({key: _run_of(*key, much) for key in wanted}, report, data, say)
-    numbers: dict[str, Any] = {law: _numbers(law, made, much) for law in LAWS}
+    numbers: dict[str, Any] = {law: _numbers(law, made, much) for law in LAWS} | {"arithmetic": ARITHMETIC}
     return Part(
         "grid", "The paper's accuracy-privacy grids, labelled with what they guarantee", SUMMARY,
         "cepam reproduce grid", tuple(range(1, much.grid_seeds + 1)), time.monotonic() - start, numbers,
-        tuple(_table(law, numbers[law], much) for law in LAWS), (_figure(report, numbers, much),),
+        tuple(_table(law, numbers[law], much) for law in LAWS), (draw(report, numbers, much),),
         (f"{much.grid_seeds} seeds; the best-validation model among every {much.grid_every}th round.",),
     )  # fmt: skip
 
@@ -80,26 +82,29 @@ def _numbers(law: LawName, made: Found, much: Extent) -> dict[str, Any]:
         by_label = [differences(made[law, x, a].accuracy, made[law, x, b].accuracy) for x in labels]
         return estimate([sum(column) / len(labels) for column in zip(*by_label)])
 
-    def between(high: float, low: float) -> Estimate:
-        """The rise of CEPAM's accuracy from one label to another, paired by seed."""
-        return estimate(differences(made[law, high, "correct"].accuracy, made[law, low, "correct"].accuracy))
+    def between(high: float, low: float, arm: str = "correct") -> Estimate:
+        """The rise of an arm's accuracy from one label to another, paired by seed."""
+        return estimate(differences(made[law, high, arm].accuracy, made[law, low, arm].accuracy))
 
+    knee, first, last = printed.KNEE[law], labels[0], labels[-1]
     numbers: dict[str, Any] = {
         "noise": list(printed.GRIDS[law].values()),
         "labels": list(printed.GRIDS[law]),
         "real_delta": printed.GRID_DELTA if law == "gaussian" else 0.0,
         "real_epsilon": {f"{x:g}": real_epsilon(law, printed.GRIDS[law][x], much.rounds) for x in labels},
+        "real_epsilon_round": {f"{x:g}": real_epsilon(law, printed.GRIDS[law][x], 1) for x in labels},
         "difference": across("correct", "sdq"),
         "difference_published": across("published", "sdq"),
-        "rise": between(labels[-1], labels[0]),
-        "rise_before": between(printed.KNEE[law], labels[0]) if printed.KNEE[law] in labels else None,
-        "rise_after": between(labels[-1], printed.KNEE[law]) if printed.KNEE[law] in labels else None,
         **_lists(law),
     }
+    for arm, ending in (("correct", ""), ("published", "_published")):
+        numbers[f"rise{ending}"] = between(last, first, arm)
+        numbers[f"rise_before{ending}"] = between(knee, first, arm) if knee in labels else None
+        numbers[f"rise_after{ending}"] = between(last, knee, arm) if knee in labels else None
+        if law == "laplace" and {4000.0, 5000.0} <= set(labels):
+            numbers[f"drop{ending}"] = between(4000.0, 5000.0, arm)
     for arm, key in (("correct", "accuracy"), ("published", "accuracy_published"), ("sdq", "accuracy_sdq")):
         numbers[key] = {f"{x:g}": estimate(percent(made[law, x, arm].accuracy)) for x in labels}
-    if law == "laplace" and {4000.0, 5000.0} <= set(labels):
-        numbers["drop"] = between(4000.0, 5000.0)
     return numbers
 
 
@@ -120,27 +125,34 @@ def _lists(law: LawName) -> dict[str, float]:
 def _table(law: LawName, numbers: dict[str, Any], much: Extent) -> Table:
     rows = []
     for label in _labels(law, much):
-        name, real = f"{label:g}", numbers["real_epsilon"][f"{label:g}"]
+        name = f"{label:g}"
+        real = [numbers[key][name] for key in ("real_epsilon_round", "real_epsilon")]
         accuracies = [words(numbers[key][name]) for key in ("accuracy", "accuracy_published", "accuracy_sdq")]
-        rows.append(
-            (name, f"{printed.GRIDS[law][label]:g}", "none" if real >= BOUNDLESS else f"{real:.4g}", *accuracies)
-        )
-    delta = f"delta {printed.GRID_DELTA:g}" if law == "gaussian" else "pure"
-    columns = ("the paper's epsilon", "noise", f"true epsilon of the run ({delta})", *ARMS.values())
+        bounds = ["none" if value >= BOUNDLESS else f"{value:.4g}" for value in real]
+        rows.append((name, f"{printed.GRIDS[law][label]:g}", *bounds, *accuracies))
+    delta = f"$\\delta = {printed.GRID_DELTA:g}$" if law == "gaussian" else "pure"
+    columns = (
+        "the paper's $\\epsilon$", "noise", f"true $\\epsilon$ of one round ({delta})", f"of the run ({delta})",
+        *ARMS.values(),
+    )  # fmt: skip
     return Table(f"grid-{law}", f"{law.capitalize()}: test accuracy in per cent", columns, tuple(rows))
 
 
-def _figure(report: Path, numbers: dict[str, Any], much: Extent) -> Figure:
-    figure, axes = picture.canvas(2, width=5.0)
+def draw(report: Path, numbers: dict[str, Any], much: Extent) -> Figure:
+    """Both grids, the three arms' bars side by side."""
+    figure, axes = picture.canvas(2, width=5.0, height=3.8)
     for axis, law in zip(axes[0], LAWS):
         labels = _labels(law, much)
+        aside = 0.16 * min(b - a for a, b in pairwise(printed.GRIDS[law]))
         for place, (key, arm) in enumerate(zip(("accuracy", "accuracy_published", "accuracy_sdq"), ARMS.values())):
             values = [numbers[law][key][f"{x:g}"] for x in labels]
             bars = [0.0 if v["low"] is None else v["high"] - v["mean"] for v in values]
-            axis.errorbar(labels, [v["mean"] for v in values], yerr=bars, fmt="o-", ms=3.5, lw=1, label=arm,
+            spots = [x + aside * (place - 1) for x in labels]
+            axis.errorbar(spots, [v["mean"] for v in values], yerr=bars, fmt="o-", ms=3.5, lw=1, label=arm, capsize=2,
                           color=picture.COLOURS[2 * place])  # fmt: skip
         axis.set(title=law, xlabel="the paper's epsilon (no guarantee of the run)", ylabel="test accuracy, %")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        picture.whole_percent(axis)
+    picture.legend_outside(figure, axes[0][0])
     caption = "Accuracy against the paper's label; the table says what each label is worth."
     return picture.kept(report, "grid", "The paper's trade-off figures, redone", caption, figure)

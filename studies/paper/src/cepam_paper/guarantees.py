@@ -5,7 +5,6 @@ Paper: Theorems 1 and 2 and the guarantees quoted in Section V-B.
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,10 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     numbers: dict[str, Any] = {}
     for at, (name, work) in enumerate((
         ("theorem_1", _theorem_1), ("quoted", _quoted), ("theorem_2", _theorem_2), ("relaxed", _relaxed),
-        ("clip", _clip),
     )):  # fmt: skip
-        say(name.replace("_", " "), at, 6)
+        say(name.replace("_", " "), at, 5)
         numbers[name] = work()
-    say("figure", 5, 6)
+    say("figure", 4, 5)
     figure = _figure(report, numbers)
     return Part(
         "privacy", "What the privacy theorems are worth", SUMMARY, "cepam reproduce privacy", (),
@@ -117,18 +115,6 @@ def _relaxed() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _clip() -> dict[str, Any]:
-    """The largest norm that each way of clipping lets through, on vectors of the CNN's eight tensors."""
-    cuts = [int(end) for end in np.cumsum((150, 6, 900, 6, 4800, 50, 500, 10))]
-    draw, norms = np.random.default_rng(1), {"text": 0.0, "published": 0.0}
-    for _ in range(20):
-        update = draw.normal(size=SIZE).astype(np.float32)
-        for name, bound, where in (("text", 1.0, None), ("published", math.sqrt(len(cuts)), cuts)):
-            norm = float(np.linalg.norm(L2(bound).apply(update, where).astype(np.float64)))
-            norms[name] = max(norms[name], norm)
-    return {"bound": 1.0, "text_largest": norms["text"], "published_largest": norms["published"]}
-
-
 def _table(numbers: dict[str, Any]) -> Table:
     quoted, second, first = numbers["quoted"], numbers["theorem_2"], numbers["theorem_1"]
     rows = (
@@ -145,9 +131,6 @@ def _table(numbers: dict[str, Any]) -> Table:
          f"epsilon {second['true_epsilon']:.1f} (l1 clip: {second['true_epsilon_l1']:.1f})"),
         ("Laplace at b 40, l2 clip, 80 rounds", "left for future study",
          f"pure {numbers['relaxed']['pure_epsilon']:.2f}; at delta 1e-5 {numbers['relaxed']['epsilon']:.3f}"),
-        ("largest norm of a clipped update", "1",
-         f"whole vector {numbers['clip']['text_largest']:.4f}; tensor by tensor "
-         f"{numbers['clip']['published_largest']:.4f}"),
     )  # fmt: skip
     return Table("privacy", "Statements and truth", ("statement", "the paper", "what holds"), rows)
 

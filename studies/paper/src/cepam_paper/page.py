@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cepam.fl.runs.files import write_atomically
 from cepam_paper.claims import by_chapter, tally
+from cepam_paper.mathematics import worded
 from cepam_paper.section import Figure, Part, Table
 from cepam_paper.style import SHEET
 from cepam_paper.verdict import Label, Verdict
@@ -21,7 +22,9 @@ TITLE = "The CEPAM paper, redone"
 CLASSES = {
     Label.HOLDS: "holds",
     Label.REPAIRED: "repaired",
+    Label.INCONCLUSIVE: "open",
     Label.FAILS: "fails",
+    Label.PROGRAM: "program",
     Label.UNTESTED: "untested",
 }
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
@@ -64,8 +67,9 @@ def page(report: Path, parts: Sequence[Part], verdicts: Sequence[Verdict], about
 
 
 def _text(words: str) -> str:
-    """The words, escaped, with `code` between backticks."""
-    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(words))
+    """The words, escaped, with `code` between backticks and formulas between dollar signs."""
+    pieces = re.split(r"`([^`\n]+)`", words)
+    return "".join(f"<code>{html.escape(one)}</code>" if i % 2 else worded(one) for i, one in enumerate(pieces))
 
 
 def _anchor(part: str) -> str:
@@ -100,30 +104,37 @@ def _contents(parts: Sequence[Part]) -> str:
 def _verdicts(verdicts: Sequence[Verdict], names: Iterable[str]) -> str:
     rows = []
     for chapter, group in by_chapter(verdicts):
-        rows.append(f'<tr class="group"><th colspan="3" scope="colgroup">{_text(chapter)}</th></tr>')
+        rows.append(f'<tr class="group"><th colspan="4" scope="colgroup">{_text(chapter)}</th></tr>')
         rows.extend(_verdict(verdict, names) for verdict in group)
     return (
         '<section id="verdicts"><h2>Every claim and what became of it</h2><p>A verdict follows from the numbers of '
-        "its part by a fixed rule; the label leads to the evidence.</p>"
+        "its part by a fixed rule; the label leads to them. The first column judges the scheme, done right, the second "
+        "what the published program does, where the claim is about that. <i>Does not hold</i> needs an interval that "
+        "excludes the claim; one that excludes neither the claim nor its opposite is <i>inconclusive</i>.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Verdicts"><table class="verdicts">'
-        '<colgroup><col class="l"><col class="c"><col></colgroup><thead><tr><th scope="col">Verdict</th>'
+        '<colgroup><col class="l"><col class="l"><col class="c"><col></colgroup><thead><tr>'
+        '<th scope="col">The scheme</th><th scope="col">The published program</th>'
         '<th scope="col">The paper says (abridged)</th><th scope="col">Evidence</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></section>"
     )
 
 
 def _verdict(verdict: Verdict, names: Iterable[str]) -> str:
-    claim, kind = verdict.claim, f"label {CLASSES[verdict.label]}"
-    shown = (
-        f'<a class="{kind}" href="#{_anchor(claim.part)}">{verdict.label}</a>'
-        if claim.part in names
-        else f'<span class="{kind}">{verdict.label}</span>'
-    )
+    claim = verdict.claim
+    shown = _label(verdict.label, claim.part if claim.part in names else "")
+    program = '<span class="none">–</span>' if verdict.program is None else _label(verdict.program, kind="label theirs")
     return (
-        f'<tr id="claim-{html.escape(claim.name)}"><td>{shown}</td>'
+        f'<tr id="claim-{html.escape(claim.name)}"><td data-head="The scheme">{shown}</td>'
+        f'<td data-head="The published program">{program}</td>'
         f'<td>{_text(claim.quote)} <span class="where">{_text(claim.where)}</span></td>'
         f'<td>{_text(verdict.evidence)}<span class="redo"><code>{html.escape(verdict.command)}</code></span></td></tr>'
     )
+
+
+def _label(label: Label, part: str = "", kind: str = "label") -> str:
+    """The label, as a link to its part if one is named."""
+    kind = f"{kind} {CLASSES[label]}"
+    return f'<a class="{kind}" href="#{_anchor(part)}">{label}</a>' if part else f'<span class="{kind}">{label}</span>'
 
 
 def _part(report: Path, part: Part) -> str:
@@ -164,7 +175,7 @@ def _table(table: Table) -> str:
     caption = f"<caption>{_text(table.caption)}</caption>" if table.caption else ""
     return (
         f"<h3>{_text(table.title)}</h3>"
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(table.title)}">'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(table.title.replace("$", ""))}">'
         f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
@@ -175,7 +186,7 @@ def _figure(report: Path, figure: Figure) -> str:
     if source is None or source.suffix.lower() not in KINDS:
         return f'<figure><p class="notice">The picture {html.escape(figure.file)} is missing.</p>{caption}</figure>'
     data = base64.b64encode(source.read_bytes()).decode("ascii")
-    words = html.escape(f"{figure.title}. {figure.caption}".strip())
+    words = html.escape(f"{figure.title}. {figure.caption}".strip().replace("$", ""))
     return f'<figure><img alt="{words}" src="data:{KINDS[source.suffix.lower()]};base64,{data}">{caption}</figure>'
 
 

@@ -29,20 +29,34 @@ def canvas(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.4,
     return figure, axes
 
 
+def legend_outside(figure: Any, axis: Any, columns: int = 4) -> None:
+    """Nothing; the legend stands under the axes, where it covers no mark."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), fontsize=8, frameon=False
+    )
+
+
+def whole_percent(axis: Any, along: str = "y", least: float | None = None) -> None:
+    """Nothing; an axis of accuracies ends at 100 %, and begins at `least` or below the lowest mark."""
+    getter, setter = (axis.get_ylim, axis.set_ylim) if along == "y" else (axis.get_xlim, axis.set_xlim)
+    setter(max(0.0, getter()[0]) if least is None else least, 100.0)
+
+
 def kept(report: Path, name: str, title: str, caption: str, figure: Any) -> Figure:
     """The figure written to the report's folder."""
     from matplotlib import pyplot
 
     path = report / "figures" / f"{name}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    figure.savefig(path, dpi=120, metadata={"Software": None})
     pyplot.close(figure)
     return Figure(name, title, f"figures/{name}.png", caption)
 
 
 def curves(report: Path, name: str, found: Found, rows: Sequence[str]) -> Figure:
     """Validation accuracy over the rounds, one panel a reading, mean and 95 % band over the seeds."""
-    figure, axes = canvas(len(READINGS))
+    figure, axes = canvas(len(READINGS), height=3.8)
     for axis, reading in zip(axes[0], READINGS):
         for colour, row in zip(COLOURS, rows):
             made = found[reading, row]
@@ -54,31 +68,32 @@ def curves(report: Path, name: str, found: Found, rows: Sequence[str]) -> Figure
         axis.set(title=f"{reading}: {TELL[reading]}", xlabel="round", ylabel="validation accuracy, %")
         axis.title.set_fontsize(9)
         axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize=7)
+        whole_percent(axis, least=0.0)
+    legend_outside(figure, axes[0][0])
     caption = "Mean over seeds with a 95 % band. Look for schemes that leave the bundle, and in which reading they do."
     return kept(report, name, "Convergence", caption, figure)
 
 
-def dots(report: Path, name: str, found: Found, rows: Sequence[str]) -> Figure:
-    """Test accuracies with their intervals, by reading, beside the paper's."""
-    figure, axes = canvas(2, width=5.6)
+def dots(report: Path, name: str, numbers: Mapping[str, Any], rows: Sequence[str]) -> Figure:
+    """Test accuracies with their intervals side by side, by reading, beside the paper's."""
+    figure, axes = canvas(2, width=5.6, height=0.55 * len(rows) + 1.4)
     for axis, shown in zip(axes[0], (("published", "correct"), ("text",))):
+        marks = [("paper", "#777777", "s", [printed.ACCURACY[row] for row in rows])]
         for place, reading in enumerate(shown):
-            pairs = [found[reading, row].mean() for row in rows]  # type: ignore[index]
-            spots = np.arange(len(rows)) + 0.22 * (place + 1)
-            bars = [pair[1] or 0.0 for pair in pairs]
+            values = [numbers["accuracy"][reading][row] for row in rows]
+            pairs = [(one["mean"], 0.0 if one["low"] is None else one["high"] - one["mean"]) for one in values]
+            marks.append((reading, COLOURS[4 * place], "o", pairs))
+        for place, (label, colour, shape, pairs) in enumerate(marks):
+            spots = np.arange(len(rows)) + 0.24 * (place - (len(marks) - 1) / 2)
             axis.errorbar(
-                [p[0] for p in pairs], spots, xerr=bars, fmt="o", ms=4, color=COLOURS[4 * place], label=reading
-            )
-        own = [printed.ACCURACY[row] for row in rows]
-        axis.errorbar(
-            [mean for mean, _ in own], np.arange(len(rows)), xerr=[half for _, half in own], fmt="s", ms=4,
-            color="#777777", label="paper",
-        )  # fmt: skip
-        axis.set_yticks(np.arange(len(rows)) + 0.2, [printed.LABELS[row] for row in rows], fontsize=8)
+                [mean for mean, _ in pairs], spots, xerr=[half for _, half in pairs], fmt=shape, ms=4, color=colour,
+                label=label, capsize=2,
+            )  # fmt: skip
+        axis.set_yticks(np.arange(len(rows)), [printed.LABELS[row] for row in rows], fontsize=8)
         axis.invert_yaxis()
         axis.set(xlabel="test accuracy, %")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        whole_percent(axis, "x")
+        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False)
     caption = "Left: the published arithmetic and the same training done right. Right: Algorithm 1 as printed."
     return kept(report, name, "Test accuracy beside the paper's", caption, figure)

@@ -35,6 +35,8 @@ LABELS = {
     "fl": "FL",
     "fl-clipped": "FL, clipped",
     "fl-momentum": "FL, clipped, local momentum 0.9",
+    "fl-server-momentum": "FL, server momentum 0.9",
+    "fl-rate-0.4": "FL, clipped, rate 0.4",
     "fl+sdq": "FL+SDQ",
     "fl+gaussian": "FL+Gaussian",
     "fl+gaussian+sdq": "FL+Gaussian+SDQ",

@@ -1,9 +1,15 @@
 """The quantizer as the published code computes it, not as the paper defines it: for comparison only.
 
-It differs from LRSUQ in three ways, each of which breaks the noise law:
-the decoder draws a radius and a dither of its own instead of the encoder's; the cell is r in one dimension and r/1000
-in two and three, where it must be 2r for a ball of radius r to fit in; dithers start anew from the same seed at every
-tensor and every round. What comes out is the update times r'/r, plus next to nothing: a gain, not an additive noise.
+With alpha = 1/1000, radii r (encoder) and r' (decoder), dithers v and v' uniform on [-1/2, 1/2), all four drawn apart:
+
+    n = 1 and Laplace    lambda = floor((x/r - v)/alpha + 1/2)    decoded r' alpha (lambda + v'), about r' (x/r - v)
+    n = 2, 3             lambda = floor(x/(r alpha) - v + 1/2)    decoded r' alpha (lambda + v'), about r' x/r
+
+It differs from LRSUQ in three ways, each of which breaks the noise law: the decoder draws a radius and a dither of its
+own instead of the encoder's; the cell is r alpha, where it must be 2r for a ball of radius r to fit in; dithers start
+anew from the same seed at every tensor and every round. What comes out is the update times r'/r, in one dimension less
+r' v: a gain and a noise that depends on the update. Sharing the radius and the dither alone does not mend it: the noise
+is then half of sigma in one dimension and next to nothing in two and three.
 """
 
 from __future__ import annotations
@@ -19,7 +25,9 @@ from cepam.keys import Address
 from cepam.noise.laws import Gaussian, Laplace
 
 Floats = npt.NDArray[np.float64]
-FINE_CELL = 1e-3
+ALPHA = 1e-3
+ARITHMETIC = 2
+"""Raised when a figure "as published" changes its meaning; parts keep it beside their numbers."""
 
 
 def mean_gain(law: Gaussian | Laplace, n: int = 1) -> float:
@@ -54,27 +62,24 @@ class PublishedChannel:
         if not self.sizes or min(self.sizes) < 1:
             raise ValueError(f"sizes must be positive tensor lengths, got {self.sizes!r}")
 
-    @property
-    def cell(self) -> float:
-        """The cell's side in units of the radius."""
-        return 1.0 if self.n == 1 else FINE_CELL
-
     def encode(self, update: npt.NDArray[np.float32], at: Address) -> bytes:
-        """The integers M of every sub-vector, 32 bits each."""
+        """The integers lambda of every sub-vector, 64 bits each."""
         if update.shape != (sum(self.sizes),):
             raise ValueError(f"an update must have {sum(self.sizes)} coordinates, got shape {update.shape}")
         rows = self._rows(update.astype(np.float64))
         radii, dither = self._radii(at, b"encoder"), self._dither(at, b"encoder")
-        points = np.rint((rows / radii[:, None] - dither) / self.cell)
-        return np.clip(points, -(2.0**31), 2.0**31 - 1).astype("<i4").tobytes()
+        scaled = rows / radii[:, None]
+        # In one dimension the program takes the dither off before it divides by alpha, in two and three after it.
+        points = (scaled - dither) / ALPHA if self.n == 1 else scaled / ALPHA - dither
+        return np.floor(points + 0.5).astype("<i8").tobytes()
 
     def decode(self, message: bytes, at: Address) -> npt.NDArray[np.float32]:
         """The update as the published server sees it: with a radius and a dither of its own."""
         count = sum(self._counts)
-        if len(message) != 4 * self.n * count:
-            raise MalformedMessage(f"{4 * self.n * count} bytes were due, got {len(message)}")
-        points = np.frombuffer(message, dtype="<i4").reshape(count, self.n).astype(np.float64)
-        rows = self._radii(at, b"decoder")[:, None] * (self.cell * points + self._dither(at, b"decoder"))
+        if len(message) != 8 * self.n * count:
+            raise MalformedMessage(f"{8 * self.n * count} bytes were due, got {len(message)}")
+        points = np.frombuffer(message, dtype="<i8").reshape(count, self.n).astype(np.float64)
+        rows = self._radii(at, b"decoder")[:, None] * ALPHA * (points + self._dither(at, b"decoder"))
         starts = np.cumsum((0, *self._counts))
         pieces = [rows[a:b].ravel()[:size] for a, b, size in zip(starts[:-1], starts[1:], self.sizes)]
         return np.concatenate(pieces).astype(np.float32)
@@ -96,7 +101,7 @@ class PublishedChannel:
     def _dither(self, at: Address, whose: bytes) -> Floats:
         """The same numbers for every tensor and every round of a client."""
         longest = _generator(whose, at.key.secret).uniform(-0.5, 0.5, (max(self._counts), self.n))
-        return self.cell * np.concatenate([longest[:count] for count in self._counts])
+        return np.concatenate([longest[:count] for count in self._counts])
 
 
 def _generator(purpose: bytes, material: bytes) -> np.random.Generator:

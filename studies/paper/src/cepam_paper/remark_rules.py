@@ -2,58 +2,82 @@
 
 from __future__ import annotations
 
-from cepam_paper.verdict import Estimate, Findings, Label, decided
+from cepam_paper.verdict import Findings, Label, Ruling, decided
+from cepam_paper.weighing import bends, together
 
 
-def precise(found: Findings) -> tuple[Label, str]:
+def precise(found: Findings) -> Ruling:
     """Whether alpha lies among the sizes that gradients have."""
     alpha, low, high = (found.number(f"precision/{name}") for name in ("alpha", "tenth", "ninetieth"))
-    return decided(low <= alpha <= high), (
+    return Ruling(
+        decided(low <= alpha <= high),
         f"Eight in ten coordinates of clipped gradients that are not 0 lie between {low:.2g} and {high:.2g} (median "
-        f"{found.number('precision/median'):.2g}). In LRSUQ alpha cancels, since the cell is scaled to each layer by "
-        "beta(U) (docs/exactness.md, The integer construction); in the published code it makes the noise vanish for n "
-        "= 2 and 3."
+        f"{found.number('precision/median'):.2g}). In LRSUQ $\\alpha$ cancels, since the cell is scaled to each layer "
+        "by "
+        "$\\beta(U)$ (docs/exactness.md, The integer construction); in the published program it makes the noise vanish "
+        "for $n = 2$ and 3.",
     )
 
 
-def fluctuations(found: Findings) -> tuple[Label, str]:
+def fluctuations(found: Findings) -> Ruling:
     """Whether more samples and a falling rate each smooth the curves."""
     averaged, falling = found.estimate("change/averaged"), found.estimate("change/falling")
     base = found.number("fluctuation/base/mean")
-    return decided(averaged.high < 0 and falling.high < 0), (
+    labels = [Label.FAILS if one.low >= 0 else smoother(one.high) for one in (averaged, falling)]
+    return Ruling(
+        together(labels),
         f"From one evaluated round to the next validation accuracy changes by {base:.2f} points (root mean square, "
         f"clipped FL). Ten times the samples change that by {averaged}, a falling rate by {falling}, both by "
-        f"{found.estimate('change/both')}."
+        f"{found.estimate('change/both')}.",
     )
 
 
-def _trend(rise: Estimate) -> str:
-    """What accuracy does between two noise levels, as far as the interval can tell."""
-    return "rises" if rise.low > 0 else "falls" if rise.high < 0 else "is flat"
+def smoother(most: float) -> Label:
+    """The label of "fluctuates less" by the upper end of the change's interval."""
+    return Label.HOLDS if most < 0 else Label.INCONCLUSIVE
 
 
-def coincides(found: Findings) -> tuple[Label, str]:
-    """Whether accuracy follows the noise alike on model differences and on gradients."""
+def coincides(found: Findings) -> Ruling:
+    """Whether accuracy rises with the budget and then levels off, on model differences as on gradients."""
     ends = ("rise_before", "rise_after")
     differences = [found.estimate(f"difference_{end}") for end in ends]
     gradients = [found.estimate(f"gaussian/{end}", "grid") for end in ends]
-    alike = [_trend(rise) for rise in differences] == [_trend(rise) for rise in gradients]
-    return decided(alike), (
+    shapes = [bends(*differences), bends(*gradients)]
+    return Ruling(
+        Label.INCONCLUSIVE if Label.INCONCLUSIVE in shapes else decided(shapes[0] is shapes[1]),
         f"Up to the label 2.5 and beyond it, accuracy on model differences changes by {differences[0]} and "
-        f"{differences[1]} points, on gradients by {gradients[0]} and {gradients[1]}. The earlier study's own figures "
-        "are not redone."
+        f"{differences[1]} points, on gradients by {gradients[0]} and {gradients[1]}. That it rises and then levels "
+        "off "
+        f"{said_of(shapes[0])} for the first and {said_of(shapes[1])} for the second. The earlier study's own figures "
+        "are "
+        "not redone.",
     )
 
 
-def between_rounds(found: Findings) -> tuple[Label, str]:
-    """Whether the objective falls at every iteration, synchronizations included."""
-    rise = found.estimate("between_rounds_increase")
+def said_of(label: Label) -> str:
+    """The label as the verb of a sentence."""
+    return "is inconclusive" if label is Label.INCONCLUSIVE else str(label)
+
+
+def between_rounds(found: Findings) -> Ruling:
+    """Whether the objective falls over local steps, and whether a falling bound lies above it at every one."""
+    steps = {tau: found.estimate(f"inside/{tau}/largest_change") for tau in found.keys("inside")}
+    held = all(found.flag(f"inside/{tau}/bound_held") for tau in steps)
+    listed = ", ".join(
+        f"{one.mean:+.4f} (95 % {one.low:+.4f} to {one.high:+.4f}, $\\tau = {tau}$)" for tau, one in steps.items()
+    )
+    falls = [Label.FAILS if one.low > 0 else smoother(one.high) for one in steps.values()]
     paths = "; ".join(
-        f"tau {tau}: from {found.number(f'inside/{tau}/before'):.4f} to {found.number(f'inside/{tau}/after'):.4f}"
-        for tau in found.keys("inside")
+        f"$\\tau = {tau}$: {found.number(f'inside/{tau}/before'):.4f} to {found.number(f'inside/{tau}/after'):.4f}"
+        for tau in steps
     )
-    return decided(rise.low <= 0), (
-        "The server steps from the weights it broadcast and leaves the local steps behind, so at a synchronization the "
-        f"expected gap goes up from that of the clients' mean ({paths}), by up to {rise.mean:.4f} (95 % "
-        f"{rise.low:.4f} to {rise.high:.4f}). At synchronizations it falls (docs/theory.md, Convergence)."
+    return Ruling(
+        together([decided(held), *falls]),
+        f"The largest change of the expected gap over one local step is {listed}: it falls. The repaired bound, which "
+        f"decreases in $t$, {'lies' if held else 'does not lie'} above it at every local step. A remark beside the "
+        "claim: "
+        "the server steps from the weights that it broadcast and leaves the local steps behind, so at a "
+        "synchronization "
+        f"the gap goes up from that of the clients' mean ({paths}); from one synchronization to the next it falls "
+        "(docs/theory.md, Convergence).",
     )

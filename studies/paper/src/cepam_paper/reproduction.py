@@ -41,6 +41,19 @@ PARTS: dict[str, Experiment] = {
     "tradeoff": tradeoff.run,
     "variations": variations.run,
 }
+TOLD = {
+    "exactness": "the quantizers' error laws: SDQ, RSUQ, LRSUQ and the published program",
+    "privacy": "Theorems 1 and 2 and the quoted guarantees",
+    "rate": "bits of real messages, the paper's code and formula",
+    "convergence": "distortion and convergence: bounds, counterexamples, steps of the proof",
+    "gaussian": "Table I, its SNR column and convergence figure",
+    "laplace": "Table II, its SNR column and convergence figure",
+    "gain": "where the published accuracy gain comes from",
+    "grid": "the accuracy-privacy figures and what their labels guarantee",
+    "tradeoff": "accuracy and bits at budgets that hold for the whole run",
+    "variations": "remarks made in passing",
+}
+"""Every part in a few words."""
 PACKAGES = ("cepam", "numpy", "scipy", "numba", "torch", "dp-accounting", "matplotlib")
 
 
@@ -101,18 +114,28 @@ def found(report: Path) -> tuple[list[Part], tuple[Verdict, ...]]:
 def write_page(report: Path) -> Path:
     """The path of the page, written from the parts that are there; `verdicts.json` beside it says the same."""
     parts, verdicts = found(report)
-    lines = [
-        {"claim": v.claim.name, "where": v.claim.where, "quote": v.claim.quote, "verdict": v.label.value,
-         "evidence": v.evidence, "command": v.command} for v in verdicts
-    ]  # fmt: skip
-    (report / "verdicts.json").write_text(json.dumps(lines, indent=1) + "\n")
+    (report / "verdicts.json").write_text(json.dumps(listed(verdicts), indent=1) + "\n")
     return page.write(report, parts, verdicts, about(parts))
 
 
+def listed(verdicts: Sequence[Verdict]) -> list[dict[str, str | None]]:
+    """The verdicts as plain values."""
+    return [
+        {"claim": v.claim.name, "where": v.claim.where, "quote": v.claim.quote, "verdict": v.label.value,
+         "program": None if v.program is None else v.program.value, "evidence": v.evidence, "command": v.command}
+        for v in verdicts
+    ]  # fmt: skip
+
+
 def write_document(report: Path, docs: Path) -> Path:
-    """The path of the document, written from the parts that are there."""
-    parts, verdicts = found(report)
-    document.write(report, parts, verdicts, about(parts), docs)
+    """The path of the document: the report's parts, and of a full report those that only the document has."""
+    made = {part.name: part for part in (load(report, name) for name in PARTS) if part is not None}
+    if not any(part.quick for part in made.values()):
+        made = {part.name: part for part in document.parts_of(docs)} | made
+    parts = [made[name] for name in PARTS if name in made]
+    if not parts:
+        raise ValueError(f"neither {report} nor {docs} holds a part yet: run `cepam reproduce all` first")
+    document.write(report, parts, claims.verdicts(parts), about(parts), docs)
     return docs / "reproduction.md"
 
 

@@ -76,7 +76,12 @@ def load(report: Path, name: str) -> Part | None:
     path = file_of(report, name)
     if not path.is_file():
         return None
-    kept = json.loads(path.read_text())
+    return part_of(json.loads(path.read_text()))
+
+
+def part_of(kept: dict[str, Any]) -> Part:
+    """The part that a JSON object holds."""
+    kept = dict(kept)
     kept["tables"] = tuple(
         Table(**{**table, "columns": tuple(table["columns"]), "rows": tuple(tuple(row) for row in table["rows"])})
         for table in kept["tables"]

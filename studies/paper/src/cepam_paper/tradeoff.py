@@ -40,8 +40,8 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     numbers = _numbers(made, much, seeds)
     return Part(
         "tradeoff", "Accuracy against a budget that holds", SUMMARY, "cepam reproduce tradeoff", seeds,
-        time.monotonic() - start, numbers, (_table(numbers, much),), (_figure(report, numbers, much),),
-        (f"{len(seeds)} seed(s), {much.budget_rounds} rounds.",),
+        time.monotonic() - start, numbers, (_table(numbers, much),), (draw(report, numbers, much),),
+        _notes(numbers, much),
     )  # fmt: skip
 
 
@@ -76,12 +76,24 @@ def _numbers(made: dict[Any, dict[str, Any]], much: Extent, seeds: tuple[int, ..
     numbers["difference"] = {f"{budget:g}": estimate(paired(budget)) for budget in much.budgets}
     if len(seeds) > 1:
         every = [sum(column) / len(much.budgets) for column in zip(*(paired(budget) for budget in much.budgets))]
-    else:  # With one seed the budgets themselves are the repetitions.
+    else:  # With one seed the budgets themselves are the repetitions, and whoever quotes the mean has to say so.
         every = [paired(budget)[0] for budget in much.budgets]
     numbers["difference_all"] = estimate(every)
+    numbers["repetitions"] = "seeds" if len(seeds) > 1 else "budgets"
     ends = [accuracy("cepam-gaussian", much.budgets[end]) for end in (-1, 0)]
     numbers["rise"] = estimate([a - b for a, b in zip(*ends)])
     return numbers
+
+
+def _notes(numbers: dict[str, Any], much: Extent) -> tuple[str, ...]:
+    told = f"{numbers['seeds']} seed(s), {much.budget_rounds} rounds."
+    if numbers["repetitions"] == "seeds":
+        return (told,)
+    mean = words(numbers["difference_all"], sign=True)
+    return (
+        told,
+        f"The mean difference of {mean} points takes the {len(much.budgets)} budgets of one seed as repetitions.",
+    )
 
 
 def _table(numbers: dict[str, Any], much: Extent) -> Table:
@@ -102,8 +114,9 @@ def _table(numbers: dict[str, Any], much: Extent) -> Table:
     return Table("tradeoff", "Test accuracy in per cent, delta = 1e-5", columns, tuple(rows))
 
 
-def _figure(report: Path, numbers: dict[str, Any], much: Extent) -> Figure:
-    figure, axes = picture.canvas(2, width=4.6)
+def draw(report: Path, numbers: dict[str, Any], much: Extent) -> Figure:
+    """Accuracy and bits against the budget."""
+    figure, axes = picture.canvas(2, width=4.6, height=3.6)
     for place, (scheme, label) in enumerate(SCHEMES.items()):
         names = [f"{budget:g}" for budget in much.budgets]
         means = [numbers["accuracy"][scheme][name]["mean"] for name in names]
@@ -116,6 +129,7 @@ def _figure(report: Path, numbers: dict[str, Any], much: Extent) -> Figure:
         axis.set_xticks(much.budgets, [f"{budget:g}" for budget in much.budgets])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+    picture.whole_percent(axes[0][0])
+    picture.legend_outside(figure, axes[0][0])
     caption = "Equal guarantees, hence equal accuracy up to the seeds' noise; the bits differ."
     return picture.kept(report, "tradeoff", "Accuracy and size against the budget", caption, figure)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -26,17 +25,16 @@ from cepam.fl.engine.baselines import NoisyDithered, PlainFloats
 from cepam.fl.engine.settings import Settings
 from cepam.fl.runs.files import write_atomically
 from cepam.fl.runs.summary import interval
-from cepam.keys import Address
 from cepam.noise.lattices import lattice_named
 from cepam.noise.laws import Gaussian, Laplace
-from cepam_paper.published import PublishedChannel
+from cepam_paper.meter import Meter, Metered, WatchedWork
+from cepam_paper.published import ARITHMETIC, PublishedChannel
 from cepam_paper.section import Say
 
-Floats = npt.NDArray[np.float32]
 Name = TypeVar("Name")
 Followed = Callable[[int, int], None]
 VALIDATION = 10_000
-KEEP = 1
+KEEP = 2
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,8 @@ class Run:
 
     def mark(self) -> str:
         """What fixes the result: a run on disk with another mark is done again."""
-        return hashlib.sha256(f"v{KEEP} {self.settings!r} {self.published}".encode()).hexdigest()[:16]
+        made = f"v{KEEP} {self.settings!r} {self.published} {ARITHMETIC if self.published is not None else ''}"
+        return hashlib.sha256(made.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,8 @@ class TrainingOutcome:
     rounds: tuple[int, ...]
     validation: tuple[tuple[float, ...], ...]
     snr: float | None
+    program_snr: tuple[float | None, ...]
+    largest_norm: float
     bits_per_coordinate: float | None
     seconds: float
     mark: str = field(default="")
@@ -78,55 +79,6 @@ class TrainingOutcome:
             raise ValueError(f"{self.name} and {other.name} were run on other seeds")
         mean, half = interval([a - b for a, b in zip(self.accuracy, other.accuracy)])
         return 100 * mean, None if half is None else 100 * half
-
-
-class Meter:
-    """The signal and the noise of the average that the server forms, for every seed of a running simulation.
-
-    The paper's SNR column matches the average over clients, not one client's message (docs/reproduction.md).
-    """
-
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
-        self.seed_of: dict[bytes, int] = {}
-        self.held: dict[bytes, Floats] = {}
-        self.sums: dict[int, list[Any]] = {}
-        self.ratios: list[float] = []
-        self.lock = threading.Lock()
-
-    def close_round(self) -> None:
-        """Nothing; the round's ratios of signal to noise power are noted."""
-        for signal, noise in self.sums.values():
-            if float(noise @ noise) > 0:
-                self.ratios.append(float(signal @ signal) / float(noise @ noise))
-        self.sums.clear()
-        self.held.clear()
-
-    def snr_db(self) -> float | None:
-        """The mean over rounds and seeds of 10 log10 of signal over noise power; None without any noise."""
-        return float(np.mean(10 * np.log10(self.ratios))) if self.ratios else None
-
-
-@dataclass(frozen=True)
-class Metered:
-    """A channel under the eye of a meter."""
-
-    channel: UpdateCodec
-    meter: Meter
-
-    def encode(self, update: Floats, at: Address) -> bytes:
-        self.meter.held[at.key.secret] = update
-        return self.channel.encode(update, at)
-
-    def decode(self, message: bytes, at: Address) -> Floats:
-        vector: Floats = self.channel.decode(message, at)
-        meter = self.meter
-        update = meter.held[at.key.secret].astype(np.float64)
-        with meter.lock:
-            pair = meter.sums.setdefault(meter.seed_of[at.key.secret], [np.zeros(update.size), np.zeros(update.size)])
-            pair[0] += update / meter.clients
-            pair[1] += (vector - update) / meter.clients
-        return vector
 
 
 def channel_of(run: Run, sizes: tuple[int, ...]) -> UpdateCodec:
@@ -181,10 +133,12 @@ def _trained(run: Run, data: fl.Dataset, follow: Followed) -> TrainingOutcome:
     held = min(VALIDATION, len(data.train_labels) // 6)
     settings = replace(run.settings, validation=held, evaluate_every=run.settings.rounds)
     model = fl.build(settings.model, data, settings.activation)
-    meter = Meter(settings.clients)
-    channel = Metered(channel_of(run, tuple(p.numel() for p in model.module.parameters())), meter)
+    sizes = tuple(p.numel() for p in model.module.parameters())
+    meter = Meter(settings.clients, sizes)
+    channel = Metered(channel_of(run, sizes), meter)
     simulation = fl.Simulation(settings, data, model, codecs=lambda client: channel)
-    meter.seed_of = {key.secret: s for s, row in enumerate(simulation.senders) for key in row.keys}
+    simulation.work = WatchedWork.over(simulation.work, meter)
+    meter.owner = {key.secret: (s, k) for s, row in enumerate(simulation.senders) for k, key in enumerate(row.keys)}
     best, score = simulation.state.weights.copy(), np.full(settings.seeds, -1.0)
     seen: list[npt.NDArray[np.float64]] = []
     while not simulation.done:
@@ -200,6 +154,7 @@ def _trained(run: Run, data: fl.Dataset, follow: Followed) -> TrainingOutcome:
     return TrainingOutcome(
         run.name, settings.run_seeds, tuple(map(float, simulation.network.evaluate(best).accuracy)), tuple(rounds),
         tuple(tuple(map(float, row)) for row in np.stack(seen, 1)), meter.snr_db(),
+        meter.program_snr_db(), meter.largest_norm,
         None if run.published is not None else float(simulation.state.bits.sum()) / sent,
         round(time.monotonic() - start, 2), run.mark(),
     )  # fmt: skip

@@ -23,11 +23,20 @@ TELL = {
 }
 
 
+PLAIN: dict[str, dict[str, Any]] = {
+    "fl-clipped": {},
+    "fl-momentum": {"local_momentum": 0.9},
+    "fl-server-momentum": {"server": "momentum", "momentum": 0.9},
+    "fl-rate-0.4": {"rate": 0.4},
+}
+"""Plain FL with one setting changed."""
+TEXT_RATE = 0.1
+
+
 def _scheme(row: str) -> dict[str, Any]:
     """The settings that a row of the tables stands for."""
-    if row in ("fl", "fl-clipped", "fl-momentum", "fl+sdq"):
-        changes: dict[str, Any] = {"scheme": "fl+sdq" if row == "fl+sdq" else "fl", "noise": None}
-        return changes | ({"local_momentum": 0.9} if row == "fl-momentum" else {})
+    if row in ("fl", "fl+sdq", *PLAIN):
+        return {"scheme": "fl+sdq" if row == "fl+sdq" else "fl", "noise": None, **PLAIN.get(row, {})}
     if row.startswith("cepam-gaussian"):
         return {"scheme": "cepam-gaussian", "noise": printed.SIGMA, "lattice": f"Z{row[-1]}"}
     return {"scheme": row, "noise": printed.B if "laplace" in row else printed.SIGMA}
@@ -45,11 +54,13 @@ def trained(name: str, preset: str, extent: Extent, published: int | None = None
 def run_of(reading: Reading, row: str, extent: Extent, name: str | None = None, **changes: Any) -> Run:
     """The run behind one cell of the tables. Runs that two readings share have one name, so they are done once."""
     if reading == "text":
-        free = {"clip_norm": "none"} if row == "fl" else {}
-        return trained(name or f"text-{row}", "algorithm1", extent, **{**_scheme(row), **free, **changes})
+        own = {"clip_norm": "none"} if row == "fl" else {}
+        return trained(name or f"text-{row}", "algorithm1", extent, **{**_scheme(row), **own, **changes})
     if row.startswith("cepam") and reading == "published":
         n = 1 if row == "cepam-laplace" else int(row[-1])
         return trained(name or f"published-{row}", "published", extent, n, **{**_scheme(row), **changes})
-    if row == "fl" and reading == "published":
-        return trained(name or "published-fl", "published", extent, **{**_scheme(row), "clip_norm": "none", **changes})
+    if row in ("fl", "fl-server-momentum") and reading == "published":
+        # Momentum is what the text asks for, so it gets the text's rate.
+        free: dict[str, Any] = {"clip_norm": "none", **({} if row == "fl" else {"rate": TEXT_RATE})}
+        return trained(name or f"published-{row}", "published", extent, **{**_scheme(row), **free, **changes})
     return trained(name or f"correct-{row}", "published", extent, **{**_scheme(row), **changes})

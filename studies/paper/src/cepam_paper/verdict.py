@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from scipy import stats
+
 from cepam_paper.section import Part
 
 
@@ -16,7 +18,9 @@ class Label(StrEnum):
 
     HOLDS = "holds"
     REPAIRED = "holds after repair"
+    INCONCLUSIVE = "inconclusive"
     FAILS = "does not hold"
+    PROGRAM = "only the published program shows this"
     UNTESTED = "not tested"
 
 
@@ -26,14 +30,35 @@ class Missing(LookupError):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with the ends of its 95 % confidence interval."""
+    """A mean with the ends of its 95 % confidence interval, which are infinite where one seed gives none."""
 
     mean: float
     low: float
     high: float
+    seeds: int = 0
+    """How many values the mean is of; 0: not known, and then many."""
 
     def __str__(self) -> str:
+        if math.isinf(self.low):
+            return f"{self.mean:+.2f} (one seed, no interval)"
         return f"{self.mean:+.2f} (95 % {self.low:+.2f} to {self.high:+.2f})"
+
+    @property
+    def half(self) -> float:
+        """Half the interval's width."""
+        return (self.high - self.low) / 2
+
+    def at(self, chance: float) -> Estimate:
+        """The same mean with the interval that misses the truth with this chance instead of 0.05."""
+        if math.isinf(self.low):
+            return self
+        law = stats.t(self.seeds - 1) if self.seeds > 1 else stats.norm
+        times = float(law.ppf(1 - chance / 2) / law.ppf(0.975))
+        return Estimate(self.mean, self.mean - times * self.half, self.mean + times * self.half, self.seeds)
+
+    def less(self, other: Estimate) -> Estimate:
+        """The difference to an estimate from other runs: at least 95 % sure, since both ends are taken together."""
+        return Estimate(self.mean - other.mean, self.low - other.high, self.high - other.low)
 
 
 @dataclass(frozen=True)
@@ -65,8 +90,13 @@ class Findings:
         return value
 
     def estimate(self, path: str, part: str = "") -> Estimate:
-        """The mean and interval at a path."""
-        return Estimate(*(self.number(f"{path}/{end}", part) for end in ("mean", "low", "high")))
+        """The mean and interval at a path; without an interval where there is one seed."""
+        mean, seeds = self.number(f"{path}/mean", part), 0
+        if self.has(f"{path}/seeds", part):
+            seeds = int(self.number(f"{path}/seeds", part))
+        if self.empty(f"{path}/low", part) and seeds == 1:
+            return Estimate(mean, -math.inf, math.inf, seeds)
+        return Estimate(mean, self.number(f"{path}/low", part), self.number(f"{path}/high", part), seeds)
 
     def keys(self, path: str, part: str = "") -> tuple[str, ...]:
         """The names under a path."""
@@ -112,8 +142,18 @@ class Findings:
         return Missing(f"{path!r} of the part {part or self.part!r} should be {kind}, got {str(value)[:40]!r}")
 
 
-Rule = Callable[[Findings], tuple[Label, str]]
-"""From the findings to a label and the sentence that gives the evidence."""
+@dataclass(frozen=True)
+class Ruling:
+    """What a rule says: of the scheme done right, the sentence with the evidence, and of the published program."""
+
+    label: Label
+    evidence: str
+    program: Label | None = None
+    """None where the claim is not about anything that the program does, or it was not measured."""
+
+
+Rule = Callable[[Findings], Ruling]
+"""From the findings to a ruling."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +170,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim, and why."""
+    """What became of a claim, for the scheme and for the published program, and why."""
 
     claim: Claim
     label: Label
     evidence: str
     command: str
+    program: Label | None = None
 
 
 def judge(claims: Sequence[Claim], parts: Sequence[Part]) -> tuple[Verdict, ...]:
@@ -146,17 +187,23 @@ def judge(claims: Sequence[Claim], parts: Sequence[Part]) -> tuple[Verdict, ...]
 
 def _verdict(claim: Claim, found: Findings) -> Verdict:
     try:
-        label, evidence = claim.rule(found)
+        made = claim.rule(found)
     except Missing as missing:
-        label, evidence = Label.UNTESTED, f"{str(missing)[:1].upper()}{str(missing)[1:]}."
-    return Verdict(claim, label, evidence, claim.command)
+        made = Ruling(Label.UNTESTED, f"{str(missing)[:1].upper()}{str(missing)[1:]}.")
+    label = made.label
+    if label is Label.FAILS and made.program in (Label.HOLDS, Label.REPAIRED):
+        label = Label.PROGRAM
+    return Verdict(claim, label, made.evidence, claim.command, made.program)
 
 
 def known(label: Label, evidence: str) -> Rule:
-    """A rule for a matter of proof: the verdict rests on the section and the test that the evidence names."""
-    return lambda found: (label, evidence)
+    """A rule for a matter of proof or of record: the verdict rests on what the evidence names."""
+    return lambda found: Ruling(label, evidence)
 
 
 def decided(holds: bool, repaired: bool = False) -> Label:
-    """The label of a claim that holds as printed, or else, repaired, holds; or does not hold."""
+    """The label of a claim that holds as printed, or else, repaired, holds; or does not hold.
+
+    For what is proved, computed or tested with a stated chance of error. What seeds decide goes through `weighing`.
+    """
     return Label.HOLDS if holds else Label.REPAIRED if repaired else Label.FAILS

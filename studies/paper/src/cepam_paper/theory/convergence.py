@@ -51,9 +51,8 @@ class Schedule:
 class Constants:
     """What AS1 to AS4 say of one problem: L, C, and client by client p_k, theta_k^2, M_k and the minimum of F_k.
 
-    Departs: M_k bounds the norm of every sample's gradient (the paper's M is a supremum of expectations, which does
-    not bound a clipping error), and both it and theta_k^2 are taken on a bounded domain: no strongly convex function
-    has bounded gradients on all of R^m.
+    M_k bounds the norm of every sample's gradient, as the paper's supremum over weights and samples does. Departs: it
+    and theta_k^2 are taken on a bounded domain: no strongly convex function has bounded gradients on all of R^m.
     """
 
     smoothness: float

@@ -24,7 +24,8 @@ class Descent:
     """What the repetitions of one training did, at the rounds that were asked for.
 
     `gaps` is F(W) - F(w*) and `squares` ||W - w*||^2, both (rounds asked for, repetitions). `drifts` and `energies` are
-    the means over repetitions of sum p_k ||W - W^k||^2 and sum p_k^2 ||X^k||^2 in every round.
+    the means over repetitions of sum p_k ||W - W^k||^2 and sum p_k^2 ||X^k||^2 in every round, `deviations` that of
+    sum p_k ||W' - W^k||^2 with W' the clients' own mean (Paper: Lemma 13).
     """
 
     rounds: tuple[int, ...]
@@ -32,6 +33,7 @@ class Descent:
     squares: Floats
     drifts: Floats
     energies: Floats
+    deviations: Floats
     clipped: int
     projected: int
     farthest: float
@@ -132,11 +134,14 @@ class _Watch:
         self.clipped = self.projected = 0
         self.drifts: list[float] = []
         self.energies: list[float] = []
+        self.deviations: list[float] = []
 
     def look(self, server: Floats, local: Floats, updates: Floats) -> None:
         p, sizes = np.asarray(self.problem.weights), np.square(updates).sum(axis=2)
         self.drifts.append(float((np.square(local - server[:, None, :]).sum(axis=2) @ p).mean()))
         self.energies.append(float((sizes @ np.square(p)).mean()))
+        apart = local - np.einsum("k,skm->sm", p, local)[:, None, :]
+        self.deviations.append(float((np.square(apart).sum(axis=2) @ p).mean()))
         self.farthest = max(self.farthest, float(np.linalg.norm(local, axis=2).max()))
         self.largest = max(self.largest, float(np.sqrt(sizes.max())))
 
@@ -148,6 +153,7 @@ class _Watch:
             squares=np.square(points - best).sum(axis=-1),
             drifts=np.array(self.drifts),
             energies=np.array(self.energies),
+            deviations=np.array(self.deviations),
             clipped=self.clipped,
             projected=self.projected,
             farthest=self.farthest,

@@ -57,6 +57,28 @@ def weight_distance(
     return rate**2 * (clipping_bias(weights, gradient_norms, clip) ** 2 + noise * float(np.square(p).sum()))
 
 
+def printed_virtual_error(
+    weights: Sequence[float], subvectors: int, variance: float, gradient_norm: float, theta_squares: Sequence[float]
+) -> float:
+    """sum p_k^2 (theta_k^2 + N (Var(f) + M^2)).
+
+    Paper: Lemma 12. FALSE in general, as the weight distance is: it takes clipping errors for zero-mean. True where
+    N >= K, since then N M^2 sum p_k^2 >= M^2.
+    """
+    squares = np.square(checked_weights(weights))
+    return float(squares @ (np.asarray(theta_squares) + subvectors * (variance + gradient_norm**2)))
+
+
+def virtual_error(
+    weights: Sequence[float], noise: float, gradient_norms: Sequence[float], theta_squares: Sequence[float], clip: float
+) -> float:
+    """(sum p_k c_k)^2 + sum p_k^2 (min(theta_k^2, gamma^2) + E||Z||^2): a bound on E||J - J-bar||^2 "
+    "(docs/theory.md)."""
+    squares = np.square(checked_weights(weights))
+    sent = np.minimum(theta_squares, clip**2) + noise
+    return clipping_bias(weights, gradient_norms, clip) ** 2 + float(squares @ sent)
+
+
 def clipping_bias(weights: Sequence[float], gradient_norms: Sequence[float], clip: float) -> float:
     """sum p_k max(0, M_k - gamma): the most that clipping can move the weighted mean of the clients' gradients."""
     p, norms = checked_weights(weights), np.asarray(gradient_norms, dtype=np.float64)

@@ -15,7 +15,7 @@ from cepam.kernels.model.plan import layered_plan
 from cepam.kernels.numpy.paper_coder import coordinate_box, field_widths, golomb_fields
 from cepam.kernels.numpy.quantizer import scale_of_radius
 from cepam.keys import Address
-from cepam.noise.lattices import Lattice
+from cepam.noise.lattices import Lattice, Search
 from cepam.noise.laws import Law, check_scale
 
 _NODES = 1 << 15
@@ -108,6 +108,8 @@ def reachable_points(lattice: Lattice, reach: float) -> int:
     n = lattice.dimension
     if n > 3:
         raise ValueError(f"points are listed in dimensions up to 3 only, got {n}")
+    if lattice.search is Search.CUBIC:
+        return (1 << n) * _orthant(n, reach * lattice.ball_radius("l2"))
     radius, sides = reach * lattice.ball_radius("l2"), lattice.box.astype(np.float64)
     basis = lattice.basis.astype(np.float64)
     # Coordinates of any point in the box [-radius - sides, radius] around the ball.
@@ -116,6 +118,20 @@ def reachable_points(lattice: Lattice, reach: float) -> int:
     points = grid.reshape(-1, n) @ basis.T
     nearest = np.maximum(points, np.minimum(points + sides, 0.0))
     return int((np.square(nearest).sum(axis=1) <= radius**2).sum())
+
+
+def _orthant(n: int, radius: float) -> int:
+    """How many points with coordinates 0, 1, 2, … lie in the ball.
+
+    A cell of Z^n that begins at M is as far from 0 as M or M + 1, coordinate by coordinate, so that every such point
+    stands for 2^n cells. Guarantee: theory/test_rate.py lists the cells one by one.
+    """
+    along = np.arange(math.floor(radius) + 1.0)
+    squares = np.zeros(1)
+    for _ in range(n - 1):
+        squares = (squares[:, None] + np.square(along)).ravel()
+        squares = squares[squares <= radius**2]
+    return int((np.floor(np.sqrt(radius**2 - squares)) + 1).sum())
 
 
 def reachable_point_bits(law: Law, lattice: Lattice, bound: float, nodes: int = 400) -> float:

@@ -1,0 +1,96 @@
+"""Intervals to labels, by hand: what excludes a claim, what shows it, and what can do neither."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cepam_paper.verdict import Estimate, Label
+from cepam_paper.weighing import alike, bends, improvement, improvements, reproduced, together
+
+HOLDS, REPAIRED, INCONCLUSIVE, FAILS, *_ = Label
+ALONE = Estimate(5.0, -math.inf, math.inf, 1)
+
+
+def one(low: float, high: float, seeds: int = 0) -> Estimate:
+    return Estimate((low + high) / 2, low, high, seeds)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "label"),
+    [
+        (0.1, 0.5, HOLDS),
+        (0.5, 0.8, HOLDS),
+        (1.2, 1.5, REPAIRED),
+        (-0.1, 0.5, INCONCLUSIVE),
+        (-9.0, 9.0, INCONCLUSIVE),
+        (-0.1, 0.39, FAILS),
+        (0.1, 0.3, FAILS),
+        (-2.0, -1.0, FAILS),
+    ],
+)
+def test_an_improvement_of_0_4_to_1(low: float, high: float, label: Label) -> None:
+    assert improvement(one(low, high), 0.4, 1.0) is label
+
+
+def test_one_seed_decides_nothing() -> None:
+    assert improvement(ALONE) is INCONCLUSIVE
+    assert improvements([ALONE, one(0.5, 0.9)]) is INCONCLUSIVE
+    assert alike([ALONE], 0.5) is INCONCLUSIVE
+    assert bends(ALONE, ALONE) is INCONCLUSIVE
+    assert reproduced(ALONE, 93.0, 94.0, 1.5) is INCONCLUSIVE
+    assert str(ALONE) == "+5.00 (one seed, no interval)"
+
+
+def test_an_interval_at_another_level_is_students() -> None:
+    values = np.array([0.1, 0.4, 0.2, 0.9, 0.3])
+    spread = values.std(ddof=1) / 5**0.5
+    made = [stats.t.ppf(1 - chance / 2, 4) * spread for chance in (0.05, 0.01)]
+    mean = float(values.mean())
+    found = Estimate(mean, mean - made[0], mean + made[0], 5).at(0.01)
+    assert found.half == pytest.approx(made[1])
+    assert Estimate(0.0, -1.96, 1.96).at(0.1).high == pytest.approx(1.645, abs=1e-3)
+
+
+def test_many_comparisons_exclude_a_true_claim_no_more_often_than_one() -> None:
+    """Twelve true effects of 0.5: about 1 in 20 sets may fail with the correction, 1 in 4 without it."""
+    draw = np.random.default_rng(1)
+    failed = {"together": 0, "each": 0}
+    for _ in range(400):
+        values = 0.5 + draw.normal(size=(12, 10))
+        half = stats.t.ppf(0.975, 9) * values.std(axis=1, ddof=1) / 10**0.5
+        found = [Estimate(m, m - h, m + h, 10) for m, h in zip(values.mean(axis=1), half)]
+        failed["together"] += improvements(found, 0.5) is FAILS
+        failed["each"] += any(improvement(each, 0.5) is FAILS for each in found)
+    # 400 sets: 20 expected at most (10 here, one side counts), and five standard deviations more are 42.
+    assert failed["together"] <= 42
+    assert failed["each"] > 60
+
+
+def test_alike_needs_intervals_inside_the_bound() -> None:
+    assert alike([one(-0.2, 0.2, 10)], 0.5) is HOLDS
+    assert alike([one(-0.2, 0.2, 10), one(-0.9, 0.3, 10)], 0.5) is INCONCLUSIVE
+    assert alike([one(-0.2, 0.2, 10), one(0.9, 1.1, 10)], 0.5) is FAILS
+
+
+def test_a_wide_interval_reproduces_nothing() -> None:
+    assert reproduced(one(92.8, 93.2), 93.0, 94.0, 1.5) is HOLDS
+    assert reproduced(one(88.0, 96.0), 93.0, 94.0, 1.5) is INCONCLUSIVE
+    assert reproduced(one(92.0, 92.9), 93.0, 94.0, 1.5) is FAILS
+
+
+def test_a_bend_rises_and_then_rises_less() -> None:
+    assert bends(one(1.0, 2.0), one(-0.5, 0.5)) is HOLDS
+    assert bends(one(1.0, 2.0), one(0.5, 1.5)) is INCONCLUSIVE
+    assert bends(one(1.0, 2.0), one(2.5, 3.5)) is FAILS
+    assert bends(one(-2.0, -1.0), one(-9.0, -8.0)) is FAILS
+
+
+def test_all_at_once_is_as_weak_as_the_weakest() -> None:
+    assert together([HOLDS, HOLDS]) is HOLDS
+    assert together([HOLDS, REPAIRED]) is REPAIRED
+    assert together([REPAIRED, INCONCLUSIVE]) is INCONCLUSIVE
+    assert together([INCONCLUSIVE, FAILS]) is FAILS
