@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cepam.page import POLICY, STYLE, bullets, heading, page, paragraph, picture, table, text, verbatim
+from cepam.page import POLICY, STYLE, bullets, heading, number, page, paragraph, picture, table, text, verbatim
 
 
 class Balance(HTMLParser):
@@ -93,3 +93,24 @@ def test_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pictures must be"):
         picture(tmp_path / "curve.exe", "no")
     assert text("a`b") == "a`b"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (20_000, "20,000"),
+        (20_000.0, "20,000"),
+        (12_345.6, "12,346"),
+        (0.25, "0.25"),
+        (1e-5, "1e-5"),
+        (1.23456e-12, "1.235e-12"),
+        (1e10, "1e10"),
+        (123456789, "1.235e8"),
+        (0, "0"),
+        (-3, "-3"),
+        (2.05172, "2.052"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_numbers_are_for_people(value: float, shown: str) -> None:
+    assert number(value) == shown

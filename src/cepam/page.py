@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,6 +29,14 @@ figcaption { font-size: .9rem } pre { overflow-x: auto; padding: .7rem; backgrou
 def text(words: str) -> str:
     """The words, escaped, with code between backticks."""
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(words))
+
+
+def number(value: float) -> str:
+    """A number for people: 20,000, 0.25, 1.5e-6; four figures, and whole numbers below a million in full."""
+    if math.isfinite(value) and value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}"
+    shown = f"{value:,.0f}" if 1e4 <= abs(value) < 1e6 else f"{value:.4g}"
+    return re.sub(r"e([-+])0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", shown)
 
 
 def paragraph(words: str, kind: str = "") -> str:

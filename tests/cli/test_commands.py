@@ -175,8 +175,10 @@ def test_unknown_commands_are_refused() -> None:
 def test_verify_prints_a_certificate_and_draws_a_figure(folder: Path) -> None:
     words = ["verify", "--sigma", 0.01, "--lattice", "Z1", "--samples", 10_000, "--false-alarm", 1e-9]
     text = run(*words, "--plot", "out.png").stdout
-    assert "PASSED" in text
+    assert text.startswith("PASSED: Gaussian(sigma=0.01) on Z1\n")
     assert "p-value" in text
+    for shown in (text, run(*words, "--all").stdout):
+        assert max(map(len, shown.splitlines())) <= 80
     assert (folder / "out.png").read_bytes().startswith(b"\x89PNG")
     facts = json.loads(run(*words, "--json").stdout)
     assert facts["passed"]

@@ -25,6 +25,8 @@ from cepam.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from cepam import Codec
     from cepam.verify.certificate import Certificate, Check
 
@@ -88,34 +90,48 @@ def _run(codec: Codec, samples: int, false_alarm: float) -> Certificate:
 
 
 def _worst_by_kind(certificate: Certificate) -> list[tuple[Check, int]]:
-    """For each lattice, input and statistic the check with the least p-value, and how many there were."""
-    kinds: dict[tuple[str, str, str], list[Check]] = {}
+    """For each lattice and statistic the check with the least p-value over all inputs, and how many there were."""
+    kinds: dict[tuple[str, str], list[Check]] = {}
     for check in certificate.checks:
-        kinds.setdefault((check.lattice, check.input, check.statistic), []).append(check)
+        kinds.setdefault((check.lattice, check.statistic), []).append(check)
     return [(min(checks, key=lambda check: check.p_value), len(checks)) for checks in kinds.values()]
 
 
 def _print(certificate: Certificate, every: bool) -> None:
+    """Nothing; the verdict, what it rests on, every failure, and a table that fits the terminal."""
     from rich.console import Console
+
+    failures, count = certificate.failures, len(certificate.checks)
+    verdict = "PASSED" if certificate.passed else f"FAILED: {len(failures)} of {count} checks"
+    typer.echo(f"{verdict}: {certificate.law} on {', '.join(certificate.lattices)}")
+    typer.echo(f"{count} checks, {certificate.samples:,} sub-vectors an input; a correct codec fails with")
+    typer.echo(
+        f"chance at most {certificate.false_alarm:g}; least p-value times {count}: {certificate.least_p_value:.3g}"
+    )
+    console = Console(highlight=False)
+    for check in failures:
+        console.print(
+            f"failed: {check.lattice}, {check.input}: the error {check.about}"
+            f" ({check.statistic} {check.value:.5g}, p-value {check.p_value:.3g})",
+            style="bold red",
+        )
+    console.print(_table(certificate, every))
+
+
+def _table(certificate: Certificate, every: bool) -> Table:
+    """Every check, or for each kind the one with the least p-value."""
+    from rich import box
     from rich.table import Table
 
-    about = f"{certificate.law} on {', '.join(certificate.lattices)}"
-    title = f"{about}: {certificate.samples:,} sub-vectors an input"
-    table = Table(title=title, title_justify="left")
-    for name in ("lattice", "input", "the error…", "statistic"):
-        table.add_column(name)
-    for name in ("value", "p-value", "least of"):
-        table.add_column(name, justify="right")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for name in ("lattice", "statistic"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("p-value" if every else "least p", justify="right", no_wrap=True)
+    table.add_column("value" if every else "of", justify="right", no_wrap=True)
+    table.add_column("input: the error…")
     failures = set(certificate.failures)
-    rows = [(check, 1) for check in certificate.checks] if every else _worst_by_kind(certificate)
-    for check, count in rows:
-        style = "bold red" if check in failures else None
-        facts = (check.lattice, check.input, check.about, check.statistic)
-        table.add_row(*facts, f"{check.value:.5g}", f"{check.p_value:.3g}", str(count), style=style)
-    Console(width=max(Console().width, 120)).print(table)
-    count = len(certificate.checks)
-    typer.echo(
-        f"{count} checks; least p-value times {count}: {certificate.least_p_value:.3g};"
-        f" a correct codec fails with chance at most {certificate.false_alarm:g}"
-    )
-    typer.echo("PASSED" if certificate.passed else f"FAILED: {len(failures)} checks")
+    for check, many in [(check, 1) for check in certificate.checks] if every else _worst_by_kind(certificate):
+        last = f"{check.value:.5g}" if every else str(many)
+        facts = (check.lattice, check.statistic, f"{check.p_value:.3g}", last, f"{check.input}: {check.about}")
+        table.add_row(*facts, style="bold red" if check in failures else None)
+    return table

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cepam.noise.laws import Floats
-from cepam.page import bullets, heading, page, paragraph, picture, table
+from cepam.page import bullets, heading, number, page, paragraph, picture, table
 from cepam.privacy.account import delta_without_noise, epsilon, epsilon_by_round, slack
 from cepam.privacy.cautions import AS_ACCOUNTED, Practice, cautions
 from cepam.privacy.correlated import CorrelatedRelease
@@ -38,7 +38,7 @@ def explain(release: Release, delta: float, path: str | Path, practice: Practice
     if not (0.0 < delta < 1.0):
         raise ValueError(f"delta must lie in (0, 1) for a page with plots, got {delta!r}")
     spent = epsilon(release, delta)
-    title = f"epsilon = {spent:.4g} at delta = {delta:.3g}"
+    title = f"epsilon = {number(spent)} at delta = {number(delta)}"
     found = cautions(release, spent, delta, practice)
     place = Path(path)
     body = [
@@ -68,7 +68,7 @@ def _meaning(spent: float, delta: float) -> str:
         return "This is no guarantee: whatever is published may tell any record apart with certainty."
     return (
         "Whoever sees every published model, and knows all data but one record, can raise the odds of a "
-        f"guess about it at most e^epsilon = {math.exp(spent):.4g} times, except with chance {delta:.3g}."
+        f"guess about it at most e^epsilon = {number(math.exp(spent))} times, except with chance {number(delta)}."
     )
 
 
@@ -127,7 +127,7 @@ def _heat(values: Floats) -> str:
 
 
 def _span(values: Sequence[float]) -> str:
-    return f"{values[0]:.4g}" if len(values) == 1 else f"{values[0]:.4g} to {values[-1]:.4g}"
+    return number(values[0]) if len(values) == 1 else f"{number(values[0])} to {number(values[-1])}"
 
 
 def _numerics(release: Release, spent: float) -> str:
@@ -163,7 +163,7 @@ def _table(guarantees: Sequence[Guarantee]) -> str:
             g.curious,
             g.colluding,
         )
-        rows.append([f"{cell:.4g}" for cell in cells])
+        rows.append([number(cell) for cell in cells])
     return table(head, rows)
 
 
@@ -171,7 +171,7 @@ def _plot_rounds(release: Release, delta: float) -> str:
     last = release.rounds
     rounds = sorted({max(1, round(x)) for x in np.geomspace(1, max(2, last), POINTS)})
     spent = epsilon_by_round(release, delta, rounds)
-    return _drawn(rounds, spent, "rounds", f"epsilon at delta = {delta:.3g}", ("log", "linear"))
+    return _drawn(rounds, spent, "rounds", f"epsilon at delta = {number(delta)}", ("log", "linear"))
 
 
 def _plot_curve(release: Release, spent: float) -> str:
