@@ -115,6 +115,20 @@ def test_whole_clients_in_cohorts() -> None:
                                           "--adjacency add-remove")["epsilon"]  # fmt: skip
 
 
+def test_explain_and_audit_whole_clients(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "page.html"
+    run(f"explain --unit client --clients 500 --cohort 10 --cap 100 --noise-multiplier 2 --rounds 4 --out {page}")
+    text = page.read_text()
+    assert "all data but one client" in text
+    assert "cohorts of 10 (poisson, at most 100)" in text
+    command = (
+        "audit --unit client --clients 4 --cohort 2 --cap 4 --noise-multiplier 1 --adjacency add-remove --trials 20000"
+    )
+    assert not as_json(command)["refuted"]
+    assert json.loads(run(command + " --actual 0.4 --json", code=1).stdout)["refuted"]
+
+
 def test_cohorts_spelt_as_draws_of_records_draw_a_caution() -> None:
     found = as_json("epsilon --clients 1000 --draws 100 --records 1 --sigma 100 --rounds 10")
     assert "draws-of-clients" in [one["code"] for one in found["cautions"]]

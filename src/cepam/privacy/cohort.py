@@ -171,9 +171,14 @@ class CohortRelease(Release):
         return Counter({(self.clients[0].law, self.clients[0].lattice): self.cohort.cap + 1})
 
     def chance(self, client: int) -> float:
-        """The chance that a given client is drawn: in a fixed cohort more, to colluders who know that they were not."""
+        """The chance that a given client is drawn: in a fixed cohort more, to colluders who know that they were not.
+
+        A fixed cohort whose clients retire is drawn from ever fewer: no chance is claimed for it.
+        """
         if self.cohort.kind == "poisson":
             return self.cohort.rate
+        if self.cohort.participations is not None:
+            return 1.0
         return min(1.0, self.cohort.size / (self.cohort.population - self.colluders))
 
     def distance(self, client: int) -> float:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cepam.privacy.account import epsilon
+from cepam.privacy.cohort import CohortRelease
+from cepam.privacy.ledger import Ledger
 from cepam.privacy.release import Release
 
 
@@ -18,7 +20,7 @@ class Guarantee:
 
     `outsider` sees the published models; `curious` is one other client, who also knows its own noise;
     `colluding` is all other clients together, against whom only the client's own noise is left. None of
-    them is the server.
+    them is the server. `sees_uploads`, where cohorts are drawn in secret, is whoever sees who uploads.
     """
 
     client: int
@@ -30,6 +32,7 @@ class Guarantee:
     outsider: float
     curious: float
     colluding: float
+    sees_uploads: float | None = None
 
 
 def report(release: Release, delta: float | Sequence[float]) -> tuple[Guarantee, ...]:
@@ -56,6 +59,8 @@ def report(release: Release, delta: float | Sequence[float]) -> tuple[Guarantee,
 
 def _guarantee(release: Release, client: int, delta: float) -> Guarantee:
     count, who = release.enrolled, release.clients[client]
-    against = [epsilon(replace(release, colluders=many), delta, client) for many in (0, min(1, count - 1), count - 1)]
-    chance = release.chance(client)
-    return Guarantee(client, who.law.scale, who.weight, who.records, chance, delta, *against)
+    if isinstance(release, CohortRelease):
+        against = list(Ledger((release,)).observers(delta).values())
+    else:
+        against = [epsilon(replace(release, colluders=c), delta, client) for c in (0, min(1, count - 1), count - 1)]
+    return Guarantee(client, who.law.scale, who.weight, who.records, release.chance(client), delta, *against)

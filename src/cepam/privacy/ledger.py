@@ -131,15 +131,20 @@ class Ledger:
         """
         most = max((release.enrolled for release in self.releases), default=1) - 1
         views = {"outsider": 0, "one curious client": min(1, most), f"{most} colluders": most}
-        cohorts = [release for release in self.releases if isinstance(release, CohortRelease)]
-        cells = {most: ROUGH} if cohorts and most > 1 else {}  # thousands: a rough bound is as good
+        drawn = any(isinstance(release, CohortRelease) for release in self.releases)
+        cells = {most: ROUGH} if drawn and most > 1 else {}  # thousands: a rough bound is as good
         found = {w: _remembered(self.against(count), delta, cells.get(count, FINE)) for w, count in views.items()}
-        if cohorts and len(cohorts) == len(self.releases) and delta > 0.0:
-            slack = self.slack()
-            # `shown` counts on secret draws; and given who uploads, a cap hides or shows nothing more.
-            bare = None if slack is None else replace(slack, shown=math.inf, exceeded=0.0)
-            found[SEES_UPLOADS] = _charged(partial(epsilon_seen, cohorts), bare, delta)
-        return found
+        return found | {SEES_UPLOADS: self.sees_uploads(delta)} if drawn else found
+
+    def sees_uploads(self, delta: float) -> float:
+        """epsilon against whoever sees who uploads; infinite where not all rounds had cohorts, or delta is 0."""
+        cohorts = [release for release in self.releases if isinstance(release, CohortRelease)]
+        if len(cohorts) < len(self.releases) or delta == 0.0:
+            return math.inf
+        # `shown` counts on secret draws; and given who uploads, a cap hides or shows nothing more.
+        slack = self.slack()
+        bare = None if slack is None else replace(slack, shown=math.inf, exceeded=0.0)
+        return _charged(partial(epsilon_seen, cohorts), bare, delta)
 
     def running(self, delta: float, rounds: int) -> float | None:
         """epsilon so far in a run of `rounds` rounds, with the work of at most `MARKS` figures in the whole run.

@@ -18,6 +18,7 @@ from cepam.noise.laws import Floats
 from cepam.page import bullets, heading, number, page, paragraph, picture, table
 from cepam.privacy.account import delta_without_noise, epsilon, epsilon_by_round, slack
 from cepam.privacy.cautions import AS_ACCOUNTED, Practice, cautions
+from cepam.privacy.cohort import CohortRelease
 from cepam.privacy.correlated import CorrelatedRelease
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.ledger import Ledger
@@ -43,7 +44,7 @@ def explain(release: Release, delta: float, path: str | Path, practice: Practice
     place = Path(path)
     body = [
         heading(title, 1),
-        paragraph(_meaning(spent, delta)),
+        paragraph(_meaning(spent, delta, "record" if release.unit == "record" else "client's data")),
         heading("What was released"),
         bullets(_facts(release)),
         heading("Cautions"),
@@ -63,11 +64,11 @@ def explain(release: Release, delta: float, path: str | Path, practice: Practice
     return place
 
 
-def _meaning(spent: float, delta: float) -> str:
+def _meaning(spent: float, delta: float, unit: str) -> str:
     if spent > 700:
-        return "This is no guarantee: whatever is published may tell any record apart with certainty."
+        return f"This is no guarantee: whatever is published may tell any {unit} apart with certainty."
     return (
-        "Whoever sees every published model, and knows all data but one record, can raise the odds of a "
+        f"Whoever sees every published model, and knows all data but one {unit}, can raise the odds of a "
         f"guess about it at most e^epsilon = {number(math.exp(spent))} times, except with chance {number(delta)}."
     )
 
@@ -78,13 +79,26 @@ def _facts(release: Release) -> list[str]:
     chances = sorted({release.chance(j) for j in range(len(release.clients))})
     unit = "each client's whole update" if release.clipped == "update" else "each example's gradient"
     return [
-        f"{release.enrolled} clients, {_span(records)} records each, {release.rounds} rounds",
+        f"{release.enrolled} clients, {_span(records)} records each, {release.rounds} rounds"
+        if release.unit == "record"
+        else f"{release.enrolled} clients, {release.rounds} rounds; protected: all data of one client",
         f"{unit} clipped to {release.clip.norm} norm {release.clip.bound:g}",
         f"{type(release.clients[0].law).__name__} noise of scale {_span(scales)} in each decoded vector",
         *(_fixed_order(release) if isinstance(release, CorrelatedRelease) else []),
-        f"sampling {release.sampling.kind}: a given record is drawn in a round with chance {_span(chances)}",
+        *_draws(release, chances),
         f"adjacency {release.adjacency}; {release.colluders} colluding clients; the server is trusted",
         f"with no noise at all delta would be {delta_without_noise(release):.4g}",
+    ]
+
+
+def _draws(release: Release, chances: Sequence[float]) -> list[str]:
+    if not isinstance(release, CohortRelease):
+        return [f"sampling {release.sampling.kind}: a given record is drawn in a round with chance {_span(chances)}"]
+    cohort = release.cohort
+    return [
+        f"cohorts of {cohort.size:g} ({cohort.kind}, at most {cohort.cap}): a given client is asked with chance "
+        f"{release.chance(0):.4g}, fresh and in secret; whoever sees who uploads gets another epsilon",
+        f"noise of every sum {release.topup.total:.4g}, whoever replies: the server brings what is missing",
     ]
 
 

@@ -98,7 +98,7 @@ class Metered:
         return self.channel.encode(update, at)
 
     def decode(self, message: bytes, at: Address) -> Floats:
-        vector = self.channel.decode(message, at)
+        vector: Floats = self.channel.decode(message, at)
         self.meter.see(at.key.secret, vector)
         return vector
 
