@@ -70,8 +70,8 @@ def test_a_million_parameters_are_small_both_ways(tmp_path: Path) -> None:
     common = {"size": size, "spread": spread, "num_server_rounds": 3}
     with Federation(tmp_path, nodes=2) as federation:
         federation.wait_for_nodes(2)
-        plain, _, _ = ran(federation, "plain", 200, private=False, **common)
-        both, rounds, model = ran(federation, "both", 200, sigma=sigma, downlink="grid", **common)
+        plain, _, _ = ran(federation, "plain", 400, private=False, **common)
+        both, rounds, model = ran(federation, "both", 400, sigma=sigma, downlink="grid", **common)
     assert counted(rounds, "cepam-replies") == [2, 2, 2]
     assert sum(counted(rounds, "cepam-downlink-float32-bytes")) == 3 * 2 * 4 * size
     assert plain.inbound_bytes + plain.outbound_bytes >= 15 * (both.inbound_bytes + both.outbound_bytes)
