@@ -155,7 +155,7 @@ def cells(row: Row) -> list[str]:
         row.scheme, share(row.accuracy, row.half_width), share(row.gain, row.gain_half_width, True),
         "–" if row.epsilon is None else told(row.epsilon, row.simulated, ".2f"), number(row.snr_db, 2),
         number(row.bits_per_coordinate, 3), number(row.bits_per_coordinate_down, 3),
-        *(f"{size / 1e6:,.2f}" for size in (row.uplink_bytes, row.downlink_bytes, row.round_trip_bytes)),
+        f"{row.round_trip_bytes / 1e6:,.2f}",
         f"{row.seconds:.0f}",
     ]  # fmt: skip
 
@@ -168,8 +168,6 @@ HEADINGS = (
     "SNR dB",
     "bits up",
     "bits down",
-    "MB up",
-    "MB down",
     "MB both",
     "seconds",
 )
@@ -181,8 +179,8 @@ def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     lead = (
         f"{settings.clients} clients, {settings.rounds} rounds, {many}; mean with 95 % confidence intervals, "
         "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model. "
-        "Bits are a coordinate and client; MB are those of all clients, rounds and seeds. Schemes that send float32 up "
-        "are sent float32 down."
+        "Bits are a coordinate and client, up and down; MB are those of all clients, rounds and seeds, both ways. "
+        "Schemes that send float32 up are sent float32 down."
     )
     notice = f"{SIMULATED}: keys and draws come from the seeds, so every epsilon is the figure of a simulation."
     title = f"Schemes on {settings.data}"
