@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cepam.noise.laws import Gaussian
+from cepam_paper import document
 from cepam_paper import section as part
 from cepam_paper.convergence import Effort, assemble
 from cepam_paper.convergence_sweep import KINDS, SWEEPS, Case, cases, train, vary
@@ -55,6 +56,8 @@ def test_the_verdicts(made: tuple[Path, part.Part, list[tuple[str, int, int]]]) 
     assert abs(numbers["lemma_12"]["z_of_repaired"]) < 4.5, "nearly attained"
     assert numbers["lemma_12"]["printed"] == pytest.approx(0.101)
     assert 0 < numbers["lemma_13"]["worst"] < 1
+    assert numbers["exponential_holds_up_to"] == pytest.approx(1.594, abs=1e-3)
+    assert document.unbacked([made[1]]) == ()
     assert [one["holds"] for one in numbers["exponential"].values()] == [True, False, False]
     assert numbers["mean_update"]["idle"]["z"] < 4.5 < numbers["mean_update"]["active"]["z"]
     psi = numbers["psi"]["by_records"]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from scipy import optimize
 
 from cepam.codec.codec import Codec
 from cepam.noise.lattices import E8, Integer
@@ -31,6 +32,7 @@ def proof_numbers(outcomes: Iterable[Outcome], draws: int, seed: int) -> dict[st
     return {
         "psi": _psi(), "mean_update": _mean_update(draws, seed), "lemma_12": _lemma_12(draws, seed),
         "lemma_13": _lemma_13(outcomes), "exponential": {f"{tau}": _exponential(tau) for tau in STEPS},
+        "exponential_holds_up_to": float(optimize.brentq(lambda x: math.exp(-x) - 1 + x / 2, 1.0, 2.0)),
     }  # fmt: skip
 
 

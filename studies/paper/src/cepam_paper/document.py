@@ -227,8 +227,8 @@ def _pending(parts: Sequence[Part]) -> str:
         return ""
     return (
         f'**The next full run is awaited for the parts {", ".join(names)}: their figures "as published" for n = 1 and '
-        "Laplace and their SNR columns are of an earlier port of the published program, and claims that need numbers "
-        'which they do not have say "not tested".**'
+        "Laplace and their SNR columns are of an earlier port of the published program, and a claim that needs numbers "
+        'which are not kept yet, of these or other parts, says "not tested".**'
     )
 
 
