@@ -89,7 +89,6 @@ COMMANDS = (
     Command("data fetch synthetic", ("torch",), "6,000 training"),
     Command(f"train {QUICK}", ("torch",), "test accuracy"),
     Command(f"compare {QUICK} --schemes fl,cepam-gaussian --seeds 1", ("torch",), "cepam-gaussian"),
-    Command("reproduce privacy --quick", ("torch", "plots"), "page:"),
 )
 
 

@@ -16,7 +16,9 @@ COMMANDS = (
         "Make a fresh key for ONE client and the server, in a file that only you can read (mode 600).",
     ),
     Command(
-        "encode", "cepam.cli.messages:encode", "Turn an update into a sealed message: small, and private once decoded."
+        "encode",
+        "cepam.cli.messages:encode",
+        "Turn an update into a sealed message: small, and with `--clip` private once decoded.",
     ),
     Command(
         "decode",
