@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cepam import fl, privacy
-from cepam.clip import L2
 from cepam.noise.laws import Gaussian, Laplace
-from cepam.privacy import Release, Sampling
 from cepam_paper import picture, printed, theorems
 from cepam_paper.estimate import Estimate, differences, estimate, percent, words
+from cepam_paper.guarantees import release_of
 from cepam_paper.published import ARITHMETIC
 from cepam_paper.run_size import Extent, extent
 from cepam_paper.section import Figure, Part, Say, Table
@@ -48,9 +47,7 @@ def _run_of(law: LawName, label: float, arm: str, much: Extent) -> Run:
 def real_epsilon(law: LawName, noise: float, rounds: int) -> float:
     """What a run at this noise guarantees over all its rounds: at the paper's delta (Gaussian), or pure (Laplace)."""
     mechanism = Gaussian(noise) if law == "gaussian" else Laplace(noise)
-    release = Release.uniform(
-        30, mechanism, L2(1.0), Sampling("replacement", 15), records=1666, rounds=rounds, coordinates=6422
-    )
+    release = release_of(mechanism, rounds)
     value = privacy.epsilon(release, printed.GRID_DELTA if law == "gaussian" else 0.0)
     return min(value, BOUNDLESS)
 
