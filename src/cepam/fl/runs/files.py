@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cepam import files
+
 REMEDIES = {
     errno.ENOSPC: "the disk is full: make room, then resume",
     errno.EDQUOT: "your quota on this disk is used up: make room, then resume",
@@ -25,13 +27,9 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Nothing; the file holds the old content or the new one, whenever the machine stops."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with naming(path), temporary.open("wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, path)
+    """Nothing; the file holds the old content or the new one, and an error names it."""
+    with naming(path):
+        files.write_atomically(path, content)
 
 
 def write_secret(path: Path, content: bytes) -> None:
