@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cepam.clip import margin
 from cepam.fl.models.compiled import convolution, loops
 from cepam.fl.models.compiled.loops import Floats, loop, pasted
 from cepam.fl.models.compiled.lowering import (
@@ -47,6 +48,7 @@ Room = tuple[int, int, int]
 Doubles = npt.NDArray[np.float64]
 CHUNK = 8 * LANES
 ZERO = np.float32(0.0)
+WITHIN = 1.0 - margin(np.float32)
 
 
 @pasted
@@ -171,8 +173,8 @@ def _read(images: Pixels, picks: Table, scale: float, shift: float, values: Floa
 def _factors(gradient: Floats, bounds: Floats, factors: Floats, losses: Doubles) -> None:
     """Fills `factors` with what scales each lane's gradient to its l2 bound; squares are summed in double precision.
 
-    The last bits are shaved off so that rounding the products cannot lift a norm over its bound. A lane with a bound
-    whose norm or loss is not a number becomes zero, gradient and loss.
+    `clip.margin` keeps the rounded products within the bound. A lane with a bound whose norm or loss is not a
+    number becomes zero, gradient and loss.
     """
     squares = np.zeros(LANES, np.float64)
     add_squares(gradient, squares)
@@ -180,7 +182,7 @@ def _factors(gradient: Floats, bounds: Floats, factors: Floats, losses: Doubles)
         bound = np.float64(bounds[lane])
         factors[lane] = np.float32(1.0)
         if squares[lane] > bound * bound:
-            factors[lane] = np.float32(bound / np.sqrt(squares[lane]) * (1.0 - 2.0**-20))
+            factors[lane] = np.float32(bound * WITHIN / np.sqrt(squares[lane]))
         if bound < np.inf and not (np.isfinite(squares[lane]) and np.isfinite(losses[lane])):
             factors[lane], losses[lane] = ZERO, 0.0
             gradient[:, lane] = ZERO
