@@ -10,8 +10,7 @@ import pytest
 
 from cepam import E8, L1, L2, Gaussian, Laplace, Lattice
 from cepam.privacy import Client, Ledger, Release, Sampling, epsilon, fingerprint, spent
-from cepam.privacy.ledger import charges_by_node
-from cepam.privacy.ledger import MARKS
+from cepam.privacy.ledger import MARKS, charges_by_node
 
 
 def fleet(many: int = 4, rounds: int = 1, **more) -> Release:
