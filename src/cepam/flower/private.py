@@ -20,11 +20,12 @@ from cepam.exchange.account_store import RunAccount
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
 from cepam.exchange.target import law_of, target_of
 from cepam.exchange.uplink_settings import Update, UplinkSettings
-from cepam.exchange.vectors import Arrays, Layout, count, digest, has_batch_statistics, kept_positive
+from cepam.exchange.vectors import BATCH_NORM, Arrays, Layout, count, digest, has_batch_statistics, kept_positive
 from cepam.flower.arrays import numpy_of, same_or_new
-from cepam.flower.averaging import publishes_average
+from cepam.flower.averaging import check_wrapping, publishes_average
 from cepam.flower.distribution import Step, distribution_for
 from cepam.flower.replies import Known, Replies
+from cepam.flower.spending import Spending
 from cepam.flower.tally import Tally
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
-BATCH_NORM = (
-    "the model has statistics of batch normalisation: they travel as part of the update, take their share of the clip, "
-    "and get noise, which harms; group normalisation (torch.nn.GroupNorm) has none"
-)
 TIMEOUT = 3600.0  # Flower's own, for the replies of a round
 
 
@@ -55,8 +52,7 @@ class Private(Strategy):  # type: ignore[misc]
     nothing more is published. The account is saved under `accounts` (default: `cepam` in Flower's home) before each
     model is published; a ServerApp that starts again, in this run or from a model that was published, goes on with it.
 
-    Integer arrays do not travel, whatever the wrapped strategy makes of them; variances of batch normalisation stay
-    positive. `bucket` pads messages to a multiple of that many bytes.
+    Integer arrays do not travel; variances of batch normalisation stay positive. `bucket` pads messages.
 
     With `downlink="grid"` messages carry the model as a broadcast on a public grid (docs/downlink.md), and the arrays
     that come back are the public ones that nodes hold. The grid's step is 8 times the noise of the average; `step`, a
@@ -97,7 +93,7 @@ class Private(Strategy):  # type: ignore[misc]
         delta: float | None = None,
         nodes: int | None = None,
     ) -> None:
-        _check(strategy, least_replies, budget)
+        check_wrapping(strategy, least_replies, budget)
         if epsilon is not None and of_node is not None:
             raise ValueError("epsilon finds one noise for all nodes: of_node must not be given with it")
         self.strategy = strategy
@@ -116,12 +112,12 @@ class Private(Strategy):  # type: ignore[misc]
         key = Path(server_key).read_bytes() if server_key else None
         self._replies = Replies(ServerEnd(authentication, key, log), learning_rate, self._model)
         folder = Path(accounts) if accounts is not None else get_flwr_home() / "cepam"
-        self._account = RunAccount(folder, self.account, strict=self.budget is not None, log=log)
+        store = RunAccount(folder, self.account, strict=self.budget is not None, log=log)
+        self._spending = Spending(store, self.budget)
         self._layout: Layout | None = None
         self._reference: Arrays = {}
         self._asked: list[UplinkSettings] = []
         self._evaluating: list[Message] = []
-        self._exhausted = False
         self._grid: Grid | None = None
         self._timeout = TIMEOUT
         self._server_round = 0
@@ -156,35 +152,44 @@ class Private(Strategy):  # type: ignore[misc]
     @property
     def epsilon(self) -> float:
         """epsilon of everything published so far, at the account's delta."""
-        return self._account.epsilon()
+        return self._spending.epsilon
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The wrapped strategy's messages, each with an offer for its client."""
         self._replies.close_round()
-        if self._exhausted:
+        messages = self._messages(server_round, arrays, config, grid)
+        if messages:
+            self._ask(messages, grid)
+        return messages
+
+    def _messages(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """The wrapped strategy's messages, once the noise is found; none where the budget is spent."""
+        if self._spending.exhausted:
             return []
         given = numpy_of(arrays)
         restored = self._as_first_sent(given)
         self._reference = restored if self._model is None else self._model.exact(restored)
         sent = same_or_new(arrays, given, self._reference)
         messages = list(self.strategy.configure_train(server_round, sent, config, grid))
-        if not messages or not self._has_budget(str(messages[0].metadata.run_id), digest(restored)):
+        if not messages or not self._spending.resume(str(messages[0].metadata.run_id), digest(restored)):
             return []
         self._calibrate(len(messages))
+        self._grid, self._server_round = grid, server_round
+        return messages
+
+    def _ask(self, messages: list[Message], grid: Grid) -> None:
         identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
         known = Known()
         asked = [(message.metadata.dst_node_id, self._settings_of(message)) for message in messages]
         # Settings that cannot be accounted for together are refused before anything is asked for.
         self.account.release(asked, self._average, count(self._reference))
-        self._grid, self._server_round = grid, server_round
         self._asked = [settings for _, settings in asked]
         if self._model is not None:
-            self._model.publish_if_new(self._reference, server_round, self._asked)
+            self._model.publish_if_new(self._reference, self._server_round, self._asked)
         for message, (node, settings) in zip(messages, asked):
-            self._replies.ask(message, settings, server_round, identities.get(node, b""), known)
-        return messages
+            self._replies.ask(message, settings, self._server_round, identities.get(node, b""), known)
 
     def _calibrate(self, asked: int) -> None:
         """Nothing; the noise meets the target, if there is one and it was not found before."""
@@ -207,14 +212,6 @@ class Private(Strategy):  # type: ignore[misc]
             if has_batch_statistics(arrays):
                 log(WARNING, "cepam: %s", BATCH_NORM)
         return self._layout.restored(arrays)
-
-    def _has_budget(self, run: str, model: str) -> bool:
-        """Whether the account of this run, found again on disk, leaves anything to spend."""
-        self._account.resume(run, model)
-        if self.budget is not None and self.epsilon >= self.budget:
-            self._exhausted = True
-            log(WARNING, "cepam: epsilon %.4g was spent before, of %.4g: nothing is trained", self.epsilon, self.budget)
-        return not self._exhausted
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -242,16 +239,19 @@ class Private(Strategy):  # type: ignore[misc]
 
     def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
         """What may be published of a round, once the round is on the account and on disk."""
+        published, model = self._published(arrays)
+        self._spending.charge(release, model)
+        return published
+
+    def _published(self, arrays: ArrayRecord | None) -> tuple[ArrayRecord | None, str]:
+        """The arrays as all will see them, and their digest."""
         given = self._reference if arrays is None else numpy_of(arrays)
         made: Arrays = self._as_first_sent(given)
         if self._returns_models:
             made = kept_positive(made, self._reference)
         if self._model is not None:
             made = self._model.publish(made, self._server_round + 1, self._asked)
-        self._account.charge(release, digest(made))
-        for caution in self._account.cautions(release):
-            log(WARNING, "cepam: %s", caution)
-        return None if arrays is None else same_or_new(arrays, given, made)
+        return None if arrays is None else same_or_new(arrays, given, made), digest(made)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -282,18 +282,4 @@ class Private(Strategy):  # type: ignore[misc]
             return None
         replies = [(o.node, o.settings) for o in tally.opened]
         release = self.account.release(replies, self._average, count(self._reference))
-        after = self._account.epsilon(release) if self.budget is not None else 0.0
-        if self.budget is not None and after > self.budget:
-            self._exhausted = True
-            log(WARNING, "cepam: this round would bring epsilon to %.4g, above %.4g: training ends", after, self.budget)
-            return None
-        return release
-
-
-def _check(strategy: object, least_replies: int, budget: float | None) -> None:
-    if not isinstance(strategy, Strategy):
-        raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
-    if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
-        raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
-    if budget is not None and not budget > 0:
-        raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
+        return release if self._spending.allows(release) else None
