@@ -8,16 +8,11 @@ from logging import WARNING, getLogger
 from flwr.app import ArrayRecord
 
 from cepam.exchange.uplink_settings import UplinkSettings
-from cepam.exchange.vectors import Arrays, Layout, count, digest, has_batch_statistics, kept_positive
+from cepam.exchange.vectors import BATCH_NORM, Arrays, Layout, count, digest, has_batch_statistics, kept_positive
 from cepam.flower.arrays import numpy_of, same_or_new
 from cepam.flower.distribution import Distribution
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
-
-BATCH_NORM = (
-    "the model has statistics of batch normalisation: they travel as part of the update, take their share of the clip, "
-    "and get noise, which harms; group normalisation (torch.nn.GroupNorm) has none"
-)
 
 
 class RoundModel:

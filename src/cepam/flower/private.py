@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import replace
-from logging import INFO, getLogger
+from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -18,15 +18,18 @@ from cepam.exchange.account import Account
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
 from cepam.exchange.target import law_of, target_of
 from cepam.exchange.uplink_settings import Update, UplinkSettings
-from cepam.flower.averaging import publishes_average
+from cepam.flower.averaging import check_wrapping, publishes_average
 from cepam.flower.distribution import Step, distribution_for
 from cepam.flower.models import RoundModel
 from cepam.flower.noise import NodeNoise, OfNode
 from cepam.flower.replies import Known, Replies
-from cepam.flower.spending import Spending
+from cepam.flower.spending import Spending, account_in
 from cepam.flower.tally import Tally
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
+
+if TYPE_CHECKING:
+    from cepam.privacy import Release
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -89,18 +92,19 @@ class Private(Strategy):  # type: ignore[misc]
         delta: float | None = None,
         nodes: int | None = None,
     ) -> None:
-        if not isinstance(strategy, Strategy):
-            raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
+        check_wrapping(strategy, least_replies, budget)
         self.strategy = strategy
         target = target_of(epsilon, rounds, nodes, delta)
         noise = law_of(law, clip, target)
         settings = UplinkSettings(noise, clip, lattice, coder, bucket, update, records=records)
         self._noise = NodeNoise(settings, of_node, target)
-        counted = account or Account()
+        self.least_replies = least_replies
+        self.budget = epsilon if budget is None else budget
+        self.account = account or Account()
         if delta is not None:
-            counted = replace(counted, delta=delta)
-        average, limit = publishes_average(strategy, counted), epsilon if budget is None else budget
-        self._spending = Spending(counted, average, least_replies, limit, accounts)
+            self.account = replace(self.account, delta=delta)
+        self._average = publishes_average(strategy, self.account)
+        self._spending = Spending(account_in(accounts, self.account, self.budget), self.budget)
         whole = update == "parameters" or learning_rate is not None
         self._model = RoundModel(distribution_for(downlink, step, learning_rate, whole), whole)
         key = Path(server_key).read_bytes() if server_key else None
@@ -115,16 +119,6 @@ class Private(Strategy):  # type: ignore[misc]
     def settings(self) -> UplinkSettings:
         """What nodes are asked for; ValueError while the noise for `epsilon` is not found."""
         return self._noise.settings
-
-    @property
-    def account(self) -> Account:
-        """How epsilon is counted."""
-        return self._spending.account
-
-    @property
-    def budget(self) -> float | None:
-        """The epsilon above which nothing is published."""
-        return self._spending.budget
 
     @property
     def epsilon(self) -> float:
@@ -142,7 +136,8 @@ class Private(Strategy):  # type: ignore[misc]
     def summary(self) -> None:
         """Logs what the wrapper does, then what the wrapped strategy says of itself."""
         self._noise.summarise()
-        self._spending.summarise()
+        noise = "all replies" if self._average else "each reply by itself (more than the average may be published)"
+        log(INFO, "\t│\t├── noise counted: %s; delta %g", noise, self.account.delta)
         log(INFO, "\t│\t└── the server holds the keys and is trusted; metrics and evaluation are not covered")
         self.strategy.summary()
 
@@ -164,7 +159,7 @@ class Private(Strategy):  # type: ignore[misc]
         messages = list(self.strategy.configure_train(server_round, sent, config, grid))
         if not messages or not self._spending.resume(str(messages[0].metadata.run_id), known_by):
             return []
-        self._noise.find(len(messages), self.account, self._spending.average, self._model.coordinates)
+        self._noise.find(len(messages), self.account, self._average, self._model.coordinates)
         self._grid, self._server_round = grid, server_round
         return messages
 
@@ -174,7 +169,7 @@ class Private(Strategy):  # type: ignore[misc]
         known = Known()
         asked = [(m.metadata.dst_node_id, self._noise.of(m.metadata.dst_node_id)) for m in messages]
         # Settings that cannot be accounted for together are refused before anything is asked for.
-        self.account.release(asked, self._spending.average, self._model.coordinates)
+        self.account.release(asked, self._average, self._model.coordinates)
         self._asked = [settings for _, settings in asked]
         if self._model.downlink is not None:
             self._model.downlink.publish_if_new(self._model.reference, self._server_round, self._asked)
@@ -187,13 +182,17 @@ class Private(Strategy):  # type: ignore[misc]
         """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
         tally = self._collect(replies)
         arrays, metrics = None, None
-        used = [(o.node, o.settings) for o in tally.opened]
-        release = self._spending.release_of(used, self._model.coordinates)
+        release = self._release_of(tally)
         if release is not None:
             arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
-            arrays, known_by = self._model.published(arrays, self._server_round + 1, self._asked)
-            self._spending.charge(release, known_by)
+            arrays = self._charged(arrays, release)
         return arrays, tally.report(server_round, metrics, self.epsilon, self.account.delta)
+
+    def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
+        """What may be published of a round, once the round is on the account and on disk."""
+        published, model = self._model.published(arrays, self._server_round + 1, self._asked)
+        self._spending.charge(release, model)
+        return published
 
     def _collect(self, replies: Iterable[Message]) -> Tally:
         """The round's replies, opened or dropped with a reason; the round's keys are forgotten."""
@@ -229,3 +228,17 @@ class Private(Strategy):  # type: ignore[misc]
         if self._model.downlink is not None and self._grid is not None:
             replies = self._model.downlink.evaluated(replies, self._evaluating, self._grid, self._timeout)
         return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def _release_of(self, tally: Tally) -> Release | None:
+        """The round as the accountant sees it, or None where it must not be published."""
+        if len(tally.opened) < self.least_replies:
+            log(
+                WARNING,
+                "cepam: %d good replies, %d needed: nothing is published this round, nothing is charged",
+                len(tally.opened),
+                self.least_replies,
+            )
+            return None
+        used = [(o.node, o.settings) for o in tally.opened]
+        release = self.account.release(used, self._average, self._model.coordinates)
+        return release if self._spending.allows(release) else None

@@ -1,15 +1,14 @@
-"""What a run may spend and has spent: its account on disk, its budget, and the policy on replies that are missing."""
+"""What a run of Flower spends: the account on disk, the budget, and when training ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from logging import INFO, WARNING, getLogger
+from logging import WARNING, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.supercore.utils import get_flwr_home
 
-from cepam.exchange.account import Account, Reply
+from cepam.exchange.account import Account
 from cepam.exchange.account_store import RunAccount
 
 if TYPE_CHECKING:
@@ -19,64 +18,49 @@ log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 
 class Spending:
-    """The account of a run. A round with fewer than `least_replies` is not published; `exhausted` once none may be.
+    """The account of a run under its budget (None: none); once it would be exceeded, `exhausted` stays true."""
 
-    `average` says that nothing but the average of the replies is published, so that the noise of all counts.
-    """
-
-    def __init__(
-        self, account: Account, average: bool, least_replies: int, budget: float | None, folder: str | Path | None
-    ) -> None:
-        if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
-            raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
-        if budget is not None and not budget > 0:
-            raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
-        self.account, self.average, self.least_replies, self.budget = account, average, least_replies, budget
+    def __init__(self, account: RunAccount, budget: float | None) -> None:
+        self._account = account
+        self._budget = budget
         self.exhausted = False
-        where = Path(folder) if folder is not None else get_flwr_home() / "cepam"
-        self._kept = RunAccount(where, account, strict=budget is not None, log=log)
 
     @property
     def epsilon(self) -> float:
-        """epsilon of everything published so far, at the account's delta."""
-        return self._kept.epsilon()
+        """epsilon of everything published so far."""
+        return self._account.epsilon()
 
     def resume(self, run: str, model: str) -> bool:
         """Whether the account of this run, found again on disk, leaves anything to spend."""
-        self._kept.resume(run, model)
-        if self.budget is not None and self.epsilon >= self.budget:
+        self._account.resume(run, model)
+        spent = self.epsilon
+        if self._budget is not None and spent >= self._budget:
             self.exhausted = True
-            log(WARNING, "cepam: epsilon %.4g was spent before, of %.4g: nothing is trained", self.epsilon, self.budget)
+            log(WARNING, "cepam: epsilon %.4g was spent before, of %.4g: nothing is trained", spent, self._budget)
         return not self.exhausted
 
-    def release_of(self, replies: Sequence[Reply], coordinates: int) -> Release | None:
-        """The round as the accountant sees it, or None where it must not be published."""
-        if len(replies) < self.least_replies:
+    def allows(self, release: Release) -> bool:
+        """Whether the budget has room for this round; if not, training ends here."""
+        after = self._account.epsilon(release) if self._budget is not None else 0.0
+        if self._budget is not None and after > self._budget:
+            self.exhausted = True
             log(
-                WARNING,
-                "cepam: %d good replies, %d needed: nothing is published this round, nothing is charged",
-                len(replies),
-                self.least_replies,
+                WARNING, "cepam: this round would bring epsilon to %.4g, above %.4g: training ends", after, self._budget
             )
-            return None
-        return self.within_budget(self.account.release(replies, self.average, coordinates))
+        return not self.exhausted
 
-    def within_budget(self, release: Release) -> Release | None:
-        """The release, or None where it would bring epsilon above the budget: then the training ends."""
-        after = self._kept.epsilon(release) if self.budget is not None else 0.0
-        if self.budget is None or after <= self.budget:
-            return release
-        self.exhausted = True
-        log(WARNING, "cepam: this round would bring epsilon to %.4g, above %.4g: training ends", after, self.budget)
-        return None
-
-    def charge(self, release: Release, model: str) -> None:
-        """Nothing; the round is on the account and on disk, and `model` may be published."""
-        self._kept.charge(release, model)
-        for caution in self._kept.cautions(release):
+    def charge(self, release: Release, model: str | None) -> None:
+        """Nothing; the round is on the account, on disk, and `model` may be published."""
+        self._account.charge(release, model)
+        for caution in self._account.cautions(release):
             log(WARNING, "cepam: %s", caution)
 
-    def summarise(self) -> None:
-        """Logs how epsilon is counted."""
-        noise = "all replies" if self.average else "each reply by itself (more than the average may be published)"
-        log(INFO, "\t│\t├── noise counted: %s; delta %g", noise, self.account.delta)
+    def note_model(self, model: str) -> None:
+        """Nothing; a run that starts from this model will find this account."""
+        self._account.note_model(model)
+
+
+def account_in(folder: str | Path | None, account: Account, budget: float | None) -> RunAccount:
+    """The account in this folder (None: `cepam` in Flower's home); with a budget, one that is lost ends the run."""
+    where = Path(folder) if folder is not None else get_flwr_home() / "cepam"
+    return RunAccount(where, account, strict=budget is not None, log=log)
