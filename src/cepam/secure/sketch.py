@@ -105,7 +105,8 @@ class Sketch:
         padded = np.zeros((len(rows), self.padded), dtype=rows.dtype)
         np.multiply(rows, self._signs.astype(rows.dtype), out=padded[:, : self.columns])
         transform_rows(padded)
-        return padded[:, self._rows] * rows.dtype.type(1.0 / math.sqrt(self.size // self.rows))
+        kept: npt.NDArray[Any] = padded[:, self._rows] * rows.dtype.type(1.0 / math.sqrt(self.size // self.rows))
+        return kept
 
     @cached_property
     def _signs(self) -> Floats:
