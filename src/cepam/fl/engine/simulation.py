@@ -19,7 +19,7 @@ from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.optimiser import Memory, optimiser
-from cepam.fl.engine.randomness import Randomness, RunSecret
+from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
@@ -70,6 +70,7 @@ class Simulation:
     `codecs` replaces the settings' scheme with objects of your own: one function from client number to codec.
     `watch` sees all traffic. `backend` is where vectors live, by default as the settings' device says. `secret` is what
     keys and draws come from: by default fresh from the operating system, or the seed where the settings say `simulate`.
+    `uplink` makes a seed's way up, by default the one that the settings ask for.
     Best weights and accuracies look at test or validation data: simulation only.
     """
 
@@ -80,6 +81,7 @@ class Simulation:
     watch: Callable[[Sent], None] = quiet
     backend: ArrayBackend | None = None
     secret: RunSecret | None = None
+    uplink: Callable[[SeedRow], Uplink] = uplink_of
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +98,7 @@ class Simulation:
         self.arrays = self.backend or backend_of(device)
         held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
-        self.uplinks = tuple(self._uplink(draws, held.nonce, part) for draws, part in zip(self.rows, parts))
+        self.uplinks = tuple(self._uplink(s, held.nonce, part) for s, part in enumerate(parts))
         local = self._schedule(chosen.local_rate or chosen.rate)
         self.work = Work(chosen, self.network, parts, self.uplinks, local, self.arrays.put)
         self.rates = self._schedule(chosen.rate)
@@ -115,12 +117,14 @@ class Simulation:
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
         return tuple(records[part] for part in made)
 
-    def _uplink(self, draws: Randomness, nonce: bytes, parts: tuple[Index, ...]) -> Uplink:
+    def _uplink(self, s: int, nonce: bytes, parts: tuple[Index, ...]) -> Uplink:
         shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
         cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
         held = np.array([len(part) for part in parts])
-        row = SeedRow(self.settings, draws, nonce, held, self.size, len(shapes), cuts, self.arrays, self.codecs)
-        return uplink_of(row)
+        return self.uplink(SeedRow(
+            self.settings, self.rows[s], nonce, held, self.size, len(shapes), cuts, self.arrays, self.codecs,
+            lambda: self.state.downlinks[s].check(self.arrays.fetch(self.state.weights[s : s + 1])[0]),
+        ))  # fmt: skip
 
     def _schedule(self, rate: float) -> Any:
         s = self.settings
@@ -194,7 +198,7 @@ class Simulation:
         came = self.uplinks[s].collect(number, clients, raw)
         self.watch(Sent(self.settings.run_seeds[s], number, came.envelopes, down))
         self.state.bits[s] += came.bits
-        downlink_bits = downlink.bits(came.tried, down)
+        downlink_bits = downlink.bits(came.tried, down) + came.down_bits
         downlink.reached(came.heard)
         line: Line = {
             **came.line,

@@ -33,7 +33,8 @@ class SeedRow:
     """What one seed's uplink is made of: the settings, its randomness, who holds how many records, and the vectors.
 
     `run_id` sets the run's addresses apart. `tensors` counts the model's; `cuts` are their ends where each is clipped
-    by itself. `codecs` replaces the scheme of the settings: nothing is then known to be private.
+    by itself. `codecs` replaces the scheme of the settings: nothing is then known to be private. `check` gives 32 bytes
+    that name the weights which clients hold in this round.
     """
 
     settings: Settings
@@ -45,6 +46,7 @@ class SeedRow:
     cuts: list[int] | None
     arrays: ArrayBackend
     codecs: Callable[[int], UpdateCodec] | None = None
+    check: Callable[[], bytes] = lambda: bytes(32)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Collected:
     """What a round brought: the aggregate of the run's arrays, who was heard, the traffic, and what can be said of it.
 
     `heard` are the clients whose update is in the aggregate. `tried` names a client once for each time that it was sent
-    the weights. `bits` came over the wire.
+    the weights. `bits` came over the wire; `down_bits` went to clients besides the weights.
     """
 
     aggregate: Any
@@ -61,6 +63,7 @@ class Collected:
     bits: int
     line: Line
     envelopes: tuple[Envelope, ...] = field(default=())
+    down_bits: int = 0
 
 
 class Uplink(Protocol):
