@@ -12,15 +12,16 @@ from cepam.clip import L2
 from cepam.fl.engine.clients import draws_of
 from cepam.fl.engine.releases import after_round, empty_ledger
 from cepam.fl.engine.server_uplink import ServerUplink
+from cepam.fl.engine.sketching import RoundSketch
 from cepam.fl.engine.sum_exchange import SumExchange, SumTraffic
 from cepam.fl.engine.trust import SumGraph
-from cepam.fl.engine.uplink import Collected, Line, SeedRow
+from cepam.fl.engine.uplink import Collected, Line, Measure, SeedRow
 from cepam.noise.laws import Gaussian
 from cepam.privacy import Ledger
 from cepam.secure import Reach, SumSettings, run_epsilons, views
 from cepam.secure.views import LIES
 
-Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[Any]
 
 
 class SumUplink(ServerUplink):
@@ -38,14 +39,40 @@ class SumUplink(ServerUplink):
         law, clip = self.plans[0].law, self.plans[0].clip
         assert isinstance(law, Gaussian)
         assert isinstance(clip, L2)
+        self.coordinates = self._coordinates()
         self.exchange = self._exchange(law, clip)
+
+    def _coordinates(self) -> int:
+        """How many numbers a client sends: the weights', or the sketch's."""
+        size, head, examples = self.settings.sketch, self.row.head, self.settings.update == "examples"
+        if size is None:
+            return self.row.size
+        if examples and head is None:
+            raise ValueError(
+                "sketch with update examples needs a model that trains one linear layer: elsewhere the norm of an "
+                "example's sketch is not cheap to find, and clipping before the map bounds nothing"
+            )
+        rows = head.rows if examples and head is not None else 1
+        if size % rows or size >= self.row.size:
+            raise ValueError(f"sketch must be a multiple of {rows} below the {self.row.size} weights, got {size}")
+        return size
+
+    def _sketch(self, number: int) -> RoundSketch | None:
+        if self.settings.sketch is None:
+            return None
+        head = self.row.head if self.settings.update == "examples" else None
+        return RoundSketch.of(self.exchange.offer(number), self.row.size, head)
+
+    def measure(self, number: int) -> Measure | None:
+        made = self._sketch(number)
+        return None if made is None or made.head is None else made.squares
 
     def _exchange(self, law: Gaussian, clip: L2) -> SumExchange:
         chosen, graph, examples = self.settings, self.graph, self.settings.update == "examples"
         batch = min(draws_of(chosen, plan.batch) for plan in self.plans) if examples else 0.0
         chance = max(plan.batch / plan.records for plan in self.plans) if examples else 1.0
         shape = SumSettings(
-            self.row.run_id, 1, 0, self.row.size, 1, 1, law.scale, clip.bound, graph.quorum, graph.colluders, batch,
+            self.row.run_id, 1, 0, self.coordinates, 1, 1, law.scale, clip.bound, graph.quorum, graph.colluders, batch,
             chance, graph.degree, graph.threshold,
         )  # fmt: skip
         return SumExchange(
@@ -54,28 +81,31 @@ class SumUplink(ServerUplink):
         )  # fmt: skip
 
     def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
-        rows = self.row.arrays.fetch(raw)
-        updates = {k: self._sound(row) for k, row in zip(clients, rows)}
+        rows, sketch = dict(zip(clients, self.row.arrays.fetch(raw))), self._sketch(number)
+        updates = {k: self._sound(row if sketch is None else sketch.apply(row)) for k, row in rows.items()}
         offer = self.exchange.offer(number)
         traffic = self.exchange.run_round(offer, number, updates, self.row.check())
         self.answered = after_round(self.answered, self.release, clients)
         self.ledger = after_round(self.ledger, self.release, traffic.survivors)
         heard = traffic.survivors if traffic.total is not None else ()
-        mean = np.zeros(self.row.size) if traffic.total is None else traffic.total / len(heard)
-        line = self._told(traffic, updates, offer)
-        aggregate = self.row.arrays.put(mean.astype(np.float32))
+        total = np.zeros(self.row.size) if traffic.total is None else traffic.total
+        if sketch is not None and traffic.total is not None:
+            total = sketch.restore(total)
+        clean = updates if sketch is None else rows
+        line = self._told(traffic, updates, offer) | self._signal(total, [clean[k] for k in heard])
+        aggregate = self.row.arrays.put((total / max(1, len(heard))).astype(np.float32))
         return Collected(aggregate, heard, clients, 8 * traffic.up, line, down_bits=8 * traffic.down)
 
     def _sound(self, row: Floats) -> Floats:
-        """The update as the node will send it: clipped where whole updates are, zeros for what is no number."""
+        """What the node will send, sketch or update: clipped where whole updates are, zeros for what is no number."""
         clip = self.plans[0].clip
         if self.settings.update != "examples" and clip is not None:
             return clip.apply_or_zero(row)
         return row if np.isfinite(row).all() else np.zeros_like(row)
 
     def _told(self, traffic: SumTraffic, updates: dict[int, Floats], offer: SumSettings) -> Line:
-        """What can be said about the round; signal and wraps look at raw data: simulation only."""
-        line: Line = {"replies": 0, "snr_db": None, "bits": 8 * traffic.up, "bits_per_coordinate": None}
+        """What can be said about the round; wraps look at raw data: simulation only."""
+        line: Line = {"replies": 0, "bits": 8 * traffic.up, "bits_per_coordinate": None}
         if traffic.vectors:
             line["bits_per_coordinate"] = 8 * traffic.up / (traffic.vectors * self.row.size)
         line |= {"trips": traffic.trips, "vector_bits": offer.bits}
@@ -84,14 +114,16 @@ class SumUplink(ServerUplink):
             line["dropped"] = {str(k): traffic.lost or "no reply" for k in missing}
         if traffic.lost is not None:
             line["lost"] = traffic.lost
-        if traffic.total is None:
-            return line
-        clean = np.sum([updates[k] for k in traffic.survivors], axis=0, dtype=np.float64)
-        error = traffic.total - clean
-        signal, noise = float(np.square(clean).sum()), float(np.square(error).sum())
-        line |= {"replies": len(traffic.survivors), "wraps": int((abs(error) > offer.codec.span / 2).sum())}
-        line["snr_db"] = 10.0 * math.log10(signal / noise) if signal > 0 and noise > 0 else None
+        if traffic.total is not None:
+            error = traffic.total - np.sum([updates[k] for k in traffic.survivors], axis=0, dtype=np.float64)
+            line |= {"replies": len(traffic.survivors), "wraps": int((abs(error) > offer.codec.span / 2).sum())}
         return line
+
+    def _signal(self, total: Floats, sent: list[Floats]) -> Line:
+        """The sum's signal over its noise, what clips and sketches cost included; looks at raw data: simulation only."""
+        clean = np.sum(sent, axis=0, dtype=np.float64) if sent else np.zeros(1)
+        signal, noise = float(np.square(clean).sum()), float(np.square(total - clean).sum())
+        return {"snr_db": 10.0 * math.log10(signal / noise) if 0.0 < signal < math.inf and noise > 0 else None}
 
     def views(self) -> dict[str, float]:
         """epsilon so far of whoever sees the models, and of the server: curious, with colluders, lying."""

@@ -21,11 +21,13 @@ from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
+from cepam.fl.engine.sketching import LinearHead
 from cepam.privacy import Ledger, Release
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 Line = dict[str, Any]
+Measure = Callable[[Floats], npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,7 @@ class SeedRow:
 
     `run_id` sets the run's addresses apart. `tensors` counts the model's; `cuts` are their ends where each is clipped
     by itself. `codecs` replaces the scheme of the settings: nothing is then known to be private. `check` gives 32 bytes
-    that name the weights which clients hold in this round.
+    that name the weights which clients hold in this round. `head` is there where the model trains one linear layer.
     """
 
     settings: Settings
@@ -47,6 +49,7 @@ class SeedRow:
     arrays: ArrayBackend
     codecs: Callable[[int], UpdateCodec] | None = None
     check: Callable[[], bytes] = lambda: bytes(32)
+    head: LinearHead | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,9 @@ class Uplink(Protocol):
 
     def bounds(self, number: int, clients: Sequence[int]) -> Floats:
         """Each client's bound on one example's gradient (update examples)."""
+
+    def measure(self, number: int) -> Measure | None:
+        """What takes the place of the squared norms of examples' inputs in this round's clip; None: nothing does."""
 
     def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
         """What becomes of these clients' updates, which are not yet clipped as a whole: sent, received, charged."""
