@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from logging import WARNING, getLogger
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flwr.supercore.utils import get_flwr_home
+
+from cepam.exchange.account import Account
 from cepam.exchange.account_store import RunAccount
 
 if TYPE_CHECKING:
@@ -54,3 +58,9 @@ class Spending:
     def note_model(self, model: str) -> None:
         """Nothing; a run that starts from this model will find this account."""
         self._account.note_model(model)
+
+
+def account_in(folder: str | Path | None, account: Account, budget: float | None) -> RunAccount:
+    """The account in this folder (None: `cepam` in Flower's home); with a budget, one that is lost ends the run."""
+    where = Path(folder) if folder is not None else get_flwr_home() / "cepam"
+    return RunAccount(where, account, strict=budget is not None, log=log)
