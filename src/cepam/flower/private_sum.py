@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import L2, Clip
 from cepam.exchange.server_end import Refused
-from cepam.exchange.vectors import count, from_vector
+from cepam.exchange.vectors import from_vector
 from cepam.flower.arrays import SUM, record_of
 from cepam.flower.averaging import AVERAGING
 from cepam.flower.distribution import is_stale
@@ -89,11 +89,8 @@ class PrivateSum(Private):
 
     def summary(self) -> None:
         """Logs what the wrapper does, then what the wrapped strategy says of itself."""
-        asks = self._settings
-        law = asks.law if self._target is None else f"noise for epsilon {self._target.epsilon:g}"
-        log(INFO, "\t├──> cepam: sums of %s, %s; quorum %s", law, asks.clip, self._trust.quorum)
-        log(INFO, "\t│\t├── ClientApps reply with: %s", asks.update)
-        log(INFO, "\t│\t└── the server learns one noisy sum a round; nodes send no metrics and do not evaluate")
+        self._noise.summarise()
+        log(INFO, "\t│\t└── one noisy sum a round, quorum %s; no metrics, no evaluation", self._trust.quorum)
         self.strategy.summary()
 
     def configure_train(
@@ -109,21 +106,22 @@ class PrivateSum(Private):
         cohort = self._members.cohort(wanted)
         try:
             settings = self._settings_for(len(cohort), roster.epoch, int(grid.run.run_id))
-            self._asked = [self._settings] * len(cohort)
-            if self._model is not None:
-                self._model.publish_if_new(self._reference, server_round, self._asked)
+            self._asked = [self.settings] * len(cohort)
+            if self._model.downlink is not None:
+                self._model.downlink.publish_if_new(self._model.reference, server_round, self._asked)
             sums = SumRound(settings, roster, cohort, self._check_value([wanted[node] for node in cohort]))
         except (SumRefused, ValueError) as unfit:
             log(WARNING, "cepam: no sum is asked for in round %d: %s", server_round, unfit)
             return []
+        self._observers.asked(self._release(cohort), settings.quorum)
         self._under_way = RoundOfSums(sums, {node: wanted[node] for node in cohort}, self._courier, self._members)
         return self._requests(self._under_way)
 
     def _settings_for(self, nodes: int, epoch: int, run: int) -> SumSettings:
         """What this round's nodes are told; ValueError where their number makes no sum."""
-        asks, account = self._settings, self.account
+        asks, account = self.settings, self.account
         quorum = self._trust.quorum_of(nodes, account.colluders)
-        coordinates = count(self._reference)
+        coordinates = self._model.coordinates
         law = Gaussian(asks.law.scale)
         reach = Reach(law, nodes, float(asks.clip.bound))
         reach.restore(self._reach.saved() if self._reach is not None else ())
@@ -141,24 +139,24 @@ class PrivateSum(Private):
     def _check_value(self, messages: list[Message]) -> bytes:
         """What all nodes are told to train on; ValueError where a strategy tells them different things."""
         contents = {id(message.content): message.content for message in messages}
-        found = {check_value(self._as_received(content), self._settings.update) for content in contents.values()}
+        found = {check_value(self._as_received(content), self.settings.update) for content in contents.values()}
         if len(found) != 1:
             raise ValueError("the strategy sends different models or configurations: their sum could not be opened")
         return found.pop()
 
     def _as_received(self, content: RecordDict) -> RecordDict:
-        if self._model is None:
+        if self._model.downlink is None:
             return content
         name = next(iter(content.array_records))
-        return RecordDict({**dict(content.items()), name: record_of(self._model.public)})
+        return RecordDict({**dict(content.items()), name: record_of(self._model.downlink.public)})
 
     def _requests(self, asked: RoundOfSums) -> list[Message]:
         known, new = asked.sums.request(with_roster=False), asked.sums.request()
         for node, message in asked.messages.items():
-            if self._model is not None and not self._model.put_into(message):
+            if self._model.downlink is not None and not self._model.downlink.put_into(message):
                 raise ValueError("the strategy sends arrays of its own, which downlink='grid' does not carry")
             request = new if self._members.needs_roster(node) else known
-            self._courier.put(message, message.metadata.run_id, request, self._settings.update)
+            self._courier.put(message, message.metadata.run_id, request, self.settings.update)
         return list(asked.messages.values())
 
     def aggregate_train(
@@ -166,14 +164,15 @@ class PrivateSum(Private):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the wrapped strategy makes of the sum, if a quorum is in it; the counts and epsilons as metrics."""
         asked, self._under_way = self._under_way, None
-        tally = Tally(0 if asked is None else len(asked.messages), self._model.count() if self._model else (0, 0))
+        down = self._model.downlink
+        tally = Tally(0 if asked is None else len(asked.messages), down.count() if down is not None else (0, 0))
         arrays, metrics, is_open = None, None, False
         if asked is not None and self._grid is not None:
             self._take(asked, self._with_second(asked, list(replies), self._grid), tally)
             is_open = self._open(asked, self._grid, tally)
             if is_open:
                 arrays, metrics = self.strategy.aggregate_train(server_round, [self._aggregate(asked)])
-                arrays, model = self._published(arrays)
+                arrays, model = self._model.published(arrays, server_round + 1, self._asked)
                 self._spending.note_model(model)
         report = tally.report(server_round, metrics, self.epsilon, self.account.delta)
         report["cepam-opened"] = int(is_open)
@@ -185,12 +184,12 @@ class PrivateSum(Private):
         """The replies; nodes that do not hold what their message leads on from get a snapshot and reply to that."""
         self._courier.expect(asked.messages.values())
         stale = [reply for reply in replies if is_stale(reply) and self._courier.node_of(reply) is not None]
-        if self._model is None or not stale:
+        if self._model.downlink is None or not stale:
             return replies
         again = {}
         for reply in stale:
             node = self._courier.asked[reply.metadata.reply_to_message_id]
-            again[node] = self._model.again(asked.messages[node])
+            again[node] = self._model.downlink.again(asked.messages[node])
         second = list(grid.send_and_receive(again.values(), timeout=self._timeout))
         asked.messages |= again
         self._courier.expect(asked.messages.values())
@@ -198,9 +197,10 @@ class PrivateSum(Private):
 
     def _take(self, asked: RoundOfSums, replies: list[Message], tally: Tally) -> None:
         """Nothing; the masked vectors are in, the rest is counted by its reason."""
+        down = self._model.downlink
         for reply in replies:
             try:
-                asked.take(reply, self._model.take_report if self._model is not None else _ignore)
+                asked.take(reply, down.take_report if down is not None else _ignore)
             except Refused as refused:
                 self._members.note_refusal(refused)
                 tally.drop(refused)
@@ -211,19 +211,18 @@ class PrivateSum(Private):
         """Whether the sum is open: a quorum is left, the budget allows it, and the account on disk has it."""
         if not asked.repair(grid, tally.drop):
             return False
-        release = self._release_of_sum(asked.sums)
+        release = self._release(asked.sums.survivors)
         for node in asked.sums.survivors:
             message, size = asked.messages[node], asked.bytes_of[node]
-            tally.opened.append(Opened(node, self._settings, message, size, release.coordinates or 0, frozenset()))
+            tally.opened.append(Opened(node, self.settings, message, size, release.coordinates or 0, frozenset()))
         if not self._spending.allows(release):
             return False
         self._spending.charge(release, None)
-        self._observers.add(release, len(asked.sums.cohort), asked.sums.settings.quorum)
+        self._observers.released(release, len(asked.sums.cohort), asked.sums.settings.quorum)
         return asked.unmask(grid, tally.drop)
 
-    def _release_of_sum(self, sums: SumRound) -> Release:
-        replies = [(node, self._settings) for node in sums.survivors]
-        return self.account.release(replies, True, sums.settings.coordinates)
+    def _release(self, nodes: Iterable[int]) -> Release:
+        return self.account.release([(node, self.settings) for node in nodes], True, self._model.coordinates)
 
     def _aggregate(self, asked: RoundOfSums) -> Message:
         """The one reply that the wrapped strategy sees: the sum over the nodes that were asked, of weight 1."""
@@ -233,7 +232,7 @@ class PrivateSum(Private):
         message = next(iter(asked.messages.values()))
         name = next(key for key in message.content.array_records if key != SUM)
         mean = asked.opened / len(asked.sums.cohort)
-        arrays = record_of(from_vector(mean, self._reference, self._replies.step_of(self._settings)))
+        arrays = record_of(from_vector(mean, self._model.reference, self._replies.step_of(self.settings)))
         weight = MetricRecord({getattr(self.strategy, "weighted_by_key", "num-examples"): 1.0})
         return Message(RecordDict({name: arrays, f"{name}-weight": weight}), reply_to=message)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cepam.secure.views import release_to, views
+from cepam.secure.views import LIES, View, release_to, views
 
 if TYPE_CHECKING:
     from cepam.privacy import Ledger, Release
@@ -17,13 +17,21 @@ class Observers:
         self._colluders, self._delta = colluders, delta
         self._ledgers: dict[str, Ledger] = {}
 
-    def add(self, release: Release, nodes: int, quorum: int) -> None:
+    def asked(self, release: Release, quorum: int) -> None:
+        """Nothing; all clients of the release were asked: a server that lies may open a round that it calls lost."""
+        self._add(release, views(len(release.clients), quorum, self._colluders), lies=True)
+
+    def released(self, release: Release, nodes: int, quorum: int) -> None:
         """Nothing; a round was charged, of whose `nodes` those in the release were in the sum."""
+        self._add(release, views(nodes, quorum, self._colluders, len(release.clients)), lies=False)
+
+    def _add(self, release: Release, found: tuple[View, ...], lies: bool) -> None:
         from cepam.privacy import Ledger
 
-        for view in views(nodes, quorum, self._colluders, len(release.clients)):
-            ledger = self._ledgers.get(view.observer, Ledger(identified=False))
-            self._ledgers[view.observer] = ledger.add(release_to(view, release))
+        for view in found:
+            if view.observer.startswith(LIES) == lies:
+                ledger = self._ledgers.get(view.observer, Ledger(identified=False))
+                self._ledgers[view.observer] = ledger.add(release_to(view, release))
 
     def epsilons(self) -> dict[str, float]:
         """epsilon so far, by observer."""
