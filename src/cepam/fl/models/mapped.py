@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from cepam.fl.models.objective import Objective
-from cepam.fl.models.passes import clip_factors, whole
+from cepam.fl.models.passes import example_factors, whole
 
 # Where an operation has no batching rule of its own, PyTorch goes through the batch by itself: slower, and right.
 warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
@@ -91,7 +91,7 @@ class Mapped:
         factors = keep.float()
         if limits is not None:
             squares = torch.linalg.vector_norm(each, dim=1, dtype=torch.float64).square()
-            factors = factors * clip_factors(squares, losses, limits).view_as(keep)
+            factors = factors * example_factors(squares, losses, limits).view_as(keep)
         good = (factors > 0).flatten()
         rows = torch.unflatten(whole(each, good), 0, tuple(keep.shape))
         return (factors[:, None, :] @ rows)[:, 0], whole(losses, good).view_as(keep).sum(1)
@@ -107,7 +107,7 @@ class Mapped:
             factor = torch.ones((), device=weights.device)
             if limits is not None:
                 square = torch.linalg.vector_norm(slope, dtype=torch.float64).square()
-                factor = clip_factors(square, loss, limits[place])
+                factor = example_factors(square, loss, limits[place])
             if bool(factor > 0):
                 sums[place // keep.shape[1]] += factor * slope
                 losses[place // keep.shape[1]] += loss

@@ -22,7 +22,7 @@ from cepam.fl.models.interface import Floats, Index, Scores
 from cepam.fl.models.layers import Convolution, Dense, layers_of
 from cepam.fl.models.mapped import Mapped, drawing_from
 from cepam.fl.models.objective import Objective
-from cepam.fl.models.passes import Layered, Passes, clip_factors
+from cepam.fl.models.passes import Layered, Passes, example_factors
 
 MANY = 8
 """From so many examples on a row goes through the network by itself; below, rows with their own weights go together."""
@@ -156,7 +156,7 @@ class TorchNetwork:
             )
             if limits is not None:
                 squares = torch.linalg.vector_norm(slopes, dim=1, dtype=torch.float64).square()
-                factors = clip_factors(squares, lost, limits[alive])
+                factors = example_factors(squares, lost, limits[alive])
                 slopes = torch.where(factors[:, None] > 0, slopes * factors[:, None], 0.0)
                 lost = torch.where(factors > 0, lost, 0.0)
             sums[alive] += slopes
