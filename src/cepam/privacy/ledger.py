@@ -65,10 +65,10 @@ class Ledger:
         return sum(release.rounds for release in self.releases)
 
     def add(self, release: Release) -> Ledger:
-        """The ledger with one more release; equal ones are counted, not listed."""
+        """The ledger with one more release; equal rounds are counted, not listed, and a stream is listed once."""
         for place, known in enumerate(self.releases):
-            if known.over(release.rounds) == release:
-                longer = known.over(known.rounds + release.rounds)
+            longer = known.followed_by(release)
+            if longer is not None:
                 return replace(self, releases=(*self.releases[:place], longer, *self.releases[place + 1 :]))
         return replace(self, releases=(*self.releases, release))
 
@@ -154,7 +154,7 @@ class Ledger:
         run that was calibrated ends at most at its target.
         """
         apart, ledger = -(-rounds // MARKS), self
-        if len(self.releases) == 1:
+        if len(self.releases) == 1 and self.releases[0].foreseeable:
             mark = max(self.rounds, min(rounds, -(-self.rounds // apart) * apart))
             ledger = replace(self, releases=(self.releases[0].over(mark),))
         if ledger.rounds < rounds and ledger.rounds % apart:
