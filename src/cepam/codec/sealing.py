@@ -69,7 +69,8 @@ def encrypt(key: bytes, payload: Pieces, head: bytes, context: bytes, threads: i
     """The head and the sealed payload behind it."""
     cipher, chunks = cipher_of(key), count_chunks(payload.size)
     if chunks == 1:
-        return head + cipher.encrypt(_nonce(0), payload.between(0, payload.size), context)
+        sealed_whole: bytes = cipher.encrypt(_nonce(0), payload.between(0, payload.size), context)
+        return head + sealed_whole
     message, room = _new_bytes(len(head) + payload.size + SEAL_BYTES * chunks)
     room[: len(head)] = np.frombuffer(head, dtype=np.uint8)
     sealed = room[len(head) :]
@@ -107,7 +108,7 @@ def decrypt_chunks(
             _into(cipher, "decrypt", i, _chunk(found, i), contexts.get(i, context), clear)
 
     _opened(lambda: side_by_side(threads, open_chunks, _spans(chunks)))
-    return memoryview(payload)
+    return memoryview(payload.data)
 
 
 def _opened(work: Callable[[], Any]) -> Any:
@@ -159,4 +160,4 @@ def _new_bytes(size: int) -> tuple[bytes, Bytes]:
     find = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)
     made: bytes = make(("PyBytes_FromStringAndSize", ctypes.pythonapi))(None, size)
     address = find(("PyBytes_AsString", ctypes.pythonapi))(made)
-    return made, np.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=np.uint8)
+    return made, np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
