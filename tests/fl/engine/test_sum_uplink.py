@@ -127,6 +127,43 @@ def test_cohorts_and_graphs(small: Dataset, sums: Settings) -> None:
     assert (many.degree, many.threshold, many.quorum) == (46, 26, 900)
 
 
+@pytest.mark.parametrize("update", ["examples", "difference"])
+def test_a_sketch_sends_fewer_numbers_and_restores_the_sum(small: Dataset, sums: Settings, update: str) -> None:
+    """Nearly no noise, and a sketch as long as its transform: the same weights as without it."""
+    own = {"sampling": "poisson", "expected_batch": 60.0} if update == "examples" else {}
+    base = replace(sums, update=update, device="cpu-torch", noise=1e-3, clip=1.0, rounds=2, **own)
+    wide = 10 * 785 - 10 if update == "examples" else 7000
+    ends, bits = {}, {}
+    for size in (None, wide, 500):
+        run = Simulation(replace(base, sketch=size), small)
+        lines = [run.step()[0] for _ in range(2)]
+        ends[size], bits[size] = run.state.weights[0] - run.vector.initial(1), lines[-1]["bits_per_coordinate"]
+    moved = np.linalg.norm(ends[None])
+    assert np.linalg.norm(ends[wide] - ends[None]) < 0.75 * moved
+    assert ends[500] @ ends[None] > 0.2 * moved**2
+    assert bits[500] < 0.5 * bits[None]
+
+
+def test_examples_are_clipped_after_the_map(small: Dataset, sums: Settings) -> None:
+    """Each example's sketched gradient is within the clip; without `measure` some are beyond it."""
+    base = replace(
+        sums, update="examples", sampling="poisson", expected_batch=60.0, device="cpu-torch", clip=0.1, sketch=100
+    )
+    run = Simulation(base, small)
+    sketch = run.uplinks[0]._sketch(0)
+    every = np.arange(200)[:, None]
+    ones, bounds = np.ones(200, dtype=np.int64), np.full(200, 0.1, dtype=np.float32)
+    squares = sketch.squares(run.network.inputs(every[:, 0]))[:, None]
+    weights, of = run.state.weights, np.zeros(200, dtype=np.int64)
+    norms = {}
+    for name, given in (("after", squares), ("before", None)):
+        sums_, _ = run.network.summed_gradients(weights, of, every, ones, bounds, squares=given)
+        norms[name] = np.array([np.linalg.norm(sketch.apply(row)) for row in sums_])
+    assert norms["after"].max() <= 0.1
+    assert norms["after"].max() > 0.0999
+    assert norms["before"].max() > 0.11
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -154,6 +191,17 @@ def test_what_is_refused(sums: Settings, changes: dict[str, object], says: str) 
     with pytest.raises(ValueError, match=says) as refused:
         replace(sums, **changes)
     assert "\n" not in str(refused.value)
+
+
+def test_sketches_that_are_refused(small: Dataset, sums: Settings) -> None:
+    examples = {"update": "examples", "sampling": "poisson", "expected_batch": 60.0}
+    for changes, says in (
+        ({"sketch": 8000}, "multiple of 1 below"),
+        ({"sketch": 505, "device": "cpu-torch", **examples}, "multiple of 10"),
+        ({"sketch": 500, "model": "mlp", **examples}, "one linear layer"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            Simulation(replace(sums, **changes), small)
 
 
 def test_own_codecs_are_refused(small: Dataset, sums: Settings) -> None:

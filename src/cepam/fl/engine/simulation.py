@@ -26,6 +26,7 @@ from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink
 from cepam.fl.engine.uplinks import uplink_of
 from cepam.fl.models.model import Model, Scores, build, resolved
+from cepam.fl.models.network import TorchNetwork
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
@@ -124,6 +125,7 @@ class Simulation:
         return self.uplink(SeedRow(
             self.settings, self.rows[s], nonce, held, self.size, len(shapes), cuts, self.arrays, self.codecs,
             lambda: self.state.downlinks[s].check(self.arrays.fetch(self.state.weights[s : s + 1])[0]),
+            self.network.head if isinstance(self.network, TorchNetwork) else None,
         ))  # fmt: skip
 
     def _schedule(self, rate: float) -> Any:

@@ -7,35 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cepam.fl.models.interface import LinearHead
 from cepam.secure import Sketch, SumSettings
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class LinearHead:
-    """A linear layer, all that a model trains: its weights row by row, then its bias where it has one."""
-
-    rows: int
-    inputs: int
-    bias: bool
-
-    @property
-    def columns(self) -> int:
-        """The length of a row with its bias at the end."""
-        return self.inputs + self.bias
-
-    def by_rows(self, update: npt.NDArray[np.floating]) -> Floats:
-        """The update with each row's bias behind the row: residuals times features and one."""
-        cut = self.rows * self.inputs
-        weights = update[:cut].reshape(self.rows, self.inputs).astype(np.float64)
-        made = np.concatenate([weights, update[cut:, None].astype(np.float64)], axis=1) if self.bias else weights
-        return made.reshape(-1)
-
-    def as_given(self, rows: Floats) -> Floats:
-        """What `by_rows` was made from."""
-        made = rows.reshape(self.rows, self.columns)
-        return np.concatenate([made[:, : self.inputs].reshape(-1), made[:, self.inputs :].reshape(-1)])
 
 
 @dataclass(frozen=True)
@@ -62,7 +37,7 @@ class RoundSketch:
     def squares(self, inputs: npt.NDArray[np.float32]) -> Floats:
         """What stands for the squared norms of examples' inputs in the clip: those of their maps, bias left out.
 
-        An example's gradient is its residuals times (inputs, 1), so its sketch has norm |residuals| |map of (inputs, 1)|.
+        An example's gradient is its residuals times (inputs, 1): its sketch has norm |residuals| |map of (inputs, 1)|.
         """
         assert self.head is not None
         one = np.ones((len(inputs), int(self.head.bias)), dtype=np.float32)

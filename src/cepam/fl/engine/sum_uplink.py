@@ -120,7 +120,7 @@ class SumUplink(ServerUplink):
         return line
 
     def _signal(self, total: Floats, sent: list[Floats]) -> Line:
-        """The sum's signal over its noise, what clips and sketches cost included; looks at raw data: simulation only."""
+        """The sum's signal over its noise, what a sketch costs included; looks at raw data: simulation only."""
         clean = np.sum(sent, axis=0, dtype=np.float64) if sent else np.zeros(1)
         signal, noise = float(np.square(clean).sum()), float(np.square(total - clean).sum())
         return {"snr_db": 10.0 * math.log10(signal / noise) if 0.0 < signal < math.inf and noise > 0 else None}

@@ -21,7 +21,7 @@ from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.sketching import LinearHead
+from cepam.fl.models.interface import LinearHead
 from cepam.privacy import Ledger, Release
 
 Floats = npt.NDArray[np.float32]
