@@ -25,7 +25,7 @@ from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink
 from cepam.fl.engine.uplinks import uplink_of
-from cepam.fl.models.model import Model, build, resolved
+from cepam.fl.models.model import Model, Scores, build, resolved
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
@@ -98,7 +98,7 @@ class Simulation:
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
         self.uplinks = tuple(self._uplink(draws, held.nonce, part) for draws, part in zip(self.rows, parts))
         local = self._schedule(chosen.local_rate or chosen.rate)
-        self.work = Work(chosen, self.network, parts, self.uplinks, local, self.arrays.put)
+        self.work = Work(chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put)
         self.rates = self._schedule(chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)
         self.cautions = self.uplinks[0].cautions
@@ -133,7 +133,7 @@ class Simulation:
         rows = zip(self.uplinks, weights, self.settings.run_seeds)
         downlinks = [downlink_of(self.settings, up.noise, start, nonce, seed) for up, start, seed in rows]
         return State(
-            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -1.0),
+            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -np.inf),
             np.zeros(count, dtype=np.int64), downlinks,
         )  # fmt: skip
 
@@ -213,17 +213,23 @@ class Simulation:
         weights = self.reported
         self._check_finite(weights, state.round)
         scores = self.network.evaluate(weights)
+        judged = "accuracy" if self.vector.objective.classifies else "loss"
         for s, line in enumerate(lines):
-            line["accuracy"], line["loss"] = float(scores.accuracy[s]), _finite(float(scores.loss[s]))
-            chooses = scores.accuracy[s]
+            line |= {name: _finite(float(each[s])) for name, each in (scores.metrics | {"loss": scores.loss}).items()}
+            chooses = self._merit(scores, s)
             if chosen.validation:
                 held = self.network.evaluate(weights[s : s + 1], self.validation[s])
-                line["validation_accuracy"] = chooses = float(held.accuracy[0])
+                chooses = self._merit(held, 0)
+                line[f"validation_{judged}"] = _finite(chooses if judged == "accuracy" else -chooses)
             if chooses > state.best_score[s]:
                 state.best_score[s], state.best[s] = chooses, weights[s]
             line |= {"epsilon": self._spent(s), "delta": chosen.delta, "simulated": chosen.simulate}
             if self.done:
                 line["warnings"] = self.cautions
+
+    def _merit(self, scores: Scores, row: int) -> float:
+        """What the best weights are chosen by: accuracy, or with a loss of the user's own a low loss."""
+        return float(scores.accuracy[row] if self.vector.objective.classifies else -scores.loss[row])
 
     def _check_finite(self, weights: Any, round: int) -> None:
         if not bool((abs(weights) < np.inf).all()):
