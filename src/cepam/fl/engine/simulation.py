@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.partition import partition
+from cepam.fl.data.partition import given, partition
 from cepam.fl.engine import sampling
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.calibration import plan_clients
@@ -25,7 +25,7 @@ from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.notices import check_target, notices
 from cepam.fl.engine.optimiser import Memory, optimiser
 from cepam.fl.engine.randomness import RunSecret
-from cepam.fl.engine.releases import after_round, empty_ledger, foresee, release_of, spent, warnings_of
+from cepam.fl.engine.releases import after_round, budgets, empty_ledger, foresee, release_of, spent, warnings_of
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.sending import Senders
 from cepam.fl.engine.server import Envelope, Received, aggregate, receive
@@ -90,7 +90,7 @@ class Simulation:
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
-        chosen = self.settings
+        self.settings = chosen = self.settings.fitted(self.data.clients)
         if self.model is None and len(self.data.shape) == 2:
             self.data = replace(self.data, shape=(1, *self.data.shape))
         self.vector = self.model or build(chosen.model, self.data, chosen.activation)
@@ -134,6 +134,8 @@ class Simulation:
 
     def _parts(self, records: npt.NDArray[np.int64], seed: int) -> tuple[npt.NDArray[np.int64], ...]:
         chosen, labels = self.settings, self.data.train_labels[records]
+        if self.data.owners is not None:
+            return tuple(records[part] for part in given(self.data.owners[records], self.data.clients))
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
         return tuple(records[part] for part in made)
 
@@ -238,10 +240,13 @@ class Simulation:
             "bits_round_trip": received.bits + downlink_bits,
         }
         if received.dropped:
-            line["dropped"] = {str(k): reason for k, reason in sorted(received.dropped.items())}
+            line["dropped"] = {self._name(k): reason for k, reason in sorted(received.dropped.items())}
         if waits:
             line["waits"] = waits
         return received, line
+
+    def _name(self, client: int) -> str:
+        return self.data.clients[client] if self.data.clients else str(client)
 
     def _judge(self, lines: list[Line]) -> None:
         """Adds scores, epsilon so far and warnings to the lines of an evaluated round."""
@@ -294,6 +299,13 @@ class Simulation:
                 for who, value in ledger.observers(self.settings.delta).items():
                     worst[who] = max(value, worst.get(who, 0.0))
         return {who: _finite(value) for who, value in worst.items()}
+
+    def budgets(self) -> list[Line]:
+        """Each client's name, records, noise, target and what its records have spent against an outsider.
+
+        The first seed's. Where nobody has a name or a target of its own there is nothing to tell apart: an empty list.
+        """
+        return budgets(self.settings, self.data.clients, self.plans[0], self.releases[0], self.state.ledgers[0])
 
 
 def _mean(losses: Floats) -> float | None:
