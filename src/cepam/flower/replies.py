@@ -130,11 +130,11 @@ class Replies:
             for name, record in reply.content.items()
             if name != RECORD and not isinstance(record, ArrayRecord | MetricRecord)
         }
-        arrays = record_of(from_vector(vector, asked.reference, self._step(settings)))
+        arrays = record_of(from_vector(vector, asked.reference, self.step_of(settings)))
         reply.content = RecordDict({**kept, name: metrics, asked.arrays_name: arrays})
         return Opened(node, settings, reply, len(message), len(vector), _kind_of(name, metrics))
 
-    def _step(self, settings: UplinkSettings) -> float | None:
+    def step_of(self, settings: UplinkSettings) -> float | None:
         """How far the model goes along the decoded vector; None: the vector itself is handed on."""
         if settings.update == "parameters":
             return 1.0

@@ -14,16 +14,17 @@ import numpy.typing as npt
 
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.partition import partition
+from cepam.fl.data.partition import given, partition
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.optimiser import Memory, optimiser
 from cepam.fl.engine.randomness import Randomness, RunSecret
+from cepam.fl.engine.releases import budgets
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink
+from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink, Vectors
 from cepam.fl.engine.uplinks import uplink_of
 from cepam.fl.models.model import Model, Scores, build, resolved
 
@@ -83,7 +84,7 @@ class Simulation:
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
-        chosen = self.settings
+        self.settings = chosen = self.settings.fitted(self.data.clients)
         if self.model is None and len(self.data.shape) == 2:
             self.data = replace(self.data, shape=(1, *self.data.shape))
         self.vector = self.model or build(chosen.model, self.data, chosen.activation)
@@ -112,6 +113,8 @@ class Simulation:
 
     def _parts(self, records: Index, seed: int) -> tuple[Index, ...]:
         chosen, labels = self.settings, self.data.train_labels[records]
+        if self.data.owners is not None:
+            return tuple(records[part] for part in given(self.data.owners[records], self.data.clients))
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
         return tuple(records[part] for part in made)
 
@@ -119,8 +122,8 @@ class Simulation:
         shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
         cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
         held = np.array([len(part) for part in parts])
-        row = SeedRow(self.settings, draws, nonce, held, self.size, len(shapes), cuts, self.arrays, self.codecs)
-        return uplink_of(row)
+        vectors = Vectors(self.size, len(shapes), cuts, self.arrays)
+        return uplink_of(SeedRow(self.settings, draws, nonce, held, vectors, self.data.clients, self.codecs))
 
     def _schedule(self, rate: float) -> Any:
         s = self.settings
@@ -249,6 +252,14 @@ class Simulation:
             for who, value in uplink.views().items():
                 worst[who] = max(value, worst.get(who, 0.0))
         return {who: _finite(value) for who, value in worst.items()}
+
+    def budgets(self) -> list[Line]:
+        """Each client's name, records, noise, target and what its records have spent against an outsider.
+
+        The first seed's. Where nobody has a name or a target of its own there is nothing to tell apart: an empty list.
+        """
+        first = self.uplinks[0]
+        return budgets(self.settings, self.data.clients, first.plans, first.release, first.ledger)
 
 
 def _mean(losses: Floats) -> float | None:
