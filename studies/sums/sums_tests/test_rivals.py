@@ -13,7 +13,7 @@ SIZE, CLIENTS, SCALE, MOVED = 500, 10, 0.01, 0.05
 
 
 def row() -> Any:
-    return SimpleNamespace(size=SIZE, settings=SimpleNamespace(clients=CLIENTS, clip=0.1))
+    return SimpleNamespace(vectors=SimpleNamespace(size=SIZE), settings=SimpleNamespace(clients=CLIENTS, clip=0.1))
 
 
 def updates(round: int) -> list[np.ndarray]:

@@ -14,16 +14,17 @@ import numpy.typing as npt
 
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.partition import partition
+from cepam.fl.data.partition import given, partition
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.optimiser import Memory, optimiser
 from cepam.fl.engine.randomness import RunSecret
+from cepam.fl.engine.releases import budgets
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink
+from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink, Vectors
 from cepam.fl.engine.uplinks import uplink_of
 from cepam.fl.models.model import Model, Scores, build, resolved
 from cepam.fl.models.network import TorchNetwork
@@ -86,7 +87,7 @@ class Simulation:
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
-        chosen = self.settings
+        self.settings = chosen = self.settings.fitted(self.data.clients)
         if self.model is None and len(self.data.shape) == 2:
             self.data = replace(self.data, shape=(1, *self.data.shape))
         self.vector = self.model or build(chosen.model, self.data, chosen.activation)
@@ -115,6 +116,8 @@ class Simulation:
 
     def _parts(self, records: Index, seed: int) -> tuple[Index, ...]:
         chosen, labels = self.settings, self.data.train_labels[records]
+        if self.data.owners is not None:
+            return tuple(records[part] for part in given(self.data.owners[records], self.data.clients))
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
         return tuple(records[part] for part in made)
 
@@ -122,10 +125,11 @@ class Simulation:
         shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
         cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
         held = np.array([len(part) for part in parts])
+        head = self.network.head if isinstance(self.network, TorchNetwork) else None
+        vectors = Vectors(self.size, len(shapes), cuts, self.arrays, head)
         return self.uplink(SeedRow(
-            self.settings, self.rows[s], nonce, held, self.size, len(shapes), cuts, self.arrays, self.codecs,
+            self.settings, self.rows[s], nonce, held, vectors, self.data.clients, self.codecs,
             lambda: self.state.downlinks[s].check(self.arrays.fetch(self.state.weights[s : s + 1])[0]),
-            self.network.head if isinstance(self.network, TorchNetwork) else None,
         ))  # fmt: skip
 
     def _schedule(self, rate: float) -> Any:
@@ -255,6 +259,14 @@ class Simulation:
             for who, value in uplink.views().items():
                 worst[who] = max(value, worst.get(who, 0.0))
         return {who: _finite(value) for who, value in worst.items()}
+
+    def budgets(self) -> list[Line]:
+        """Each client's name, records, noise, target and what its records have spent against an outsider.
+
+        The first seed's. Where nobody has a name or a target of its own there is nothing to tell apart: an empty list.
+        """
+        first = self.uplinks[0]
+        return budgets(self.settings, self.data.clients, first.plans, first.release, first.ledger)
 
 
 def _mean(losses: Floats) -> float | None:

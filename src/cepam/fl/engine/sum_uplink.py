@@ -17,7 +17,6 @@ from cepam.fl.engine.sum_exchange import SumExchange, SumTraffic
 from cepam.fl.engine.trust import SumGraph
 from cepam.fl.engine.uplink import Collected, Line, Measure, SeedRow
 from cepam.noise.laws import Gaussian
-from cepam.privacy import Ledger
 from cepam.secure import Reach, SumSettings, run_epsilons, views
 from cepam.secure.views import LIES
 
@@ -44,24 +43,24 @@ class SumUplink(ServerUplink):
 
     def _coordinates(self) -> int:
         """How many numbers a client sends: the weights', or the sketch's."""
-        size, head, examples = self.settings.sketch, self.row.head, self.settings.update == "examples"
+        size, head, examples = self.settings.sketch, self.vectors.head, self.settings.update == "examples"
         if size is None:
-            return self.row.size
+            return self.vectors.size
         if examples and head is None:
             raise ValueError(
                 "sketch with update examples needs a model that trains one linear layer: elsewhere the norm of an "
                 "example's sketch is not cheap to find, and clipping before the map bounds nothing"
             )
         rows = head.rows if examples and head is not None else 1
-        if size % rows or size >= self.row.size:
-            raise ValueError(f"sketch must be a multiple of {rows} below the {self.row.size} weights, got {size}")
+        if size % rows or size >= self.vectors.size:
+            raise ValueError(f"sketch must be a multiple of {rows} below the {self.vectors.size} weights, got {size}")
         return size
 
     def _sketch(self, number: int) -> RoundSketch | None:
         if self.settings.sketch is None:
             return None
-        head = self.row.head if self.settings.update == "examples" else None
-        return RoundSketch.of(self.exchange.offer(number), self.row.size, head)
+        head = self.vectors.head if self.settings.update == "examples" else None
+        return RoundSketch.of(self.exchange.offer(number), self.vectors.size, head)
 
     def measure(self, number: int) -> Measure | None:
         made = self._sketch(number)
@@ -81,19 +80,19 @@ class SumUplink(ServerUplink):
         )  # fmt: skip
 
     def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
-        rows, sketch = dict(zip(clients, self.row.arrays.fetch(raw))), self._sketch(number)
+        rows, sketch = dict(zip(clients, self.vectors.arrays.fetch(raw))), self._sketch(number)
         updates = {k: self._sound(row if sketch is None else sketch.apply(row)) for k, row in rows.items()}
         offer = self.exchange.offer(number)
         traffic = self.exchange.run_round(offer, number, updates, self.row.check())
         self.answered = after_round(self.answered, self.release, clients)
         self.ledger = after_round(self.ledger, self.release, traffic.survivors)
         heard = traffic.survivors if traffic.total is not None else ()
-        total = np.zeros(self.row.size) if traffic.total is None else traffic.total
+        total = np.zeros(self.vectors.size) if traffic.total is None else traffic.total
         if sketch is not None and traffic.total is not None:
             total = sketch.restore(total)
         clean = updates if sketch is None else rows
         line = self._told(traffic, updates, offer) | self._signal(total, [clean[k] for k in heard])
-        aggregate = self.row.arrays.put((total / max(1, len(heard))).astype(np.float32))
+        aggregate = self.vectors.arrays.put((total / max(1, len(heard))).astype(np.float32))
         return Collected(aggregate, heard, clients, 8 * traffic.up, line, down_bits=8 * traffic.down)
 
     def _sound(self, row: Floats) -> Floats:
@@ -107,11 +106,11 @@ class SumUplink(ServerUplink):
         """What can be said about the round; wraps look at raw data: simulation only."""
         line: Line = {"replies": 0, "bits": 8 * traffic.up, "bits_per_coordinate": None}
         if traffic.vectors:
-            line["bits_per_coordinate"] = 8 * traffic.up / (traffic.vectors * self.row.size)
+            line["bits_per_coordinate"] = 8 * traffic.up / (traffic.vectors * self.vectors.size)
         line |= {"trips": traffic.trips, "vector_bits": offer.bits}
         missing = sorted(set(updates) - set(traffic.survivors))
         if missing:
-            line["dropped"] = {str(k): traffic.lost or "no reply" for k in missing}
+            line["dropped"] = {self.row.name(k): traffic.lost or "no reply" for k in missing}
         if traffic.lost is not None:
             line["lost"] = traffic.lost
         if traffic.total is not None:
@@ -139,5 +138,5 @@ class SumUplink(ServerUplink):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.answered: Ledger = empty_ledger(self.settings).load_state_dict(state["answered"])
+        self.answered = empty_ledger(self.settings).load_state_dict(state["answered"])
         self.exchange.load_state_dict(state)

@@ -31,25 +31,40 @@ Measure = Callable[[Floats], npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
+class Vectors:
+    """The updates of a run: their size, how many tensors they are of, and where they live.
+
+    `cuts` are the tensors' ends where each is clipped by itself. `head` is there where the model is one linear layer.
+    """
+
+    size: int
+    tensors: int
+    cuts: list[int] | None
+    arrays: ArrayBackend
+    head: LinearHead | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class SeedRow:
     """What one seed's uplink is made of: the settings, its randomness, who holds how many records, and the vectors.
 
-    `run_id` sets the run's addresses apart. `tensors` counts the model's; `cuts` are their ends where each is clipped
-    by itself. `codecs` replaces the scheme of the settings: nothing is then known to be private. `check` gives 32 bytes
-    that name the weights which clients hold in this round. `head` is there where the model trains one linear layer.
+    `run_id` sets the run's addresses apart. `names` are the clients', where they have any. `codecs` replaces the scheme
+    of the settings: nothing is then known to be private. `check` gives 32 bytes that name the weights which clients
+    hold in this round.
     """
 
     settings: Settings
     draws: Randomness
     run_id: bytes
     held: Index
-    size: int
-    tensors: int
-    cuts: list[int] | None
-    arrays: ArrayBackend
+    vectors: Vectors
+    names: Sequence[str] = ()
     codecs: Callable[[int], UpdateCodec] | None = None
     check: Callable[[], bytes] = lambda: bytes(32)
-    head: LinearHead | None = None
+
+    def name(self, client: int) -> str:
+        """What a client is called where it is spoken of."""
+        return self.names[client] if self.names else str(client)
 
 
 @dataclass(frozen=True)

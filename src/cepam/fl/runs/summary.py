@@ -53,6 +53,7 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "simulated": settings.simulate,
         "adjacency": settings.adjacency,
         "epsilon_against": simulation.views(),
+        "clients": simulation.budgets(),
         "noise_scales": sorted({plan.law.scale for plan in uplink.plans if plan.law is not None}),
         "bits_per_coordinate": float(np.mean(sent)) if sent else None,
         "uplink_bytes": int(simulation.state.bits.sum()) // 8,

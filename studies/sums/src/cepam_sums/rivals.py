@@ -66,12 +66,12 @@ class RotatedIntegers:
         self.kind, self.bits, self.row, self.scale, self.moved = law, bits, row, scale, moved
         self.clients = row.settings.clients
         # The rotation spreads a sum of norm clients · clip over all coordinates.
-        padded = 1 << (row.size - 1).bit_length()
+        padded = 1 << (row.vectors.size - 1).bit_length()
         self.reach = Reach(Gaussian(scale), self.clients, row.settings.clip * deviations_of(padded) / math.sqrt(padded))
 
     def words(self) -> Lattice1:
         """The next round's step and noise, from public data."""
-        found = fitted(self.scale, self.moved, self.clients, self.row.size, self.reach.value, self.bits)
+        found = fitted(self.scale, self.moved, self.clients, self.row.vectors.size, self.reach.value, self.bits)
         self.reach.law = Gaussian(found.noise)
         return found
 
@@ -82,16 +82,16 @@ class RotatedIntegers:
 
     def total(self, updates: list[npt.NDArray[np.float32]], rng: np.random.Generator) -> tuple[Floats, float]:
         """The sum as the server has it, and bits a coordinate."""
-        rotation = Sketch(self.row.size, 1 << (self.row.size - 1).bit_length(), rng.bytes(32))
+        rotation = Sketch(self.row.vectors.size, 1 << (self.row.vectors.size - 1).bit_length(), rng.bytes(32))
         words, count = self.words(), rotation.size
         law, summed = self.noise(words), np.zeros(rotation.size, dtype=np.int64)
         for update in updates:
             scaled = rotation.apply(update) / words.step
             summed += np.floor(scaled + rng.random(count)).astype(np.int64) + law.draw(rng, count)
         half = 1 << (self.bits - 1)
-        opened = ((summed + half) % (2 * half) - half) * words.step
+        opened: Floats = ((summed + half) % (2 * half) - half).astype(np.float64) * words.step
         self.reach.observe(opened)
-        return rotation.restore(opened), self.bits * count / self.row.size
+        return rotation.restore(opened), self.bits * count / self.row.vectors.size
 
 
 class LegacyQuantization:
@@ -103,12 +103,13 @@ class LegacyQuantization:
     def total(self, updates: list[npt.NDArray[np.float32]], rng: np.random.Generator) -> tuple[Floats, float]:
         """The sum as the server has it, and bits a coordinate."""
         step = 2.0 * LEGACY_RANGE / LEGACY_LEVELS
-        summed = np.zeros(self.row.size, dtype=np.int64)
+        summed = np.zeros(self.row.vectors.size, dtype=np.int64)
         for update in updates:
-            noisy = update + self.scale * rng.standard_normal(self.row.size)
+            noisy = update + self.scale * rng.standard_normal(self.row.vectors.size)
             inside = np.clip(noisy, -LEGACY_RANGE, LEGACY_RANGE) + LEGACY_RANGE
-            summed += np.floor(inside / step + rng.random(self.row.size)).astype(np.int64)
-        return summed * step - len(updates) * LEGACY_RANGE, LEGACY_WIRE_BITS
+            summed += np.floor(inside / step + rng.random(self.row.vectors.size)).astype(np.int64)
+        total: Floats = summed.astype(np.float64) * step - len(updates) * LEGACY_RANGE
+        return total, LEGACY_WIRE_BITS
 
 
 class RivalUplink(ServerUplink):
@@ -123,18 +124,18 @@ class RivalUplink(ServerUplink):
         self.mechanism = make(row, plan.law.scale, moved)
 
     def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
-        rows = self.row.arrays.fetch(raw)
+        rows = self.vectors.arrays.fetch(raw)
         seed = int.from_bytes(self.row.draws.random_bytes(number, _NOISE, 0, 16), "little")
         total, bits = self.mechanism.total(list(rows), np.random.default_rng(seed))
         self.ledger = after_round(self.ledger, self.release, clients)
         clean = np.sum(rows, axis=0, dtype=np.float64)
         signal, noise = float(np.square(clean).sum()), float(np.square(total - clean).sum())
-        sent = round(bits * self.row.size * len(clients))
+        sent = round(bits * self.row.vectors.size * len(clients))
         line = {
             "replies": len(clients),
             "snr_db": 10.0 * math.log10(signal / noise) if signal > 0 and noise > 0 else None,
             "bits": sent,
             "bits_per_coordinate": bits,
         }
-        mean = self.row.arrays.put((total / len(clients)).astype(np.float32))
+        mean = self.vectors.arrays.put((total / len(clients)).astype(np.float32))
         return Collected(mean, clients, clients, sent, line)

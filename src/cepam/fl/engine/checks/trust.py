@@ -28,7 +28,8 @@ def _refusals(settings: Settings) -> Iterator[tuple[bool, str]]:
     yield bool(s.byzantine), "cannot look at one client's vector: byzantine clients would ruin every sum unseen"
     yield bool(s.client), "has clients of one law, one clip and one weight: leave client out"
     yield s.keep_messages, "keeps no messages: masked parts are of no use to anybody"
-    from cepam.fl.engine.trust import COMPLETE, sampling  # which read settings
+    from cepam.fl.engine import sampling  # which reads settings
+    from cepam.fl.engine.trust import COMPLETE
 
     asked = sampling.asked(s.clients, s.share)
     yield asked < 3, f"needs three clients in every round at least, got {asked}"
