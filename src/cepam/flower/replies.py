@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from logging import INFO, getLogger
 
+import numpy as np
+import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
@@ -40,16 +42,38 @@ class Asked:
         return self.pending.offer.node
 
 
-@dataclass(frozen=True)
+@dataclass
 class Opened:
-    """A good reply: dense arrays for the wrapped strategy, and what it took on the wire."""
+    """A good reply: its decoded vector, the rest of its content, and what it took on the wire."""
 
-    node: int
-    settings: UplinkSettings
+    asked: Asked
     message: Message
+    vector: npt.NDArray[np.floating]
+    step: float | None
     message_bytes: int
-    coordinates: int
     metrics_kind: MetricsKind
+
+    @property
+    def node(self) -> int:
+        """The node that replied."""
+        return self.asked.node
+
+    @property
+    def settings(self) -> UplinkSettings:
+        """What it was asked for."""
+        return self.asked.pending.offer.settings
+
+    @property
+    def coordinates(self) -> int:
+        """How many coordinates came."""
+        return self.asked.pending.size
+
+    def dense(self) -> Message:
+        """The reply with dense arrays for the wrapped strategy; the vector is let go."""
+        arrays = record_of(from_vector(self.vector, self.asked.reference, self.step))
+        self.message.content = RecordDict({**dict(self.message.content.items()), self.asked.arrays_name: arrays})
+        self.vector = self.vector[:0]
+        return self.message
 
 
 class Replies:
@@ -104,7 +128,7 @@ class Replies:
         return self._send(Asked(pending, asked.arrays_name, asked.reference, model.again(asked.message), True))
 
     def open(self, reply: Message, weight_key: str) -> Opened:
-        """The reply with dense arrays in place of the sealed update; `Refused` says why it is of no use."""
+        """The reply with its update decoded; `Refused` says why it is of no use."""
         asked = self._answered(reply)
         if reply.has_error():
             # Errors that the SuperLink makes carry its own id: the message says whom they are about.
@@ -130,11 +154,14 @@ class Replies:
             for name, record in reply.content.items()
             if name != RECORD and not isinstance(record, ArrayRecord | MetricRecord)
         }
-        arrays = record_of(from_vector(vector, asked.reference, self._step(settings)))
-        reply.content = RecordDict({**kept, name: metrics, asked.arrays_name: arrays})
-        return Opened(node, settings, reply, len(message), len(vector), _kind_of(name, metrics))
+        reply.content = RecordDict({**kept, name: metrics})
+        return Opened(asked, reply, vector, self.step(settings), len(message), _kind_of(name, metrics))
 
-    def _step(self, settings: UplinkSettings) -> float | None:
+    def rate(self, asked: Iterable[UplinkSettings]) -> float:
+        """How far the model moves at least along what such nodes send; 1 where the vectors themselves are handed on."""
+        return min((abs(step) for step in map(self.step, asked) if step is not None), default=1.0)
+
+    def step(self, settings: UplinkSettings) -> float | None:
         """How far the model goes along the decoded vector; None: the vector itself is handed on."""
         if settings.update == "parameters":
             return 1.0
@@ -160,7 +187,7 @@ class Replies:
 
 
 class Known:
-    """The arrays of a round's messages, read once: strategies put one record into many messages."""
+    """The models of a round's messages, read once: strategies put one record into many messages."""
 
     def __init__(self) -> None:
         self._read: dict[int, tuple[ArrayRecord, Arrays]] = {}
@@ -170,6 +197,11 @@ class Known:
         if id(record) not in self._read:
             self._read[id(record)] = (record, numpy_of(record))
         return self._read[id(record)][1]
+
+    @property
+    def models(self) -> list[Arrays]:
+        """The different models that were sent."""
+        return [arrays for _, arrays in self._read.values()]
 
 
 def _record(reply: Message) -> ConfigRecord:

@@ -12,15 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
-from cepam.clip import Adjacency, Clip, ClippedUnit
+from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
 from cepam.privacy.sampled import Charge, Sampling, check_adjacency
-
-Unit = Literal["record", "client"]
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
