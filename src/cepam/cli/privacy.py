@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cepam import privacy
+from cepam import privacy, secure
 from cepam.cli.guard import help_alone
-from cepam.cli.release_names import AccountedLaw, SamplingName
+from cepam.cli.release_names import AccountedLaw, NoiseName, SamplingName, TrustName
 from cepam.cli.release_options import ReleaseOptions, takes_release
 
 app = typer.Typer(
@@ -48,6 +49,11 @@ def print_epsilon(
       cepam privacy epsilon --unit client --clients 100000 --cohort 1000 --clip 1 --noise-multiplier 1 --rounds 1000
       --delta 1e-5 --adjacency add-remove
 
+    A server that learns sums only, and lies about who dropped out (prints 1.99 to 3.42, by observer):
+
+      cepam privacy epsilon --batch 1920 --records-total 60000 --noise-multiplier 1.658 --rounds 500 --trust sum
+      --quorum 24 --colluders 3
+
     Records in 31 fixed slices used in turn, nothing drawn in secret, noise that cancels over rounds (prints 2):
 
       cepam privacy epsilon --noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 496
@@ -55,7 +61,7 @@ def print_epsilon(
     """
     release = options.release()
     spent = privacy.epsilon(release, delta)
-    found = {"epsilon": spent, **_figures(release, spent, delta, options.practice())}
+    found = {"epsilon": spent, **_figures(release, spent, delta, options.practice()), **_of_sums(options, delta)}
     if per_client:
         found["per_client" if "clients" in found else "clients"] = [vars(g) for g in privacy.report(release, delta)]
     _print(found, as_json)
@@ -111,8 +117,9 @@ def write_page(
       cepam privacy explain --sigma 0.25 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --out privacy.html
     """
     release = options.release()
-    page = privacy.explain(release, delta, out, options.practice())
-    _print({"page": str(page), "epsilon": privacy.epsilon(release, delta), "delta": delta}, as_json)
+    sums = _of_sums(options, delta)
+    page = privacy.explain(release, delta, out, options.practice(), sums.get("observers"))
+    _print({"page": str(page), "epsilon": privacy.epsilon(release, delta), "delta": delta, **sums}, as_json)
 
 
 @app.command("audit")
@@ -174,6 +181,21 @@ def _figures(release: privacy.Release, spent: float, delta: float, practice: pri
         found |= {"slack_epsilon": slack.epsilon, "slack_delta": slack.at(spent)}
     found["cautions"] = [vars(one) for one in privacy.cautions(release, spent, delta, practice)]
     return found
+
+
+def _of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
+    """epsilon of each observer where the server learns sums only; nothing where it is trusted."""
+    if options.trust != TrustName.SUM:
+        if options.quorum:
+            raise ValueError("--quorum goes with --trust sum")
+        return {}
+    if options.cohort or options.noise != NoiseName.INDEPENDENT or options.law != AccountedLaw.GAUSSIAN:
+        raise ValueError("--trust sum goes with Gaussian noise, independent from round to round, and no --cohort")
+    quorum = options.quorum or math.ceil(0.8 * options.clients)
+    return {
+        "quorum": quorum,
+        "observers": secure.epsilons(replace(options, colluders=0).release(), delta, quorum, options.colluders),
+    }
 
 
 def _about_cohorts(release: privacy.CohortRelease, delta: float) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from cepam.cli.release_names import (
     NormName,
     SamplingName,
     ScheduleName,
+    TrustName,
     UnitName,
 )
 from cepam.clip import L1, L2
@@ -102,6 +103,10 @@ class ReleaseOptions:
         _panel("--adjacency", "What may differ (default: replace; add-remove with --batch).", RUN),
     ] = None
     coordinates: Annotated[int, _panel("--coordinates", "Length of an update, m: charges the numerics.", RUN)] = 0
+    trust: Annotated[TrustName, _panel("--trust", "Who sees an update: the server, or nobody (sums).", RUN)] = (
+        TrustName.SERVER
+    )
+    quorum: Annotated[int, _panel("--quorum", "Clients in every sum (--trust sum; default 0.8 of them).", RUN)] = 0
     run_rounds: Annotated[int, _panel("--run-rounds", "Rounds the figure will be quoted for.", PRACTICE)] = 0
     clip_tensors: Annotated[int, _panel("--clip-tensors", "Tensors clipped one by one.", PRACTICE)] = 1
     sampler_persists: Annotated[

@@ -50,10 +50,15 @@ def _unfinished(runs: Path, name: str | None) -> Path:
 
 
 def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> None:
-    half = summary["accuracy_half_width"]
     table = Table(title=f"{summary['scheme']}, {summary['rounds']} rounds", show_header=False)
-    spread = f" ± {100 * half:.2f}" if half is not None else ""
-    table.add_row("test accuracy", f"{100 * summary['accuracy']:.2f}{spread} %")
+    half = summary["accuracy_half_width"]
+    if summary["accuracy"] is not None:
+        spread = f" ± {100 * half:.2f}" if half is not None else ""
+        table.add_row("test accuracy", f"{100 * summary['accuracy']:.2f}{spread} %")
+    for name, judged in summary["metrics"].items():
+        if name != "loss" or summary["accuracy"] is None:
+            spread = f" ± {judged['half_width']:.2g}" if judged["half_width"] is not None else ""
+            table.add_row(f"test {name}", f"{judged['mean']:.4g}{spread}")
     for who, epsilon in summary["epsilon_against"].items():
         table.add_row(
             f"epsilon against {who}",

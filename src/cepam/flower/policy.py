@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from logging import WARNING, getLogger
 from typing import TYPE_CHECKING, Literal
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 PolicyName = Literal["charge", "top-up"]
+StepOf = Callable[[UplinkSettings], float | None]
 Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
 
@@ -40,7 +41,6 @@ class Policy:
         self.account, self.average, self.least_replies = account, average, least_replies
         self._asked: list[Reply] = []
         self._model: Arrays = {}
-        self._step: float | None = None
 
     def planned(self, settings: UplinkSettings, nodes: int, coordinates: int) -> Release:
         """A round as it is meant: so many nodes that all reply."""
@@ -50,12 +50,12 @@ class Policy:
         """The noise, a coordinate, of what is published where these are asked."""
         return noise_of_average(asked)
 
-    def ask(self, asked: list[Reply], models: list[Arrays], step: float | None) -> None:
-        """Nothing; the round asks these nodes, sends these models, and goes `step` along what comes back.
+    def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
+        """Nothing; the round asks these nodes, sends these models, and goes so far along what comes back.
 
         Settings that cannot be accounted for together are refused, before anything leaves.
         """
-        self._asked, self._model, self._step = asked, models[0], step
+        self._asked, self._model, self._step_of = asked, models[0], step
         self._release(asked, count(models[0]))
 
     def release(self, opened: Sequence[Opened]) -> Release | None:
@@ -72,7 +72,9 @@ class Policy:
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: Tally) -> Aggregate:
         """What the wrapped strategy makes of the round."""
-        made: Aggregate = strategy.aggregate_train(server_round, [one.dense() for one in tally.opened])
+        made: Aggregate = strategy.aggregate_train(
+            server_round, [one.dense(self._step_of(one.settings)) for one in tally.opened]
+        )
         return made
 
     def _charged(self, opened: Sequence[Opened]) -> list[Reply]:
@@ -95,7 +97,7 @@ class ToppedUp(Policy):
     Guarantee: the law of the noise and epsilon do not depend on who replied (tests/flower/test_topup.py).
     """
 
-    def ask(self, asked: list[Reply], models: list[Arrays], step: float | None) -> None:
+    def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
         super().ask(asked, models, step)
         kinds = {settings.update for _, settings in asked}
         if len(models) > 1 or len(kinds) > 1:
@@ -107,7 +109,8 @@ class ToppedUp(Policy):
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: Tally) -> Aggregate:
         mean = self._shares.mean([(one.settings, one.vector) for one in tally.opened], count(self._model))
-        return _one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, self._step)))
+        step = self._step_of(self._asked[0][1])
+        return _one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, step)))
 
     def _charged(self, opened: Sequence[Opened]) -> list[Reply]:
         return self._asked

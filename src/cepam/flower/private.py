@@ -30,6 +30,7 @@ from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
 
 if TYPE_CHECKING:
+    from cepam.flower.sum_trust import Sum
     from cepam.privacy import Release
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
@@ -69,7 +70,18 @@ class Private(Strategy):  # type: ignore[misc]
     `authentication` says what to do about a key agreement that is not signed with the node's authentication key:
     `warn`, or `require` to drop its replies. `server_key` is a private key file with which the server signs its
     offers, for clients that know the public one.
+
+    With `trust="sum"`, or `cepam.flower.Sum(…)`, the server learns one noisy sum a round and not its parts
+    (docs/trust.md): nodes state `Terms` of their own, and what needs single replies is refused.
     """
+
+    def __new__(cls, *_: Any, trust: object = "server", **__: Any) -> Private:
+        """The wrapper for the trust that is asked for: one whose server opens replies, or sums alone."""
+        if trust == "server" or cls is not Private:
+            return object.__new__(cls)
+        from cepam.flower.private_sum import PrivateSum
+
+        return object.__new__(PrivateSum)
 
     def __init__(
         self,
@@ -98,6 +110,7 @@ class Private(Strategy):  # type: ignore[misc]
         nodes: int | None = None,
         unit: Unit | None = None,
         policy: PolicyName | None = None,
+        trust: Literal["server", "sum"] | Sum = "server",
     ) -> None:
         check_wrapping(strategy, least_replies, budget)
         self.strategy = strategy
@@ -181,7 +194,7 @@ class Private(Strategy):  # type: ignore[misc]
             self._model.downlink.publish_if_new(self._model.reference, self._server_round, self._moved)
         for message, (node, settings) in zip(messages, asked):
             self._replies.ask(message, settings, self._server_round, identities.get(node, b""), known)
-        self._policy.ask(asked, known.models, self._replies.step(asked[0][1]))
+        self._policy.ask(asked, known.models, self._replies.step_of)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

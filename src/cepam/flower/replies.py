@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO, getLogger
 
 import numpy as np
@@ -44,33 +44,22 @@ class Asked:
 
 @dataclass
 class Opened:
-    """A good reply: its decoded vector, the rest of its content, and what it took on the wire."""
+    """A good reply: what it took on the wire, its decoded vector, and the rest of its content."""
 
-    asked: Asked
+    node: int
+    settings: UplinkSettings
     message: Message
-    vector: npt.NDArray[np.floating]
-    step: float | None
     message_bytes: int
+    coordinates: int
     metrics_kind: MetricsKind
+    vector: npt.NDArray[np.floating] = field(default_factory=lambda: np.zeros(0))
+    asked: Asked | None = None
 
-    @property
-    def node(self) -> int:
-        """The node that replied."""
-        return self.asked.node
-
-    @property
-    def settings(self) -> UplinkSettings:
-        """What it was asked for."""
-        return self.asked.pending.offer.settings
-
-    @property
-    def coordinates(self) -> int:
-        """How many coordinates came."""
-        return self.asked.pending.size
-
-    def dense(self) -> Message:
-        """The reply with dense arrays for the wrapped strategy; the vector is let go."""
-        arrays = record_of(from_vector(self.vector, self.asked.reference, self.step))
+    def dense(self, step: float | None) -> Message:
+        """The reply with dense arrays for the wrapped strategy, `step` along the vector, which is let go."""
+        if self.asked is None:
+            raise ValueError(f"the vector of node {self.node} is not there")
+        arrays = record_of(from_vector(self.vector, self.asked.reference, step))
         self.message.content = RecordDict({**dict(self.message.content.items()), self.asked.arrays_name: arrays})
         self.vector = self.vector[:0]
         return self.message
@@ -155,13 +144,14 @@ class Replies:
             if name != RECORD and not isinstance(record, ArrayRecord | MetricRecord)
         }
         reply.content = RecordDict({**kept, name: metrics})
-        return Opened(asked, reply, vector, self.step(settings), len(message), _kind_of(name, metrics))
+        kind = _kind_of(name, metrics)
+        return Opened(node, settings, reply, len(message), len(vector), kind, vector, asked)
 
     def rate(self, asked: Iterable[UplinkSettings]) -> float:
         """How far the model moves at least along what such nodes send; 1 where the vectors themselves are handed on."""
-        return min((abs(step) for step in map(self.step, asked) if step is not None), default=1.0)
+        return min((abs(step) for step in map(self.step_of, asked) if step is not None), default=1.0)
 
-    def step(self, settings: UplinkSettings) -> float | None:
+    def step_of(self, settings: UplinkSettings) -> float | None:
         """How far the model goes along the decoded vector; None: the vector itself is handed on."""
         if settings.update == "parameters":
             return 1.0

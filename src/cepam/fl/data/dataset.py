@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,19 @@ NAMES = ("mnist", "fashion-mnist", "synthetic")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples, one a row; a network reads `inputs * scale + shift`, shaped `shape`."""
+    """Training and test examples, one a row; a network reads `inputs * scale + shift`, shaped `shape`.
+
+    Labels are class numbers below `classes`; with `classes` 0 they are values of any shape, for a loss of one's own.
+    Inputs of whole numbers other than bytes are tokens: a module that looks them up reads them as they are.
+    """
 
     name: str
     shape: tuple[int, ...]
     classes: int
     train_inputs: npt.NDArray[Any]
-    train_labels: Labels
+    train_labels: npt.NDArray[Any]
     test_inputs: npt.NDArray[Any]
-    test_labels: Labels
+    test_labels: npt.NDArray[Any]
     scale: float = 1.0
     shift: float = 0.0
 
@@ -42,12 +46,22 @@ class Dataset:
                 )
             if not len(labels):
                 raise ValueError(f"data set {self.name!r} has no {part} examples")
-            if not np.issubdtype(labels.dtype, np.integer):
-                raise ValueError(f"{part} labels must be whole numbers of class, got {labels.dtype}: see from_arrays")
-            if labels.min() < 0 or labels.max() >= self.classes:
-                low, high = labels.min(), labels.max()
-                raise ValueError(f"{part} labels must lie in [0, {self.classes}), got {low} to {high}")
+            if self.classes:
+                _check_classes(part, labels, self.classes)
             _check_numbers(part, inputs)
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the inputs are whole numbers to look up."""
+        return self.train_inputs.dtype.kind in "iu" and self.train_inputs.dtype != np.uint8
+
+    def as_numbers(self) -> Dataset:
+        """The data set with tokens as float32."""
+        if not self.tokens:
+            return self
+        inputs = (each.astype(np.float32) for each in (self.train_inputs, self.test_inputs))
+        train, test = inputs
+        return replace(self, train_inputs=train, test_inputs=test)
 
     @property
     def records(self) -> int:
@@ -67,19 +81,20 @@ def from_arrays(
 ) -> Dataset:
     """A data set from your own (inputs, labels) pairs: NumPy arrays or torch tensors, the first axis the examples.
 
-    Labels are class numbers from 0; floats are taken where they are whole. Examples that hold a NaN or an infinity
-    stay: they contribute nothing, and nobody but you is told.
+    Labels are class numbers from 0; floats are taken where they are whole. With `classes=0` they are values: numbers
+    to predict, or rows of tokens, of any shape, for a model with a loss of its own. Inputs of whole numbers stay whole
+    for a module that looks them up (`nn.Embedding`), and are float32 for any other; bytes are pixels over 255.
+    Examples that hold a NaN or an infinity stay: they contribute nothing, and nobody but you is told.
     """
-    (x, y), (test_x, test_y) = (
-        (np.asarray(a), _class_numbers(b, part)) for (a, b), part in ((train, "train"), (test, "test"))
-    )
+    read = _class_numbers if classes != 0 else _values
+    (x, y), (test_x, test_y) = ((np.asarray(a), read(b, part)) for (a, b), part in ((train, "train"), (test, "test")))
     if len(x) == 0 or len(test_x) == 0:
         raise ValueError(f"data set {name!r} is empty: {len(x)} training and {len(test_x)} test examples")
-    kind = np.uint8 if x.dtype == np.uint8 and test_x.dtype == np.uint8 else np.float32
+    kind = _kind(x, test_x)
     return Dataset(
         name=name,
         shape=tuple(int(size) for size in x.shape[1:]),
-        classes=classes or int(max(y.max(), test_y.max())) + 1,
+        classes=int(max(y.max(), test_y.max())) + 1 if classes is None else classes,
         train_inputs=np.ascontiguousarray(x.reshape(len(x), -1), dtype=kind),
         train_labels=y,
         test_inputs=np.ascontiguousarray(test_x.reshape(len(test_x), -1), dtype=kind),
@@ -88,12 +103,37 @@ def from_arrays(
     )
 
 
+def _kind(x: npt.NDArray[Any], other: npt.NDArray[Any]) -> Any:
+    """How inputs are kept: bytes as bytes, whole numbers as int64, all else as float32."""
+    if x.dtype == np.uint8 and other.dtype == np.uint8:
+        return np.uint8
+    whole = all(each.dtype.kind in "iu" and each.dtype != np.uint8 for each in (x, other))
+    return np.int64 if whole else np.float32
+
+
+def _values(targets: Any, part: str) -> npt.NDArray[Any]:
+    """Targets that are no classes: whole numbers as int64, others as float32."""
+    given = np.asarray(targets)
+    if given.dtype.kind not in "iufb":
+        raise ValueError(f"{part} targets must be numbers, got {given.dtype}")
+    return np.ascontiguousarray(given, dtype=np.int64 if given.dtype.kind in "iu" else np.float32)
+
+
+def _check_classes(part: str, labels: npt.NDArray[Any], classes: int) -> None:
+    """Nothing; raises where labels are no class numbers."""
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"{part} labels must be whole numbers of class, got {labels.dtype}: see from_arrays")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"{part} labels must lie in [0, {classes}), got {labels.min()} to {labels.max()}")
+
+
 def _class_numbers(labels: Any, part: str) -> Labels:
     """The labels as whole numbers; a ValueError that says what to do with others."""
     given = np.asarray(labels)
     if given.ndim != 1:
         raise ValueError(
-            f"{part} labels must be one number an example, got shape {given.shape}: argmax one-hot rows first"
+            f"{part} labels must be one number an example, got shape {given.shape}: argmax one-hot rows first, "
+            "or take them as values with classes=0"
         )
     if given.dtype.kind not in "iufb":
         raise ValueError(
@@ -102,7 +142,9 @@ def _class_numbers(labels: Any, part: str) -> Labels:
     if given.dtype.kind == "f":
         broken = ~(np.isfinite(given) & (np.floor(given) == given))
         if broken.any():
-            raise ValueError(f"{part} labels must be whole numbers of class, got {given[broken][0]}")
+            raise ValueError(
+                f"{part} labels must be whole numbers of class, got {given[broken][0]}: classes=0 takes them as values"
+            )
     return given.astype(np.int64)
 
 
@@ -125,7 +167,7 @@ def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = N
 
     def stack(part: Any) -> tuple[Any, Any]:
         pairs = [part[i] for i in range(len(part))]
-        return np.stack([np.asarray(x) for x, _ in pairs]), np.array([float(y) for _, y in pairs])
+        return np.stack([np.asarray(x) for x, _ in pairs]), np.stack([np.asarray(y) for _, y in pairs])
 
     return from_arrays(stack(train), stack(test), name, classes)
 

@@ -20,6 +20,11 @@ def _check(labels: Labels, clients: int) -> None:
         raise ValueError(f"{clients} clients cannot share {len(labels)} records")
 
 
+def _check_classes(labels: Labels) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError("partitions by label need class numbers, and these records have values: use iid or unequal")
+
+
 def _cut(order: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Parts:
     ends = np.cumsum(sizes)
     return tuple(np.sort(order[end - size : end]) for size, end in zip(sizes, ends))
@@ -58,6 +63,7 @@ def unequal(labels: Labels, clients: int, draw: np.random.Generator, spread: flo
 def by_label(labels: Labels, clients: int, draw: np.random.Generator, labels_each: int = 2) -> Parts:
     """Records sorted by label, cut into `labels_each` shards a client, and dealt out: few labels each."""
     _check(labels, clients)
+    _check_classes(labels)
     if labels_each < 1 or labels_each * clients > len(labels):
         raise ValueError(f"labels_each must lie in [1, {len(labels) // clients}], got {labels_each}")
     order = draw.permutation(len(labels))
@@ -70,6 +76,7 @@ def by_label(labels: Labels, clients: int, draw: np.random.Generator, labels_eac
 def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: float = 0.5) -> Parts:
     """Records of every label dealt out in Dirichlet(alpha) proportions; every client holds at least one record."""
     _check(labels, clients)
+    _check_classes(labels)
     if not alpha > 0:
         raise ValueError(f"alpha must be positive, got {alpha}")
     held: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(clients)]

@@ -49,7 +49,8 @@ class Work:
             return weights[[s for s, _ in rows]] - local, losses
         local, _ = self._trained(weights, round, rows, index[:, :-1], self.settings.tau - 1)
         count = np.full(len(rows), self.settings.batch)
-        sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count)
+        seeds = self._seeds(round, rows)[:, -1]
+        sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count, seeds=seeds)
         return sums / self.settings.batch, losses / self.settings.batch
 
     def _drawn(self, round: int, rows: Rows) -> Index:
@@ -68,10 +69,11 @@ class Work:
         """
         local = weights[[s for s, _ in rows]]
         batch, own = self.settings.batch, np.arange(len(rows))
+        seeds, count = self._seeds(round, rows), np.full(len(rows), batch)
         velocity: Any = 0.0
         total: Any = 0.0
         for step in range(steps):
-            sums, losses = self.network.summed_gradients(local, own, index[:, step], np.full(len(rows), batch))
+            sums, losses = self.network.summed_gradients(local, own, index[:, step], count, seeds=seeds[:, step])
             slope = sums / batch
             if self.settings.local_momentum:
                 slope = velocity = self.settings.local_momentum * velocity + slope
@@ -90,9 +92,15 @@ class Work:
         for row, one in enumerate(picked):
             index[row, : len(one)] = one
         of = np.array([s for s, _ in rows], dtype=np.int64)
-        sums, losses = self.network.summed_gradients(weights, of, index, count, bounds)
+        sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, self._seeds(round, rows)[:, 0])
         expected = np.array([self.chance(s) * len(self.parts[s][k]) for s, k in rows], dtype=np.float32)
         return sums / self.put(expected[:, None]), losses / self.put(np.maximum(count, 1).astype(np.float32))
+
+    def _seeds(self, round: int, rows: Rows) -> Index:
+        """Seeds [row, step] for what the module draws; each example's draws say nothing about the other examples."""
+        if not self.network.draws:
+            return np.zeros((len(rows), self.settings.tau), dtype=np.int64)
+        return np.stack([sampling.masks(self.draws[s], round, k, self.settings.tau) for s, k in rows])
 
     def chance(self, s: int) -> float:
         """The chance that a record is drawn in a round (update examples), the same for every client of a seed."""

@@ -12,7 +12,7 @@ from cepam.fl.engine.randomness import Randomness
 
 Index = npt.NDArray[np.int64]
 
-RECORDS, COHORT, DROPOUT, NOISE = range(4)
+RECORDS, COHORT, DROPOUT, NOISE, MASKS = range(5)
 
 
 def with_replacement(draws: Randomness, round: int, held: Index, steps: int, batch: int) -> Index:
@@ -54,6 +54,11 @@ def cohort(draws: Randomness, round: int, clients: int, share: float) -> Index:
 def silent(draws: Randomness, round: int, attempt: int, clients: int, chance: float) -> npt.NDArray[np.bool_]:
     """Which clients do not reply to this attempt of the round."""
     return draws.uniform(round, DROPOUT, attempt, clients) < chance
+
+
+def masks(draws: Randomness, round: int, client: int, steps: int) -> Index:
+    """A seed for each local step of a client, for what its module draws as it trains, such as dropout."""
+    return (draws.words(round, MASKS, client, steps) >> np.uint64(1)).astype(np.int64)
 
 
 def _smallest(words: npt.NDArray[np.uint64], many: int) -> Index:

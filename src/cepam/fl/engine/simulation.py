@@ -30,7 +30,7 @@ from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.sending import Senders
 from cepam.fl.engine.server import Envelope, Received, aggregate, receive
 from cepam.fl.engine.settings import Settings
-from cepam.fl.models.model import Model, build, resolved
+from cepam.fl.models.model import Model, Scores, build, resolved
 from cepam.privacy import Ledger
 
 Floats = npt.NDArray[np.float32]
@@ -157,7 +157,7 @@ class Simulation:
         rows = zip(self.plans, weights, self.settings.run_seeds)
         downlinks = [downlink_of(self.settings, plans, start, nonce, seed) for plans, start, seed in rows]
         return State(
-            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -1.0),
+            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -np.inf),
             np.zeros(count, dtype=np.int64), [empty_ledger(self.settings)] * count, downlinks,
         )  # fmt: skip
 
@@ -251,17 +251,23 @@ class Simulation:
         weights = self.reported
         self._check_finite(weights, state.round)
         scores = self.network.evaluate(weights)
+        judged = "accuracy" if self.vector.objective.classifies else "loss"
         for s, line in enumerate(lines):
-            line["accuracy"], line["loss"] = float(scores.accuracy[s]), _finite(float(scores.loss[s]))
-            chooses = scores.accuracy[s]
+            line |= {name: _finite(float(each[s])) for name, each in (scores.metrics | {"loss": scores.loss}).items()}
+            chooses = self._merit(scores, s)
             if chosen.validation:
                 held = self.network.evaluate(weights[s : s + 1], self.validation[s])
-                line["validation_accuracy"] = chooses = float(held.accuracy[0])
+                chooses = self._merit(held, 0)
+                line[f"validation_{judged}"] = _finite(chooses if judged == "accuracy" else -chooses)
             if chooses > state.best_score[s]:
                 state.best_score[s], state.best[s] = chooses, weights[s]
             line |= {"epsilon": self._spent(s), "delta": chosen.delta, "simulated": chosen.simulate}
             if self.done:
                 line["warnings"] = self.cautions
+
+    def _merit(self, scores: Scores, row: int) -> float:
+        """What the best weights are chosen by: accuracy, or with a loss of the user's own a low loss."""
+        return float(scores.accuracy[row] if self.vector.objective.classifies else -scores.loss[row])
 
     def _check_finite(self, weights: Any, round: int) -> None:
         if not bool((abs(weights) < np.inf).all()):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.randomness import RunSecret
@@ -74,7 +75,7 @@ def _model_bytes(model: Model, seed: int) -> Iterator[bytes]:
     yield repr((str(model.module), model.size)).encode()
     for name, value in model.state_dict(model.initial(seed)).items():
         yield repr((name, tuple(value.shape), str(value.dtype))).encode()
-        yield value.numpy().tobytes()
+        yield value.flatten().view(torch.uint8).numpy().tobytes()
 
 
 @contextmanager
