@@ -23,7 +23,8 @@ from typing import Any
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.simulation import Line, Sent, Simulation, quiet
+from cepam.fl.engine.simulation import Sent, Simulation, quiet
+from cepam.fl.engine.uplink import Line
 from cepam.fl.models.model import Model
 from cepam.fl.runs import checkpoint, record
 from cepam.fl.runs.events import write_events
