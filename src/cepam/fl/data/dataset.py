@@ -23,6 +23,8 @@ class Dataset:
 
     Labels are class numbers below `classes`; with `classes` 0 they are values of any shape, for a loss of one's own.
     Inputs of whole numbers other than bytes are tokens: a module that looks them up reads them as they are.
+    `clients` names those who hold the records, and `owners` has each training record's place among them; without names
+    a run deals the records out.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Dataset:
     test_labels: npt.NDArray[Any]
     scale: float = 1.0
     shift: float = 0.0
+    clients: tuple[str, ...] = ()
+    owners: Labels | None = None
 
     def __post_init__(self) -> None:
         for part, inputs, labels in (
@@ -164,12 +168,17 @@ def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
 
 def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = None) -> Dataset:
     """A data set from two torch datasets that yield (input, label)."""
+    return from_arrays(stacked(train), stacked(test), name, classes)
 
-    def stack(part: Any) -> tuple[Any, Any]:
-        pairs = [part[i] for i in range(len(part))]
-        return np.stack([np.asarray(x) for x, _ in pairs]), np.stack([np.asarray(y) for _, y in pairs])
 
-    return from_arrays(stack(train), stack(test), name, classes)
+def stacked(part: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The arrays (inputs, labels) of such a pair, or of a torch dataset that yields them one by one."""
+    if isinstance(part, tuple | list) and len(part) == 2:
+        return np.asarray(part[0]), np.asarray(part[1])
+    pairs = [part[i] for i in range(len(part))]
+    if not pairs:
+        return np.zeros((0,)), np.zeros((0,))
+    return np.stack([np.asarray(x) for x, _ in pairs]), np.stack([np.asarray(y) for _, y in pairs])
 
 
 def synthetic(records: int = 6000, tests: int = 1000, classes: int = 10, seed: int = 0, side: int = 28) -> Dataset:

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 Labels = npt.NDArray[np.int64]
 Parts = tuple[npt.NDArray[np.int64], ...]
+GIVEN = "given"
+"""The partition of data that say whose record is whose, which nobody draws."""
 NAMES = ("iid", "unequal", "label", "dirichlet")
 
 
@@ -93,6 +95,15 @@ def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: fl
     return tuple(np.sort(part) for part in parts)
 
 
+def given(owners: Labels, clients: tuple[str, ...]) -> Parts:
+    """The records of each client by the data's own account; every client must hold some."""
+    parts = tuple(np.flatnonzero(owners == k) for k in range(len(clients)))
+    for who, part in zip(clients, parts):
+        if not len(part):
+            raise ValueError(f"client {who!r} holds no training record: leave it out, or lower validation")
+    return parts
+
+
 def partition(name: str, labels: Labels, clients: int, seed: int, alpha: float, labels_each: int) -> Parts:
     """The named partition, drawn from the seed alone."""
     draw = np.random.Generator(np.random.PCG64([seed, 0x504152]))
@@ -104,4 +115,6 @@ def partition(name: str, labels: Labels, clients: int, seed: int, alpha: float, 
         return by_label(labels, clients, draw, labels_each)
     if name == "dirichlet":
         return dirichlet(labels, clients, draw, alpha)
+    if name == GIVEN:
+        raise ValueError("partition given needs data that say whose record is whose: fl.from_clients, fl.from_table")
     raise ValueError(f"partition must be one of {', '.join(NAMES)}, got {name!r}")

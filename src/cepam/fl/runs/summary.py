@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from cepam.fl.engine.simulation import Line, Simulation
+from cepam.fl.engine.simulation import Simulation
+from cepam.fl.engine.uplink import Line
 
 
 def interval(values: list[float]) -> tuple[float, float | None]:
@@ -35,7 +36,7 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
     judged = {name: interval([line[name] for line in last.values()]) for name in _metrics(simulation, lines)}
     accuracy, half = judged.pop("accuracy", (None, None))
     noise = [line["snr_db"] for line in lines if line["snr_db"] is not None]
-    release = simulation.releases[0]
+    uplink = simulation.uplinks[0]
     return {
         "scheme": settings.scheme,
         "lattice": settings.lattice if settings.scheme.startswith("cepam") else None,
@@ -48,11 +49,12 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "best_score_by_seed": dict(zip(map(str, settings.run_seeds), map(float, simulation.state.best_score))),
         "metrics": {name: {"mean": mean, "half_width": width} for name, (mean, width) in judged.items()},
         "epsilon": max((line["epsilon"] for line in last.values() if line["epsilon"] is not None), default=None),
-        "delta": settings.delta if release is not None else None,
+        "delta": settings.delta if uplink.release is not None else None,
         "simulated": settings.simulate,
         "adjacency": settings.adjacency,
         "epsilon_against": simulation.views(),
-        "noise_scales": sorted({plan.law.scale for plan in simulation.plans[0] if plan.law is not None}),
+        "clients": simulation.budgets(),
+        "noise_scales": sorted({plan.law.scale for plan in uplink.plans if plan.law is not None}),
         "bits_per_coordinate": float(np.mean(sent)) if sent else None,
         "uplink_bytes": int(simulation.state.bits.sum()) // 8,
         "downlink": settings.downlink,
