@@ -14,14 +14,19 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
+from cepam.errors import CepamError
 from cepam.flower import Private, Sum
 from cepam.flower.arrays import SUM, carried, carry
+from cepam.flower.sum_records import check_value
+from cepam.secure import RefusalReply, SumRound
+from cepam.secure.messages import TrainRequest
 
-from .fakes import FakeGrid, Node, adding, copied
+from .fakes import FakeGrid, Node, adding, copied, start_arrays
 
 STAGES = {1: "hello", 3: "train", 5: "repair", 7: "unmask"}
 TERMS = "noise = 0.001\nclip = 1.0\nrounds = 100\nquorum = 3\nhonest = 1\n"
 SIZE = 400
+NAMES = tuple(range(100, 105))
 
 
 @cache
@@ -76,7 +81,7 @@ class SumGrid(FakeGrid):
                 message.metadata.__dict__["_message_id"] = f"lost-{id(message)}"
                 continue
             replies = super().send_and_receive([message])
-            self.traffic += [(stage, node, sent, reply) for reply in replies]
+            self.traffic += [(stage, node, sent, copied(r) if r.has_content() else r) for r in replies]
             came += replies if (stage, node) not in self.mute else []
         return came
 
@@ -108,3 +113,31 @@ def request(node: Node, said: bytes, content: dict[str, Any] | None = None, kind
     made = Message(RecordDict({**(content or {}), SUM: carry(said)}), dst_node_id=node.node_id, message_type=kind)
     made.metadata.__dict__["_run_id"] = node.context.run_id
     return made
+
+
+def trained(folder: Path, **options: Any) -> tuple[SumGrid, SumRound]:
+    """Nodes that have answered a training request and wait for repair or unmask, and the server's end of that round."""
+    grid, _ = sum_fleet(folder)
+    grid.deaf = {("unmask", node) for node in grid.nodes}
+    summing(**options).start(grid, start_arrays(SIZE), num_rounds=1)
+    sent = next(message for stage, _, message, _ in grid.traffic if stage == "train")
+    asked = TrainRequest.decode(carried(sent.content[SUM]))
+    assert asked.roster is not None
+    sums = SumRound(asked.settings, asked.roster, asked.cohort, check_value(sent.content, "parameters"))
+    for node, said in grid.replies("train").items():
+        sums.take(node, said)
+    grid.deaf = set()
+    return grid, sums
+
+
+def ask(node: Node, said: bytes, content: dict[str, Any] | None = None) -> bytes | str:
+    """A node's answer to a request; of a refusal its kind, of an error its reason."""
+    reply = node.handle(request(node, said, content))
+    if reply.has_error():
+        return str(reply.error.reason)
+    assert list(reply.content) == [SUM]
+    answer = carried(reply.content[SUM])
+    try:
+        return RefusalReply.decode(answer).kind
+    except CepamError:
+        return answer

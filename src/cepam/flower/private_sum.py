@@ -40,13 +40,14 @@ log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 ALLOWED = frozenset(
     {"update", "learning_rate", "records", "account", "budget", "authentication", "server_key", "accounts"}
-    | {"downlink", "step", "epsilon", "rounds", "delta", "nodes"}
+    | {"downlink", "step", "epsilon", "rounds", "delta", "nodes", "unit"}
 )
 REASONS = {
     "of_node": "all parts of a sum have one law and one weight",
     "lattice": "sums are coded on the integers",
     "coder": "sums are not entropy coded: every vector has one length",
     "bucket": "every vector has one length already",
+    "policy": "a sum holds the noise of the nodes that are in it, and is charged for it",
     "least_replies": "cepam.flower.Sum(quorum=…) says how many nodes must be in a sum",
 }
 
@@ -106,9 +107,10 @@ class PrivateSum(Private):
         cohort = self._members.cohort(wanted)
         try:
             settings = self._settings_for(len(cohort), roster.epoch, int(grid.run.run_id))
-            self._asked = [self.settings] * len(cohort)
+            asked = [self.settings] * len(cohort)
+            self._moved = self._policy.noise(asked) * self._replies.rate(asked)
             if self._model.downlink is not None:
-                self._model.downlink.publish_if_new(self._model.reference, server_round, self._asked)
+                self._model.downlink.publish_if_new(self._model.reference, server_round, self._moved)
             sums = SumRound(settings, roster, cohort, self._check_value([wanted[node] for node in cohort]))
         except (SumRefused, ValueError) as unfit:
             log(WARNING, "cepam: no sum is asked for in round %d: %s", server_round, unfit)
@@ -172,7 +174,7 @@ class PrivateSum(Private):
             is_open = self._open(asked, self._grid, tally)
             if is_open:
                 arrays, metrics = self.strategy.aggregate_train(server_round, [self._aggregate(asked)])
-                arrays, model = self._model.published(arrays, server_round + 1, self._asked)
+                arrays, model = self._model.published(arrays, server_round + 1, self._moved)
                 self._spending.note_model(model)
         report = tally.report(server_round, metrics, self.epsilon, self.account.delta)
         report["cepam-opened"] = int(is_open)

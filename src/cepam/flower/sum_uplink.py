@@ -116,7 +116,10 @@ def _trained(node: SumNode, request: bytes, message: Message, context: Context, 
     check = check_value(message.content, update)
 
     def work(settings: SumSettings) -> npt.NDArray[Any]:
-        reply = call_next(message, context)
+        try:
+            reply = call_next(message, context)
+        except SystemExit as left:  # not an Exception: it would end the process, and be seen
+            raise ValueError("the ClientApp ended itself") from left
         return to_vector(numpy_of(named_arrays(reply.content)[1]), reference, difference=update == "parameters")
 
     masked = node.train(request, check, work)
