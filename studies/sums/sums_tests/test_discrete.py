@@ -10,6 +10,7 @@ from math import factorial
 
 import numpy as np
 import pytest
+
 from cepam_sums.discrete import DiscreteGaussian, IntegerLaw, Skellam, excess
 
 
