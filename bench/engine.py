@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, help="instead of the presets' own, to try whether all of it runs")
     parser.add_argument("--processes", type=int)
+    parser.add_argument("--ready", action="store_true", help="features are kept and kernels compiled already")
     parser.add_argument("--commit", default="")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--report", action="store_true")
@@ -196,7 +197,8 @@ def main() -> None:
     asked = [{"suite": name, **job, **fewer} for name in chosen.suite for job in suites.SUITES[name](chosen.seeds)]
     jobs = {key_of(job): job for job in map(completed, asked) if job is not None}
     todo = [job for key, job in jobs.items() if key not in known]
-    warm(todo)
+    if not chosen.ready:
+        warm(todo)
     work(todo, kept, chosen.processes, {"machine": machine(), "commit": chosen.commit})
     suites.report(kept.runs, chosen.suite)
 
