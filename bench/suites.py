@@ -102,6 +102,11 @@ def users(seeds: int) -> list[Job]:
     ]
 
 
+def paper(seeds: int) -> list[Job]:
+    """The paper's setting, for its time: one seed, and ten side by side."""
+    return [{"preset": "algorithm1", "seed": 1, "seeds": together} for together in (1, 10)]
+
+
 SUITES: dict[str, Callable[[int], list[Job]]] = {
     "main": main,
     "budgets": budgets,
@@ -110,6 +115,7 @@ SUITES: dict[str, Callable[[int], list[Job]]] = {
     "no-sampling": no_sampling,
     "sum": trusted_sum,
     "users": users,
+    "paper": paper,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -11,9 +12,12 @@ from scipy import stats
 
 from cepam import L2, Gaussian, Laplace
 from cepam.privacy import (
+    Arrival,
+    Attendance,
     Client,
     CorrelatedRelease,
     Correlation,
+    Cyclic,
     Ledger,
     Practice,
     Release,
@@ -133,13 +137,55 @@ def test_prefixes_count_up_and_a_ledger_goes_on_with_a_stream() -> None:
     running = epsilon_by_round(STEADY, 1e-5, [1, 31, 248, 496])
     assert list(running) == sorted(running)
     assert running[-1] == pytest.approx(epsilon(STEADY, 1e-5), rel=1e-9)
-    ledger = Ledger()
-    for _ in range(6):
-        ledger = ledger.add(SMALL.over(1))
+    ledger, named = Ledger(), replace(SMALL, run="a")
+    for rounds in range(1, 7):
+        ledger = ledger.add(named.over(rounds))
+    assert ledger.releases == (named,)
     assert ledger.epsilon(1e-5) == pytest.approx(epsilon(SMALL, 1e-5), rel=1e-12)
     assert spent(SMALL, 1e-5, 4) < epsilon(SMALL, 1e-5)
-    both = Ledger().add(SMALL).add(SMALL)
-    assert both.epsilon(1e-5) >= epsilon(SMALL.with_noise([3.0 / math.sqrt(2)]), 1e-5)  # two runs on the same records
+    with pytest.raises(ValueError, match="holds 6 rounds of run 'a'"):
+        ledger.add(named.over(2))
+    with pytest.raises(ValueError, match="this release has others"):
+        ledger.add(replace(named, attendance=Attendance.observed([[1, 1, 0, 1, 1, 1]])))
+
+
+def test_two_runs_on_the_same_records_are_never_one_stream() -> None:
+    """A pass that is cut short starts anew with its first slice: a stream of 2 would charge those records once."""
+    begun = SMALL.over(1)
+    whole = epsilon(begun.with_noise([3.0 / math.sqrt(2)]), 1e-5)
+    assert epsilon(SMALL.over(2), 1e-5) < whole
+    assert Ledger().add(begun).add(begun).epsilon(1e-5) == pytest.approx(whole, rel=1e-6)
+    other = Ledger().add(replace(begun, run="a")).add(replace(begun, run="b"))
+    assert other.epsilon(1e-5) == pytest.approx(whole, rel=1e-6)
+
+
+def test_a_run_in_which_somebody_is_missing_goes_on_from_one_in_which_nobody_was() -> None:
+    named = replace(SMALL, run="a", clients=SMALL.clients * 2)
+    came = Attendance.observed([[1, 1, 1, 1], [1, 1, 0, 1]])
+    ledger = Ledger().add(named.over(2)).add(replace(named, rounds=4, attendance=came))
+    assert ledger.rounds == 4
+    assert ledger.running(1e-5, 64) == pytest.approx(ledger.epsilon(1e-5), rel=1e-3)
+    assert ledger.add(replace(named, rounds=5, attendance=Attendance.observed([[1] * 5, [1, 1, 0, 1, 0]]))).rounds == 5
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"link": Correlation.from_matrix([1.0, 0.5], 2), "participation": Separated(2, 2)},
+        {"link": Correlation.from_matrix(np.tril(np.ones((6, 6))), 3), "participation": Cyclic(3)},
+        {"attendance": Attendance(6, ((Arrival(0, 0), Arrival(2, 3, 1)),)), "run": "b"},
+        {"unit": "client", "colluders": 0},
+    ],
+)
+def test_a_ledger_with_streams_outlives_its_process(more) -> None:
+    ledger = (
+        Ledger(configuration="c")
+        .add(replace(SMALL, **more))
+        .add(replace(SMALL, run="a", unit=more.get("unit", "record")))
+    )
+    again = Ledger(configuration="c").load_state_dict(json.loads(json.dumps(ledger.state_dict())))
+    assert again == ledger
+    assert again.epsilon(1e-5) == ledger.epsilon(1e-5)
 
 
 def test_the_rest_of_the_account_takes_it() -> None:

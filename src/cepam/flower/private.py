@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from logging import INFO, WARNING, getLogger
+from logging import INFO, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.supercore.utils import get_flwr_home
 
-from cepam.clip import Clip
+from cepam.clip import Clip, Unit
 from cepam.exchange.account import Account
-from cepam.exchange.account_store import RunAccount
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
 from cepam.exchange.target import law_of, target_of
 from cepam.exchange.uplink_settings import Update, UplinkSettings
-from cepam.exchange.vectors import Arrays, Layout, count, digest, has_batch_statistics, kept_positive
-from cepam.flower.arrays import numpy_of, same_or_new
-from cepam.flower.averaging import publishes_average
+from cepam.flower.averaging import check_wrapping, publishes_average
 from cepam.flower.distribution import Step, distribution_for
+from cepam.flower.models import RoundModel
+from cepam.flower.noise import NodeNoise, OfNode
+from cepam.flower.policy import PolicyName, policy_for
 from cepam.flower.replies import Known, Replies
+from cepam.flower.spending import Spending, account_in
 from cepam.flower.tally import Tally
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
 
 if TYPE_CHECKING:
+    from cepam.flower.sum_trust import Sum
     from cepam.privacy import Release
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
-BATCH_NORM = (
-    "the model has statistics of batch normalisation: they travel as part of the update, take their share of the clip, "
-    "and get noise, which harms; group normalisation (torch.nn.GroupNorm) has none"
-)
 TIMEOUT = 3600.0  # Flower's own, for the replies of a round
 
 
@@ -49,11 +46,15 @@ class Private(Strategy):  # type: ignore[misc]
     `update="gradient"` the ClientApp replies with gradients, and the wrapped strategy is handed the broadcast model
     less `learning_rate` times the noisy gradient (`learning_rate=None`: the noisy gradient itself).
 
-    A reply that is missing, broken, forged or replayed costs itself only. Fewer replies mean less noise in the
-    average, so the policy is stated: a round with fewer than `least_replies` good ones is not published and costs
-    nothing; any other is charged for the noise that is really in it. Once a round would bring epsilon above `budget`
+    A reply that is missing, broken, forged or replayed costs itself only. `policy` says what becomes of its noise: with
+    `top-up` (the default for Gaussian noise where nothing but the average is published) the server adds it from secret
+    randomness and the sum is divided by those who were asked, so that epsilon does not depend on who replied; with
+    `charge` the replies that came are averaged, and the noise that is really there is charged. A round with fewer than
+    `least_replies` good replies is not published and costs nothing. Once a round would bring epsilon above `budget`
     nothing more is published. The account is saved under `accounts` (default: `cepam` in Flower's home) before each
     model is published; a ServerApp that starts again, in this run or from a model that was published, goes on with it.
+
+    `unit` is what epsilon is for: one `record` of a client, or all data of one `client`.
 
     Integer arrays do not travel, whatever the wrapped strategy makes of them; variances of batch normalisation stay
     positive. `bucket` pads messages to a multiple of that many bytes.
@@ -69,7 +70,18 @@ class Private(Strategy):  # type: ignore[misc]
     `authentication` says what to do about a key agreement that is not signed with the node's authentication key:
     `warn`, or `require` to drop its replies. `server_key` is a private key file with which the server signs its
     offers, for clients that know the public one.
+
+    With `trust="sum"`, or `cepam.flower.Sum(…)`, the server learns one noisy sum a round and not its parts
+    (docs/trust.md): nodes state `Terms` of their own, and what needs single replies is refused.
     """
+
+    def __new__(cls, *_: Any, trust: object = "server", **__: Any) -> Private:
+        """The wrapper for the trust that is asked for: one whose server opens replies, or sums alone."""
+        if trust == "server" or cls is not Private:
+            return object.__new__(cls)
+        from cepam.flower.private_sum import PrivateSum
+
+        return object.__new__(PrivateSum)
 
     def __init__(
         self,
@@ -82,7 +94,7 @@ class Private(Strategy):  # type: ignore[misc]
         bucket: int | None = None,
         update: Update = "parameters",
         learning_rate: float | None = 1.0,
-        of_node: Mapping[int, UplinkSettings] | Callable[[int], UplinkSettings | None] | None = None,
+        of_node: OfNode | None = None,
         records: int = 1,
         account: Account | None = None,
         least_replies: int = 1,
@@ -96,132 +108,117 @@ class Private(Strategy):  # type: ignore[misc]
         rounds: int | None = None,
         delta: float | None = None,
         nodes: int | None = None,
+        unit: Unit | None = None,
+        policy: PolicyName | None = None,
+        trust: Literal["server", "sum"] | Sum = "server",
     ) -> None:
-        _check(strategy, least_replies, budget)
-        if epsilon is not None and of_node is not None:
-            raise ValueError("epsilon finds one noise for all nodes: of_node must not be given with it")
+        check_wrapping(strategy, least_replies, budget)
         self.strategy = strategy
-        self._target = target_of(epsilon, rounds, nodes, delta)
-        noise = law_of(law, clip, self._target)
-        self._settings = UplinkSettings(noise, clip, lattice, coder, bucket, update, records=records)
+        told: dict[str, Any] = {"delta": delta, "unit": unit}
+        counted = {name: value for name, value in told.items() if value is not None}
+        self.account = replace(account or Account(), **counted)
+        target = target_of(epsilon, rounds, nodes, delta)
+        noise = law_of(law, clip, target)
+        settings = UplinkSettings(noise, clip, lattice, coder, bucket, update, records=records, unit=self.account.unit)
+        self._noise = NodeNoise(settings, of_node, target)
         self.least_replies = least_replies
         self.budget = epsilon if budget is None else budget
-        self.account = account or Account()
-        if delta is not None:
-            self.account = replace(self.account, delta=delta)
-        self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
-        self._returns_models = update == "parameters" or learning_rate is not None
-        self._model = distribution_for(downlink, step, learning_rate, self._returns_models)
-        self._average = publishes_average(strategy, self.account)
+        average = publishes_average(strategy, self.account)
+        self._policy = policy_for(_policy_of(policy, of_node), self.account, average, least_replies, noise)
+        self._spending = Spending(account_in(accounts, self.account, self.budget), self.budget)
+        whole = update == "parameters" or learning_rate is not None
+        self._model = RoundModel(distribution_for(downlink, step, whole), whole)
         key = Path(server_key).read_bytes() if server_key else None
-        self._replies = Replies(ServerEnd(authentication, key, log), learning_rate, self._model)
-        folder = Path(accounts) if accounts is not None else get_flwr_home() / "cepam"
-        self._account = RunAccount(folder, self.account, strict=self.budget is not None, log=log)
-        self._layout: Layout | None = None
-        self._reference: Arrays = {}
-        self._asked: list[UplinkSettings] = []
+        self._replies = Replies(ServerEnd(authentication, key, log), learning_rate, self._model.downlink)
+        self._moved = 0.0
         self._evaluating: list[Message] = []
-        self._exhausted = False
         self._grid: Grid | None = None
         self._timeout = TIMEOUT
         self._server_round = 0
-        self._rounds = rounds
 
     @property
     def settings(self) -> UplinkSettings:
         """What nodes are asked for; ValueError while the noise for `epsilon` is not found."""
-        if self._target is not None:
-            raise ValueError("the noise is found when the first round is configured")
-        return self._settings
+        return self._noise.settings
+
+    @property
+    def epsilon(self) -> float:
+        """epsilon of everything published so far, at the account's delta."""
+        return self._spending.epsilon
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *given: Any, **named: Any) -> Result:
         """The result of the rounds, as Flower's `start`: its timeout holds for second messages too."""
         told = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *given, **named)
         told.apply_defaults()
         self._timeout = told.arguments["timeout"]
-        self._rounds = self._rounds or told.arguments["num_rounds"]
+        self._noise.plan(told.arguments["num_rounds"])
         return super().start(grid, initial_arrays, *given, **named)
 
     def summary(self) -> None:
         """Logs what the wrapper does, then what the wrapped strategy says of itself."""
-        asks = self._settings
-        law = asks.law if self._target is None else f"noise for epsilon {self._target.epsilon:g}"
-        log(INFO, "\t├──> cepam: %s, %s, lattice %s", law, asks.clip, asks.lattice)
-        log(INFO, "\t│\t├── ClientApps reply with: %s", asks.update)
-        noise = "all replies" if self._average else "each reply by itself (more than the average may be published)"
-        log(INFO, "\t│\t├── noise counted: %s; delta %g", noise, self.account.delta)
+        self._noise.summarise()
+        log(INFO, "\t│\t├── for one %s; %s; delta %g", self.account.unit, self._policy, self.account.delta)
         log(INFO, "\t│\t└── the server holds the keys and is trusted; metrics and evaluation are not covered")
         self.strategy.summary()
-
-    @property
-    def epsilon(self) -> float:
-        """epsilon of everything published so far, at the account's delta."""
-        return self._account.epsilon()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The wrapped strategy's messages, each with an offer for its client."""
         self._replies.close_round()
-        if self._exhausted:
-            return []
-        given = numpy_of(arrays)
-        restored = self._as_first_sent(given)
-        self._reference = restored if self._model is None else self._model.exact(restored)
-        sent = same_or_new(arrays, given, self._reference)
-        messages = list(self.strategy.configure_train(server_round, sent, config, grid))
-        if not messages or not self._has_budget(str(messages[0].metadata.run_id), digest(restored)):
-            return []
-        self._calibrate(len(messages))
-        identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
-        known = Known()
-        asked = [(message.metadata.dst_node_id, self._settings_of(message)) for message in messages]
-        # Settings that cannot be accounted for together are refused before anything is asked for.
-        self.account.release(asked, self._average, count(self._reference))
-        self._grid, self._server_round = grid, server_round
-        self._asked = [settings for _, settings in asked]
-        if self._model is not None:
-            self._model.publish_if_new(self._reference, server_round, self._asked)
-        for message, (node, settings) in zip(messages, asked):
-            self._replies.ask(message, settings, server_round, identities.get(node, b""), known)
+        messages = self._messages(server_round, arrays, config, grid)
+        if messages:
+            self._ask(messages, grid)
         return messages
 
-    def _calibrate(self, asked: int) -> None:
-        """Nothing; the noise meets the target, if there is one and it was not found before."""
-        if self._target is None:
-            return
-        target = replace(self._target, rounds=self._rounds, nodes=self._target.nodes or asked)
-        coordinates = count(self._reference)
-        self._settings = target.meet(self._settings, self.account, self._average, coordinates)
-        self._target = None
-        log(INFO, "cepam: %s", target.describe(self._settings, coordinates))
+    def _messages(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """The wrapped strategy's messages, once the noise is found; none where the budget is spent."""
+        if self._spending.exhausted:
+            return []
+        sent, known_by = self._model.sent(arrays)
+        messages = list(self.strategy.configure_train(server_round, sent, config, grid))
+        if not messages or not self._spending.resume(str(messages[0].metadata.run_id), known_by):
+            return []
+        self._noise.find(len(messages), self._policy, self._model.coordinates)
+        self._grid, self._server_round = grid, server_round
+        return messages
 
-    def _settings_of(self, message: Message) -> UplinkSettings:
-        own = self._of_node(message.metadata.dst_node_id) if self._of_node else None
-        return own or self._settings
-
-    def _as_first_sent(self, arrays: Arrays) -> Arrays:
-        """The arrays with the types that they had first: an average makes floats of counters."""
-        if self._layout is None:
-            self._layout = Layout.of(arrays)
-            if has_batch_statistics(arrays):
-                log(WARNING, "cepam: %s", BATCH_NORM)
-        return self._layout.restored(arrays)
-
-    def _has_budget(self, run: str, model: str) -> bool:
-        """Whether the account of this run, found again on disk, leaves anything to spend."""
-        self._account.resume(run, model)
-        if self.budget is not None and self.epsilon >= self.budget:
-            self._exhausted = True
-            log(WARNING, "cepam: epsilon %.4g was spent before, of %.4g: nothing is trained", self.epsilon, self.budget)
-        return not self._exhausted
+    def _ask(self, messages: list[Message], grid: Grid) -> None:
+        """Nothing; each message carries an offer for its node."""
+        identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
+        known = Known()
+        asked = [(m.metadata.dst_node_id, self._noise.of(m.metadata.dst_node_id)) for m in messages]
+        settings_asked = [settings for _, settings in asked]
+        self._moved = self._policy.noise(settings_asked) * self._replies.rate(settings_asked)
+        if self._model.downlink is not None:
+            self._model.downlink.publish_if_new(self._model.reference, self._server_round, self._moved)
+        for message, (node, settings) in zip(messages, asked):
+            self._replies.ask(message, settings, self._server_round, identities.get(node, b""), known)
+        self._policy.ask(asked, known.models, self._replies.step_of)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
+        tally = self._collect(replies)
+        arrays, metrics = None, None
+        release = self._policy.release(tally.opened)
+        if release is not None and self._spending.allows(release):
+            arrays, metrics = self._policy.aggregate(self.strategy, server_round, tally)
+            arrays = self._charged(arrays, release)
+        return arrays, tally.report(server_round, metrics, self.epsilon, self.account.delta)
+
+    def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
+        """What may be published of a round, once the round is on the account and on disk."""
+        published, model = self._model.published(arrays, self._server_round + 1, self._moved)
+        self._spending.charge(release, model)
+        return published
+
+    def _collect(self, replies: Iterable[Message]) -> Tally:
+        """The round's replies, opened or dropped with a reason; the round's keys are forgotten."""
         came = self._replies.with_second(list(replies), self._grid, self._timeout)
-        tally = Tally(self._replies.sent, self._model.count() if self._model is not None else (0, 0))
+        down = self._model.downlink
+        tally = Tally(self._replies.sent, down.count() if down is not None else (0, 0))
         for reply in came:
             try:
                 tally.opened.append(
@@ -233,25 +230,7 @@ class Private(Strategy):  # type: ignore[misc]
         for node in self._replies.silent():
             tally.drop(Refused("missing", node, "no reply came in time"))
         self._replies.close_round()
-        arrays, metrics = None, None
-        release = self._release_of(tally)
-        if release is not None:
-            arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
-            arrays = self._charged(arrays, release)
-        return arrays, tally.report(server_round, metrics, self.epsilon, self.account.delta)
-
-    def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
-        """What may be published of a round, once the round is on the account and on disk."""
-        given = self._reference if arrays is None else numpy_of(arrays)
-        made: Arrays = self._as_first_sent(given)
-        if self._returns_models:
-            made = kept_positive(made, self._reference)
-        if self._model is not None:
-            made = self._model.publish(made, self._server_round + 1, self._asked)
-        self._account.charge(release, digest(made))
-        for caution in self._account.cautions(release):
-            log(WARNING, "cepam: %s", caution)
-        return None if arrays is None else same_or_new(arrays, given, made)
+        return tally
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -259,41 +238,18 @@ class Private(Strategy):  # type: ignore[misc]
         """The wrapped strategy's messages: evaluation is not covered by the guarantee."""
         self._evaluating = list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
         self._grid = grid
-        if self._model is not None:
+        if self._model.downlink is not None:
             for message in self._evaluating:
-                self._model.put_into(message)
+                self._model.downlink.put_into(message)
         return self._evaluating
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """What the wrapped strategy makes of the evaluation replies."""
-        if self._model is not None and self._grid is not None:
-            replies = self._model.evaluated(replies, self._evaluating, self._grid, self._timeout)
+        if self._model.downlink is not None and self._grid is not None:
+            replies = self._model.downlink.evaluated(replies, self._evaluating, self._grid, self._timeout)
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    def _release_of(self, tally: Tally) -> Release | None:
-        """The round as the accountant sees it, or None where it must not be published."""
-        if len(tally.opened) < self.least_replies:
-            log(
-                WARNING,
-                "cepam: %d good replies, %d needed: nothing is published this round, nothing is charged",
-                len(tally.opened),
-                self.least_replies,
-            )
-            return None
-        replies = [(o.node, o.settings) for o in tally.opened]
-        release = self.account.release(replies, self._average, count(self._reference))
-        after = self._account.epsilon(release) if self.budget is not None else 0.0
-        if self.budget is not None and after > self.budget:
-            self._exhausted = True
-            log(WARNING, "cepam: this round would bring epsilon to %.4g, above %.4g: training ends", after, self.budget)
-            return None
-        return release
 
-
-def _check(strategy: object, least_replies: int, budget: float | None) -> None:
-    if not isinstance(strategy, Strategy):
-        raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
-    if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
-        raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
-    if budget is not None and not budget > 0:
-        raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
+def _policy_of(given: PolicyName | None, of_node: OfNode | None) -> PolicyName | None:
+    """The policy; nodes with settings of their own may send what cannot be added up, so they are charged by default."""
+    return "charge" if given is None and of_node is not None else given

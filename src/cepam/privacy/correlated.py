@@ -37,7 +37,9 @@ class CorrelatedRelease(Release):
     c is how far a record moves an update: bound/B (per-example clip; twice under replace-one), B the client's `draws`
     or records/slices, always the same public number; twice the bound for a clipped update. `unit="client"` protects
     all records of a client together: whole updates, every round; add-or-remove then means that its updates are zero
-    while its noise stays. `participation` replaces the fixed slices; `attendance` says which messages came.
+    while its noise stays. `participation` replaces the fixed slices; `attendance` says which messages came. `run` names
+    the streams: in a ledger, more rounds of one run take the place of the fewer; without a name every release is a run
+    of its own.
 
     Over fewer rounds it is the prefix, so a running epsilon is `release.over(t)`. Noise that changes within a stream is
     not represented. Adjacency, colluders, trust: as `Release`. Rests on: Denisov et al. 2022 (adaptive updates).
@@ -48,6 +50,7 @@ class CorrelatedRelease(Release):
     link: Correlation = field(kw_only=True)
     participation: Participation | None = None
     attendance: Attendance | None = None
+    run: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -193,7 +196,33 @@ class CorrelatedRelease(Release):
         came = self.attendance and Attendance(self.rounds, (self.attendance.arrivals[client],))
         return replace(self, clients=(self.clients[client],), colluders=0, attendance=came)
 
+    @property
+    def foreseeable(self) -> bool:
+        """Whether what more rounds cost is known: not where messages are missing."""
+        return self.attendance is None
+
+    def followed_by(self, later: Release) -> Release | None:
+        """`later`, where it is this run gone on with; None for another run, which costs anew.
+
+        Guarantee: two runs are never charged as one stream (tests/privacy/test_correlated.py).
+        """
+        if not (isinstance(later, CorrelatedRelease) and self.run and self.run == later.run):
+            return None
+        if later.rounds < self.rounds or not _same_start(self, later):
+            raise ValueError(f"the ledger holds {self.rounds} rounds of run {self.run!r}: this release has others")
+        return later
+
     def over(self, rounds: int) -> CorrelatedRelease:
         """The first `rounds` rounds: the prefix of every stream."""
         came = None if self.attendance is None else self.attendance.over(rounds)
         return replace(self, rounds=rounds, attendance=came)
+
+
+def _same_start(earlier: CorrelatedRelease, later: CorrelatedRelease) -> bool:
+    """Whether the later release begins with the rounds of the earlier one; nobody missing may be said either way."""
+    begun = later.over(earlier.rounds)
+    if (earlier.attendance is None) == (begun.attendance is None):
+        return begun == earlier
+    everyone = Attendance.observed(np.ones((len(earlier.clients), earlier.rounds)))
+    said = replace(earlier, attendance=earlier.attendance or everyone)
+    return replace(begun, attendance=begun.attendance or everyone) == said

@@ -11,7 +11,12 @@ from typing import Any
 from cepam.clip import L1, L2, Clip
 from cepam.noise.lattices import Lattice, lattice_named
 from cepam.noise.laws import Gaussian, Laplace
+from cepam.privacy.attendance import Arrival, Attendance
 from cepam.privacy.cohort import Cohort, CohortRelease
+from cepam.privacy.correlated import CorrelatedRelease
+from cepam.privacy.correlation import Correlation
+from cepam.privacy.local import LocalRelease
+from cepam.privacy.participation import Cyclic, Separated
 from cepam.privacy.release import Client, Release
 from cepam.privacy.sampled import Sampling
 
@@ -81,7 +86,7 @@ def _read_lattice(plain: list[Any] | None) -> Lattice | None:
 
 
 def _written_release(release: Release, fleet: int) -> dict[str, Any]:
-    if type(release) not in (Release, CohortRelease):
+    if type(release) not in (Release, CohortRelease, CorrelatedRelease, LocalRelease):
         raise ValueError(f"a {type(release).__name__} cannot be saved: keep what it was made from")
     return {
         "clients": fleet,
@@ -96,6 +101,8 @@ def _written_release(release: Release, fleet: int) -> dict[str, Any]:
         "nodes": None if release.nodes is None else list(release.nodes),
         "unit": release.unit,
         "cohort": [*astuple(release.cohort), release.bit] if isinstance(release, CohortRelease) else None,
+        "steps": list(release.steps) if isinstance(release, LocalRelease) else None,
+        "correlated": _written_streams(release) if isinstance(release, CorrelatedRelease) else None,
     }
 
 
@@ -116,8 +123,40 @@ def _read_release(plain: Mapping[str, Any], fleets: Sequence[tuple[Client, ...]]
         None if plain["nodes"] is None else tuple(plain["nodes"]),
         plain.get("unit", "record"),
     )
+    known = {field.name: getattr(made, field.name) for field in fields(made)}
+    if plain.get("correlated") is not None:
+        return CorrelatedRelease(**known, **_read_streams(plain["correlated"]))
+    if plain.get("steps") is not None:
+        return LocalRelease(**known, steps=tuple(plain["steps"]))
     if plain.get("cohort") is None:
         return made
     *cohort, bit = plain["cohort"]
-    known = {field.name: getattr(made, field.name) for field in fields(made)}
     return CohortRelease(**{**known, "colluders": plain["colluders"]}, cohort=Cohort(*cohort), bit=bit)
+
+
+def _written_streams(release: CorrelatedRelease) -> dict[str, Any]:
+    """What a correlated release has besides; an arrival is its round, its position and its stream."""
+    link, pattern, came = release.link, release.participation, release.attendance
+    return {
+        "link": [link.carry, link.slices, link.coefficients, link.rows],
+        "participation": None if pattern is None else list(astuple(pattern)),
+        "attendance": None
+        if came is None
+        else [[[a.round, a.position, a.stream] for a in theirs] for theirs in came.arrivals],
+        "rounds": release.rounds,
+        "run": release.run,
+    }
+
+
+def _read_streams(plain: Mapping[str, Any]) -> dict[str, Any]:
+    carry, slices, coefficients, rows = plain["link"]
+    pattern, came = plain["participation"], plain["attendance"]
+    arrivals = None if came is None else tuple(tuple(Arrival(*one) for one in theirs) for theirs in came)
+    return {
+        "link": Correlation(
+            carry, slices, None if coefficients is None else tuple(coefficients), rows and tuple(map(tuple, rows))
+        ),
+        "participation": None if pattern is None else (Cyclic if len(pattern) == 1 else Separated)(*pattern),
+        "attendance": None if arrivals is None else Attendance(plain["rounds"], arrivals),
+        "run": plain["run"],
+    }

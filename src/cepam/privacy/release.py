@@ -1,11 +1,9 @@
 """A record of what was released: who sent what, how it was drawn, clipped and noised, and how often.
 
-Built from the very `Law` and `Clip` objects that the codec and the client used, so what is charged is what
-was sent.
+Built from the very `Law` and `Clip` objects that the codec and the client used, so what is charged is what was sent.
 
-Trust model: the server is trusted and holds the keys; the adversary sees every model that the server
-publishes, and may be up to `colluders` of the other clients, each of whom knows its own decoded vector.
-Weights are public constants.
+Trust model: the server is trusted and holds the keys; the adversary sees every model that the server publishes, and may
+be up to `colluders` of the other clients, each of whom knows its own decoded vector. Weights are public constants.
 """
 
 from __future__ import annotations
@@ -14,15 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
-from cepam.clip import Adjacency, Clip, ClippedUnit
+from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
 from cepam.privacy.sampled import Charge, Sampling, check_adjacency
-
-Unit = Literal["record", "client"]
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
@@ -65,14 +61,13 @@ class Release:
 
     `unit` is what is protected: a `record`, or a `client`, whose data are replaced, or (add-remove) whose updates are
     zero while its noise stays. Here a client is in every round; cohorts are a `CohortRelease`.
-    `clipped` says what was clipped: the whole `update` of a client, so that a record moves it by up to
-    twice the bound; or each `example`'s gradient, summed over a Poisson batch and divided by the expected
-    batch, so that a record moves it by one bound over that batch (two under replace-one). `absent` names
-    clients that sent nothing in these rounds: their noise is missing. `coordinates` is m, needed for
-    Laplace noise under l2 clipping and for the numerics: without it figures are those of the ideal law.
-    `nodes` says who sent each vector, where a node may send two, or takes part in some rounds only; else
-    client j is the j-th of every release. Rounds that differ (fewer replies, other noise) are other
-    releases; a run is a sequence of them (`Ledger`).
+    `clipped` says what was clipped: the whole `update` of a client, so that a record moves it by up to twice the bound;
+    or each `example`'s gradient, summed over a Poisson batch and divided by the expected batch, so that a record moves
+    it by one bound over that batch (two under replace-one). `absent` names clients that sent nothing in these rounds:
+    their noise is missing. `coordinates` is m, needed for Laplace noise under l2 clipping and for the numerics: without
+    it figures are those of the ideal law. `nodes` says who sent each vector, where a node may send two, or takes part
+    in some rounds only; else client j is the j-th of every release. Rounds that differ (fewer replies, other noise) are
+    other releases; a run is a sequence of them (`Ledger`).
     """
 
     clients: tuple[Client, ...]
@@ -125,20 +120,10 @@ class Release:
 
     @classmethod
     def uniform(
-        cls,
-        clients: int,
-        law: Law,
-        clip: Clip,
-        sampling: Sampling,
-        records: int,
-        *,
-        rounds: int = 1,
-        colluders: int = 0,
-        adjacency: Adjacency = "replace",
-        clipped: ClippedUnit = "update",
-        coordinates: int | None = None,
-        unit: Unit = "record",
-    ) -> Release:
+        cls, clients: int, law: Law, clip: Clip, sampling: Sampling, records: int, *, rounds: int = 1,
+        colluders: int = 0, adjacency: Adjacency = "replace", clipped: ClippedUnit = "update",
+        coordinates: int | None = None, unit: Unit = "record",
+    ) -> Release:  # fmt: skip
         """A release of `clients` equal clients with `records` records each and weights 1/K."""
         check_count("clients", clients)
         everyone = (Client(law, records, 1.0 / clients),) * clients
@@ -177,6 +162,15 @@ class Release:
         """How many times `charge` is made: once a round."""
         return self.rounds
 
+    @property
+    def noisings(self) -> int:
+        """How often noise is drawn that `sent` tells of: once a round."""
+        return self.rounds
+
+    def events_of(self, client: int) -> int:
+        """How many times `charge` is made of this client's records."""
+        return self.events
+
     def once(self) -> Release:
         """What `charge` is made for `events` times: one round."""
         return self.over(1)
@@ -211,8 +205,7 @@ class Release:
     def distance(self, client: int) -> float:
         """How far a drawn record, or the client, moves the client's own vector, in the clip's norm: its `sensitivity`.
 
-        Departs: the paper multiplies by tau'; one clipped vector is sent, so the factor is 1
-        (`docs/privacy.md`).
+        Departs: the paper multiplies by tau'; one clipped vector is sent, so the factor is 1 (`docs/privacy.md`).
         """
         if self.unit == "client":
             return (2.0 if self.adjacency == "replace" else 1.0) * self.clip_of(client).bound
@@ -223,8 +216,8 @@ class Release:
     def noise_against(self, client: int, colluders: int | None = None) -> float:
         """The standard deviation of the noise that hides `client`, less that of the loudest `colluders`.
 
-        The noise of the others is shared out among the vectors of one node: a sum of two can be made from the
-        two apart, each with half of that noise, so charging each reply by itself charges the round.
+        The noise of the others is shared out among the vectors of one node: a sum of two can be made from the two
+        apart, each with half of that noise, so charging each reply by itself charges the round.
         """
         own, *others = (self.clients[j].noise for j in self.hidden_by(client, colluders))
         replies = max(1, len(self.sent_by_node().get(self.node(client), ())))
@@ -253,8 +246,7 @@ class Release:
         """The shift of the weighted sum over the standard deviation of its noise, as one Gaussian mechanism.
 
         mu = 2 gamma w_k / sqrt(sum over j not colluding of w_j^2 sigma_j^2) for a clipped update.
-        Adjacency: as recorded. Sampling: if drawn. Trust: trusted server. Rests on: FINDINGS 2,
-        "Sensitivity".
+        Adjacency: as recorded. Sampling: if drawn. Trust: trusted server. Rests on: FINDINGS 2, "Sensitivity".
         """
         if not self.law_is_gaussian:
             raise ValueError("mu is defined for Gaussian noise; Laplace noise is charged by its own gap")
@@ -265,8 +257,8 @@ class Release:
     def charge(self, client: int, colluders: int | None = None) -> Charge:
         """What one of these rounds costs a record of `client`.
 
-        Gaussian: `mu` as above. Laplace under l1 clipping: the client's own noise alone, shift over scale,
-        since a sum of Laplace variables is not Laplace; what the server does afterwards is post-processing.
+        Gaussian: `mu` as above. Laplace under l1 clipping: the client's own noise alone, shift over scale, since a sum
+        of Laplace variables is not Laplace; what the server does afterwards is post-processing.
         """
         if self.law_is_gaussian:
             return Charge(GaussianShift(self.mu(client, colluders)), self.chance(client), self.adjacency)
@@ -275,9 +267,14 @@ class Release:
         gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
         return Charge(LaplaceShift(gap), self.chance(client), self.adjacency)
 
-    def charges_of(self, node: int, colluders: int | None = None) -> tuple[Charge, ...]:
-        """What one of these rounds costs a record of `node`: a charge for each vector that it sent."""
-        return tuple(self.charge(j, colluders) for j in self.sent_by_node().get(node, ()))
+    @property
+    def foreseeable(self) -> bool:
+        """Whether what more rounds cost is known: they are alike, whoever replied."""
+        return True
+
+    def followed_by(self, later: Release) -> Release | None:
+        """The release that stands for this one and `later` together, where their rounds are alike; else None."""
+        return self.over(self.rounds + later.rounds) if self.over(later.rounds) == later else None
 
     def without(self, absent: Iterable[int]) -> Release:
         """The same rounds in which the named clients sent nothing."""
