@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cepam.fl.engine.server_uplink import ServerUplink
+from cepam.fl.engine.sum_uplink import SumUplink
 from cepam.fl.engine.uplink import SeedRow, Uplink
 
 
 def uplink_of(row: SeedRow) -> Uplink:
     """The uplink of one seed's row."""
-    return ServerUplink(row)
+    return SumUplink(row) if row.settings.trust == "sum" else ServerUplink(row)
