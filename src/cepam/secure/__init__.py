@@ -30,7 +30,7 @@ from cepam.secure.terms import RoundCharge, RoundsLedger, Terms
 
 if TYPE_CHECKING:
     from cepam.secure.graph import sparse_graph
-    from cepam.secure.views import View, epsilons, ledger_of, release_to, run_epsilons, views
+    from cepam.secure.observers import View, epsilons, ledger_of, release_to, run_epsilons, views
 
 __all__ = [
     "FileJournal",
@@ -62,7 +62,7 @@ __all__ = [
 
 # A node may start a process for every message: it must not load the accountant, nor SciPy.
 _LATER = {"sparse_graph": "graph"} | dict.fromkeys(
-    ("View", "epsilons", "ledger_of", "release_to", "run_epsilons", "views"), "views"
+    ("View", "epsilons", "ledger_of", "release_to", "run_epsilons", "views"), "observers"
 )
 
 
