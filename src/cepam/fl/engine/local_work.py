@@ -12,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.fl.engine import sampling
+from cepam.fl.engine.private_steps import PrivateSteps, Site
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.schedule import RateSchedule
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.uplink import Uplink
+from cepam.fl.engine.uplink import Measure, Uplink
+from cepam.fl.models.interface import Doubles
 from cepam.fl.models.model import Network
+from cepam.fl.models.network import TorchNetwork, shared_out
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
@@ -43,10 +46,13 @@ class Work:
         """The update of each row, not yet clipped as a whole, and its mean training loss.
 
         Kinds: `gradient` (Paper: Algorithm 1), `difference` (broadcast weights less local ones, after tau steps),
-        `examples` (the sum of gradients, each clipped to its row's bound, over the public expected batch).
+        `examples` (the sum of gradients, each clipped to its row's bound, over the public expected batch),
+        `dp-sgd` (a difference after local steps each of which was clipped and noised).
         """
         if self.settings.update == "examples":
             return self._examples(weights, round, rows, bounds)
+        if self.settings.update == "dp-sgd":
+            return self._private_steps(weights, round, rows)
         index = np.stack(self._drawn(round, rows)[0])
         if self.settings.update == "difference":
             local, losses = self._trained(weights, round, rows, index, self.settings.tau)
@@ -94,11 +100,40 @@ class Work:
         for row, one in enumerate(picked):
             index[row, : len(one)] = one
         of = np.array([s for s, _ in rows], dtype=np.int64)
-        sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, self._seeds(round, rows)[:, 0])
+        seeds, measures = self._seeds(round, rows)[:, 0], [uplink.measure(round) for uplink in self.uplinks]
+        if isinstance(self.network, TorchNetwork) and any(measures):
+            squares = _squares(self.network, [measures[s] for s, _ in rows], index, count)
+            sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, seeds, squares)
+        else:
+            sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, seeds)
         return sums / self.put(expected[:, None]), losses / self.put(np.maximum(count, 1).astype(np.float32))
+
+    def _private_steps(self, weights: Any, round: int, rows: Rows) -> tuple[Any, Any]:
+        sites = []
+        for s, k in rows:
+            plan = self.uplinks[s].plans[k].steps
+            assert plan is not None
+            sites.append(Site(plan, k, self.draws[s], self.parts[s][k]))
+        made, losses = PrivateSteps(self.settings, self.network, self.local).updates(
+            weights[[s for s, _ in rows]], round, sites
+        )
+        return self.put(made), self.put(losses)
 
     def _seeds(self, round: int, rows: Rows) -> Index:
         """Seeds [row, step] for what the module draws; each example's draws say nothing about the other examples."""
         if not self.network.draws:
             return np.zeros((len(rows), self.settings.tau), dtype=np.int64)
         return np.stack([sampling.masks(self.draws[s], round, k, self.settings.tau) for s, k in rows])
+
+
+def _squares(network: TorchNetwork, measures: list[Measure | None], index: Index, count: Index) -> Doubles:
+    """What each row's clip takes for the squared norms of its examples' inputs."""
+    made = np.zeros(index.shape)
+
+    def work(row: int) -> None:
+        measure, records = measures[row], index[row, : count[row]]
+        assert measure is not None
+        made[row, : count[row]] = measure(network.inputs(records))
+
+    shared_out(work, range(len(index)), "cpu")
+    return made

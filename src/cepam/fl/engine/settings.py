@@ -21,7 +21,7 @@ from cepam.fl.models.model import NAMES as MODELS
 OWN = "own: "
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """A `module:function` that makes data or a model."""
-UPDATES = ("gradient", "difference", "examples")
+UPDATES = ("gradient", "difference", "examples", "dp-sgd")
 SCHEMES = (
     "fl", "fl+sdq", "fl+gaussian", "fl+laplace", "fl+gaussian+sdq", "fl+laplace+sdq", "cepam-gaussian", "cepam-laplace",
 )  # fmt: skip
@@ -35,6 +35,7 @@ ADJACENCIES = ("replace", "add-remove")
 PIXELS = ("unit", "centred")
 DEVICES = ("auto", "cpu", "cpu-torch", "cuda")
 DOWNLINKS = ("float32", "grid")
+TRUSTS = ("server", "sum")
 
 
 def about(text: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
@@ -90,10 +91,12 @@ class Settings:
     partition: str = about("How records are dealt to clients.", "iid", (*PARTITIONS, GIVEN))
     alpha: float = about("Dirichlet concentration, or spread of unequal sizes.", 0.5)
     labels_each: int = about("Shards a client with partition label.", 2)
-    update: str = about("A gradient, a model difference, or a sum over examples.", "gradient", UPDATES)
+    update: str = about("A gradient, a difference, a sum over examples, or local DP-SGD.", "gradient", UPDATES)
     rounds: int = about("Number of rounds.", 80)
     tau: int = about("Iterations a round; the last one is the gradient that is sent.", 15)
     batch: int = about("Records a stochastic gradient averages.", 1)
+    epochs: int = about("Local epochs a round, in steps of batch records (update dp-sgd).", 1)
+    step_noise: float | None = about("Noise of a local step, in clips over the batch (update dp-sgd).", None)
     sampling: str = about("How records are drawn.", "replacement", SAMPLINGS)
     expected_batch: float = about("Examples expected a round over all clients (update examples).", 960.0)
     rate: float = about("Learning rate of the server step.", 0.1)
@@ -121,6 +124,12 @@ class Settings:
     step: float = about("Cell of the sdq schemes.", 1e-3)
     downlink: str = about("New weights as float32, or as differences on one public grid.", "float32", DOWNLINKS)
     bucket: int | None = about("Pad messages to a multiple of so many bytes: lengths then tell less.", None)
+    trust: str = about("Who sees an update: the server, or nobody, the server learning sums only.", "server", TRUSTS)
+    quorum: float = about("Share of the asked clients that must be in every sum (trust sum).", 0.8)
+    colluders: int = about("Clients who may collude with the server, for its epsilon (trust sum).", 0)
+    bits: int | None = about("Bits a coordinate of a masked vector; default: the fewest that suffice.", None)
+    reach: float | None = about("Largest coordinate of a sum of updates; default: a public rule finds it.", None)
+    sketch: int | None = about("Numbers to which a public map sketches each update (trust sum).", None)
     seed: int = about("Seed of data split and start; with simulate also of keys and draws.", 1)
     seeds: int = about("Number of seeds, trained side by side.", 1)
     simulate: bool = about("Reproducible: keys and draws from the seed; protects nobody, and says so.", False)

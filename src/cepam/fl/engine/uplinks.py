@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from cepam.fl.engine.local_uplink import LocalUplink
 from cepam.fl.engine.server_uplink import ServerUplink
+from cepam.fl.engine.sum_uplink import SumUplink
 from cepam.fl.engine.uplink import SeedRow, Uplink
 
 
 def uplink_of(row: SeedRow) -> Uplink:
     """The uplink of one seed's row."""
-    return ServerUplink(row)
+    if row.settings.trust == "sum":
+        return SumUplink(row)
+    return LocalUplink(row) if row.settings.update == "dp-sgd" else ServerUplink(row)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cepam.fl.engine.checks.clients import check_clients
 from cepam.fl.engine.checks.downlink import check_downlink
 from cepam.fl.engine.checks.noise import check_noise
+from cepam.fl.engine.checks.trust import check_trust
 from cepam.fl.engine.checks.values import check_values
 from cepam.fl.engine.checks.work import check_work
 
@@ -23,4 +24,5 @@ CHECKS: tuple[Callable[[Settings], None], ...] = (
     check_work,
     check_downlink,
     check_clients,
+    check_trust,
 )
