@@ -55,9 +55,10 @@ class Private(Strategy):  # type: ignore[misc]
     nothing more is published. The account is saved under `accounts` (default: `cepam` in Flower's home) before each
     model is published; a ServerApp that starts again, in this run or from a model that was published, goes on with it.
 
-    `unit` is what epsilon is for: one `record` of a client, or all data of one `client`. With a `cohort` (`Poisson(rate)`
-    or `Fixed(size)`) the wrapper draws who is asked in each round, in secret, and whole clients are protected; neither
-    log nor metrics say who was asked or how many. With `adaptive=AdaptiveClip()` the clip follows the norms.
+    `unit` is what epsilon is for: one `record` of a client, or all data of one `client`. With a `cohort`
+    (`Poisson(rate)`, `Fixed(size)`) the wrapper draws who is asked in each round, in secret, and whole clients are
+    protected; neither log nor metrics say who was asked or how many. With `adaptive=AdaptiveClip()` the clip
+    follows the norms.
 
     Integer arrays do not travel, whatever the wrapped strategy makes of them; variances of batch normalisation stay
     positive. `bucket` pads messages to a multiple of that many bytes.
