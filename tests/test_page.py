@@ -75,7 +75,7 @@ def test_a_page_asks_for_nothing(tmp_path: Path) -> None:
 def test_a_page_fits_a_narrow_screen(tmp_path: Path) -> None:
     made = whole(tmp_path)
     assert "width=device-width" in made
-    assert '<div class="wide"><table>' in made
+    assert '<div class="wide" tabindex="0"><table>' in made
     assert ".wide { overflow-x: auto }" in STYLE
     assert "max-width: 100%" in STYLE
 

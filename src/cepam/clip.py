@@ -25,16 +25,16 @@ SUMMATION = 2.0**-40
 """More than two machines that add up the same numbers in another order differ by, relative: some log2(n) · 2^-53."""
 
 
-def margin(dtype: Any) -> float:
-    """How far under its bound a clipped vector is put, relative: two roundings of its type, and `SUMMATION`.
+def margin(dtype: Any, roundings: int = 2) -> float:
+    """How far under its bound a clipped vector is put, relative: so many roundings to its type, and `SUMMATION`.
 
-    (1 - margin)(1 + eps/2)^2 < 1 - `SUMMATION`/2: enough also where the factor itself is rounded to the type first.
+    (1 - margin)(1 + eps/2)^roundings < 1 - `SUMMATION`/2. Two: the factor is rounded to the type, then the product.
     """
     kind = sys.modules["torch"] if _is_torch_dtype(dtype) else np
-    return float(kind.finfo(dtype).eps) + SUMMATION
+    return roundings / 2.0 * float(kind.finfo(dtype).eps) + SUMMATION
 
 
-def clip_factors(norms: Vector, bounds: Any, dtype: Any) -> Vector:
+def clip_factors(norms: Vector, bounds: Any, dtype: Any, roundings: int = 2) -> Vector:
     """What to multiply vectors of these norms by: 1, or what brings them to 1 - `margin` of their bound.
 
     For code that clips where it computes (one gradient an example). Zero where a norm is not finite; such a vector may
@@ -42,7 +42,7 @@ def clip_factors(norms: Vector, bounds: Any, dtype: Any) -> Vector:
     """
     kind, sizes = _library(norms), cast(Any, norms)
     over = sizes > bounds
-    scaled = kind.where(over, bounds * (1.0 - margin(dtype)) / kind.where(over, sizes, 1.0), 1.0)
+    scaled = kind.where(over, bounds * (1.0 - margin(dtype, roundings)) / kind.where(over, sizes, 1.0), 1.0)
     return cast(Vector, kind.where(kind.isfinite(sizes), scaled, 0.0))
 
 

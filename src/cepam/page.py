@@ -6,7 +6,7 @@ import base64
 import html
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
@@ -59,43 +59,50 @@ def verbatim(words: str) -> str:
     return f"<pre>{html.escape(words)}</pre>"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table that scrolls by itself where the screen is narrow; columns of numbers stand to the right."""
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "", words: Callable[[str], str] = text
+) -> str:
+    """A table that scrolls by itself where the screen is narrow; columns of numbers stand to the right.
+
+    `words` makes HTML of a cell: `text`, or what also knows formulas.
+    """
     held = [list(row) for row in rows]
     for row in held:
         if len(row) != len(headings):
             raise ValueError(f"rows must have {len(headings)} cells, one for each heading, got {len(row)}")
     kinds = [
-        ' class="number"' if held and all(NUMERIC.fullmatch(row[i]) for row in held) else ""
+        ' class="number"' if held and all(NUMERIC.fullmatch(row[i].strip()) for row in held) else ""
         for i in range(len(headings))
     ]
-    head = "".join(f"<th{kind}>{text(name)}</th>" for name, kind in zip(headings, kinds))
-    lines = ("".join(f"<td{kind}>{text(cell)}</td>" for cell, kind in zip(row, kinds)) for row in held)
+    head = "".join(f'<th scope="col"{kind}>{words(name)}</th>' for name, kind in zip(headings, kinds))
+    lines = ("".join(f"<td{kind}>{words(cell)}</td>" for cell, kind in zip(row, kinds)) for row in held)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    said = f"<caption>{text(caption)}</caption>" if caption else ""
-    return f'<div class="wide"><table>{said}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    said = f"<caption>{words(caption)}</caption>" if caption else ""
+    return (
+        f'<div class="wide" tabindex="0"><table>{said}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
-def picture(source: Path | str, described: str, caption: str = "") -> str:
+def picture(source: Path | str, described: str, caption: str = "", words: Callable[[str], str] = text) -> str:
     """A figure inside the page: an image file, or the text of an SVG; `described` is read out where it is not seen."""
     if isinstance(source, Path):
-        if source.suffix not in KINDS:
+        if source.suffix.lower() not in KINDS:
             raise ValueError(f"pictures must be one of {', '.join(KINDS)}, got {source.name!r}")
         data = base64.b64encode(source.read_bytes()).decode()
-        shown = f'<img alt="{html.escape(described)}" src="data:{KINDS[source.suffix]};base64,{data}">'
+        shown = f'<img alt="{html.escape(described)}" src="data:{KINDS[source.suffix.lower()]};base64,{data}">'
     else:
         start = source.index("<svg")
         shown = f'<div role="img" aria-label="{html.escape(described)}">{source[start:]}</div>'
-    return f"<figure>{shown}{f'<figcaption>{text(caption)}</figcaption>' if caption else ''}</figure>"
+    return f"<figure>{shown}{f'<figcaption>{words(caption)}</figcaption>' if caption else ''}</figure>"
 
 
-def page(title: str, body: Iterable[str], style: str = "") -> str:
-    """The whole page: the parts in order under their title's head; `style` adds rules of its own."""
+def page(title: str, body: Iterable[str], style: str = STYLE) -> str:
+    """The whole page: the parts in order under their title's head, in this style."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f'<link rel="icon" href="data:,">\n<style>{STYLE}{style}</style>\n</head>\n<body>\n'
+        f'<link rel="icon" href="data:,">\n<style>{style}</style>\n</head>\n<body>\n'
         + "\n".join(piece for piece in body if piece)
         + "\n</body>\n</html>\n"
     )

@@ -42,15 +42,15 @@ def train(message: Message, context) -> Message:
 def run(strategy, rounds: int = 4, sigma: float = SIGMA, seen: list | None = None):
     grid = FakeGrid([Node(k, train) for k in (1, 2, 3)])
     private = Private(strategy, law=cepam.Gaussian(sigma), clip=cepam.L2(5.0))
-    published = private._charged
+    published = private.aggregate_train
 
-    def watched(arrays, used):
-        made = published(arrays, used)
+    def watched(server_round, replies):
+        made = published(server_round, replies)
         if seen is not None:
-            seen.append(made)
+            seen.append(made[0])
         return made
 
-    private._charged = watched
+    private.aggregate_train = watched
     start = {name: value.clone() for name, value in network().state_dict().items()}
     return private.start(grid, ArrayRecord(start), num_rounds=rounds)
 

@@ -21,6 +21,10 @@ POSITIVE = ("running_var", "moving_variance")
 STATISTICS = (*POSITIVE, "running_mean", "moving_mean")
 SMALLEST_PART = 0.1
 SMALLEST_VARIANCE = 1e-5
+BATCH_NORM = (
+    "the model has statistics of batch normalisation: they travel as part of the update, take their share of the clip, "
+    "and get noise, which harms; group normalisation (torch.nn.GroupNorm) has none"
+)
 
 
 def travels(name: str, array: Array) -> bool:

@@ -1,4 +1,4 @@
-"""Which strategies of Flower publish nothing but a function of the weighted average."""
+"""Which strategies of Flower can be wrapped, and which publish nothing but a function of the weighted average."""
 
 from __future__ import annotations
 
@@ -15,3 +15,13 @@ def publishes_average(strategy: Strategy, account: Account) -> bool:
     if account.released == "auto":
         return type(strategy) in AVERAGING
     return account.released == "average"
+
+
+def check_wrapping(strategy: object, least_replies: int, budget: float | None) -> None:
+    """Nothing, or a ValueError for what cannot be wrapped."""
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
+    if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
+        raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
+    if budget is not None and not budget > 0:
+        raise ValueError(f"budget must be a positive epsilon, got {budget!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.supercore.utils import get_flwr_home
 
 from cepam.clip import Clip
 from cepam.exchange.account import Account
-from cepam.exchange.account_store import RunAccount
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
 from cepam.exchange.target import law_of, target_of
 from cepam.exchange.uplink_settings import Update, UplinkSettings
-from cepam.exchange.vectors import Arrays, Layout, count, digest, has_batch_statistics, kept_positive
-from cepam.flower.arrays import numpy_of, same_or_new
-from cepam.flower.averaging import publishes_average
+from cepam.flower.averaging import check_wrapping, publishes_average
 from cepam.flower.distribution import Step, distribution_for
+from cepam.flower.models import RoundModel
+from cepam.flower.noise import NodeNoise, OfNode
 from cepam.flower.replies import Known, Replies
+from cepam.flower.spending import Spending, account_in
 from cepam.flower.tally import Tally
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
-BATCH_NORM = (
-    "the model has statistics of batch normalisation: they travel as part of the update, take their share of the clip, "
-    "and get noise, which harms; group normalisation (torch.nn.GroupNorm) has none"
-)
 TIMEOUT = 3600.0  # Flower's own, for the replies of a round
 
 
@@ -82,7 +77,7 @@ class Private(Strategy):  # type: ignore[misc]
         bucket: int | None = None,
         update: Update = "parameters",
         learning_rate: float | None = 1.0,
-        of_node: Mapping[int, UplinkSettings] | Callable[[int], UplinkSettings | None] | None = None,
+        of_node: OfNode | None = None,
         records: int = 1,
         account: Account | None = None,
         least_replies: int = 1,
@@ -97,131 +92,113 @@ class Private(Strategy):  # type: ignore[misc]
         delta: float | None = None,
         nodes: int | None = None,
     ) -> None:
-        _check(strategy, least_replies, budget)
-        if epsilon is not None and of_node is not None:
-            raise ValueError("epsilon finds one noise for all nodes: of_node must not be given with it")
+        check_wrapping(strategy, least_replies, budget)
         self.strategy = strategy
-        self._target = target_of(epsilon, rounds, nodes, delta)
-        noise = law_of(law, clip, self._target)
-        self._settings = UplinkSettings(noise, clip, lattice, coder, bucket, update, records=records)
+        target = target_of(epsilon, rounds, nodes, delta)
+        noise = law_of(law, clip, target)
+        settings = UplinkSettings(noise, clip, lattice, coder, bucket, update, records=records)
+        self._noise = NodeNoise(settings, of_node, target)
         self.least_replies = least_replies
         self.budget = epsilon if budget is None else budget
         self.account = account or Account()
         if delta is not None:
             self.account = replace(self.account, delta=delta)
-        self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
-        self._returns_models = update == "parameters" or learning_rate is not None
-        self._model = distribution_for(downlink, step, learning_rate, self._returns_models)
         self._average = publishes_average(strategy, self.account)
+        self._spending = Spending(account_in(accounts, self.account, self.budget), self.budget)
+        whole = update == "parameters" or learning_rate is not None
+        self._model = RoundModel(distribution_for(downlink, step, learning_rate, whole), whole)
         key = Path(server_key).read_bytes() if server_key else None
-        self._replies = Replies(ServerEnd(authentication, key, log), learning_rate, self._model)
-        folder = Path(accounts) if accounts is not None else get_flwr_home() / "cepam"
-        self._account = RunAccount(folder, self.account, strict=self.budget is not None, log=log)
-        self._layout: Layout | None = None
-        self._reference: Arrays = {}
+        self._replies = Replies(ServerEnd(authentication, key, log), learning_rate, self._model.downlink)
         self._asked: list[UplinkSettings] = []
         self._evaluating: list[Message] = []
-        self._exhausted = False
         self._grid: Grid | None = None
         self._timeout = TIMEOUT
         self._server_round = 0
-        self._rounds = rounds
 
     @property
     def settings(self) -> UplinkSettings:
         """What nodes are asked for; ValueError while the noise for `epsilon` is not found."""
-        if self._target is not None:
-            raise ValueError("the noise is found when the first round is configured")
-        return self._settings
+        return self._noise.settings
+
+    @property
+    def epsilon(self) -> float:
+        """epsilon of everything published so far, at the account's delta."""
+        return self._spending.epsilon
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *given: Any, **named: Any) -> Result:
         """The result of the rounds, as Flower's `start`: its timeout holds for second messages too."""
         told = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *given, **named)
         told.apply_defaults()
         self._timeout = told.arguments["timeout"]
-        self._rounds = self._rounds or told.arguments["num_rounds"]
+        self._noise.plan(told.arguments["num_rounds"])
         return super().start(grid, initial_arrays, *given, **named)
 
     def summary(self) -> None:
         """Logs what the wrapper does, then what the wrapped strategy says of itself."""
-        asks = self._settings
-        law = asks.law if self._target is None else f"noise for epsilon {self._target.epsilon:g}"
-        log(INFO, "\t├──> cepam: %s, %s, lattice %s", law, asks.clip, asks.lattice)
-        log(INFO, "\t│\t├── ClientApps reply with: %s", asks.update)
+        self._noise.summarise()
         noise = "all replies" if self._average else "each reply by itself (more than the average may be published)"
         log(INFO, "\t│\t├── noise counted: %s; delta %g", noise, self.account.delta)
         log(INFO, "\t│\t└── the server holds the keys and is trusted; metrics and evaluation are not covered")
         self.strategy.summary()
-
-    @property
-    def epsilon(self) -> float:
-        """epsilon of everything published so far, at the account's delta."""
-        return self._account.epsilon()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The wrapped strategy's messages, each with an offer for its client."""
         self._replies.close_round()
-        if self._exhausted:
-            return []
-        given = numpy_of(arrays)
-        restored = self._as_first_sent(given)
-        self._reference = restored if self._model is None else self._model.exact(restored)
-        sent = same_or_new(arrays, given, self._reference)
-        messages = list(self.strategy.configure_train(server_round, sent, config, grid))
-        if not messages or not self._has_budget(str(messages[0].metadata.run_id), digest(restored)):
-            return []
-        self._calibrate(len(messages))
-        identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
-        known = Known()
-        asked = [(message.metadata.dst_node_id, self._settings_of(message)) for message in messages]
-        # Settings that cannot be accounted for together are refused before anything is asked for.
-        self.account.release(asked, self._average, count(self._reference))
-        self._grid, self._server_round = grid, server_round
-        self._asked = [settings for _, settings in asked]
-        if self._model is not None:
-            self._model.publish_if_new(self._reference, server_round, self._asked)
-        for message, (node, settings) in zip(messages, asked):
-            self._replies.ask(message, settings, server_round, identities.get(node, b""), known)
+        messages = self._messages(server_round, arrays, config, grid)
+        if messages:
+            self._ask(messages, grid)
         return messages
 
-    def _calibrate(self, asked: int) -> None:
-        """Nothing; the noise meets the target, if there is one and it was not found before."""
-        if self._target is None:
-            return
-        target = replace(self._target, rounds=self._rounds, nodes=self._target.nodes or asked)
-        coordinates = count(self._reference)
-        self._settings = target.meet(self._settings, self.account, self._average, coordinates)
-        self._target = None
-        log(INFO, "cepam: %s", target.describe(self._settings, coordinates))
+    def _messages(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """The wrapped strategy's messages, once the noise is found; none where the budget is spent."""
+        if self._spending.exhausted:
+            return []
+        sent, known_by = self._model.sent(arrays)
+        messages = list(self.strategy.configure_train(server_round, sent, config, grid))
+        if not messages or not self._spending.resume(str(messages[0].metadata.run_id), known_by):
+            return []
+        self._noise.find(len(messages), self.account, self._average, self._model.coordinates)
+        self._grid, self._server_round = grid, server_round
+        return messages
 
-    def _settings_of(self, message: Message) -> UplinkSettings:
-        own = self._of_node(message.metadata.dst_node_id) if self._of_node else None
-        return own or self._settings
-
-    def _as_first_sent(self, arrays: Arrays) -> Arrays:
-        """The arrays with the types that they had first: an average makes floats of counters."""
-        if self._layout is None:
-            self._layout = Layout.of(arrays)
-            if has_batch_statistics(arrays):
-                log(WARNING, "cepam: %s", BATCH_NORM)
-        return self._layout.restored(arrays)
-
-    def _has_budget(self, run: str, model: str) -> bool:
-        """Whether the account of this run, found again on disk, leaves anything to spend."""
-        self._account.resume(run, model)
-        if self.budget is not None and self.epsilon >= self.budget:
-            self._exhausted = True
-            log(WARNING, "cepam: epsilon %.4g was spent before, of %.4g: nothing is trained", self.epsilon, self.budget)
-        return not self._exhausted
+    def _ask(self, messages: list[Message], grid: Grid) -> None:
+        """Nothing; each message carries an offer for its node."""
+        identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
+        known = Known()
+        asked = [(m.metadata.dst_node_id, self._noise.of(m.metadata.dst_node_id)) for m in messages]
+        # Settings that cannot be accounted for together are refused before anything is asked for.
+        self.account.release(asked, self._average, self._model.coordinates)
+        self._asked = [settings for _, settings in asked]
+        if self._model.downlink is not None:
+            self._model.downlink.publish_if_new(self._model.reference, self._server_round, self._asked)
+        for message, (node, settings) in zip(messages, asked):
+            self._replies.ask(message, settings, self._server_round, identities.get(node, b""), known)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
+        tally = self._collect(replies)
+        arrays, metrics = None, None
+        release = self._release_of(tally)
+        if release is not None:
+            arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
+            arrays = self._charged(arrays, release)
+        return arrays, tally.report(server_round, metrics, self.epsilon, self.account.delta)
+
+    def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
+        """What may be published of a round, once the round is on the account and on disk."""
+        published, model = self._model.published(arrays, self._server_round + 1, self._asked)
+        self._spending.charge(release, model)
+        return published
+
+    def _collect(self, replies: Iterable[Message]) -> Tally:
+        """The round's replies, opened or dropped with a reason; the round's keys are forgotten."""
         came = self._replies.with_second(list(replies), self._grid, self._timeout)
-        tally = Tally(self._replies.sent, self._model.count() if self._model is not None else (0, 0))
+        down = self._model.downlink
+        tally = Tally(self._replies.sent, down.count() if down is not None else (0, 0))
         for reply in came:
             try:
                 tally.opened.append(
@@ -233,25 +210,7 @@ class Private(Strategy):  # type: ignore[misc]
         for node in self._replies.silent():
             tally.drop(Refused("missing", node, "no reply came in time"))
         self._replies.close_round()
-        arrays, metrics = None, None
-        release = self._release_of(tally)
-        if release is not None:
-            arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
-            arrays = self._charged(arrays, release)
-        return arrays, tally.report(server_round, metrics, self.epsilon, self.account.delta)
-
-    def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
-        """What may be published of a round, once the round is on the account and on disk."""
-        given = self._reference if arrays is None else numpy_of(arrays)
-        made: Arrays = self._as_first_sent(given)
-        if self._returns_models:
-            made = kept_positive(made, self._reference)
-        if self._model is not None:
-            made = self._model.publish(made, self._server_round + 1, self._asked)
-        self._account.charge(release, digest(made))
-        for caution in self._account.cautions(release):
-            log(WARNING, "cepam: %s", caution)
-        return None if arrays is None else same_or_new(arrays, given, made)
+        return tally
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -259,15 +218,15 @@ class Private(Strategy):  # type: ignore[misc]
         """The wrapped strategy's messages: evaluation is not covered by the guarantee."""
         self._evaluating = list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
         self._grid = grid
-        if self._model is not None:
+        if self._model.downlink is not None:
             for message in self._evaluating:
-                self._model.put_into(message)
+                self._model.downlink.put_into(message)
         return self._evaluating
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """What the wrapped strategy makes of the evaluation replies."""
-        if self._model is not None and self._grid is not None:
-            replies = self._model.evaluated(replies, self._evaluating, self._grid, self._timeout)
+        if self._model.downlink is not None and self._grid is not None:
+            replies = self._model.downlink.evaluated(replies, self._evaluating, self._grid, self._timeout)
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def _release_of(self, tally: Tally) -> Release | None:
@@ -280,20 +239,6 @@ class Private(Strategy):  # type: ignore[misc]
                 self.least_replies,
             )
             return None
-        replies = [(o.node, o.settings) for o in tally.opened]
-        release = self.account.release(replies, self._average, count(self._reference))
-        after = self._account.epsilon(release) if self.budget is not None else 0.0
-        if self.budget is not None and after > self.budget:
-            self._exhausted = True
-            log(WARNING, "cepam: this round would bring epsilon to %.4g, above %.4g: training ends", after, self.budget)
-            return None
-        return release
-
-
-def _check(strategy: object, least_replies: int, budget: float | None) -> None:
-    if not isinstance(strategy, Strategy):
-        raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
-    if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
-        raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
-    if budget is not None and not budget > 0:
-        raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
+        used = [(o.node, o.settings) for o in tally.opened]
+        release = self.account.release(used, self._average, self._model.coordinates)
+        return release if self._spending.allows(release) else None

@@ -74,7 +74,7 @@ def test_every_link_of_the_page_has_a_target(browser: chromium.Chromium, index: 
 def test_tables_scroll_by_themselves_on_a_narrow_screen(browser: chromium.Chromium, index: Path) -> None:
     browser.open(index, width=NARROW)
     assert browser.value("document.scrollingElement.scrollWidth") <= NARROW
-    assert browser.value("[...document.querySelectorAll('.scroll')].some(s => s.scrollWidth > s.clientWidth)")
+    assert browser.value("[...document.querySelectorAll('.wide')].some(s => s.scrollWidth > s.clientWidth)")
 
 
 def test_evidence_is_reached_on_a_phone_without_scrolling_sideways(browser: chromium.Chromium, index: Path) -> None:

@@ -147,7 +147,7 @@ def test_columns_of_numbers_are_set_as_such(tmp_path: Path) -> None:
         (("fl", "93.24 ± 0.31", "−1.5 dB"), ("x", "–", "n/a"), ("y", "2 [1, 3]", "")),
     )
     text = page.page(tmp_path, (part("rate", tables=(table,)),), (), {})
-    assert '<th scope="col" class="n">value</th>' in text
+    assert '<th scope="col" class="number">value</th>' in text
     assert '<th scope="col">other</th>' in text
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.interface import Floats, Index, Scores
 from cepam.fl.models.layers import Convolution, Dense, layers_of
-from cepam.fl.models.passes import Layered, Mapped, Passes, clip_factors
+from cepam.fl.models.passes import Layered, Mapped, Passes, example_factors
 
 MANY = 8
 """From so many examples on a row goes through the network by itself; below, rows with their own weights go together."""
@@ -137,7 +137,7 @@ class TorchNetwork:
             )
             if limits is not None:
                 squares = torch.linalg.vector_norm(slopes, dim=1, dtype=torch.float64).square()
-                factors = clip_factors(squares, lost, limits[alive])
+                factors = example_factors(squares, lost, limits[alive])
                 slopes = torch.where(factors[:, None] > 0, slopes * factors[:, None], 0.0)
                 lost = torch.where(factors > 0, lost, 0.0)
             sums[alive] += slopes

@@ -11,24 +11,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from cepam.clip import clip_factors
 from cepam.fl.models.layers import Convolution, Dense, Layer
 
 Taken = tuple[Dense | Convolution, Tensor, Tensor]
-MARGIN = 1.0 - 2.0**-20
-"""What clipping leaves of a bound: a factor rounded to float32 and its products with float32 numbers are off by three
-parts in 2^24 at most, so that the clipped gradient's norm stays within the bound."""
+ROUNDINGS = 3
+"""To float32, on the way from a factor to a number of the clipped gradient: the factor, the slope, its product."""
 
 
-def clip_factors(squares: Tensor, losses: Tensor, bounds: Tensor) -> Tensor:
+def example_factors(squares: Tensor, losses: Tensor, bounds: Tensor) -> Tensor:
     """What scales each example's gradient to its l2 bound; 0 for an example whose norm or loss is not a number.
 
     Guarantee: a clipped gradient is within its bound, measured in float64, and an example that overflows adds nothing
-    rather than everything (tests/fl/test_networks.py).
+    rather than everything (tests/fl/models/test_networks.py).
     """
-    norms = squares.sqrt()
-    limits = bounds.double()
-    factors = torch.where(norms > limits, limits * MARGIN / norms, 1.0)
-    return torch.where(squares.isfinite() & losses.isfinite(), factors, 0.0).float()
+    factors = clip_factors(squares.sqrt(), bounds.double(), torch.float32, ROUNDINGS)
+    return torch.where(losses.isfinite(), factors, 0.0).float()
 
 
 class Passes(Protocol):
@@ -99,7 +97,7 @@ class Layered:
             total, known = total + norms, None
         factors = keep.float()
         if bounds is not None:
-            factors = factors * clip_factors(total, losses, bounds.repeat_interleave(keep.shape[1])).view_as(keep)
+            factors = factors * example_factors(total, losses, bounds.repeat_interleave(keep.shape[1])).view_as(keep)
         good = (factors > 0).flatten()
         if not bool(good.all()):
             held = [(layer, _whole(x, good), _whole(slope, good)) for layer, x, slope in held]
@@ -138,7 +136,7 @@ class Mapped:
         factors = keep.float()
         if bounds is not None:
             squares = torch.linalg.vector_norm(each, dim=1, dtype=torch.float64).square()
-            factors = factors * clip_factors(squares, losses, bounds.repeat_interleave(keep.shape[1])).view_as(keep)
+            factors = factors * example_factors(squares, losses, bounds.repeat_interleave(keep.shape[1])).view_as(keep)
         good = (factors > 0).flatten()
         rows = torch.unflatten(_whole(each, good), 0, tuple(keep.shape))
         return (factors[:, None, :] @ rows)[:, 0], _whole(losses, good).view_as(keep).sum(1)

@@ -5,12 +5,12 @@ Nothing is computed here: parts and verdicts come in, one `index.html` goes out,
 
 from __future__ import annotations
 
-import base64
 import html
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from cepam import page as writer
 from cepam.fl.runs.files import write_atomically
 from cepam_paper.claims import by_chapter, tally
 from cepam_paper.mathematics import worded
@@ -27,10 +27,6 @@ CLASSES = {
     Label.PROGRAM: "program",
     Label.UNTESTED: "untested",
 }
-KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
-NUMERIC = re.compile(r"[-+±−]?\s*[\d.,]+([eE][-+]?\d+)?(\s*(%|dB|s|±.*|\(.*\)|\[.*\]|×))?|[–-]?")
-# Forbids every request: the page is complete, and whatever slipped into it would stay silent.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def write(report: Path, parts: Sequence[Part], verdicts: Sequence[Verdict], about: dict[str, str]) -> Path:
@@ -56,14 +52,7 @@ def page(report: Path, parts: Sequence[Part], verdicts: Sequence[Verdict], about
         *(_part(report, part) for part in parts),
         _foot(parts, about),
     ]
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{TITLE}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f'<link rel="icon" href="data:,">\n<style>{SHEET}</style>\n</head>\n<body>\n<div class="sheet">\n'
-        + "\n".join(piece for piece in body if piece)
-        + "\n</div>\n</body>\n</html>\n"
-    )
+    return writer.page(TITLE, ['<div class="sheet">', *body, "</div>"], SHEET)
 
 
 def _text(words: str) -> str:
@@ -111,7 +100,7 @@ def _verdicts(verdicts: Sequence[Verdict], names: Iterable[str]) -> str:
         "its part by a fixed rule; the label leads to them. The first column judges the scheme, done right, the second "
         "what the published program does, where the claim is about that. <i>Does not hold</i> needs an interval that "
         "excludes the claim; one that excludes neither the claim nor its opposite is <i>inconclusive</i>.</p>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Verdicts"><table class="verdicts">'
+        '<div class="wide" tabindex="0" role="region" aria-label="Verdicts"><table class="verdicts">'
         '<colgroup><col class="l"><col class="l"><col class="c"><col></colgroup><thead><tr>'
         '<th scope="col">The scheme</th><th scope="col">The published program</th>'
         '<th scope="col">The paper says (abridged)</th><th scope="col">Evidence</th></tr></thead>'
@@ -160,34 +149,15 @@ def _facts(part: Part) -> str:
 
 
 def _table(table: Table) -> str:
-    numeric = [
-        bool(table.rows) and all(NUMERIC.fullmatch(row[i].strip()) for row in table.rows if i < len(row))
-        for i in range(len(table.columns))
-    ]
-    kinds = [' class="n"' if flag else "" for flag in numeric]
-    head = "".join(f'<th scope="col"{kind}>{_text(name)}</th>' for kind, name in zip(kinds, table.columns, strict=True))
-    rows = "".join(
-        "<tr>"
-        + "".join(f"<td{kinds[i] if i < len(kinds) else ''}>{_text(cell)}</td>" for i, cell in enumerate(row))
-        + "</tr>"
-        for row in table.rows
-    )
-    caption = f"<caption>{_text(table.caption)}</caption>" if table.caption else ""
-    return (
-        f"<h3>{_text(table.title)}</h3>"
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(table.title.replace("$", ""))}">'
-        f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    return f"<h3>{_text(table.title)}</h3>{writer.table(table.columns, table.rows, table.caption, _text)}"
 
 
 def _figure(report: Path, figure: Figure) -> str:
-    caption = f"<figcaption><b>{_text(figure.title)}.</b> {_text(figure.caption)}</figcaption>"
-    source = picture(report, figure)
-    if source is None or source.suffix.lower() not in KINDS:
-        return f'<figure><p class="notice">The picture {html.escape(figure.file)} is missing.</p>{caption}</figure>'
-    data = base64.b64encode(source.read_bytes()).decode("ascii")
-    words = html.escape(f"{figure.title}. {figure.caption}".strip().replace("$", ""))
-    return f'<figure><img alt="{words}" src="data:{KINDS[source.suffix.lower()]};base64,{data}">{caption}</figure>'
+    caption, source = f"{figure.title}. {figure.caption}".strip(), picture(report, figure)
+    if source is None or source.suffix.lower() not in writer.KINDS:
+        missing = f"The picture {figure.file} is missing."
+        return f"<figure>{writer.paragraph(missing, 'notice')}<figcaption>{_text(caption)}</figcaption></figure>"
+    return writer.picture(source, caption.replace("$", ""), caption, _text)
 
 
 def picture(report: Path, figure: Figure) -> Path | None:
@@ -202,14 +172,14 @@ def _foot(parts: Sequence[Part], about: dict[str, str]) -> str:
     )
     rows = "".join(
         f'<tr><th scope="row"><a href="#{_anchor(part.name)}">{_text(part.name)}</a></th>'
-        f'<td class="n">{part.seconds:,.0f}</td><td>{", ".join(str(seed) for seed in part.seeds) or "none"}</td>'
+        f'<td class="number">{part.seconds:,.0f}</td><td>{", ".join(str(seed) for seed in part.seeds) or "none"}</td>'
         f"<td><code>{html.escape(part.command)}</code></td></tr>"
         for part in parts
     )
     total = f"<p>{sum(part.seconds for part in parts):,.0f} s for {len(parts)} parts in all.</p>"
     return (
-        f'<footer id="about"><h2>How this was made</h2><div class="scroll"><table><tbody>{facts}</tbody></table></div>'
-        '<div class="scroll"><table><thead><tr><th scope="col">Part</th><th scope="col" class="n">Seconds</th>'
+        f'<footer id="about"><h2>How this was made</h2><div class="wide"><table><tbody>{facts}</tbody></table></div>'
+        '<div class="wide"><table><thead><tr><th scope="col">Part</th><th scope="col" class="number">Seconds</th>'
         f'<th scope="col">Seeds</th><th scope="col">Command</th></tr></thead><tbody>{rows}</tbody></table>'
         f"</div>{total}</footer>"
     )

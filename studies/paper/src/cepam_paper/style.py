@@ -32,13 +32,14 @@ nav ol { margin: .3rem 0 0; padding-left: 1.4rem; columns: 2 18rem; column-gap: 
 .tally { display: flex; flex-wrap: wrap; gap: .4rem 1.4rem; padding: 0; margin: 1rem 0; list-style: none;
   max-width: none; }
 .tally b { font-size: 1.25rem; font-variant-numeric: tabular-nums; }
-.scroll { overflow-x: auto; margin: .8rem 0 1.2rem; }
+.wide { overflow-x: auto; margin: .8rem 0 1.2rem; }
 table { border-collapse: collapse; font-size: .9rem; line-height: 1.4; min-width: 24rem; }
 caption { caption-side: bottom; text-align: left; color: var(--faint); font-size: .85rem; padding-top: .5rem; }
 th { text-align: left; font-size: .8rem; font-weight: 600; color: var(--faint); }
 th, td { padding: .38rem .8rem .38rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 thead th { border-bottom: 2px solid var(--line); }
-td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; } th.n { text-align: right; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th.number { text-align: right; }
 .verdicts { width: 100%; min-width: 52rem; table-layout: fixed; } .verdicts td { overflow-wrap: anywhere; }
 .verdicts col.l { width: 8.6rem; } .verdicts col.c { width: 30%; }
 math { font-size: 1.02em; } .none { color: var(--faint); }
@@ -52,7 +53,6 @@ math { font-size: 1.02em; } .none { color: var(--faint); }
 figure { margin: 1.4rem 0; }
 figure img { max-width: 100%; height: auto; display: block; background: #fff; border-radius: 6px; }
 figcaption { color: var(--faint); font-size: .87rem; margin-top: .5rem; max-width: 46rem; }
-figcaption b { color: var(--ink); }
 .facts { color: var(--faint); font-size: .87rem; }
 footer { margin-top: 3.5rem; border-top: 2px solid var(--line); font-size: .86rem; }
 footer h2 { border: 0; margin-top: 1rem; font-size: 1.1rem; }
@@ -72,7 +72,7 @@ footer h2 { border: 0; margin-top: 1rem; font-size: 1.1rem; }
   body { font-size: 10pt; } .sheet { max-width: none; padding: 0; } nav { break-after: page; }
   section.part { break-before: page; } section.part h2 { border: 0; margin-top: 0; }
   h2, h3 { break-after: avoid; } figure, tr, .notice { break-inside: avoid; } thead { display: table-header-group; }
-  .scroll { overflow: visible; } table, .verdicts { min-width: 0; font-size: 8.5pt; } td.n { white-space: normal; }
+  .wide { overflow: visible; } table, .verdicts { min-width: 0; font-size: 8.5pt; } td.number { white-space: normal; }
   figure img { max-height: 200mm; } a { text-decoration: none; }
 }
 """

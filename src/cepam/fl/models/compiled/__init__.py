@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.compiled import kernels
-from cepam.fl.models.compiled.lowering import Program, lower
+from cepam.fl.models.compiled.lowering import Examples, Program, Rows, Workspace, lower
 from cepam.fl.models.compiled.tile import LANES, vectors
 from cepam.fl.models.interface import Floats, Index, Scores
 
@@ -42,11 +42,12 @@ class CompiledNetwork:
         self.held = threading.local()
 
     @property
-    def _block(self) -> Floats:
+    def _workspace(self) -> Workspace:
         """This thread's room, kept: fresh memory for every call would cost a third of a pass in page faults."""
-        if not hasattr(self.held, "block"):
-            self.held.block = vectors(self.program.vectors)
-        return cast(Floats, self.held.block)
+        if not hasattr(self.held, "workspace"):
+            made = self.program
+            self.held.workspace = Workspace(made.table, made.room, vectors(made.vectors))
+        return cast(Workspace, self.held.workspace)
 
     def _share(self, jobs: int, work: Callable[[int, int], None]) -> None:
         """Runs work(first, last) over pieces of the jobs, side by side."""
@@ -58,43 +59,40 @@ class CompiledNetwork:
     ) -> tuple[Floats, Floats]:
         out = np.empty((len(of), self.program.size), dtype=np.float32)
         losses = np.empty(len(of), dtype=np.float32)
-        data, made = self.data, self.program
+        data = self.data
         limits = np.full(len(of), np.inf, dtype=np.float32) if bounds is None else bounds
         weights = np.ascontiguousarray(weights, dtype=np.float32)
-        rest = (
-            weights, of, data.train_inputs, data.train_labels, index, count, data.scale, data.shift, limits,
-        )  # fmt: skip
+        asked = Rows(weights, of, index, count, limits)
+        examples = Examples(data.train_inputs, data.train_labels, data.scale, data.shift)
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
         many, few = np.flatnonzero(count >= MANY), np.flatnonzero(count < MANY)
 
         def one_by_one(first: int, last: int) -> None:
-            kernels.by_example(made.table, made.room, self._block, *rest, many[first:last], out, losses)
+            kernels.by_example(self._workspace, asked, examples, many[first:last], out, losses)
 
         blocks = [few[first : first + LANES] for first in range(0, len(few), LANES)]
 
         def side_by_side(first: int, last: int) -> None:
             for block in blocks[first:last]:
-                kernels.by_row(made.table, made.room, self._block, *rest, block, out, losses)
+                kernels.by_row(self._workspace, asked, examples, block, out, losses)
 
         self._share(len(many), one_by_one)
         self._share(len(blocks), side_by_side)
         return out, losses
 
     def evaluate(self, weights: Floats, index: Index | None = None) -> Scores:
-        data, made = self.data, self.program
+        data = self.data
         inputs, labels = data.test_inputs, data.test_labels
         if index is not None:
             inputs, labels = data.train_inputs[index], data.train_labels[index]
         weights = np.ascontiguousarray(weights, dtype=np.float32)
+        examples = Examples(inputs, labels, data.scale, data.shift)
         chunks = -(-len(labels) // kernels.CHUNK)
         correct = np.empty(len(weights) * chunks, dtype=np.int64)
         losses = np.empty(len(weights) * chunks, dtype=np.float64)
 
         def work(first: int, last: int) -> None:
-            kernels.evaluate(
-                made.table, made.room, self._block, weights, inputs, labels, data.scale, data.shift, first,
-                correct[first:last], losses[first:last],
-            )  # fmt: skip
+            kernels.evaluate(self._workspace, weights, examples, first, correct[first:last], losses[first:last])
 
         self._share(len(correct), work)
         right, total = correct.reshape(len(weights), -1).sum(1), losses.reshape(len(weights), -1).sum(1)

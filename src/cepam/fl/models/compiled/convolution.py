@@ -14,15 +14,18 @@ from cepam.fl.models.compiled.tile import FOUR, LANES, ONE, SIX, add, blank, put
 
 Shape = tuple[int, int, int, int, int, int, int, int, int]
 """Channels, height and width of the input; height, width and stride of the kernel; outputs, their height and width."""
+Kernels = tuple[Floats, int, int]
+"""Weights, where the kernels begin in them, and where their biases do; a negative number: there are none."""
 
 
 @loop
 def _sum(
-    outs: tuple[int, ...], places: tuple[int, ...], source: Floats, at: int, weights: Floats, weight: int, bias: int,
-    shape: Shape, out: Floats, to: int,
+    outs: tuple[int, ...], places: tuple[int, ...], source: Floats, at: int, kernels: Kernels, shape: Shape,
+    out: Floats, to: int,
 ) -> None:  # fmt: skip
-    """Fills one tile of `out` with the correlation of the kernels from `weight` on with the input from `at` on."""
+    """Fills one tile of `out` with the correlation of the kernels with the input from `at` on."""
     channels, height, width, high, wide, stride, _, lines, columns = shape
+    weights, weight, bias = kernels
     tile = blank(outs, places)
     if bias >= 0:
         tile = take(outs, places, weights, bias)
@@ -37,9 +40,7 @@ def _sum(
 
 
 @pasted
-def _sums(
-    outs: tuple[int, ...], source: Floats, weights: Floats, weight: int, bias: int, shape: Shape, out: Floats, to: int
-) -> None:
+def _sums(outs: tuple[int, ...], source: Floats, kernels: Kernels, shape: Shape, out: Floats, to: int) -> None:
     """Fills the planes of these outputs; where four places do not divide a line the last four overlap."""
     _, _, width, _, _, stride, _, lines, columns = shape
     for y in range(lines):
@@ -47,11 +48,11 @@ def _sums(
             for x in range(0, columns, len(FOUR)):
                 x = min(x, columns - len(FOUR))
                 at, place = (y * width + x) * stride, to + y * columns + x
-                _sum(outs, FOUR, source, at, weights, weight, bias, shape, out, place)
+                _sum(outs, FOUR, source, at, kernels, shape, out, place)
         else:
             for x in range(columns):
                 at, place = (y * width + x) * stride, to + y * columns + x
-                _sum(outs, ONE, source, at, weights, weight, bias, shape, out, place)
+                _sum(outs, ONE, source, at, kernels, shape, out, place)
 
 
 @loop
@@ -62,9 +63,9 @@ def convolve(source: Floats, weights: Floats, weight: int, bias: int, shape: Sha
         o = min(block, outs - len(SIX)) if outs >= len(SIX) else block
         own = bias + o if bias >= 0 else -1
         if outs >= len(SIX):
-            _sums(SIX, source, weights, weight + o * size, own, shape, out, o * area)
+            _sums(SIX, source, (weights, weight + o * size, own), shape, out, o * area)
         else:
-            _sums(ONE, source, weights, weight + o * size, own, shape, out, o * area)
+            _sums(ONE, source, (weights, weight + o * size, own), shape, out, o * area)
 
 
 @loop
@@ -134,10 +135,11 @@ def _open(ahead: Floats, opened: Floats, shape: Shape) -> tuple[int, int]:
 
 @loop
 def _return(
-    channels: tuple[int, ...], places: tuple[int, ...], opened: Floats, rows: int, across: int, y: int, x: int,
-    weights: Floats, weight: int, shape: Shape, back: Floats, to: int,
+    channels: tuple[int, ...], places: tuple[int, ...], opened: tuple[Floats, int, int], y: int, x: int,
+    kernels: tuple[Floats, int], shape: Shape, back: Floats, to: int,
 ) -> None:  # fmt: skip
     """Fills one tile of `back`: places beside each other in a few channels."""
+    (ahead, rows, across), (weights, weight) = opened, kernels
     count, height, width, high, wide, _, outs, _, _ = shape
     pitch = across + 2 * len(FOUR)
     first_i, last_i = max(0, y - rows + 1), min(high - 1, y)
@@ -147,24 +149,24 @@ def _return(
         for i in range(first_i, last_i + 1):
             start, tap = (o * rows + y - i) * pitch + len(FOUR) + x, weight + (o * count * high + i) * wide
             for j in range(first_j, last_j + 1):
-                tile = add(tile, channels, places, weights, tap + j, high * wide, opened, start - j, 1)
+                tile = add(tile, channels, places, weights, tap + j, high * wide, ahead, start - j, 1)
     put(tile, channels, places, back, to, height * width)
 
 
 @pasted
 def _returns(
-    channels: tuple[int, ...], opened: Floats, rows: int, across: int, weights: Floats, weight: int, shape: Shape,
-    back: Floats, to: int,
+    channels: tuple[int, ...], opened: tuple[Floats, int, int], kernels: tuple[Floats, int], shape: Shape, back: Floats,
+    to: int,
 ) -> None:  # fmt: skip
     height, width = shape[1], shape[2]
     for y in range(height):
         if width >= len(FOUR):
             for x in range(0, width, len(FOUR)):
                 x = min(x, width - len(FOUR))
-                _return(channels, FOUR, opened, rows, across, y, x, weights, weight, shape, back, to + y * width + x)
+                _return(channels, FOUR, opened, y, x, kernels, shape, back, to + y * width + x)
         else:
             for x in range(width):
-                _return(channels, ONE, opened, rows, across, y, x, weights, weight, shape, back, to + y * width + x)
+                _return(channels, ONE, opened, y, x, kernels, shape, back, to + y * width + x)
 
 
 @loop
@@ -176,7 +178,7 @@ def convolve_back(ahead: Floats, opened: Floats, weights: Floats, weight: int, s
         if channels >= len(SIX):
             c = min(block, channels - len(SIX))
             place, to = weight + c * high * wide, c * height * width
-            _returns(SIX, opened, rows, across, weights, place, shape, back, to)
+            _returns(SIX, (opened, rows, across), (weights, place), shape, back, to)
         else:
             place, to = weight + block * high * wide, block * height * width
-            _returns(ONE, opened, rows, across, weights, place, shape, back, to)
+            _returns(ONE, (opened, rows, across), (weights, place), shape, back, to)

@@ -6,11 +6,10 @@ through the network at once: examples of one row that share its weights, or one 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from cepam.clip import margin
 from cepam.fl.models.compiled import convolution, loops
 from cepam.fl.models.compiled.loops import Floats, loop, pasted
 from cepam.fl.models.compiled.lowering import (
@@ -37,16 +36,20 @@ from cepam.fl.models.compiled.lowering import (
     WEIGHT,
     WIDTH,
     WINNER,
+    Examples,
+    Pixels,
+    Room,
+    Rows,
     Table,
+    Workspace,
 )  # fmt: skip
 from cepam.fl.models.compiled.tile import LANES
 from cepam.fl.models.compiled.turn import add_squares, to_lanes, to_rows, weigh
 
-Pixels = npt.NDArray[Any]
-Room = tuple[int, int, int]
 Doubles = npt.NDArray[np.float64]
 CHUNK = 8 * LANES
 ZERO = np.float32(0.0)
+WITHIN = 1.0 - margin(np.float32)
 
 
 @pasted
@@ -171,8 +174,8 @@ def _read(images: Pixels, picks: Table, scale: float, shift: float, values: Floa
 def _factors(gradient: Floats, bounds: Floats, factors: Floats, losses: Doubles) -> None:
     """Fills `factors` with what scales each lane's gradient to its l2 bound; squares are summed in double precision.
 
-    The last bits are shaved off so that rounding the products cannot lift a norm over its bound. A lane with a bound
-    whose norm or loss is not a number becomes zero, gradient and loss.
+    `clip.margin` keeps the rounded products within the bound. A lane with a bound whose norm or loss is not a
+    number becomes zero, gradient and loss.
     """
     squares = np.zeros(LANES, np.float64)
     add_squares(gradient, squares)
@@ -180,7 +183,7 @@ def _factors(gradient: Floats, bounds: Floats, factors: Floats, losses: Doubles)
         bound = np.float64(bounds[lane])
         factors[lane] = np.float32(1.0)
         if squares[lane] > bound * bound:
-            factors[lane] = np.float32(bound / np.sqrt(squares[lane]) * (1.0 - 2.0**-20))
+            factors[lane] = np.float32(bound * WITHIN / np.sqrt(squares[lane]))
         if bound < np.inf and not (np.isfinite(squares[lane]) and np.isfinite(losses[lane])):
             factors[lane], losses[lane] = ZERO, 0.0
             gradient[:, lane] = ZERO
@@ -188,29 +191,26 @@ def _factors(gradient: Floats, bounds: Floats, factors: Floats, losses: Doubles)
 
 @pasted
 def _gradients(
-    table: Table, weights: Floats, images: Pixels, picks: Table, labels: Table, scale: float, shift: float,
-    values: Floats, slopes: Floats, opened: Floats, winners: Floats, gradient: Floats, losses: Doubles,
-) -> None:  # fmt: skip
-    """Fills `gradient` and `losses` with those of the picked examples, one a lane."""
-    _read(images, picks, scale, shift, values)
+    table: Table, weights: Floats, examples: Examples, picks: Table, places: tuple[Floats, ...], losses: Doubles
+) -> None:
+    """Fills `losses` and the gradient among the places with those of the picked examples, one a lane."""
+    values, slopes, winners, opened, gradient, _, _ = places
+    _read(examples.images, picks, examples.scale, examples.shift, values)
     forward(table, weights, values, winners)
     last = table[-1, DST]
-    loops.cross_entropy(values[last:], labels, picks, slopes[last:], losses)
+    loops.cross_entropy(values[last:], examples.labels, picks, slopes[last:], losses)
     backward(table, weights, values, slopes, opened, winners, gradient)
 
 
 @loop
-def by_example(
-    table: Table, room: Room, block: Floats, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table,
-    count: Table, scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
-) -> None:  # fmt: skip
+def by_example(work: Workspace, asked: Rows, examples: Examples, rows: Table, out: Floats, losses: Floats) -> None:
     """Fills these rows of `out` with sums of gradients, the examples of a row in the lanes of its blocks.
 
-    Row r takes examples index[r, :count[r]] at weights[of[r]]; where bounds[r] is finite each gradient is first scaled
-    down to that l2 norm. `losses` gets the sums of losses.
+    `losses` gets the sums of losses.
     """
-    size = weights.shape[1]
-    values, slopes, winners, opened, gradient, _, _ = _places(block, room, size)
+    count, bounds, size = asked.counts, asked.bounds, asked.weights.shape[1]
+    places = _places(work.block, work.room, size)
+    gradient = places[4]
     picks, lost = np.empty(LANES, np.int64), np.empty(LANES, np.float64)
     factors, bound = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     for r in rows:
@@ -220,11 +220,8 @@ def by_example(
         for first in range(0, count[r], LANES):
             held = min(LANES, count[r] - first)
             for lane in range(LANES):
-                picks[lane] = index[r, first + (lane if lane < held else 0)]
-            _gradients(
-                table, weights[of[r]], images, picks, labels, scale, shift, values, slopes, opened, winners, gradient,
-                lost,
-            )  # fmt: skip
+                picks[lane] = asked.records[r, first + (lane if lane < held else 0)]
+            _gradients(work.table, asked.weights[asked.of[r]], examples, picks, places, lost)
             factors[:] = np.float32(1.0)
             if bounds[r] < np.inf:
                 _factors(gradient, bound, factors, lost)
@@ -237,26 +234,24 @@ def by_example(
 
 
 @loop
-def by_row(
-    table: Table, room: Room, block: Floats, weights: Floats, of: Table, images: Pixels, labels: Table, index: Table,
-    count: Table, scale: float, shift: float, bounds: Floats, rows: Table, out: Floats, losses: Floats,
-) -> None:  # fmt: skip
+def by_row(work: Workspace, asked: Rows, examples: Examples, rows: Table, out: Floats, losses: Floats) -> None:
     """As `by_example`, for at most LANES rows with few examples each: every row has a lane, with its own weights."""
-    size, most = weights.shape[1], 0
-    values, slopes, winners, opened, gradient, here, sums = _places(block, room, size)
+    count, bounds, size, most = asked.counts, asked.bounds, asked.weights.shape[1], 0
+    places = _places(work.block, work.room, size)
+    gradient, here, sums = places[4:]
     mine, picks = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     factors, bound = np.ones(LANES, np.float32), np.empty(LANES, np.float32)
     lost, total, clipped = np.empty(LANES, np.float64), np.zeros(LANES, np.float64), False
     for lane in range(LANES):
         r = mine[lane] = rows[lane if lane < rows.size else 0]
-        picks[lane], bound[lane] = of[r], bounds[r]
+        picks[lane], bound[lane] = asked.of[r], bounds[r]
         most, clipped = max(most, count[r]), clipped or bounds[r] < np.inf
-    _into_lanes(weights, picks, here)
+    _into_lanes(asked.weights, picks, here)
     sums[:] = ZERO
     for step in range(most):
         for lane in range(LANES):
-            picks[lane] = index[mine[lane], step if step < count[mine[lane]] else 0]
-        _gradients(table, here, images, picks, labels, scale, shift, values, slopes, opened, winners, gradient, lost)
+            picks[lane] = asked.records[mine[lane], step if step < count[mine[lane]] else 0]
+        _gradients(work.table, here, examples, picks, places, lost)
         if clipped:
             _factors(gradient, bound, factors, lost)
         for lane in range(LANES):
@@ -272,16 +267,14 @@ def by_row(
 
 
 @loop
-def evaluate(
-    table: Table, room: Room, block: Floats, weights: Floats, images: Pixels, labels: Table, scale: float, shift: float,
-    first: int, correct: Table, losses: Doubles,
-) -> None:  # fmt: skip
+def evaluate(work: Workspace, weights: Floats, examples: Examples, first: int, correct: Table, losses: Doubles) -> None:
     """Fills, for jobs `first` and on, how many of CHUNK examples are right and the sum of their losses.
 
     Jobs count the chunks of the first row of weights, then those of the second, and so on.
     """
+    table, images, labels = work.table, examples.images, examples.labels
     chunks, last = -(-images.shape[0] // CHUNK), table[-1, DST]
-    values, slopes, winners, _, _, _, _ = _places(block, room, weights.shape[1])
+    values, slopes, winners, _, _, _, _ = _places(work.block, work.room, weights.shape[1])
     picks, lost = np.empty(LANES, np.int64), np.empty(LANES, np.float64)
     for job in range(correct.shape[0]):
         here, chunk = weights[(first + job) // chunks], (first + job) % chunks
@@ -290,7 +283,7 @@ def evaluate(
             held = min(LANES, images.shape[0] - start)
             for lane in range(LANES):
                 picks[lane] = start + (lane if lane < held else 0)
-            _read(images, picks, scale, shift, values)
+            _read(images, picks, examples.scale, examples.shift, values)
             forward(table, here, values, winners)
             loops.cross_entropy(values[last:], labels, picks, slopes[last:], lost)
             for lane in range(held):

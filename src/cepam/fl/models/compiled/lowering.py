@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
 Table = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Pixels = npt.NDArray[Any]
+Room = tuple[int, int, int]
 
 CONV, POOL, RELU, TANH, DENSE, FRAME = range(6)
 (KIND, SRC, SRC_SIZE, DST, DST_SIZE, WEIGHT, BIAS, CHANNELS, HEIGHT, WIDTH, OUTS, KERNEL, STRIDE, PAD, LINES, COLUMNS,
@@ -28,7 +32,7 @@ class Program:
     size: int
 
     @property
-    def room(self) -> tuple[int, int, int]:
+    def room(self) -> Room:
         """The three scratch sizes of one block."""
         return self.values, self.winners, self.opened
 
@@ -36,6 +40,36 @@ class Program:
     def vectors(self) -> int:
         """All that a thread needs: values and slopes, winners, an opened layer, and three times the weights."""
         return 2 * self.values + self.winners + self.opened + 3 * self.size
+
+
+class Workspace(NamedTuple):
+    """A lowered network and one thread's room to run it in."""
+
+    table: Table
+    room: Room
+    block: Floats
+
+
+class Examples(NamedTuple):
+    """The examples, and what makes numbers of their pixels: times `scale` plus `shift`."""
+
+    images: Pixels
+    labels: Table
+    scale: float
+    shift: float
+
+
+class Rows(NamedTuple):
+    """What is summed: row r takes examples records[r, :counts[r]] at weights[of[r]].
+
+    Where bounds[r] is finite each gradient is first scaled down to that l2 norm.
+    """
+
+    weights: Floats
+    of: Table
+    records: Table
+    counts: Table
+    bounds: Floats
 
 
 class _Lowering:

@@ -1,0 +1,57 @@
+"""The noise that nodes are asked for: one for all, or their own, found for a target where one is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from logging import INFO, getLogger
+
+from cepam.exchange.account import Account
+from cepam.exchange.target import Target
+from cepam.exchange.uplink_settings import UplinkSettings
+
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
+
+OfNode = Mapping[int, UplinkSettings] | Callable[[int], UplinkSettings | None]
+
+
+class NodeNoise:
+    """What each node is asked for: `settings`, or what `of_node` says; with a `target` the scale is found once."""
+
+    def __init__(self, settings: UplinkSettings, of_node: OfNode | None, target: Target | None) -> None:
+        if target is not None and of_node is not None:
+            raise ValueError("epsilon finds one noise for all nodes: of_node must not be given with it")
+        self._settings, self._target = settings, target
+        self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
+
+    @property
+    def settings(self) -> UplinkSettings:
+        """What nodes are asked for; ValueError while the noise for `epsilon` is not found."""
+        if self._target is not None:
+            raise ValueError("the noise is found when the first round is configured")
+        return self._settings
+
+    def of(self, node: int) -> UplinkSettings:
+        """What this node is asked for."""
+        return (self._of_node(node) if self._of_node else None) or self.settings
+
+    def plan(self, rounds: int) -> None:
+        """Nothing; a target that does not say its rounds is for so many."""
+        if self._target is not None and self._target.rounds is None:
+            self._target = replace(self._target, rounds=rounds)
+
+    def find(self, asked: int, account: Account, average: bool, coordinates: int) -> None:
+        """Nothing; the noise meets the target, if there is one and it was not found before."""
+        if self._target is None:
+            return
+        target = replace(self._target, nodes=self._target.nodes or asked)
+        self._settings = target.meet(self._settings, account, average, coordinates)
+        self._target = None
+        log(INFO, "cepam: %s", target.describe(self._settings, coordinates))
+
+    def summarise(self) -> None:
+        """Logs what nodes are asked for."""
+        asks = self._settings
+        law = asks.law if self._target is None else f"noise for epsilon {self._target.epsilon:g}"
+        log(INFO, "\t├──> cepam: %s, %s, lattice %s", law, asks.clip, asks.lattice)
+        log(INFO, "\t│\t├── ClientApps reply with: %s", asks.update)

@@ -1,0 +1,66 @@
+"""What a run of Flower spends: the account on disk, the budget, and when training ends."""
+
+from __future__ import annotations
+
+from logging import WARNING, getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.supercore.utils import get_flwr_home
+
+from cepam.exchange.account import Account
+from cepam.exchange.account_store import RunAccount
+
+if TYPE_CHECKING:
+    from cepam.privacy import Release
+
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
+
+
+class Spending:
+    """The account of a run under its budget (None: none); once it would be exceeded, `exhausted` stays true."""
+
+    def __init__(self, account: RunAccount, budget: float | None) -> None:
+        self._account = account
+        self._budget = budget
+        self.exhausted = False
+
+    @property
+    def epsilon(self) -> float:
+        """epsilon of everything published so far."""
+        return self._account.epsilon()
+
+    def resume(self, run: str, model: str) -> bool:
+        """Whether the account of this run, found again on disk, leaves anything to spend."""
+        self._account.resume(run, model)
+        spent = self.epsilon
+        if self._budget is not None and spent >= self._budget:
+            self.exhausted = True
+            log(WARNING, "cepam: epsilon %.4g was spent before, of %.4g: nothing is trained", spent, self._budget)
+        return not self.exhausted
+
+    def allows(self, release: Release) -> bool:
+        """Whether the budget has room for this round; if not, training ends here."""
+        after = self._account.epsilon(release) if self._budget is not None else 0.0
+        if self._budget is not None and after > self._budget:
+            self.exhausted = True
+            log(
+                WARNING, "cepam: this round would bring epsilon to %.4g, above %.4g: training ends", after, self._budget
+            )
+        return not self.exhausted
+
+    def charge(self, release: Release, model: str | None) -> None:
+        """Nothing; the round is on the account, on disk, and `model` may be published."""
+        self._account.charge(release, model)
+        for caution in self._account.cautions(release):
+            log(WARNING, "cepam: %s", caution)
+
+    def note_model(self, model: str) -> None:
+        """Nothing; a run that starts from this model will find this account."""
+        self._account.note_model(model)
+
+
+def account_in(folder: str | Path | None, account: Account, budget: float | None) -> RunAccount:
+    """The account in this folder (None: `cepam` in Flower's home); with a budget, one that is lost ends the run."""
+    where = Path(folder) if folder is not None else get_flwr_home() / "cepam"
+    return RunAccount(where, account, strict=budget is not None, log=log)
