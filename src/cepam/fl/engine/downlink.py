@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.broadcast import Broadcast, Receiver
-from cepam.fl.engine import sampling
-from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.settings import Settings
 
 Floats = npt.NDArray[np.float32]
@@ -23,20 +21,6 @@ SEED_BYTES = 32
 """What a client needs to make the initial weights by itself: the public seed of the model."""
 NEW = -1
 """The version of a client that was never reached."""
-
-
-def noise_of_average(settings: Settings, plans: Sequence[ClientPlan]) -> float | None:
-    """The standard deviation, a coordinate, of the noise in a round's average; None where a client adds none.
-
-    Public, and the same in every round: of a cohort it is that of an average one, whoever is asked.
-    """
-    total = 0.0
-    for plan in plans:
-        if plan.law is None:
-            return None
-        total += plan.weight**2 * plan.law.variance()
-    asked = sampling.asked(settings.clients, settings.share)
-    return float(np.sqrt(total * len(plans) / asked)) / sum(plan.weight for plan in plans)
 
 
 class Float32Downlink:
@@ -112,11 +96,10 @@ class GridDownlink:
 Downlink = Float32Downlink | GridDownlink
 
 
-def downlink_of(settings: Settings, plans: Sequence[ClientPlan], start: Floats, nonce: bytes, seed: int) -> Downlink:
+def downlink_of(settings: Settings, noise: float | None, start: Floats, nonce: bytes, seed: int) -> Downlink:
     """The way down of one seed's row; the grid's name is made of the run's nonce and the seed, both public."""
     if settings.downlink == "float32":
         return Float32Downlink(start)
-    noise = noise_of_average(settings, plans)
     if noise is None:
         raise ValueError("downlink grid takes its step from the noise, and some clients add none: use downlink float32")
-    return GridDownlink(nonce + struct.pack("<Q", seed), start, len(plans), noise)
+    return GridDownlink(nonce + struct.pack("<Q", seed), start, settings.clients, noise)

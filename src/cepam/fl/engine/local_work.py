@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.engine import sampling
-from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.schedule import RateSchedule
 from cepam.fl.engine.settings import Settings
+from cepam.fl.engine.uplink import Uplink
 from cepam.fl.models.model import Network
 
 Floats = npt.NDArray[np.float32]
@@ -23,7 +24,7 @@ Rows = list[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What clients do with the weights they are sent. A row is a pair (seed's place, client).
+    """What clients do with the weights they are sent. A row is a pair (seed's place, client), rows of a seed together.
 
     Weights and updates are arrays, or tensors where the network takes tensors; `put` moves an array to them.
     """
@@ -31,7 +32,7 @@ class Work:
     settings: Settings
     network: Network
     parts: tuple[Parts, ...]
-    draws: tuple[Randomness, ...]
+    uplinks: tuple[Uplink, ...]
     local: RateSchedule
     put: Callable[[Floats], Any]
 
@@ -43,7 +44,7 @@ class Work:
         """
         if self.settings.update == "examples":
             return self._examples(weights, round, rows, bounds)
-        index = self._drawn(round, rows)
+        index = np.stack(self._drawn(round, rows)[0])
         if self.settings.update == "difference":
             local, losses = self._trained(weights, round, rows, index, self.settings.tau)
             return weights[[s for s, _ in rows]] - local, losses
@@ -52,14 +53,16 @@ class Work:
         sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count)
         return sums / self.settings.batch, losses / self.settings.batch
 
-    def _drawn(self, round: int, rows: Rows) -> Index:
-        """Training records [row, step, batch] of this round."""
-        draw = sampling.with_replacement if self.settings.sampling == "replacement" else sampling.without_replacement
-        places = {}
-        for s in {s for s, _ in rows}:
-            held = np.array([len(part) for part in self.parts[s]])
-            places[s] = draw(self.draws[s], round, held, self.settings.tau, self.settings.batch)
-        return np.stack([self.parts[s][k][places[s][k]] for s, k in rows])
+    def _drawn(self, round: int, rows: Rows) -> tuple[list[Index], Floats]:
+        """Each row's training records of this round, and how many were expected."""
+        records: list[Index] = []
+        expected: list[Floats] = []
+        for s, group in groupby(rows, key=itemgetter(0)):
+            clients = [k for _, k in group]
+            drawn = self.uplinks[s].drawn(round, clients)
+            records += [self.parts[s][k][places] for k, places in zip(clients, drawn.places)]
+            expected.append(drawn.expected)
+        return records, np.concatenate(expected)
 
     def _trained(self, weights: Any, round: int, rows: Rows, index: Index, steps: int) -> tuple[Any, Any]:
         """The weights of each row after `steps` local steps, and the mean loss on the way.
@@ -80,20 +83,11 @@ class Work:
         return local, total
 
     def _examples(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
-        drawn = {}
-        for s in {s for s, _ in rows}:
-            held = np.array([len(part) for part in self.parts[s]])
-            drawn[s] = sampling.poisson(self.draws[s], round, held, self.chance(s))
-        picked = [self.parts[s][k][drawn[s][k]] for s, k in rows]
+        picked, expected = self._drawn(round, rows)
         count = np.array([len(one) for one in picked], dtype=np.int64)
         index = np.zeros((len(rows), max(1, int(count.max()))), dtype=np.int64)
         for row, one in enumerate(picked):
             index[row, : len(one)] = one
         of = np.array([s for s, _ in rows], dtype=np.int64)
         sums, losses = self.network.summed_gradients(weights, of, index, count, bounds)
-        expected = np.array([self.chance(s) * len(self.parts[s][k]) for s, k in rows], dtype=np.float32)
         return sums / self.put(expected[:, None]), losses / self.put(np.maximum(count, 1).astype(np.float32))
-
-    def chance(self, s: int) -> float:
-        """The chance that a record is drawn in a round (update examples), the same for every client of a seed."""
-        return self.settings.expected_batch / sum(len(part) for part in self.parts[s])

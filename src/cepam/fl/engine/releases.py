@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
+import numpy as np
+
 from cepam.codec.codec import Codec
+from cepam.fl.engine import sampling
 from cepam.fl.engine.clients import ClientPlan, draws_of, sampling_of
 from cepam.fl.engine.settings import Settings
 from cepam.noise.lattices import Lattice
@@ -32,6 +35,20 @@ def _lattice(plan: ClientPlan) -> Lattice | None:
     """What a client's codec quantizes on, where that is one lattice."""
     known = plan.codec.lattices if isinstance(plan.codec, Codec) else ()
     return known[0] if len(known) == 1 else None
+
+
+def noise_of_average(settings: Settings, plans: Sequence[ClientPlan]) -> float | None:
+    """The standard deviation, a coordinate, of the noise in a round's average; None where a client adds none.
+
+    Public, and the same in every round: of a cohort it is that of an average one, whoever is asked.
+    """
+    total = 0.0
+    for plan in plans:
+        if plan.law is None:
+            return None
+        total += plan.weight**2 * plan.law.variance()
+    asked = sampling.asked(settings.clients, settings.share)
+    return float(np.sqrt(total * len(plans) / asked)) / sum(plan.weight for plan in plans)
 
 
 def least_noise(release: Release, client: int, replies: int, never: Collection[int] = ()) -> Release:

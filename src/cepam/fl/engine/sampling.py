@@ -5,14 +5,42 @@ They come from the run's secret: amplification by sampling needs draws that the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from cepam.fl.engine.randomness import Randomness
+from cepam.fl.engine.settings import Settings
 
+Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 
 RECORDS, COHORT, DROPOUT, NOISE = range(4)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The records that clients use in a round, as places among each one's own.
+
+    `places` has an entry a client: [steps, batch], or with update `examples` a row of any length, whose sum of
+    gradients is divided by the client's public `expected` number of them.
+    """
+
+    places: Sequence[Index]
+    expected: Floats
+
+
+def drawn(settings: Settings, draws: Randomness, round: int, held: Index, clients: Sequence[int]) -> Drawn:
+    """What these clients draw by the settings' `sampling`; `held` counts the records of every client."""
+    steps, batch = settings.tau, settings.batch
+    if settings.sampling == "poisson":
+        chance = settings.expected_batch / int(held.sum())
+        places: Sequence[Index] = poisson(draws, round, held, chance)
+        return Drawn([places[k] for k in clients], np.array([chance * int(held[k]) for k in clients], dtype=np.float32))
+    make = with_replacement if settings.sampling == "replacement" else without_replacement
+    return Drawn(list(make(draws, round, held, steps, batch)[list(clients)]), np.full(len(clients), batch, np.float32))
 
 
 def with_replacement(draws: Randomness, round: int, held: Index, steps: int, batch: int) -> Index:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from cepam.fl.engine import sampling
@@ -12,7 +11,7 @@ from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
-from cepam.keys import Address, Key
+from cepam.keys import Address
 
 Posted = tuple[Envelope, Any]
 MOST_ATTEMPTS = 100
@@ -29,14 +28,9 @@ class Senders:
     arrays: ArrayBackend
     cuts: list[int] | None
 
-    @cached_property
-    def keys(self) -> list[Key]:
-        """The key of each client."""
-        return [self.draws.key(k) for k in range(len(self.plans))]
-
     def address(self, round: int, client: int, attempt: int = 0) -> Address:
         """Where the randomness of this client's message lives."""
-        return Address(self.keys[client], round=round, client=client, run=self.run_id, attempt=attempt)
+        return Address(self.draws.key(client), round=round, client=client, run=self.run_id, attempt=attempt)
 
     def send(self, round: int, clients: list[int], raw: Any) -> tuple[list[Posted], int]:
         """Every asked client's envelope with the clipped update it holds, and how often the server had to wait.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from cepam.fl.data.dataset import NAMES as DATA
 from cepam.fl.data.partition import NAMES as PARTITIONS
+from cepam.fl.engine.checks import CHECKS
+from cepam.fl.engine.checks.values import one_of, positive
 from cepam.fl.engine.optimiser import NAMES as SERVERS
 from cepam.fl.engine.schedule import NAMES as SCHEDULES
 from cepam.fl.models.model import ACTIVATIONS
@@ -51,10 +52,10 @@ class ClientSettings:
     def __post_init__(self) -> None:
         if not self.clients or any(isinstance(k, bool) or not isinstance(k, int) or k < 0 for k in self.clients):
             raise ValueError(f"client.clients must list client numbers, got {self.clients!r}")
-        _one_of("client.scheme", self.scheme, (*SCHEMES, None))
-        _one_of("client.lattice", self.lattice, (*LATTICES, None))
+        one_of("client.scheme", self.scheme, (*SCHEMES, None))
+        one_of("client.lattice", self.lattice, (*LATTICES, None))
         for name in ("noise", "epsilon", "delta", "clip", "weight"):
-            _positive(f"client.{name}", getattr(self, name), optional=True)
+            positive(f"client.{name}", getattr(self, name), optional=True)
         if self.noise is not None and self.epsilon is not None:
             raise ValueError("client: give either noise or a target epsilon, not both")
 
@@ -121,56 +122,8 @@ class Settings:
     # fmt: on
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if each.metadata["choices"] and not self.own(each.name):
-                _one_of(each.name, getattr(self, each.name), each.metadata["choices"])
-        for name in ("clients", "rounds", "tau", "batch", "labels_each", "seeds", "evaluate_every", "checkpoint_every"):
-            _at_least_one(name, getattr(self, name))
-        for name in ("rate", "clip", "delta", "step", "alpha", "expected_batch"):
-            _positive(name, getattr(self, name))
-        for name in ("noise", "epsilon", "local_rate"):
-            _positive(name, getattr(self, name), optional=True)
-        self._check_ranges()
-        self._check_sense()
-
-    def _check_ranges(self) -> None:
-        for name in ("momentum", "local_momentum", "average", "dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
-        if not 0.0 < self.share <= 1.0:
-            raise ValueError(f"share must lie in (0, 1], got {self.share!r}")
-        if not self.delta < 1.0:
-            raise ValueError(f"delta must lie in (0, 1), got {self.delta!r}")
-        if self.seed < 0 or self.validation < 0:
-            raise ValueError("seed and validation must not be negative")
-
-    def _check_sense(self) -> None:
-        if self.noise is not None and self.epsilon is not None:
-            raise ValueError("give either noise or a target epsilon, not both")
-        if self.noisy and self.noise is None and self.epsilon is None:
-            raise ValueError(f"scheme {self.scheme} needs noise (--noise) or a target (--epsilon)")
-        if self.epsilon is not None and not self.noisy:
-            raise ValueError(f"scheme {self.scheme} adds no noise, so a target epsilon of {self.epsilon} is impossible")
-        if self.epsilon is not None and self.clip_norm == "none":
-            raise ValueError("a target epsilon needs clipping: clip_norm must not be none")
-        if (self.update == "examples") != (self.sampling == "poisson"):
-            raise ValueError(f"update examples and sampling poisson go together, got {self.update} and {self.sampling}")
-        if self.update == "examples" and self.clip_norm != "l2":
-            raise ValueError(f"update examples clips each example in l2, got clip_norm {self.clip_norm}")
-        if self.downlink == "grid" and not self.noisy:
-            raise ValueError(
-                f"downlink grid takes its step from the noise, and scheme {self.scheme} adds none: use downlink float32"
-            )
-        if self.downlink == "grid" and self.average:
-            raise ValueError(
-                f"downlink grid reports the weights that clients hold, and they hold no running average: average must "
-                f"be 0, got {self.average!r}"
-            )
-        if self.schedule == "theorem" and not 0 < self.convexity <= self.smoothness:
-            raise ValueError("schedule theorem needs 0 < convexity <= smoothness")
-        beyond = [k for each in self.client for k in each.clients if k >= self.clients]
-        if beyond or any(not 0 <= k < self.clients for k in self.byzantine):
-            raise ValueError(f"client numbers must lie in [0, {self.clients}), got {beyond or self.byzantine}")
+        for check in CHECKS:
+            check(self)
 
     def own(self, name: str) -> bool:
         """Whether `data` or `model` is the user's own, handed over in Python."""
@@ -185,21 +138,3 @@ class Settings:
     def run_seeds(self) -> tuple[int, ...]:
         """The seeds of this run."""
         return tuple(range(self.seed, self.seed + self.seeds))
-
-
-def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        known = ", ".join(str(choice) for choice in choices if choice is not None)
-        raise ValueError(f"{name} must be one of {known}; got {value!r}")
-
-
-def _at_least_one(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-
-
-def _positive(name: str, value: Any, optional: bool = False) -> None:
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive number, got {value!r}")

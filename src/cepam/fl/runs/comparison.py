@@ -13,7 +13,7 @@ from cepam import page as writer
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.notices import SIMULATED, told
 from cepam.fl.engine.settings import LATTICES, SCHEMES, Settings
-from cepam.fl.engine.simulation import Line
+from cepam.fl.engine.uplink import Line
 from cepam.fl.runs import toml
 from cepam.fl.runs.curve import series
 from cepam.fl.runs.files import write_atomically

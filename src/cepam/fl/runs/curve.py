@@ -11,7 +11,7 @@ import numpy as np
 
 from cepam.fl.engine.notices import SIMULATED
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.simulation import Line
+from cepam.fl.engine.uplink import Line
 
 PANELS = (
     ("accuracy", "test accuracy"),

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 from cepam.fl.engine.notices import SIMULATED
-from cepam.fl.engine.simulation import Line
+from cepam.fl.engine.uplink import Line
 
 SCALARS = (
     "accuracy", "validation_accuracy", "loss", "train_loss", "snr_db", "epsilon", "replies",

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from cepam.fl.engine.simulation import Line, Simulation
+from cepam.fl.engine.simulation import Simulation
+from cepam.fl.engine.uplink import Line
 
 
 def interval(values: list[float]) -> tuple[float, float | None]:
@@ -26,7 +27,7 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
     sent = [line["bits_per_coordinate"] for line in lines if line["bits_per_coordinate"] is not None]
     accuracy, half = interval([line["accuracy"] for line in last.values()])
     noise = [line["snr_db"] for line in lines if line["snr_db"] is not None]
-    release = simulation.releases[0]
+    uplink = simulation.uplinks[0]
     return {
         "scheme": settings.scheme,
         "lattice": settings.lattice if settings.scheme.startswith("cepam") else None,
@@ -38,11 +39,11 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "accuracy_by_seed": {str(seed): line["accuracy"] for seed, line in last.items()},
         "best_score_by_seed": dict(zip(map(str, settings.run_seeds), map(float, simulation.state.best_score))),
         "epsilon": max((line["epsilon"] for line in last.values() if line["epsilon"] is not None), default=None),
-        "delta": settings.delta if release is not None else None,
+        "delta": settings.delta if uplink.release is not None else None,
         "simulated": settings.simulate,
         "adjacency": settings.adjacency,
         "epsilon_against": simulation.views(),
-        "noise_scales": sorted({plan.law.scale for plan in simulation.plans[0] if plan.law is not None}),
+        "noise_scales": sorted({plan.law.scale for plan in uplink.plans if plan.law is not None}),
         "bits_per_coordinate": float(np.mean(sent)) if sent else None,
         "uplink_bytes": int(simulation.state.bits.sum()) // 8,
         "downlink": settings.downlink,

@@ -27,7 +27,8 @@ from cepam.fl.data.fetch import Report
 from cepam.fl.data.fetch import quiet as quiet_fetch
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.settings import OWN, Settings
-from cepam.fl.engine.simulation import Line, Sent, Simulation, quiet
+from cepam.fl.engine.simulation import Sent, Simulation, quiet
+from cepam.fl.engine.uplink import Line
 from cepam.fl.models.model import Model
 from cepam.fl.runs import checkpoint, record
 from cepam.fl.runs.events import write_events

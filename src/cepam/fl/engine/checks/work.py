@@ -1,0 +1,20 @@
+"""Local work: kinds of update, draws of records, and rates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cepam.fl.engine.settings import Settings
+
+
+def check_work(settings: Settings) -> None:
+    """Nothing, or a refusal of an update, a sampling, a clip or a schedule that do not go together."""
+    if (settings.update == "examples") != (settings.sampling == "poisson"):
+        raise ValueError(
+            f"update examples and sampling poisson go together, got {settings.update} and {settings.sampling}"
+        )
+    if settings.update == "examples" and settings.clip_norm != "l2":
+        raise ValueError(f"update examples clips each example in l2, got clip_norm {settings.clip_norm}")
+    if settings.schedule == "theorem" and not 0 < settings.convexity <= settings.smoothness:
+        raise ValueError("schedule theorem needs 0 < convexity <= smoothness")

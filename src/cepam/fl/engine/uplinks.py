@@ -1,0 +1,11 @@
+"""Which uplink a run has: the settings choose."""
+
+from __future__ import annotations
+
+from cepam.fl.engine.server_uplink import ServerUplink
+from cepam.fl.engine.uplink import SeedRow, Uplink
+
+
+def uplink_of(row: SeedRow) -> Uplink:
+    """The uplink of one seed's row."""
+    return ServerUplink(row)
