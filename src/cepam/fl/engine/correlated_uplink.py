@@ -94,9 +94,7 @@ class CorrelatedUplink(ServerUplink):
         chosen = self.settings
         if chosen.dropout == 0.0 or chosen.policy == "wait":
             return None
-        silent = [
-            sampling.silent(self.row.draws, t, 0, chosen.clients, chosen.dropout) for t in range(chosen.rounds)
-        ]
+        silent = [sampling.silent(self.row.draws, t, 0, chosen.clients, chosen.dropout) for t in range(chosen.rounds)]
         return Attendance.observed(~np.stack(silent, axis=1))
 
     @property
@@ -121,6 +119,9 @@ class CorrelatedUplink(ServerUplink):
         for k in heard:
             self.arrivals[k].append(Arrival(number, self.streams[k].position - 1))
         self.rounds = number + 1
+        complete = all(len(came) == self.rounds for came in self.arrivals)
+        came = None if complete else Attendance(self.rounds, tuple(map(tuple, self.arrivals)))
+        self.ledger = self._booked(self.rounds, came)
 
     def _aggregate(self, received: Received) -> Any:
         """The sum of the updates with their noise, over the weights of all: whoever is away counts as zero."""
@@ -130,14 +131,9 @@ class CorrelatedUplink(ServerUplink):
             taken.vectors[k] = arrays.put(self.receivers[k].take(arrays.fetch(vector), position))
         made = aggregate(arrays, self.plans, taken, self.row.size)
         replied = sum(self.plans[k].weight for k in taken.vectors)
-        return made * (replied / sum(plan.weight for plan in self.plans)) if len(taken.vectors) < len(self.plans) else made
-
-    @property
-    def ledger(self) -> Ledger:
-        """What was released so far, with who was there."""
-        complete = all(len(came) == self.rounds for came in self.arrivals)
-        came = None if complete else Attendance(self.rounds, tuple(map(tuple, self.arrivals)))
-        return self._booked(self.rounds, came)
+        return (
+            made * (replied / sum(plan.weight for plan in self.plans)) if len(taken.vectors) < len(self.plans) else made
+        )
 
     def _booked(self, rounds: int, came: Attendance | None) -> Ledger:
         empty = empty_ledger(self.settings)
@@ -161,8 +157,7 @@ class CorrelatedUplink(ServerUplink):
         for name, end in self._ends():
             own = {key.removeprefix(f"{name} "): value for key, value in state.items() if key.startswith(f"{name} ")}
             end.load_state_dict(own | {"memory": self._masked(name, own["memory"])})
-        if empty_ledger(self.settings).load_state_dict(state["ledger"]) != self.ledger:
-            raise ValueError("the saved streams do not belong to the saved ledger")
+        self.ledger = empty_ledger(self.settings).load_state_dict(state["ledger"])
 
     def _ends(self) -> list[tuple[str, Any]]:
         """Every stream's two ends by name."""

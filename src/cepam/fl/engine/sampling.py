@@ -17,7 +17,7 @@ from cepam.fl.engine.settings import Settings
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 
-RECORDS, COHORT, DROPOUT, NOISE = range(4)
+RECORDS, COHORT, DROPOUT, NOISE, STREAMS = range(5)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from cepam.fl.engine.correlated_uplink import CorrelatedUplink
 from cepam.fl.engine.server_uplink import ServerUplink
 from cepam.fl.engine.uplink import SeedRow, Uplink
 
 
 def uplink_of(row: SeedRow) -> Uplink:
     """The uplink of one seed's row."""
-    return ServerUplink(row)
+    return CorrelatedUplink(row) if row.settings.sampling == "cyclic" else ServerUplink(row)

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 def check_work(settings: Settings) -> None:
     """Nothing, or a refusal of an update, a sampling, a clip or a schedule that do not go together."""
-    if (settings.update == "examples") != (settings.sampling == "poisson"):
+    if (settings.update == "examples") != (settings.sampling == "poisson") and settings.sampling != "cyclic":
         raise ValueError(
-            f"update examples and sampling poisson go together, got {settings.update} and {settings.sampling}"
+            f"update examples and sampling poisson (or cyclic) go together, got {settings.update} and "
+            f"{settings.sampling}"
         )
     if settings.update == "examples" and settings.clip_norm != "l2":
         raise ValueError(f"update examples clips each example in l2, got clip_norm {settings.clip_norm}")
