@@ -195,6 +195,9 @@ def test_audit_passes_and_refutes() -> None:
         ("epsilon --unit client --noise-multiplier 1 --participations 3", "--cohort"),
         ("epsilon --unit client --cohort 20 --cap 20 --noise-multiplier 1", "cap"),
         ("epsilon --noise matrix --sigma 1", "--slices"),
+        ("epsilon --sigma 1 --draws 15 --records 2000 --quorum 24", "--trust sum"),
+        ("epsilon --sigma 1 --draws 15 --records 2000 --trust sum --quorum 15", "K + c < 2t"),
+        ("epsilon --law laplace --b 1 --clip-norm l1 --draws 15 --records 2000 --trust sum", "Gaussian noise"),
         ("epsilon --noise matrix --sigma 1 --slices 3 --carry x", "--carry"),
         ("epsilon --noise matrix --sigma 1 --slices 3 --carry 1", "carry"),
         ("epsilon --noise matrix --sigma 1 --slices 3 --matrix a.npy --carry 0.5", "--matrix"),
@@ -209,6 +212,20 @@ def test_bad_input_is_one_line_and_code_two(command: str, says: str) -> None:
     assert lines[0].startswith(f"cepam privacy {command.split()[0]}: ")
     assert says in lines[0]
     assert result.stdout == ""
+
+
+def test_a_server_that_learns_sums_has_an_epsilon_for_each_observer(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    given = "--batch 1920 --records-total 60000 --noise-multiplier 1.658 --rounds 500 --trust sum --colluders 3"
+    found = json.loads(run(f"epsilon {given} --json").stdout)
+    assert found["quorum"] == 24
+    assert {who: round(value, 2) for who, value in found["observers"].items()} == {
+        "outsider": 1.99, "server": 1.99, "server with 3 colluders": 2.15, "lying server": 2.93,
+        "lying server with 3 colluders": 3.42,
+    }  # fmt: skip
+    page = tmp_path / "page.html"
+    assert "against lying server" in run(f"explain --sigma 0.25 --sampling all --trust sum --out {page}").stdout
+    assert "<td>lying server</td>" in page.read_text().replace('<td class="name">', "<td>")
 
 
 @pytest.mark.parametrize("name", ["epsilon", "calibrate", "explain", "audit"])

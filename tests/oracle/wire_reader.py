@@ -279,12 +279,26 @@ def read_varint(data: bytes) -> tuple[int, bytes]:
     raise AssertionError("a number without an end")
 
 
+def open_seals(message: bytes, seal: bytes, fingerprint: bytes) -> bytes:
+    """The payload: one seal in version 1, chunks in version 2, the last of which names the tags of all others."""
+    cipher, context, step = AESGCMSIV(seal), message[:3] + fingerprint, 2**17 + 16
+    if message[0] == 1:
+        return cipher.decrypt(bytes(12), message[3:], context)
+    assert message[0] == 2
+    chunks = [message[start : start + step] for start in range(3, len(message), step)]
+    payload = b""
+    for number, chunk in enumerate(chunks):
+        tags = b"".join(each[-16:] for each in chunks[:-1]) if number == len(chunks) - 1 else b""
+        payload += cipher.decrypt(number.to_bytes(12, "little"), chunk, context + tags)
+    assert len(payload) > 2**17
+    return payload
+
+
 def read_message(message: bytes, codec: Any, at: Any, tables: Any = None) -> list[float]:
     """The vector of an unpadded or padded message."""
     noise, seal = stream_keys(at.key.secret, at.round, at.client, at.run, at.attempt)
-    head = b"\x01" + hashlib.sha256(b"cepam tag" + codec.fingerprint).digest()[:2]
-    assert message[:3] == head
-    payload = AESGCMSIV(seal).decrypt(bytes(12), message[3:], head + codec.fingerprint)
+    assert message[1:3] == hashlib.sha256(b"cepam tag" + codec.fingerprint).digest()[:2]
+    payload = open_seals(message, seal, codec.fingerprint)
     padded = bool(payload[0] & 2)
     lattice = codec.lattices[payload[0] >> 2]
     plan = codec.plan_on(lattice)

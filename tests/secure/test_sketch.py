@@ -72,6 +72,20 @@ def test_both_ends_have_the_same_map() -> None:
 GOLDEN = "2e764bb219d95049703e4261fcf3419e4de0cc4515c916718caf617739d1780e"
 
 
+def test_rows_are_mapped_alike_and_the_norm_of_a_product_is_a_product() -> None:
+    """Residuals times features, row by row: what a linear head's gradient of one example is."""
+    rng = np.random.default_rng(11)
+    residual, features = rng.normal(size=4), rng.normal(size=(3, 25)).astype(np.float32)
+    sketch, alone = Sketch(100, 32, seed(3), rows=4), Sketch(25, 8, seed(3))
+    for one, square in zip(features, sketch.squares(features)):
+        found = sketch.apply(np.outer(residual, one).reshape(-1))
+        assert np.allclose(found.reshape(4, 8), np.outer(residual, alone.apply(one)), atol=1e-12)
+        norm = (found**2).sum()
+        assert norm <= residual @ residual * square <= norm * (1 + 2.0**-13)
+    y = rng.normal(size=32)
+    assert np.allclose(sketch.restore(y).reshape(4, 25), [alone.restore(part) for part in y.reshape(4, 8)])
+
+
 def test_a_round_with_a_sketch() -> None:
     """The node clips the sketch, not the update; the server restores the sum of all sketches."""
     coordinates, size, clients = 500, 128, 5
@@ -108,6 +122,9 @@ def test_doors() -> None:
     for wrong in ((0, 1, seed(0)), (10, 0, seed(0)), (10, 17, seed(0)), (10, 4, b"")):
         with pytest.raises(ValueError, match=r"coordinates|size|seed"):
             Sketch(*wrong)
+    for wrong in ((12, 4, 5), (12, 5, 4), (12, 24, 4)):
+        with pytest.raises(ValueError, match=r"rows|multiple of 4"):
+            Sketch(*wrong[:2], seed(0), wrong[2])
     sketch = Sketch(10, 4, seed(0))
     with pytest.raises(ValueError, match="10 coordinates"):
         sketch.apply(np.zeros(9))

@@ -9,7 +9,19 @@ import pytest
 
 import cepam
 from cepam import privacy
-from cepam.secure import Reach, RoundCharge, RoundsLedger, Terms, View, epsilons, fit, ledger_of, release_to, views
+from cepam.secure import (
+    Reach,
+    RoundCharge,
+    RoundsLedger,
+    Terms,
+    View,
+    epsilons,
+    fit,
+    ledger_of,
+    release_to,
+    run_epsilons,
+    views,
+)
 
 
 def test_the_shares_of_each_observer() -> None:
@@ -40,6 +52,23 @@ def test_epsilon_of_each_observer_of_the_private_preset() -> None:
     assert found["lying server"] == pytest.approx(2.93, abs=0.005)
     assert found["lying server with 3 colluders"] == pytest.approx(3.42, abs=0.005)
     assert list(found.values()) == sorted(found.values())
+
+
+def test_the_views_of_a_run_are_those_of_its_release_where_everybody_is_there() -> None:
+    release = preset()
+    book = privacy.Ledger().add(release)
+    found = run_epsilons(book, book, 1e-5, views(30, 24, 3), 30)
+    assert found == pytest.approx(epsilons(release, 1e-5, 24, 3), rel=1e-9)
+
+
+def test_lost_rounds_cost_nothing_but_against_a_server_that_lies() -> None:
+    release = preset()
+    some = privacy.Ledger().add(release.over(400)).add(release.over(50).without({0, 1}))
+    every = privacy.Ledger().add(release)
+    found = run_epsilons(some, every, 1e-5, views(30, 24, 3), 30)
+    whole = run_epsilons(every, every, 1e-5, views(30, 24, 3), 30)
+    assert found["server"] < whole["server"]
+    assert found["lying server"] == whole["lying server"]
 
 
 def test_mu_goes_with_the_root_of_the_shares() -> None:

@@ -192,13 +192,9 @@ def inspect(
     """
     from cepam import Address
     from cepam.codec import wire
-    from cepam.errors import MalformedMessage
 
     data = message.read_bytes()
-    if len(data) < wire.HEAD_BYTES + wire.SEAL_BYTES:
-        raise MalformedMessage(f"{message} has {len(data)} bytes: too short for a message")
-    if data[0] != wire.VERSION:
-        raise MalformedMessage(f"{message} is not a message of version {wire.VERSION}")
+    wire.check_version(data)
     facts: dict[str, Any] = {"message": str(message), "bytes": len(data), "version": data[0]}
     facts["codec_tag"] = data[1 : wire.HEAD_BYTES].hex()
     if key is not None:

@@ -38,6 +38,11 @@ class ScheduleName(StrEnum):
     COSINE = "cosine"
 
 
+class TrustName(StrEnum):
+    SERVER = "server"
+    SUM = "sum"
+
+
 class UnitName(StrEnum):
     RECORD = "record"
     CLIENT = "client"

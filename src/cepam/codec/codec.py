@@ -89,7 +89,7 @@ class MessageCodec(ABC):
         else:
             blocks = encode_spans(self.backend, self.threads, task, values)
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
-        return wire.seal(contents, keys, self.fingerprint, self.bucket)
+        return wire.seal(contents, keys, self.fingerprint, self.bucket, self.threads)
 
     @overload
     def decode(

@@ -2,8 +2,10 @@
 
 A vertical bar is concatenation, a number in parentheses a count of bytes:
 
-    message = version (1) | tag (2) | seal( payload ) with 16 bytes of authentication
+    message = version (1) | tag (2) | seal( payload ) with 16 bytes of authentication a seal
     payload = flags (1) | size (varint) | block lengths (varints) | blocks | zero padding
+
+Version 1 has one seal, version 2 several: chunks of a payload that is longer than one (`sealing`).
 """
 
 from __future__ import annotations
@@ -15,18 +17,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cepam.errors import MalformedMessage, SealBroken, WrongAddress
+from cepam.codec import sealing
+from cepam.codec.sealing import SEAL_BYTES, Pieces, Room
+from cepam.errors import MalformedMessage, WrongAddress
 from cepam.kernels.model.blocks import JoinedBlocks, joined
 from cepam.keys import StreamKeys
 
-VERSION = 1
+WHOLE, IN_CHUNKS = 1, 2
 HEAD_BYTES = 3
-SEAL_BYTES = 16
 BLOCK_COORDINATES = 8192
 LARGEST_SIZE = 2**40
-LARGEST_PAYLOAD = 2**31 - 64
 _DOUBLE, _PADDED, _LATTICE_SHIFT = 1, 2, 2
-_NONCE = bytes(12)
 
 
 @dataclass(frozen=True)
@@ -50,59 +51,70 @@ def count_blocks(size: int, n: int) -> int:
     return -(-rows // rows_per_block(n))
 
 
-def seal(contents: Contents, keys: StreamKeys, fingerprint: bytes, bucket: int | None = None) -> bytes:
+def seal(
+    contents: Contents, keys: StreamKeys, fingerprint: bytes, bucket: int | None = None, threads: int | None = None
+) -> bytes:
     """The message; its length is a multiple of `bucket` if one is given."""
     payload = _join(contents, bucket)
-    if len(payload) > LARGEST_PAYLOAD:
-        raise ValueError(f"a message of {len(payload):,} bytes is too long for one seal: cut the update in parts")
-    head = bytes([VERSION]) + _tag(fingerprint)
-    return head + _encrypt(keys, payload, head + fingerprint)
+    version = WHOLE if sealing.count_chunks(payload.size) == 1 else IN_CHUNKS
+    head = bytes([version]) + _tag(fingerprint)
+    return sealing.encrypt(keys.seal, payload, head, head + fingerprint, threads)
 
 
-def open_sealed(message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions: list[int]) -> Contents:
-    """The contents, verified whole before anything is read; raises rather than return what was not sealed here."""
-    if len(message) < HEAD_BYTES + SEAL_BYTES + 2:
-        raise MalformedMessage(f"a message has at least {HEAD_BYTES + SEAL_BYTES + 2} bytes, got {len(message)}")
-    if message[0] != VERSION:
-        raise MalformedMessage(f"this package reads messages of version {VERSION}, got version {message[0]}")
-    head = bytes([VERSION]) + _tag(fingerprint)
+def open_sealed(
+    message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions: list[int],
+    room: Room | None = None, threads: int | None = None,
+) -> Contents:  # fmt: skip
+    """The contents, verified whole before anything is read; raises rather than return what was not sealed here.
+
+    `room` gives the memory in which a long payload is opened.
+    """
+    check_version(message)
+    head = message[:1] + _tag(fingerprint)
     if message[:HEAD_BYTES] != head:
         raise WrongAddress("the message was made by another codec: law, lattice or coder differ")
-    return _split(_decrypt(keys, memoryview(message)[HEAD_BYTES:], head + fingerprint), dimensions)
+    sealed, context = memoryview(message)[HEAD_BYTES:], head + fingerprint
+    if message[0] == WHOLE:
+        return _split(memoryview(sealing.decrypt(keys.seal, sealed, context)), dimensions)
+    return _split(sealing.decrypt_chunks(keys.seal, sealed, context, room, threads), dimensions)
+
+
+def check_version(message: bytes) -> None:
+    """Nothing; raises `MalformedMessage` for what is too short, or of a version that this package does not read."""
+    if len(message) < HEAD_BYTES + SEAL_BYTES + 2:
+        raise MalformedMessage(f"a message has at least {HEAD_BYTES + SEAL_BYTES + 2} bytes, got {len(message)}")
+    if message[0] not in (WHOLE, IN_CHUNKS):
+        raise MalformedMessage(
+            f"this package reads messages of version {WHOLE} and {IN_CHUNKS}, got version {message[0]}"
+        )
 
 
 def _tag(fingerprint: bytes) -> bytes:
     return hashlib.sha256(b"cepam tag" + fingerprint).digest()[: HEAD_BYTES - 1]
 
 
-def _encrypt(keys: StreamKeys, payload: bytes, context: bytes) -> bytes:
-    # AES-256-GCM-SIV (RFC 8452): the key is fresh for each address, so the nonce can be constant, and an address
-    # used twice by mistake does not break the cipher.
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
-
-    return AESGCMSIV(keys.seal).encrypt(_NONCE, payload, context)
-
-
-def _decrypt(keys: StreamKeys, sealed: bytes | memoryview, context: bytes) -> bytes:
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
-
-    try:
-        return AESGCMSIV(keys.seal).decrypt(_NONCE, sealed, context)
-    except (InvalidTag, OverflowError) as broken:
-        raise SealBroken("the seal does not open: another key, round, client or codec, or damaged bytes") from broken
-
-
-def _join(contents: Contents, bucket: int | None) -> bytes:
+def _join(contents: Contents, bucket: int | None) -> Pieces:
     padded, blocks = bucket is not None, joined(contents.blocks)
     flags = (_DOUBLE if contents.double else 0) | (_PADDED if padded else 0) | contents.lattice << _LATTICE_SHIFT
     table = _varints(blocks.lengths if padded else blocks.lengths[:-1])
     head = bytes([flags]) + varint(contents.size) + table
-    size = len(head) + int(blocks.lengths.sum()) + HEAD_BYTES + SEAL_BYTES
-    return b"".join([head, memoryview(blocks.data), bytes(-size % bucket if bucket else 0)])
+    size = len(head) + int(blocks.lengths.sum())
+    return Pieces([head, memoryview(blocks.data), bytes(_padding(size, bucket) if bucket else 0)])
 
 
-def _split(payload: bytes, dimensions: list[int]) -> Contents:
+def _padding(size: int, bucket: int) -> int:
+    """The fewest bytes that make the message of a payload of this size a multiple of the bucket."""
+    length = HEAD_BYTES + size + SEAL_BYTES * sealing.count_chunks(size)
+    while True:
+        length += -length % bucket
+        padded = sealing.payload_size(length - HEAD_BYTES)
+        # Where a chunk begins, some lengths belong to no payload: the next multiple then.
+        if padded >= size and HEAD_BYTES + padded + SEAL_BYTES * sealing.count_chunks(padded) == length:
+            return padded - size
+        length += 1
+
+
+def _split(payload: memoryview, dimensions: list[int]) -> Contents:
     flags = payload[0]
     lattice = flags >> _LATTICE_SHIFT
     if lattice >= len(dimensions):
@@ -118,10 +130,10 @@ def _split(payload: bytes, dimensions: list[int]) -> Contents:
     end = at + int(lengths.sum())
     if not padded and total:
         lengths, end = np.append(lengths, len(payload) - end), len(payload)
-    rest = len(payload) - end
-    if (total and int(lengths.min()) < 0) or rest < 0 or payload.count(0, end) < rest or (rest and not padded):
+    rest = np.frombuffer(payload, dtype=np.uint8)[end:]
+    if (total and int(lengths.min()) < 0) or end > len(payload) or rest.any() or (len(rest) and not padded):
         raise MalformedMessage("the block table does not match the payload")
-    return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(memoryview(payload)[at:end], lengths))
+    return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:end], lengths))
 
 
 def _varints(values: npt.NDArray[np.int64]) -> bytes:
@@ -136,7 +148,7 @@ def _varints(values: npt.NDArray[np.int64]) -> bytes:
     return out.tobytes()
 
 
-def _read_varints(data: bytes, at: int, count: int) -> tuple[npt.NDArray[np.int64], int]:
+def _read_varints(data: memoryview, at: int, count: int) -> tuple[npt.NDArray[np.int64], int]:
     """So many numbers and where they end, without a loop over them."""
     if not count:
         return np.zeros(0, dtype=np.int64), at
@@ -160,7 +172,7 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 63, 7):
         if at >= len(data):

@@ -12,7 +12,10 @@ from cepam.exchange.agreement import AgreementRefused, Chain, Peer, agree, new_a
 from cepam.exchange.messages import Answer, Offer
 from cepam.exchange.vectors import Vector
 
-Code = Literal["no-offer", "offer", "elsewhere", "unsigned", "agreement", "arrays", "version", "training", "key-file"]
+Code = Literal[
+    "no-offer", "offer", "elsewhere", "unsigned", "agreement", "arrays", "version", "training", "key-file", "terms",
+    "sums-only",
+]  # fmt: skip
 
 
 class Declined(CepamError):

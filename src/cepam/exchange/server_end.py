@@ -21,7 +21,9 @@ from cepam.keys import Address, UsedAddresses
 from cepam.noise.laws import Gaussian
 
 Authentication = Literal["warn", "require"]
-Kind = Literal["error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics", "version"]
+Kind = Literal[
+    "error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics", "version", "refused"
+]  # fmt: skip
 Log = Callable[..., None]
 OWN_LOG = getLogger("cepam").log
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from cepam.clip import L1, L2, Clip
+from cepam.clip import L1, L2, Clip, Unit
 from cepam.codec.codec import Codec
 from cepam.noise.lattices import Lattice, Search, _named, lattice_named
 from cepam.noise.laws import Gaussian, Laplace, Law
@@ -27,7 +27,8 @@ class UplinkSettings:
     `weight` is the client's public weight in the average, `records` how many records it holds: both are constants
     that the server knows beforehand, never what a reply claims. `bucket` pads messages to a multiple of that many
     bytes. `update` says what the ClientApp replies with: trained `parameters`, of which the difference against the
-    broadcast arrays is sent, or a `gradient`, which is sent as it is.
+    broadcast arrays is sent, or a `gradient`, which is sent as it is. `unit` tells the client what the run's epsilon is
+    for: one of its records, or all of its data.
     """
 
     law: Law
@@ -38,6 +39,7 @@ class UplinkSettings:
     update: Update = "parameters"
     weight: float = 1.0
     records: int = 1
+    unit: Unit = "record"
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, (Gaussian, Laplace)):
@@ -46,6 +48,8 @@ class UplinkSettings:
             raise ValueError(f"clip must be cepam.L2 or cepam.L1, got {self.clip!r}")
         if self.update not in get_args(Update):
             raise ValueError(f"update must be one of {', '.join(get_args(Update))}, got {self.update!r}")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
         if isinstance(self.weight, bool) or not 0 < self.weight < math.inf:
             raise ValueError(f"weight must be positive and finite, got {self.weight!r}")
         if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 1:
@@ -71,6 +75,7 @@ class UplinkSettings:
                 "coder": self.coder,
                 "bucket": self.bucket,
                 "update": self.update,
+                "unit": self.unit,
             }
         )
 
@@ -87,6 +92,7 @@ class UplinkSettings:
                 coder=read["coder"],
                 bucket=read["bucket"],
                 update=read["update"],
+                unit=read.get("unit", "record"),
             )
         except (KeyError, TypeError, ValueError) as unreadable:
             raise ValueError(f"the server's settings cannot be read: {unreadable!r}") from unreadable

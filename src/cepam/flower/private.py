@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import replace
-from logging import INFO, WARNING, getLogger
+from logging import INFO, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from cepam.clip import Clip
+from cepam.clip import Clip, Unit
 from cepam.exchange.account import Account
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
 from cepam.exchange.target import law_of, target_of
@@ -22,6 +22,7 @@ from cepam.flower.averaging import check_wrapping, publishes_average
 from cepam.flower.distribution import Step, distribution_for
 from cepam.flower.models import RoundModel
 from cepam.flower.noise import NodeNoise, OfNode
+from cepam.flower.policy import PolicyName, policy_for
 from cepam.flower.replies import Known, Replies
 from cepam.flower.spending import Spending, account_in
 from cepam.flower.tally import Tally
@@ -29,6 +30,7 @@ from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
 
 if TYPE_CHECKING:
+    from cepam.flower.sum_trust import Sum
     from cepam.privacy import Release
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
@@ -44,11 +46,15 @@ class Private(Strategy):  # type: ignore[misc]
     `update="gradient"` the ClientApp replies with gradients, and the wrapped strategy is handed the broadcast model
     less `learning_rate` times the noisy gradient (`learning_rate=None`: the noisy gradient itself).
 
-    A reply that is missing, broken, forged or replayed costs itself only. Fewer replies mean less noise in the
-    average, so the policy is stated: a round with fewer than `least_replies` good ones is not published and costs
-    nothing; any other is charged for the noise that is really in it. Once a round would bring epsilon above `budget`
+    A reply that is missing, broken, forged or replayed costs itself only. `policy` says what becomes of its noise: with
+    `top-up` (the default for Gaussian noise where nothing but the average is published) the server adds it from secret
+    randomness and the sum is divided by those who were asked, so that epsilon does not depend on who replied; with
+    `charge` the replies that came are averaged, and the noise that is really there is charged. A round with fewer than
+    `least_replies` good replies is not published and costs nothing. Once a round would bring epsilon above `budget`
     nothing more is published. The account is saved under `accounts` (default: `cepam` in Flower's home) before each
     model is published; a ServerApp that starts again, in this run or from a model that was published, goes on with it.
+
+    `unit` is what epsilon is for: one `record` of a client, or all data of one `client`.
 
     Integer arrays do not travel, whatever the wrapped strategy makes of them; variances of batch normalisation stay
     positive. `bucket` pads messages to a multiple of that many bytes.
@@ -64,7 +70,18 @@ class Private(Strategy):  # type: ignore[misc]
     `authentication` says what to do about a key agreement that is not signed with the node's authentication key:
     `warn`, or `require` to drop its replies. `server_key` is a private key file with which the server signs its
     offers, for clients that know the public one.
+
+    With `trust="sum"`, or `cepam.flower.Sum(…)`, the server learns one noisy sum a round and not its parts
+    (docs/trust.md): nodes state `Terms` of their own, and what needs single replies is refused.
     """
+
+    def __new__(cls, *_: Any, trust: object = "server", **__: Any) -> Private:
+        """The wrapper for the trust that is asked for: one whose server opens replies, or sums alone."""
+        if trust == "server" or cls is not Private:
+            return object.__new__(cls)
+        from cepam.flower.private_sum import PrivateSum
+
+        return object.__new__(PrivateSum)
 
     def __init__(
         self,
@@ -91,25 +108,29 @@ class Private(Strategy):  # type: ignore[misc]
         rounds: int | None = None,
         delta: float | None = None,
         nodes: int | None = None,
+        unit: Unit | None = None,
+        policy: PolicyName | None = None,
+        trust: Literal["server", "sum"] | Sum = "server",
     ) -> None:
         check_wrapping(strategy, least_replies, budget)
         self.strategy = strategy
+        told: dict[str, Any] = {"delta": delta, "unit": unit}
+        counted = {name: value for name, value in told.items() if value is not None}
+        self.account = replace(account or Account(), **counted)
         target = target_of(epsilon, rounds, nodes, delta)
         noise = law_of(law, clip, target)
-        settings = UplinkSettings(noise, clip, lattice, coder, bucket, update, records=records)
+        settings = UplinkSettings(noise, clip, lattice, coder, bucket, update, records=records, unit=self.account.unit)
         self._noise = NodeNoise(settings, of_node, target)
         self.least_replies = least_replies
         self.budget = epsilon if budget is None else budget
-        self.account = account or Account()
-        if delta is not None:
-            self.account = replace(self.account, delta=delta)
-        self._average = publishes_average(strategy, self.account)
+        average = publishes_average(strategy, self.account)
+        self._policy = policy_for(_policy_of(policy, of_node), self.account, average, least_replies, noise)
         self._spending = Spending(account_in(accounts, self.account, self.budget), self.budget)
         whole = update == "parameters" or learning_rate is not None
-        self._model = RoundModel(distribution_for(downlink, step, learning_rate, whole), whole)
+        self._model = RoundModel(distribution_for(downlink, step, whole), whole)
         key = Path(server_key).read_bytes() if server_key else None
         self._replies = Replies(ServerEnd(authentication, key, log), learning_rate, self._model.downlink)
-        self._asked: list[UplinkSettings] = []
+        self._moved = 0.0
         self._evaluating: list[Message] = []
         self._grid: Grid | None = None
         self._timeout = TIMEOUT
@@ -136,8 +157,7 @@ class Private(Strategy):  # type: ignore[misc]
     def summary(self) -> None:
         """Logs what the wrapper does, then what the wrapped strategy says of itself."""
         self._noise.summarise()
-        noise = "all replies" if self._average else "each reply by itself (more than the average may be published)"
-        log(INFO, "\t│\t├── noise counted: %s; delta %g", noise, self.account.delta)
+        log(INFO, "\t│\t├── for one %s; %s; delta %g", self.account.unit, self._policy, self.account.delta)
         log(INFO, "\t│\t└── the server holds the keys and is trusted; metrics and evaluation are not covered")
         self.strategy.summary()
 
@@ -159,7 +179,7 @@ class Private(Strategy):  # type: ignore[misc]
         messages = list(self.strategy.configure_train(server_round, sent, config, grid))
         if not messages or not self._spending.resume(str(messages[0].metadata.run_id), known_by):
             return []
-        self._noise.find(len(messages), self.account, self._average, self._model.coordinates)
+        self._noise.find(len(messages), self._policy, self._model.coordinates)
         self._grid, self._server_round = grid, server_round
         return messages
 
@@ -168,13 +188,13 @@ class Private(Strategy):  # type: ignore[misc]
         identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
         known = Known()
         asked = [(m.metadata.dst_node_id, self._noise.of(m.metadata.dst_node_id)) for m in messages]
-        # Settings that cannot be accounted for together are refused before anything is asked for.
-        self.account.release(asked, self._average, self._model.coordinates)
-        self._asked = [settings for _, settings in asked]
+        settings_asked = [settings for _, settings in asked]
+        self._moved = self._policy.noise(settings_asked) * self._replies.rate(settings_asked)
         if self._model.downlink is not None:
-            self._model.downlink.publish_if_new(self._model.reference, self._server_round, self._asked)
+            self._model.downlink.publish_if_new(self._model.reference, self._server_round, self._moved)
         for message, (node, settings) in zip(messages, asked):
             self._replies.ask(message, settings, self._server_round, identities.get(node, b""), known)
+        self._policy.ask(asked, known.models, self._replies.step_of)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -182,15 +202,15 @@ class Private(Strategy):  # type: ignore[misc]
         """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
         tally = self._collect(replies)
         arrays, metrics = None, None
-        release = self._release_of(tally)
-        if release is not None:
-            arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
+        release = self._policy.release(tally.opened)
+        if release is not None and self._spending.allows(release):
+            arrays, metrics = self._policy.aggregate(self.strategy, server_round, tally)
             arrays = self._charged(arrays, release)
         return arrays, tally.report(server_round, metrics, self.epsilon, self.account.delta)
 
     def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
         """What may be published of a round, once the round is on the account and on disk."""
-        published, model = self._model.published(arrays, self._server_round + 1, self._asked)
+        published, model = self._model.published(arrays, self._server_round + 1, self._moved)
         self._spending.charge(release, model)
         return published
 
@@ -229,16 +249,7 @@ class Private(Strategy):  # type: ignore[misc]
             replies = self._model.downlink.evaluated(replies, self._evaluating, self._grid, self._timeout)
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    def _release_of(self, tally: Tally) -> Release | None:
-        """The round as the accountant sees it, or None where it must not be published."""
-        if len(tally.opened) < self.least_replies:
-            log(
-                WARNING,
-                "cepam: %d good replies, %d needed: nothing is published this round, nothing is charged",
-                len(tally.opened),
-                self.least_replies,
-            )
-            return None
-        used = [(o.node, o.settings) for o in tally.opened]
-        release = self.account.release(used, self._average, self._model.coordinates)
-        return release if self._spending.allows(release) else None
+
+def _policy_of(given: PolicyName | None, of_node: OfNode | None) -> PolicyName | None:
+    """The policy; nodes with settings of their own may send what cannot be added up, so they are charged by default."""
+    return "charge" if given is None and of_node is not None else given

@@ -26,7 +26,7 @@ def encode_spans(name: BackendName, threads: int | None, task: CodingTask, value
     spans = [values[start : start + step] for start in range(0, len(values), step)]
     firsts = [start // task.plan.n for start in range(0, len(values), step)]
     with _saying_what_takes_long(name, f"encode {task.coder} {task.plan.n > 1}"):
-        parts = _side_by_side(threads, lambda v, f: backend.encode_span(task, v, f), spans, firsts)
+        parts = side_by_side(threads, lambda v, f: backend.encode_span(task, v, f), spans, firsts)
     return [block for part in parts for block in part]
 
 
@@ -37,7 +37,7 @@ def decode_spans(name: BackendName, threads: int | None, task: CodingTask, block
     starts = range(0, len(out), step)
     spans = [blocks[i : i + backend.span_blocks] for i in range(0, len(blocks), backend.span_blocks)]
     with np.errstate(over="ignore"), _saying_what_takes_long(name, f"decode {task.coder} {task.plan.n > 1}"):
-        _side_by_side(
+        side_by_side(
             threads,
             lambda b, s: backend.decode_span(task, list(b), s // task.plan.n, out[s : s + step]),
             spans,
@@ -78,7 +78,8 @@ def _backend(name: BackendName) -> Backend:
     return NumbaBackend()
 
 
-def _side_by_side(threads: int | None, work: Any, *parts: Any) -> list[Any]:
+def side_by_side(threads: int | None, work: Any, *parts: Any) -> list[Any]:
+    """What work gives for each item, in threads: as many as asked for, or as this machine has cores."""
     count = min(threads or os.cpu_count() or 1, len(parts[0]))
     if count <= 1:
         return [work(*items) for items in zip(*parts)]

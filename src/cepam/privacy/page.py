@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,17 @@ POINTS = 24
 SHOWN_ROUNDS = 64
 
 
-def explain(release: Release, delta: float, path: str | Path, practice: Practice = AS_ACCOUNTED) -> Path:
+def explain(
+    release: Release,
+    delta: float,
+    path: str | Path,
+    practice: Practice = AS_ACCOUNTED,
+    observers: Mapping[str, float] | None = None,
+) -> Path:
     """The page written: what the release guarantees at delta, to whom, with two plots and every caution.
 
     Adjacency, sampling, colluders: as recorded, and said on the page. Trust: trusted server, said on the
-    page.
+    page; where the server learns sums only, `observers` (`cepam.secure.epsilons`) are shown beside.
     Rests on: `epsilon`, `report`, `cautions`, `slack`.
     """
     if not (0.0 < delta < 1.0):
@@ -49,6 +55,7 @@ def explain(release: Release, delta: float, path: str | Path, practice: Practice
         bullets(_facts(release)),
         heading("Cautions"),
         bullets(str(one) for one in found) if found else paragraph("None."),
+        *(_observers(observers) if observers else []),
         heading("Each client, epsilon against whom"),
         _table(report(release, delta)),
         heading("epsilon against rounds"),
@@ -62,6 +69,13 @@ def explain(release: Release, delta: float, path: str | Path, practice: Practice
     ]
     place.write_text(page(f"cepam: {title}", body), encoding="utf-8")
     return place
+
+
+def _observers(observers: Mapping[str, float]) -> list[str]:
+    """The section about a server that learns sums only."""
+    said = "The server learns one noisy sum a round. epsilon over the whole run, against each who looks:"
+    rows = [[who, number(spent)] for who, spent in observers.items()]
+    return [heading("A server that learns sums only"), paragraph(said), table(("against", "epsilon"), rows)]
 
 
 def _meaning(spent: float, delta: float, unit: str) -> str:

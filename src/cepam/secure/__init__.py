@@ -4,7 +4,7 @@
 - the nodes' end: `SumNode`, `Terms`, `FileJournal`, `MemoryJournal`
 - the server's end: `SumRound`, `SumSettings`, `Roster`, `RosterEntry`, `sparse_graph`
 - the messages that the drivers of both ends touch: `HelloRequest`, `HelloReply`, `RefusalReply`
-- what each observer learns: `views`, `epsilons`, `release_to`, `ledger_of`, `View`
+- what each observer learns: `views`, `epsilons`, `run_epsilons`, `release_to`, `ledger_of`, `View`
 - what went wrong: `SumRefused`
 
 Nothing here sends anything: every method takes bytes and gives bytes. docs/trust.md has the claims, their proofs and
@@ -25,7 +25,7 @@ from cepam.secure.roster import Roster, RosterEntry
 from cepam.secure.settings import SumSettings
 from cepam.secure.sketch import Sketch
 from cepam.secure.terms import RoundCharge, RoundsLedger, Terms
-from cepam.secure.views import View, epsilons, ledger_of, release_to, views
+from cepam.secure.views import View, epsilons, ledger_of, release_to, run_epsilons, views
 
 __all__ = [
     "FileJournal",
@@ -50,6 +50,7 @@ __all__ = [
     "fit",
     "ledger_of",
     "release_to",
+    "run_epsilons",
     "sparse_graph",
     "views",
 ]

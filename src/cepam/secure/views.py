@@ -9,6 +9,8 @@ from cepam.noise.laws import Gaussian
 from cepam.privacy import Client, Ledger, Release, Sampling, epsilon
 from cepam.secure.terms import RoundsLedger
 
+LIES = "lying server"
+
 
 @dataclass(frozen=True)
 class View:
@@ -32,9 +34,9 @@ def views(clients: int, quorum: int, colluders: int = 0, survivors: int | None =
     found = [View("outsider", present), View("server", present)]
     if colluders:
         found.append(View(f"server with {colluders} colluders", present - colluders))
-    found.append(View("lying server", 2 * quorum - clients))
+    found.append(View(LIES, 2 * quorum - clients))
     if colluders:
-        found.append(View(f"lying server with {colluders} colluders", 2 * quorum - clients - colluders))
+        found.append(View(f"{LIES} with {colluders} colluders", 2 * quorum - clients - colluders))
     return tuple(found)
 
 
@@ -53,6 +55,22 @@ def epsilons(
     """epsilon at delta for each observer, by name; `cepam.privacy` charges the shares, all else is post-processing."""
     found = views(len(release.clients), quorum, colluders, survivors)
     return {view.observer: epsilon(release_to(view, release), delta, client=0) for view in found}
+
+
+def run_epsilons(
+    released: Ledger, answered: Ledger, delta: float, found: tuple[View, ...], clients: int
+) -> dict[str, float]:
+    """epsilon at delta for each view of a run whose rounds may differ, a bound for all its clients.
+
+    `released` holds the rounds whose shares were asked for, with the survivors present; `answered` every round that
+    `clients` were asked in, those present: a server that lies may have opened those that it called lost. `found` are
+    `views(clients, …)` with all surviving: what a view has fewer than that is taken away from either.
+    """
+    made = {}
+    for view in found:
+        ledger = answered if view.observer.startswith(LIES) else released
+        made[view.observer] = ledger.against(clients - view.shares).epsilon(delta)
+    return made
 
 
 def ledger_of(answered: RoundsLedger, records: int) -> Ledger:

@@ -65,16 +65,16 @@ class CorrelatedUplink(ServerUplink):
                 "lower --slices"
             )
         self.link = link
-        self.streams = tuple(link.sender(row.size) for _ in row.held)
-        self.receivers = tuple(link.receiver(row.size) for _ in row.held)
+        self.streams = tuple(link.sender(row.vectors.size) for _ in row.held)
+        self.receivers = tuple(link.receiver(row.vectors.size) for _ in row.held)
         self.arrivals: Arrivals = [[] for _ in row.held]
         self.rounds = 0
         super().__init__(row)
         _check_reach(self)
 
     def _senders(self) -> Senders:
-        row = self.row
-        return StreamSenders(row.settings, row.draws, row.run_id, self.plans, row.arrays, row.cuts, self.streams)
+        row, arrays, cuts = self.row, self.vectors.arrays, self.vectors.cuts
+        return StreamSenders(row.settings, row.draws, row.run_id, self.plans, arrays, cuts, self.streams)
 
     def _check_target(self) -> None:
         """Nothing, or a ValueError where the absences of this run would break a target epsilon."""
@@ -125,11 +125,11 @@ class CorrelatedUplink(ServerUplink):
 
     def _aggregate(self, received: Received) -> Any:
         """The sum of the updates with their noise, over the weights of all: whoever is away counts as zero."""
-        arrays, taken = self.row.arrays, Received()
+        arrays, taken = self.vectors.arrays, Received()
         for k, vector in received.vectors.items():
             position = self.streams[k].position - 1
             taken.vectors[k] = arrays.put(self.receivers[k].take(arrays.fetch(vector), position))
-        made = aggregate(arrays, self.plans, taken, self.row.size)
+        made = aggregate(arrays, self.plans, taken, self.vectors.size)
         replied = sum(self.plans[k].weight for k in taken.vectors)
         return (
             made * (replied / sum(plan.weight for plan in self.plans)) if len(taken.vectors) < len(self.plans) else made
@@ -187,6 +187,6 @@ def _check_reach(uplink: CorrelatedUplink) -> None:
         reach = min(plan.codec.plan_on(lattice).reach for lattice in plan.codec.lattices)
         if bound > reach:
             raise ValueError(
-                f"client {k}: with this carry a message can reach {bound:.3g}, beyond the codec's {reach:.3g}: lower "
-                "--carry or --clip"
+                f"client {uplink.row.name(k)}: with this carry a message can reach {bound:.3g}, beyond the codec's "
+                f"{reach:.3g}: lower --carry or --clip"
             )

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cepam.fl.engine import sampling
+from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.schedule import RateSchedule
 from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.uplink import Uplink
@@ -32,6 +34,7 @@ class Work:
     settings: Settings
     network: Network
     parts: tuple[Parts, ...]
+    draws: tuple[Randomness, ...]
     uplinks: tuple[Uplink, ...]
     local: RateSchedule
     put: Callable[[Floats], Any]
@@ -50,7 +53,8 @@ class Work:
             return weights[[s for s, _ in rows]] - local, losses
         local, _ = self._trained(weights, round, rows, index[:, :-1], self.settings.tau - 1)
         count = np.full(len(rows), self.settings.batch)
-        sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count)
+        seeds = self._seeds(round, rows)[:, -1]
+        sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count, seeds=seeds)
         return sums / self.settings.batch, losses / self.settings.batch
 
     def _drawn(self, round: int, rows: Rows) -> tuple[list[Index], Floats]:
@@ -71,10 +75,11 @@ class Work:
         """
         local = weights[[s for s, _ in rows]]
         batch, own = self.settings.batch, np.arange(len(rows))
+        seeds, count = self._seeds(round, rows), np.full(len(rows), batch)
         velocity: Any = 0.0
         total: Any = 0.0
         for step in range(steps):
-            sums, losses = self.network.summed_gradients(local, own, index[:, step], np.full(len(rows), batch))
+            sums, losses = self.network.summed_gradients(local, own, index[:, step], count, seeds=seeds[:, step])
             slope = sums / batch
             if self.settings.local_momentum:
                 slope = velocity = self.settings.local_momentum * velocity + slope
@@ -89,5 +94,11 @@ class Work:
         for row, one in enumerate(picked):
             index[row, : len(one)] = one
         of = np.array([s for s, _ in rows], dtype=np.int64)
-        sums, losses = self.network.summed_gradients(weights, of, index, count, bounds)
+        sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, self._seeds(round, rows)[:, 0])
         return sums / self.put(expected[:, None]), losses / self.put(np.maximum(count, 1).astype(np.float32))
+
+    def _seeds(self, round: int, rows: Rows) -> Index:
+        """Seeds [row, step] for what the module draws; each example's draws say nothing about the other examples."""
+        if not self.network.draws:
+            return np.zeros((len(rows), self.settings.tau), dtype=np.int64)
+        return np.stack([sampling.masks(self.draws[s], round, k, self.settings.tau) for s, k in rows])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -88,6 +90,33 @@ def after_round(ledger: Ledger, release: Release | None, replied: Collection[int
 def spent(ledger: Ledger, settings: Settings) -> float:
     """epsilon of the whole run against an outsider: the figure that a target was held against."""
     return ledger.observers(settings.delta)["outsider"]
+
+
+def budgets(
+    settings: Settings, names: Sequence[str], plans: Sequence[ClientPlan], release: Release | None, ledger: Ledger
+) -> list[dict[str, Any]]:
+    """A row for each client: name, records, noise, target, and epsilon that its records have spent.
+
+    Empty where clients have neither names nor targets of their own, and so nothing that tells them apart.
+    """
+    own = {k: each for each in settings.client for k in each.clients}
+    if release is None or not (names or any(each.epsilon is not None for each in settings.client)):
+        return []
+    rows = []
+    found: dict[Any, float] = {}
+    for k, plan in enumerate(plans):
+        mine = own.get(k)
+        aimed = mine.epsilon if mine is not None and (mine.epsilon or mine.noise) else settings.epsilon
+        delta = mine.delta if mine is not None and mine.delta is not None else settings.delta
+        kind = (ledger.charges(k), delta) if not release.l2_clipped_laplace else (k, delta)
+        if kind not in found:
+            found[kind] = ledger.epsilon(delta, k)
+        rows.append({
+            "name": names[k] if names else str(k), "records": plan.records,
+            "noise": None if plan.law is None else plan.law.scale, "target": aimed, "delta": delta,
+            "epsilon": found[kind] if math.isfinite(found[kind]) else None,
+        })  # fmt: skip
+    return rows
 
 
 def foresee(settings: Settings, release: Release) -> None:

@@ -17,7 +17,7 @@ from cepam.fl.engine.settings import Settings
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 
-RECORDS, COHORT, DROPOUT, NOISE, STREAMS = range(5)
+RECORDS, COHORT, DROPOUT, NOISE, MASKS, STREAMS = range(6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +82,11 @@ def cohort(draws: Randomness, round: int, clients: int, share: float) -> Index:
 def silent(draws: Randomness, round: int, attempt: int, clients: int, chance: float) -> npt.NDArray[np.bool_]:
     """Which clients do not reply to this attempt of the round."""
     return draws.uniform(round, DROPOUT, attempt, clients) < chance
+
+
+def masks(draws: Randomness, round: int, client: int, steps: int) -> Index:
+    """A seed for each local step of a client, for what its module draws as it trains, such as dropout."""
+    return (draws.words(round, MASKS, client, steps) >> np.uint64(1)).astype(np.int64)
 
 
 def _smallest(words: npt.NDArray[np.uint64], many: int) -> Index:

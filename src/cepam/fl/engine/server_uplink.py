@@ -36,16 +36,16 @@ class ServerUplink:
     """
 
     def __init__(self, row: SeedRow) -> None:
-        self.row, self.settings = row, row.settings
+        self.row, self.settings, self.vectors = row, row.settings, row.vectors
         self.plans = _plans(row)
-        self.release = None if row.codecs else release_of(row.settings, self.plans, row.size)
+        self.release = None if row.codecs else release_of(row.settings, self.plans, row.vectors.size)
         self.senders = self._senders()
         self.ledger = empty_ledger(row.settings)
         self._check_target()
 
     def _senders(self) -> Senders:
         row = self.row
-        return Senders(row.settings, row.draws, row.run_id, self.plans, row.arrays, row.cuts)
+        return Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, row.vectors.cuts)
 
     def _check_target(self) -> None:
         """Nothing, or a ValueError where missing replies would break a target epsilon."""
@@ -57,12 +57,12 @@ class ServerUplink:
 
     @cached_property
     def cautions(self) -> list[str]:
-        on_arrays = self.row.arrays.cautions([plan.codec for plan in self.plans])
-        return [*warnings_of(self.settings, self.release, self.row.tensors), *on_arrays]
+        on_arrays = self.vectors.arrays.cautions([plan.codec for plan in self.plans])
+        return [*warnings_of(self.settings, self.release, self.vectors.tensors), *on_arrays]
 
     @property
     def notices(self) -> list[str]:
-        return notices(self.settings, self.release, self.plans, self.row.size)
+        return notices(self.settings, self.release, self.plans, self.vectors.size)
 
     def asked(self, number: int) -> Index:
         return sampling.cohort(self.row.draws, number, self.settings.clients, self.settings.share)
@@ -76,7 +76,7 @@ class ServerUplink:
     def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
         sent, waits = self.senders.send(number, clients, raw)
         envelopes = tuple(envelope for envelope, _ in sent)
-        received = receive(self.row.arrays, self.plans, envelopes, self.row.size)
+        received = receive(self.vectors.arrays, self.plans, envelopes, self.vectors.size)
         self._charge(number, received.vectors.keys())
         tried = [each.client for each in envelopes for _ in range(each.at.attempt + 1)]
         line = self._line(sent, received) | ({"waits": waits} if waits else {})
@@ -88,22 +88,22 @@ class ServerUplink:
 
     def _aggregate(self, received: Received) -> Any:
         """What the server's optimiser is given of a round."""
-        return aggregate(self.row.arrays, self.plans, received, self.row.size)
+        return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
 
     def _line(self, sent: list[Posted], received: Received) -> Line:
         """What can be said about a round's messages; the signal looks at raw data: simulation only."""
-        vectors = received.vectors
-        heard = {each.client: update for each, update in sent if update is not None and each.client in vectors}
-        signal, noise = self.row.arrays.powers(list(heard.values()), [vectors[k] for k in heard])
-        carried = sum(1 for envelope, _ in sent if envelope.message is not None) * self.row.size
+        decoded = received.vectors
+        heard = {each.client: update for each, update in sent if update is not None and each.client in decoded}
+        signal, noise = self.vectors.arrays.powers(list(heard.values()), [decoded[k] for k in heard])
+        carried = sum(1 for envelope, _ in sent if envelope.message is not None) * self.vectors.size
         line: Line = {
-            "replies": len(vectors),
+            "replies": len(decoded),
             "snr_db": 10.0 * float(np.log10(signal / noise)) if signal > 0 and noise > 0 else None,
             "bits": received.bits,
             "bits_per_coordinate": received.bits / carried if carried else None,
         }
         if received.dropped:
-            line["dropped"] = {str(k): reason for k, reason in sorted(received.dropped.items())}
+            line["dropped"] = {self.row.name(k): reason for k, reason in sorted(received.dropped.items())}
         return line
 
     def running(self) -> float | None:
@@ -128,5 +128,5 @@ class ServerUplink:
 
 
 def _plans(row: SeedRow) -> tuple[ClientPlan, ...]:
-    made = plan_clients(row.settings, row.held, row.size, row.tensors)
+    made = plan_clients(row.settings, row.held, row.vectors.size, row.vectors.tensors)
     return made if row.codecs is None else tuple(replace(m, codec=row.codecs(k)) for k, m in enumerate(made))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cepam.fl.data.clients import TABLES
 from cepam.fl.data.dataset import NAMES as DATA
+from cepam.fl.data.partition import GIVEN
 from cepam.fl.data.partition import NAMES as PARTITIONS
 from cepam.fl.engine.checks import CHECKS
 from cepam.fl.engine.checks.values import one_of, positive
@@ -15,6 +19,8 @@ from cepam.fl.models.model import ACTIVATIONS
 from cepam.fl.models.model import NAMES as MODELS
 
 OWN = "own: "
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""A `module:function` that makes data or a model."""
 UPDATES = ("gradient", "difference", "examples")
 SCHEMES = (
     "fl", "fl+sdq", "fl+gaussian", "fl+laplace", "fl+gaussian+sdq", "fl+laplace+sdq", "cepam-gaussian", "cepam-laplace",
@@ -39,9 +45,12 @@ def about(text: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """What some clients do differently: any of law, scale, target, clip, weight and lattice."""
+    """What some clients do differently: any of law, scale, target, clip, weight and lattice.
 
-    clients: tuple[int, ...]
+    `clients` are numbers, or names where the data name their clients.
+    """
+
+    clients: tuple[int | str, ...]
     scheme: str | None = None
     noise: float | None = None
     epsilon: float | None = None
@@ -51,8 +60,8 @@ class ClientSettings:
     lattice: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.clients or any(isinstance(k, bool) or not isinstance(k, int) or k < 0 for k in self.clients):
-            raise ValueError(f"client.clients must list client numbers, got {self.clients!r}")
+        if not self.clients or any(not isinstance(k, str) and not _is_number(k) for k in self.clients):
+            raise ValueError(f"client.clients must list client numbers or names, got {self.clients!r}")
         one_of("client.scheme", self.scheme, (*SCHEMES, None))
         one_of("client.lattice", self.lattice, (*LATTICES, None))
         for name in ("noise", "epsilon", "delta", "clip", "weight"):
@@ -65,18 +74,21 @@ class ClientSettings:
 class Settings:
     """Everything that a run is told. With `simulate`, equal settings give equal results on the same machine.
 
-    `data` and `model` are names, or `own: name` for what was handed over in Python.
+    `data` and `model` are names, `module:function` for what makes them, or `own: name` for what was handed over in
+    Python; `data` may be a CSV or Parquet file.
     """
 
     # fmt: off
-    data: str = about("Data set.", "mnist", DATA)
+    data: str = about("Data set; or module:function that makes one, or a CSV or Parquet file.", "mnist", DATA)
+    target: str | None = about("Column of such a file that is predicted.", None)
+    client_column: str | None = about("Column of such a file that says whose row it is.", None)
     folder: str | None = about("Folder with the idx files, instead of the cache and the network.", None)
     pixels: str = about("Pixels in [0, 1], or centred in [-1, 1].", "centred", PIXELS)
     validation: int = about("Training records held out for validation.", 0)
-    model: str = about("Model.", "cnn", MODELS)
+    model: str = about("Model; or module:function that makes one.", "cnn", MODELS)
     activation: str = about("Activation between layers.", "relu", tuple(ACTIVATIONS))
     clients: int = about("Number K of clients.", 30)
-    partition: str = about("How records are dealt to clients.", "iid", PARTITIONS)
+    partition: str = about("How records are dealt to clients.", "iid", (*PARTITIONS, GIVEN))
     alpha: float = about("Dirichlet concentration, or spread of unequal sizes.", 0.5)
     labels_each: int = about("Shards a client with partition label.", 2)
     update: str = about("A gradient, a model difference, or a sum over examples.", "gradient", UPDATES)
@@ -130,8 +142,25 @@ class Settings:
             check(self)
 
     def own(self, name: str) -> bool:
-        """Whether `data` or `model` is the user's own, handed over in Python."""
-        return name in ("data", "model") and str(getattr(self, name)).startswith(OWN)
+        """Whether `data` or `model` is the user's own: handed over, made by a function, or read from a file."""
+        if name not in ("data", "model"):
+            return False
+        told = str(getattr(self, name))
+        return told.startswith(OWN) or self.refers(name) or (name == "data" and told.endswith(TABLES))
+
+    def refers(self, name: str) -> bool:
+        """Whether `data` or `model` is a `module:function`."""
+        return REFERENCE.fullmatch(str(getattr(self, name))) is not None
+
+    def fitted(self, names: Sequence[str]) -> Settings:
+        """The settings for data whose clients have these names: as many clients, and numbers for the names."""
+        if not names:
+            unknown = [k for each in self.client for k in each.clients if isinstance(k, str)]
+            if unknown:
+                raise ValueError(f"client {unknown[0]!r}: the data name no clients; give their numbers")
+            return self
+        client = tuple(replace(each, clients=_numbered(each.clients, names)) for each in self.client)
+        return replace(self, clients=len(names), partition=GIVEN, client=client)
 
     @property
     def noisy(self) -> bool:
@@ -142,3 +171,21 @@ class Settings:
     def run_seeds(self) -> tuple[int, ...]:
         """The seeds of this run."""
         return tuple(range(self.seed, self.seed + self.seeds))
+
+
+def _is_number(k: Any) -> bool:
+    return isinstance(k, int) and not isinstance(k, bool) and k >= 0
+
+
+def _numbered(clients: tuple[int | str, ...], names: Sequence[str]) -> tuple[int, ...]:
+    places = {name: k for k, name in enumerate(names)}
+    unknown = [k for k in clients if isinstance(k, str) and k not in places]
+    if unknown:
+        raise ValueError(f"no client is named {unknown[0]!r}: there are {abbreviated(names)}")
+    return tuple(places[k] if isinstance(k, str) else k for k in clients)
+
+
+def abbreviated(names: Sequence[str], most: int = 8) -> str:
+    """Names in one line: the first few, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"

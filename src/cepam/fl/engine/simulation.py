@@ -14,18 +14,19 @@ import numpy.typing as npt
 
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.partition import partition
+from cepam.fl.data.partition import given, partition
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.optimiser import Memory, optimiser
 from cepam.fl.engine.randomness import Randomness, RunSecret
+from cepam.fl.engine.releases import budgets
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink
+from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink, Vectors
 from cepam.fl.engine.uplinks import uplink_of
-from cepam.fl.models.model import Model, build, resolved
+from cepam.fl.models.model import Model, Scores, build, resolved
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
@@ -83,7 +84,7 @@ class Simulation:
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
-        chosen = self.settings
+        self.settings = chosen = self.settings.fitted(self.data.clients)
         if self.model is None and len(self.data.shape) == 2:
             self.data = replace(self.data, shape=(1, *self.data.shape))
         self.vector = self.model or build(chosen.model, self.data, chosen.activation)
@@ -98,7 +99,7 @@ class Simulation:
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
         self.uplinks = tuple(self._uplink(draws, held.nonce, part) for draws, part in zip(self.rows, parts))
         local = self._schedule(chosen.local_rate or chosen.rate)
-        self.work = Work(chosen, self.network, parts, self.uplinks, local, self.arrays.put)
+        self.work = Work(chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put)
         self.rates = self._schedule(chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)
         self.cautions = self.uplinks[0].cautions
@@ -112,6 +113,8 @@ class Simulation:
 
     def _parts(self, records: Index, seed: int) -> tuple[Index, ...]:
         chosen, labels = self.settings, self.data.train_labels[records]
+        if self.data.owners is not None:
+            return tuple(records[part] for part in given(self.data.owners[records], self.data.clients))
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
         return tuple(records[part] for part in made)
 
@@ -119,8 +122,8 @@ class Simulation:
         shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
         cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
         held = np.array([len(part) for part in parts])
-        row = SeedRow(self.settings, draws, nonce, held, self.size, len(shapes), cuts, self.arrays, self.codecs)
-        return uplink_of(row)
+        vectors = Vectors(self.size, len(shapes), cuts, self.arrays)
+        return uplink_of(SeedRow(self.settings, draws, nonce, held, vectors, self.data.clients, self.codecs))
 
     def _schedule(self, rate: float) -> Any:
         s = self.settings
@@ -133,7 +136,7 @@ class Simulation:
         rows = zip(self.uplinks, weights, self.settings.run_seeds)
         downlinks = [downlink_of(self.settings, up.noise, start, nonce, seed) for up, start, seed in rows]
         return State(
-            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -1.0),
+            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -np.inf),
             np.zeros(count, dtype=np.int64), downlinks,
         )  # fmt: skip
 
@@ -213,17 +216,23 @@ class Simulation:
         weights = self.reported
         self._check_finite(weights, state.round)
         scores = self.network.evaluate(weights)
+        judged = "accuracy" if self.vector.objective.classifies else "loss"
         for s, line in enumerate(lines):
-            line["accuracy"], line["loss"] = float(scores.accuracy[s]), _finite(float(scores.loss[s]))
-            chooses = scores.accuracy[s]
+            line |= {name: _finite(float(each[s])) for name, each in (scores.metrics | {"loss": scores.loss}).items()}
+            chooses = self._merit(scores, s)
             if chosen.validation:
                 held = self.network.evaluate(weights[s : s + 1], self.validation[s])
-                line["validation_accuracy"] = chooses = float(held.accuracy[0])
+                chooses = self._merit(held, 0)
+                line[f"validation_{judged}"] = _finite(chooses if judged == "accuracy" else -chooses)
             if chooses > state.best_score[s]:
                 state.best_score[s], state.best[s] = chooses, weights[s]
             line |= {"epsilon": self._spent(s), "delta": chosen.delta, "simulated": chosen.simulate}
             if self.done:
                 line["warnings"] = self.cautions
+
+    def _merit(self, scores: Scores, row: int) -> float:
+        """What the best weights are chosen by: accuracy, or with a loss of the user's own a low loss."""
+        return float(scores.accuracy[row] if self.vector.objective.classifies else -scores.loss[row])
 
     def _check_finite(self, weights: Any, round: int) -> None:
         if not bool((abs(weights) < np.inf).all()):
@@ -243,6 +252,14 @@ class Simulation:
             for who, value in uplink.views().items():
                 worst[who] = max(value, worst.get(who, 0.0))
         return {who: _finite(value) for who, value in worst.items()}
+
+    def budgets(self) -> list[Line]:
+        """Each client's name, records, noise, target and what its records have spent against an outsider.
+
+        The first seed's. Where nobody has a name or a target of its own there is nothing to tell apart: an empty list.
+        """
+        first = self.uplinks[0]
+        return budgets(self.settings, self.data.clients, first.plans, first.release, first.ledger)
 
 
 def _mean(losses: Floats) -> float | None:

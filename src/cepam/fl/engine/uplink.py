@@ -29,22 +29,37 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
+class Vectors:
+    """The updates of a run: their size, how many tensors they are of, and where they live.
+
+    `cuts` are the tensors' ends where each is clipped by itself.
+    """
+
+    size: int
+    tensors: int
+    cuts: list[int] | None
+    arrays: ArrayBackend
+
+
+@dataclass(frozen=True, eq=False)
 class SeedRow:
     """What one seed's uplink is made of: the settings, its randomness, who holds how many records, and the vectors.
 
-    `run_id` sets the run's addresses apart. `tensors` counts the model's; `cuts` are their ends where each is clipped
-    by itself. `codecs` replaces the scheme of the settings: nothing is then known to be private.
+    `run_id` sets the run's addresses apart. `names` are the clients', where they have any. `codecs` replaces the scheme
+    of the settings: nothing is then known to be private.
     """
 
     settings: Settings
     draws: Randomness
     run_id: bytes
     held: Index
-    size: int
-    tensors: int
-    cuts: list[int] | None
-    arrays: ArrayBackend
+    vectors: Vectors
+    names: Sequence[str] = ()
     codecs: Callable[[int], UpdateCodec] | None = None
+
+    def name(self, client: int) -> str:
+        """What a client is called where it is spoken of."""
+        return self.names[client] if self.names else str(client)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.interface import Floats, Index, Scores
 from cepam.fl.models.layers import Convolution, Dense, layers_of
-from cepam.fl.models.passes import Layered, Mapped, Passes, example_factors
+from cepam.fl.models.mapped import Mapped, drawing_from
+from cepam.fl.models.objective import Objective
+from cepam.fl.models.passes import Layered, Passes, example_factors
 
 MANY = 8
 """From so many examples on a row goes through the network by itself; below, rows with their own weights go together."""
@@ -44,14 +45,14 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1, initializer=lambda: torch.set_num_threads(1))
 
 
-def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str) -> None:
-    """Runs work over the jobs, without gradients: on the CPU side by side, on a GPU one after the other."""
+def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str, in_turn: bool = False) -> None:
+    """Runs work over the jobs, without gradients: on the CPU side by side, on a GPU or `in_turn` one by one."""
 
     def quietly(job: Any) -> None:
         with torch.no_grad():
             work(job)
 
-    if device == "cpu":
+    if device == "cpu" and not in_turn:
         list(_pool().map(quietly, jobs))
         return
     with steady():
@@ -62,16 +63,23 @@ def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str) ->
 class TorchNetwork:
     """A model lowered onto a data set; takes and gives NumPy arrays, or tensors of its device."""
 
-    def __init__(self, module: nn.Module, data: Dataset, device: str) -> None:
-        self.device, self.data = device, data
-        layers = layers_of(module, data.shape)
-        self.passes: Passes = Mapped(module.to(device)) if layers is None else Layered(layers)
+    def __init__(self, module: nn.Module, data: Dataset, device: str, objective: Objective | None = None) -> None:
+        self.device, self.data, self.objective = device, data, objective or Objective()
         self.train = self._put(data.train_inputs), self._put(data.train_labels)
         self.test = self._put(data.test_inputs), self._put(data.test_labels)
+        layers = layers_of(module, data.shape)
+        self.passes: Passes = self._mapped(module) if layers is None else Layered(layers, self.objective)
+        self.draws = self.passes.draws
         first = next((layer for layer in layers or [] if not isinstance(layer, nn.Flatten)), None)
         convolutions = layers is None or any(isinstance(layer, Convolution) for layer in layers)
         self.at_once = (EXAMPLES_AT_ONCE if convolutions else DENSE_AT_ONCE)[device]
         self.known = self._input_squares() if isinstance(first, Dense) else None
+
+    def _mapped(self, module: nn.Module) -> Mapped:
+        made = Mapped(module.to(self.device), self.objective, self.device)
+        few = slice(0, 2)
+        made.probe(self._images(self.train[0][few]), self.train[1][few])
+        return made
 
     def _put(self, array: Any) -> Tensor:
         if isinstance(array, Tensor):
@@ -80,6 +88,9 @@ class TorchNetwork:
         return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self.device)
 
     def _images(self, inputs: Tensor) -> Tensor:
+        """The inputs as the module reads them: whole numbers as they are, all else as float32."""
+        if self.data.tokens:
+            return inputs.long().reshape(-1, *self.data.shape)
         scaled = inputs.to(torch.float32)
         if (self.data.scale, self.data.shift) != (1.0, 0.0):
             scaled = scaled * self.data.scale + self.data.shift
@@ -94,16 +105,17 @@ class TorchNetwork:
         return made
 
     def summed_gradients(
-        self, weights: Any, of: Index, index: Index, count: Index, bounds: Floats | None = None
-    ) -> tuple[Any, Any]:
+        self, weights: Any, of: Index, index: Index, count: Index, bounds: Floats | None = None,
+        seeds: Index | None = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
         """As `Network` says; rows come back as tensors of this device where the weights are tensors."""
         vectors = self._put(weights)
         # Zeros from NumPy: a parallel region of PyTorch's in this thread would spin beside the threads that work.
         sums = self._put(np.zeros((len(of), vectors.shape[1]), np.float32))
         losses = self._put(np.zeros(len(of), np.float32))
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
-        few = np.flatnonzero((count > 0) & (count < MANY))
-        many = np.flatnonzero(count >= MANY)
+        few = np.flatnonzero((count > 0) & (count < MANY) & (not self.draws))
+        many = np.flatnonzero((count >= MANY) | (self.draws & (count > 0)))
         limits = None if bounds is None else self._put(bounds)
 
         def together(rows: Index) -> None:
@@ -113,9 +125,16 @@ class TorchNetwork:
             sums[rows], losses[rows] = self._shared_weights(vectors[of[rows[0]]], index[rows], count[rows],
                                                             None if limits is None else limits[rows])  # fmt: skip
 
+        def drawing(row: int) -> None:
+            with drawing_from(None if seeds is None else int(seeds[row]), self.device):
+                alone(np.array([row]))
+
         at_once = ROWS_TOGETHER[self.device]
         shared_out(together, [few[at : at + at_once] for at in range(0, len(few), at_once)], self.device)
-        shared_out(alone, self._blocks(of, many), self.device)
+        if self.draws:  # one generator for the whole process: rows go one after the other, each from its own seed
+            shared_out(drawing, many, self.device, in_turn=True)
+        else:
+            shared_out(alone, self._blocks(of, many), self.device)
         return (sums, losses) if isinstance(weights, Tensor) else (sums.cpu().numpy(), losses.cpu().numpy())
 
     def _blocks(self, of: Index, rows: Index) -> list[Index]:
@@ -168,17 +187,18 @@ class TorchNetwork:
         vectors, total = self._put(weights), len(labels) if where is None else len(where)
         at_once = SCORED_AT_ONCE[self.device]
         jobs = [(row, at) for at in range(0, total, at_once) for row in range(len(vectors))]
-        right = torch.zeros(len(jobs), dtype=torch.int64, device=self.device)
-        lost = torch.zeros(len(jobs), dtype=torch.float64, device=self.device)
+        found: list[dict[str, float]] = [{}] * len(jobs)
 
         def work(job: int) -> None:
             row, at = jobs[job]
             cut = slice(at, at + at_once)
             images, answers = (x[cut] if where is None else x[where[cut]] for x in (inputs, labels))
             logits = self.passes.logits(vectors[row], self._images(images))
-            right[job] = (logits.argmax(1) == answers).sum()
-            lost[job] = F.cross_entropy(logits, answers, reduction="sum")
+            sums = {"loss": self.objective.losses(logits, answers).double().sum()}
+            found[job] = {name: float(x) for name, x in (sums | self.objective.scores(logits, answers)).items()}
 
         shared_out(work, range(len(jobs)), self.device)
-        hits, losses = (x.view(-1, len(vectors)).double().sum(0).cpu().numpy() / total for x in (right, lost))
-        return Scores(hits, losses)
+        means = {
+            name: np.array([each[name] for each in found]).reshape(-1, len(vectors)).sum(0) / total for name in found[0]
+        }
+        return Scores(means.pop("loss"), means)

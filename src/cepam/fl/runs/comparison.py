@@ -17,8 +17,9 @@ from cepam.fl.engine.uplink import Line
 from cepam.fl.runs import toml
 from cepam.fl.runs.curve import series
 from cepam.fl.runs.files import write_atomically
+from cepam.fl.runs.sources import prepared
 from cepam.fl.runs.summary import interval
-from cepam.fl.runs.training import Progress, prepared, read_metrics, train
+from cepam.fl.runs.training import Progress, read_metrics, train
 
 Watcher = Callable[[str, Progress], None]
 PLAIN = ("fl", "fl+gaussian", "fl+laplace")

@@ -12,7 +12,7 @@ from cepam.fl.engine.notices import SIMULATED
 from cepam.fl.engine.uplink import Line
 
 SCALARS = (
-    "accuracy", "validation_accuracy", "loss", "train_loss", "snr_db", "epsilon", "replies",
+    "accuracy", "validation_accuracy", "validation_loss", "loss", "train_loss", "snr_db", "epsilon", "replies",
     "bits_per_coordinate", "bits_per_coordinate_down",
 )  # fmt: skip
 

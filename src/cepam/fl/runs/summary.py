@@ -20,12 +20,21 @@ def interval(values: list[float]) -> tuple[float, float | None]:
     return mean, float(stats.t.ppf(0.975, len(values) - 1)) * spread
 
 
+def _metrics(simulation: Simulation, lines: list[Line]) -> list[str]:
+    """The names of what the last round was judged by, the loss last; one that is not a number is left out."""
+    objective = simulation.vector.objective
+    names = [*({"accuracy"} if objective.classifies else ()), *objective.metrics, "loss"]
+    last = [line for line in lines if line["round"] == simulation.settings.rounds]
+    return [name for name in names if all(line.get(name) is not None for line in last)]
+
+
 def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict[str, Any]:
     """What a reader wants first: accuracy, privacy, size and time, with the warnings beside them."""
     settings = simulation.settings
     last = {line["seed"]: line for line in lines if line["round"] == settings.rounds}
     sent = [line["bits_per_coordinate"] for line in lines if line["bits_per_coordinate"] is not None]
-    accuracy, half = interval([line["accuracy"] for line in last.values()])
+    judged = {name: interval([line[name] for line in last.values()]) for name in _metrics(simulation, lines)}
+    accuracy, half = judged.pop("accuracy", (None, None))
     noise = [line["snr_db"] for line in lines if line["snr_db"] is not None]
     uplink = simulation.uplinks[0]
     return {
@@ -36,13 +45,15 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "weights": simulation.size,
         "accuracy": accuracy,
         "accuracy_half_width": half,
-        "accuracy_by_seed": {str(seed): line["accuracy"] for seed, line in last.items()},
+        "accuracy_by_seed": {str(seed): line.get("accuracy") for seed, line in last.items()},
         "best_score_by_seed": dict(zip(map(str, settings.run_seeds), map(float, simulation.state.best_score))),
+        "metrics": {name: {"mean": mean, "half_width": width} for name, (mean, width) in judged.items()},
         "epsilon": max((line["epsilon"] for line in last.values() if line["epsilon"] is not None), default=None),
         "delta": settings.delta if uplink.release is not None else None,
         "simulated": settings.simulate,
         "adjacency": settings.adjacency,
         "epsilon_against": simulation.views(),
+        "clients": simulation.budgets(),
         "noise_scales": sorted({plan.law.scale for plan in uplink.plans if plan.law is not None}),
         "bits_per_coordinate": float(np.mean(sent)) if sent else None,
         "uplink_bytes": int(simulation.state.bits.sum()) // 8,

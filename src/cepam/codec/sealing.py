@@ -1,0 +1,163 @@
+"""The seal of a payload: AES-256-GCM-SIV, whole or in chunks that threads seal and open side by side (docs/wire.md).
+
+A long payload takes seconds a gigabyte on one core. Its chunks are sealed under their numbers; the last one's
+associated data hold the tags of all others, so that chunks open together or not at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.errors import MalformedMessage, SealBroken
+from cepam.kernels.threads import side_by_side
+
+SEAL_BYTES = 16
+CHUNK_BYTES = 1 << 17
+"""A payload of more bytes is sealed in chunks of so many; the last one has what is left, at least a byte."""
+
+Bytes = npt.NDArray[np.uint8]
+Room = Callable[[int], Bytes]
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A payload that lies in several buffers, one after the other."""
+
+    buffers: Sequence[Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return sum(len(each) for each in self.buffers)
+
+    def between(self, begin: int, end: int) -> Any:
+        """The bytes from `begin` to before `end`: a view where they lie in one buffer."""
+        starts = [0, *accumulate(len(each) for each in self.buffers)]
+        parts = [
+            memoryview(each)[max(begin - start, 0) : end - start]
+            for each, start in zip(self.buffers, starts)
+            if start < end and start + len(each) > begin
+        ]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def cipher_of(key: bytes) -> Any:
+    """AES-256-GCM-SIV (RFC 8452): an address used twice by mistake does not break it."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+
+    return AESGCMSIV(key)
+
+
+def count_chunks(size: int) -> int:
+    """The number of seals of a payload of so many bytes."""
+    return max(-(-size // CHUNK_BYTES), 1)
+
+
+def payload_size(sealed: int) -> int:
+    """The payload of so many sealed bytes, at most: their length says how many chunks there are."""
+    return sealed - SEAL_BYTES * max(-(-sealed // (CHUNK_BYTES + SEAL_BYTES)), 1)
+
+
+def encrypt(key: bytes, payload: Pieces, head: bytes, context: bytes, threads: int | None = None) -> bytes:
+    """The head and the sealed payload behind it."""
+    cipher, chunks = cipher_of(key), count_chunks(payload.size)
+    if chunks == 1:
+        sealed_whole: bytes = cipher.encrypt(_nonce(0), payload.between(0, payload.size), context)
+        return head + sealed_whole
+    message, room = _new_bytes(len(head) + payload.size + SEAL_BYTES * chunks)
+    room[: len(head)] = np.frombuffer(head, dtype=np.uint8)
+    sealed = room[len(head) :]
+
+    def seal_chunks(span: range, context: bytes = context) -> None:
+        for i in span:
+            clear = payload.between(i * CHUNK_BYTES, min((i + 1) * CHUNK_BYTES, payload.size))
+            _into(cipher, "encrypt", i, clear, context, _chunk(sealed, i))
+
+    side_by_side(threads, seal_chunks, _spans(chunks - 1))
+    seal_chunks(range(chunks - 1, chunks), context + _tags(sealed, chunks))
+    return message
+
+
+def decrypt(key: bytes, sealed: memoryview, context: bytes) -> bytes:
+    """The payload of one seal."""
+    return bytes(_opened(lambda: cipher_of(key).decrypt(_nonce(0), sealed, context)))
+
+
+def decrypt_chunks(
+    key: bytes, sealed: memoryview, context: bytes, room: Room | None = None, threads: int | None = None
+) -> memoryview:
+    """The payload of chunks, in memory that `room` gives; raises unless every one of them opens."""
+    cipher, found = cipher_of(key), np.frombuffer(sealed, dtype=np.uint8)
+    size = payload_size(len(found))
+    chunks = count_chunks(size)
+    if chunks < 2 or len(found) != size + SEAL_BYTES * chunks:
+        raise MalformedMessage(f"{len(found)} bytes are no chunks of {CHUNK_BYTES}: damaged or cut off")
+    payload = room(size) if room is not None else np.empty(size, dtype=np.uint8)
+    contexts = {chunks - 1: context + _tags(found, chunks)}
+
+    def open_chunks(span: range) -> None:
+        for i in span:
+            clear = payload[i * CHUNK_BYTES : (i + 1) * CHUNK_BYTES]
+            _into(cipher, "decrypt", i, _chunk(found, i), contexts.get(i, context), clear)
+
+    _opened(lambda: side_by_side(threads, open_chunks, _spans(chunks)))
+    return memoryview(payload.data)
+
+
+def _opened(work: Callable[[], Any]) -> Any:
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        return work()
+    except (InvalidTag, OverflowError) as broken:
+        raise SealBroken("the seal does not open: another key, round, client or codec, or damaged bytes") from broken
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(12, "little")
+
+
+def _chunk(sealed: Bytes, i: int) -> Bytes:
+    step = CHUNK_BYTES + SEAL_BYTES
+    return sealed[i * step : (i + 1) * step]
+
+
+def _tags(sealed: Bytes, chunks: int) -> bytes:
+    """The tags of all chunks but the last."""
+    step = CHUNK_BYTES + SEAL_BYTES
+    return sealed[: (chunks - 1) * step].reshape(-1, step)[:, CHUNK_BYTES:].tobytes()
+
+
+def _spans(chunks: int) -> list[range]:
+    """Chunks dealt to at most as many tasks as a machine has use for: a task for each would cost more than its seal."""
+    step = max(-(-chunks // 32), 2)
+    return [range(begin, min(begin + step, chunks)) for begin in range(0, chunks, step)]
+
+
+def _into(cipher: Any, way: str, number: int, source: Any, context: bytes, out: Bytes) -> None:
+    """Fills out with the sealed or opened source; older releases of `cryptography` cannot without a copy."""
+    direct = getattr(cipher, f"{way}_into", None)
+    if direct is not None:
+        direct(_nonce(number), source, context, out)
+    else:
+        out[:] = np.frombuffer(getattr(cipher, way)(_nonce(number), source, context), dtype=np.uint8)
+
+
+def _new_bytes(size: int) -> tuple[bytes, Bytes]:
+    """A new bytes object and its memory, to be filled before anybody else sees it.
+
+    The C API allows this for exactly such an object. A join would copy everything once more on one core, and touching
+    so much new memory takes longer than sealing it.
+    """
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)
+    find = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)
+    made: bytes = make(("PyBytes_FromStringAndSize", ctypes.pythonapi))(None, size)
+    address = find(("PyBytes_AsString", ctypes.pythonapi))(made)
+    return made, np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))

@@ -1,0 +1,128 @@
+"""Chunks of one message open together or not at all; one seal stays what it was."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+import cepam
+from cepam.codec import sealing, wire
+from cepam.errors import MalformedMessage, SealBroken, WrongAddress
+from tests.corpus import AT, make_codec
+from tests.oracle.wire_reader import open_seals
+
+KEYS = AT.derive()
+MARK = bytes(range(100, 132))
+STEP = 16 + sealing.SEAL_BYTES
+
+
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 16 bytes, so that a message has many."""
+    monkeypatch.setattr(sealing, "CHUNK_BYTES", 16)
+
+
+def contents_of(size: int, fill: int = 7, double: bool = False) -> wire.Contents:
+    return wire.Contents(1, double, 0, [bytes((fill + i) % 256 for i in range(size))])
+
+
+def opens(message: bytes) -> bytes:
+    return b"".join(wire.open_sealed(message, KEYS, MARK, [1]).blocks)
+
+
+def chunks_of(message: bytes) -> list[bytes]:
+    return [message[start : start + STEP] for start in range(3, len(message), STEP)]
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("threads", [1, 3, None])
+@pytest.mark.parametrize("bucket", [None, 1, 7, 16, 100])
+def test_every_length_comes_back(bucket: int | None, threads: int | None) -> None:
+    for size in range(70):
+        message = wire.seal(contents_of(size), KEYS, MARK, bucket, threads)
+        assert opens(message) == contents_of(size).blocks[0]
+        assert message[0] == (1 if len(message) <= 3 + 16 + 16 else 2)
+        assert bucket is None or len(message) % bucket == 0
+        least = wire.seal(contents_of(size), KEYS, MARK, 1)
+        assert len(message) <= len(least) + STEP + 5 * (bucket or 0)
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_every_flipped_bit_and_every_other_length_is_refused() -> None:
+    message = wire.seal(contents_of(50), KEYS, MARK)
+    assert len(chunks_of(message)) == 4
+    for at in range(8 * len(message)):
+        mangled = bytearray(message)
+        mangled[at // 8] ^= 1 << at % 8
+        with pytest.raises((MalformedMessage, WrongAddress)):
+            opens(bytes(mangled))
+    for length in range(len(message)):
+        with pytest.raises(MalformedMessage):
+            opens(message[:length])
+    for extra in (b"\0", bytes(STEP), message[3 : 3 + STEP], message[3:]):
+        with pytest.raises(MalformedMessage):
+            opens(message + extra)
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_chunks_reordered_repeated_left_out_or_taken_from_elsewhere_are_refused() -> None:
+    message, other = (wire.seal(contents_of(50, fill), KEYS, MARK) for fill in (7, 99))
+    mine, theirs = chunks_of(message), chunks_of(other)
+    for order in permutations(range(4)):
+        if order != (0, 1, 2, 3):
+            with pytest.raises(SealBroken):
+                opens(message[:3] + b"".join(mine[i] for i in order))
+    for kept in ([0, 1, 2], [0, 3], [0, 1, 3], [1, 2, 3], [0, 1, 1, 2, 3], [0, 1, 2, 3, 3]):
+        with pytest.raises(MalformedMessage):
+            opens(message[:3] + b"".join(mine[i] for i in kept))
+    # A second message at the same address, which only a broken client makes: each chunk opens, together they do not.
+    for i in range(4):
+        mixed = [*mine[:i], theirs[i], *mine[i + 1 :]]
+        with pytest.raises(SealBroken):
+            opens(message[:3] + b"".join(mixed))
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_the_versions_do_not_stand_for_each_other() -> None:
+    short, long = wire.seal(contents_of(5), KEYS, MARK), wire.seal(contents_of(50), KEYS, MARK)
+    assert (short[0], long[0]) == (1, 2)
+    for message in (b"\x02" + short[1:], b"\x01" + long[1:], b"\x01" + long[1 : 3 + STEP]):
+        with pytest.raises((MalformedMessage, WrongAddress)):
+            opens(message)
+
+
+def test_older_releases_of_the_cipher_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Older:
+        def __init__(self, key: bytes) -> None:
+            self._cipher = real(key)
+            self.encrypt, self.decrypt = self._cipher.encrypt, self._cipher.decrypt
+
+    monkeypatch.setattr(sealing, "CHUNK_BYTES", 16)
+    message, real = wire.seal(contents_of(50), KEYS, MARK), sealing.cipher_of
+    monkeypatch.setattr(sealing, "cipher_of", Older)
+    assert wire.seal(contents_of(50), KEYS, MARK) == message
+    assert opens(message) == contents_of(50).blocks[0]
+
+
+def test_chunks_are_those_of_the_page() -> None:
+    """The bytes are pinned, and a reader written from docs/wire.md finds the payload."""
+    contents = contents_of(300_000)
+    message = wire.seal(contents, KEYS, MARK)
+    assert message[0] == 2
+    assert len(message) == 3 + 2 + 300_000 + 3 * 16
+    assert hashlib.sha256(message).hexdigest()[:32] == "e912a9ac6d856d3d15ca1bef2c310917"
+    assert open_seals(message, KEYS.seal, MARK) == b"\x00\x01" + contents.blocks[0]
+
+
+def test_a_long_update_goes_through_the_codec() -> None:
+    codec = cepam.Codec(cepam.Gaussian(1e-4), cepam.Integer(1))
+    x = np.random.default_rng(3).normal(0, 0.01, 200_000).astype(np.float32)
+    message = codec.encode(x, AT)
+    assert message[0] == 2
+    assert abs(codec.decode(message, AT) - x).max() < 1e-3
+    with pytest.raises(SealBroken):
+        codec.decode(message[:-1] + bytes([message[-1] ^ 1]), AT)
+    assert make_codec().encode(x[:50], AT)[0] == 1
