@@ -7,10 +7,11 @@
 
 The search needs PyTorch and NumPy only; without --folder it reads the features that training keeps, by cepam. It adds
 central Gaussian noise of exactly the covariance that the noise of the clients adds up to: a stand-in that is good
-enough to choose by, and no run of the engine. A record is drawn with the chance of the final run, batch / 60,000, so the noise multiplier is the final run's; with records held out the batch is
-a little smaller, and accuracies a little low. With --slices records are used in a fixed order, a slice a round, and the
-noise of a round takes away the carry times the last one's, as the streams of preset steady add up. Looking at held-out
-records is not in epsilon: the choice assumes that settings were found on other data of the kind.
+enough to choose by, and no run of the engine. A record is drawn with the chance of the final run, batch / 60,000, so
+the noise multiplier is the final run's; with records held out the batch is a little smaller, and accuracies a little low.
+With --slices records are used in a fixed order, a slice a round, and the noise of a round takes away the carry times
+the last one's, as the streams of preset steady add up. Looking at held-out records is not in
+epsilon: the choice assumes that settings were found on other data of the kind.
 
 Every rate of a batch and a number of rounds sees the same draws and the same noise. All rows are written to
 bench/results/choose_private.json (with --slices: choose_steady.json).

@@ -6,6 +6,7 @@ the run (`cepam.Broadcast`); an asked client is sent what leads there from the v
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -39,6 +40,10 @@ class Float32Downlink:
 
     def reached(self, clients: Collection[int]) -> None:
         """Nothing: no client's copy is relied on."""
+
+    def check(self, weights: Floats) -> bytes:
+        """32 bytes that name the weights which clients hold."""
+        return hashlib.sha256(b"cepam float32 weights v1" + weights.astype("<f4").tobytes()).digest()
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing to keep."""
@@ -77,6 +82,10 @@ class GridDownlink:
         """What these clients were sent: their messages, and the seed of the start for whoever was never reached."""
         new = sum(1 for k in asked if self.held[k] == NEW)
         return 8 * (SEED_BYTES * new + sum(len(sent.get(k, b"")) for k in asked))
+
+    def check(self, weights: Floats) -> bytes:
+        """32 bytes that name the weights which clients hold: from the check value of the version as received."""
+        return hashlib.sha256(b"cepam grid weights v1" + self.receiver.check).digest()
 
     def reached(self, clients: Collection[int]) -> None:
         """Nothing; these clients replied, so they hold the current version."""

@@ -15,8 +15,10 @@ from cepam.fl.engine import sampling
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.schedule import RateSchedule
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.uplink import Uplink
+from cepam.fl.engine.uplink import Measure, Uplink
+from cepam.fl.models.interface import Doubles
 from cepam.fl.models.model import Network
+from cepam.fl.models.network import TorchNetwork, shared_out
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
@@ -94,7 +96,12 @@ class Work:
         for row, one in enumerate(picked):
             index[row, : len(one)] = one
         of = np.array([s for s, _ in rows], dtype=np.int64)
-        sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, self._seeds(round, rows)[:, 0])
+        seeds, measures = self._seeds(round, rows)[:, 0], [uplink.measure(round) for uplink in self.uplinks]
+        if isinstance(self.network, TorchNetwork) and any(measures):
+            squares = _squares(self.network, [measures[s] for s, _ in rows], index, count)
+            sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, seeds, squares)
+        else:
+            sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, seeds)
         return sums / self.put(expected[:, None]), losses / self.put(np.maximum(count, 1).astype(np.float32))
 
     def _seeds(self, round: int, rows: Rows) -> Index:
@@ -102,3 +109,16 @@ class Work:
         if not self.network.draws:
             return np.zeros((len(rows), self.settings.tau), dtype=np.int64)
         return np.stack([sampling.masks(self.draws[s], round, k, self.settings.tau) for s, k in rows])
+
+
+def _squares(network: TorchNetwork, measures: list[Measure | None], index: Index, count: Index) -> Doubles:
+    """What each row's clip takes for the squared norms of its examples' inputs."""
+    made = np.zeros(index.shape)
+
+    def work(row: int) -> None:
+        measure, records = measures[row], index[row, : count[row]]
+        assert measure is not None
+        made[row, : count[row]] = measure(network.inputs(records))
+
+    shared_out(work, range(len(index)), "cpu")
+    return made

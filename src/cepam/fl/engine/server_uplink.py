@@ -26,7 +26,7 @@ from cepam.fl.engine.releases import (
 from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.sending import Posted, Senders
 from cepam.fl.engine.server import Received, aggregate, receive
-from cepam.fl.engine.uplink import Collected, Floats, Index, Line, SeedRow
+from cepam.fl.engine.uplink import Collected, Floats, Index, Line, Measure, SeedRow
 
 
 class ServerUplink:
@@ -72,6 +72,9 @@ class ServerUplink:
 
     def bounds(self, number: int, clients: Sequence[int]) -> Floats:
         return np.array([getattr(self.plans[k].clip, "bound", np.inf) for k in clients], dtype=np.float32)
+
+    def measure(self, number: int) -> Measure | None:
+        return None
 
     def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
         sent, waits = self.senders.send(number, clients, raw)

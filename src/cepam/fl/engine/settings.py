@@ -36,6 +36,7 @@ ADJACENCIES = ("replace", "add-remove")
 PIXELS = ("unit", "centred")
 DEVICES = ("auto", "cpu", "cpu-torch", "cuda")
 DOWNLINKS = ("float32", "grid")
+TRUSTS = ("server", "sum")
 
 
 def about(text: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
@@ -125,6 +126,12 @@ class Settings:
     step: float = about("Cell of the sdq schemes.", 1e-3)
     downlink: str = about("New weights as float32, or as differences on one public grid.", "float32", DOWNLINKS)
     bucket: int | None = about("Pad messages to a multiple of so many bytes: lengths then tell less.", None)
+    trust: str = about("Who sees an update: the server, or nobody, the server learning sums only.", "server", TRUSTS)
+    quorum: float = about("Share of the asked clients that must be in every sum (trust sum).", 0.8)
+    colluders: int = about("Clients who may collude with the server, for its epsilon (trust sum).", 0)
+    bits: int | None = about("Bits a coordinate of a masked vector; default: the fewest that suffice.", None)
+    reach: float | None = about("Largest coordinate of a sum of updates; default: a public rule finds it.", None)
+    sketch: int | None = about("Numbers to which a public map sketches each update (trust sum).", None)
     seed: int = about("Seed of data split and start; with simulate also of keys and draws.", 1)
     seeds: int = about("Number of seeds, trained side by side.", 1)
     simulate: bool = about("Reproducible: keys and draws from the seed; protects nobody, and says so.", False)

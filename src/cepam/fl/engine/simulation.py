@@ -19,7 +19,7 @@ from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.optimiser import Memory, optimiser
-from cepam.fl.engine.randomness import Randomness, RunSecret
+from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.releases import budgets
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.server import Envelope
@@ -27,6 +27,7 @@ from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink, Vectors
 from cepam.fl.engine.uplinks import uplink_of
 from cepam.fl.models.model import Model, Scores, build, resolved
+from cepam.fl.models.network import TorchNetwork
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
@@ -71,6 +72,7 @@ class Simulation:
     `codecs` replaces the settings' scheme with objects of your own: one function from client number to codec.
     `watch` sees all traffic. `backend` is where vectors live, by default as the settings' device says. `secret` is what
     keys and draws come from: by default fresh from the operating system, or the seed where the settings say `simulate`.
+    `uplink` makes a seed's way up, by default the one that the settings ask for.
     Best weights and accuracies look at test or validation data: simulation only.
     """
 
@@ -81,6 +83,7 @@ class Simulation:
     watch: Callable[[Sent], None] = quiet
     backend: ArrayBackend | None = None
     secret: RunSecret | None = None
+    uplink: Callable[[SeedRow], Uplink] = uplink_of
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +100,7 @@ class Simulation:
         self.arrays = self.backend or backend_of(device)
         held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
-        self.uplinks = tuple(self._uplink(draws, held.nonce, part) for draws, part in zip(self.rows, parts))
+        self.uplinks = tuple(self._uplink(s, held.nonce, part) for s, part in enumerate(parts))
         local = self._schedule(chosen.local_rate or chosen.rate)
         self.work = Work(chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put)
         self.rates = self._schedule(chosen.rate)
@@ -118,12 +121,16 @@ class Simulation:
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
         return tuple(records[part] for part in made)
 
-    def _uplink(self, draws: Randomness, nonce: bytes, parts: tuple[Index, ...]) -> Uplink:
+    def _uplink(self, s: int, nonce: bytes, parts: tuple[Index, ...]) -> Uplink:
         shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
         cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
         held = np.array([len(part) for part in parts])
-        vectors = Vectors(self.size, len(shapes), cuts, self.arrays)
-        return uplink_of(SeedRow(self.settings, draws, nonce, held, vectors, self.data.clients, self.codecs))
+        head = self.network.head if isinstance(self.network, TorchNetwork) else None
+        vectors = Vectors(self.size, len(shapes), cuts, self.arrays, head)
+        return self.uplink(SeedRow(
+            self.settings, self.rows[s], nonce, held, vectors, self.data.clients, self.codecs,
+            lambda: self.state.downlinks[s].check(self.arrays.fetch(self.state.weights[s : s + 1])[0]),
+        ))  # fmt: skip
 
     def _schedule(self, rate: float) -> Any:
         s = self.settings
@@ -197,7 +204,7 @@ class Simulation:
         came = self.uplinks[s].collect(number, clients, raw)
         self.watch(Sent(self.settings.run_seeds[s], number, came.envelopes, down))
         self.state.bits[s] += came.bits
-        downlink_bits = downlink.bits(came.tried, down)
+        downlink_bits = downlink.bits(came.tried, down) + came.down_bits
         downlink.reached(came.heard)
         line: Line = {
             **came.line,

@@ -21,24 +21,27 @@ from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
+from cepam.fl.models.interface import LinearHead
 from cepam.privacy import Ledger, Release
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 Line = dict[str, Any]
+Measure = Callable[[Floats], npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
     """The updates of a run: their size, how many tensors they are of, and where they live.
 
-    `cuts` are the tensors' ends where each is clipped by itself.
+    `cuts` are the tensors' ends where each is clipped by itself. `head` is there where the model is one linear layer.
     """
 
     size: int
     tensors: int
     cuts: list[int] | None
     arrays: ArrayBackend
+    head: LinearHead | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +49,8 @@ class SeedRow:
     """What one seed's uplink is made of: the settings, its randomness, who holds how many records, and the vectors.
 
     `run_id` sets the run's addresses apart. `names` are the clients', where they have any. `codecs` replaces the scheme
-    of the settings: nothing is then known to be private.
+    of the settings: nothing is then known to be private. `check` gives 32 bytes that name the weights which clients
+    hold in this round.
     """
 
     settings: Settings
@@ -56,6 +60,7 @@ class SeedRow:
     vectors: Vectors
     names: Sequence[str] = ()
     codecs: Callable[[int], UpdateCodec] | None = None
+    check: Callable[[], bytes] = lambda: bytes(32)
 
     def name(self, client: int) -> str:
         """What a client is called where it is spoken of."""
@@ -67,7 +72,7 @@ class Collected:
     """What a round brought: the aggregate of the run's arrays, who was heard, the traffic, and what can be said of it.
 
     `heard` are the clients whose update is in the aggregate. `tried` names a client once for each time that it was sent
-    the weights. `bits` came over the wire.
+    the weights. `bits` came over the wire; `down_bits` went to clients besides the weights.
     """
 
     aggregate: Any
@@ -76,6 +81,7 @@ class Collected:
     bits: int
     line: Line
     envelopes: tuple[Envelope, ...] = field(default=())
+    down_bits: int = 0
 
 
 class Uplink(Protocol):
@@ -117,6 +123,9 @@ class Uplink(Protocol):
 
     def bounds(self, number: int, clients: Sequence[int]) -> Floats:
         """Each client's bound on one example's gradient (update examples)."""
+
+    def measure(self, number: int) -> Measure | None:
+        """What takes the place of the squared norms of examples' inputs in this round's clip; None: nothing does."""
 
     def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
         """What becomes of these clients' updates, which are not yet clipped as a whole: sent, received, charged."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from cepam.fl.engine.correlated_uplink import CorrelatedUplink
 from cepam.fl.engine.server_uplink import ServerUplink
+from cepam.fl.engine.sum_uplink import SumUplink
 from cepam.fl.engine.uplink import SeedRow, Uplink
 
 
 def uplink_of(row: SeedRow) -> Uplink:
     """The uplink of one seed's row."""
+    if row.settings.trust == "sum":
+        return SumUplink(row)
     return CorrelatedUplink(row) if row.settings.sampling == "cyclic" else ServerUplink(row)

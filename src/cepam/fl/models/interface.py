@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,32 @@ class Scores:
     def accuracy(self) -> npt.NDArray[np.float64]:
         """The share of right answers, where the model tells classes apart."""
         return self.metrics["accuracy"]
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """A linear layer, all that a model trains: its weights row by row, then its bias where it has one."""
+
+    rows: int
+    inputs: int
+    bias: bool
+
+    @property
+    def columns(self) -> int:
+        """The length of a row with its bias at the end."""
+        return self.inputs + self.bias
+
+    def by_rows(self, update: npt.NDArray[np.floating]) -> Doubles:
+        """The update with each row's bias behind the row: residuals times features and one."""
+        cut = self.rows * self.inputs
+        weights = update[:cut].reshape(self.rows, self.inputs).astype(np.float64)
+        made = np.concatenate([weights, update[cut:, None].astype(np.float64)], axis=1) if self.bias else weights
+        return made.reshape(-1)
+
+    def as_given(self, rows: Doubles) -> Doubles:
+        """What `by_rows` was made from."""
+        made = rows.reshape(self.rows, self.columns)
+        return np.concatenate([made[:, : self.inputs].reshape(-1), made[:, self.inputs :].reshape(-1)])
 
 
 class Network(Protocol):

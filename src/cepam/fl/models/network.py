@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.models.interface import Floats, Index, Scores
+from cepam.fl.models.interface import Doubles, Floats, Index, LinearHead, Scores
 from cepam.fl.models.layers import Convolution, Dense, layers_of
 from cepam.fl.models.mapped import Mapped, drawing_from
 from cepam.fl.models.objective import Objective
@@ -96,6 +96,20 @@ class TorchNetwork:
             scaled = scaled * self.data.scale + self.data.shift
         return scaled.reshape(-1, *self.data.shape)
 
+    def inputs(self, index: Index) -> Floats:
+        """The inputs of these training examples as the first layer takes them, one row each."""
+        rows: Floats = self._images(self.train[0][self._put(index)]).flatten(1).cpu().numpy()
+        return rows
+
+    @property
+    def head(self) -> LinearHead | None:
+        """The one linear layer that all of the model is; None where it is more."""
+        layers = self.passes.layers if isinstance(self.passes, Layered) else []
+        dense = [layer for layer in layers if not isinstance(layer, nn.Flatten)]
+        if len(dense) != 1 or not isinstance(dense[0], Dense):
+            return None
+        return LinearHead(dense[0].outs, dense[0].ins, dense[0].bias)
+
     def _input_squares(self) -> Tensor:
         """The squared norm of every training record in float64: where the first layer is dense, half of each clip."""
         made = torch.empty(len(self.train[1]), dtype=torch.float64, device=self.device)
@@ -106,16 +120,20 @@ class TorchNetwork:
 
     def summed_gradients(
         self, weights: Any, of: Index, index: Index, count: Index, bounds: Floats | None = None,
-        seeds: Index | None = None,
+        seeds: Index | None = None, squares: Doubles | None = None,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """As `Network` says; rows come back as tensors of this device where the weights are tensors."""
+        """As `Network` says; rows come back as tensors of this device where the weights are tensors.
+
+        With `squares` the clip takes squares[r, i] for the squared norm of the i-th example's input (one dense layer).
+        """
         vectors = self._put(weights)
         # Zeros from NumPy: a parallel region of PyTorch's in this thread would spin beside the threads that work.
         sums = self._put(np.zeros((len(of), vectors.shape[1]), np.float32))
         losses = self._put(np.zeros(len(of), np.float32))
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
-        few = np.flatnonzero((count > 0) & (count < MANY) & (not self.draws))
-        many = np.flatnonzero((count >= MANY) | (self.draws & (count > 0)))
+        one_by_one = self.draws or squares is not None
+        few = np.flatnonzero((count > 0) & (count < MANY) & (not one_by_one))
+        many = np.flatnonzero((count >= MANY) | (one_by_one & (count > 0)))
         limits = None if bounds is None else self._put(bounds)
 
         def together(rows: Index) -> None:
@@ -123,7 +141,8 @@ class TorchNetwork:
 
         def alone(rows: Index) -> None:
             sums[rows], losses[rows] = self._shared_weights(vectors[of[rows[0]]], index[rows], count[rows],
-                                                            None if limits is None else limits[rows])  # fmt: skip
+                                                            None if limits is None else limits[rows],
+                                                            None if squares is None else squares[rows])  # fmt: skip
 
         def drawing(row: int) -> None:
             with drawing_from(None if seeds is None else int(seeds[row]), self.device):
@@ -163,7 +182,7 @@ class TorchNetwork:
             losses[alive] += lost
 
     def _shared_weights(
-        self, vector: Tensor, index: Index, count: Index, limits: Tensor | None
+        self, vector: Tensor, index: Index, count: Index, limits: Tensor | None, squares: Doubles | None = None
     ) -> tuple[Tensor, Tensor]:
         sums, losses = vector.new_zeros((len(index), len(vector))), vector.new_zeros(len(index))
         per = max(1, self.at_once // len(index))
@@ -172,9 +191,10 @@ class TorchNetwork:
             which = self._put(index[:, at:last])
             keep = torch.arange(at, last, device=self.device) < self._put(count)[:, None]
             flat = which.flatten()
+            known = None if self.known is None else self.known[flat]
             part, lost = self.passes.summed(
                 vector, self._images(self.train[0].index_select(0, flat)), self.train[1][flat], keep, limits,
-                None if self.known is None else self.known[flat],
+                known if squares is None else self._put(squares[:, at:last].reshape(-1)),
             )  # fmt: skip
             sums += part
             losses += lost

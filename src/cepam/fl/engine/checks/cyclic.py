@@ -18,6 +18,10 @@ def check_cyclic(settings: Settings) -> None:
         raise ValueError(f"carry must lie in [0, 1), got {settings.carry!r}")
     if settings.sampling != "cyclic":
         return
+    if settings.trust != "server":
+        raise ValueError(
+            f"sampling cyclic needs a server that undoes each stream: trust must be server, got {settings.trust}"
+        )
     schemes = [settings.scheme, *(each.scheme for each in settings.client if each.scheme is not None)]
     if any("laplace" in scheme for scheme in schemes):
         raise ValueError("sampling cyclic is accounted for with Gaussian noise: choose a gaussian scheme")
