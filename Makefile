@@ -67,7 +67,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/measure_rate.py 24 auto
 	$(BIN)/python bench/paper_rate.py
-	$(BIN)/python bench/engine.py
+	$(BIN)/python bench/engine.py --suite main paper --seeds 1
 
 reproduce: $(STAMP)
 	$(BIN)/cepam reproduce all $(REPRODUCE)

@@ -12,6 +12,7 @@ from cepam.clip import L1, L2, Clip
 from cepam.codec.codec import Codec, DitheredCodec
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine import baselines
+from cepam.fl.engine.private_steps import StepPlan
 from cepam.fl.engine.settings import ClientSettings, Settings
 from cepam.fl.engine.streams import link_of
 from cepam.noise.laws import Gaussian, Laplace, Law
@@ -20,7 +21,10 @@ from cepam.privacy import Sampling
 
 @dataclass(frozen=True)
 class ClientPlan:
-    """What one client does; `law` is None where no noise is added, `clip` where nothing is clipped."""
+    """What one client does; `law` is None where no noise is added, `clip` where nothing is clipped.
+
+    `steps` is what it does in a local step, where that is noised by itself.
+    """
 
     records: int
     weight: float
@@ -28,6 +32,7 @@ class ClientPlan:
     clip: Clip | None
     law: Law | None
     codec: UpdateCodec
+    steps: StepPlan | None = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ def check_cyclic(settings: Settings) -> None:
         raise ValueError(
             f"sampling cyclic needs a server that undoes each stream: trust must be server, got {settings.trust}"
         )
+    if settings.update == "dp-sgd":
+        raise ValueError("update dp-sgd draws its own batches: sampling must be poisson, got cyclic")
     schemes = [settings.scheme, *(each.scheme for each in settings.client if each.scheme is not None)]
     if any("laplace" in scheme for scheme in schemes):
         raise ValueError("sampling cyclic is accounted for with Gaussian noise: choose a gaussian scheme")
