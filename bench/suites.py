@@ -84,12 +84,9 @@ def no_sampling(seeds: int) -> list[Job]:
 
 
 def trusted_sum(seeds: int) -> list[Job]:
-    """A server that learns the sum alone, beside one that is trusted; paired by seed."""
-    return [
-        {"preset": "private", "seed": seed, "trust": trust}
-        for seed in range(1, seeds + 1)
-        for trust in ("sum", "server")
-    ]
+    """A server that learns the sum alone, whole or sketched, beside one that is trusted; paired by seed."""
+    asked: tuple[Job, ...] = ({"trust": "sum"}, {"trust": "server"}, {"trust": "sum", "sketch": 1600})
+    return [{"preset": "private", "seed": seed, **each} for seed in range(1, seeds + 1) for each in asked]
 
 
 def users(seeds: int) -> list[Job]:
@@ -171,7 +168,7 @@ def private_runs(runs: list[Run], **told: Any) -> dict[int, Run]:
     preset = fl.preset("private")
     wanted = {"preset": "private", "data": "mnist", "scheme": CEPAM, "downlink": "grid",
               **{name: preset[name] for name in ("epsilon", "rate", "rounds", "expected_batch")}, **told}  # fmt: skip
-    extra = ("step_factor", "validation", "trust", "dropout")
+    extra = ("step_factor", "validation", "trust", "dropout", "sketch")
     return {run["job"]["seed"]: run for run in runs
             if wanted.items() <= run["job"].items() and not any(name in run["job"] for name in extra)}  # fmt: skip
 
