@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 import cepam
 from cepam import fl
-from cepam.fl.engine.downlink import noise_of_average
 from cepam.verify.benchmark import machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -87,7 +86,7 @@ def train_preset(factor: float, options: argparse.Namespace, data: fl.Dataset) -
     """Accuracies of the seeds' public weights at the end of a private run, and the channels."""
     values = {**fl.preset("convolutional"), "rounds": options.rounds, "seeds": options.seeds, "simulate": True}
     run = Downlink(fl.settings_from({**values, "evaluate_every": options.rounds}), data)
-    noise = noise_of_average(run.settings, run.plans[0])
+    noise = run.uplinks[0].noise
     assert noise is not None
     run.channels_down = [Channel(b"bench %d" % s, w, factor, noise) for s, w in enumerate(run.state.exact)]
     lines: list[dict[str, Any]] = []

@@ -128,7 +128,7 @@ class Bench:
             row[where] |= {"accuracy": lines[-1]["accuracy"], "bits": lines[-1]["bits_per_coordinate"]}
             if where == "cuda":
                 row["identity"] = identity(*exchanged)
-                row["warnings"] = run.arrays.cautions([plan.codec for plan in run.plans[0]])
+                row["warnings"] = run.arrays.cautions([plan.codec for plan in run.uplinks[0].plans])
         ends = [run.arrays.fetch(run.state.weights) for run in runs.values()]
         moved = float(np.linalg.norm(ends[0] - start))
         row["weights apart, of the way gone"] = float(np.linalg.norm(ends[0] - ends[1])) / moved

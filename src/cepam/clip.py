@@ -20,6 +20,8 @@ from cepam.noise.laws import Norm, check_scale
 Vector = TypeVar("Vector")
 Adjacency = Literal["replace", "add-remove"]
 ClippedUnit = Literal["update", "example"]
+Unit = Literal["record", "client"]
+"""What epsilon is for: one record of one client, or all that a client holds."""
 
 SUMMATION = 2.0**-40
 """More than two machines that add up the same numbers in another order differ by, relative: some log2(n) · 2^-53."""

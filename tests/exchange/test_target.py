@@ -20,7 +20,8 @@ CLIP = cepam.L2(1.0)
 def test_the_account_of_such_a_run_ends_at_the_target(account: Account, average: bool) -> None:
     target = Target(3.0, 20, 4)
     asked = UplinkSettings(cepam.Gaussian(1.0), CLIP, records=100)
-    met = target.meet(asked, account, average, coordinates=1000)
+    one = account.release([(node, asked) for node in range(4)], average, 1000)
+    met = target.meet(asked, one, account.delta)
 
     def spent(settings: UplinkSettings) -> float:
         ledger = Ledger()
@@ -32,20 +33,27 @@ def test_the_account_of_such_a_run_ends_at_the_target(account: Account, average:
     # Control: a hundredth less noise is too little.
     assert spent(replace(met, law=cepam.Gaussian(0.99 * met.law.scale))) > 3.0
     # The scale does not depend on where the search starts.
-    again = target.meet(replace(asked, law=cepam.Gaussian(30.0)), account, average, coordinates=1000)
+    louder = replace(asked, law=cepam.Gaussian(30.0))
+    one = account.release([(node, louder) for node in range(4)], average, 1000)
+    again = target.meet(louder, one, account.delta)
     assert again.law.scale == pytest.approx(met.law.scale, rel=1e-4)
+
+
+def met(asked: UplinkSettings, nodes: int) -> UplinkSettings:
+    one = Account().release([(node, asked) for node in range(nodes)], True, 100)
+    return Target(2.0, 5, nodes).meet(asked, one, 1e-5)
 
 
 def test_fewer_replies_need_more_noise_and_the_family_stays() -> None:
     asked = UplinkSettings(cepam.Gaussian(1.0), CLIP)
-    two, eight = (Target(2.0, 5, nodes).meet(asked, Account(), True, 100).law.scale for nodes in (2, 8))
+    two, eight = (met(asked, nodes).law.scale for nodes in (2, 8))
     assert two == pytest.approx(2 * eight, rel=1e-3)
-    spread = Target(2.0, 5, 2).meet(UplinkSettings(cepam.Laplace(1.0), cepam.L1(1.0)), Account(), True, 100).law
+    spread = met(UplinkSettings(cepam.Laplace(1.0), cepam.L1(1.0)), 2).law
     assert isinstance(spread, cepam.Laplace)
 
 
 def test_the_line_names_noise_ratio_and_advice() -> None:
-    line = Target(3.0, 20, 4).describe(UplinkSettings(cepam.Gaussian(0.5), CLIP), 400)
+    line = Target(3.0, 20, 4).describe(UplinkSettings(cepam.Gaussian(0.5), CLIP), 0.25, 400)
     assert "epsilon 3 over 20 rounds of 4 replies" in line
     assert "0.25 a coordinate, as a whole 5 times the clip" in line
     assert advice(0.5, 20) != advice(4.0, 20) != advice(5.0, 20)
@@ -60,8 +68,10 @@ def test_what_makes_no_sense_is_refused() -> None:
         Target(1.0, 0)
     with pytest.raises(ValueError, match="nodes must be"):
         Target(1.0, 3, True)
+    asked = UplinkSettings(cepam.Gaussian(1.0), CLIP)
+    one = Account().release([(0, asked)], True, 10)
     with pytest.raises(ValueError, match="rounds must be given"):
-        Target(1.0).meet(UplinkSettings(cepam.Gaussian(1.0), CLIP), Account(), True, 10)
+        Target(1.0).meet(asked, one, 1e-5)
     with pytest.raises(ValueError, match="go with epsilon"):
         target_of(None, 3, None, None)
     for law, target in ((cepam.Gaussian, None), (cepam.Gaussian(1.0), Target(1.0)), (cepam.UniformBall, Target(1.0))):

@@ -18,3 +18,9 @@ def _identity(tmp_path, monkeypatch):
     from .fakes import RUN
 
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1
+
+
+@pytest.fixture(autouse=True)
+def _fast_disk(monkeypatch):
+    """Nothing waits for the disk here: that journals reach it is for tests/secure/test_journal.py."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)

@@ -54,6 +54,7 @@ class FakeGrid(Grid):
         self.meddle: Callable[[int, Message], list[Message]] = lambda node, reply: [reply]
         self.seen: list[Message] = []
         self.evaluates = False
+        self.came: list[Message] = []
 
     def set_run(self, run: object) -> None: ...
 
@@ -71,10 +72,13 @@ class FakeGrid(Grid):
         return [SimpleNamespace(node_id=n.node_id, public_key=n.public_key) for n in self.nodes.values()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        raise NotImplementedError
+        sent = list(messages)
+        self.came = self.send_and_receive(sent)
+        return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        raise NotImplementedError
+        came, self.came = self.came, []
+        return came
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         replies: list[Message] = []

@@ -43,7 +43,7 @@ def wrapped(strategy=None, **options) -> Private:
 
 
 def test_a_run_charges_the_replies_that_came() -> None:
-    strategy = wrapped()
+    strategy = wrapped(policy="charge")
     result = strategy.start(grid_with_silent({2: {1, 2}}), start_arrays(400), num_rounds=2)
     ledger = privacy.Ledger((uniform(4, 1),)).add(uniform(4, 1).without([2, 3]))
     assert strategy.epsilon == pytest.approx(ledger.epsilon(DELTA, client=0), rel=1e-3)

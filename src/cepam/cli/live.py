@@ -47,7 +47,7 @@ class Watch:
         if name not in self.tasks:
             self.tasks[name] = self.bar.add_task(name, total=done.rounds, told="")
             self.known[name] = {}
-        for key in ("accuracy", "epsilon", "bits_per_coordinate", "bits_per_coordinate_down"):
+        for key in ("accuracy", "loss", "epsilon", "bits_per_coordinate", "bits_per_coordinate_down"):
             values = [line[key] for line in done.lines if line.get(key) is not None]
             if values:
                 self.known[name][key] = float(np.mean(values))
@@ -72,6 +72,8 @@ def in_words(known: dict[str, float], simulated: bool) -> str:
     words = []
     if "accuracy" in known:
         words.append(f"accuracy {100 * known['accuracy']:.2f} %")
+    elif "loss" in known:
+        words.append(f"loss {known['loss']:.4g}")
     if "epsilon" in known:
         words.append(f"eps {told(known['epsilon'], simulated, '.2f')}")
     if "bits_per_coordinate" in known:

@@ -12,6 +12,7 @@ import typer
 
 from cepam import privacy, secure
 from cepam.cli.guard import help_alone
+from cepam.cli.release_local import values_of
 from cepam.cli.release_names import AccountedLaw, NoiseName, SamplingName, TrustName
 from cepam.cli.release_options import ReleaseOptions, takes_release
 
@@ -71,8 +72,12 @@ def print_epsilon(
 @takes_release
 def print_noise(
     options: ReleaseOptions,
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Target epsilon of the whole run.")],
+    epsilon: Annotated[str, typer.Option("--epsilon", help="Target epsilon of the whole run; or one per client.")],
     delta: Delta = 1e-5,
+    per_client: Annotated[
+        bool, typer.Option("--per-client", help="Each client the noise that its own target needs by itself.")
+    ] = False,
+    names: Annotated[str, typer.Option("--names", help="What to call the clients, comma-separated.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """The noise that a target needs over a whole run.
@@ -86,12 +91,25 @@ def print_noise(
       cepam privacy calibrate --noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 496
       --momentum 0.9 --schedule linear --epsilon 2
 
+    Three hospitals, five local epochs of DP-SGD with batches of 64 in each of 50 rounds, each its own noise:
+
+      cepam privacy calibrate --per-client --clients 3 --records 500,4000,20000 --epochs 5 --draws 64 --rounds 50
+      --epsilon 3 --delta 1e-6
+
     Laplace noise, pure DP, l1 clipping:
 
       cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --delta 0 --epsilon 1
     """
     name = "sigma" if options.law == AccountedLaw.GAUSSIAN else "b"
-    release = privacy.calibrate(options.release(default_noise=1.0), epsilon, delta)
+    given = options.release(default_noise=1.0)
+    if per_client:
+        targets = values_of("epsilon", epsilon, len(given.clients))
+        _print(_each(privacy.calibrate_each(given, targets, [delta] * len(targets)), targets, delta, names), as_json)
+        return
+    if names:
+        raise ValueError("--names goes with --per-client")
+    (target,) = values_of("epsilon", epsilon, 1)
+    release = privacy.calibrate(given, target, delta)
     scales = [client.law.scale for client in release.clients]
     found: dict[str, Any] = {name: scales[0] if len(set(scales)) == 1 else scales}
     if isinstance(release, privacy.CohortRelease):
@@ -153,6 +171,25 @@ def print_audit(
         raise typer.Exit(1)
 
 
+def _each(release: privacy.Release, targets: list[float], delta: float, names: str) -> dict[str, Any]:
+    """A row for each client: its name, what it aimed at, what that takes and what it spends; and what covers all."""
+    called = names.split(",") if names else [str(j) for j in range(len(targets))]
+    if len(called) != len(targets):
+        raise ValueError(f"--names must give {len(targets)} names, got {len(called)}")
+    rows = []
+    for j, (who, target) in enumerate(zip(called, targets)):
+        alone = release.alone(j)
+        row = {"name": who.strip(), "records": alone.clients[0].records, "sigma": alone.clients[0].law.scale}
+        if isinstance(alone, privacy.LocalRelease):
+            row |= {"steps": alone.events, "noise_multiplier": alone.multiplier(0)}
+        rows.append({**row, "target": target, "epsilon": privacy.epsilon(alone, delta)})
+    worst = privacy.epsilon(release, delta)
+    found: dict[str, Any] = {"clients": rows, "delta": delta, "adjacency": release.adjacency, "rounds": release.rounds}
+    if isinstance(release, privacy.LocalRelease):
+        found["observers"] = privacy.Ledger((release,)).observers(delta)
+    return {**found, "cautions": [vars(one) for one in privacy.cautions(release, worst, delta)]}
+
+
 def _figures(release: privacy.Release, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:
     """What stands next to epsilon."""
     found: dict[str, Any] = {
@@ -166,6 +203,8 @@ def _figures(release: privacy.Release, spent: float, delta: float, practice: pri
     }
     if isinstance(release, privacy.CohortRelease):
         found |= _about_cohorts(release, delta)
+    if isinstance(release, privacy.LocalRelease):
+        found |= {"steps": max(release.steps), "observers": privacy.Ledger((release,)).observers(delta)}
     if isinstance(release, privacy.CorrelatedRelease):
         shape = {"carry": release.link.carry} if release.link.bands is None else {"bands": release.link.bands}
         found |= {**shape, "slices": release.link.slices, "events": release.events}

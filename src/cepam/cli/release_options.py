@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import numpy as np
 import typer
 
+from cepam.cli.release_local import local_release, values_of
 from cepam.cli.release_names import (
     AccountedLaw,
     AdjacencyName,
@@ -91,6 +92,7 @@ class ReleaseOptions:
     weights: Annotated[str, _panel("--weights", "Aggregation weights, one per client (default 1/K).", RUN)] = ""
     sampling: Annotated[SamplingName | None, _panel("--sampling", "How records are drawn.", DATA)] = None
     draws: Annotated[float, _panel("--draws", "Records a client draws a round, tau.", DATA)] = 0.0
+    epochs: Annotated[int, _panel("--epochs", "Local epochs a round, each step noised: --draws is a step's.", DATA)] = 0
     records: Annotated[str, _panel("--records", "Records of a client: one value, or one per client.", DATA)] = ""
     batch: Annotated[
         float, _panel("--batch", "Expected batch over all clients: per-example clipping (poisson).", DATA)
@@ -126,6 +128,8 @@ class ReleaseOptions:
             raise ValueError(f"--clients must be at least 1, got {self.clients}")
         if self.cohort:
             return self._of_cohorts(default_noise)
+        if self.epochs:
+            return local_release(self, default_noise)
         for name in [name for name in ("cap", "participations", "bit_multiplier") if getattr(self, name)]:
             raise ValueError(f"--{name.replace('_', '-')} goes with --cohort")
         noise, matrix = self._noise(default_noise), self.noise == NoiseName.MATRIX
@@ -133,7 +137,7 @@ class ReleaseOptions:
         every = matrix or self.unit == UnitName.CLIENT
         kind = self.sampling or (SamplingName.ALL if every else plain)
         records, draws = self._records(kind), self._draws(kind)
-        weights = _values("weights", self.weights, self.clients, 1.0 / self.clients)
+        weights = values_of("weights", self.weights, self.clients, 1.0 / self.clients)
         family: type[Gaussian] | type[Laplace] = Gaussian if self.law == AccountedLaw.GAUSSIAN else Laplace
         laws: list[Law] = [family(scale) for scale in noise]
         clipped = self.clipped or (ClippedName.EXAMPLE if self.batch else ClippedName.UPDATE)
@@ -169,7 +173,7 @@ class ReleaseOptions:
         cohort = Cohort(self.clients, self.cohort, kind, self.cap, self.participations or None)
         if self.sigma and self.noise_multiplier:
             raise ValueError("--noise-multiplier goes without --sigma")
-        (share,) = _values("sigma", self.sigma, 1, 0.0)
+        (share,) = values_of("sigma", self.sigma, 1, 0.0)
         multiplier = self.noise_multiplier or share * math.sqrt(cohort.cap) / self.clip or default_noise
         if not multiplier:
             raise ValueError("--noise-multiplier is needed (or --sigma, a client's share of the noise)")
@@ -229,7 +233,7 @@ class ReleaseOptions:
             default /= self.clients if whole else self.batch
         if not given and default is None:
             raise ValueError(f"--{name} is needed (or --noise-multiplier with --batch)")
-        return _values(name, given, self.clients, default)
+        return values_of(name, given, self.clients, default)
 
     def _records(self, kind: SamplingName) -> list[float]:
         total = self.records_total / self.clients if self.records_total else None
@@ -237,7 +241,7 @@ class ReleaseOptions:
             raise ValueError(f"--records-total {self.records_total} does not divide by {self.clients} clients")
         if total is None and not self.records and kind == SamplingName.ALL:
             total = 1.0
-        return _values("records", self.records, self.clients, total)
+        return values_of("records", self.records, self.clients, total)
 
     def _draws(self, kind: SamplingName) -> float:
         if kind == SamplingName.ALL:
@@ -247,21 +251,6 @@ class ReleaseOptions:
         if not self.draws:
             raise ValueError("--draws is needed (the records a client draws a round), or --batch with poisson")
         return self.draws
-
-
-def _values(name: str, text: str, count: int, default: float | None = None) -> list[float]:
-    """One number for each client, from 'x' or 'x,y,…'."""
-    if not text:
-        if default is None:
-            raise ValueError(f"--{name} is needed")
-        return [default] * count
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--{name} must be a number or a comma-separated list, got {text!r}") from None
-    if len(numbers) not in (1, count):
-        raise ValueError(f"--{name} must give 1 or {count} values, got {len(numbers)}")
-    return numbers * count if len(numbers) == 1 else numbers
 
 
 def takes_release(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -57,7 +58,7 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _client_table(text: str) -> dict[str, Any]:
     """The table of `0-9 noise=0.02 lattice=E8`."""
-    numbers, *pairs = text.split()
+    numbers, *pairs = shlex.split(text)
     table: dict[str, Any] = {"clients": numbers}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -28,6 +28,9 @@ from cepam.cli.settings_options import (
 from cepam.fl.engine.notices import told
 from cepam.fl.runs.toml import read
 
+MOST_CLIENTS = 12
+"""How many clients are shown of many."""
+
 
 def _fresh(runs: Path, name: str) -> Path:
     """The first of name, name-2, name-3, … that is not taken."""
@@ -49,11 +52,20 @@ def _unfinished(runs: Path, name: str | None) -> Path:
     return max(open_runs, key=lambda folder: (folder / "config.toml").stat().st_mtime)
 
 
+def _whom(summary: dict[str, Any]) -> str:
+    return "the server learns sums only, " if summary.get("trust") == "sum" else ""
+
+
 def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> None:
+    table = Table(title=f"{summary['scheme']}, {_whom(summary)}{summary['rounds']} rounds", show_header=False)
     half = summary["accuracy_half_width"]
-    table = Table(title=f"{summary['scheme']}, {summary['rounds']} rounds", show_header=False)
-    spread = f" ± {100 * half:.2f}" if half is not None else ""
-    table.add_row("test accuracy", f"{100 * summary['accuracy']:.2f}{spread} %")
+    if summary["accuracy"] is not None:
+        spread = f" ± {100 * half:.2f}" if half is not None else ""
+        table.add_row("test accuracy", f"{100 * summary['accuracy']:.2f}{spread} %")
+    for name, judged in summary["metrics"].items():
+        if name != "loss" or summary["accuracy"] is None:
+            spread = f" ± {judged['half_width']:.2g}" if judged["half_width"] is not None else ""
+            table.add_row(f"test {name}", f"{judged['mean']:.4g}{spread}")
     for who, epsilon in summary["epsilon_against"].items():
         table.add_row(
             f"epsilon against {who}",
@@ -69,9 +81,29 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
     table.add_row("SNR", "–" if summary["snr_db"] is None else f"{summary['snr_db']:.2f} dB")
     table.add_row("time", f"{summary['seconds']:.1f} s")
     console.print(table)
+    _print_clients(console, summary)
     for text in summary["warnings"]:
         console.print(f"[yellow]warning[/] {text}")
     console.print(f"run: {folder}   curve: {folder / 'curve.png'}")
+
+
+def _print_clients(console: Console, summary: dict[str, Any]) -> None:
+    """Nothing; the clients with what each was promised and has spent, the first few of many."""
+    rows = summary["clients"]
+    if not rows:
+        return
+    table = Table(title="clients")
+    for heading in ("name", "records", "noise", "target", "spent", "delta"):
+        table.add_column(heading, justify="left" if heading == "name" else "right")
+    for row in rows[:MOST_CLIENTS]:
+        table.add_row(
+            row["name"], f"{row['records']:,}", "–" if row["noise"] is None else f"{row['noise']:.4g}",
+            "–" if row["target"] is None else f"{row['target']:g}", told(row["epsilon"], summary["simulated"]),
+            f"{row['delta']:g}",
+        )  # fmt: skip
+    console.print(table)
+    if len(rows) > MOST_CLIENTS:
+        console.print(f"and {len(rows) - MOST_CLIENTS:,} more clients: summary.json has them all")
 
 
 @contextmanager
@@ -112,6 +144,14 @@ def train(
     Own settings; the first ten clients add more noise:
 
       cepam train --config mine.toml --client "0-9 noise=0.05"
+
+    Your own records and module, clients by name (load and build are functions of my_module.py):
+
+      cepam train --data my_module:load --model my_module:build --client "'site A' epsilon=2"
+
+    A table, with a column that says whose row it is:
+
+      cepam train --data patients.csv --target ill --client-column site --model linear --noise 0.1
 
     A reproducible run for a study (keys and draws from the seed: it protects nobody):
 

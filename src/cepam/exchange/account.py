@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from cepam.clip import Unit
 from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.noise.lattices import Lattice
 
 if TYPE_CHECKING:
-    from cepam.privacy import Release, Sampling
+    from cepam.privacy import Cohort, CohortRelease, Release, Sampling
 
 Released = Literal["auto", "average", "vectors"]
 Reply = tuple[int, UplinkSettings]
@@ -17,8 +20,9 @@ Reply = tuple[int, UplinkSettings]
 
 @dataclass(frozen=True)
 class Account:
-    """How epsilon is counted: for one record of one client, in all models published so far.
+    """How epsilon is counted: for one record of one client, or one whole client, in all models published so far.
 
+    `unit` says which; a whole client needs a whole clipped update of all its records (the defaults).
     `sampling` says how a client draws its records, afresh for every reply (default: all of them, which claims no
     amplification);
     `colluders` how many other clients pool what they know; `released` what the server publishes: the weighted
@@ -36,6 +40,7 @@ class Account:
     released: Released = "auto"
     stable_nodes: bool = False
     clipped: Literal["update", "example"] = "update"
+    unit: Unit = "record"
 
     def __post_init__(self) -> None:
         if not 0.0 < self.delta < 1.0:
@@ -44,11 +49,17 @@ class Account:
             raise ValueError(f"colluders must be a count, got {self.colluders!r}")
         if self.released not in get_args(Released):
             raise ValueError(f"released must be one of {', '.join(get_args(Released))}, got {self.released!r}")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
+        drawn = self.sampling is not None and self.sampling.kind != "all"
+        if self.unit == "client" and (self.clipped != "update" or drawn):
+            raise ValueError("unit 'client' needs clipped='update' and no draws of records: those do not hide a client")
 
-    def release(self, replies: Iterable[Reply], average: bool, coordinates: int) -> Release:
+    def release(self, replies: Iterable[Reply], average: bool, coordinates: int, topped_up: bool = False) -> Release:
         """One round in which these replies, of so many coordinates each, were used; ValueError if there is none.
 
-        A node that was asked twice and answered twice stands there twice, and is charged for both.
+        A node that was asked twice and answered twice stands there twice, and is charged for both. `topped_up`: the
+        server brings the noise of those that did not come, on a lattice of its own: the worst one is charged.
         Guarantee: fewer replies have less noise and cost more (tests/exchange/test_account.py).
         """
         from cepam.privacy import Client, Release, Sampling
@@ -58,10 +69,7 @@ class Account:
             raise ValueError("a round without a reply releases nothing")
         others = len({node for node, _ in used}) - 1
         return Release(
-            clients=tuple(
-                Client(s.law, s.records, s.weight, None, s.clip, None if isinstance(s.lattice, str) else s.lattice)
-                for _, s in used
-            ),
+            clients=tuple(Client(s.law, s.records, s.weight, None, s.clip, _lattice(s, topped_up)) for _, s in used),
             clip=used[0][1].clip,
             sampling=self.sampling or Sampling("all"),
             colluders=min(self.colluders, others) if average else others,
@@ -69,4 +77,24 @@ class Account:
             clipped=self.clipped,
             coordinates=coordinates,
             nodes=tuple(node for node, _ in used),
+            unit=self.unit,
         )
+
+    def cohort_release(self, cohort: Cohort, settings: UplinkSettings, coordinates: int) -> CohortRelease:
+        """One round of a cohort that was drawn in secret and is topped up, whoever replied."""
+        from cepam.privacy import Client, CohortRelease
+
+        share = settings.law.scale
+        return CohortRelease(
+            (Client(settings.law, settings.records, 1.0 / cohort.size),),
+            settings.clip,
+            colluders=min(self.colluders, cohort.population - 1),
+            adjacency=self.adjacency,
+            coordinates=coordinates,
+            cohort=cohort,
+            bit=share * math.sqrt(cohort.cap) / settings.bit if settings.bit else None,
+        )
+
+
+def _lattice(settings: UplinkSettings, topped_up: bool) -> Lattice | None:
+    return None if topped_up or isinstance(settings.lattice, str) else settings.lattice

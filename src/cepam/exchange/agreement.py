@@ -13,7 +13,7 @@ import secrets
 import struct
 from dataclasses import dataclass, field
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -110,23 +110,45 @@ def new_attempt() -> int:
 
 def sign(key_file: bytes, transcript: bytes) -> bytes:
     """The transcript signed with a private key file (OpenSSH or PEM, elliptic curve), as SuperNodes have."""
+    return _private_key(key_file).sign(transcript, ec.ECDSA(hashes.SHA256()))
+
+
+def public_of(key_file: bytes) -> bytes:
+    """The public key of a private key file, as `canonical` writes it."""
+    return _written(_private_key(key_file).public_key())
+
+
+def canonical(identity: bytes) -> bytes:
+    """A public key (PEM or OpenSSH) as OpenSSH writes it, without a comment: equal keys are equal bytes."""
+    return _written(_public_key(identity))
+
+
+def _private_key(key_file: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_ssh_private_key(key_file, None)
     except ValueError:
         key = serialization.load_pem_private_key(key_file, None)  # type: ignore[assignment]
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("the key that signs must be an elliptic-curve key")
-    return key.sign(transcript, ec.ECDSA(hashes.SHA256()))
+    return key
+
+
+def _public_key(identity: bytes) -> ec.EllipticCurvePublicKey:
+    openssh = identity.startswith(b"ecdsa-")
+    key = serialization.load_ssh_public_key(identity) if openssh else serialization.load_pem_public_key(identity)
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("an identity must be an elliptic-curve key")
+    return key
+
+
+def _written(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
 def verify(identity: bytes, transcript: bytes, signature: bytes) -> bool:
     """Whether the holder of this public key (PEM or OpenSSH) signed the transcript."""
     try:
-        openssh = identity.startswith(b"ecdsa-")
-        key = serialization.load_ssh_public_key(identity) if openssh else serialization.load_pem_public_key(identity)
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            return False
-        key.verify(signature, transcript, ec.ECDSA(hashes.SHA256()))
-    except (InvalidSignature, ValueError):
+        _public_key(identity).verify(signature, transcript, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError):
         return False
     return True

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cepam.clip import Clip
-from cepam.exchange.account import Account
-from cepam.exchange.downlink import noise_of_average
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.noise.laws import Gaussian, Laplace, Law
+
+if TYPE_CHECKING:
+    from cepam.privacy import Release
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,21 @@ class Target:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
-    def meet(self, settings: UplinkSettings, account: Account, average: bool, coordinates: int) -> UplinkSettings:
-        """The settings with the smallest noise that meets the target; whatever scale they had.
+    def meet(self, settings: UplinkSettings, one: Release, delta: float) -> UplinkSettings:
+        """The settings with the smallest noise that meets the target over rounds like `one`; whatever scale they had.
 
         Guarantee: the account of such a run ends at or under epsilon (tests/exchange/test_target.py).
         """
         from cepam.privacy import calibrate
 
-        if self.rounds is None or self.nodes is None:
+        if self.rounds is None:
             raise ValueError("rounds must be given where a strategy is not run by `start`")
-        one = account.release([(node, settings) for node in range(self.nodes)], average, coordinates)
-        met = calibrate(replace(one, rounds=self.rounds), self.epsilon, account.delta)
+        met = calibrate(one.over(self.rounds), self.epsilon, delta)
         return replace(settings, law=met.clients[0].law)
 
-    def describe(self, settings: UplinkSettings, coordinates: int) -> str:
-        """What the noise means for the model, in a line."""
+    def describe(self, settings: UplinkSettings, noise: float, coordinates: int) -> str:
+        """What the noise, of `noise` in the average, means for the model, in a line."""
         nodes, rounds = self.nodes or 1, self.rounds or 1
-        noise = noise_of_average([settings] * nodes)
         ratio = noise * math.sqrt(coordinates) / settings.clip.bound
         return (
             f"{settings.law} meets epsilon {self.epsilon:g} over {rounds} rounds of {nodes} replies; in the average "

@@ -5,12 +5,14 @@
     settings = fl.settings_from({**fl.preset("private"), "seed": 3})
     summary = fl.train(settings, Path("runs/mine"))
 
-Your own data and model: `fl.from_arrays` or `fl.from_torch`, and `fl.Model(lambda: my_module)`, handed to `fl.train` or
-`fl.Simulation`. Your own scheme: `fl.Simulation(…, codecs=lambda client: my_codec)`.
+Your own data and model: `fl.from_arrays`, `fl.from_torch`, `fl.from_clients` or `fl.from_table`, and
+`fl.Model(lambda: my_module, loss=…)`, handed to `fl.train` or `fl.Simulation`. Your own scheme:
+`fl.Simulation(…, codecs=lambda client: my_codec)`.
 """
 
 from __future__ import annotations
 
+from cepam.fl.data.clients import from_clients, from_table
 from cepam.fl.data.dataset import Dataset, from_arrays, from_torch, load, synthetic
 from cepam.fl.data.fetch import DataUnavailable
 from cepam.fl.engine.presets import PRESETS, preset
@@ -19,8 +21,9 @@ from cepam.fl.engine.simulation import Simulation
 from cepam.fl.models.features import Features
 from cepam.fl.models.model import Model, build, linear_on
 from cepam.fl.runs.comparison import compare
+from cepam.fl.runs.sources import prepared
 from cepam.fl.runs.toml import settings_from
-from cepam.fl.runs.training import Progress, prepared, read_metrics, train
+from cepam.fl.runs.training import Progress, read_metrics, train
 
 __all__ = [
     "PRESETS",
@@ -35,6 +38,8 @@ __all__ = [
     "build",
     "compare",
     "from_arrays",
+    "from_clients",
+    "from_table",
     "from_torch",
     "linear_on",
     "load",

@@ -11,6 +11,7 @@ from cepam.exchange.vectors import Arrays
 
 STYPE = "cepam.v1"
 BROADCAST = "cepam.broadcast"
+SUM = "cepam-sum"  # the record of a message of a sum
 
 
 def numpy_of(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from cepam.errors import CepamError
-from cepam.exchange.downlink import STEPS_OF_NOISE, Downlink, noise_of_average
+from cepam.exchange.downlink import STEPS_OF_NOISE, Downlink
 from cepam.exchange.parcels import DOWNLINK, Parcel
 from cepam.exchange.server_end import Refused
-from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.exchange.vectors import Arrays
 from cepam.flower.arrays import BROADCAST, numpy_of, pack, record_of
 
@@ -29,14 +28,14 @@ def is_stale(reply: Message) -> bool:
 class Distribution:
     """One model for all nodes, on the grid: the strategy computes with the exact arrays, nodes with the public ones.
 
-    `step` is the grid's step, or a function of the round; None takes 8 times the noise of the average (times
-    `rate`, by which a gradient is multiplied), and never a larger one than before.
+    `step` is the grid's step, or a function of the round; None takes 8 times the noise by which a round moves the
+    model, and never a larger one than before.
     Guarantee: a node that missed rounds, restarted or is new replies in the same round, computed at the public arrays
     (tests/flower/test_downlink.py).
     """
 
-    def __init__(self, step: Step | None, rate: float | None) -> None:
-        self._given, self._rate = step, rate
+    def __init__(self, step: Step | None) -> None:
+        self._given = step
         self._step: float | None = None
         self._downlink: Downlink | None = None
         self._packed: dict[Parcel, tuple[ArrayRecord, ConfigRecord]] = {}
@@ -56,9 +55,12 @@ class Distribution:
             raise ValueError("nothing was published yet")
         return self._downlink.public
 
-    def publish(self, exact: Arrays, server_round: int, asked: Iterable[UplinkSettings]) -> Arrays:
-        """The public arrays, nearest to the exact ones on the grid; all messages from now on lead there."""
-        self._step = self._next_step(server_round, list(asked))
+    def publish(self, exact: Arrays, server_round: int, noise: float) -> Arrays:
+        """The public arrays, nearest to the exact ones on the grid; all messages from now on lead there.
+
+        `noise` is the standard deviation, a coordinate, by which a round's noise moves the model.
+        """
+        self._step = self._next_step(server_round, noise)
         if self._downlink is None or not self._downlink.fits(exact):
             self._downlink = Downlink(exact, self._step)
         else:
@@ -67,16 +69,15 @@ class Distribution:
         self._packed, self._seen = {}, None
         return self._downlink.public
 
-    def publish_if_new(self, exact: Arrays, server_round: int, asked: Iterable[UplinkSettings]) -> None:
+    def publish_if_new(self, exact: Arrays, server_round: int, noise: float) -> None:
         """Nothing; the arrays are published unless they are what was published last."""
         if self._downlink is None or not self._downlink.knows(exact):
-            self.publish(exact, server_round, asked)
+            self.publish(exact, server_round, noise)
 
-    def _next_step(self, server_round: int, asked: list[UplinkSettings]) -> float:
+    def _next_step(self, server_round: int, noise: float) -> float:
         if self._given is not None:
             return self._given(server_round) if callable(self._given) else self._given
-        rates = [1.0 if s.update == "parameters" else self._rate or 1.0 for s in asked]
-        rule = STEPS_OF_NOISE * min(rates) * noise_of_average(asked)
+        rule = STEPS_OF_NOISE * noise
         return rule if self._step is None else min(rule, self._step)
 
     def put_into(self, message: Message) -> bool:
@@ -151,7 +152,7 @@ class Distribution:
         return counted
 
 
-def distribution_for(downlink: str, step: Step | None, rate: float | None, returns_models: bool) -> Distribution | None:
+def distribution_for(downlink: str, step: Step | None, returns_models: bool) -> Distribution | None:
     """What sends models on the grid; None where they travel as they are."""
     if downlink not in ("float32", "grid"):
         raise ValueError(f"downlink must be 'float32' or 'grid', got {downlink!r}")
@@ -161,4 +162,4 @@ def distribution_for(downlink: str, step: Step | None, rate: float | None, retur
         raise ValueError(f"step must be positive, or a function of the round, got {step!r}")
     if downlink == "grid" and step is None and not returns_models:
         raise ValueError("step must be given where learning_rate is None: how far noise moves the model is not known")
-    return Distribution(step, rate) if downlink == "grid" else None
+    return Distribution(step) if downlink == "grid" else None

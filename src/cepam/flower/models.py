@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from logging import WARNING, getLogger
 
 from flwr.app import ArrayRecord
 
-from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.exchange.vectors import BATCH_NORM, Arrays, Layout, count, digest, has_batch_statistics, kept_positive
 from cepam.flower.arrays import numpy_of, same_or_new
 from cepam.flower.distribution import Distribution
@@ -39,16 +37,17 @@ class RoundModel:
         self.reference = restored if self.downlink is None else self.downlink.exact(restored)
         return same_or_new(arrays, given, self.reference), digest(restored)
 
-    def published(
-        self, arrays: ArrayRecord | None, next_round: int, asked: Iterable[UplinkSettings]
-    ) -> tuple[ArrayRecord | None, str]:
-        """The aggregate as all will see it, and its digest; None, and the reference's, where there is none."""
+    def published(self, arrays: ArrayRecord | None, next_round: int, noise: float) -> tuple[ArrayRecord | None, str]:
+        """The aggregate as all will see it, and its digest; None, and the reference's, where there is none.
+
+        `noise` is what a round's noise moves the model by, a coordinate.
+        """
         given = self.reference if arrays is None else numpy_of(arrays)
         made: Arrays = self._as_first_sent(given)
         if self._whole:
             made = kept_positive(made, self.reference)
         if self.downlink is not None:
-            made = self.downlink.publish(made, next_round, asked)
+            made = self.downlink.publish(made, next_round, noise)
         return None if arrays is None else same_or_new(arrays, given, made), digest(made)
 
     def _as_first_sent(self, arrays: Arrays) -> Arrays:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from logging import INFO, getLogger
 
-from cepam.exchange.account import Account
+from cepam.clip import L2
 from cepam.exchange.target import Target
 from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.flower.policy import Policy
+from cepam.noise.laws import Gaussian
+from cepam.privacy.topup import UPWARD
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -22,6 +25,7 @@ class NodeNoise:
         if target is not None and of_node is not None:
             raise ValueError("epsilon finds one noise for all nodes: of_node must not be given with it")
         self._settings, self._target = settings, target
+        self._first: UplinkSettings | None = None
         self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
 
     @property
@@ -33,21 +37,30 @@ class NodeNoise:
 
     def of(self, node: int) -> UplinkSettings:
         """What this node is asked for."""
-        return (self._of_node(node) if self._of_node else None) or self.settings
+        own = self._of_node(node) if self._of_node else None
+        return self.settings if own is None else replace(own, unit=self._settings.unit)
 
     def plan(self, rounds: int) -> None:
         """Nothing; a target that does not say its rounds is for so many."""
         if self._target is not None and self._target.rounds is None:
             self._target = replace(self._target, rounds=rounds)
 
-    def find(self, asked: int, account: Account, average: bool, coordinates: int) -> None:
+    def find(self, asked: int, policy: Policy, coordinates: int) -> None:
         """Nothing; the noise meets the target, if there is one and it was not found before."""
         if self._target is None:
             return
-        target = replace(self._target, nodes=self._target.nodes or asked)
-        self._settings = target.meet(self._settings, account, average, coordinates)
-        self._target = None
-        log(INFO, "cepam: %s", target.describe(self._settings, coordinates))
+        nodes = self._target.nodes or asked
+        target, self._target = replace(self._target, nodes=nodes), None
+        one = policy.planned(self._settings, nodes, coordinates)
+        self._settings = target.meet(self._settings, one, policy.account.delta)
+        log(INFO, "cepam: %s", target.describe(self._settings, policy.noise([self._settings] * nodes), coordinates))
+
+    def follow(self, bound: float) -> None:
+        """Nothing; the clip is `bound` from now on, noise and bit in proportion, the noise never in less."""
+        first = self._first = self._first or self.settings
+        by = bound / first.clip.bound
+        law = Gaussian(first.law.scale * by * UPWARD)
+        self._settings = replace(first, clip=L2(bound), law=law, bit=first.bit * by)
 
     def summarise(self) -> None:
         """Logs what nodes are asked for."""

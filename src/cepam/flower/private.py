@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import replace
-from logging import INFO, WARNING, getLogger
+from logging import DEBUG, INFO, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,15 +13,17 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from cepam.clip import Clip
+from cepam.clip import Clip, Unit
 from cepam.exchange.account import Account
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
 from cepam.exchange.target import law_of, target_of
 from cepam.exchange.uplink_settings import Update, UplinkSettings
-from cepam.flower.averaging import check_wrapping, publishes_average
+from cepam.flower.averaging import check_wrapping
+from cepam.flower.cohort import AdaptiveClip, Asking, Fixed, Poisson
 from cepam.flower.distribution import Step, distribution_for
 from cepam.flower.models import RoundModel
 from cepam.flower.noise import NodeNoise, OfNode
+from cepam.flower.policy import PolicyName
 from cepam.flower.replies import Known, Replies
 from cepam.flower.spending import Spending, account_in
 from cepam.flower.tally import Tally
@@ -29,6 +31,7 @@ from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
 
 if TYPE_CHECKING:
+    from cepam.flower.sum_trust import Sum
     from cepam.privacy import Release
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
@@ -44,11 +47,18 @@ class Private(Strategy):  # type: ignore[misc]
     `update="gradient"` the ClientApp replies with gradients, and the wrapped strategy is handed the broadcast model
     less `learning_rate` times the noisy gradient (`learning_rate=None`: the noisy gradient itself).
 
-    A reply that is missing, broken, forged or replayed costs itself only. Fewer replies mean less noise in the
-    average, so the policy is stated: a round with fewer than `least_replies` good ones is not published and costs
-    nothing; any other is charged for the noise that is really in it. Once a round would bring epsilon above `budget`
+    A reply that is missing, broken, forged or replayed costs itself only. `policy` says what becomes of its noise: with
+    `top-up` (the default for Gaussian noise where nothing but the average is published) the server adds it from secret
+    randomness and the sum is divided by those who were asked, so that epsilon does not depend on who replied; with
+    `charge` the replies that came are averaged, and the noise that is really there is charged. A round with fewer than
+    `least_replies` good replies is not published and costs nothing. Once a round would bring epsilon above `budget`
     nothing more is published. The account is saved under `accounts` (default: `cepam` in Flower's home) before each
     model is published; a ServerApp that starts again, in this run or from a model that was published, goes on with it.
+
+    `unit` is what epsilon is for: one `record` of a client, or all data of one `client`. With a `cohort`
+    (`Poisson(rate)`, `Fixed(size)`) the wrapper draws who is asked in each round, in secret, and whole clients are
+    protected; neither log nor metrics say who was asked or how many. With `adaptive=AdaptiveClip()` the clip
+    follows the norms.
 
     Integer arrays do not travel, whatever the wrapped strategy makes of them; variances of batch normalisation stay
     positive. `bucket` pads messages to a multiple of that many bytes.
@@ -64,7 +74,18 @@ class Private(Strategy):  # type: ignore[misc]
     `authentication` says what to do about a key agreement that is not signed with the node's authentication key:
     `warn`, or `require` to drop its replies. `server_key` is a private key file with which the server signs its
     offers, for clients that know the public one.
+
+    With `trust="sum"`, or `cepam.flower.Sum(…)`, the server learns one noisy sum a round and not its parts
+    (docs/trust.md): nodes state `Terms` of their own, and what needs single replies is refused.
     """
+
+    def __new__(cls, *_: Any, trust: object = "server", **__: Any) -> Private:
+        """The wrapper for the trust that is asked for: one whose server opens replies, or sums alone."""
+        if trust == "server" or cls is not Private:
+            return object.__new__(cls)
+        from cepam.flower.private_sum import PrivateSum
+
+        return object.__new__(PrivateSum)
 
     def __init__(
         self,
@@ -91,25 +112,34 @@ class Private(Strategy):  # type: ignore[misc]
         rounds: int | None = None,
         delta: float | None = None,
         nodes: int | None = None,
+        unit: Unit | None = None,
+        policy: PolicyName | None = None,
+        cohort: Poisson | Fixed | None = None,
+        adaptive: AdaptiveClip | None = None,
+        trust: Literal["server", "sum"] | Sum = "server",
     ) -> None:
         check_wrapping(strategy, least_replies, budget)
         self.strategy = strategy
+        asking = Asking(policy, cohort, adaptive, of_node is not None, least_replies)
+        told: dict[str, Any] = {"delta": delta, "unit": unit or asking.unit}
+        counted = {name: value for name, value in told.items() if value is not None}
+        self.account = replace(account or Account(), **counted)
         target = target_of(epsilon, rounds, nodes, delta)
         noise = law_of(law, clip, target)
-        settings = UplinkSettings(noise, clip, lattice, coder, bucket, update, records=records)
+        settings = UplinkSettings(
+            noise, clip, lattice, coder, bucket, update, records=records, unit=self.account.unit, bit=asking.bit(clip)
+        )
         self._noise = NodeNoise(settings, of_node, target)
         self.least_replies = least_replies
         self.budget = epsilon if budget is None else budget
-        self.account = account or Account()
-        if delta is not None:
-            self.account = replace(self.account, delta=delta)
-        self._average = publishes_average(strategy, self.account)
+        self._policy = asking.policy_for(strategy, settings, self.account)
         self._spending = Spending(account_in(accounts, self.account, self.budget), self.budget)
         whole = update == "parameters" or learning_rate is not None
-        self._model = RoundModel(distribution_for(downlink, step, learning_rate, whole), whole)
+        self._model = RoundModel(distribution_for(downlink, step, whole), whole)
         key = Path(server_key).read_bytes() if server_key else None
-        self._replies = Replies(ServerEnd(authentication, key, log), learning_rate, self._model.downlink)
-        self._asked: list[UplinkSettings] = []
+        level, quiet = (DEBUG, _quietly) if self._policy.is_secret else (INFO, log)
+        self._replies = Replies(ServerEnd(authentication, key, quiet), learning_rate, self._model.downlink, level)
+        self._moved = 0.0
         self._evaluating: list[Message] = []
         self._grid: Grid | None = None
         self._timeout = TIMEOUT
@@ -125,6 +155,11 @@ class Private(Strategy):  # type: ignore[misc]
         """epsilon of everything published so far, at the account's delta."""
         return self._spending.epsilon
 
+    @property
+    def epsilons(self) -> dict[str, float]:
+        """epsilon of everything published so far for each observer: an outsider, curious clients, who sees uploads."""
+        return self._spending.observers()
+
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *given: Any, **named: Any) -> Result:
         """The result of the rounds, as Flower's `start`: its timeout holds for second messages too."""
         told = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *given, **named)
@@ -136,8 +171,7 @@ class Private(Strategy):  # type: ignore[misc]
     def summary(self) -> None:
         """Logs what the wrapper does, then what the wrapped strategy says of itself."""
         self._noise.summarise()
-        noise = "all replies" if self._average else "each reply by itself (more than the average may be published)"
-        log(INFO, "\t│\t├── noise counted: %s; delta %g", noise, self.account.delta)
+        log(INFO, "\t│\t├── for one %s; %s; delta %g", self.account.unit, self._policy, self.account.delta)
         log(INFO, "\t│\t└── the server holds the keys and is trusted; metrics and evaluation are not covered")
         self.strategy.summary()
 
@@ -146,8 +180,9 @@ class Private(Strategy):  # type: ignore[misc]
     ) -> Iterable[Message]:
         """The wrapped strategy's messages, each with an offer for its client."""
         self._replies.close_round()
+        self._policy.close()
         messages = self._messages(server_round, arrays, config, grid)
-        if messages:
+        if messages or self._policy.is_open:
             self._ask(messages, grid)
         return messages
 
@@ -159,22 +194,27 @@ class Private(Strategy):  # type: ignore[misc]
         messages = list(self.strategy.configure_train(server_round, sent, config, grid))
         if not messages or not self._spending.resume(str(messages[0].metadata.run_id), known_by):
             return []
-        self._noise.find(len(messages), self.account, self._average, self._model.coordinates)
+        self._noise.find(len(messages), self._policy, self._model.coordinates)
         self._grid, self._server_round = grid, server_round
-        return messages
+        chosen = self._policy.choose(messages, self._noise.settings, self._spending.asked)
+        certain = self._policy.certain(self._model.coordinates)
+        if certain is not None and not self._spending.allows(certain):
+            self._policy.close()
+            return []
+        return chosen
 
     def _ask(self, messages: list[Message], grid: Grid) -> None:
         """Nothing; each message carries an offer for its node."""
         identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
         known = Known()
         asked = [(m.metadata.dst_node_id, self._noise.of(m.metadata.dst_node_id)) for m in messages]
-        # Settings that cannot be accounted for together are refused before anything is asked for.
-        self.account.release(asked, self._average, self._model.coordinates)
-        self._asked = [settings for _, settings in asked]
+        settings_asked = [settings for _, settings in asked] or [self._noise.settings]
+        self._moved = self._policy.noise(settings_asked) * self._replies.rate(settings_asked)
         if self._model.downlink is not None:
-            self._model.downlink.publish_if_new(self._model.reference, self._server_round, self._asked)
+            self._model.downlink.publish_if_new(self._model.reference, self._server_round, self._moved)
         for message, (node, settings) in zip(messages, asked):
             self._replies.ask(message, settings, self._server_round, identities.get(node, b""), known)
+        self._policy.ask(asked, known.models or [self._model.reference], self._replies.step_of)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -182,23 +222,28 @@ class Private(Strategy):  # type: ignore[misc]
         """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
         tally = self._collect(replies)
         arrays, metrics = None, None
-        release = self._release_of(tally)
-        if release is not None:
-            arrays, metrics = self.strategy.aggregate_train(server_round, [o.message for o in tally.opened])
+        release = self._policy.release(tally.opened)
+        if release is not None and self._spending.allows(release):
+            arrays, metrics = self._policy.aggregate(self.strategy, server_round, tally)
             arrays = self._charged(arrays, release)
-        return arrays, tally.report(server_round, metrics, self.epsilon, self.account.delta)
+        report = tally.report(server_round, metrics, self.epsilon, self.account.delta)
+        for name, figure in self._policy.figures(self._spending).items():
+            report[name] = figure
+        return arrays, report
 
     def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
         """What may be published of a round, once the round is on the account and on disk."""
-        published, model = self._model.published(arrays, self._server_round + 1, self._asked)
-        self._spending.charge(release, model)
+        published, model = self._model.published(arrays, self._server_round + 1, self._moved)
+        self._spending.charge(release, model, self._policy.counted)
+        if self._policy.clip is not None:
+            self._noise.follow(self._policy.clip)
         return published
 
     def _collect(self, replies: Iterable[Message]) -> Tally:
         """The round's replies, opened or dropped with a reason; the round's keys are forgotten."""
         came = self._replies.with_second(list(replies), self._grid, self._timeout)
         down = self._model.downlink
-        tally = Tally(self._replies.sent, down.count() if down is not None else (0, 0))
+        tally = Tally(self._replies.sent, down.count() if down is not None else (0, 0), self._policy.is_secret)
         for reply in came:
             try:
                 tally.opened.append(
@@ -229,16 +274,7 @@ class Private(Strategy):  # type: ignore[misc]
             replies = self._model.downlink.evaluated(replies, self._evaluating, self._grid, self._timeout)
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    def _release_of(self, tally: Tally) -> Release | None:
-        """The round as the accountant sees it, or None where it must not be published."""
-        if len(tally.opened) < self.least_replies:
-            log(
-                WARNING,
-                "cepam: %d good replies, %d needed: nothing is published this round, nothing is charged",
-                len(tally.opened),
-                self.least_replies,
-            )
-            return None
-        used = [(o.node, o.settings) for o in tally.opened]
-        release = self.account.release(used, self._average, self._model.coordinates)
-        return release if self._spending.allows(release) else None
+
+def _quietly(_level: int, text: str, *given: object) -> None:
+    """Nothing; what names a node is logged at DEBUG: nobody may learn who was asked."""
+    log(DEBUG, text, *given)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO, getLogger
 
+import numpy as np
+import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
@@ -40,9 +42,9 @@ class Asked:
         return self.pending.offer.node
 
 
-@dataclass(frozen=True)
+@dataclass
 class Opened:
-    """A good reply: dense arrays for the wrapped strategy, and what it took on the wire."""
+    """A good reply: what it took on the wire, its decoded vector, and the rest of its content."""
 
     node: int
     settings: UplinkSettings
@@ -50,13 +52,29 @@ class Opened:
     message_bytes: int
     coordinates: int
     metrics_kind: MetricsKind
+    vector: npt.NDArray[np.floating] = field(default_factory=lambda: np.zeros(0))
+    asked: Asked | None = None
+
+    def dense(self, step: float | None) -> Message:
+        """The reply with dense arrays for the wrapped strategy, `step` along the vector, which is let go."""
+        if self.asked is None:
+            raise ValueError(f"the vector of node {self.node} is not there")
+        arrays = record_of(from_vector(self.vector, self.asked.reference, step))
+        self.message.content = RecordDict({**dict(self.message.content.items()), self.asked.arrays_name: arrays})
+        self.vector = self.vector[:0]
+        return self.message
 
 
 class Replies:
-    """Puts an offer into each training message of a round and opens the replies, each by itself."""
+    """Puts an offer into each training message of a round and opens the replies, each by itself.
 
-    def __init__(self, end: ServerEnd, learning_rate: float | None, model: Distribution | None = None) -> None:
-        self._end = end
+    `level` is the log's for what tells how many nodes were asked.
+    """
+
+    def __init__(
+        self, end: ServerEnd, learning_rate: float | None, model: Distribution | None = None, level: int = INFO
+    ) -> None:
+        self._end, self._level = end, level
         self._learning_rate = learning_rate
         self._model = model
         self._asked: list[Asked] = []
@@ -71,7 +89,7 @@ class Replies:
         reference = known.of(record)
         broadcast = self._model is not None and self._model.put_into(message)
         peer = Peer(message.metadata.run_id, message.metadata.dst_node_id, identity)
-        pending = self._end.offer(settings, peer, count(reference), server_round)
+        pending = self._end.offer(settings, peer, count(reference) + settings.beside, server_round)
         self._send(Asked(pending, name, reference, message, broadcast))
         self.sent += 1
 
@@ -92,7 +110,7 @@ class Replies:
                 second.append(self._ask_again(asked, self._model))
         if not second or grid is None:
             return rest
-        log(INFO, "cepam: %d nodes do not hold the model's last version and are sent a snapshot", len(second))
+        log(self._level, "cepam: %d nodes do not hold the model's last version and are sent a snapshot", len(second))
         return rest + list(grid.send_and_receive(second, timeout=timeout))
 
     def _ask_again(self, asked: Asked, model: Distribution) -> Message:
@@ -104,7 +122,7 @@ class Replies:
         return self._send(Asked(pending, asked.arrays_name, asked.reference, model.again(asked.message), True))
 
     def open(self, reply: Message, weight_key: str) -> Opened:
-        """The reply with dense arrays in place of the sealed update; `Refused` says why it is of no use."""
+        """The reply with its update decoded; `Refused` says why it is of no use."""
         asked = self._answered(reply)
         if reply.has_error():
             # Errors that the SuperLink makes carry its own id: the message says whom they are about.
@@ -130,11 +148,15 @@ class Replies:
             for name, record in reply.content.items()
             if name != RECORD and not isinstance(record, ArrayRecord | MetricRecord)
         }
-        arrays = record_of(from_vector(vector, asked.reference, self._step(settings)))
-        reply.content = RecordDict({**kept, name: metrics, asked.arrays_name: arrays})
-        return Opened(node, settings, reply, len(message), len(vector), _kind_of(name, metrics))
+        reply.content = RecordDict({**kept, name: metrics})
+        kind = _kind_of(name, metrics)
+        return Opened(node, settings, reply, len(message), len(vector), kind, vector, asked)
 
-    def _step(self, settings: UplinkSettings) -> float | None:
+    def rate(self, asked: Iterable[UplinkSettings]) -> float:
+        """How far the model moves at least along what such nodes send; 1 where the vectors themselves are handed on."""
+        return min((abs(step) for step in map(self.step_of, asked) if step is not None), default=1.0)
+
+    def step_of(self, settings: UplinkSettings) -> float | None:
         """How far the model goes along the decoded vector; None: the vector itself is handed on."""
         if settings.update == "parameters":
             return 1.0
@@ -160,7 +182,7 @@ class Replies:
 
 
 class Known:
-    """The arrays of a round's messages, read once: strategies put one record into many messages."""
+    """The models of a round's messages, read once: strategies put one record into many messages."""
 
     def __init__(self) -> None:
         self._read: dict[int, tuple[ArrayRecord, Arrays]] = {}
@@ -170,6 +192,11 @@ class Known:
         if id(record) not in self._read:
             self._read[id(record)] = (record, numpy_of(record))
         return self._read[id(record)][1]
+
+    @property
+    def models(self) -> list[Arrays]:
+        """The different models that were sent."""
+        return [arrays for _, arrays in self._read.values()]
 
 
 def _record(reply: Message) -> ConfigRecord:

@@ -14,7 +14,7 @@ from cepam.exchange.client_end import Declined, check_offer, seal_update
 from cepam.exchange.messages import RECORD, Offer
 from cepam.exchange.parcels import DOWNLINK
 from cepam.exchange.vectors import Arrays, to_vector
-from cepam.flower.arrays import carry, numpy_of
+from cepam.flower.arrays import SUM, carry, numpy_of
 from cepam.flower.copies import receive
 from cepam.keys import Key, KeyChain
 
@@ -22,6 +22,7 @@ log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 IDENTITY_FILE = "cepam-identity"
 SERVER_FILE = "cepam-server"
+TERMS_FILE = "cepam-terms"
 FAILED = 6  # Flower's code for a mod whose preconditions do not hold
 RAISED = 2  # and for an app that raised
 
@@ -44,12 +45,19 @@ class Uplink:
     A model that comes as a broadcast (`Private(downlink="grid")`) is handed on as dense arrays; the node's copy is kept
     in `context.state`. A broadcast that does not lead on from that copy is answered with an error: nothing is computed
     at other weights than the server's.
+
+    Where the configuration has `cepam-terms`, the node answers for sums alone (`Private(trust="sum")`, docs/trust.md),
+    and only to offers that its own terms allow: no other training, no evaluation, no query, no metrics.
     """
 
     def __init__(self, required: bool = True) -> None:
         self.required = required
 
     def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
+        if TERMS_FILE in context.node_config or (message.has_content() and SUM in message.content):
+            from cepam.flower.sum_uplink import answer
+
+            return answer(message, context, call_next)
         record = message.content.get(RECORD) if message.has_content() else None
         if record is None and message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return self._evaluated(message, context, call_next)
@@ -59,11 +67,11 @@ class Uplink:
             del message.content[RECORD]
             offer = _offer(record, context)
             report = receive(message.content, context)
-            reference = numpy_of(_only_arrays(message.content))
+            reference = numpy_of(only_arrays(message.content))
             reply = self._sealed(_trained(message, context, call_next), reference, offer, context)
-            return _reporting(reply, report)
+            return reporting(reply, report)
         except Declined as declined:
-            return _declining(message, declined)
+            return declining(message, declined)
         except Exception as unexpected:  # its text may hold data, and Flower would send it
             log(WARNING, "cepam: no update leaves this node: %r", unexpected)
             return Message(Error(FAILED, "cepam: internal"), reply_to=message)
@@ -73,8 +81,8 @@ class Uplink:
         try:
             report = receive(message.content, context) if message.has_content() else None
         except Declined as declined:
-            return _declining(message, declined)
-        return _reporting(call_next(message, context), report)
+            return declining(message, declined)
+        return reporting(call_next(message, context), report)
 
     def _without_offer(self, message: Message, context: Context, call_next: CallNext) -> Message:
         if self.required:
@@ -83,12 +91,12 @@ class Uplink:
         return call_next(message, context)
 
     def _sealed(self, reply: Message, reference: Arrays, offer: Offer, context: Context) -> Message:
-        name, arrays = _named_arrays(reply.content)
+        name, arrays = named_arrays(reply.content)
         try:
             update = to_vector(numpy_of(arrays), reference, difference=offer.settings.update == "parameters")
         except ValueError as odd:
             raise Declined("arrays", str(odd)) from odd
-        sealed = seal_update(update, offer, _stored(context, offer), _key_file(context, IDENTITY_FILE))
+        sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE))
         _store(context, offer, sealed.chain)
         if sealed.replaced:
             log(WARNING, "cepam: the update is not finite; it leaves as zero with its noise")
@@ -100,13 +108,14 @@ class Uplink:
         return reply
 
 
-def _declining(message: Message, declined: Declined) -> Message:
+def declining(message: Message, declined: Declined) -> Message:
+    """The reply that tells a code and nothing else."""
     log(WARNING, "cepam: no reply leaves this node: %s", declined)
     code = RAISED if declined.code == "training" else FAILED
     return Message(Error(code, f"cepam: {declined.code}"), reply_to=message)
 
 
-def _reporting(reply: Message, report: ConfigRecord | None) -> Message:
+def reporting(reply: Message, report: ConfigRecord | None) -> Message:
     """The reply, saying which version of the model this node holds."""
     if report is not None and reply.has_content():
         reply.content[DOWNLINK] = report
@@ -121,7 +130,7 @@ def _offer(record: object, context: Context) -> Offer:
         offer = Offer.from_fields(record)
     except ValueError as unreadable:
         raise Declined("offer", str(unreadable)) from unreadable
-    check_offer(offer, context.run_id, context.node_id, _key_file(context, SERVER_FILE))
+    check_offer(offer, context.run_id, context.node_id, read_key_file(context, SERVER_FILE))
     return offer
 
 
@@ -136,11 +145,13 @@ def _trained(message: Message, context: Context, call_next: CallNext) -> Message
     return reply
 
 
-def _only_arrays(content: RecordDict) -> ArrayRecord:
-    return _named_arrays(content)[1]
+def only_arrays(content: RecordDict) -> ArrayRecord:
+    """The one array record that a training message or reply holds; `Declined` if it holds another number."""
+    return named_arrays(content)[1]
 
 
-def _named_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
+def named_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
+    """That record and its name."""
     records = content.array_records
     if len(records) != 1:
         raise Declined("arrays", f"a training message or reply needs exactly one ArrayRecord, got {len(records)}")
@@ -173,7 +184,8 @@ def _store(context: Context, offer: Offer, chain: Chain) -> None:
     context.state[RECORD] = ConfigRecord(fields)
 
 
-def _key_file(context: Context, name: str) -> bytes | None:
+def read_key_file(context: Context, name: str) -> bytes | None:
+    """The file that this node's configuration names so; None where it names none."""
     path = context.node_config.get(name)
     if not path:
         return None

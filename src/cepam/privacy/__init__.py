@@ -19,6 +19,7 @@ and the proofs for a sceptic.
 - the record: `Sampling`, `Client`, `Release`; the book of a run: `Ledger`, `fingerprint`
 - whole clients in cohorts: `Cohort`, `CohortRelease`, `TopUp`, `server_noise`; a clip that follows the norms:
   `joint_multiplier`, `update_multiplier`, `fraction_within`, `next_clip`
+- noise inside local steps, so that the server sees noised updates only: `LocalRelease`, `steps_of`
 - noise that cancels over rounds, where nothing is drawn in secret: `Correlation`, `StreamSender`, `StreamReceiver`,
   `best_carry`, `weight_noise`, `CorrelatedRelease`, `Cyclic`, `Separated`, `sensitivity`, `Attendance`, `Arrival`
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
@@ -56,6 +57,7 @@ from cepam.privacy.events import supports, to_dp_event
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.ledger import Ledger
+from cepam.privacy.local import LocalRelease, steps_of
 from cepam.privacy.numerics import NOT_COVERED, Slack
 from cepam.privacy.page import explain
 from cepam.privacy.participation import Cyclic, Separated, sensitivity
@@ -84,6 +86,7 @@ __all__ = [
     "Guarantee",
     "LaplaceShift",
     "Ledger",
+    "LocalRelease",
     "Mechanism",
     "Practice",
     "Release",
@@ -116,6 +119,7 @@ __all__ = [
     "server_noise",
     "slack",
     "spent",
+    "steps_of",
     "supports",
     "to_dp_event",
     "update_multiplier",

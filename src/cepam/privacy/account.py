@@ -66,9 +66,10 @@ def delta_without_noise(release: Release, client: int | None = None) -> float:
     Rests on: a record that is never drawn is never seen. Paper: its (1.45, 9.69e-3) lies above this for one
     round.
     """
-    chances = [release.chance(j) for j in ([client] if client is not None else _distinct(release))]
-    worst = max(chances)
-    return 1.0 if worst == 1.0 else -math.expm1(release.events * math.log1p(-worst))
+    chances = [
+        (release.chance(j), release.events_of(j)) for j in ([client] if client is not None else _distinct(release))
+    ]
+    return max(1.0 if p == 1.0 else -math.expm1(times * math.log1p(-p)) for p, times in chances)
 
 
 def _distinct(release: Release) -> list[int]:

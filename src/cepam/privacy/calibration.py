@@ -101,12 +101,12 @@ def _factor(release: Release, target: float, delta: float, client: int) -> float
             "without any noise gives: choose a smaller delta"
         )
     if delta == 0.0:
-        allowed = unamplified(target / release.events, release.chance(client))
+        allowed = unamplified(target / release.events_of(client), release.chance(client))
         return pure_gap(release, client) / allowed
     if release.l2_clipped_laplace:
         return _l2_factor(release, target, delta, client)
     charge, limited = release.charge(client), release.limited(client)
-    ways = [(charge, release.events), *([] if limited is None else [limited])]
+    ways = [(charge, release.events_of(client)), *([] if limited is None else [limited])]
     return min(one.shift.size / _largest_shift(one, times, target, delta) for one, times in ways)
 
 

@@ -19,11 +19,11 @@ from typing import Literal, get_args
 import numpy as np
 from scipy import optimize, stats
 
-from cepam.clip import Adjacency, Clip
+from cepam.clip import Adjacency, Clip, Unit
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Gaussian, Law, check_scale
 from cepam.privacy.dominating import GaussianShift
-from cepam.privacy.release import Client, Release, Unit, check_count
+from cepam.privacy.release import Client, Release, check_count
 from cepam.privacy.sampled import Charge, Sampling
 from cepam.privacy.topup import TopUp
 

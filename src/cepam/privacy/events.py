@@ -12,6 +12,7 @@ from typing import Any
 
 from cepam.privacy.laplace import zcdp_rho
 from cepam.privacy.ledger import Ledger
+from cepam.privacy.local import LocalRelease
 from cepam.privacy.release import Release
 from cepam.privacy.sampled import Charge
 
@@ -34,13 +35,17 @@ def to_dp_event(run: Release | Ledger, client: int = 0) -> Any:
         return dp_event.UnsupportedDpEvent()
     releases = run.releases if isinstance(run, Ledger) else (run,)
     made = [
-        dp_event.SelfComposedDpEvent(_event(release, j), release.rounds)
+        dp_event.SelfComposedDpEvent(_event(release, j), _times(release, j))
         for release in releases
         for j in release.sent_by_node().get(client, ())
     ]
     if not made:
         return dp_event.NoOpDpEvent()
     return made[0] if len(made) == 1 else dp_event.ComposedDpEvent(made)
+
+
+def _times(release: Release, client: int) -> int:
+    return release.events_of(client) if isinstance(release, LocalRelease) else release.rounds
 
 
 def _expressible(release: Release, client: int) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from cepam.privacy.account import epsilon
 from cepam.privacy.cohort import CohortRelease
 from cepam.privacy.ledger import Ledger
+from cepam.privacy.local import LocalRelease
 from cepam.privacy.release import Release
 
 
@@ -20,7 +21,8 @@ class Guarantee:
 
     `outsider` sees the published models; `curious` is one other client, who also knows its own noise;
     `colluding` is all other clients together, against whom only the client's own noise is left. None of
-    them is the server. `sees_uploads`, where cohorts are drawn in secret, is whoever sees who uploads.
+    them is the server; where local steps are noised, it gets the same figure. `sees_uploads`, where cohorts are drawn
+    in secret, is whoever sees who uploads.
     """
 
     client: int
@@ -61,6 +63,8 @@ def _guarantee(release: Release, client: int, delta: float) -> Guarantee:
     count, who = release.enrolled, release.clients[client]
     if isinstance(release, CohortRelease):
         against = list(Ledger((release,)).observers(delta).values())
+    elif isinstance(release, LocalRelease):
+        against = [epsilon(release, delta, client)] * 3
     else:
         against = [epsilon(replace(release, colluders=c), delta, client) for c in (0, min(1, count - 1), count - 1)]
     return Guarantee(client, who.law.scale, who.weight, who.records, release.chance(client), delta, *against)

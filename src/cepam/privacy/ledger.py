@@ -20,6 +20,7 @@ from typing import Any
 from cepam.privacy.cohort import CohortRelease, epsilon_seen
 from cepam.privacy.composition import COARSE, FINE, Charges, delta_of, epsilon_of, gathered
 from cepam.privacy.laplace import ZeroConcentrated, zcdp_of
+from cepam.privacy.local import EVERYONE, LocalRelease
 from cepam.privacy.numerics import Slack, slack_of
 from cepam.privacy.record import read_releases, written_releases
 from cepam.privacy.release import Release, check_count
@@ -80,7 +81,9 @@ class Ledger:
 
     def charges(self, client: int) -> Charges:
         """Everything that has been charged to one client's (or node's) records: each of its replies by itself."""
-        return gathered((c, r.events) for r in self.releases for c in charges_by_node(r.once()).get(client, ()))
+        return gathered(
+            (c, r.events_of(client)) for r in self.releases for c in charges_by_node(r.once()).get(client, ())
+        )
 
     def envelope(self) -> Charges:
         """Charges that are at least those of every client: each round as its worst client paid it."""
@@ -125,10 +128,12 @@ class Ledger:
         return slack_of((r, () if plain else _curves_of(r.once())) for r in stripped)
 
     def observers(self, delta: float) -> dict[str, float]:
-        """epsilon against an outsider, one curious client, and all clients but one together.
+        """epsilon against an outsider, one curious client, and all clients but one together; local steps: `EVERYONE`.
 
         Where clients are drawn in secret: also against whoever sees who uploads, to whom the draws hide nothing.
         """
+        if self.releases and all(isinstance(release, LocalRelease) for release in self.releases):
+            return dict.fromkeys(EVERYONE, _remembered(self, delta, FINE))
         most = max((release.enrolled for release in self.releases), default=1) - 1
         views = {"outsider": 0, "one curious client": min(1, most), f"{most} colluders": most}
         drawn = any(isinstance(release, CohortRelease) for release in self.releases)

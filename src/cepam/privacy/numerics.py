@@ -99,10 +99,10 @@ def slack_of(rounds: Iterable[tuple[Release, Sequence[Callable[[float], float]]]
             continue
         kinds = _sent(release)
         kappa = _missed(kinds)
-        eta += release.rounds * relative_error(kinds)
-        missed += release.rounds * kappa
-        shown += release.rounds * 2.0 * _seen(kappa, curves)
-        many += release.rounds * sum(count for _, _, count in kinds)
+        eta += release.noisings * relative_error(kinds)
+        missed += release.noisings * kappa
+        shown += release.noisings * 2.0 * _seen(kappa, curves)
+        many += release.noisings * sum(count for _, _, count in kinds)
     grown = math.exp(min(eta, 1.0))
     return Slack(2.0 * eta, grown * missed, grown * shown, many, exceeded)
 

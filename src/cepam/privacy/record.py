@@ -15,6 +15,7 @@ from cepam.privacy.attendance import Arrival, Attendance
 from cepam.privacy.cohort import Cohort, CohortRelease
 from cepam.privacy.correlated import CorrelatedRelease
 from cepam.privacy.correlation import Correlation
+from cepam.privacy.local import LocalRelease
 from cepam.privacy.participation import Cyclic, Separated
 from cepam.privacy.release import Client, Release
 from cepam.privacy.sampled import Sampling
@@ -85,7 +86,7 @@ def _read_lattice(plain: list[Any] | None) -> Lattice | None:
 
 
 def _written_release(release: Release, fleet: int) -> dict[str, Any]:
-    if type(release) not in (Release, CohortRelease, CorrelatedRelease):
+    if type(release) not in (Release, CohortRelease, CorrelatedRelease, LocalRelease):
         raise ValueError(f"a {type(release).__name__} cannot be saved: keep what it was made from")
     return {
         "clients": fleet,
@@ -100,6 +101,7 @@ def _written_release(release: Release, fleet: int) -> dict[str, Any]:
         "nodes": None if release.nodes is None else list(release.nodes),
         "unit": release.unit,
         "cohort": [*astuple(release.cohort), release.bit] if isinstance(release, CohortRelease) else None,
+        "steps": list(release.steps) if isinstance(release, LocalRelease) else None,
         "correlated": _written_streams(release) if isinstance(release, CorrelatedRelease) else None,
     }
 
@@ -124,6 +126,8 @@ def _read_release(plain: Mapping[str, Any], fleets: Sequence[tuple[Client, ...]]
     known = {field.name: getattr(made, field.name) for field in fields(made)}
     if plain.get("correlated") is not None:
         return CorrelatedRelease(**known, **_read_streams(plain["correlated"]))
+    if plain.get("steps") is not None:
+        return LocalRelease(**known, steps=tuple(plain["steps"]))
     if plain.get("cohort") is None:
         return made
     *cohort, bit = plain["cohort"]

@@ -12,15 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
-from cepam.clip import Adjacency, Clip, ClippedUnit
+from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
 from cepam.privacy.sampled import Charge, Sampling, check_adjacency
-
-Unit = Literal["record", "client"]
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
@@ -122,20 +120,10 @@ class Release:
 
     @classmethod
     def uniform(
-        cls,
-        clients: int,
-        law: Law,
-        clip: Clip,
-        sampling: Sampling,
-        records: int,
-        *,
-        rounds: int = 1,
-        colluders: int = 0,
-        adjacency: Adjacency = "replace",
-        clipped: ClippedUnit = "update",
-        coordinates: int | None = None,
-        unit: Unit = "record",
-    ) -> Release:
+        cls, clients: int, law: Law, clip: Clip, sampling: Sampling, records: int, *, rounds: int = 1,
+        colluders: int = 0, adjacency: Adjacency = "replace", clipped: ClippedUnit = "update",
+        coordinates: int | None = None, unit: Unit = "record",
+    ) -> Release:  # fmt: skip
         """A release of `clients` equal clients with `records` records each and weights 1/K."""
         check_count("clients", clients)
         everyone = (Client(law, records, 1.0 / clients),) * clients
@@ -173,6 +161,15 @@ class Release:
     def events(self) -> int:
         """How many times `charge` is made: once a round."""
         return self.rounds
+
+    @property
+    def noisings(self) -> int:
+        """How often noise is drawn that `sent` tells of: once a round."""
+        return self.rounds
+
+    def events_of(self, client: int) -> int:
+        """How many times `charge` is made of this client's records."""
+        return self.events
 
     def once(self) -> Release:
         """What `charge` is made for `events` times: one round."""

@@ -34,9 +34,9 @@ def test_a_target_epsilon_holds_whatever_share_of_the_clients_is_asked(small: Da
     assert line["epsilon"] > 0.5
     assert line["epsilon"] == simulation.views()["outsider"]
     # As calibrated before for all clients at once, the same cohorts would spend far more: the test can fail.
-    release = simulation.releases[0]
+    release = simulation.uplinks[0].release
     assert release is not None
-    everyone = Simulation(PRIVATE, small).releases[0]
+    everyone = Simulation(PRIVATE, small).uplinks[0].release
     assert everyone is not None
     if share < 1.0:
         alone = everyone.without(range(1, 6)).over(6)
@@ -46,10 +46,10 @@ def test_a_target_epsilon_holds_whatever_share_of_the_clients_is_asked(small: Da
 def test_a_target_holds_for_clients_that_differ_and_some_that_send_garbage(small: Dataset) -> None:
     own = (ClientSettings((0,), epsilon=1.0), ClientSettings((1,), weight=0.6), ClientSettings((2,), noise=0.001))
     simulation = Simulation(replace(PRIVATE, share=0.67, client=own, byzantine=(3,), rounds=12), small)
-    plans, release = simulation.plans[0], simulation.releases[0]
+    plans, release = simulation.uplinks[0].plans, simulation.uplinks[0].release
     assert release is not None
     finished(simulation)
-    spent = [simulation.state.ledgers[0].epsilon(PRIVATE.delta, k) for k in (0, 1, 4, 5)]
+    spent = [simulation.uplinks[0].ledger.epsilon(PRIVATE.delta, k) for k in (0, 1, 4, 5)]
     assert spent[0] <= 1.0
     assert max(spent[1:]) <= 2.0
     assert plans[2].law.scale == 0.001

@@ -12,7 +12,7 @@ import pytest
 from cepam import Receiver
 from cepam.errors import CheckFailed
 from cepam.fl import Dataset, Settings, Simulation, preset, settings_from, train
-from cepam.fl.engine.downlink import SEED_BYTES, GridDownlink, noise_of_average
+from cepam.fl.engine.downlink import SEED_BYTES, GridDownlink
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.simulation import Sent
 from cepam.fl.runs.toml import read
@@ -86,7 +86,7 @@ def test_a_client_that_was_forgotten_cannot_follow(small: Dataset, grid: Setting
 
 def test_public_weights_are_near_the_exact_ones_and_judged(small: Dataset, grid: Settings) -> None:
     simulation = simulated(grid, small)
-    noise = noise_of_average(grid, simulation.plans[0])
+    noise = simulation.uplinks[0].noise
     assert noise == pytest.approx(0.02 / np.sqrt(4))
     for _ in range(grid.rounds):
         line = simulation.step()[0]
@@ -99,9 +99,7 @@ def test_public_weights_are_near_the_exact_ones_and_judged(small: Dataset, grid:
 
 def test_a_cohort_has_more_noise(small: Dataset, grid: Settings) -> None:
     whole, half = (simulated(replace(grid, share=share), small) for share in (1.0, 0.5))
-    assert noise_of_average(half.settings, half.plans[0]) == pytest.approx(
-        np.sqrt(2) * noise_of_average(whole.settings, whole.plans[0])
-    )
+    assert half.uplinks[0].noise == pytest.approx(np.sqrt(2) * whole.uplinks[0].noise)
 
 
 def test_float32_is_counted_in_full(small: Dataset, quick: Settings) -> None:

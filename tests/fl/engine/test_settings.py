@@ -40,7 +40,7 @@ def test_client_tables(tmp_path: Path) -> None:
         ({"noise": 0.1, "delta": 1.5}, "delta must lie in"),
         ({"noise": 0.1, "byzantine": [40]}, "client numbers must lie in"),
         ({"noise": 0.1, "colour": "red"}, "unknown setting colour"),
-        ({"noise": 0.1, "client": [{"clients": "a-b"}]}, "numbers or ranges"),
+        ({"noise": 0.1, "client": [{"clients": "3-b"}]}, "numbers, ranges such as"),
         ({"noise": 0.1, "schedule": "theorem"}, "convexity"),
     ],
 )

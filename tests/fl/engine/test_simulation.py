@@ -52,7 +52,7 @@ def test_examples_are_record_level_dp_sgd(small: Dataset, quick: Settings) -> No
     raw, _ = simulation.work.updates(
         simulation.state.weights, 0, [(0, k) for k in range(4)], np.full(4, 0.5, np.float32)
     )
-    weights = [plan.weight for plan in simulation.plans[0]]
+    weights = [plan.weight for plan in simulation.uplinks[0].plans]
     np.testing.assert_allclose(np.average(raw, axis=0, weights=weights), total / 40, atol=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_difference_is_fedavg(small: Dataset, quick: Settings) -> None:
     start = simulation.state.weights.copy()
     rows = [(0, k) for k in range(4)]
     raw, _ = simulation.work.updates(start, 0, rows, np.full(4, np.inf, np.float32))
-    local, _ = simulation.work._trained(start, 0, rows, simulation.work._drawn(0, rows), settings.tau)
+    local, _ = simulation.work._trained(start, 0, rows, np.stack(simulation.work._drawn(0, rows)[0]), settings.tau)
     simulation.step()
     np.testing.assert_allclose(simulation.state.weights[0], local.mean(0), atol=1e-6)
     np.testing.assert_allclose(raw, start - local, atol=1e-7)
@@ -92,7 +92,7 @@ def test_garbage_is_dropped_with_a_reason(small: Dataset, quick: Settings) -> No
     assert line["replies"] == 3
     assert list(line["dropped"]) == ["2"]
     assert line["dropped"]["2"].strip()
-    assert [(r.absent, r.rounds) for r in simulation.state.ledgers[0].releases] == [({2}, 1)]
+    assert [(r.absent, r.rounds) for r in simulation.uplinks[0].ledger.releases] == [({2}, 1)]
 
 
 def test_dropouts_charge_or_wait(small: Dataset, quick: Settings) -> None:
@@ -168,7 +168,7 @@ def test_what_a_run_will_spend_is_foreseen(quick: Settings, small: Dataset) -> N
     """The epsilons that a thread computes ahead are those that the run asks for: nothing is computed twice."""
     quick = replace(quick, noise=0.5)
     simulation = Simulation(quick, small)
-    release = simulation.releases[0]
+    release = simulation.uplinks[0].release
     assert release is not None
     foresee(quick, release)
     known = ledger._remembered.cache_info().misses

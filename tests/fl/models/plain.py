@@ -51,7 +51,7 @@ def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, round
     )
     parts = [kept[part] for part in made]
     held = np.array([len(part) for part in parts])
-    weights, tau, plans = simulation.vector.initial(seed), settings.tau, simulation.plans[0]
+    weights, tau, plans = simulation.vector.initial(seed), settings.tau, simulation.uplinks[0].plans
     for number in range(rounds):
         index = draws.with_replacement(simulation.rows[0], number, held, tau, settings.batch)
         total = np.zeros_like(weights, dtype=np.float64)
@@ -63,7 +63,7 @@ def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, round
                 local = local - simulation.work.local.at(number * tau + step) * velocity
             update = gradient(module, data, local.astype(np.float32), parts[k][index[k, tau - 1]])
             update = update / max(1.0, float(np.linalg.norm(update)) / settings.clip)
-            at = simulation.senders[0].address(number, k)
+            at = simulation.uplinks[0].senders.address(number, k)
             message = plans[k].codec.encode(update.astype(np.float32), at)
             total += plans[k].weight * plans[k].codec.decode(message, at)
         weights = (weights - simulation.rates.at(number * tau + tau - 1) * total).astype(np.float32)

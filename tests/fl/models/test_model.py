@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from cepam.fl import Dataset, Model, build
+from cepam.fl import Dataset, build
 
 
 def test_papers_cnn_has_6422_weights(small: Dataset) -> None:
@@ -38,11 +37,6 @@ def test_state_dict_holds_the_vector(small: Dataset) -> None:
 def test_unknown_names_are_refused(small: Dataset, name: str, activation: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         build(name, small, activation)
-
-
-def test_buffers_are_refused() -> None:
-    with pytest.raises(ValueError, match="buffers"):
-        Model(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 10)))
 
 
 def test_cuda_without_cuda_is_refused(small: Dataset) -> None:

@@ -11,8 +11,9 @@ from torch import nn
 
 from cepam.fl import Dataset, Model, build
 from cepam.fl.models.compiled import CompiledNetwork
+from cepam.fl.models.mapped import Mapped
 from cepam.fl.models.network import TorchNetwork
-from cepam.fl.models.passes import Layered, Mapped
+from cepam.fl.models.passes import Layered
 from tests.fl.models.plain import clipped_sum
 
 ENGINES = ("cpu", "cpu-torch")

@@ -40,8 +40,8 @@ def sent_by(settings: Settings, data: Dataset) -> tuple[Simulation, list[bytes]]
 
 def test_two_runs_with_equal_settings_share_no_key_draw_or_message(small: Dataset, secret: Settings) -> None:
     (first, ours), (second, theirs) = sent_by(secret, small), sent_by(secret, small)
-    assert first.senders[0].run_id != second.senders[0].run_id
-    assert not {key.secret for key in first.senders[0].keys} & {key.secret for key in second.senders[0].keys}
+    assert first.uplinks[0].row.run_id != second.uplinks[0].row.run_id
+    assert not {first.rows[0].key(k).secret for k in range(4)} & {second.rows[0].key(k).secret for k in range(4)}
     held = np.array([150] * 4)
     for draw in (sampling.with_replacement, sampling.without_replacement):
         assert (draw(first.rows[0], 0, held, 3, 20) != draw(second.rows[0], 0, held, 3, 20)).any()
@@ -112,7 +112,7 @@ def opened(folder: Path, settings: Settings, data: Dataset, model: Model) -> boo
     """Whether anything in the folder, or any small seed, opens the first message and so gives away its noise."""
     message = (folder / "messages" / "seed-1" / "round-00001" / "client-0000.bin").read_bytes()
     nonce = bytes.fromhex(toml.read_run(folder / "config.toml")["nonce"])
-    codec = Simulation(settings, data, model).plans[0][0].codec
+    codec = Simulation(settings, data, model).uplinks[0].plans[0].codec
     seeds = (Randomness(Key.simulated(seed)).key(0) for seed in range(50))
     roots = [key for each in set(candidates(folder)) for key in (
         Key(each), Randomness(Key(each)).key(0), RunSecret(each, nonce).row(1).key(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,25 @@ NAMES = ("mnist", "fashion-mnist", "synthetic")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples, one a row; a network reads `inputs * scale + shift`, shaped `shape`."""
+    """Training and test examples, one a row; a network reads `inputs * scale + shift`, shaped `shape`.
+
+    Labels are class numbers below `classes`; with `classes` 0 they are values of any shape, for a loss of one's own.
+    Inputs of whole numbers other than bytes are tokens: a module that looks them up reads them as they are.
+    `clients` names those who hold the records, and `owners` has each training record's place among them; without names
+    a run deals the records out.
+    """
 
     name: str
     shape: tuple[int, ...]
     classes: int
     train_inputs: npt.NDArray[Any]
-    train_labels: Labels
+    train_labels: npt.NDArray[Any]
     test_inputs: npt.NDArray[Any]
-    test_labels: Labels
+    test_labels: npt.NDArray[Any]
     scale: float = 1.0
     shift: float = 0.0
+    clients: tuple[str, ...] = ()
+    owners: Labels | None = None
 
     def __post_init__(self) -> None:
         for part, inputs, labels in (
@@ -42,12 +50,22 @@ class Dataset:
                 )
             if not len(labels):
                 raise ValueError(f"data set {self.name!r} has no {part} examples")
-            if not np.issubdtype(labels.dtype, np.integer):
-                raise ValueError(f"{part} labels must be whole numbers of class, got {labels.dtype}: see from_arrays")
-            if labels.min() < 0 or labels.max() >= self.classes:
-                low, high = labels.min(), labels.max()
-                raise ValueError(f"{part} labels must lie in [0, {self.classes}), got {low} to {high}")
+            if self.classes:
+                _check_classes(part, labels, self.classes)
             _check_numbers(part, inputs)
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the inputs are whole numbers to look up."""
+        return self.train_inputs.dtype.kind in "iu" and self.train_inputs.dtype != np.uint8
+
+    def as_numbers(self) -> Dataset:
+        """The data set with tokens as float32."""
+        if not self.tokens:
+            return self
+        inputs = (each.astype(np.float32) for each in (self.train_inputs, self.test_inputs))
+        train, test = inputs
+        return replace(self, train_inputs=train, test_inputs=test)
 
     @property
     def records(self) -> int:
@@ -67,19 +85,20 @@ def from_arrays(
 ) -> Dataset:
     """A data set from your own (inputs, labels) pairs: NumPy arrays or torch tensors, the first axis the examples.
 
-    Labels are class numbers from 0; floats are taken where they are whole. Examples that hold a NaN or an infinity
-    stay: they contribute nothing, and nobody but you is told.
+    Labels are class numbers from 0; floats are taken where they are whole. With `classes=0` they are values: numbers
+    to predict, or rows of tokens, of any shape, for a model with a loss of its own. Inputs of whole numbers stay whole
+    for a module that looks them up (`nn.Embedding`), and are float32 for any other; bytes are pixels over 255.
+    Examples that hold a NaN or an infinity stay: they contribute nothing, and nobody but you is told.
     """
-    (x, y), (test_x, test_y) = (
-        (np.asarray(a), _class_numbers(b, part)) for (a, b), part in ((train, "train"), (test, "test"))
-    )
+    read = _class_numbers if classes != 0 else _values
+    (x, y), (test_x, test_y) = ((np.asarray(a), read(b, part)) for (a, b), part in ((train, "train"), (test, "test")))
     if len(x) == 0 or len(test_x) == 0:
         raise ValueError(f"data set {name!r} is empty: {len(x)} training and {len(test_x)} test examples")
-    kind = np.uint8 if x.dtype == np.uint8 and test_x.dtype == np.uint8 else np.float32
+    kind = _kind(x, test_x)
     return Dataset(
         name=name,
         shape=tuple(int(size) for size in x.shape[1:]),
-        classes=classes or int(max(y.max(), test_y.max())) + 1,
+        classes=int(max(y.max(), test_y.max())) + 1 if classes is None else classes,
         train_inputs=np.ascontiguousarray(x.reshape(len(x), -1), dtype=kind),
         train_labels=y,
         test_inputs=np.ascontiguousarray(test_x.reshape(len(test_x), -1), dtype=kind),
@@ -88,12 +107,37 @@ def from_arrays(
     )
 
 
+def _kind(x: npt.NDArray[Any], other: npt.NDArray[Any]) -> Any:
+    """How inputs are kept: bytes as bytes, whole numbers as int64, all else as float32."""
+    if x.dtype == np.uint8 and other.dtype == np.uint8:
+        return np.uint8
+    whole = all(each.dtype.kind in "iu" and each.dtype != np.uint8 for each in (x, other))
+    return np.int64 if whole else np.float32
+
+
+def _values(targets: Any, part: str) -> npt.NDArray[Any]:
+    """Targets that are no classes: whole numbers as int64, others as float32."""
+    given = np.asarray(targets)
+    if given.dtype.kind not in "iufb":
+        raise ValueError(f"{part} targets must be numbers, got {given.dtype}")
+    return np.ascontiguousarray(given, dtype=np.int64 if given.dtype.kind in "iu" else np.float32)
+
+
+def _check_classes(part: str, labels: npt.NDArray[Any], classes: int) -> None:
+    """Nothing; raises where labels are no class numbers."""
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"{part} labels must be whole numbers of class, got {labels.dtype}: see from_arrays")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"{part} labels must lie in [0, {classes}), got {labels.min()} to {labels.max()}")
+
+
 def _class_numbers(labels: Any, part: str) -> Labels:
     """The labels as whole numbers; a ValueError that says what to do with others."""
     given = np.asarray(labels)
     if given.ndim != 1:
         raise ValueError(
-            f"{part} labels must be one number an example, got shape {given.shape}: argmax one-hot rows first"
+            f"{part} labels must be one number an example, got shape {given.shape}: argmax one-hot rows first, "
+            "or take them as values with classes=0"
         )
     if given.dtype.kind not in "iufb":
         raise ValueError(
@@ -102,7 +146,9 @@ def _class_numbers(labels: Any, part: str) -> Labels:
     if given.dtype.kind == "f":
         broken = ~(np.isfinite(given) & (np.floor(given) == given))
         if broken.any():
-            raise ValueError(f"{part} labels must be whole numbers of class, got {given[broken][0]}")
+            raise ValueError(
+                f"{part} labels must be whole numbers of class, got {given[broken][0]}: classes=0 takes them as values"
+            )
     return given.astype(np.int64)
 
 
@@ -122,12 +168,17 @@ def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
 
 def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = None) -> Dataset:
     """A data set from two torch datasets that yield (input, label)."""
+    return from_arrays(stacked(train), stacked(test), name, classes)
 
-    def stack(part: Any) -> tuple[Any, Any]:
-        pairs = [part[i] for i in range(len(part))]
-        return np.stack([np.asarray(x) for x, _ in pairs]), np.array([float(y) for _, y in pairs])
 
-    return from_arrays(stack(train), stack(test), name, classes)
+def stacked(part: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The arrays (inputs, labels) of such a pair, or of a torch dataset that yields them one by one."""
+    if isinstance(part, tuple | list) and len(part) == 2:
+        return np.asarray(part[0]), np.asarray(part[1])
+    pairs = [part[i] for i in range(len(part))]
+    if not pairs:
+        return np.zeros((0,)), np.zeros((0,))
+    return np.stack([np.asarray(x) for x, _ in pairs]), np.stack([np.asarray(y) for _, y in pairs])
 
 
 def synthetic(records: int = 6000, tests: int = 1000, classes: int = 10, seed: int = 0, side: int = 28) -> Dataset:

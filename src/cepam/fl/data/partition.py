@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 Labels = npt.NDArray[np.int64]
 Parts = tuple[npt.NDArray[np.int64], ...]
+GIVEN = "given"
+"""The partition of data that say whose record is whose, which nobody draws."""
 NAMES = ("iid", "unequal", "label", "dirichlet")
 
 
@@ -18,6 +20,11 @@ def _check(labels: Labels, clients: int) -> None:
         raise ValueError(f"clients must be at least 1, got {clients}")
     if len(labels) < clients:
         raise ValueError(f"{clients} clients cannot share {len(labels)} records")
+
+
+def _check_classes(labels: Labels) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError("partitions by label need class numbers, and these records have values: use iid or unequal")
 
 
 def _cut(order: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Parts:
@@ -58,6 +65,7 @@ def unequal(labels: Labels, clients: int, draw: np.random.Generator, spread: flo
 def by_label(labels: Labels, clients: int, draw: np.random.Generator, labels_each: int = 2) -> Parts:
     """Records sorted by label, cut into `labels_each` shards a client, and dealt out: few labels each."""
     _check(labels, clients)
+    _check_classes(labels)
     if labels_each < 1 or labels_each * clients > len(labels):
         raise ValueError(f"labels_each must lie in [1, {len(labels) // clients}], got {labels_each}")
     order = draw.permutation(len(labels))
@@ -70,6 +78,7 @@ def by_label(labels: Labels, clients: int, draw: np.random.Generator, labels_eac
 def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: float = 0.5) -> Parts:
     """Records of every label dealt out in Dirichlet(alpha) proportions; every client holds at least one record."""
     _check(labels, clients)
+    _check_classes(labels)
     if not alpha > 0:
         raise ValueError(f"alpha must be positive, got {alpha}")
     held: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(clients)]
@@ -86,6 +95,15 @@ def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: fl
     return tuple(np.sort(part) for part in parts)
 
 
+def given(owners: Labels, clients: tuple[str, ...]) -> Parts:
+    """The records of each client by the data's own account; every client must hold some."""
+    parts = tuple(np.flatnonzero(owners == k) for k in range(len(clients)))
+    for who, part in zip(clients, parts):
+        if not len(part):
+            raise ValueError(f"client {who!r} holds no training record: leave it out, or lower validation")
+    return parts
+
+
 def partition(name: str, labels: Labels, clients: int, seed: int, alpha: float, labels_each: int) -> Parts:
     """The named partition, drawn from the seed alone."""
     draw = np.random.Generator(np.random.PCG64([seed, 0x504152]))
@@ -97,4 +115,6 @@ def partition(name: str, labels: Labels, clients: int, seed: int, alpha: float, 
         return by_label(labels, clients, draw, labels_each)
     if name == "dirichlet":
         return dirichlet(labels, clients, draw, alpha)
+    if name == GIVEN:
+        raise ValueError("partition given needs data that say whose record is whose: fl.from_clients, fl.from_table")
     raise ValueError(f"partition must be one of {', '.join(NAMES)}, got {name!r}")

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.engine import sampling
-from cepam.fl.engine.clients import ClientDraft, ClientPlan, draft_of, draws_of, plan_of, sampling_of
-from cepam.fl.engine.releases import least_noise, release_of
+from cepam.fl.engine.clients import ClientDraft, ClientPlan, draft_of, draws_of, plan_of
+from cepam.fl.engine.releases import least_noise, release_of, round_of
 from cepam.fl.engine.settings import ClientSettings, Settings
+from cepam.fl.engine.trust import surely_in
 from cepam.noise.laws import Laplace
 from cepam.privacy import Client, Release, calibrate, epsilon
 
@@ -30,6 +30,9 @@ def plan_clients(settings: Settings, held: npt.NDArray[np.int64], size: int, ten
     drafts = [
         draft_of(settings, own.get(k, nothing), int(n), float(n / held.sum()), tensors) for k, n in enumerate(held)
     ]
+    if settings.trust == "sum":
+        # Nobody sees one vector, so nobody can weigh it.
+        drafts = [replace(draft, weight=1.0) for draft in drafts]
     total = sum(draft.weight for draft in drafts)
     drafts = [replace(draft, weight=draft.weight / total) for draft in drafts]
     scales = _calibrated(settings, drafts, size)
@@ -64,11 +67,13 @@ def _calibrated(settings: Settings, drafts: list[ClientDraft], size: int) -> lis
         return [needed.get(k, draft.noise) for k, draft in enumerate(drafts)]
     sound = sorted(need * drafts[k].weight for k, need in needed.items() if k not in settings.byzantine)
     others = len(drafts) - len(sound)
-    surely = max(1, sampling.asked(settings.clients, settings.share) - others)
+    surely = max(1, surely_in(settings) - others)
     # The cohort with the least noise beside the strictest client: that client and the quietest of the rest.
     strictest = max(need * drafts[k].weight for k, need in needed.items())
     factor = strictest / math.hypot(strictest, *sound[: surely - 1])
-    return [needed[k] * factor if k in needed else draft.noise for k, draft in enumerate(drafts)]
+    scales = [needed[k] * factor if k in needed else draft.noise for k, draft in enumerate(drafts)]
+    # A sum has one law: the noise of the client that needs the most.
+    return [max(scale for scale in scales if scale)] * len(scales) if settings.trust == "sum" else scales
 
 
 def _noise_needed(settings: Settings, draft: ClientDraft, size: int) -> float:
@@ -77,10 +82,7 @@ def _noise_needed(settings: Settings, draft: ClientDraft, size: int) -> float:
     assert draft.clip is not None
     assert draft.epsilon is not None
     alone = Client(draft.family(draft.clip.bound), draft.records, 1.0, draws_of(settings, draft.batch))
-    release = Release(
-        (alone,), draft.clip, sampling_of(settings, draft.batch), settings.rounds, 0, settings.adjacency,  # type: ignore[arg-type]
-        "example" if settings.update == "examples" else "update", size,
-    )  # fmt: skip
+    release = round_of(settings, (alone,), draft.clip, draft.batch, size).over(settings.rounds)
     return float(calibrate(release, draft.epsilon, draft.delta).clients[0].law.scale)
 
 
@@ -89,7 +91,7 @@ def _excess(settings: Settings, drafts: list[ClientDraft], plans: tuple[ClientPl
     release = release_of(settings, plans, size)
     if release is None:
         return 0.0
-    replies = max(1, sampling.asked(settings.clients, settings.share) - len(settings.byzantine))
+    replies = max(1, surely_in(settings) - len(settings.byzantine))
     first = {(release.clients[k], draft.epsilon, draft.delta): k for k, draft in enumerate(drafts) if draft.epsilon}
     return max((_over(settings, release, drafts[k], k, replies) for k in first.values()), default=0.0)
 

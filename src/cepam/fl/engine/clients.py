@@ -12,14 +12,19 @@ from cepam.clip import L1, L2, Clip
 from cepam.codec.codec import Codec, DitheredCodec
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine import baselines
+from cepam.fl.engine.private_steps import StepPlan
 from cepam.fl.engine.settings import ClientSettings, Settings
+from cepam.fl.engine.streams import link_of
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy import Sampling
 
 
 @dataclass(frozen=True)
 class ClientPlan:
-    """What one client does; `law` is None where no noise is added, `clip` where nothing is clipped."""
+    """What one client does; `law` is None where no noise is added, `clip` where nothing is clipped.
+
+    `steps` is what it does in a local step, where that is noised by itself.
+    """
 
     records: int
     weight: float
@@ -27,6 +32,7 @@ class ClientPlan:
     clip: Clip | None
     law: Law | None
     codec: UpdateCodec
+    steps: StepPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -116,4 +122,7 @@ def _coder_bound(settings: Settings, draft: ClientDraft) -> float | None:
         return None
     if draft.clip is None:
         raise ValueError("coder paper needs clipping: clip_norm must not be none")
+    link = link_of(settings)
+    if link is not None:  # a stream adds up what it carries, and a slice may have one record more than the mean
+        return draft.clip.bound * link.gain * (2.0 if settings.update == "examples" else 1.0)
     return draft.clip.bound * (draft.records / draft.batch if settings.update == "examples" else 1.0)

@@ -6,6 +6,7 @@ the run (`cepam.Broadcast`); an asked client is sent what leads there from the v
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -14,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.broadcast import Broadcast, Receiver
-from cepam.fl.engine import sampling
-from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.settings import Settings
 
 Floats = npt.NDArray[np.float32]
@@ -23,20 +22,6 @@ SEED_BYTES = 32
 """What a client needs to make the initial weights by itself: the public seed of the model."""
 NEW = -1
 """The version of a client that was never reached."""
-
-
-def noise_of_average(settings: Settings, plans: Sequence[ClientPlan]) -> float | None:
-    """The standard deviation, a coordinate, of the noise in a round's average; None where a client adds none.
-
-    Public, and the same in every round: of a cohort it is that of an average one, whoever is asked.
-    """
-    total = 0.0
-    for plan in plans:
-        if plan.law is None:
-            return None
-        total += plan.weight**2 * plan.law.variance()
-    asked = sampling.asked(settings.clients, settings.share)
-    return float(np.sqrt(total * len(plans) / asked)) / sum(plan.weight for plan in plans)
 
 
 class Float32Downlink:
@@ -55,6 +40,10 @@ class Float32Downlink:
 
     def reached(self, clients: Collection[int]) -> None:
         """Nothing: no client's copy is relied on."""
+
+    def check(self, weights: Floats) -> bytes:
+        """32 bytes that name the weights which clients hold."""
+        return hashlib.sha256(b"cepam float32 weights v1" + weights.astype("<f4").tobytes()).digest()
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing to keep."""
@@ -94,6 +83,10 @@ class GridDownlink:
         new = sum(1 for k in asked if self.held[k] == NEW)
         return 8 * (SEED_BYTES * new + sum(len(sent.get(k, b"")) for k in asked))
 
+    def check(self, weights: Floats) -> bytes:
+        """32 bytes that name the weights which clients hold: from the check value of the version as received."""
+        return hashlib.sha256(b"cepam grid weights v1" + self.receiver.check).digest()
+
     def reached(self, clients: Collection[int]) -> None:
         """Nothing; these clients replied, so they hold the current version."""
         self.held[list(clients)] = self.broadcast.version
@@ -112,11 +105,10 @@ class GridDownlink:
 Downlink = Float32Downlink | GridDownlink
 
 
-def downlink_of(settings: Settings, plans: Sequence[ClientPlan], start: Floats, nonce: bytes, seed: int) -> Downlink:
+def downlink_of(settings: Settings, noise: float | None, start: Floats, nonce: bytes, seed: int) -> Downlink:
     """The way down of one seed's row; the grid's name is made of the run's nonce and the seed, both public."""
     if settings.downlink == "float32":
         return Float32Downlink(start)
-    noise = noise_of_average(settings, plans)
     if noise is None:
         raise ValueError("downlink grid takes its step from the noise, and some clients add none: use downlink float32")
-    return GridDownlink(nonce + struct.pack("<Q", seed), start, len(plans), noise)
+    return GridDownlink(nonce + struct.pack("<Q", seed), start, settings.clients, noise)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cepam.fl.engine import sampling
+from cepam.fl.engine.private_steps import PrivateSteps, Site
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.schedule import RateSchedule
 from cepam.fl.engine.settings import Settings
+from cepam.fl.engine.uplink import Measure, Uplink
+from cepam.fl.models.interface import Doubles
 from cepam.fl.models.model import Network
+from cepam.fl.models.network import TorchNetwork, shared_out
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
@@ -23,7 +29,7 @@ Rows = list[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What clients do with the weights they are sent. A row is a pair (seed's place, client).
+    """What clients do with the weights they are sent. A row is a pair (seed's place, client), rows of a seed together.
 
     Weights and updates are arrays, or tensors where the network takes tensors; `put` moves an array to them.
     """
@@ -32,6 +38,7 @@ class Work:
     network: Network
     parts: tuple[Parts, ...]
     draws: tuple[Randomness, ...]
+    uplinks: tuple[Uplink, ...]
     local: RateSchedule
     put: Callable[[Floats], Any]
 
@@ -39,27 +46,33 @@ class Work:
         """The update of each row, not yet clipped as a whole, and its mean training loss.
 
         Kinds: `gradient` (Paper: Algorithm 1), `difference` (broadcast weights less local ones, after tau steps),
-        `examples` (the sum of gradients, each clipped to its row's bound, over the public expected batch).
+        `examples` (the sum of gradients, each clipped to its row's bound, over the public expected batch),
+        `dp-sgd` (a difference after local steps each of which was clipped and noised).
         """
         if self.settings.update == "examples":
             return self._examples(weights, round, rows, bounds)
-        index = self._drawn(round, rows)
+        if self.settings.update == "dp-sgd":
+            return self._private_steps(weights, round, rows)
+        index = np.stack(self._drawn(round, rows)[0])
         if self.settings.update == "difference":
             local, losses = self._trained(weights, round, rows, index, self.settings.tau)
             return weights[[s for s, _ in rows]] - local, losses
         local, _ = self._trained(weights, round, rows, index[:, :-1], self.settings.tau - 1)
         count = np.full(len(rows), self.settings.batch)
-        sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count)
+        seeds = self._seeds(round, rows)[:, -1]
+        sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count, seeds=seeds)
         return sums / self.settings.batch, losses / self.settings.batch
 
-    def _drawn(self, round: int, rows: Rows) -> Index:
-        """Training records [row, step, batch] of this round."""
-        draw = sampling.with_replacement if self.settings.sampling == "replacement" else sampling.without_replacement
-        places = {}
-        for s in {s for s, _ in rows}:
-            held = np.array([len(part) for part in self.parts[s]])
-            places[s] = draw(self.draws[s], round, held, self.settings.tau, self.settings.batch)
-        return np.stack([self.parts[s][k][places[s][k]] for s, k in rows])
+    def _drawn(self, round: int, rows: Rows) -> tuple[list[Index], Floats]:
+        """Each row's training records of this round, and how many were expected."""
+        records: list[Index] = []
+        expected: list[Floats] = []
+        for s, group in groupby(rows, key=itemgetter(0)):
+            clients = [k for _, k in group]
+            drawn = self.uplinks[s].drawn(round, clients)
+            records += [self.parts[s][k][places] for k, places in zip(clients, drawn.places)]
+            expected.append(drawn.expected)
+        return records, np.concatenate(expected)
 
     def _trained(self, weights: Any, round: int, rows: Rows, index: Index, steps: int) -> tuple[Any, Any]:
         """The weights of each row after `steps` local steps, and the mean loss on the way.
@@ -68,10 +81,11 @@ class Work:
         """
         local = weights[[s for s, _ in rows]]
         batch, own = self.settings.batch, np.arange(len(rows))
+        seeds, count = self._seeds(round, rows), np.full(len(rows), batch)
         velocity: Any = 0.0
         total: Any = 0.0
         for step in range(steps):
-            sums, losses = self.network.summed_gradients(local, own, index[:, step], np.full(len(rows), batch))
+            sums, losses = self.network.summed_gradients(local, own, index[:, step], count, seeds=seeds[:, step])
             slope = sums / batch
             if self.settings.local_momentum:
                 slope = velocity = self.settings.local_momentum * velocity + slope
@@ -80,20 +94,46 @@ class Work:
         return local, total
 
     def _examples(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
-        drawn = {}
-        for s in {s for s, _ in rows}:
-            held = np.array([len(part) for part in self.parts[s]])
-            drawn[s] = sampling.poisson(self.draws[s], round, held, self.chance(s))
-        picked = [self.parts[s][k][drawn[s][k]] for s, k in rows]
+        picked, expected = self._drawn(round, rows)
         count = np.array([len(one) for one in picked], dtype=np.int64)
         index = np.zeros((len(rows), max(1, int(count.max()))), dtype=np.int64)
         for row, one in enumerate(picked):
             index[row, : len(one)] = one
         of = np.array([s for s, _ in rows], dtype=np.int64)
-        sums, losses = self.network.summed_gradients(weights, of, index, count, bounds)
-        expected = np.array([self.chance(s) * len(self.parts[s][k]) for s, k in rows], dtype=np.float32)
+        seeds, measures = self._seeds(round, rows)[:, 0], [uplink.measure(round) for uplink in self.uplinks]
+        if isinstance(self.network, TorchNetwork) and any(measures):
+            squares = _squares(self.network, [measures[s] for s, _ in rows], index, count)
+            sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, seeds, squares)
+        else:
+            sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, seeds)
         return sums / self.put(expected[:, None]), losses / self.put(np.maximum(count, 1).astype(np.float32))
 
-    def chance(self, s: int) -> float:
-        """The chance that a record is drawn in a round (update examples), the same for every client of a seed."""
-        return self.settings.expected_batch / sum(len(part) for part in self.parts[s])
+    def _private_steps(self, weights: Any, round: int, rows: Rows) -> tuple[Any, Any]:
+        sites = []
+        for s, k in rows:
+            plan = self.uplinks[s].plans[k].steps
+            assert plan is not None
+            sites.append(Site(plan, k, self.draws[s], self.parts[s][k]))
+        made, losses = PrivateSteps(self.settings, self.network, self.local).updates(
+            weights[[s for s, _ in rows]], round, sites
+        )
+        return self.put(made), self.put(losses)
+
+    def _seeds(self, round: int, rows: Rows) -> Index:
+        """Seeds [row, step] for what the module draws; each example's draws say nothing about the other examples."""
+        if not self.network.draws:
+            return np.zeros((len(rows), self.settings.tau), dtype=np.int64)
+        return np.stack([sampling.masks(self.draws[s], round, k, self.settings.tau) for s, k in rows])
+
+
+def _squares(network: TorchNetwork, measures: list[Measure | None], index: Index, count: Index) -> Doubles:
+    """What each row's clip takes for the squared norms of its examples' inputs."""
+    made = np.zeros(index.shape)
+
+    def work(row: int) -> None:
+        measure, records = measures[row], index[row, : count[row]]
+        assert measure is not None
+        made[row, : count[row]] = measure(network.inputs(records))
+
+    shared_out(work, range(len(index)), "cpu")
+    return made

@@ -10,8 +10,9 @@ from cepam.fl.engine import sampling
 from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.releases import least_noise
 from cepam.fl.engine.settings import Settings
+from cepam.fl.engine.trust import surely_in
 from cepam.keys import Address, Key
-from cepam.privacy import Release, epsilon
+from cepam.privacy import CorrelatedRelease, Release, epsilon
 
 SIMULATED = "simulated"
 """The one word beside every epsilon of a run whose keys and draws come from a seed."""
@@ -40,10 +41,12 @@ def costs_of_silence(settings: Settings, release: Release) -> str:
     """What missing replies are expected to cost, and what at worst, in words."""
     asked = sampling.asked(settings.clients, settings.share)
     likely = max(1, round(asked * (1.0 - settings.dropout)))
-    some, worst = (cost(release, settings.delta, settings.rounds, replies) for replies in (likely, 1))
+    least = surely_in(settings) if settings.trust == "sum" else 1
+    likely = max(likely, least)
+    some, worst = (cost(release, settings.delta, settings.rounds, replies) for replies in (likely, least))
     return (
         f"epsilon {_figure(some)} with {likely} of {settings.clients} replies a round, "
-        f"{_figure(worst)} at worst (one reply)"
+        f"{_figure(worst)} at worst ({'one reply' if least == 1 else f'the quorum of {least}'})"
     )
 
 
@@ -52,9 +55,9 @@ def _figure(value: float | None) -> str:
 
 
 def check_target(settings: Settings, release: Release | None) -> None:
-    """Nothing; raises where missing replies would break a target epsilon."""
+    """Nothing; raises where missing replies would break a target epsilon. A sum always has its quorum."""
     aimed = settings.epsilon is not None or any(each.epsilon is not None for each in settings.client)
-    if release is not None and aimed and settings.dropout and settings.policy == "charge":
+    if release is not None and aimed and settings.dropout and settings.policy == "charge" and settings.trust != "sum":
         raise ValueError(
             f"dropout {settings.dropout:g} with policy charge cannot meet a target epsilon: "
             f"{costs_of_silence(settings, release)}; choose --policy wait, or state --noise instead of --epsilon"
@@ -70,7 +73,8 @@ def notices(settings: Settings, release: Release | None, plans: tuple[ClientPlan
         said.append(_kept(settings, plans, size))
     if settings.keep_keys and not settings.simulate:
         said.append("secret.key stays in the run's folder at the end: who has it and the messages can strip the noise")
-    if release is not None and settings.dropout and settings.policy == "charge":
+    independent = release is not None and not isinstance(release, CorrelatedRelease)
+    if release is not None and independent and settings.dropout and settings.policy == "charge":
         said.append(f"dropout {settings.dropout:g} with policy charge: {costs_of_silence(settings, release)}")
     elif release is not None and settings.share < 1.0:
         asked = sampling.asked(settings.clients, settings.share)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+
+from cepam.clip import Adjacency, Clip, ClippedUnit
 from cepam.codec.codec import Codec
+from cepam.fl.engine import sampling
 from cepam.fl.engine.clients import ClientPlan, draws_of, sampling_of
 from cepam.fl.engine.settings import Settings
+from cepam.fl.engine.streams import link_of
 from cepam.noise.lattices import Lattice
-from cepam.privacy import Client, Ledger, Practice, Release, cautions, fingerprint
+from cepam.privacy import Client, CorrelatedRelease, Ledger, Practice, Release, cautions, fingerprint
 
 
 def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Release | None:
@@ -21,17 +29,42 @@ def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Re
         assert plan.law is not None
         draws = draws_of(settings, plan.batch)
         charged.append(Client(plan.law, plan.records, plan.weight, draws, plan.clip, _lattice(plan)))
-    clip, clipped = plans[0].clip, "example" if settings.update == "examples" else "update"
+    clip = plans[0].clip
     assert clip is not None
-    return Release(
-        tuple(charged), clip, sampling_of(settings, plans[0].batch), 1, 0, settings.adjacency, clipped, size,  # type: ignore[arg-type]
-    )  # fmt: skip
+    return round_of(settings, tuple(charged), clip, plans[0].batch, size)
+
+
+def round_of(settings: Settings, clients: tuple[Client, ...], clip: Clip, batch: float, size: int) -> Release:
+    """One round of these clients: of independent draws, or of streams over fixed slices."""
+    clipped: ClippedUnit = "example" if settings.update == "examples" else "update"
+    adjacency: Adjacency = settings.adjacency  # type: ignore[assignment]
+    link = link_of(settings)
+    if link is None:
+        return Release(clients, clip, sampling_of(settings, batch), 1, 0, adjacency, clipped, size)
+    slices = tuple(replace(client, draws=None) for client in clients)  # a slice divides by records/slices
+    return CorrelatedRelease(
+        slices, clip, adjacency=adjacency, clipped=clipped, coordinates=size, link=link, run=fingerprint(settings)
+    )
 
 
 def _lattice(plan: ClientPlan) -> Lattice | None:
     """What a client's codec quantizes on, where that is one lattice."""
     known = plan.codec.lattices if isinstance(plan.codec, Codec) else ()
     return known[0] if len(known) == 1 else None
+
+
+def noise_of_average(settings: Settings, plans: Sequence[ClientPlan]) -> float | None:
+    """The standard deviation, a coordinate, of the noise in a round's average; None where a client adds none.
+
+    Public, and the same in every round: of a cohort it is that of an average one, whoever is asked.
+    """
+    total = 0.0
+    for plan in plans:
+        if plan.law is None:
+            return None
+        total += plan.weight**2 * plan.law.variance()
+    asked = sampling.asked(settings.clients, settings.share)
+    return float(np.sqrt(total * len(plans) / asked)) / sum(plan.weight for plan in plans)
 
 
 def least_noise(release: Release, client: int, replies: int, never: Collection[int] = ()) -> Release:
@@ -57,6 +90,40 @@ def after_round(ledger: Ledger, release: Release | None, replied: Collection[int
 def spent(ledger: Ledger, settings: Settings) -> float:
     """epsilon of the whole run against an outsider: the figure that a target was held against."""
     return ledger.observers(settings.delta)["outsider"]
+
+
+def budgets(
+    settings: Settings, names: Sequence[str], plans: Sequence[ClientPlan], release: Release | None, ledger: Ledger
+) -> list[dict[str, Any]]:
+    """A row for each client: name, records, noise, target, and epsilon that its records have spent.
+
+    Empty where clients have neither names nor targets of their own, and so nothing that tells them apart.
+    """
+    own = {k: each for each in settings.client for k in each.clients}
+    if release is None or not (names or any(each.epsilon is not None for each in settings.client)):
+        return []
+    rows = []
+    found: dict[Any, float] = {}
+    for k, plan in enumerate(plans):
+        mine = own.get(k)
+        aimed = mine.epsilon if mine is not None and (mine.epsilon or mine.noise) else settings.epsilon
+        delta = mine.delta if mine is not None and mine.delta is not None else settings.delta
+        kind = (ledger.charges(k), delta) if not release.l2_clipped_laplace else (k, delta)
+        if kind not in found:
+            found[kind] = ledger.epsilon(delta, k)
+        rows.append({
+            "name": names[k] if names else str(k), "records": plan.records,
+            "noise": _told_noise(plan), "target": aimed, "delta": delta,
+            "epsilon": found[kind] if math.isfinite(found[kind]) else None,
+        })  # fmt: skip
+    return rows
+
+
+def _told_noise(plan: ClientPlan) -> float | None:
+    """The noise of a client: of its local steps, in clips over the batch, or of its message."""
+    if plan.steps is not None:
+        return plan.steps.multiplier
+    return None if plan.law is None else plan.law.scale
 
 
 def foresee(settings: Settings, release: Release) -> None:

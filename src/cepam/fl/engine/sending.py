@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from cepam.clip import Clip
 from cepam.fl.engine import sampling
 from cepam.fl.engine.arrays import ArrayBackend
 from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
-from cepam.keys import Address, Key
+from cepam.keys import Address
 
 Posted = tuple[Envelope, Any]
 MOST_ATTEMPTS = 100
@@ -29,14 +30,9 @@ class Senders:
     arrays: ArrayBackend
     cuts: list[int] | None
 
-    @cached_property
-    def keys(self) -> list[Key]:
-        """The key of each client."""
-        return [self.draws.key(k) for k in range(len(self.plans))]
-
     def address(self, round: int, client: int, attempt: int = 0) -> Address:
         """Where the randomness of this client's message lives."""
-        return Address(self.keys[client], round=round, client=client, run=self.run_id, attempt=attempt)
+        return Address(self.draws.key(client), round=round, client=client, run=self.run_id, attempt=attempt)
 
     def send(self, round: int, clients: list[int], raw: Any) -> tuple[list[Posted], int]:
         """Every asked client's envelope with the clipped update it holds, and how often the server had to wait.
@@ -63,10 +59,14 @@ class Senders:
 
     def _posted(self, round: int, attempt: int, clients: list[int], raw: Any) -> list[Posted]:
         """The envelopes of these clients with the clipped updates in them; byzantine clients send garbage as long."""
-        plans = [self.plans[k] for k in clients]
+        clips = [self.plans[k].clip if self.settings.update != "examples" else None for k in clients]
+        return self._encoded(round, attempt, clients, raw, clips)
+
+    def _encoded(
+        self, round: int, attempt: int, clients: list[int], raw: Any, clips: Sequence[Clip | None]
+    ) -> list[Posted]:
         ats = [self.address(round, k, attempt) for k in clients]
-        clips = [plan.clip if self.settings.update != "examples" else None for plan in plans]
-        made = self.arrays.encode(raw, clips, self.cuts, [plan.codec for plan in plans], ats)
+        made = self.arrays.encode(raw, clips, self.cuts, [self.plans[k].codec for k in clients], ats)
         posted: list[Posted] = []
         for k, at, (update, message) in zip(clients, ats, made):
             if isinstance(message, str):

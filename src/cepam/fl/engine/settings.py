@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, fields
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cepam.fl.data.clients import TABLES
 from cepam.fl.data.dataset import NAMES as DATA
+from cepam.fl.data.partition import GIVEN
 from cepam.fl.data.partition import NAMES as PARTITIONS
+from cepam.fl.engine.checks import CHECKS
+from cepam.fl.engine.checks.values import one_of, positive
 from cepam.fl.engine.optimiser import NAMES as SERVERS
 from cepam.fl.engine.schedule import NAMES as SCHEDULES
 from cepam.fl.models.model import ACTIVATIONS
 from cepam.fl.models.model import NAMES as MODELS
 
 OWN = "own: "
-UPDATES = ("gradient", "difference", "examples")
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""A `module:function` that makes data or a model."""
+UPDATES = ("gradient", "difference", "examples", "dp-sgd")
 SCHEMES = (
     "fl", "fl+sdq", "fl+gaussian", "fl+laplace", "fl+gaussian+sdq", "fl+laplace+sdq", "cepam-gaussian", "cepam-laplace",
 )  # fmt: skip
@@ -22,12 +29,14 @@ LATTICES = ("Z1", "Z2", "Z3", "A2", "D4", "E8", "auto")
 CODERS = ("adaptive", "paper")
 CLIPS = ("l2", "l1", "none")
 SCOPES = ("vector", "tensor")
-SAMPLINGS = ("replacement", "without", "poisson")
+SAMPLINGS = ("replacement", "without", "poisson", "cyclic")
+SHAPES = ("independent", "matrix")
 POLICIES = ("charge", "wait")
 ADJACENCIES = ("replace", "add-remove")
 PIXELS = ("unit", "centred")
 DEVICES = ("auto", "cpu", "cpu-torch", "cuda")
 DOWNLINKS = ("float32", "grid")
+TRUSTS = ("server", "sum")
 
 
 def about(text: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
@@ -37,9 +46,12 @@ def about(text: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """What some clients do differently: any of law, scale, target, clip, weight and lattice."""
+    """What some clients do differently: any of law, scale, target, clip, weight and lattice.
 
-    clients: tuple[int, ...]
+    `clients` are numbers, or names where the data name their clients.
+    """
+
+    clients: tuple[int | str, ...]
     scheme: str | None = None
     noise: float | None = None
     epsilon: float | None = None
@@ -49,12 +61,12 @@ class ClientSettings:
     lattice: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.clients or any(isinstance(k, bool) or not isinstance(k, int) or k < 0 for k in self.clients):
-            raise ValueError(f"client.clients must list client numbers, got {self.clients!r}")
-        _one_of("client.scheme", self.scheme, (*SCHEMES, None))
-        _one_of("client.lattice", self.lattice, (*LATTICES, None))
+        if not self.clients or any(not isinstance(k, str) and not _is_number(k) for k in self.clients):
+            raise ValueError(f"client.clients must list client numbers or names, got {self.clients!r}")
+        one_of("client.scheme", self.scheme, (*SCHEMES, None))
+        one_of("client.lattice", self.lattice, (*LATTICES, None))
         for name in ("noise", "epsilon", "delta", "clip", "weight"):
-            _positive(f"client.{name}", getattr(self, name), optional=True)
+            positive(f"client.{name}", getattr(self, name), optional=True)
         if self.noise is not None and self.epsilon is not None:
             raise ValueError("client: give either noise or a target epsilon, not both")
 
@@ -63,26 +75,32 @@ class ClientSettings:
 class Settings:
     """Everything that a run is told. With `simulate`, equal settings give equal results on the same machine.
 
-    `data` and `model` are names, or `own: name` for what was handed over in Python.
+    `data` and `model` are names, `module:function` for what makes them, or `own: name` for what was handed over in
+    Python; `data` may be a CSV or Parquet file.
     """
 
     # fmt: off
-    data: str = about("Data set.", "mnist", DATA)
+    data: str = about("Data set; or module:function that makes one, or a CSV or Parquet file.", "mnist", DATA)
+    target: str | None = about("Column of such a file that is predicted.", None)
+    client_column: str | None = about("Column of such a file that says whose row it is.", None)
     folder: str | None = about("Folder with the idx files, instead of the cache and the network.", None)
     pixels: str = about("Pixels in [0, 1], or centred in [-1, 1].", "centred", PIXELS)
     validation: int = about("Training records held out for validation.", 0)
-    model: str = about("Model.", "cnn", MODELS)
+    model: str = about("Model; or module:function that makes one.", "cnn", MODELS)
     activation: str = about("Activation between layers.", "relu", tuple(ACTIVATIONS))
     clients: int = about("Number K of clients.", 30)
-    partition: str = about("How records are dealt to clients.", "iid", PARTITIONS)
+    partition: str = about("How records are dealt to clients.", "iid", (*PARTITIONS, GIVEN))
     alpha: float = about("Dirichlet concentration, or spread of unequal sizes.", 0.5)
     labels_each: int = about("Shards a client with partition label.", 2)
-    update: str = about("A gradient, a model difference, or a sum over examples.", "gradient", UPDATES)
+    update: str = about("A gradient, a difference, a sum over examples, or local DP-SGD.", "gradient", UPDATES)
     rounds: int = about("Number of rounds.", 80)
     tau: int = about("Iterations a round; the last one is the gradient that is sent.", 15)
     batch: int = about("Records a stochastic gradient averages.", 1)
+    epochs: int = about("Local epochs a round, in steps of batch records (update dp-sgd).", 1)
+    step_noise: float | None = about("Noise of a local step, in clips over the batch (update dp-sgd).", None)
     sampling: str = about("How records are drawn.", "replacement", SAMPLINGS)
     expected_batch: float = about("Examples expected a round over all clients (update examples).", 960.0)
+    slices: int = about("Fixed slices of a client's records, used in turn, one a round (sampling cyclic).", 30)
     rate: float = about("Learning rate of the server step.", 0.1)
     local_rate: float | None = about("Learning rate of local steps; default: that of the server.", None)
     local_momentum: float = about("Momentum of local steps, from zero in every round.", 0.0)
@@ -100,6 +118,8 @@ class Settings:
     coder: str = about("Entropy coder.", "adaptive", CODERS)
     noise: float | None = about("Noise scale a client: sigma (Gaussian) or b (Laplace).", None)
     epsilon: float | None = about("Target epsilon of the whole run, instead of noise.", None)
+    noise_shape: str = about("Independent from round to round, or cancelled by later rounds.", "independent", SHAPES)
+    carry: float | None = about("How much of a message's noise the next cancels; default: the best for the run.", None)
     delta: float = about("delta of the guarantee.", 1e-5)
     adjacency: str = about("Neighbouring data sets: replace one record, or add or remove one.", "replace", ADJACENCIES)
     clip: float = about("Clipping bound gamma.", 1.0)
@@ -108,6 +128,12 @@ class Settings:
     step: float = about("Cell of the sdq schemes.", 1e-3)
     downlink: str = about("New weights as float32, or as differences on one public grid.", "float32", DOWNLINKS)
     bucket: int | None = about("Pad messages to a multiple of so many bytes: lengths then tell less.", None)
+    trust: str = about("Who sees an update: the server, or nobody, the server learning sums only.", "server", TRUSTS)
+    quorum: float = about("Share of the asked clients that must be in every sum (trust sum).", 0.8)
+    colluders: int = about("Clients who may collude with the server, for its epsilon (trust sum).", 0)
+    bits: int | None = about("Bits a coordinate of a masked vector; default: the fewest that suffice.", None)
+    reach: float | None = about("Largest coordinate of a sum of updates; default: a public rule finds it.", None)
+    sketch: int | None = about("Numbers to which a public map sketches each update (trust sum).", None)
     seed: int = about("Seed of data split and start; with simulate also of keys and draws.", 1)
     seeds: int = about("Number of seeds, trained side by side.", 1)
     simulate: bool = about("Reproducible: keys and draws from the seed; protects nobody, and says so.", False)
@@ -121,60 +147,29 @@ class Settings:
     # fmt: on
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if each.metadata["choices"] and not self.own(each.name):
-                _one_of(each.name, getattr(self, each.name), each.metadata["choices"])
-        for name in ("clients", "rounds", "tau", "batch", "labels_each", "seeds", "evaluate_every", "checkpoint_every"):
-            _at_least_one(name, getattr(self, name))
-        for name in ("rate", "clip", "delta", "step", "alpha", "expected_batch"):
-            _positive(name, getattr(self, name))
-        for name in ("noise", "epsilon", "local_rate"):
-            _positive(name, getattr(self, name), optional=True)
-        self._check_ranges()
-        self._check_sense()
-
-    def _check_ranges(self) -> None:
-        for name in ("momentum", "local_momentum", "average", "dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
-        if not 0.0 < self.share <= 1.0:
-            raise ValueError(f"share must lie in (0, 1], got {self.share!r}")
-        if not self.delta < 1.0:
-            raise ValueError(f"delta must lie in (0, 1), got {self.delta!r}")
-        if self.seed < 0 or self.validation < 0:
-            raise ValueError("seed and validation must not be negative")
-
-    def _check_sense(self) -> None:
-        if self.noise is not None and self.epsilon is not None:
-            raise ValueError("give either noise or a target epsilon, not both")
-        if self.noisy and self.noise is None and self.epsilon is None:
-            raise ValueError(f"scheme {self.scheme} needs noise (--noise) or a target (--epsilon)")
-        if self.epsilon is not None and not self.noisy:
-            raise ValueError(f"scheme {self.scheme} adds no noise, so a target epsilon of {self.epsilon} is impossible")
-        if self.epsilon is not None and self.clip_norm == "none":
-            raise ValueError("a target epsilon needs clipping: clip_norm must not be none")
-        if (self.update == "examples") != (self.sampling == "poisson"):
-            raise ValueError(f"update examples and sampling poisson go together, got {self.update} and {self.sampling}")
-        if self.update == "examples" and self.clip_norm != "l2":
-            raise ValueError(f"update examples clips each example in l2, got clip_norm {self.clip_norm}")
-        if self.downlink == "grid" and not self.noisy:
-            raise ValueError(
-                f"downlink grid takes its step from the noise, and scheme {self.scheme} adds none: use downlink float32"
-            )
-        if self.downlink == "grid" and self.average:
-            raise ValueError(
-                f"downlink grid reports the weights that clients hold, and they hold no running average: average must "
-                f"be 0, got {self.average!r}"
-            )
-        if self.schedule == "theorem" and not 0 < self.convexity <= self.smoothness:
-            raise ValueError("schedule theorem needs 0 < convexity <= smoothness")
-        beyond = [k for each in self.client for k in each.clients if k >= self.clients]
-        if beyond or any(not 0 <= k < self.clients for k in self.byzantine):
-            raise ValueError(f"client numbers must lie in [0, {self.clients}), got {beyond or self.byzantine}")
+        for check in CHECKS:
+            check(self)
 
     def own(self, name: str) -> bool:
-        """Whether `data` or `model` is the user's own, handed over in Python."""
-        return name in ("data", "model") and str(getattr(self, name)).startswith(OWN)
+        """Whether `data` or `model` is the user's own: handed over, made by a function, or read from a file."""
+        if name not in ("data", "model"):
+            return False
+        told = str(getattr(self, name))
+        return told.startswith(OWN) or self.refers(name) or (name == "data" and told.endswith(TABLES))
+
+    def refers(self, name: str) -> bool:
+        """Whether `data` or `model` is a `module:function`."""
+        return REFERENCE.fullmatch(str(getattr(self, name))) is not None
+
+    def fitted(self, names: Sequence[str]) -> Settings:
+        """The settings for data whose clients have these names: as many clients, and numbers for the names."""
+        if not names:
+            unknown = [k for each in self.client for k in each.clients if isinstance(k, str)]
+            if unknown:
+                raise ValueError(f"client {unknown[0]!r}: the data name no clients; give their numbers")
+            return self
+        client = tuple(replace(each, clients=_numbered(each.clients, names)) for each in self.client)
+        return replace(self, clients=len(names), partition=GIVEN, client=client)
 
     @property
     def noisy(self) -> bool:
@@ -187,19 +182,19 @@ class Settings:
         return tuple(range(self.seed, self.seed + self.seeds))
 
 
-def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        known = ", ".join(str(choice) for choice in choices if choice is not None)
-        raise ValueError(f"{name} must be one of {known}; got {value!r}")
+def _is_number(k: Any) -> bool:
+    return isinstance(k, int) and not isinstance(k, bool) and k >= 0
 
 
-def _at_least_one(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+def _numbered(clients: tuple[int | str, ...], names: Sequence[str]) -> tuple[int, ...]:
+    places = {name: k for k, name in enumerate(names)}
+    unknown = [k for k in clients if isinstance(k, str) and k not in places]
+    if unknown:
+        raise ValueError(f"no client is named {unknown[0]!r}: there are {abbreviated(names)}")
+    return tuple(places[k] if isinstance(k, str) else k for k in clients)
 
 
-def _positive(name: str, value: Any, optional: bool = False) -> None:
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
+def abbreviated(names: Sequence[str], most: int = 8) -> str:
+    """Names in one line: the first few, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"

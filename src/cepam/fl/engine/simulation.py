@@ -5,9 +5,8 @@ There is no shortcut that adds noise: each row is encoded to a message, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,23 @@ import numpy.typing as npt
 
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.partition import partition
-from cepam.fl.engine import sampling
+from cepam.fl.data.partition import given, partition
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
-from cepam.fl.engine.calibration import plan_clients
-from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
-from cepam.fl.engine.notices import check_target, notices
 from cepam.fl.engine.optimiser import Memory, optimiser
 from cepam.fl.engine.randomness import RunSecret
-from cepam.fl.engine.releases import after_round, empty_ledger, foresee, release_of, spent, warnings_of
+from cepam.fl.engine.releases import budgets
 from cepam.fl.engine.schedule import schedule
-from cepam.fl.engine.sending import Senders
-from cepam.fl.engine.server import Envelope, Received, aggregate, receive
+from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
-from cepam.fl.models.model import Model, build, resolved
-from cepam.privacy import Ledger
+from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink, Vectors
+from cepam.fl.engine.uplinks import uplink_of
+from cepam.fl.models.model import Model, Scores, build, resolved
+from cepam.fl.models.network import TorchNetwork
 
 Floats = npt.NDArray[np.float32]
-Line = dict[str, Any]
+Index = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -51,7 +47,6 @@ class State:
     best: Any
     best_score: npt.NDArray[np.float64]
     bits: npt.NDArray[np.int64]
-    ledgers: list[Ledger]
     downlinks: list[Downlink]
     round: int = 0
 
@@ -77,6 +72,7 @@ class Simulation:
     `codecs` replaces the settings' scheme with objects of your own: one function from client number to codec.
     `watch` sees all traffic. `backend` is where vectors live, by default as the settings' device says. `secret` is what
     keys and draws come from: by default fresh from the operating system, or the seed where the settings say `simulate`.
+    `uplink` makes a seed's way up, by default the one that the settings ask for.
     Best weights and accuracies look at test or validation data: simulation only.
     """
 
@@ -87,64 +83,54 @@ class Simulation:
     watch: Callable[[Sent], None] = quiet
     backend: ArrayBackend | None = None
     secret: RunSecret | None = None
+    uplink: Callable[[SeedRow], Uplink] = uplink_of
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
-        chosen = self.settings
+        self.settings = chosen = self.settings.fitted(self.data.clients)
         if self.model is None and len(self.data.shape) == 2:
             self.data = replace(self.data, shape=(1, *self.data.shape))
         self.vector = self.model or build(chosen.model, self.data, chosen.activation)
         self.size = self.vector.size
-        shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
-        self.cuts = list(np.cumsum(shapes)) if chosen.clip_scope == "tensor" else None
-        self.tensors = len(shapes)
         kept = [self.data.holding_out(chosen.validation, seed) for seed in chosen.run_seeds]
         self.validation = [held_out for _, held_out in kept]
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
-        self.plans = [self._planned(part) for part in parts]
-        self.releases = [None if self.codecs else release_of(chosen, each, self.size) for each in self.plans]
-        check_target(chosen, self.releases[0])
         device = resolved(chosen.device, self.size * chosen.clients * len(chosen.run_seeds) // max(chosen.tau, 1))
         self.network = self.vector.on(self.data, device)
         self.arrays = self.backend or backend_of(device)
         held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
-        self.senders = [
-            Senders(chosen, row, held.nonce, plans, self.arrays, self.cuts) for row, plans in zip(self.rows, self.plans)
-        ]
+        self.uplinks = tuple(self._uplink(s, held.nonce, part) for s, part in enumerate(parts))
         local = self._schedule(chosen.local_rate or chosen.rate)
-        self.work = Work(chosen, self.network, parts, self.rows, local, self.arrays.put)
+        self.work = Work(chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put)
         self.rates = self._schedule(chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)
-        codecs = [plan.codec for each in self.plans for plan in each]
-        self.cautions = [*warnings_of(chosen, self.releases[0], self.tensors), *self.arrays.cautions(codecs)]
+        self.cautions = self.uplinks[0].cautions
         self.state = self._start(held.nonce)
-        self._foresee()
+        self.uplinks[0].foresee()
 
     @property
     def notices(self) -> list[str]:
         """What must be said before the first round, in one sentence each."""
-        return notices(self.settings, self.releases[0], self.plans[0], self.size)
+        return self.uplinks[0].notices
 
-    def _foresee(self) -> None:
-        """Nothing; a thread computes the epsilons that the run will report while the cores wait for one another."""
-        chosen, release = self.settings, self.releases[0]
-        if release is not None and chosen.share == 1.0 and (chosen.dropout == 0.0 or chosen.policy == "wait"):
-            Thread(target=foresee, args=(chosen, release), daemon=True).start()
-
-    def _parts(self, records: npt.NDArray[np.int64], seed: int) -> tuple[npt.NDArray[np.int64], ...]:
+    def _parts(self, records: Index, seed: int) -> tuple[Index, ...]:
         chosen, labels = self.settings, self.data.train_labels[records]
+        if self.data.owners is not None:
+            return tuple(records[part] for part in given(self.data.owners[records], self.data.clients))
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
         return tuple(records[part] for part in made)
 
-    def _planned(self, parts: Sequence[npt.NDArray[np.int64]]) -> tuple[ClientPlan, ...]:
+    def _uplink(self, s: int, nonce: bytes, parts: tuple[Index, ...]) -> Uplink:
+        shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
+        cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
         held = np.array([len(part) for part in parts])
-        made = plan_clients(self.settings, held, self.size, self.tensors)
-        if self.codecs is None:
-            return made
-        return tuple(
-            ClientPlan(m.records, m.weight, m.batch, m.clip, m.law, self.codecs(k)) for k, m in enumerate(made)
-        )
+        head = self.network.head if isinstance(self.network, TorchNetwork) else None
+        vectors = Vectors(self.size, len(shapes), cuts, self.arrays, head)
+        return self.uplink(SeedRow(
+            self.settings, self.rows[s], nonce, held, vectors, self.data.clients, self.codecs,
+            lambda: self.state.downlinks[s].check(self.arrays.fetch(self.state.weights[s : s + 1])[0]),
+        ))  # fmt: skip
 
     def _schedule(self, rate: float) -> Any:
         s = self.settings
@@ -154,11 +140,11 @@ class Simulation:
         weights = np.stack([self.vector.initial(seed) for seed in self.settings.run_seeds])
         count, put = len(weights), self.arrays.put
         memory = {name: put(value) for name, value in self.optimiser.start(weights).items()}
-        rows = zip(self.plans, weights, self.settings.run_seeds)
-        downlinks = [downlink_of(self.settings, plans, start, nonce, seed) for plans, start, seed in rows]
+        rows = zip(self.uplinks, weights, self.settings.run_seeds)
+        downlinks = [downlink_of(self.settings, up.noise, start, nonce, seed) for up, start, seed in rows]
         return State(
-            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -1.0),
-            np.zeros(count, dtype=np.int64), [empty_ledger(self.settings)] * count, downlinks,
+            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -np.inf),
+            np.zeros(count, dtype=np.int64), downlinks,
         )  # fmt: skip
 
     @property
@@ -173,17 +159,16 @@ class Simulation:
 
     def step(self) -> list[Line]:
         """Runs one round and gives its line of metrics for every seed."""
-        number, chosen = self.state.round, self.settings
-        asked = [sampling.cohort(row, number, chosen.clients, chosen.share) for row in self.rows]
-        rows = [(s, int(k)) for s, cohort in enumerate(asked) for k in cohort]
-        bounds = np.array([getattr(self.plans[s][k].clip, "bound", np.inf) for s, k in rows], dtype=np.float32)
+        number = self.state.round
+        rows = [(s, int(k)) for s, uplink in enumerate(self.uplinks) for k in uplink.asked(number)]
+        asked = [[k for t, k in rows if t == s] for s in range(len(self.uplinks))]
+        bounds = np.concatenate([uplink.bounds(number, clients) for uplink, clients in zip(self.uplinks, asked)])
         raw, losses = self.work.updates(self.state.weights, number, rows, bounds)
         lines, aggregates = [], []
-        for s, seed in enumerate(chosen.run_seeds):
+        for s, seed in enumerate(self.settings.run_seeds):
             mine = [row for row, (t, _) in enumerate(rows) if t == s]
-            received, line = self._exchange(s, number, [rows[row][1] for row in mine], raw[mine])
-            aggregates.append(aggregate(self.arrays, self.plans[s], received, self.size))
-            self.state.ledgers[s] = after_round(self.state.ledgers[s], self.releases[s], received.vectors.keys())
+            collected, line = self._exchange(s, number, asked[s], raw[mine])
+            aggregates.append(collected.aggregate)
             loss = _mean(self.arrays.fetch(losses[mine]))
             lines.append({"round": number + 1, "seed": seed, "train_loss": loss, **line})
         self._move(self.arrays.stack(aggregates))
@@ -209,39 +194,26 @@ class Simulation:
         made = [each.publish(exact, rate) for each, exact in rows if isinstance(each, GridDownlink)]
         return self.arrays.put(np.stack(made))
 
-    def _exchange(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[Received, Line]:
-        """One seed's messages, down and up: sent, lost or garbled, received; and what can be said about them.
+    def _exchange(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[Collected, Line]:
+        """One seed's messages, down and up, and what can be said about them.
 
         Whoever is waited for is sent the weights again with every attempt.
         """
         downlink = self.state.downlinks[s]
         down = downlink.messages(clients)
-        sent, waits = self.senders[s].send(number, clients, raw)
-        envelopes = [envelope for envelope, _ in sent]
-        self.watch(Sent(self.settings.run_seeds[s], number, tuple(envelopes), down))
-        received = receive(self.arrays, self.plans[s], envelopes, self.size)
-        self.state.bits[s] += received.bits
-        tried = [each.client for each in envelopes for _ in range(each.at.attempt + 1)]
-        downlink_bits = downlink.bits(tried, down)
-        downlink.reached(received.vectors.keys())
-        heard = {each.client: update for each, update in sent if update is not None and each.client in received.vectors}
-        signal, noise = self.arrays.powers(list(heard.values()), [received.vectors[k] for k in heard])
-        carried = sum(1 for envelope in envelopes if envelope.message is not None) * self.size
+        came = self.uplinks[s].collect(number, clients, raw)
+        self.watch(Sent(self.settings.run_seeds[s], number, came.envelopes, down))
+        self.state.bits[s] += came.bits
+        downlink_bits = downlink.bits(came.tried, down) + came.down_bits
+        downlink.reached(came.heard)
         line: Line = {
-            "replies": len(received.vectors),
-            "snr_db": 10.0 * float(np.log10(signal / noise)) if signal > 0 and noise > 0 else None,
-            "bits": received.bits,
-            "bits_per_coordinate": received.bits / carried if carried else None,
+            **came.line,
             "bits_total": int(self.state.bits[s]),
             "downlink_bits": downlink_bits,
             "bits_per_coordinate_down": downlink_bits / (len(clients) * self.size),
-            "bits_round_trip": received.bits + downlink_bits,
+            "bits_round_trip": came.bits + downlink_bits,
         }
-        if received.dropped:
-            line["dropped"] = {str(k): reason for k, reason in sorted(received.dropped.items())}
-        if waits:
-            line["waits"] = waits
-        return received, line
+        return came, line
 
     def _judge(self, lines: list[Line]) -> None:
         """Adds scores, epsilon so far and warnings to the lines of an evaluated round."""
@@ -251,17 +223,23 @@ class Simulation:
         weights = self.reported
         self._check_finite(weights, state.round)
         scores = self.network.evaluate(weights)
+        judged = "accuracy" if self.vector.objective.classifies else "loss"
         for s, line in enumerate(lines):
-            line["accuracy"], line["loss"] = float(scores.accuracy[s]), _finite(float(scores.loss[s]))
-            chooses = scores.accuracy[s]
+            line |= {name: _finite(float(each[s])) for name, each in (scores.metrics | {"loss": scores.loss}).items()}
+            chooses = self._merit(scores, s)
             if chosen.validation:
                 held = self.network.evaluate(weights[s : s + 1], self.validation[s])
-                line["validation_accuracy"] = chooses = float(held.accuracy[0])
+                chooses = self._merit(held, 0)
+                line[f"validation_{judged}"] = _finite(chooses if judged == "accuracy" else -chooses)
             if chooses > state.best_score[s]:
                 state.best_score[s], state.best[s] = chooses, weights[s]
             line |= {"epsilon": self._spent(s), "delta": chosen.delta, "simulated": chosen.simulate}
             if self.done:
                 line["warnings"] = self.cautions
+
+    def _merit(self, scores: Scores, row: int) -> float:
+        """What the best weights are chosen by: accuracy, or with a loss of the user's own a low loss."""
+        return float(scores.accuracy[row] if self.vector.objective.classifies else -scores.loss[row])
 
     def _check_finite(self, weights: Any, round: int) -> None:
         if not bool((abs(weights) < np.inf).all()):
@@ -271,23 +249,24 @@ class Simulation:
 
     def _spent(self, s: int) -> float | None:
         """epsilon so far: a bound while the run is under way; at its end the figure that a target was held against."""
-        if self.releases[s] is None:
-            return None
-        ledger, chosen = self.state.ledgers[s], self.settings
-        so_far = spent(ledger, chosen) if self.done else ledger.running(chosen.delta, chosen.rounds)
+        so_far = self.uplinks[s].spent() if self.done else self.uplinks[s].running()
         return None if so_far is None else _finite(so_far)
 
     def views(self) -> dict[str, float | None]:
-        """epsilon so far against an outsider, one curious client and all clients but one; the worst of the seeds.
-
-        None where there is no figure to give.
-        """
+        """epsilon so far by observer; the worst of the seeds. None where there is no figure to give."""
         worst: dict[str, float] = {}
-        for release, ledger in zip(self.releases, self.state.ledgers):
-            if release is not None:
-                for who, value in ledger.observers(self.settings.delta).items():
-                    worst[who] = max(value, worst.get(who, 0.0))
+        for uplink in self.uplinks:
+            for who, value in uplink.views().items():
+                worst[who] = max(value, worst.get(who, 0.0))
         return {who: _finite(value) for who, value in worst.items()}
+
+    def budgets(self) -> list[Line]:
+        """Each client's name, records, noise, target and what its records have spent against an outsider.
+
+        The first seed's. Where nobody has a name or a target of its own there is nothing to tell apart: an empty list.
+        """
+        first = self.uplinks[0]
+        return budgets(self.settings, self.data.clients, first.plans, first.release, first.ledger)
 
 
 def _mean(losses: Floats) -> float | None:

@@ -22,6 +22,11 @@ from cepam.fl.models.network import shared_out
 from cepam.fl.models.scattering import Scattering
 
 
+def looks_up(module: nn.Module) -> bool:
+    """Whether a module looks whole numbers up in a table, and so wants them as they are."""
+    return any(isinstance(each, nn.Embedding | nn.EmbeddingBag) for each in module.modules())
+
+
 @dataclass(frozen=True, eq=False)
 class Features:
     """A frozen module that turns every example into a row of numbers, by itself.
@@ -57,7 +62,8 @@ class Features:
         return replace(data, shape=(size,), train_inputs=made[0], test_inputs=made[1], scale=1.0, shift=0.0)
 
     def _through(self, data: Dataset, inputs: npt.NDArray[Any], device: str) -> Tensor:
-        images = torch.from_numpy(np.array(inputs)).to(device).float() * data.scale + data.shift
+        held = torch.from_numpy(np.array(inputs)).to(device)
+        images = held.long() if data.tokens and looks_up(self.module) else held.float() * data.scale + data.shift
         made: Tensor = self.module(images.reshape(-1, *data.shape))
         return made.flatten(1)
 

@@ -6,7 +6,7 @@ the CPU small sequential networks run compiled; heads on features, everything el
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from torch import nn
 
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.compiled import CompiledNetwork, lower
-from cepam.fl.models.features import Features, scattering
+from cepam.fl.models.features import Features, looks_up, scattering
 from cepam.fl.models.interface import Floats, Index, Network, Scores
 from cepam.fl.models.network import TorchNetwork
+from cepam.fl.models.objective import Judge, Objective
 
 __all__ = ["ACTIVATIONS", "NAMES", "Floats", "Index", "Model", "Network", "Scores", "build", "linear_on", "resolved"]
 
@@ -33,14 +34,24 @@ class Model:
     is a head: it sees what they make of an example, one row of numbers. Parameters with
     `requires_grad=False` are no weights: they stay as `make` built them, are neither sent nor counted, and are in
     `state_dict` with the rest.
+
+    `loss(answers, targets)` sees a batch of one example and gives one number, as PyTorch's losses do; by default it is
+    cross-entropy on class numbers. `metrics`, functions of the same kind by name, are reported beside it as means over
+    the examples. With a loss of your own, the best weights are those of the lowest loss, else of the highest accuracy.
+
+    Any module will do whose examples do not meet: dropout, recurrent layers, embeddings of whole numbers, transformers,
+    group and layer normalisation. Batch normalisation is refused.
     """
 
-    def __init__(self, make: Callable[[], nn.Module], name: str = "own", features: Features | None = None) -> None:
+    def __init__(
+        self, make: Callable[[], nn.Module], name: str = "own", features: Features | None = None, *,
+        loss: Judge | None = None, metrics: Mapping[str, Judge] | None = None,
+    ) -> None:  # fmt: skip
         self.make, self.features = make, features
         self.name = name
+        self.objective = Objective(loss, dict(metrics or {}))
         self.module = self._seeded(0)
-        if any(True for _ in self.module.buffers()):
-            raise ValueError("a model must have no buffers (batch norm and its like keep data outside the weights)")
+        _check_layers(self.module)
         self.size = sum(p.numel() for p in trainable(self.module))
         if self.size == 0:
             raise ValueError("a model must have at least one weight that is trained (requires_grad)")
@@ -71,13 +82,32 @@ class Model:
     def on(self, data: Dataset, device: str = "auto") -> Network:
         """The network of this model on a data set; `device` is auto, cpu, cpu-torch or cuda."""
         chosen = resolved(device)
+        if self.objective.classifies and not data.classes:
+            raise ValueError(f"data set {data.name!r} has targets that are no class numbers: give the model a loss")
         where = "cuda" if chosen == "cuda" else "cpu"
         if self.features is not None:
-            return TorchNetwork(self.module, self.features.of(data, where), where)
-        program = lower(self.module, data.shape) if chosen == "cpu" else None
+            return TorchNetwork(self.module, self.features.of(data, where), where, self.objective)
+        data = data if looks_up(self.module) else data.as_numbers()
+        program = lower(self.module, data.shape) if chosen == "cpu" and self.objective.plain else None
         if program is not None and program.size == self.size:
             return CompiledNetwork(program, data)
-        return TorchNetwork(self.module, data, where)
+        return TorchNetwork(self.module, data, where, self.objective)
+
+
+def _check_layers(module: nn.Module) -> None:
+    """Nothing; raises where a layer mixes the examples of a batch, or keeps what it saw of them."""
+    for name, layer in module.named_modules():
+        tracks = isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(
+            layer, nn.modules.instancenorm._InstanceNorm
+        ):
+            raise ValueError(
+                f"layer {name or 'itself'} is {type(layer).__name__}: it mixes a batch's examples, so no clip bounds "
+                "what one of them adds, and keeps running means outside the weights; use "
+                f"nn.GroupNorm(groups, {layer.num_features}) instead"
+            )
+        if tracks:
+            raise ValueError(f"layer {name} keeps running means of the data: set track_running_stats=False")
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
@@ -130,6 +160,10 @@ def build(name: str, data: Dataset, activation: str = "relu") -> Model:
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    if not data.classes:
+        raise ValueError(
+            f"model {name!r} tells classes apart, and data set {data.name!r} has values: use fl.Model(…, loss=…)"
+        )
     act = ACTIVATIONS[activation]
     pixels = int(np.prod(data.shape))
     if name == "cnn":

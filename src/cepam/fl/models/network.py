@@ -6,7 +6,6 @@ row's bits depend neither on the other rows nor on the number of threads.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -15,13 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.models.interface import Floats, Index, Scores
+from cepam.fl.models.interface import Doubles, Floats, Index, LinearHead, Scores
 from cepam.fl.models.layers import Convolution, Dense, layers_of
-from cepam.fl.models.passes import Layered, Mapped, Passes, example_factors
+from cepam.fl.models.mapped import Mapped, drawing_from
+from cepam.fl.models.objective import Objective
+from cepam.fl.models.passes import Layered, Passes, example_factors
+from cepam.kernels.threads import cores
 
 MANY = 8
 """From so many examples on a row goes through the network by itself; below, rows with their own weights go together."""
@@ -41,17 +42,17 @@ def steady() -> AbstractContextManager[None]:
 @cache
 def _pool() -> ThreadPoolExecutor:
     """A thread a core, each with one thread of PyTorch's: threads that sleep, where a parallel region would spin."""
-    return ThreadPoolExecutor(os.cpu_count() or 1, initializer=lambda: torch.set_num_threads(1))
+    return ThreadPoolExecutor(cores(), initializer=lambda: torch.set_num_threads(1))
 
 
-def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str) -> None:
-    """Runs work over the jobs, without gradients: on the CPU side by side, on a GPU one after the other."""
+def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str, in_turn: bool = False) -> None:
+    """Runs work over the jobs, without gradients: on the CPU side by side, on a GPU or `in_turn` one by one."""
 
     def quietly(job: Any) -> None:
         with torch.no_grad():
             work(job)
 
-    if device == "cpu":
+    if device == "cpu" and not in_turn:
         list(_pool().map(quietly, jobs))
         return
     with steady():
@@ -62,16 +63,23 @@ def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str) ->
 class TorchNetwork:
     """A model lowered onto a data set; takes and gives NumPy arrays, or tensors of its device."""
 
-    def __init__(self, module: nn.Module, data: Dataset, device: str) -> None:
-        self.device, self.data = device, data
-        layers = layers_of(module, data.shape)
-        self.passes: Passes = Mapped(module.to(device)) if layers is None else Layered(layers)
+    def __init__(self, module: nn.Module, data: Dataset, device: str, objective: Objective | None = None) -> None:
+        self.device, self.data, self.objective = device, data, objective or Objective()
         self.train = self._put(data.train_inputs), self._put(data.train_labels)
         self.test = self._put(data.test_inputs), self._put(data.test_labels)
+        layers = layers_of(module, data.shape)
+        self.passes: Passes = self._mapped(module) if layers is None else Layered(layers, self.objective)
+        self.draws = self.passes.draws
         first = next((layer for layer in layers or [] if not isinstance(layer, nn.Flatten)), None)
         convolutions = layers is None or any(isinstance(layer, Convolution) for layer in layers)
         self.at_once = (EXAMPLES_AT_ONCE if convolutions else DENSE_AT_ONCE)[device]
         self.known = self._input_squares() if isinstance(first, Dense) else None
+
+    def _mapped(self, module: nn.Module) -> Mapped:
+        made = Mapped(module.to(self.device), self.objective, self.device)
+        few = slice(0, 2)
+        made.probe(self._images(self.train[0][few]), self.train[1][few])
+        return made
 
     def _put(self, array: Any) -> Tensor:
         if isinstance(array, Tensor):
@@ -80,10 +88,27 @@ class TorchNetwork:
         return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self.device)
 
     def _images(self, inputs: Tensor) -> Tensor:
+        """The inputs as the module reads them: whole numbers as they are, all else as float32."""
+        if self.data.tokens:
+            return inputs.long().reshape(-1, *self.data.shape)
         scaled = inputs.to(torch.float32)
         if (self.data.scale, self.data.shift) != (1.0, 0.0):
             scaled = scaled * self.data.scale + self.data.shift
         return scaled.reshape(-1, *self.data.shape)
+
+    def inputs(self, index: Index) -> Floats:
+        """The inputs of these training examples as the first layer takes them, one row each."""
+        rows: Floats = self._images(self.train[0][self._put(index)]).flatten(1).cpu().numpy()
+        return rows
+
+    @property
+    def head(self) -> LinearHead | None:
+        """The one linear layer that all of the model is; None where it is more."""
+        layers = self.passes.layers if isinstance(self.passes, Layered) else []
+        dense = [layer for layer in layers if not isinstance(layer, nn.Flatten)]
+        if len(dense) != 1 or not isinstance(dense[0], Dense):
+            return None
+        return LinearHead(dense[0].outs, dense[0].ins, dense[0].bias)
 
     def _input_squares(self) -> Tensor:
         """The squared norm of every training record in float64: where the first layer is dense, half of each clip."""
@@ -94,16 +119,21 @@ class TorchNetwork:
         return made
 
     def summed_gradients(
-        self, weights: Any, of: Index, index: Index, count: Index, bounds: Floats | None = None
-    ) -> tuple[Any, Any]:
-        """As `Network` says; rows come back as tensors of this device where the weights are tensors."""
+        self, weights: Any, of: Index, index: Index, count: Index, bounds: Floats | None = None,
+        seeds: Index | None = None, squares: Doubles | None = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """As `Network` says; rows come back as tensors of this device where the weights are tensors.
+
+        With `squares` the clip takes squares[r, i] for the squared norm of the i-th example's input (one dense layer).
+        """
         vectors = self._put(weights)
         # Zeros from NumPy: a parallel region of PyTorch's in this thread would spin beside the threads that work.
         sums = self._put(np.zeros((len(of), vectors.shape[1]), np.float32))
         losses = self._put(np.zeros(len(of), np.float32))
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
-        few = np.flatnonzero((count > 0) & (count < MANY))
-        many = np.flatnonzero(count >= MANY)
+        one_by_one = self.draws or squares is not None
+        few = np.flatnonzero((count > 0) & (count < MANY) & (not one_by_one))
+        many = np.flatnonzero((count >= MANY) | (one_by_one & (count > 0)))
         limits = None if bounds is None else self._put(bounds)
 
         def together(rows: Index) -> None:
@@ -111,11 +141,19 @@ class TorchNetwork:
 
         def alone(rows: Index) -> None:
             sums[rows], losses[rows] = self._shared_weights(vectors[of[rows[0]]], index[rows], count[rows],
-                                                            None if limits is None else limits[rows])  # fmt: skip
+                                                            None if limits is None else limits[rows],
+                                                            None if squares is None else squares[rows])  # fmt: skip
+
+        def drawing(row: int) -> None:
+            with drawing_from(None if seeds is None else int(seeds[row]), self.device):
+                alone(np.array([row]))
 
         at_once = ROWS_TOGETHER[self.device]
         shared_out(together, [few[at : at + at_once] for at in range(0, len(few), at_once)], self.device)
-        shared_out(alone, self._blocks(of, many), self.device)
+        if self.draws:  # one generator for the whole process: rows go one after the other, each from its own seed
+            shared_out(drawing, many, self.device, in_turn=True)
+        else:
+            shared_out(alone, self._blocks(of, many), self.device)
         return (sums, losses) if isinstance(weights, Tensor) else (sums.cpu().numpy(), losses.cpu().numpy())
 
     def _blocks(self, of: Index, rows: Index) -> list[Index]:
@@ -144,7 +182,7 @@ class TorchNetwork:
             losses[alive] += lost
 
     def _shared_weights(
-        self, vector: Tensor, index: Index, count: Index, limits: Tensor | None
+        self, vector: Tensor, index: Index, count: Index, limits: Tensor | None, squares: Doubles | None = None
     ) -> tuple[Tensor, Tensor]:
         sums, losses = vector.new_zeros((len(index), len(vector))), vector.new_zeros(len(index))
         per = max(1, self.at_once // len(index))
@@ -153,9 +191,10 @@ class TorchNetwork:
             which = self._put(index[:, at:last])
             keep = torch.arange(at, last, device=self.device) < self._put(count)[:, None]
             flat = which.flatten()
+            known = None if self.known is None else self.known[flat]
             part, lost = self.passes.summed(
                 vector, self._images(self.train[0].index_select(0, flat)), self.train[1][flat], keep, limits,
-                None if self.known is None else self.known[flat],
+                known if squares is None else self._put(squares[:, at:last].reshape(-1)),
             )  # fmt: skip
             sums += part
             losses += lost
@@ -168,17 +207,18 @@ class TorchNetwork:
         vectors, total = self._put(weights), len(labels) if where is None else len(where)
         at_once = SCORED_AT_ONCE[self.device]
         jobs = [(row, at) for at in range(0, total, at_once) for row in range(len(vectors))]
-        right = torch.zeros(len(jobs), dtype=torch.int64, device=self.device)
-        lost = torch.zeros(len(jobs), dtype=torch.float64, device=self.device)
+        found: list[dict[str, float]] = [{}] * len(jobs)
 
         def work(job: int) -> None:
             row, at = jobs[job]
             cut = slice(at, at + at_once)
             images, answers = (x[cut] if where is None else x[where[cut]] for x in (inputs, labels))
             logits = self.passes.logits(vectors[row], self._images(images))
-            right[job] = (logits.argmax(1) == answers).sum()
-            lost[job] = F.cross_entropy(logits, answers, reduction="sum")
+            sums = {"loss": self.objective.losses(logits, answers).double().sum()}
+            found[job] = {name: float(x) for name, x in (sums | self.objective.scores(logits, answers)).items()}
 
         shared_out(work, range(len(jobs)), self.device)
-        hits, losses = (x.view(-1, len(vectors)).double().sum(0).cpu().numpy() / total for x in (right, lost))
-        return Scores(hits, losses)
+        means = {
+            name: np.array([each[name] for each in found]).reshape(-1, len(vectors)).sum(0) / total for name in found[0]
+        }
+        return Scores(means.pop("loss"), means)

@@ -1,18 +1,15 @@
-"""Gradients example by example, clipped and summed: through known layers, or through `torch.func` for any module."""
+"""Gradients example by example, clipped and summed, through known layers; any other module is `mapped`'s."""
 
 from __future__ import annotations
 
-import copy
-import threading
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
 
 from cepam.clip import clip_factors
 from cepam.fl.models.layers import Convolution, Dense, Layer
+from cepam.fl.models.objective import Objective
 
 Taken = tuple[Dense | Convolution, Tensor, Tensor]
 ROUNDINGS = 3
@@ -30,7 +27,9 @@ def example_factors(squares: Tensor, losses: Tensor, bounds: Tensor) -> Tensor:
 
 
 class Passes(Protocol):
-    """The gradients of a model."""
+    """The gradients of a model; `draws` where a training pass draws at random."""
+
+    draws: bool
 
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """The answers to all examples at one vector of weights."""
@@ -48,7 +47,7 @@ class Passes(Protocol):
         """
 
 
-def _whole(tensor: Tensor, good: Tensor) -> Tensor:
+def whole(tensor: Tensor, good: Tensor) -> Tensor:
     """The tensor, with zeros for examples that do not count: nothing times zero is not nothing."""
     return torch.where(good.reshape(-1, *[1] * (tensor.dim() - 1)), tensor, 0.0)
 
@@ -56,8 +55,12 @@ def _whole(tensor: Tensor, good: Tensor) -> Tensor:
 class Layered:
     """Known layers: norms from what goes in and the slopes of what comes out, in one pass forward and one back."""
 
-    def __init__(self, layers: list[Layer]) -> None:
-        self.layers = layers
+    draws = False
+
+    def __init__(self, layers: list[Layer], objective: Objective) -> None:
+        self.layers, self.objective = layers, objective
+        flat = isinstance(layers[-1], Dense) and all(isinstance(each, nn.Flatten) for each in layers[:-1])
+        self.linear = flat and objective.classifies
 
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -66,6 +69,8 @@ class Layered:
 
     def _slopes(self, weights: Tensor, x: Tensor, labels: Tensor, own: bool) -> tuple[list[Taken], Tensor]:
         """For each layer with weights: itself, what went in, the slope of what came out; and the losses."""
+        if self.linear:
+            return self._linear_slope(weights, x.flatten(1), labels, own)
         taken: list[tuple[Dense | Convolution, Tensor]] = []
         outs: list[Tensor] = []
         with torch.enable_grad():
@@ -77,9 +82,20 @@ class Layered:
                 taken.append((layer, x.detach()))
                 outs.append(out if out.requires_grad else out.requires_grad_())
                 x = layer.after(out)
-            losses = F.cross_entropy(x, labels, reduction="none")
+            losses = self.objective.losses(x, labels)
             slopes = torch.autograd.grad(losses.sum(), outs)
         return [(layer, entered, slope) for (layer, entered), slope in zip(taken, slopes)], losses.detach()
+
+    def _linear_slope(self, weights: Tensor, x: Tensor, labels: Tensor, own: bool) -> tuple[list[Taken], Tensor]:
+        """What `_slopes` gives for one dense layer: chances less the right answer, without a graph to walk back."""
+        layer = self.layers[-1]
+        assert isinstance(layer, Dense)
+        logs = (layer.own if own else layer.shared)(x, weights).log_softmax(1)
+        right = labels[:, None]
+        losses = -logs.gather(1, right)[:, 0]
+        slope = logs.exp_()
+        slope.scatter_add_(1, right, torch.full_like(right, -1.0, dtype=slope.dtype))
+        return [(layer, x, slope)], losses
 
     def each(self, weights: Tensor, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         taken, losses = self._slopes(weights, x, labels, own=True)
@@ -100,43 +116,7 @@ class Layered:
             factors = factors * example_factors(total, losses, bounds.repeat_interleave(keep.shape[1])).view_as(keep)
         good = (factors > 0).flatten()
         if not bool(good.all()):
-            held = [(layer, _whole(x, good), _whole(slope, good)) for layer, x, slope in held]
-            losses = _whole(losses, good)
+            held = [(layer, whole(x, good), whole(slope, good)) for layer, x, slope in held]
+            losses = whole(losses, good)
         sums = [layer.summed(x, slope, factors) for layer, x, slope in held]
         return torch.cat(sums, 1), losses.view_as(keep).sum(1)
-
-
-class Mapped:
-    """Any module that `torch.func` can map over; every example goes through by itself, as a batch of one."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module, self.copies = module, threading.local()
-        self.named = [(name, p.shape, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
-
-    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
-        pieces = torch.split(weights, [size for _, _, size in self.named])
-        named = {name: piece.view(shape) for piece, (name, shape, _) in zip(pieces, self.named)}
-        # The call swaps the module's weights while it runs, so every thread needs a module of its own.
-        if not hasattr(self.copies, "module"):
-            self.copies.module = copy.deepcopy(self.module)
-        answers: Tensor = functional_call(self.copies.module, named, (x,))
-        return answers
-
-    def _one(self, weights: Tensor, x: Tensor, label: Tensor) -> Tensor:
-        return F.cross_entropy(self.logits(weights, x[None]), label[None])
-
-    def each(self, weights: Tensor, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        made: Any = vmap(grad_and_value(self._one))(weights, x, labels)
-        return made[0], made[1]
-
-    def summed(
-        self, weights: Tensor, x: Tensor, labels: Tensor, keep: Tensor, bounds: Tensor | None, known: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        each, losses = vmap(grad_and_value(self._one), in_dims=(None, 0, 0))(weights, x, labels)
-        factors = keep.float()
-        if bounds is not None:
-            squares = torch.linalg.vector_norm(each, dim=1, dtype=torch.float64).square()
-            factors = factors * example_factors(squares, losses, bounds.repeat_interleave(keep.shape[1])).view_as(keep)
-        good = (factors > 0).flatten()
-        rows = torch.unflatten(_whole(each, good), 0, tuple(keep.shape))
-        return (factors[:, None, :] @ rows)[:, 0], _whole(losses, good).view_as(keep).sum(1)

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from cepam.fl.engine.releases import empty_ledger
 from cepam.fl.engine.simulation import Simulation, State
 from cepam.fl.runs.files import write_atomically
 
@@ -39,16 +38,11 @@ def save(simulation: Simulation, folder: Path, offset: int) -> None:
     arrays: dict[str, Any] = {f"memory/{name}": fetch(value) for name, value in state.memory.items()}
     arrays |= {name: fetch(getattr(state, name)) for name in ("weights", "exact", "average", "best")}
     arrays |= {"best_score": state.best_score, "bits": state.bits}
-    downlinks = [each.state_dict() for each in state.downlinks]
-    arrays |= {
-        f"downlink/{s}/{name}": value
-        for s, held in enumerate(downlinks)
-        for name, value in held.items()
-        if isinstance(value, np.ndarray)
-    }
-    plain = [{name: v for name, v in held.items() if not isinstance(v, np.ndarray)} for held in downlinks]
-    ledgers = [each.state_dict() for each in state.ledgers]
-    rest = {"round": state.round, "offset": offset, "ledgers": ledgers, "downlinks": plain}
+    kept = {"downlink": state.downlinks, "uplink": simulation.uplinks}
+    states = {f"{way}/{s}": each.state_dict() for way, row in kept.items() for s, each in enumerate(row)}
+    arrays |= {f"{of}/{name}": v for of, own in states.items() for name, v in own.items() if isinstance(v, np.ndarray)}
+    plain = {of: {name: v for name, v in own.items() if not isinstance(v, np.ndarray)} for of, own in states.items()}
+    rest = {"round": state.round, "offset": offset, "states": plain}
     buffer = io.BytesIO()
     np.savez(buffer, rest=np.frombuffer(json.dumps(rest, default=_hex).encode(), dtype=np.uint8), **arrays)
     content = buffer.getvalue()
@@ -133,16 +127,15 @@ def restore(simulation: Simulation, checkpoint: Checkpoint) -> None:
         rest = json.loads(bytes(saved["rest"]), object_hook=_bytes)
         put, remembered = simulation.arrays.put, [name for name in saved.files if name.startswith("memory/")]
         memory = {name.removeprefix("memory/"): put(saved[name]) for name in remembered}
-        ledgers = [empty_ledger(simulation.settings).load_state_dict(state) for state in rest["ledgers"]]
         if saved["weights"].shape != (len(simulation.settings.run_seeds), simulation.size):
             raise ValueError(f"{checkpoint.path} is of another model: {saved['weights'].shape[1]} weights")
         downlinks = simulation.state.downlinks
-        for s, (downlink, held) in enumerate(zip(downlinks, rest["downlinks"], strict=True)):
-            own = f"downlink/{s}/"
-            downlink.load_state_dict(
-                held | {name.removeprefix(own): saved[name] for name in saved.files if name.startswith(own)}
-            )
+        for way, row in (("downlink", downlinks), ("uplink", simulation.uplinks)):
+            for s, each in enumerate(row):
+                own = f"{way}/{s}"
+                arrays = {n.removeprefix(f"{own}/"): saved[n] for n in saved.files if n.startswith(f"{own}/")}
+                each.load_state_dict(rest["states"][own] | arrays)
         simulation.state = State(
             put(saved["weights"]), put(saved["exact"]), memory, put(saved["average"]), put(saved["best"]),
-            saved["best_score"], saved["bits"], ledgers, downlinks, int(rest["round"]),
+            saved["best_score"], saved["bits"], downlinks, int(rest["round"]),
         )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from cepam.fl.engine.notices import SIMULATED
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.simulation import Line
+from cepam.fl.engine.uplink import Line
 
 PANELS = (
     ("accuracy", "test accuracy"),
@@ -45,7 +45,8 @@ def draw_curve(path: Path, lines: list[Line], settings: Settings) -> None:
 
     figure, axes = pyplot.subplots(2, 2, figsize=(9, 6))
     figure.subplots_adjust(left=0.09, right=0.98, bottom=0.09, top=0.92, wspace=0.25, hspace=0.3)
-    for axis, (name, label) in zip(axes.flat, PANELS):
+    known = any(line.get("accuracy") is not None for line in lines)
+    for axis, (name, label) in zip(axes.flat, PANELS if known else (("loss", "test loss"), *PANELS[1:])):
         rounds, mean, low, high = series(lines, name)
         if len(rounds):
             axis.plot(rounds, mean, marker="." if len(rounds) < 40 else "", label="up")

@@ -9,10 +9,10 @@ import struct
 from pathlib import Path
 
 from cepam.fl.engine.notices import SIMULATED
-from cepam.fl.engine.simulation import Line
+from cepam.fl.engine.uplink import Line
 
 SCALARS = (
-    "accuracy", "validation_accuracy", "loss", "train_loss", "snr_db", "epsilon", "replies",
+    "accuracy", "validation_accuracy", "validation_loss", "loss", "train_loss", "snr_db", "epsilon", "replies",
     "bits_per_coordinate", "bits_per_coordinate_down",
 )  # fmt: skip
 

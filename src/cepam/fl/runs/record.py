@@ -6,16 +6,17 @@ Once the secret is erased they tell nothing.
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from cepam.files import locked_file
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.settings import OWN, Settings
@@ -29,7 +30,7 @@ SECRET = "secret.key"
 def as_given(settings: Settings, data: Dataset, model: Model | None) -> Settings:
     """The settings with the names of what was really handed over: `own: name` where it is the user's."""
     return replace(
-        settings,
+        settings.fitted(data.clients),
         data=_named(settings.data, data.name),
         model=settings.model if model is None else _named(settings.model, model.name),
     )
@@ -64,7 +65,9 @@ def _mark(key: bytes, pieces: Iterator[bytes]) -> str:
 
 def _data_bytes(data: Dataset) -> Iterator[Any]:
     yield repr((data.shape, data.classes, data.scale, data.shift)).encode()
-    for array in (data.train_inputs, data.train_labels, data.test_inputs, data.test_labels):
+    owned = () if data.owners is None else (data.owners,)
+    yield from (name.encode() for name in data.clients)
+    for array in (data.train_inputs, data.train_labels, data.test_inputs, data.test_labels, *owned):
         yield repr((array.dtype.str, array.shape)).encode()
         yield np.ascontiguousarray(array).data.cast("B")
 
@@ -74,16 +77,16 @@ def _model_bytes(model: Model, seed: int) -> Iterator[bytes]:
     yield repr((str(model.module), model.size)).encode()
     for name, value in model.state_dict(model.initial(seed)).items():
         yield repr((name, tuple(value.shape), str(value.dtype))).encode()
-        yield value.numpy().tobytes()
+        yield value.flatten().view(torch.uint8).numpy().tobytes()
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Nothing; no other process trains in the folder meanwhile."""
-    with (folder / ".lock").open("w") as lock:
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            held.enter_context(locked_file(folder / ".lock", wait=False))
+        except BlockingIOError:
             raise ValueError(f"another process is training in {folder}") from None
         yield
 

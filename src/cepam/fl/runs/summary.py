@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from cepam.fl.engine.simulation import Line, Simulation
+from cepam.fl.engine.simulation import Simulation
+from cepam.fl.engine.uplink import Line
 
 
 def interval(values: list[float]) -> tuple[float, float | None]:
@@ -19,30 +20,42 @@ def interval(values: list[float]) -> tuple[float, float | None]:
     return mean, float(stats.t.ppf(0.975, len(values) - 1)) * spread
 
 
+def _metrics(simulation: Simulation, lines: list[Line]) -> list[str]:
+    """The names of what the last round was judged by, the loss last; one that is not a number is left out."""
+    objective = simulation.vector.objective
+    names = [*({"accuracy"} if objective.classifies else ()), *objective.metrics, "loss"]
+    last = [line for line in lines if line["round"] == simulation.settings.rounds]
+    return [name for name in names if all(line.get(name) is not None for line in last)]
+
+
 def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict[str, Any]:
     """What a reader wants first: accuracy, privacy, size and time, with the warnings beside them."""
     settings = simulation.settings
     last = {line["seed"]: line for line in lines if line["round"] == settings.rounds}
     sent = [line["bits_per_coordinate"] for line in lines if line["bits_per_coordinate"] is not None]
-    accuracy, half = interval([line["accuracy"] for line in last.values()])
+    judged = {name: interval([line[name] for line in last.values()]) for name in _metrics(simulation, lines)}
+    accuracy, half = judged.pop("accuracy", (None, None))
     noise = [line["snr_db"] for line in lines if line["snr_db"] is not None]
-    release = simulation.releases[0]
+    uplink = simulation.uplinks[0]
     return {
         "scheme": settings.scheme,
+        "trust": settings.trust,
         "lattice": settings.lattice if settings.scheme.startswith("cepam") else None,
         "rounds": settings.rounds,
         "seeds": list(settings.run_seeds),
         "weights": simulation.size,
         "accuracy": accuracy,
         "accuracy_half_width": half,
-        "accuracy_by_seed": {str(seed): line["accuracy"] for seed, line in last.items()},
+        "accuracy_by_seed": {str(seed): line.get("accuracy") for seed, line in last.items()},
         "best_score_by_seed": dict(zip(map(str, settings.run_seeds), map(float, simulation.state.best_score))),
+        "metrics": {name: {"mean": mean, "half_width": width} for name, (mean, width) in judged.items()},
         "epsilon": max((line["epsilon"] for line in last.values() if line["epsilon"] is not None), default=None),
-        "delta": settings.delta if release is not None else None,
+        "delta": settings.delta if uplink.release is not None else None,
         "simulated": settings.simulate,
         "adjacency": settings.adjacency,
         "epsilon_against": simulation.views(),
-        "noise_scales": sorted({plan.law.scale for plan in simulation.plans[0] if plan.law is not None}),
+        "clients": simulation.budgets(),
+        "noise_scales": sorted({plan.law.scale for plan in uplink.plans if plan.law is not None}),
         "bits_per_coordinate": float(np.mean(sent)) if sent else None,
         "uplink_bytes": int(simulation.state.bits.sum()) // 8,
         "downlink": settings.downlink,

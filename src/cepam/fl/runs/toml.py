@@ -33,15 +33,17 @@ def _fill(kind: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {name: _fit(hints[name], value, name) for name, value in values.items()}
 
 
-def _numbers(text: str) -> list[int]:
-    """The client numbers of "3", "0-9" or "0-4,7"."""
-    found: list[int] = []
+def _numbers(text: str) -> list[int | str]:
+    """The clients of "3", "0-9", "0-4,7", or of names."""
+    found: list[int | str] = []
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
-        try:
+        if first.isdigit() and (last.isdigit() or not dash):
             found.extend(range(int(first), int(last if dash else first) + 1))
-        except ValueError:
-            raise ValueError(f"clients must be numbers or ranges such as 0-9, got {piece!r}") from None
+        elif piece.strip() and not piece.strip()[0].isdigit() and not piece.strip().startswith("-"):
+            found.append(piece.strip())
+        else:
+            raise ValueError(f"clients must be numbers, ranges such as 0-9, or names, got {piece!r}")
     return found
 
 

@@ -16,22 +16,20 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from cepam.fl.data.dataset import Dataset, load
-from cepam.fl.data.fetch import Report
-from cepam.fl.data.fetch import quiet as quiet_fetch
+from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.randomness import RunSecret
-from cepam.fl.engine.settings import OWN, Settings
-from cepam.fl.engine.simulation import Line, Sent, Simulation, quiet
+from cepam.fl.engine.settings import Settings
+from cepam.fl.engine.simulation import Sent, Simulation, quiet
+from cepam.fl.engine.uplink import Line
 from cepam.fl.models.model import Model
 from cepam.fl.runs import checkpoint, record
 from cepam.fl.runs.events import write_events
 from cepam.fl.runs.files import naming, write_atomically
+from cepam.fl.runs.sources import prepared, referred
 from cepam.fl.runs.summary import summarise
 
 Watcher = Callable[["Progress"], None]
@@ -56,20 +54,6 @@ def log(text: str) -> None:
     logging.getLogger("cepam").warning(text)
 
 
-def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch) -> Dataset:
-    """The settings' data set, with its pixels as they ask."""
-    for name in ("data", "model"):
-        if settings.own(name):
-            raise ValueError(
-                f"the run has {name} of its own ({getattr(settings, name).removeprefix(OWN)}), which are no file here: "
-                "resume it in Python with fl.train(settings, folder, data, model, resume=True)"
-            )
-    data = load(settings.data, Path(settings.folder) if settings.folder else None, report)
-    if settings.pixels == "centred" and data.train_inputs.dtype == np.uint8:
-        return replace(data, scale=2.0 / 255.0, shift=-1.0)
-    return data
-
-
 def train(
     settings: Settings, folder: Path | str, data: Dataset | None = None, model: Model | None = None,
     resume: bool = False, watch: Watcher = unseen, say: Callable[[str], None] = log,
@@ -84,6 +68,7 @@ def train(
     simulated opens its messages (tests/fl/runs/test_secrecy.py).
     """
     folder, data = Path(folder), data if data is not None else prepared(settings)
+    model = model or referred(settings, data)
     settings = record.as_given(settings, data, model)
     secret = record.stored(settings, folder) if resume else RunSecret.of(settings)
     if secret is None:

@@ -138,7 +138,7 @@ def _trained(run: Run, data: fl.Dataset, follow: Followed) -> TrainingOutcome:
     channel = Metered(channel_of(run, sizes), meter)
     simulation = fl.Simulation(settings, data, model, codecs=lambda client: channel)
     simulation.work = WatchedWork.over(simulation.work, meter)
-    meter.owner = {key.secret: (s, k) for s, row in enumerate(simulation.senders) for k, key in enumerate(row.keys)}
+    meter.owner = {row.key(k).secret: (s, k) for s, row in enumerate(simulation.rows) for k in range(settings.clients)}
     best, score = simulation.state.weights.copy(), np.full(settings.seeds, -1.0)
     seen: list[npt.NDArray[np.float64]] = []
     while not simulation.done:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from cepam.fl.models.compiled import kernels
 from cepam.fl.models.compiled.lowering import Examples, Program, Rows, Workspace, lower
 from cepam.fl.models.compiled.tile import LANES, vectors
 from cepam.fl.models.interface import Floats, Index, Scores
+from cepam.kernels.threads import cores
 
 __all__ = ["CompiledNetwork", "lower"]
 
@@ -34,10 +34,12 @@ class CompiledNetwork:
     Threads that sleep, not a spinning parallel region: on a busy machine the latter is ten times slower.
     """
 
+    draws = False
+
     def __init__(self, program: Program, data: Dataset) -> None:
         self.program = program
         self.data = replace(data, train_inputs=_gapless(data.train_inputs), test_inputs=_gapless(data.test_inputs))
-        self.threads = os.cpu_count() or 1
+        self.threads = cores()
         self.pool = ThreadPoolExecutor(self.threads)
         self.held = threading.local()
 
@@ -55,8 +57,9 @@ class CompiledNetwork:
         list(self.pool.map(lambda first: work(first, min(first + piece, jobs)), range(0, jobs, piece)))
 
     def summed_gradients(
-        self, weights: Floats, of: Index, index: Index, count: Index, bounds: Floats | None = None
-    ) -> tuple[Floats, Floats]:
+        self, weights: Floats, of: Index, index: Index, count: Index, bounds: Floats | None = None,
+        seeds: Index | None = None,
+    ) -> tuple[Floats, Floats]:  # fmt: skip
         out = np.empty((len(of), self.program.size), dtype=np.float32)
         losses = np.empty(len(of), dtype=np.float32)
         data = self.data
@@ -96,7 +99,7 @@ class CompiledNetwork:
 
         self._share(len(correct), work)
         right, total = correct.reshape(len(weights), -1).sum(1), losses.reshape(len(weights), -1).sum(1)
-        return Scores(right / len(labels), total / len(labels))
+        return Scores(total / len(labels), {"accuracy": right / len(labels)})
 
 
 def _gapless(inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:

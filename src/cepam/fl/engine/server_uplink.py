@@ -1,0 +1,135 @@
+"""The uplink of a trusted server: every client sends its own message, and the server opens each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import cached_property
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from cepam.fl.engine import sampling
+from cepam.fl.engine.calibration import plan_clients
+from cepam.fl.engine.clients import ClientPlan
+from cepam.fl.engine.notices import check_target, notices
+from cepam.fl.engine.releases import (
+    after_round,
+    empty_ledger,
+    foresee,
+    noise_of_average,
+    release_of,
+    spent,
+    warnings_of,
+)
+from cepam.fl.engine.sampling import Drawn
+from cepam.fl.engine.sending import Posted, Senders
+from cepam.fl.engine.server import Received, aggregate, receive
+from cepam.fl.engine.uplink import Collected, Floats, Index, Line, Measure, SeedRow
+
+
+class ServerUplink:
+    """Messages over the wire, opened one by one; the public weighted mean; a charge for whoever replied.
+
+    Paper: Algorithm 1. Missing replies: the settings' `policy` charges what was really added, or waits.
+    """
+
+    def __init__(self, row: SeedRow) -> None:
+        self.row, self.settings, self.vectors = row, row.settings, row.vectors
+        self.plans = _plans(row)
+        self.release = None if row.codecs else release_of(row.settings, self.plans, row.vectors.size)
+        self.senders = self._senders()
+        self.ledger = empty_ledger(row.settings)
+        self._check_target()
+
+    def _senders(self) -> Senders:
+        row = self.row
+        return Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, row.vectors.cuts)
+
+    def _check_target(self) -> None:
+        """Nothing, or a ValueError where missing replies would break a target epsilon."""
+        check_target(self.settings, self.release)
+
+    @cached_property
+    def noise(self) -> float | None:
+        return noise_of_average(self.settings, self.plans)
+
+    @cached_property
+    def cautions(self) -> list[str]:
+        on_arrays = self.vectors.arrays.cautions([plan.codec for plan in self.plans])
+        return [*warnings_of(self.settings, self.release, self.vectors.tensors), *on_arrays]
+
+    @property
+    def notices(self) -> list[str]:
+        return notices(self.settings, self.release, self.plans, self.vectors.size)
+
+    def asked(self, number: int) -> Index:
+        return sampling.cohort(self.row.draws, number, self.settings.clients, self.settings.share)
+
+    def drawn(self, number: int, clients: Sequence[int]) -> Drawn:
+        return sampling.drawn(self.settings, self.row.draws, number, self.row.held, clients)
+
+    def bounds(self, number: int, clients: Sequence[int]) -> Floats:
+        return np.array([getattr(self.plans[k].clip, "bound", np.inf) for k in clients], dtype=np.float32)
+
+    def measure(self, number: int) -> Measure | None:
+        return None
+
+    def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
+        sent, waits = self.senders.send(number, clients, raw)
+        envelopes = tuple(envelope for envelope, _ in sent)
+        received = receive(self.vectors.arrays, self.plans, envelopes, self.vectors.size)
+        self._charge(number, received.vectors.keys())
+        tried = [each.client for each in envelopes for _ in range(each.at.attempt + 1)]
+        line = self._line(sent, received) | ({"waits": waits} if waits else {})
+        return Collected(self._aggregate(received), received.vectors.keys(), tried, received.bits, line, envelopes)
+
+    def _charge(self, number: int, heard: Collection[int]) -> None:
+        """Nothing; the round is on the ledger."""
+        self.ledger = after_round(self.ledger, self.release, heard)
+
+    def _aggregate(self, received: Received) -> Any:
+        """What the server's optimiser is given of a round."""
+        return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
+
+    def _line(self, sent: list[Posted], received: Received) -> Line:
+        """What can be said about a round's messages; the signal looks at raw data: simulation only."""
+        decoded = received.vectors
+        heard = {each.client: update for each, update in sent if update is not None and each.client in decoded}
+        signal, noise = self.vectors.arrays.powers(list(heard.values()), [decoded[k] for k in heard])
+        carried = sum(1 for envelope, _ in sent if envelope.message is not None) * self.vectors.size
+        line: Line = {
+            "replies": len(decoded),
+            "snr_db": 10.0 * float(np.log10(signal / noise)) if signal > 0 and noise > 0 else None,
+            "bits": received.bits,
+            "bits_per_coordinate": received.bits / carried if carried else None,
+        }
+        if received.dropped:
+            line["dropped"] = {self.row.name(k): reason for k, reason in sorted(received.dropped.items())}
+        return line
+
+    def running(self) -> float | None:
+        return None if self.release is None else self.ledger.running(self.settings.delta, self.settings.rounds)
+
+    def spent(self) -> float | None:
+        return None if self.release is None else spent(self.ledger, self.settings)
+
+    def views(self) -> dict[str, float]:
+        return {} if self.release is None else self.ledger.observers(self.settings.delta)
+
+    def foresee(self) -> None:
+        chosen, release = self.settings, self.release
+        if release is not None and chosen.share == 1.0 and (chosen.dropout == 0.0 or chosen.policy == "wait"):
+            Thread(target=foresee, args=(chosen, release), daemon=True).start()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ledger": self.ledger.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ledger = empty_ledger(self.settings).load_state_dict(state["ledger"])
+
+
+def _plans(row: SeedRow) -> tuple[ClientPlan, ...]:
+    made = plan_clients(row.settings, row.held, row.vectors.size, row.vectors.tensors)
+    return made if row.codecs is None else tuple(replace(m, codec=row.codecs(k)) for k, m in enumerate(made))

@@ -1,0 +1,18 @@
+"""Which uplink a run has: the settings choose."""
+
+from __future__ import annotations
+
+from cepam.fl.engine.correlated_uplink import CorrelatedUplink
+from cepam.fl.engine.local_uplink import LocalUplink
+from cepam.fl.engine.server_uplink import ServerUplink
+from cepam.fl.engine.sum_uplink import SumUplink
+from cepam.fl.engine.uplink import SeedRow, Uplink
+
+
+def uplink_of(row: SeedRow) -> Uplink:
+    """The uplink of one seed's row."""
+    if row.settings.trust == "sum":
+        return SumUplink(row)
+    if row.settings.update == "dp-sgd":
+        return LocalUplink(row)
+    return CorrelatedUplink(row) if row.settings.sampling == "cyclic" else ServerUplink(row)

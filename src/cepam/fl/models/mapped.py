@@ -1,0 +1,152 @@
+"""Gradients example by example of any module: every example goes through by itself, as a batch of one."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from cepam.fl.models.objective import Objective
+from cepam.fl.models.passes import example_factors, whole
+
+# Where an operation has no batching rule of its own, PyTorch goes through the batch by itself: slower, and right.
+warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
+
+
+@contextmanager
+def drawing_from(seed: int | None, device: str) -> Iterator[None]:
+    """Nothing; what modules draw inside comes from the seed, and what is drawn afterwards is as if nothing was."""
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device == "cuda" else []):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
+
+
+def _state(device: str) -> Tensor:
+    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+
+
+class Mapped:
+    """Any module: mapped by `torch.func` where that gives the same as one by one, else one by one.
+
+    A training pass sees the module as it was built, dropout at work, each example with draws of its own; answers for
+    evaluation come from the module in `eval` mode. `probe` finds out whether the module draws and can be mapped.
+    """
+
+    def __init__(self, module: nn.Module, objective: Objective, device: str) -> None:
+        self.module, self.objective, self.device = module, objective, device
+        self.copies = threading.local()
+        self.named = [(name, p.shape, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
+        self.together, self.draws = True, False
+
+    def _call(self, weights: Tensor, x: Tensor, training: bool) -> Tensor:
+        pieces = torch.split(weights, [size for _, _, size in self.named])
+        named = {name: piece.view(shape) for piece, (name, shape, _) in zip(pieces, self.named)}
+        # The call swaps the module's weights while it runs, so every thread needs modules of its own.
+        if not hasattr(self.copies, "modules"):
+            self.copies.modules = copy.deepcopy(self.module).eval(), copy.deepcopy(self.module)
+        answers = functional_call(self.copies.modules[training], named, (x,))
+        if not isinstance(answers, Tensor):
+            raise ValueError(
+                f"a model must give one tensor, got {type(answers).__name__}: wrap it in a module of yours"
+            )
+        return answers
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        return self._call(weights, x, training=False)
+
+    def _one(self, weights: Tensor, x: Tensor, label: Tensor) -> Tensor:
+        return self.objective.loss_of_one(self._call(weights, x[None], training=True)[0], label)
+
+    def _alone(self, weights: Tensor, x: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        made: Any = grad_and_value(self._one)(weights, x, label)
+        return made[0], made[1]
+
+    def _mapped(self, weights: Tensor, x: Tensor, labels: Tensor, own: bool) -> tuple[Tensor, Tensor]:
+        """Every example's gradient and loss at once, at weights of its own or at one vector."""
+        over = vmap(grad_and_value(self._one), in_dims=(0 if own else None, 0, 0), randomness="different")
+        made: Any = over(weights, x, labels)
+        return made[0], made[1]
+
+    def each(self, weights: Tensor, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self.together:
+            return self._mapped(weights, x, labels, own=True)
+        made = [self._alone(*one) for one in zip(weights, x, labels)]
+        return torch.stack([slope for slope, _ in made]), torch.stack([loss for _, loss in made])
+
+    def summed(
+        self, weights: Tensor, x: Tensor, labels: Tensor, keep: Tensor, bounds: Tensor | None, known: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        limits = None if bounds is None else bounds.repeat_interleave(keep.shape[1])
+        if not self.together:
+            return self._summed_alone(weights, x, labels, keep, limits)
+        each, losses = self._mapped(weights, x, labels, own=False)
+        factors = keep.float()
+        if limits is not None:
+            squares = torch.linalg.vector_norm(each, dim=1, dtype=torch.float64).square()
+            factors = factors * example_factors(squares, losses, limits).view_as(keep)
+        good = (factors > 0).flatten()
+        rows = torch.unflatten(whole(each, good), 0, tuple(keep.shape))
+        return (factors[:, None, :] @ rows)[:, 0], whole(losses, good).view_as(keep).sum(1)
+
+    def _summed_alone(
+        self, weights: Tensor, x: Tensor, labels: Tensor, keep: Tensor, limits: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """As `summed`, with one example's gradient in memory at a time."""
+        sums = weights.new_zeros((len(keep), len(weights)))
+        losses = weights.new_zeros(len(keep))
+        for place in keep.flatten().nonzero()[:, 0].tolist():
+            slope, loss = self._alone(weights, x[place], labels[place])
+            factor = torch.ones((), device=weights.device)
+            if limits is not None:
+                square = torch.linalg.vector_norm(slope, dtype=torch.float64).square()
+                factor = example_factors(square, loss, limits[place])
+            if bool(factor > 0):
+                sums[place // keep.shape[1]] += factor * slope
+                losses[place // keep.shape[1]] += loss
+        return sums, losses
+
+    def probe(self, x: Tensor, labels: Tensor) -> None:
+        """Nothing; `draws` and `together` are known. Raises where the module keeps what it saw, or cannot take these.
+
+        Guarantee: gradients are those of plain autograd, one example at a time (tests/fl/models/test_modules.py).
+        """
+        weights = torch.cat([p.detach().flatten().float() for p in self.module.parameters() if p.requires_grad])
+        with drawing_from(0, self.device):
+            before = _state(self.device)
+            try:
+                with torch.no_grad():
+                    self._call(weights, x[:1], training=True)
+                self._check_buffers()
+                made = [self._alone(weights, *one) for one in zip(x, labels)]
+            except (RuntimeError, TypeError, IndexError) as problem:
+                raise ValueError(
+                    f"the model does not take an example of shape {tuple(x.shape[1:])} ({x.dtype}) with a target of "
+                    f"shape {tuple(labels.shape[1:])} ({labels.dtype}): {str(problem).partition(chr(10))[0]}"
+                ) from problem
+            self.draws = not torch.equal(before, _state(self.device))
+            try:
+                slopes, _ = self._mapped(weights, x, labels, own=False)
+            except (RuntimeError, ValueError, NotImplementedError):
+                self.together = False
+                return
+        alone = torch.stack([slope for slope, _ in made])
+        near = torch.allclose(slopes, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max()) + 1e-9, equal_nan=True)
+        self.together = self.draws or near
+
+    def _check_buffers(self) -> None:
+        """Nothing; raises where a pass has written to a buffer: it would carry data past the clip and the noise."""
+        mine = dict(self.copies.modules[True].named_buffers())
+        for name, held in self.module.named_buffers():
+            if not torch.equal(held, mine[name]):
+                raise ValueError(
+                    f"buffer {name} changes as the model trains: it would keep data outside the weights, "
+                    "without noise; use a layer that keeps nothing, such as nn.GroupNorm"
+                )

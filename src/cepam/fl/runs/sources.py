@@ -1,0 +1,92 @@
+"""Where a run's data and model come from: a name, a file, or a function of the user's."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from cepam.fl.data.clients import TABLES, from_clients, from_table
+from cepam.fl.data.dataset import Dataset, from_arrays, load
+from cepam.fl.data.fetch import Report
+from cepam.fl.data.fetch import quiet as quiet_fetch
+from cepam.fl.engine.settings import OWN, Settings
+from cepam.fl.models.model import Model
+
+
+def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch) -> Dataset:
+    """The settings' data set, with its pixels as they ask."""
+    for name in ("data", "model"):
+        if str(getattr(settings, name)).startswith(OWN):
+            raise ValueError(
+                f"the run has {name} of its own ({getattr(settings, name).removeprefix(OWN)}), which are no file here: "
+                "resume it in Python with fl.train(settings, folder, data, model, resume=True)"
+            )
+    data = _read(settings, report)
+    if settings.pixels == "centred" and data.train_inputs.dtype == np.uint8:
+        return replace(data, scale=2.0 / 255.0, shift=-1.0)
+    return data
+
+
+def _read(settings: Settings, report: Callable[[Report], None]) -> Dataset:
+    if settings.data.endswith(TABLES):
+        if settings.target is None:
+            raise ValueError(f"{settings.data} needs --target, the column to predict")
+        made = from_table(settings.data, settings.target, settings.client_column, seed=settings.seed)
+        return replace(made, name=settings.data)
+    if not settings.refers("data"):
+        return load(settings.data, Path(settings.folder) if settings.folder else None, report)
+    found = function_of(settings.data)()
+    if isinstance(found, Mapping):
+        found = from_clients(found, seed=settings.seed)
+    elif isinstance(found, tuple) and len(found) == 2:
+        found = from_arrays(*found)
+    if not isinstance(found, Dataset):
+        raise ValueError(
+            f"{settings.data} must give a data set, clients by name, or (train, test), got {type(found).__name__}"
+        )
+    return replace(found, name=settings.data)
+
+
+def referred(settings: Settings, data: Dataset) -> Model | None:
+    """The model that the settings' `module:function` makes; None where they name one."""
+    if not settings.refers("model"):
+        return None
+    make = function_of(settings.model)
+    takes = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
+
+    def built() -> Any:
+        return make(data) if takes else make()
+
+    found = built()
+    if isinstance(found, Model):
+        found.name = settings.model
+        return found
+    if isinstance(found, nn.Module):
+        return Model(built, settings.model)
+    raise ValueError(f"{settings.model} must give an fl.Model or a torch module, got {type(found).__name__}")
+
+
+def function_of(reference: str) -> Callable[..., Any]:
+    """The function of a `module:function`; modules are looked for in the working directory first."""
+    module, _, name = reference.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not module.startswith(problem.name):
+            raise
+        raise ValueError(f"{reference}: no module {problem.name!r} here ({here}) or installed") from None
+    if not callable(found):
+        raise ValueError(f"{reference}: module {module} has no function {name!r}")
+    made: Callable[..., Any] = found
+    return made

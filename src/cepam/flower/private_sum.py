@@ -1,0 +1,249 @@
+"""The server's half of `trust="sum"`: any averaging strategy of Flower, fed with sums whose parts nobody opens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from cepam.clip import L2, Clip
+from cepam.exchange.server_end import Refused
+from cepam.exchange.vectors import from_vector
+from cepam.flower.arrays import SUM, record_of
+from cepam.flower.averaging import AVERAGING
+from cepam.flower.distribution import is_stale
+from cepam.flower.private import Private
+from cepam.flower.replies import Opened
+from cepam.flower.sum_courier import Courier
+from cepam.flower.sum_members import Members
+from cepam.flower.sum_records import check_value, run_bytes
+from cepam.flower.sum_round import RoundOfSums
+from cepam.flower.sum_trust import Sum, sum_of
+from cepam.flower.sum_views import Observers
+from cepam.flower.tally import Tally
+from cepam.noise.lattices import Integer
+from cepam.noise.laws import Gaussian, Law
+from cepam.secure.aggregator import SumRound
+from cepam.secure.reach import Reach, fit
+from cepam.secure.refusal import SumRefused
+from cepam.secure.settings import SumSettings
+
+if TYPE_CHECKING:
+    from cepam.privacy import Release
+
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
+
+ALLOWED = frozenset(
+    {"update", "learning_rate", "records", "account", "budget", "authentication", "server_key", "accounts"}
+    | {"downlink", "step", "epsilon", "rounds", "delta", "nodes", "unit"}
+)
+REASONS = {
+    "of_node": "all parts of a sum have one law and one weight",
+    "lattice": "sums are coded on the integers",
+    "coder": "sums are not entropy coded: every vector has one length",
+    "bucket": "every vector has one length already",
+    "policy": "a sum holds the noise of the nodes that are in it, and is charged for it",
+    "least_replies": "cepam.flower.Sum(quorum=…) says how many nodes must be in a sum",
+}
+
+
+class PrivateSum(Private):
+    """What `Private(…, trust="sum")` makes: the server learns one noisy sum a round, over a quorum of nodes at least.
+
+    Every node needs a configuration of its own with `Terms` (docs/trust.md), and refuses what falls below them. The
+    wrapped strategy is handed one reply: the model moved by the sum over the number of nodes that were asked, however
+    many answered. Nodes are not asked to evaluate. A round is charged for the nodes that are in it, on disk before the
+    first share is asked for. Guarantee: docs/trust.md; tests/flower/test_sum_attacks.py.
+    """
+
+    def __init__(
+        self, strategy: Strategy, *, law: Law | type[Law], clip: Clip, trust: str | Sum = "sum", **named: Any
+    ) -> None:
+        self._trust = sum_of(trust)
+        for name in named:
+            if name not in ALLOWED:
+                reason = REASONS.get(name, "it needs a server that sees single replies")
+                raise ValueError(f"{name} does not go with trust='sum': {reason}")
+        if law is not Gaussian and not isinstance(law, Gaussian):
+            raise ValueError(f"law must be cepam.Gaussian with trust='sum': no other noise adds up; got {law!r}")
+        if not isinstance(clip, L2):
+            raise ValueError(f"clip must be cepam.L2 with trust='sum', got {clip!r}")
+        super().__init__(strategy, law=law, clip=clip, lattice=Integer(1), policy="charge", **named)
+        if type(strategy) not in AVERAGING and self.account.released != "average":
+            raise ValueError(
+                f"strategy must be one that moves the model by the average with trust='sum' "
+                f"({', '.join(known.__name__ for known in AVERAGING)}), got {type(strategy).__name__}"
+            )
+        if self.account.released == "vectors":
+            raise ValueError("released='vectors' does not go with trust='sum': the server has no vectors")
+        key = named.get("server_key")
+        self._courier = Courier(Path(key).read_bytes() if key else None, self._trust.unmask_timeout)
+        self._members = Members(self._courier, named.get("authentication", "warn"))
+        self._observers = Observers(self.account.colluders, self.account.delta)
+        self._reach: Reach | None = None
+        self._under_way: RoundOfSums | None = None
+
+    def summary(self) -> None:
+        """Logs what the wrapper does, then what the wrapped strategy says of itself."""
+        self._noise.summarise()
+        log(INFO, "\t│\t└── one noisy sum a round, quorum %s; no metrics, no evaluation", self._trust.quorum)
+        self.strategy.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The wrapped strategy's messages to the nodes that can be in a sum, each with its request."""
+        self._under_way = None
+        messages = self._messages(server_round, arrays, config, grid)
+        if not messages:
+            return []
+        wanted = {message.metadata.dst_node_id: message for message in messages}
+        roster = self._members.settle(wanted, grid)
+        cohort = self._members.cohort(wanted)
+        try:
+            settings = self._settings_for(len(cohort), roster.epoch, int(grid.run.run_id))
+            asked = [self.settings] * len(cohort)
+            self._moved = self._policy.noise(asked) * self._replies.rate(asked)
+            if self._model.downlink is not None:
+                self._model.downlink.publish_if_new(self._model.reference, server_round, self._moved)
+            sums = SumRound(settings, roster, cohort, self._check_value([wanted[node] for node in cohort]))
+        except (SumRefused, ValueError) as unfit:
+            log(WARNING, "cepam: no sum is asked for in round %d: %s", server_round, unfit)
+            return []
+        self._observers.asked(self._release(cohort), settings.quorum)
+        self._under_way = RoundOfSums(sums, {node: wanted[node] for node in cohort}, self._courier, self._members)
+        return self._requests(self._under_way)
+
+    def _settings_for(self, nodes: int, epoch: int, run: int) -> SumSettings:
+        """What this round's nodes are told; ValueError where their number makes no sum."""
+        asks, account = self.settings, self.account
+        quorum = self._trust.quorum_of(nodes, account.colluders)
+        coordinates = self._model.coordinates
+        law = Gaussian(asks.law.scale)
+        reach = Reach(law, nodes, float(asks.clip.bound))
+        reach.restore(self._reach.saved() if self._reach is not None else ())
+        self._reach = reach
+        bits = None if self._trust.bits == "auto" else self._trust.bits
+        code = fit(law, nodes, coordinates, reach.value, bits=bits)
+        one = account.release([(0, asks)], True, coordinates)
+        batch = asks.records if one.sampling.kind == "all" else one.sampling.draws
+        return SumSettings(
+            run_bytes(run), epoch, self._members.next_position(), coordinates, code.bits, code.gain,
+            float(asks.law.scale), float(asks.clip.bound), quorum, account.colluders,
+            float(batch) if account.clipped == "example" else 0.0, one.chance(0),
+        )  # fmt: skip
+
+    def _check_value(self, messages: list[Message]) -> bytes:
+        """What all nodes are told to train on; ValueError where a strategy tells them different things."""
+        contents = {id(message.content): message.content for message in messages}
+        found = {check_value(self._as_received(content), self.settings.update) for content in contents.values()}
+        if len(found) != 1:
+            raise ValueError("the strategy sends different models or configurations: their sum could not be opened")
+        return found.pop()
+
+    def _as_received(self, content: RecordDict) -> RecordDict:
+        if self._model.downlink is None:
+            return content
+        name = next(iter(content.array_records))
+        return RecordDict({**dict(content.items()), name: record_of(self._model.downlink.public)})
+
+    def _requests(self, asked: RoundOfSums) -> list[Message]:
+        known, new = asked.sums.request(with_roster=False), asked.sums.request()
+        for node, message in asked.messages.items():
+            if self._model.downlink is not None and not self._model.downlink.put_into(message):
+                raise ValueError("the strategy sends arrays of its own, which downlink='grid' does not carry")
+            request = new if self._members.needs_roster(node) else known
+            self._courier.put(message, message.metadata.run_id, request, self.settings.update)
+        return list(asked.messages.values())
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the wrapped strategy makes of the sum, if a quorum is in it; the counts and epsilons as metrics."""
+        asked, self._under_way = self._under_way, None
+        down = self._model.downlink
+        tally = Tally(0 if asked is None else len(asked.messages), down.count() if down is not None else (0, 0))
+        arrays, metrics, is_open = None, None, False
+        if asked is not None and self._grid is not None:
+            self._take(asked, self._with_second(asked, list(replies), self._grid), tally)
+            is_open = self._open(asked, self._grid, tally)
+            if is_open:
+                arrays, metrics = self.strategy.aggregate_train(server_round, [self._aggregate(asked)])
+                arrays, model = self._model.published(arrays, server_round + 1, self._moved)
+                self._spending.note_model(model)
+        report = tally.report(server_round, metrics, self.epsilon, self.account.delta)
+        report["cepam-opened"] = int(is_open)
+        for observer, epsilon in self._observers.epsilons().items():
+            report[f"cepam-epsilon-{observer.replace(' ', '-')}"] = epsilon
+        return arrays, report
+
+    def _with_second(self, asked: RoundOfSums, replies: list[Message], grid: Grid) -> list[Message]:
+        """The replies; nodes that do not hold what their message leads on from get a snapshot and reply to that."""
+        self._courier.expect(asked.messages.values())
+        stale = [reply for reply in replies if is_stale(reply) and self._courier.node_of(reply) is not None]
+        if self._model.downlink is None or not stale:
+            return replies
+        again = {}
+        for reply in stale:
+            node = self._courier.asked[reply.metadata.reply_to_message_id]
+            again[node] = self._model.downlink.again(asked.messages[node])
+        second = list(grid.send_and_receive(again.values(), timeout=self._timeout))
+        asked.messages |= again
+        self._courier.expect(asked.messages.values())
+        return [reply for reply in replies if reply not in stale] + second
+
+    def _take(self, asked: RoundOfSums, replies: list[Message], tally: Tally) -> None:
+        """Nothing; the masked vectors are in, the rest is counted by its reason."""
+        down = self._model.downlink
+        for reply in replies:
+            try:
+                asked.take(reply, down.take_report if down is not None else _ignore)
+            except Refused as refused:
+                self._members.note_refusal(refused)
+                tally.drop(refused)
+        for node in self._courier.asked.values():
+            tally.drop(Refused("missing", node, "no reply came in time"))
+
+    def _open(self, asked: RoundOfSums, grid: Grid, tally: Tally) -> bool:
+        """Whether the sum is open: a quorum is left, the budget allows it, and the account on disk has it."""
+        if not asked.repair(grid, tally.drop):
+            return False
+        release = self._release(asked.sums.survivors)
+        for node in asked.sums.survivors:
+            message, size = asked.messages[node], asked.bytes_of[node]
+            tally.opened.append(Opened(node, self.settings, message, size, release.coordinates or 0, frozenset()))
+        if not self._spending.allows(release):
+            return False
+        self._spending.charge(release, None)
+        self._observers.released(release, len(asked.sums.cohort), asked.sums.settings.quorum)
+        return asked.unmask(grid, tally.drop)
+
+    def _release(self, nodes: Iterable[int]) -> Release:
+        return self.account.release([(node, self.settings) for node in nodes], True, self._model.coordinates)
+
+    def _aggregate(self, asked: RoundOfSums) -> Message:
+        """The one reply that the wrapped strategy sees: the sum over the nodes that were asked, of weight 1."""
+        if asked.opened is None or self._reach is None:
+            raise ValueError("the sum is not open")
+        self._reach.observe(asked.opened)
+        message = next(iter(asked.messages.values()))
+        name = next(key for key in message.content.array_records if key != SUM)
+        mean = asked.opened / len(asked.sums.cohort)
+        arrays = record_of(from_vector(mean, self._model.reference, self._replies.step_of(self.settings)))
+        weight = MetricRecord({getattr(self.strategy, "weighted_by_key", "num-examples"): 1.0})
+        return Message(RecordDict({name: arrays, f"{name}-weight": weight}), reply_to=message)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: nodes of sums do not evaluate; `start(…, evaluate_fn=…)` does, on the server."""
+        return []
+
+
+def _ignore(reply: Message) -> None:
+    """Nothing; there is no report where models travel as they are."""

@@ -1,0 +1,136 @@
+"""The client's half of a sum: each stage is answered by the node's rules, and a refusal tells its kind alone.
+
+Nothing of what the ClientApp replies leaves but its update, masked: no metrics, no other record, no text of an error.
+"""
+
+from __future__ import annotations
+
+from logging import INFO, WARNING, getLogger
+from typing import Any
+
+import numpy.typing as npt
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
+
+from cepam.errors import MalformedMessage
+from cepam.exchange.agreement import verify
+from cepam.exchange.client_end import Declined
+from cepam.exchange.messages import RECORD
+from cepam.exchange.vectors import count, to_vector
+from cepam.flower.arrays import SUM, carry, numpy_of
+from cepam.flower.copies import receive
+from cepam.flower.sum_node import keep_state, sum_node
+from cepam.flower.sum_records import check_value, run_bytes, statement, sum_message
+from cepam.flower.uplink import (
+    FAILED,
+    SERVER_FILE,
+    CallNext,
+    declining,
+    named_arrays,
+    only_arrays,
+    read_key_file,
+    reporting,
+)
+from cepam.secure.messages import (
+    MAGIC,
+    HelloRequest,
+    RefusalReply,
+    RepairRequest,
+    TrainRequest,
+    UnmaskRequest,
+)
+from cepam.secure.node import SumNode
+from cepam.secure.refusal import SumRefused
+from cepam.secure.settings import SumSettings
+
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
+
+
+def answer(message: Message, context: Context, call_next: CallNext) -> Message:
+    """The node's answer to one stage of a sum, or a refusal; to any other message a refusal."""
+    try:
+        request = _request(message, context)
+        node = sum_node(context)
+        # User code sees neither the node's secrets nor the message of the sum.
+        for hidden in (context.state, message.content):
+            hidden.pop(SUM, None)
+        try:
+            return _answered(node, request, message, context, call_next)
+        except SumRefused as refused:
+            log(WARNING, "cepam: refused: %s", refused)
+            return _reply(message, RefusalReply(refused.kind).encode())
+        finally:
+            keep_state(context, node)
+    except Declined as declined:
+        return declining(message, declined)
+    except MalformedMessage as malformed:
+        return declining(message, Declined("offer", str(malformed)))
+    except Exception as unexpected:  # its text may hold data: only its kind is told, and only to this node's log
+        log(WARNING, "cepam: nothing leaves this node: %s", type(unexpected).__name__)
+        return Message(Error(FAILED, "cepam: internal"), reply_to=message)
+
+
+def _request(message: Message, context: Context) -> bytes:
+    """The request of a sum that this message carries, signed by the server that this node knows if it knows one."""
+    if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+        raise Declined("sums-only", "this node answers for sums alone: no evaluation, no query")
+    try:
+        request = sum_message(message.content)
+    except ValueError as absent:
+        raise Declined("sums-only", str(absent)) from absent
+    server = read_key_file(context, SERVER_FILE)
+    if server is not None:
+        signature = _fields(message).get("signature")
+        said = statement(context.run_id, context.node_id, request)
+        if not isinstance(signature, bytes) or not verify(server, said, signature):
+            raise Declined("unsigned", "the server's request is not signed by the key that this node knows")
+    return request
+
+
+def _answered(node: SumNode, request: bytes, message: Message, context: Context, call_next: CallNext) -> Message:
+    """The answer to the stage that the request's own number names."""
+    code = request[len(MAGIC) + 1] if len(request) > len(MAGIC) + 1 else 0
+    if code == HelloRequest.code:
+        if HelloRequest.decode(request).run != run_bytes(context.run_id):
+            raise SumRefused("position", "the request is for another run")
+        return _reply(message, node.hello(request))
+    if code == RepairRequest.code:
+        return _reply(message, node.repair(request))
+    if code == UnmaskRequest.code:
+        return _reply(message, node.unmask(request))
+    if code != TrainRequest.code:
+        raise MalformedMessage("not a request of a sum")
+    return _trained(node, request, message, context, call_next)
+
+
+def _trained(node: SumNode, request: bytes, message: Message, context: Context, call_next: CallNext) -> Message:
+    """The masked update; whatever the ClientApp does, what leaves has the length and the noise of any other."""
+    asked = TrainRequest.decode(request)
+    update = _fields(message).get("update")
+    if update not in ("parameters", "gradient"):
+        raise Declined("offer", "the server does not say what the reply should hold")
+    message.content.pop(RECORD, None)
+    report = receive(message.content, context)
+    reference = numpy_of(only_arrays(message.content))
+    if count(reference) != asked.settings.coordinates:
+        raise Declined("arrays", f"the model has {count(reference)} coordinates, not {asked.settings.coordinates}")
+    check = check_value(message.content, update)
+
+    def work(settings: SumSettings) -> npt.NDArray[Any]:
+        try:
+            reply = call_next(message, context)
+        except SystemExit as left:  # not an Exception: it would end the process, and be seen
+            raise ValueError("the ClientApp ended itself") from left
+        return to_vector(numpy_of(named_arrays(reply.content)[1]), reference, difference=update == "parameters")
+
+    masked = node.train(request, check, work)
+    log(INFO, "cepam: %d coordinates leave masked in %d bytes", asked.settings.coordinates, len(masked))
+    return reporting(_reply(message, masked), report)
+
+
+def _fields(message: Message) -> ConfigRecord:
+    record = message.content.get(RECORD)
+    return record if isinstance(record, ConfigRecord) else ConfigRecord()
+
+
+def _reply(message: Message, said: bytes) -> Message:
+    return Message(RecordDict({SUM: carry(said)}), reply_to=message)

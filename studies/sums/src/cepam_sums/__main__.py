@@ -1,0 +1,165 @@
+"""Private sums side by side on one preset: accuracy, epsilon of each observer, bytes both ways, round trips.
+
+    python -m cepam_sums --seeds 1 --out report/sums        every row that the folder does not hold yet, table, picture
+    python -m cepam_sums --rows sum,ddg-16 --rounds 50      a look
+
+Runs are simulations, paired by seed. Rivals' bytes are those of their vectors: their key agreement and shares come on
+top and are not counted, in their favour; those of `sum` are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from cepam import fl
+from cepam.fl.engine.uplink import SeedRow, Uplink
+from cepam.fl.engine.uplinks import uplink_of
+from cepam.privacy import fingerprint
+from cepam_sums.rivals import LegacyQuantization, RivalUplink, RotatedIntegers
+
+Found = dict[str, Any]
+Make = Callable[[SeedRow], Uplink]
+TRIPS = {"server": 1, "local": 1, "sum": 2}
+SECAGG_TRIPS = 4
+"""Of Bonawitz et al. 2017, and of SecAgg+: keys, shares, masked vectors, unmasking, in every round."""
+
+
+def integers(kind: Literal["ddg", "skellam"], bits: int) -> Make:
+    """A rival on rotated integers of so many bits."""
+    return lambda row: RivalUplink(row, partial(RotatedIntegers, kind, bits))
+
+
+def legacy(row: SeedRow) -> Uplink:
+    """Flower's legacy quantization with client noise."""
+    return RivalUplink(row, lambda row, scale, moved: LegacyQuantization(row, scale))
+
+
+ROWS: dict[str, tuple[dict[str, Any], Make]] = {
+    "server": ({}, uplink_of),
+    "sum": ({"trust": "sum"}, uplink_of),
+    "sum-sketch": ({"trust": "sum", "sketch": 1600}, uplink_of),
+    "secagg+": ({}, legacy),
+    "ddg-16": ({}, integers("ddg", 16)),
+    "skellam-16": ({}, integers("skellam", 16)),
+    "ddg-12": ({}, integers("ddg", 12)),
+    "skellam-12": ({}, integers("skellam", 12)),
+    "ddg-8": ({}, integers("ddg", 8)),
+    "local": ({}, uplink_of),
+}
+
+
+def settings_of(name: str, base: fl.Settings) -> fl.Settings:
+    """The settings of a row. Local noise: each client's own, so that its vector alone has the target."""
+    changed = replace(base, **ROWS[name][0])
+    if name != "local":
+        return changed
+    alone = fl.Simulation(base, fl.prepared(base)).uplinks[0].plans[0].law
+    assert alone is not None
+    return replace(base, epsilon=None, noise=alone.scale * math.sqrt(base.clients))
+
+
+def observers_of(name: str, uplink: Uplink, settings: fl.Settings) -> dict[str, float | None]:
+    """epsilon of outsider, server and a server that lies; None where the row claims nothing."""
+    if name.startswith("sum"):
+        found = uplink.views()
+        return {who: found[who] for who in ("outsider", "server", "lying server")}
+    outsider = uplink.spent()
+    if name == "server":
+        return {"outsider": outsider, "server": None, "lying server": None}
+    if name == "local":
+        each = uplink.ledger.against(settings.clients - 1).epsilon(settings.delta)
+        return {"outsider": outsider, "server": each, "lying server": each}
+    return {"outsider": outsider, "server": outsider, "lying server": None}
+
+
+def run(name: str, base: fl.Settings) -> Found:
+    """One row's figures at one seed."""
+    settings = settings_of(name, base)
+    simulation = fl.Simulation(settings, fl.prepared(settings), uplink=ROWS[name][1])
+    lines: list[dict[str, Any]] = []
+    while not simulation.done:
+        lines += simulation.step()
+    return {
+        "row": name, "seed": settings.seed, "settings": fingerprint(settings), "accuracy": lines[-1]["accuracy"],
+        "epsilon": observers_of(name, simulation.uplinks[0], settings),
+        "bits_up": float(np.mean([line["bits_per_coordinate"] for line in lines])),
+        "bytes_up": sum(line["bits"] for line in lines) // 8,
+        "bytes_down": sum(line["downlink_bits"] for line in lines) // 8,
+        "trips": TRIPS.get(name.partition("-")[0], SECAGG_TRIPS),
+    }  # fmt: skip
+
+
+def table(found: list[Found]) -> str:
+    """The rows as Markdown, means over seeds, accuracies paired with those of the trusted server."""
+    first = {each["seed"]: each["accuracy"] for each in found if each["row"] == "server"}
+    lines = ["| | accuracy % | less server | outsider | server | lying server | bits up | MB up | MB down | trips |",
+             "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for name in ROWS:
+        mine = [each for each in found if each["row"] == name]
+        if not mine:
+            continue
+        less = [100 * (each["accuracy"] - first[each["seed"]]) for each in mine if each["seed"] in first]
+        shown = [mine[0]["epsilon"][who] for who in ("outsider", "server", "lying server")]
+        cells = [name, f"{100 * np.mean([each['accuracy'] for each in mine]):.2f}"]
+        cells += [f"{np.mean(less):+.2f}" if less else "–"]
+        cells += ["–" if value is None else f"{value:.2f}" for value in shown]
+        cells += [f"{np.mean([each['bits_up'] for each in mine]):.2f}"]
+        cells += [f"{np.mean([each[way] for each in mine]) / 1e6:,.1f}" for way in ("bytes_up", "bytes_down")]
+        lines.append("| " + " | ".join([*cells, str(mine[0]["trips"])]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(found: list[Found], path: Path) -> None:
+    """Nothing; the file shows accuracy against bits up, one point a row and seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(7, 4.5), constrained_layout=True)
+    for name in ROWS:
+        mine = [each for each in found if each["row"] == name]
+        axis.plot([e["bits_up"] for e in mine], [100 * e["accuracy"] for e in mine], "o", label=name)
+    axis.set(xscale="log", xlabel="bits a coordinate up", ylabel="test accuracy %")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="cepam_sums", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--preset", default="private")
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--out", type=Path, default=Path("report/sums"))
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    held = given.out / "sums.json"
+    found: list[Found] = json.loads(held.read_text()) if held.exists() else []
+    for seed in range(1, given.seeds + 1):
+        changes = {"seed": seed, "simulate": True} | ({"rounds": given.rounds} if given.rounds else {})
+        base = fl.settings_from({**fl.preset(given.preset), **changes})
+        for name in given.rows.split(","):
+            wanted = fingerprint(settings_of(name, base))
+            if not any((each["row"], each["settings"]) == (name, wanted) for each in found):
+                found = [each for each in found if (each["row"], each["seed"]) != (name, seed)] + [run(name, base)]
+                held.write_text(json.dumps(found, indent=1) + "\n")
+                print(json.dumps(found[-1]), flush=True)
+    (given.out / "sums.md").write_text(table(found))
+    draw(found, given.out / "sums.png")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

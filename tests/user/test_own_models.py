@@ -1,0 +1,65 @@
+"""A user's own module, loss and metrics through a whole private run: a language model, and a regression."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from cepam import fl  # noqa: E402
+
+F = torch.nn.functional
+PRIVATE = {
+    "update": "examples", "sampling": "poisson", "expected_batch": 30.0, "clients": 3, "rounds": 3, "clip": 0.5,
+    "noise": 0.03, "rate": 1.0, "evaluate_every": 3, "tau": 1, "adjacency": "add-remove",
+}  # fmt: skip
+
+
+class Letters(torch.nn.Module):  # type: ignore[misc]
+    """A language model of 27 letters: embedding, dropout, GRU, head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = torch.nn.Embedding(27, 8), torch.nn.Linear(16, 27)
+        self.drop, self.cells = torch.nn.Dropout(0.1), torch.nn.GRU(8, 16, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.cells(self.drop(self.table(x)))[0])
+
+
+def next_letter(answers: Any, letters: Any) -> Any:
+    return F.cross_entropy(answers[:, :-1].flatten(0, 1), letters[:, 1:].flatten())
+
+
+def test_a_language_model_learns_and_says_so(tmp_path: Path) -> None:
+    lines = np.tile(np.arange(12) % 4, (60, 1)) + np.arange(60)[:, None] % 3
+    data = fl.from_arrays((lines, lines), (lines[:6], lines[:6]), name="letters", classes=0)
+    model = fl.Model(Letters, loss=next_letter, metrics={"letter_bits": lambda out, x: next_letter(out, x) / np.log(2)})
+    summary = fl.train(fl.settings_from(PRIVATE), tmp_path / "run", data, model)
+    assert summary["accuracy"] is None
+    assert summary["epsilon"] > 0
+    first, last = fl.Simulation(fl.settings_from(PRIVATE), data, model), summary["metrics"]
+    assert last["loss"]["mean"] < float(first.network.evaluate(first.state.weights).loss[0]) - 0.2
+    np.testing.assert_allclose(last["letter_bits"]["mean"], last["loss"]["mean"] / np.log(2), rtol=1e-6)
+    assert (tmp_path / "run" / "best.pt").exists()
+
+
+def test_a_regression_on_local_steps(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(90, 4)).astype(np.float32)
+    y = x.sum(1)
+    data = fl.from_arrays((x, y), (x, y), classes=0)
+    model = fl.Model(lambda: torch.nn.Linear(4, 1), loss=lambda out, value: F.mse_loss(out[:, 0], value))
+    settings = fl.settings_from({"clients": 3, "rounds": 5, "update": "difference", "rate": 1.0, "local_rate": 0.1,
+                                 "tau": 5, "batch": 8, "noise": 0.001, "clip": 5.0, "validation": 9})  # fmt: skip
+    summary = fl.train(settings, tmp_path / "run", data, model)
+    assert summary["metrics"]["loss"]["mean"] < 1.0
+    assert fl.read_metrics(tmp_path / "run")[-1]["validation_loss"] < 1.0
+
+
+def test_batch_normalisation_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match=r"layer 1 is BatchNorm2d.*use nn.GroupNorm\(groups, 16\) instead"):
+        fl.Model(lambda: torch.nn.Sequential(torch.nn.Conv2d(1, 16, 3), torch.nn.BatchNorm2d(16)))
