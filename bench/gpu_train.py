@@ -4,8 +4,9 @@
     PYTHONPATH=src python bench/gpu_train.py --private  # that preset alone
     PYTHONPATH=src python bench/gpu_train.py --smoke    # through Triton's interpreter: does every section run
 
-Presets `private`, `convolutional` and `algorithm1` on synthetic images of MNIST's shape, rounds of 1,000 clients, the codec alone
-for 30 to 10,000 clients. Prints tables, writes bench/results/gpu_train.json and, where $OUT is set, a copy there.
+Presets `private`, `convolutional` and `algorithm1` on synthetic images of MNIST's shape, rounds of 1,000 clients, the
+codec alone for 30 to 10,000 clients. Prints tables, writes bench/results/gpu_train.json and, where $OUT is set, a copy
+there.
 Needs PyTorch, Triton, NumPy, SciPy and Numba only: without `cryptography` a stand-in seals (stand_in_seal.py), and no
 epsilon is computed (the private presets' noise is given as what their target needs on 60,000 records).
 """

@@ -34,11 +34,9 @@ tl = pytest.importorskip("triton.language")
 from cepam.codec import codec as codec_module  # noqa: E402
 from cepam.codec import vectors  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
-from cepam.kernels.triton import batch  # noqa: E402
+from cepam.kernels.triton import batch, scalar_wave, waves  # noqa: E402
 from cepam.kernels.triton import range_coder as triton_ranging  # noqa: E402
 from cepam.kernels.triton import row_period as triton_stride  # noqa: E402
-from cepam.kernels.triton import scalar_wave  # noqa: E402
-from cepam.kernels.triton import waves  # noqa: E402
 
 SCALE = 0.01
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]

@@ -17,7 +17,7 @@ from cepam.kernels.triton.row_period import find_periods
 from cepam.kernels.triton.scalar_coder import measure_scales
 
 LANES, FEW_LANES = 32, 1
-"""Blocks that a program codes, one a thread of its one warp; fewer where there are few, so that no lane waits for many."""
+"""Blocks that a program codes, one a thread of its warp; one where blocks are few, so that none waits for others."""
 FEW_BLOCKS = 4096
 BYTES_A_COORDINATE = 1.9
 _LEAST_MEMORY = 1 << 26

@@ -13,8 +13,8 @@ import triton.language as tl
 from cepam.kernels.model import scalar_contexts
 from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.triton.range_coder import any_of, finish, start_decoder
-from cepam.kernels.triton.scalar_stage import lanes_of
 from cepam.kernels.triton.scalar_model import OCTAVE, TICKS, code_header, decide, log, power, within
+from cepam.kernels.triton.scalar_stage import lanes_of
 from cepam.kernels.triton.vector_model import MARKS, RATE, SAME, WIDES, code_point, follow, mark_of, wide_of
 from cepam.kernels.triton.vector_quantizer import (
     CELL,
