@@ -17,10 +17,10 @@ import flwr
 import numpy as np
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
+from tests.flower.fakes import RUN, FakeGrid, Node, adding, start_arrays, vector_of
 
 import cepam
 from cepam.flower import Private
-from tests.flower.fakes import RUN, FakeGrid, Node, adding, start_arrays, vector_of
 
 
 def main() -> None:
