@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,7 +149,7 @@ class ServerJob:
     def _charge(self, replies: list[Reply], component: FLComponent, fl_ctx: FLContext) -> None:
         average = self._options.released == "average"
         release = self._options.release(replies, average, count(self.reference))
-        after = self._account.epsilon(release)
+        after = self._account.epsilon(release, math.inf if self._budget is None else self._budget)
         if self._budget is not None and after > self._budget:
             self.ended = True
             reason = f"this round would bring epsilon to {after:.4g}, above {self._budget:.4g}"

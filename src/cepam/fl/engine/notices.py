@@ -12,7 +12,7 @@ from cepam.fl.engine.releases import least_noise
 from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.trust import surely_in
 from cepam.keys import Address, Key
-from cepam.privacy import Release, epsilon
+from cepam.privacy import CorrelatedRelease, Release, epsilon
 
 SIMULATED = "simulated"
 """The one word beside every epsilon of a run whose keys and draws come from a seed."""
@@ -73,7 +73,8 @@ def notices(settings: Settings, release: Release | None, plans: tuple[ClientPlan
         said.append(_kept(settings, plans, size))
     if settings.keep_keys and not settings.simulate:
         said.append("secret.key stays in the run's folder at the end: who has it and the messages can strip the noise")
-    if release is not None and settings.dropout and settings.policy == "charge":
+    independent = release is not None and not isinstance(release, CorrelatedRelease)
+    if release is not None and independent and settings.dropout and settings.policy == "charge":
         said.append(f"dropout {settings.dropout:g} with policy charge: {costs_of_silence(settings, release)}")
     elif release is not None and settings.share < 1.0:
         asked = sampling.asked(settings.clients, settings.share)

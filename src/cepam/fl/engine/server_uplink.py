@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from threading import Thread
@@ -39,9 +39,17 @@ class ServerUplink:
         self.row, self.settings, self.vectors = row, row.settings, row.vectors
         self.plans = _plans(row)
         self.release = None if row.codecs else release_of(row.settings, self.plans, row.vectors.size)
-        check_target(row.settings, self.release)
-        self.senders = Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, row.vectors.cuts)
+        self.senders = self._senders()
         self.ledger = empty_ledger(row.settings)
+        self._check_target()
+
+    def _senders(self) -> Senders:
+        row = self.row
+        return Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, row.vectors.cuts)
+
+    def _check_target(self) -> None:
+        """Nothing, or a ValueError where missing replies would break a target epsilon."""
+        check_target(self.settings, self.release)
 
     @cached_property
     def noise(self) -> float | None:
@@ -72,11 +80,18 @@ class ServerUplink:
         sent, waits = self.senders.send(number, clients, raw)
         envelopes = tuple(envelope for envelope, _ in sent)
         received = receive(self.vectors.arrays, self.plans, envelopes, self.vectors.size)
-        self.ledger = after_round(self.ledger, self.release, received.vectors.keys())
+        self._charge(number, received.vectors.keys())
         tried = [each.client for each in envelopes for _ in range(each.at.attempt + 1)]
         line = self._line(sent, received) | ({"waits": waits} if waits else {})
-        summed = aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
-        return Collected(summed, received.vectors.keys(), tried, received.bits, line, envelopes)
+        return Collected(self._aggregate(received), received.vectors.keys(), tried, received.bits, line, envelopes)
+
+    def _charge(self, number: int, heard: Collection[int]) -> None:
+        """Nothing; the round is on the ledger."""
+        self.ledger = after_round(self.ledger, self.release, heard)
+
+    def _aggregate(self, received: Received) -> Any:
+        """What the server's optimiser is given of a round."""
+        return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
 
     def _line(self, sent: list[Posted], received: Received) -> Line:
         """What can be said about a round's messages; the signal looks at raw data: simulation only."""

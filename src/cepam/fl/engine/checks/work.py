@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 def check_work(settings: Settings) -> None:
     """Nothing, or a refusal of an update, a sampling, a clip or a schedule that do not go together."""
     by_example = settings.update in ("examples", "dp-sgd")
-    if by_example != (settings.sampling == "poisson"):
+    if by_example != (settings.sampling == "poisson") and settings.sampling != "cyclic":
         raise ValueError(
-            f"update examples or dp-sgd and sampling poisson go together, got {settings.update} and {settings.sampling}"
+            f"update examples or dp-sgd and sampling poisson go together (examples also with cyclic), got "
+            f"{settings.update} and {settings.sampling}"
         )
     if by_example and settings.clip_norm != "l2":
         raise ValueError(f"update {settings.update} clips each example in l2, got clip_norm {settings.clip_norm}")
