@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cepam.fl.engine.cohort_uplink import CohortUplink
 from cepam.fl.engine.server_uplink import ServerUplink
 from cepam.fl.engine.sum_uplink import SumUplink
 from cepam.fl.engine.uplink import SeedRow, Uplink
@@ -9,4 +10,6 @@ from cepam.fl.engine.uplink import SeedRow, Uplink
 
 def uplink_of(row: SeedRow) -> Uplink:
     """The uplink of one seed's row."""
+    if row.settings.unit == "client":
+        return CohortUplink(row)
     return SumUplink(row) if row.settings.trust == "sum" else ServerUplink(row)

@@ -12,6 +12,7 @@ from cepam.fl.engine.checks.clients import check_clients
 from cepam.fl.engine.checks.downlink import check_downlink
 from cepam.fl.engine.checks.noise import check_noise
 from cepam.fl.engine.checks.trust import check_trust
+from cepam.fl.engine.checks.unit import check_unit
 from cepam.fl.engine.checks.values import check_values
 from cepam.fl.engine.checks.work import check_work
 
@@ -24,5 +25,6 @@ CHECKS: tuple[Callable[[Settings], None], ...] = (
     check_work,
     check_downlink,
     check_clients,
+    check_unit,
     check_trust,
 )

@@ -14,6 +14,8 @@ def check_work(settings: Settings) -> None:
         raise ValueError(
             f"update examples and sampling poisson go together, got {settings.update} and {settings.sampling}"
         )
+    if settings.sampling == "all" and settings.batch != 1:
+        raise ValueError(f"sampling all uses every record in every step: leave batch at 1, got {settings.batch}")
     if settings.update == "examples" and settings.clip_norm != "l2":
         raise ValueError(f"update examples clips each example in l2, got clip_norm {settings.clip_norm}")
     if settings.schedule == "theorem" and not 0 < settings.convexity <= settings.smoothness:
