@@ -23,7 +23,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml studies/paper/pyproject.toml studies/sums/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77,<85"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,dev]" -e studies/paper -e studies/sums
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,lora,dev]" -e studies/paper -e studies/sums
 	touch $@
 
 demo: $(STAMP)
@@ -67,7 +67,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/measure_rate.py 24 auto
 	$(BIN)/python bench/paper_rate.py
-	$(BIN)/python bench/engine.py
+	$(BIN)/python bench/engine.py --suite main paper --seeds 1
 
 reproduce: $(STAMP)
 	$(BIN)/cepam reproduce all $(REPRODUCE)

@@ -3,6 +3,7 @@
     python bench/choose_private.py --pack folder        training files, compressed, for another machine
     python bench/choose_private.py --calibrate          noise multipliers of the grid, by cepam.privacy
     python bench/choose_private.py --folder folder      the search, on a GPU where there is one
+    python bench/choose_private.py --report             what was found, and what the rule takes of it
 
 The search needs PyTorch and NumPy only. It adds central Gaussian noise of exactly the covariance that the noise of the
 clients adds up to: a stand-in that is good enough to choose by, and no run of the engine. A record is drawn with the
@@ -10,7 +11,7 @@ chance of the final run, batch / 60,000, so the noise multiplier is the final ru
 a little smaller, and accuracies a little low. Looking at held-out records is not in epsilon: the choice assumes that
 settings were found on other data of the kind.
 
-Every rate of a batch and a number of rounds sees the same draws and the same noise. All rows are written to
+Every rate of a batch and a number of rounds sees the same draws and the same noise. Rows are added to those of
 bench/results/choose_private.json.
 """
 
@@ -150,13 +151,22 @@ def search(name: str, chosen: argparse.Namespace, noise: dict[str, float]) -> li
     return rows
 
 
+def setting_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a row from the others."""
+    return tuple(row[name] for name in ("data", "epsilon", "batch", "rounds", "rate", "groups"))
+
+
 def report(rows: list[dict[str, Any]]) -> None:
-    """Nothing; prints the best settings, and the cheapest that is within 0.1 points of them."""
+    """Nothing; prints the best settings, and what is chosen among those within one standard error of the best.
+
+    Fewest rounds, so fewest bytes both ways; of these the largest batch, whose messages are smallest.
+    """
     for name, epsilon in sorted({(row["data"], row["epsilon"]) for row in rows}):
         mine = sorted((r for r in rows if (r["data"], r["epsilon"]) == (name, epsilon)), key=lambda r: -r["accuracy"])
-        near = [row for row in mine if row["accuracy"] >= mine[0]["accuracy"] - 0.001]
-        cheap = min(near, key=lambda row: (row["batch"] * row["rounds"], -row["accuracy"]))
-        for word, row in [("best", r) for r in mine[:5]] + [("cheapest within 0.1", cheap)]:
+        least = mine[0]["accuracy"] - (mine[0]["standard_error"] or 0.0)
+        near = [row for row in mine if row["accuracy"] >= least]
+        taken = min(near, key=lambda row: (row["rounds"], -row["batch"], -row["accuracy"]))
+        for word, row in [("best", r) for r in mine[:5]] + [("chosen", taken)]:
             print(f"{name} eps {epsilon:g} {word:20} batch {row['batch']} rounds {row['rounds']} rate {row['rate']:g} "
                   f"noise {row['noise_multiplier']:.3f}: {100 * row['accuracy']:.2f} %")  # fmt: skip
 
@@ -178,14 +188,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--pack", type=Path)
+    parser.add_argument("--report", action="store_true")
     chosen = parser.parse_args()
     if chosen.pack:
         return pack(chosen.data, chosen.pack)
     if chosen.calibrate:
         return calibrate(chosen)
-    noise, rows = json.loads(NOISE.read_text()), []
+    rows = json.loads(chosen.out.read_text())["rows"] if chosen.out.exists() else []
+    if chosen.report:
+        return report(rows)
+    noise = json.loads(NOISE.read_text())
     for name in chosen.data:
-        rows += search(name, chosen, noise)
+        found = search(name, chosen, noise)
+        anew = {setting_of(row) for row in found}
+        rows = [row for row in rows if setting_of(row) not in anew] + found
         chosen.out.write_text(json.dumps({"device": chosen.device, "rows": rows}, indent=1) + "\n")
     return report(rows)
 

@@ -1,14 +1,17 @@
-"""The engine's targets, measured: accuracy, bytes both ways and time of `private`, and time of the paper's setting.
+"""Runs of the engine, measured: accuracy, bytes both ways, epsilon and time of the presets, suite by suite.
 
-    python bench/engine.py                        everything that bench/results/engine.json does not hold yet
-    python bench/engine.py --seeds 1 --fewer      one seed of the main rows
-    python bench/engine.py --paper                the paper's setting only
-    python bench/engine.py --report               the tables of what was measured
-    python bench/engine.py --picture path.png     accuracy against bytes both ways, from what was measured
+    python bench/engine.py --suite main                      what bench/results/engine.json does not hold yet
+    python bench/engine.py --suite main budgets --processes 16 --commit $(git rev-parse --short HEAD)
+    python bench/engine.py --suite main --seeds 1            one seed of every row
+    python bench/engine.py --suite main --report             the tables of what was measured
+    python bench/engine.py --picture docs/img/both_ways.png  accuracy against bytes both ways
 
-Runs are simulations. Those of a seed have one nonce, so that ways down are paired with the same keys and the same
-record draws. Every run is written to bench/results/engine.json when it ends. Seconds are of the simulation, features
-kept and compilation done before; processor seconds say more on a machine that is not idle, and the load stands beside.
+A job is a preset, the settings that are changed, and a seed; a suite is a list of jobs (bench/suites.py). Settings that
+this version does not know are skipped, and it says so. Each job is a process of its own; with `--processes` it has one
+core and one thread, so that its seconds are those of one core. Runs are simulations. Those of a seed have one nonce, so
+that schemes and ways down are paired with the same keys and the same record draws. Every run is written when it ends.
+Seconds are of the simulation, features kept and kernels compiled before; processor seconds say more where a machine is
+not idle.
 """
 
 from __future__ import annotations
@@ -16,55 +19,33 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
+import queue
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
-from cepam import fl
-from cepam.fl.engine.randomness import RunSecret
-from cepam.fl.runs.summary import interval
-
-RESULTS = Path(__file__).parent / "results" / "engine.json"
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "engine.json"
+Job = dict[str, Any]
 Run = dict[str, Any]
-GAUSSIAN, SDQ, CEPAM = "fl+gaussian", "fl+gaussian+sdq", "cepam-gaussian"
 
 
-def key_of(made: Run) -> tuple[Any, ...]:
-    """What tells a run from the others."""
-    return tuple(made[name] for name in ("preset", "data", "epsilon", "rate", "scheme", "downlink", "seed", "seeds"))
-
-
-def job(preset: str, **changes: Any) -> Run:
-    """The settings of a run, with those that tell it from others filled in."""
-    settings = fl.settings_from({**fl.preset(preset), **changes, "simulate": True})
-    told = ("data", "epsilon", "rate", "scheme", "downlink", "seed", "seeds", "rounds", "expected_batch")
-    return {"preset": preset, **{name: getattr(settings, name) for name in told}}
-
-
-def jobs(seeds: int, fewer: bool) -> list[Run]:
-    """What is to be measured, the main rows of every seed first."""
-    made = []
-    for seed in range(1, seeds + 1):
-        made += [job("private", seed=seed), job("private", seed=seed, scheme=GAUSSIAN, downlink="float32")]
-        made += [job("private", seed=seed, downlink="float32")]
-        if seed == 1:
-            made += [job("private", seed=seed, scheme=SDQ)]
-        if seed == 1 or not fewer:
-            made += [job("private", seed=seed, data="fashion-mnist")]
-            made += [job("private", seed=seed, epsilon=0.5, rate=1.0)]
-    return made
-
-
-def run(wanted: Run) -> Run:
+def measured(job: Job) -> Run:
     """The run's figures: accuracies and bytes so far at every evaluated round, epsilon, seconds, and the load."""
-    changes = {name: value for name, value in wanted.items() if name != "preset"}
-    settings = fl.settings_from({**fl.preset(wanted["preset"]), **changes, "simulate": True})
+    from cepam import fl
+    from cepam.codec.broadcast import server
+    from cepam.fl.engine.randomness import RunSecret
+
+    settings = fl.settings_from(effective(job))
+    server.STEPS_OF_NOISE = job.get("step_factor", server.STEPS_OF_NOISE)
     data = fl.prepared(settings)
     before, start, spent = os.getloadavg()[0], time.perf_counter(), time.process_time()
-    secret = RunSecret(None, b"bench %10d" % settings.seed)
-    simulation, lines, curve = fl.Simulation(settings, data, secret=secret), [], []
-    ready = time.perf_counter()
+    simulation = fl.Simulation(settings, data, secret=RunSecret(None, b"bench %10d" % settings.seed))
+    ready, lines, curve = time.perf_counter(), [], []
     while not simulation.done:
         made = simulation.step()
         lines += made
@@ -73,115 +54,153 @@ def run(wanted: Run) -> Run:
             curve.append([made[0]["round"], made[0]["accuracy"], both])
     last = [line for line in lines if line["round"] == settings.rounds]
     return {
-        **wanted, "weights": simulation.size, "accuracy": [line["accuracy"] for line in last],
-        "epsilon_against": simulation.views(), "seconds": time.perf_counter() - start,
-        "seconds_of_start": ready - start, "processor_seconds": time.process_time() - spent,
-        "load": [round(before, 2), round(os.getloadavg()[0], 2)],
+        "job": job, "weights": simulation.size, "accuracy": [line["accuracy"] for line in last],
+        "validation_accuracy": [line.get("validation_accuracy") for line in last],
+        "epsilon_spent": [line.get("epsilon") for line in last], "epsilon_against": simulation.views(),
+        "seconds": time.perf_counter() - start, "seconds_of_start": ready - start,
+        "processor_seconds": time.process_time() - spent, "load": [round(before, 2), round(os.getloadavg()[0], 2)],
         "bits_up": mean(lines, "bits_per_coordinate"), "bits_down": mean(lines, "bits_per_coordinate_down"),
         "bytes_up": sum(line["bits"] for line in lines) // 8,
         "bytes_down": sum(line["downlink_bits"] for line in lines) // 8, "curve": curve,
     }  # fmt: skip
 
 
-def mean(lines: list[dict[str, Any]], name: str) -> float:
-    """The mean of a quantity over all rounds and seeds."""
-    return sum(line[name] for line in lines) / len(lines)
+def mean(lines: list[dict[str, Any]], name: str) -> float | None:
+    """The mean of a quantity over the rounds and seeds that have one."""
+    found = [line[name] for line in lines if line.get(name) is not None]
+    return sum(found) / len(found) if found else None
 
 
-def chosen_runs(runs: list[Run], **told: Any) -> dict[int, Run]:
-    """The runs of `private` with these settings, by seed; by default on MNIST, with cepam and the grid, at 1.99."""
-    wanted = {"preset": "private", "data": "mnist", "epsilon": 1.99, "scheme": CEPAM, "downlink": "grid", **told}
-    return {made["seed"]: made for made in runs if all(made[name] == value for name, value in wanted.items())}
+def effective(job: Job) -> dict[str, Any]:
+    """The settings of a job: its preset, changed."""
+    from cepam import fl
+
+    changes = {name: value for name, value in job.items() if name not in ("preset", "suite", "step_factor")}
+    return {**fl.preset(job["preset"]), **changes, "simulate": True}
 
 
-def percent(values: list[float]) -> str:
-    """Mean and 95 % interval in per cent, with the number of values."""
-    middle, half = interval([100 * value for value in values])
-    return f"{middle:.2f}{'' if half is None else f' ± {half:.2f}'} (n = {len(values)})"
+def completed(job: Job) -> Job | None:
+    """The job with the settings that tell it from others, or None, and a line that says why, where it cannot be run.
+
+    A preset's values are noted beside its name: with another value tomorrow it is another job.
+    """
+    from cepam import fl
+
+    try:
+        settings = fl.settings_from(effective(job))
+    except (ValueError, TypeError, KeyError) as unknown:
+        print(f"skipped {job}: {unknown}", flush=True)
+        return None
+    told = ("data", "model", "epsilon", "rate", "rounds", "expected_batch", "scheme", "downlink", "seed", "seeds")
+    return {**job, **{name: getattr(settings, name) for name in told}}
 
 
-def report(runs: list[Run]) -> None:
-    """Nothing; prints the tables of what was measured."""
-    ours = chosen_runs(runs)
-    for what, told in (("MNIST, eps 1.99", {}), ("Fashion-MNIST, eps 1.99", {"data": "fashion-mnist"}),
-                       ("MNIST, eps 0.5, rate 1", {"epsilon": 0.5})):  # fmt: skip
-        if found := list(chosen_runs(runs, **told).values()):
-            print(f"{what}: {percent([made['accuracy'][0] for made in found])} %")
-    rivals = ((GAUSSIAN, "float32"), (SDQ, "grid"), (CEPAM, "float32"))
-    for scheme, downlink in rivals:
-        other = chosen_runs(runs, scheme=scheme, downlink=downlink)
-        if both := [(ours[seed]["accuracy"][0], other[seed]["accuracy"][0]) for seed in ours if seed in other]:
-            print(f"cepam, grid, less {scheme}, {downlink}, paired: {percent([a - b for a, b in both])} points")
-    print(f"{'':32} bits up  bits down    MB up  MB down  MB both   times")
-    for scheme, downlink in (*rivals, (CEPAM, "grid")):
-        found = list(chosen_runs(runs, scheme=scheme, downlink=downlink).values())
-        if found:
-            up, down = (mean(found, name) / 1e6 for name in ("bytes_up", "bytes_down"))
-            bits = mean(found, "bits_up"), mean(found, "bits_down")
-            times = 64.0 / sum(bits)
-            print(f"{scheme + ', ' + downlink + ' down':32} {bits[0]:7.4f} {bits[1]:10.4f} {up:8.2f} {down:8.2f} "
-                  f"{up + down:8.2f} {times:7.1f}")  # fmt: skip
-    for made in runs:
-        print(f"{made['preset']} {made['data']} {made['scheme']} {made['downlink']} eps {made['epsilon']} seed "
-              f"{made['seed']}, {made['seeds']} side by side: {made['seconds']:.0f} s, processor "
-              f"{made['processor_seconds']:.0f} s, load {made['load']}")  # fmt: skip
+def key_of(job: Job) -> str:
+    """What tells a job from the others, as text; which suite asked for it does not."""
+    return json.dumps({name: value for name, value in job.items() if name != "suite"}, sort_keys=True)
 
 
-def draw(path: Path, runs: list[Run]) -> None:
-    """Nothing; the file holds accuracy against the bytes of all clients, both ways, mean over the seeds measured."""
-    import matplotlib
+class Kept:
+    """The runs that a file holds; written whole after every run, from whichever thread."""
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def __init__(self, path: Path) -> None:
+        self.path, self.lock = path, Lock()
+        self.runs: list[Run] = json.loads(path.read_text())["runs"] if path.exists() else []
 
-    figure, axis = pyplot.subplots(figsize=(9, 4.6), constrained_layout=True)
-    rows = ((GAUSSIAN, "float32", "float32 both ways, Gaussian noise"), (SDQ, "grid", "noise then SDQ up, grid down"),
-            (CEPAM, "float32", "cepam up, float32 down"), (CEPAM, "grid", "cepam both ways"))  # fmt: skip
-    for scheme, downlink, label in rows:
-        found = list(chosen_runs(runs, scheme=scheme, downlink=downlink).values())
-        if found:
-            curves = list(zip(*(made["curve"] for made in found)))
-            accuracy = [100 * sum(point[1] for point in points) / len(points) for points in curves]
-            size = [sum(point[2] for point in points) / len(points) / 1e6 for points in curves]
-            axis.semilogx(size, accuracy, marker=".", label=f"{label} ({len(found)} seed{'s'[: len(found) > 1]})")
-    axis.set(xlabel="MB both ways, all 30 clients, so far", ylabel="test accuracy, %", ylim=(95.0, 98.8))
-    axis.set_title("MNIST, (1.99, 1e-5)-private over the whole run (simulated)")
-    axis.grid(alpha=0.3, which="both")
-    axis.legend()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
+    def add(self, run: Run) -> None:
+        """Nothing; the file holds this run too."""
+        with self.lock:
+            self.runs.append(run)
+            beside = self.path.with_suffix(".tmp")
+            beside.write_text(json.dumps({"runs": self.runs}) + "\n")
+            beside.replace(self.path)
+
+
+def in_process(job: Job, core: int | None) -> Run:
+    """The figures of a job that ran in a process of its own, on one core where one is named."""
+    command = [sys.executable, str(HERE / "engine.py"), "--job", json.dumps(job)]
+    environment = dict(os.environ)
+    if core is not None:
+        command += ["--core", str(core)]
+        environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{job}: {done.stderr[-2000:]}")
+    found: Run = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def work(jobs: list[Job], kept: Kept, processes: int | None, about: dict[str, Any]) -> None:
+    """Nothing; all jobs are measured, the longest waiting first, and kept as they end."""
+    cores: queue.Queue[int | None] = queue.Queue()
+    for core in sorted(os.sched_getaffinity(0))[:processes] if processes else [None]:
+        cores.put(core)
+
+    def one(job: Job) -> None:
+        core = cores.get()
+        try:
+            run = {**in_process(job, core), **about, "alone": processes is None}
+            kept.add(run)
+            print(f"{time.strftime('%H:%M:%S')} {job} {run['accuracy']} {run['bits_up']} up {run['bits_down']} down, "
+                  f"{run['seconds']:.0f} s, processor {run['processor_seconds']:.0f} s", flush=True)  # fmt: skip
+        except RuntimeError as problem:
+            print(problem, flush=True)
+        finally:
+            cores.put(core)
+
+    with ThreadPoolExecutor(cores.qsize()) as pool:
+        list(pool.map(one, jobs))
+
+
+def warm(jobs: list[Job]) -> None:
+    """Nothing; features are kept and kernels compiled, so that no run pays for them."""
+
+    def one(preset: str) -> None:
+        for data in sorted({job["data"] for job in jobs if job["preset"] == preset}):
+            in_process({"preset": preset, "data": data, "rounds": 2, "seed": 1}, None)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(one, {job["preset"] for job in jobs}))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", nargs="+", default=["main"])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--fewer", action="store_true")
-    parser.add_argument("--paper", action="store_true")
+    parser.add_argument("--rounds", type=int, help="instead of the presets' own, to try whether all of it runs")
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--ready", action="store_true", help="features are kept and kernels compiled already")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--job")
+    parser.add_argument("--core", type=int)
     chosen = parser.parse_args()
-    held: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": []}
-    runs: list[Run] = held["runs"]
+    if chosen.job:
+        if chosen.core is not None:
+            os.sched_setaffinity(0, {chosen.core})
+        print(json.dumps(measured(json.loads(chosen.job))))
+        return
+    sys.path.insert(0, str(HERE))
+    import suites
+
+    kept = Kept(chosen.out)
     if chosen.picture:
-        return draw(chosen.picture, runs)
+        return suites.draw(chosen.picture, kept.runs)
     if chosen.report:
-        return report(runs)
-    papers = [job("algorithm1"), job("algorithm1", seeds=10)]
-    known = {key_of(made) for made in runs}
-    todo = [
-        each for each in (papers if chosen.paper else jobs(chosen.seeds, chosen.fewer)) if key_of(each) not in known
-    ]
-    for warm in {each["preset"] for each in todo}:
-        run(job(warm, rounds=1))
-    for number, each in enumerate(todo, 1):
-        print(f"[{number}/{len(todo)}] {each}", flush=True)
-        runs.append(run(each))
-        held = {"machine": {"cores": os.cpu_count(), "machine": platform.machine()}, "runs": runs}
-        beside = RESULTS.with_suffix(".tmp")
-        beside.write_text(json.dumps(held, indent=1) + "\n")
-        beside.replace(RESULTS)
-        print({name: value for name, value in runs[-1].items() if name != "curve"}, flush=True)
-    return report(runs)
+        return suites.report(kept.runs, chosen.suite)
+    from cepam.verify.benchmark import machine
+
+    known = {key_of(run["job"]) for run in kept.runs}
+    fewer = {} if chosen.rounds is None else {"rounds": chosen.rounds}
+    asked = [{"suite": name, **job, **fewer} for name in chosen.suite for job in suites.SUITES[name](chosen.seeds)]
+    jobs = {key_of(job): job for job in map(completed, asked) if job is not None}
+    todo = [job for key, job in jobs.items() if key not in known]
+    if not chosen.ready:
+        warm(todo)
+    work(todo, kept, chosen.processes, {"machine": machine(), "commit": chosen.commit})
+    suites.report(kept.runs, chosen.suite)
 
 
 if __name__ == "__main__":

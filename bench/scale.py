@@ -81,8 +81,8 @@ def main() -> None:
         row = json.loads(made.stdout.splitlines()[-1])
         rows.append(row)
         print(f"{row['clients']:>9,} clients: {row['seconds_a_round']:.3f} s a round, of it the draw "
-              f"{row['seconds_of_the_draw']:.3f}; peak {row['peak_bytes'] / 1e9:.2f} GB; start {row['seconds_of_start']:.1f} s; "
-              f"load {row['load']}", flush=True)  # fmt: skip
+              f"{row['seconds_of_the_draw']:.3f}; peak {row['peak_bytes'] / 1e9:.2f} GB; "
+              f"start {row['seconds_of_start']:.1f} s; load {row['load']}", flush=True)  # fmt: skip
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
 
 

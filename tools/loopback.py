@@ -65,7 +65,8 @@ class Federation:
     """A SuperLink and `nodes` SuperNodes; use it in a `with` statement.
 
     `secure` switches TLS and node authentication on; every SuperNode is then registered under its own key, and its
-    configuration names the key file, so that key agreements are signed with it.
+    configuration names the key file, so that key agreements are signed with it. In `node_config`, `{node}` is the
+    SuperNode's number.
     """
 
     folder: Path
@@ -128,7 +129,8 @@ class Federation:
 
     def start_node(self, k: int) -> None:
         """Nothing; SuperNode k is running (again)."""
-        config: dict[str, str | int] = {"partition-id": k, "num-partitions": self.nodes, **self.node_config}
+        config: dict[str, str | int] = {"partition-id": k, "num-partitions": self.nodes}
+        config |= {name: value.replace("{node}", str(k)) for name, value in self.node_config.items()}
         if self.secure:
             config["cepam-identity"] = str(self.folder / f"node{k}.key")
             config["cepam-server"] = str(self.folder / "serverapp.pub")

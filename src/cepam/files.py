@@ -35,24 +35,43 @@ def append_line(path: Path, line: str) -> None:
 
 
 @contextmanager
-def locked_file(path: Path) -> Iterator[BinaryIO]:
-    """The file, open to read and to append, made with mode 600 if it was not there; others wait for the block's end."""
+def locked_file(path: Path, wait: bool = True) -> Iterator[BinaryIO]:
+    """The file, open to read and to append, made with mode 600 if it was not there; others wait for the block's end.
+
+    With `wait=False` a file that another holds is a BlockingIOError at once.
+    """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
-        _lock(file)
+        _lock(file, wait)
         file.seek(0)
         yield file
 
 
 if sys.platform == "win32":  # untested
 
-    def _lock(file: BinaryIO) -> None:
+    def _lock(file: BinaryIO, wait: bool) -> None:
         import msvcrt
 
-        file.seek(2**30)  # a byte beyond the content: a locked one could not be read
-        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        while True:
+            file.seek(2**30)  # a byte beyond the content: a locked one could not be read
+            try:
+                return msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+            except OSError:  # LK_LOCK gives up after ten seconds
+                if not wait:
+                    raise BlockingIOError(f"another process holds {file.name}") from None
+
+    def settle(folder: Path) -> None:
+        """Nothing: a folder cannot be opened there, and NTFS keeps its own journal of names."""
 else:
 
-    def _lock(file: BinaryIO) -> None:
+    def _lock(file: BinaryIO, wait: bool) -> None:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def settle(folder: Path) -> None:
+        """Nothing; names made and removed in the folder are on disk."""
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

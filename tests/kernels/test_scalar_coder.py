@@ -135,6 +135,17 @@ def test_no_period_is_found_in_independent_entries() -> None:
         assert find_period(X) == row_period.FLAT
 
 
+@pytest.mark.parametrize(("spread", "chosen"), [(0.3, row_period.FLAT), (2.0, row_period.LOCAL)])
+def test_neighbours_of_a_quiet_update_count_where_sizes_differ_widely(spread: float, chosen: int) -> None:
+    draw = np.random.default_rng(4)
+    X = (draw.laplace(size=8192) * np.repeat(np.exp(spread * draw.normal(size=128)), 64) * (1 << 34)).astype(np.int64)
+    M, B, D = quantize(X, 1 << 40, 3)
+    scale = scalar_coder.measure_scale(X)
+    assert find_period(X) == chosen
+    flat, local = (encode(M, B, D, scale, period).size for period in (row_period.FLAT, row_period.LOCAL))
+    assert (flat < local) == (chosen == row_period.FLAT)
+
+
 @pytest.mark.parametrize("period", [row_period.FLAT, row_period.LOCAL, 2, 30])
 @pytest.mark.parametrize("ratio", [0.02, 1.0, 20.0, 1e4])
 def test_bytes_equal_those_made_by_hand(ratio: float, period: int) -> None:

@@ -120,6 +120,15 @@ def test_reach_starts_at_the_clip_and_follows_what_was_released() -> None:
         rule.observe(np.array([np.inf]))
 
 
+def test_noise_alone_asks_for_next_to_no_reach() -> None:
+    rng, law = np.random.default_rng(1), cepam.Gaussian(0.1)
+    rule = Reach(law, 30, 1.0)
+    for _ in range(10):
+        rule.observe(rng.normal(0.0, 0.1 * math.sqrt(30), 39_700))
+    assert rule.value < 1.5 * 0.1 * math.sqrt(30)
+    assert fit(law, 30, 39_700, rule.value, 600).bits == 7
+
+
 def test_bits_follow_the_table_of_the_reach() -> None:
     """11,392 coordinates, clip 1, sigma = z: bits for measured and worst sums, K = 10, 30, 100, 1000."""
     for clients, reach, z, bits in (

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 SITES = "500,1000,2000,3000,5000,8000,12000,20000"
 
@@ -34,3 +38,14 @@ def test_the_natural_misreading_of_phones_draws_a_caution() -> None:
     said = privacy(*question.split())
     assert "caution draws-of-clients" in said
     assert "--unit client --cohort" in said
+
+
+def test_the_hospitals_train(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = Path(__file__).resolve().parents[2] / "examples" / "hospitals" / "hospitals.py"
+    command = [sys.executable, str(script), "--rounds", "2", "--share", "0.13"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ.copy(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("of 3 at delta 1e-06") == 8
+    assert "epsilon against server: 3.0000" in done.stdout
+    assert float(re.search(r"test accuracy ([\d.]+)", done.stdout)[1]) > 55  # type: ignore[index]

@@ -24,7 +24,7 @@ from cepam.fl.runs.comparison import HEADINGS, cells
 
 Schemes = Annotated[
     str,
-    typer.Option(help="Comma-separated: fl, fl+sdq, fl+gaussian, …, cepam-gaussian, cepam-gaussian-n2, …-E8."),
+    typer.Option(help="Comma-separated: fl, fl+sdq, fl+gaussian, …, cepam-gaussian, cepam-gaussian-n2, …-E8, …-sum."),
 ]
 DEFAULT = "fl,fl+gaussian,fl+gaussian+sdq,cepam-gaussian"
 

@@ -52,8 +52,12 @@ def _unfinished(runs: Path, name: str | None) -> Path:
     return max(open_runs, key=lambda folder: (folder / "config.toml").stat().st_mtime)
 
 
+def _whom(summary: dict[str, Any]) -> str:
+    return "the server learns sums only, " if summary.get("trust") == "sum" else ""
+
+
 def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> None:
-    table = Table(title=f"{summary['scheme']}, {summary['rounds']} rounds", show_header=False)
+    table = Table(title=f"{summary['scheme']}, {_whom(summary)}{summary['rounds']} rounds", show_header=False)
     half = summary["accuracy_half_width"]
     if summary["accuracy"] is not None:
         spread = f" ± {100 * half:.2f}" if half is not None else ""

@@ -73,7 +73,7 @@ class PrivateSum(Private):
             raise ValueError(f"law must be cepam.Gaussian with trust='sum': no other noise adds up; got {law!r}")
         if not isinstance(clip, L2):
             raise ValueError(f"clip must be cepam.L2 with trust='sum', got {clip!r}")
-        super().__init__(strategy, law=law, clip=clip, lattice=Integer(1), **named)
+        super().__init__(strategy, law=law, clip=clip, lattice=Integer(1), policy="charge", **named)
         if type(strategy) not in AVERAGING and self.account.released != "average":
             raise ValueError(
                 f"strategy must be one that moves the model by the average with trust='sum' "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cepam.secure.views import LIES, View, release_to, views
+from cepam.secure.observers import LIES, View, release_to, views
 
 if TYPE_CHECKING:
     from cepam.privacy import Ledger, Release

@@ -19,6 +19,11 @@ _PATIENCE_SECONDS = 5.0
 _SEEN: set[str] = set()
 
 
+def cores() -> int:
+    """How many cores this process may use: fewer than the machine has where it was told so (taskset, containers)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def encode_spans(name: BackendName, threads: int | None, task: CodingTask, values: Values) -> list[bytes]:
     """The blocks of an update."""
     backend = _backend(name)
@@ -79,8 +84,8 @@ def _backend(name: BackendName) -> Backend:
 
 
 def side_by_side(threads: int | None, work: Any, *parts: Any) -> list[Any]:
-    """What work gives for each item, in threads: as many as asked for, or as this machine has cores."""
-    count = min(threads or os.cpu_count() or 1, len(parts[0]))
+    """What work gives for each item, in threads: as many as asked for, or as this process may use cores."""
+    count = min(threads or cores(), len(parts[0]))
     if count <= 1:
         return [work(*items) for items in zip(*parts)]
     with ThreadPoolExecutor(count) as pool:

@@ -13,8 +13,10 @@ the tests beside them.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from cepam.secure.aggregator import SumRound
-from cepam.secure.graph import sparse_graph
 from cepam.secure.journal import FileJournal, MemoryJournal
 from cepam.secure.mechanism import SumCodec
 from cepam.secure.messages import HelloReply, HelloRequest, RefusalReply
@@ -25,7 +27,10 @@ from cepam.secure.roster import Roster, RosterEntry
 from cepam.secure.settings import SumSettings
 from cepam.secure.sketch import Sketch
 from cepam.secure.terms import RoundCharge, RoundsLedger, Terms
-from cepam.secure.views import View, epsilons, ledger_of, release_to, run_epsilons, views
+
+if TYPE_CHECKING:
+    from cepam.secure.graph import sparse_graph
+    from cepam.secure.observers import View, epsilons, ledger_of, release_to, run_epsilons, views
 
 __all__ = [
     "FileJournal",
@@ -54,3 +59,14 @@ __all__ = [
     "sparse_graph",
     "views",
 ]
+
+# A node may start a process for every message: it must not load the accountant, nor SciPy.
+_LATER = {"sparse_graph": "graph"} | dict.fromkeys(
+    ("View", "epsilons", "ledger_of", "release_to", "run_epsilons", "views"), "observers"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"cepam.secure.{_LATER[name]}"), name)

@@ -6,9 +6,7 @@ that are older than the journal, after a fault, a rollback or a second copy, are
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +15,7 @@ from threading import Lock
 from typing import Protocol
 
 from cepam.errors import MalformedMessage
+from cepam.files import locked_file, settle, write_atomically
 from cepam.secure.fields import ByteReader, ByteWriter
 from cepam.secure.roster import LONGEST_RUN
 from cepam.secure.terms import RoundsLedger
@@ -93,8 +92,7 @@ class FileJournal:
 
     @contextmanager
     def hold(self) -> Iterator[JournalEntry]:
-        with self._path.with_name(self._path.name + ".lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked_file(self._path.with_name(self._path.name + ".lock")):
             try:
                 entry = JournalEntry.decode(self._path.read_bytes())
             except FileNotFoundError:
@@ -102,18 +100,8 @@ class FileJournal:
             yield entry
 
     def commit(self, entry: JournalEntry) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(entry.encode())
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_atomically(self._path, entry.encode(), private=True)
+        settle(self._path.parent)
 
 
 class MemoryJournal:

@@ -59,14 +59,15 @@ def _gain(half: float, grid: float) -> int:
 class Reach:
     """The public rule for how large the next sum may be: clients times the clip until ten rounds tell better.
 
-    Twice what the largest coordinate released in the last ten rounds has beyond 3.5 standard deviations of the noise.
-    Only released sums go in, so what comes out is public.
+    Twice what the largest coordinate released in the last ten rounds has beyond what the noise of so many coordinates
+    reaches by itself: √(2 ln 2m) standard deviations, 3.5 at least. Only released sums go in, so what comes out is
+    public; sums that turn out larger wrap, which costs accuracy and never privacy.
     """
 
     law: Gaussian
     clients: int
     clip: float
-    _largest: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY), repr=False)
+    _beyond: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY), repr=False)
 
     def __post_init__(self) -> None:
         check_scale("clip", self.clip)
@@ -77,22 +78,20 @@ class Reach:
     def value(self) -> float:
         """X, a guess from public data of the largest coordinate of the next sum of updates."""
         most = self.clients * self.clip
-        if not self._largest:
-            return most
-        deviation = self.law.scale * math.sqrt(self.clients)
-        return min(most, HEADROOM * max(0.0, max(self._largest) - MARGIN * deviation))
+        return min(most, HEADROOM * max(self._beyond)) if self._beyond else most
 
     def observe(self, released: Floats) -> None:
         """Nothing; the released sum of a round counts from now on."""
         largest = float(np.abs(released).max(initial=0.0))
         if not math.isfinite(largest):
             raise ValueError("a released sum must be finite")
-        self._largest.append(largest)
+        alone = max(MARGIN, math.sqrt(2.0 * math.log(2.0 * max(1, len(released)))))
+        self._beyond.append(max(0.0, largest - alone * self.law.scale * math.sqrt(self.clients)))
 
     def saved(self) -> tuple[float, ...]:
         """What the rule remembers, to be stored beside the model."""
-        return tuple(self._largest)
+        return tuple(self._beyond)
 
-    def restore(self, largest: Iterable[float]) -> None:
+    def restore(self, beyond: Iterable[float]) -> None:
         """Nothing; the rule remembers what `saved` gave."""
-        self._largest = deque(largest, maxlen=MEMORY)
+        self._beyond = deque(beyond, maxlen=MEMORY)

@@ -6,7 +6,6 @@ Machines are noisy: the figure to look at is the ratio. Everything is timed on o
 from __future__ import annotations
 
 import platform
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -113,7 +112,11 @@ def speed_table(m: int, sigma: float = 0.01, runs: int = 3) -> list[Timing]:
 
 
 def peak_memory_bytes() -> int:
-    """The largest resident set of this process so far."""
+    """The largest resident set of this process so far; 0 on Windows, which does not tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if sys.platform == "darwin" else peak * 1024)
 

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from cepam.fl import settings_from
 from cepam.fl.engine.randomness import Randomness
@@ -129,3 +130,14 @@ def test_another_model_at_one_node_loses_the_sum() -> None:
     traffic = run(made, 1)
     assert traffic.total is None
     assert "another round" in str(traffic.lost)
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_a_tenth_of_them_missing() -> None:
+    made = exchange(1000, dropout=0.08, quorum=0.9)
+    assert (made.shape.degree, made.shape.threshold) == (46, 26)
+    for round in range(2):
+        traffic = run(made, round)
+        assert traffic.lost is None
+        assert 900 <= len(traffic.survivors) < 1000
+        assert np.abs(error(traffic, updates(1000, round))).max() < 10 * NOISE * np.sqrt(1000)

@@ -65,6 +65,19 @@ def test_all_bytes_of_the_protocol_are_counted(small: Dataset, sums: Settings) -
 
 
 @pytest.mark.parametrize("downlink", ["float32", "grid"])
+def test_masks_are_bound_to_the_weights_that_clients_hold(small: Dataset, sums: Settings, downlink: str) -> None:
+    run = Simulation(replace(sums, downlink=downlink), small)
+    named = []
+    for _ in range(3):
+        named.append(run.uplinks[0].row.check())
+        run.step()
+    assert len({len(name) for name in named}) == 1
+    assert len(set(named)) == 3
+    other = Simulation(replace(sums, downlink=downlink, seed=2), small)
+    assert other.uplinks[0].row.check() not in named
+
+
+@pytest.mark.parametrize("downlink", ["float32", "grid"])
 def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path, small: Dataset, sums: Settings, downlink: str) -> None:
     settings = replace(sums, rounds=6, checkpoint_every=2, dropout=0.2, quorum=0.6, downlink=downlink)
     train(settings, tmp_path / "whole", small)

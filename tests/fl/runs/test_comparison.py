@@ -19,6 +19,9 @@ def test_schemes_by_name(quick: Settings) -> None:
     downs = [with_scheme(grid, name).downlink for name in ("fl", "fl+sdq", "fl+gaussian", "fl+gaussian+sdq")]
     assert downs == ["float32", "float32", "float32", "grid"]
     assert with_scheme(grid, "cepam-gaussian-n2").downlink == "grid"
+    sums = with_scheme(quick, "cepam-gaussian-sum")
+    assert (sums.trust, sums.scheme) == ("sum", "cepam-gaussian")
+    assert with_scheme(replace(sums, sketch=70), "fl+gaussian").trust == "server"
     for name in ("cepam", "fl-E8", "cepam-gaussian-n9", ""):
         with pytest.raises(ValueError, match="unknown scheme"):
             with_scheme(quick, name)
@@ -29,8 +32,11 @@ def test_comparison_is_paired_and_makes_a_page(
 ) -> None:
     monkeypatch.setattr(comparison, "prepared", lambda settings: small)
     quick = replace(quick, noise=0.5, downlink="grid")
-    rows = compare(replace(quick, seeds=2), ["fl+gaussian", "cepam-gaussian"], tmp_path)
-    assert [row.scheme for row in rows] == ["fl+gaussian", "cepam-gaussian"]
+    schemes = ["fl+gaussian", "cepam-gaussian", "cepam-gaussian-sum"]
+    rows = compare(replace(quick, seeds=2), schemes, tmp_path)
+    assert [row.scheme for row in rows] == schemes
+    assert rows[2].epsilon_against["server"] == rows[1].epsilon_against["outsider"]
+    assert "server" not in rows[1].epsilon_against
     assert rows[0].gain == 0.0
     assert rows[1].half_width is not None
     assert rows[0].uplink_bytes > 20 * rows[1].uplink_bytes
@@ -42,7 +48,8 @@ def test_comparison_is_paired_and_makes_a_page(
     assert "http:" not in page
     assert "https:" not in page
     assert json.loads((tmp_path / "comparison.json").read_text())[1]["scheme"] == "cepam-gaussian"
+    assert "lying server" in page
     again = compare(replace(quick, seeds=2), ["fl+gaussian", "cepam-gaussian"], tmp_path)
-    assert [row.accuracy for row in again] == [row.accuracy for row in rows]
+    assert [row.accuracy for row in again] == [row.accuracy for row in rows[:2]]
     with pytest.raises(ValueError, match="differs"):
         compare(quick, ["cepam-gaussian"], tmp_path)

@@ -7,7 +7,6 @@ Both ends compute with whole numbers only (`kernels.difference`); weights come o
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from cepam.codec.wire import BLOCK_COORDINATES
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.difference_contexts import DITHER_BITS, RESOLUTION
 from cepam.kernels.model.plan import Ints
-from cepam.kernels.threads import BackendName
+from cepam.kernels.threads import BackendName, cores
 from cepam.keys import hkdf
 
 Floats = npt.NDArray[np.float32]
@@ -172,7 +171,7 @@ class Grid:
 
     def _side_by_side(self, work: Callable[[slice], Any], count: int) -> list[Any]:
         parts = [slice(start, min(start + SPAN, count)) for start in range(0, count, SPAN)]
-        workers = min(self.threads or os.cpu_count() or 1, len(parts))
+        workers = min(self.threads or cores(), len(parts))
         if workers <= 1:
             return [work(part) for part in parts]
         with ThreadPoolExecutor(workers) as pool:

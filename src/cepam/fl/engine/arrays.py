@@ -6,7 +6,6 @@ host everywhere: they are the uplink.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from cepam.clip import Clip
 from cepam.codec.protocol import UpdateCodec
 from cepam.errors import CepamError
+from cepam.kernels.threads import cores
 from cepam.keys import Address
 
 Floats = npt.NDArray[np.float32]
@@ -64,7 +64,7 @@ class Host:
     """NumPy arrays; a thread a core encodes and decodes."""
 
     def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self.pool = ThreadPoolExecutor(cores())
 
     def put(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array.copy()
@@ -93,11 +93,8 @@ class Host:
         return (total / (sum(weights) if over is None else over)).astype(np.float32)
 
     def powers(self, updates: Sequence[Floats], vectors: Sequence[Floats]) -> tuple[float, float]:
-        signal = noise = 0.0
-        for update, vector in zip(updates, vectors):
-            signal += float(np.square(update, dtype=np.float64).sum())
-            noise += float(np.square(vector.astype(np.float64) - update).sum())
-        return signal, noise
+        made = list(self.pool.map(_powers, updates, vectors))
+        return sum(signal for signal, _ in made), sum(noise for _, noise in made)
 
     def cautions(self, codecs: Sequence[UpdateCodec]) -> list[str]:
         return []
@@ -112,6 +109,11 @@ def _posted(cuts: list[int] | None, raw: Floats, clip: Clip | None, codec: Updat
         except ValueError as problem:
             reason = unable(problem)
     return None, reason
+
+
+def _powers(update: Floats, vector: Floats) -> tuple[float, float]:
+    noise = vector.astype(np.float64) - update
+    return float(np.square(update, dtype=np.float64).sum()), float(noise @ noise)
 
 
 def _opened(size: int, codec: UpdateCodec, message: bytes, at: Address) -> Floats | str:

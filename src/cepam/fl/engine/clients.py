@@ -12,6 +12,7 @@ from cepam.clip import L1, L2, Clip
 from cepam.codec.codec import Codec, DitheredCodec
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine import baselines
+from cepam.fl.engine.private_steps import StepPlan
 from cepam.fl.engine.settings import ClientSettings, Settings
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy import Sampling
@@ -19,7 +20,10 @@ from cepam.privacy import Sampling
 
 @dataclass(frozen=True)
 class ClientPlan:
-    """What one client does; `law` is None where no noise is added, `clip` where nothing is clipped."""
+    """What one client does; `law` is None where no noise is added, `clip` where nothing is clipped.
+
+    `steps` is what it does in a local step, where that is noised by itself.
+    """
 
     records: int
     weight: float
@@ -27,6 +31,7 @@ class ClientPlan:
     clip: Clip | None
     law: Law | None
     codec: UpdateCodec
+    steps: StepPlan | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cepam.fl.data.partition import Parts
 from cepam.fl.engine import sampling
+from cepam.fl.engine.private_steps import PrivateSteps, Site
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.schedule import RateSchedule
 from cepam.fl.engine.settings import Settings
@@ -45,12 +46,15 @@ class Work:
         """The update of each row, not yet clipped as a whole, and its mean training loss.
 
         Kinds: `gradient` (Paper: Algorithm 1), `difference` (broadcast weights less local ones, after tau steps),
-        `examples` (the sum of gradients, each clipped to its row's bound, over the public expected batch).
+        `examples` (the sum of gradients, each clipped to its row's bound, over the public expected batch),
+        `dp-sgd` (a difference after local steps each of which was clipped and noised).
         """
         if not rows:  # a cohort may be empty
             return weights[:0], weights[:0, 0]
         if self.settings.update == "examples":
             return self._examples(weights, round, rows, bounds)
+        if self.settings.update == "dp-sgd":
+            return self._private_steps(weights, round, rows)
         index, count = self._steps(round, rows)
         if self.settings.update == "difference":
             local, losses = self._trained(weights, round, rows, index, count)
@@ -114,6 +118,17 @@ class Work:
         else:
             sums, losses = self.network.summed_gradients(weights, of, index, count, bounds, seeds)
         return sums / self.put(expected[:, None]), losses / self.put(np.maximum(count, 1).astype(np.float32))
+
+    def _private_steps(self, weights: Any, round: int, rows: Rows) -> tuple[Any, Any]:
+        sites = []
+        for s, k in rows:
+            plan = self.uplinks[s].plans[k].steps
+            assert plan is not None
+            sites.append(Site(plan, k, self.draws[s], self.parts[s][k]))
+        made, losses = PrivateSteps(self.settings, self.network, self.local).updates(
+            weights[[s for s, _ in rows]], round, sites
+        )
+        return self.put(made), self.put(losses)
 
     def _seeds(self, round: int, rows: Rows) -> Index:
         """Seeds [row, step] for what the module draws; each example's draws say nothing about the other examples."""

@@ -18,7 +18,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Record-level (eps, delta) over the whole run against an outsider who sees every broadcast model. Batch, rounds and
     # rate from bench/choose_private.py: held-out training records of MNIST, never test data. The choice is not in eps.
     "private": {
-        "clients": 30, "update": "examples", "sampling": "poisson", "expected_batch": 2048.0, "rounds": 600,
+        "clients": 30, "update": "examples", "sampling": "poisson", "expected_batch": 4096.0, "rounds": 600,
         "model": "scattering-linear", "pixels": "unit", "clip": 0.1, "rate": 4.0, "server": "momentum",
         "momentum": 0.9, "schedule": "linear", "tau": 1, "epsilon": 1.99, "delta": 1e-5, "adjacency": "add-remove",
         "downlink": "grid", "evaluate_every": 25, "checkpoint_every": 25,

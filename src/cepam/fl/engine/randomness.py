@@ -32,6 +32,10 @@ class Randomness:
         """The key that this client shares with the server."""
         return Key(hkdf(self.root.secret, b"cepam run", b"client key v1" + struct.pack("<Q", client), KEY_BYTES))
 
+    def own_key(self, client: int) -> Key:
+        """The key that this client keeps to itself: what it draws with it nobody else can draw."""
+        return Key(hkdf(self.root.secret, b"cepam run", b"client's own v1" + struct.pack("<Q", client), KEY_BYTES))
+
     def random_bytes(self, round: int, purpose: int, client: int, count: int) -> bytes:
         """So many bytes of the keystream of this address (SHAKE-256 of a key of its own)."""
         info = b"draws v1" + struct.pack("<QQQ", round, purpose, client)

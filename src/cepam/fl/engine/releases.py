@@ -103,10 +103,17 @@ def budgets(
             found[kind] = ledger.epsilon(delta, k)
         rows.append({
             "name": names[k] if names else str(k), "records": plan.records,
-            "noise": None if plan.law is None else plan.law.scale, "target": aimed, "delta": delta,
+            "noise": _told_noise(plan), "target": aimed, "delta": delta,
             "epsilon": found[kind] if math.isfinite(found[kind]) else None,
         })  # fmt: skip
     return rows
+
+
+def _told_noise(plan: ClientPlan) -> float | None:
+    """The noise of a client: of its local steps, in clips over the batch, or of its message."""
+    if plan.steps is not None:
+        return plan.steps.multiplier
+    return None if plan.law is None else plan.law.scale
 
 
 def foresee(settings: Settings, release: Release) -> None:

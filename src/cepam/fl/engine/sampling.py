@@ -18,6 +18,8 @@ Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 
 RECORDS, COHORT, DROPOUT, NOISE, MASKS, EXCESS, TOP_UP, OWN_RECORDS = range(8)
+STEP_RECORDS, STEP_MASKS = 2**32, 2**33
+"""Purposes of local steps start here: the step's number is added."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +138,16 @@ def silent(draws: Randomness, round: int, attempt: int, clients: int, chance: fl
 def masks(draws: Randomness, round: int, client: int, steps: int) -> Index:
     """A seed for each local step of a client, for what its module draws as it trains, such as dropout."""
     return (draws.words(round, MASKS, client, steps) >> np.uint64(1)).astype(np.int64)
+
+
+def of_step(draws: Randomness, round: int, step: int, client: int, held: int) -> npt.NDArray[np.float64]:
+    """A number in [0, 1) for each of a client's records, anew in each local step (update dp-sgd)."""
+    return draws.uniform(round, STEP_RECORDS + step, client, held)
+
+
+def mask_of_step(draws: Randomness, round: int, step: int, client: int) -> int:
+    """A seed for what a client's module draws in this local step (update dp-sgd)."""
+    return int(draws.words(round, STEP_MASKS + step, client, 1)[0] >> np.uint64(1))
 
 
 def _smallest(words: npt.NDArray[np.uint64], many: int) -> Index:

@@ -21,7 +21,7 @@ from cepam.fl.models.model import NAMES as MODELS
 OWN = "own: "
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """A `module:function` that makes data or a model."""
-UPDATES = ("gradient", "difference", "examples")
+UPDATES = ("gradient", "difference", "examples", "dp-sgd")
 SCHEMES = (
     "fl", "fl+sdq", "fl+gaussian", "fl+laplace", "fl+gaussian+sdq", "fl+laplace+sdq", "cepam-gaussian", "cepam-laplace",
 )  # fmt: skip
@@ -93,10 +93,12 @@ class Settings:
     partition: str = about("How records are dealt to clients.", "iid", (*PARTITIONS, GIVEN))
     alpha: float = about("Dirichlet concentration, or spread of unequal sizes.", 0.5)
     labels_each: int = about("Shards a client with partition label.", 2)
-    update: str = about("A gradient, a model difference, or a sum over examples.", "gradient", UPDATES)
+    update: str = about("A gradient, a difference, a sum over examples, or local DP-SGD.", "gradient", UPDATES)
     rounds: int = about("Number of rounds.", 80)
     tau: int = about("Iterations a round; the last one is the gradient that is sent.", 15)
     batch: int = about("Records a stochastic gradient averages.", 1)
+    epochs: int = about("Local epochs a round, in steps of batch records (update dp-sgd).", 1)
+    step_noise: float | None = about("Noise of a local step, in clips over the batch (update dp-sgd).", None)
     sampling: str = about("How records are drawn.", "replacement", SAMPLINGS)
     expected_batch: float = about("Examples expected a round over all clients (update examples).", 960.0)
     rate: float = about("Learning rate of the server step.", 0.1)
@@ -182,7 +184,7 @@ class Settings:
         """The policy on missing replies: `auto` tops up where a trusted server sees Gaussian noise, else charges."""
         if self.policy != "auto":
             return self.policy
-        if self.trust != "server":
+        if self.trust != "server" or self.update == "dp-sgd":
             return "charge"
         schemes = {self.scheme, *(each.scheme or self.scheme for each in self.client)}
         return "top-up" if all("gaussian" in scheme for scheme in schemes) else "charge"

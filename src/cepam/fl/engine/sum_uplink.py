@@ -18,7 +18,7 @@ from cepam.fl.engine.trust import SumGraph
 from cepam.fl.engine.uplink import Collected, Line, Measure, SeedRow
 from cepam.noise.laws import Gaussian
 from cepam.secure import Reach, SumSettings, run_epsilons, views
-from cepam.secure.views import LIES
+from cepam.secure.observers import LIES
 
 Floats = npt.NDArray[Any]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cepam.fl.engine.cohort_uplink import CohortUplink
+from cepam.fl.engine.local_uplink import LocalUplink
 from cepam.fl.engine.server_uplink import ServerUplink
 from cepam.fl.engine.sum_uplink import SumUplink
 from cepam.fl.engine.uplink import SeedRow, Uplink
@@ -12,4 +13,6 @@ def uplink_of(row: SeedRow) -> Uplink:
     """The uplink of one seed's row."""
     if row.settings.unit == "client":
         return CohortUplink(row)
-    return SumUplink(row) if row.settings.trust == "sum" else ServerUplink(row)
+    if row.settings.trust == "sum":
+        return SumUplink(row)
+    return LocalUplink(row) if row.settings.update == "dp-sgd" else ServerUplink(row)

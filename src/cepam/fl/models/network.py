@@ -6,7 +6,6 @@ row's bits depend neither on the other rows nor on the number of threads.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -23,6 +22,7 @@ from cepam.fl.models.layers import Convolution, Dense, layers_of
 from cepam.fl.models.mapped import Mapped, drawing_from
 from cepam.fl.models.objective import Objective
 from cepam.fl.models.passes import Layered, Passes, example_factors
+from cepam.kernels.threads import cores
 
 MANY = 8
 """From so many examples on a row goes through the network by itself; below, rows with their own weights go together."""
@@ -42,7 +42,7 @@ def steady() -> AbstractContextManager[None]:
 @cache
 def _pool() -> ThreadPoolExecutor:
     """A thread a core, each with one thread of PyTorch's: threads that sleep, where a parallel region would spin."""
-    return ThreadPoolExecutor(os.cpu_count() or 1, initializer=lambda: torch.set_num_threads(1))
+    return ThreadPoolExecutor(cores(), initializer=lambda: torch.set_num_threads(1))
 
 
 def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str, in_turn: bool = False) -> None:

@@ -24,6 +24,8 @@ from cepam.fl.runs.training import Progress, read_metrics, train
 Watcher = Callable[[str, Progress], None]
 PLAIN = ("fl", "fl+gaussian", "fl+laplace")
 """The schemes whose updates are float32."""
+SUMS = "cepam-gaussian-sum"
+"""The scheme whose server learns sums only."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,17 @@ class Row:
     round_trip_bytes: int
     seconds: float
     warnings: tuple[str, ...]
+    epsilon_against: dict[str, float | None]
 
 
 def with_scheme(settings: Settings, name: str) -> Settings:
     """The settings under another scheme, named as `fl`, `fl+gaussian`, `cepam-gaussian-n2`, `cepam-gaussian-E8`, …
 
-    A scheme that sends float32 up gets float32 down, and one without noise has no step for a grid.
+    A scheme that sends float32 up gets float32 down, and one without noise has no step for a grid. With `-sum` the
+    server learns sums only; the others have a server that is trusted.
     """
+    if name == SUMS:
+        return replace(settings, scheme="cepam-gaussian", lattice="Z1", trust="sum")
     scheme, dash, tail = name.rpartition("-")
     if name not in SCHEMES and dash and scheme in SCHEMES and scheme.startswith("cepam"):
         lattice = f"Z{tail[1:]}" if tail.startswith("n") else tail
@@ -59,13 +65,14 @@ def with_scheme(settings: Settings, name: str) -> Settings:
         scheme, lattice = name, settings.lattice
     if scheme not in SCHEMES or lattice not in LATTICES:
         raise ValueError(
-            f"unknown scheme {name!r}: one of {', '.join(SCHEMES)}, cepam ones with -n2, -n3, -A2, -D4, -E8"
+            f"unknown scheme {name!r}: one of {', '.join(SCHEMES)}, cepam ones with -n2, -n3, -A2, -D4, -E8, {SUMS}"
         )
     noisy = "gaussian" in scheme or "laplace" in scheme
     return replace(
         settings, scheme=scheme, lattice=lattice,
         noise=settings.noise if noisy else None, epsilon=settings.epsilon if noisy else None,
         downlink=settings.downlink if noisy and scheme not in PLAIN else "float32",
+        trust="server", colluders=0, bits=None, reach=None, sketch=None,
     )  # fmt: skip
 
 
@@ -111,7 +118,7 @@ def _row(name: str, summary: dict[str, Any], first: dict[str, float]) -> Row:
         name, summary["accuracy"], summary["accuracy_half_width"], gain, half, summary["epsilon"], summary["simulated"],
         summary["snr_db"], summary["bits_per_coordinate"], summary["bits_per_coordinate_down"],
         summary["uplink_bytes"], summary["downlink_bytes"], summary["round_trip_bytes"], summary["seconds"],
-        tuple(summary["warnings"]),
+        tuple(summary["warnings"]), summary["epsilon_against"],
     )  # fmt: skip
 
 
@@ -174,6 +181,17 @@ HEADINGS = (
 )
 
 
+def _by_observer(rows: list[Row]) -> list[list[str]]:
+    """epsilon of every observer, one column a scheme; a server that is trusted sees every update, and has no line."""
+    observers = list(dict.fromkeys(who for row in sorted(rows, key=lambda r: -len(r.epsilon_against))
+                                   for who in row.epsilon_against))  # fmt: skip
+    return [
+        [who, *(told(row.epsilon_against[who], row.simulated, ".2f") if who in row.epsilon_against else "none"
+                for row in rows)]
+        for who in observers
+    ]  # fmt: skip
+
+
 def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     """A page that opens without a network: the table, the figure inside it, warnings and configuration."""
     many = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
@@ -189,6 +207,8 @@ def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     return writer.page(title, [
         writer.heading(title, 1), writer.paragraph(lead), writer.paragraph(notice, "notice"),
         writer.table(HEADINGS, [cells(row) for row in rows]),
+        writer.heading("epsilon, by who looks"),
+        writer.table(("against", *(row.scheme for row in rows)), _by_observer(rows)),
         writer.picture(folder / "comparison.png", "accuracy over bytes both ways, and over rounds"),
         writer.heading("Warnings"), writer.bullets(said or ["none"]),
         writer.heading("Configuration"), writer.verbatim(toml.write(settings)),

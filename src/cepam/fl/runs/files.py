@@ -39,7 +39,7 @@ def write_secret(path: Path, content: bytes) -> None:
         out.write(content)
         out.flush()
         os.fsync(out.fileno())
-    _settle(path.parent)
+    files.settle(path.parent)
 
 
 def erase(path: Path) -> None:
@@ -51,13 +51,4 @@ def erase(path: Path) -> None:
         out.flush()
         os.fsync(out.fileno())
     path.unlink()
-    _settle(path.parent)
-
-
-def _settle(folder: Path) -> None:
-    """Nothing; names made and removed in the folder are on disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    files.settle(path.parent)

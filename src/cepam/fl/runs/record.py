@@ -6,10 +6,9 @@ Once the secret is erased they tell nothing.
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cepam.files import locked_file
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.settings import OWN, Settings
@@ -83,10 +83,10 @@ def _model_bytes(model: Model, seed: int) -> Iterator[bytes]:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Nothing; no other process trains in the folder meanwhile."""
-    with (folder / ".lock").open("w") as lock:
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            held.enter_context(locked_file(folder / ".lock", wait=False))
+        except BlockingIOError:
             raise ValueError(f"another process is training in {folder}") from None
         yield
 

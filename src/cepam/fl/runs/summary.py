@@ -39,6 +39,7 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
     uplink = simulation.uplinks[0]
     return {
         "scheme": settings.scheme,
+        "trust": settings.trust,
         "lattice": settings.lattice if settings.scheme.startswith("cepam") else None,
         "rounds": settings.rounds,
         "seeds": list(settings.run_seeds),

@@ -26,7 +26,9 @@ MULTIPLES = 8
 EVIDENCE = 0.04
 NEIGHBOURLY = 0.05
 QUIET = 1 << (SCALE_BITS - 4)
-"""Below a sixteenth of the noise scale, rows are worth less than 1 % of the message: not searched for."""
+"""Below a sixteenth of the noise scale, rows are worth less than 1 % of the message: not searched for. Neighbours tell
+little there, since nearly all of them are zeros: `LOCAL` pays where sizes differ widely, the squared mean under 0.3 of
+the mean square, and else costs 5 % more than `FLAT`."""
 
 FOURIER_LENGTHS = (64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 7680, 8640, 9216, 10240)
 """Products of small primes, for a fast transform; the last is enough for a block and the longest period."""
@@ -51,7 +53,10 @@ def find_period(x: Ints) -> int:
         at += int(np.argmax(score[at : at + 3]))
         if score[at] > EVIDENCE:
             return SHORTEST + at
-    apart = size - int(size.sum()) // len(size)
+    total = int(size.sum())
+    if mean < QUIET and 10 * total * total >= 3 * len(size) * int(size @ size):
+        return FLAT
+    apart = size - total // len(size)
     neighbours = int(apart[1:] @ apart[:-1]) / max(int(apart @ apart), 1)
     return LOCAL if neighbours > NEIGHBOURLY else FLAT
 

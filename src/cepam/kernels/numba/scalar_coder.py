@@ -196,13 +196,57 @@ def walk_block(
             k[i] = 0
         return np.int64(0)
     low, span, at, period = walk_header(data, low, span, at, period, 11, decoding)
-    measure_margins(B, D, w)
     for i in range(CONTEXTS):
         w.odds[i] = prior[i]
+    if period == FLAT:
+        low, span, at = walk_flat(data, low, span, at, k, B, D, scale, w, decoding)
+        return np.int64(0) if decoding else finish(data, low, span, at)
+    measure_margins(B, D, w)
     for i in range(max(period, 1)):
         w.column[i] = TICKS * OCTAVE + (scale & 1) * 128
     low, span, at = walk(data, low, span, at, k, B, D, scale, period, means, w, decoding)
     return np.int64(0) if decoding else finish(data, low, span, at)
+
+
+@inlined
+def walk_flat(
+    data: Any, low: Any, span: Any, at: Any, k: Any, B: Any, D: Any, scale: Any, w: Any, decoding: Any
+) -> Any:  # fmt: skip
+    """What `walk` gives where nothing is expected of neighbours: contexts hang on margins alone, and come first."""
+    odds, contexts = w.odds, w.near
+    offset = ((scale >> 1) - TICKS) * OCTAVE + TICKS * OCTAVE + (scale & 1) * 128
+    for i in range(len(k)):
+        high, below = edges(B[i], D[i])
+        contexts[i] = place_zero(log(min(high, below)) - offset, log(B[i]) - offset) + LEVEL_FLAT
+    for i in range(len(k)):
+        zero_at = contexts[i]
+        low, span, at, moved = choose(data, low, span, at, k[i] != 0, chance(odds, zero_at), decoding)
+        learn(odds, zero_at, moved, ZERO_RATE)
+        if moved:
+            high, below = edges(B[i], D[i])
+            wide, tilt = log(B[i]), log(abs(high - below))
+            low, span, at, k[i], _ = walk_jump(
+                data, low, span, at, k[i], high <= below, wide - offset, tilt - offset, LEVEL_FLAT, odds, decoding
+            )
+        else:
+            k[i] = 0
+    return low, span, at
+
+
+@inlined
+def walk_jump(
+    data: Any, low: Any, span: Any, at: Any, k: Any, rise: Any, wide: Any, tilt: Any, level: Any, odds: Any,
+    decoding: Any,
+) -> Any:  # fmt: skip
+    """Codes a k that is not zero: its side, then its size; (low, span, at, k, row of the size's contexts)."""
+    side_at = SIDE_AT + within((tilt + 4 * OCTAVE) >> 8, 7) * LEVELS + level
+    low, span, at, nearer = choose(data, low, span, at, (k > 0) == rise, chance(odds, side_at), decoding)
+    learn(odds, side_at, nearer, SIDE_RATE)
+    skip = within((-wide - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
+    row = within((wide + skip * OCTAVE + 6 * OCTAVE) >> 7, 23)
+    base = SIZE_AT + row * 24
+    low, span, at, jump = walk_size(data, low, span, at, abs(k), base, skip, LARGEST_BITS, odds, decoding)
+    return low, span, at, jump if nearer == rise else -jump, row
 
 
 @inlined
@@ -229,33 +273,25 @@ def walk(
     place = 0
     for i in range(len(k)):
         above = np.int64(column[place])
-        z = anchor
-        if period != FLAT:
-            z = 15 * log(sized) + anchor
-            if period > LOCAL:
-                z += 13 * (above - log(across))
-            z = within(z >> 4, 31 * OCTAVE - 1)
+        z = 15 * log(sized) + anchor
+        if period > LOCAL:
+            z += 13 * (above - log(across))
+        z = within(z >> 4, 31 * OCTAVE - 1)
         s = power(z)
         offset = shift * OCTAVE + z
         rise = up[i] != 0
-        level = lean(signed if rise else -signed, sized) if period != FLAT else LEVEL_FLAT
+        level = lean(signed if rise else -signed, sized)
         level += ZONE * ((z < anchor - 2 * OCTAVE) + 2 * (z > anchor))
         zero_at = place_zero(near[i] - offset, wide[i] - offset) + level
         moved = k[i] != 0
         low, span, at, moved = choose(data, low, span, at, moved, chance(odds, zero_at), decoding)
         learn(odds, zero_at, moved, ZERO_RATE)
         if moved:
-            side_at = SIDE_AT + within((tilt[i] - offset + 4 * OCTAVE) >> 8, 7) * LEVELS + level
-            nearer = (k[i] > 0) == rise
-            low, span, at, nearer = choose(data, low, span, at, nearer, chance(odds, side_at), decoding)
-            learn(odds, side_at, nearer, SIDE_RATE)
-            skip = within((offset - wide[i] - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
-            row = within((wide[i] + skip * OCTAVE - offset + 6 * OCTAVE) >> 7, 23)
-            base = SIZE_AT + row * 24
-            low, span, at, jump = walk_size(data, low, span, at, abs(k[i]), base, skip, LARGEST_BITS, odds, decoding)
-            positive = nearer == rise
-            k[i] = jump if positive else -jump
-            e = reach(B[i], D[i], positive, jump, shift)
+            low, span, at, k[i], row = walk_jump(
+                data, low, span, at, k[i], rise, wide[i] - offset, tilt[i] - offset, level, odds, decoding
+            )
+            positive = k[i] > 0
+            e = reach(B[i], D[i], positive, abs(k[i]), shift)
             e = min(e + ((s * means[MEANS_OVER + row]) >> 8), LARGEST)
             v = e if positive else -e
         else:

@@ -43,10 +43,13 @@ def _find(heads: Any, per_unit: float) -> Any:
     if count < 4 * s.SHORTEST:
         return torch.full_like(mean[:, 0], s.FLAT)
     size = _divide(torch.minimum(size, 4 * mean) * s.UNIT, mean.clamp(min=1))
-    apart = size - _divide(size.sum(dim=1, keepdim=True), count)
+    total = size.sum(dim=1, keepdim=True)
+    even = (10 * total * total)[:, 0] >= 3 * count * (size * size).sum(dim=1)
+    apart = size - _divide(total, count)
     ahead = (apart[:, 1:] * apart[:, :-1]).sum(dim=1).to(torch.float64)
     alike = ahead / (apart * apart).sum(dim=1).clamp(min=1).to(torch.float64)
-    plain = torch.where(alike > s.NEIGHBOURLY, s.LOCAL, s.FLAT)
+    local = (alike > s.NEIGHBOURLY) & ((mean[:, 0] >= s.QUIET) | ~even)
+    plain = torch.where(local, s.LOCAL, s.FLAT)
     longest = min(s.LARGEST_PERIOD, count // 3)
     if longest < s.SHORTEST:
         return torch.where(mean[:, 0] == 0, s.FLAT, plain)

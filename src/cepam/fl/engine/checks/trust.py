@@ -13,6 +13,7 @@ def _refusals(settings: Settings) -> Iterator[tuple[bool, str]]:
     """What does not go with sums, and why, with what to do instead."""
     s = settings
     yield s.scheme != "cepam-gaussian", f"needs scheme cepam-gaussian: sums of other noise have no account; {s.scheme}"
+    yield s.update == "dp-sgd", "adds its noise to the update, dp-sgd to local steps: there a server may see updates"
     yield s.clip_norm != "l2", f"needs clip_norm l2, the norm that a node bounds; got {s.clip_norm}"
     yield s.clip_scope != "vector", "needs clip_scope vector: a node bounds the whole update"
     yield s.lattice != "Z1", f"draws its noise in one dimension: lattice must be Z1, got {s.lattice}"

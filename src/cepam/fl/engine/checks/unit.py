@@ -42,7 +42,10 @@ def _refusals(s: Settings) -> Iterator[tuple[bool, str]]:
         s.on_silence != "top-up",
         f"has noise that does not depend on who replied: policy must be top-up, got {s.policy}",
     )
-    yield s.update == "examples", "clips a client's whole update: update must be gradient or difference, got examples"
+    yield (
+        s.update in ("examples", "dp-sgd"),
+        f"clips a whole update: update must be gradient or difference, got {s.update}",
+    )
     yield (
         s.clip_norm != "l2" or s.clip_scope != "vector",
         f"clips the whole vector in l2, got clip_norm {s.clip_norm} and clip_scope {s.clip_scope}",

@@ -10,13 +10,16 @@ if TYPE_CHECKING:
 
 def check_work(settings: Settings) -> None:
     """Nothing, or a refusal of an update, a sampling, a clip or a schedule that do not go together."""
-    if (settings.update == "examples") != (settings.sampling == "poisson"):
+    by_example = settings.update in ("examples", "dp-sgd")
+    if by_example != (settings.sampling == "poisson"):
         raise ValueError(
-            f"update examples and sampling poisson go together, got {settings.update} and {settings.sampling}"
+            f"update examples or dp-sgd and sampling poisson go together, got {settings.update} and {settings.sampling}"
         )
     if settings.sampling == "all" and settings.batch != 1:
         raise ValueError(f"sampling all uses every record in every step: leave batch at 1, got {settings.batch}")
-    if settings.update == "examples" and settings.clip_norm != "l2":
-        raise ValueError(f"update examples clips each example in l2, got clip_norm {settings.clip_norm}")
+    if by_example and settings.clip_norm != "l2":
+        raise ValueError(f"update {settings.update} clips each example in l2, got clip_norm {settings.clip_norm}")
+    if settings.update == "dp-sgd" and settings.clip_scope != "vector":
+        raise ValueError(f"update dp-sgd clips each example as a whole, got clip_scope {settings.clip_scope}")
     if settings.schedule == "theorem" and not 0 < settings.convexity <= settings.smoothness:
         raise ValueError("schedule theorem needs 0 < convexity <= smoothness")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from cepam.fl.models.compiled import kernels
 from cepam.fl.models.compiled.lowering import Examples, Program, Rows, Workspace, lower
 from cepam.fl.models.compiled.tile import LANES, vectors
 from cepam.fl.models.interface import Floats, Index, Scores
+from cepam.kernels.threads import cores
 
 __all__ = ["CompiledNetwork", "lower"]
 
@@ -39,7 +39,7 @@ class CompiledNetwork:
     def __init__(self, program: Program, data: Dataset) -> None:
         self.program = program
         self.data = replace(data, train_inputs=_gapless(data.train_inputs), test_inputs=_gapless(data.test_inputs))
-        self.threads = os.cpu_count() or 1
+        self.threads = cores()
         self.pool = ThreadPoolExecutor(self.threads)
         self.held = threading.local()
 

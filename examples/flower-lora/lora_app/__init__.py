@@ -1,0 +1,1 @@
+"""LoRA of a causal language model over Flower: only adapters travel, private and small."""

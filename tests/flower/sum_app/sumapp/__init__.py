@@ -1,0 +1,1 @@
+"""Sums of known updates through a real SuperLink."""
