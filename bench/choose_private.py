@@ -3,16 +3,19 @@
     python bench/choose_private.py --pack folder        training files, compressed, for another machine
     python bench/choose_private.py --calibrate          noise multipliers of the grid, by cepam.privacy
     python bench/choose_private.py --folder folder      the search, on a GPU where there is one
+    python bench/choose_private.py --slices 15 30 60 …  the same two without secret draws: preset steady
     python bench/choose_private.py --report             what was found, and what the rule takes of it
 
-The search needs PyTorch and NumPy only. It adds central Gaussian noise of exactly the covariance that the noise of the
-clients adds up to: a stand-in that is good enough to choose by, and no run of the engine. A record is drawn with the
-chance of the final run, batch / 60,000, so the noise multiplier is the final run's; with records held out the batch is
-a little smaller, and accuracies a little low. Looking at held-out records is not in epsilon: the choice assumes that
-settings were found on other data of the kind.
+The search needs PyTorch and NumPy only; without --folder it reads the features that training keeps, by cepam. It adds
+central Gaussian noise of exactly the covariance that the noise of the clients adds up to: a stand-in that is good
+enough to choose by, and no run of the engine. A record is drawn with the chance of the final run, batch / 60,000, so
+the noise multiplier is the final run's; with records held out the batch is a little smaller, and accuracies a little
+low. With --slices records are used in a fixed order, a slice a round, and the noise of a round takes away the carry
+times the last one's, as the streams of preset steady add up. Looking at held-out records is not in epsilon: the choice
+assumes that settings were found on other data of the kind.
 
 Every rate of a batch and a number of rounds sees the same draws and the same noise. Rows are added to those of
-bench/results/choose_private.json.
+bench/results/choose_private.json (with --slices: choose_steady.json).
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from torch import Tensor
 HERE = Path(__file__).parent
 NOISE = HERE / "results" / "choose_private_noise.json"
 RESULTS = HERE / "results" / "choose_private.json"
+STEADY = HERE / "results" / "choose_steady.json"
 RECORDS, DELTA = 60_000, 1e-5
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 
@@ -72,6 +76,39 @@ def calibrate(chosen: argparse.Namespace) -> None:
             NOISE.write_text(json.dumps(found, indent=1) + "\n")
 
 
+def correlate(chosen: argparse.Namespace) -> None:
+    """Nothing; for each number of slices the best carry and the noise multiplier are in the results' folder."""
+    from cepam import L2, Gaussian, privacy
+
+    found = json.loads(NOISE.read_text())
+    for epsilon, slices, rounds in itertools.product(chosen.epsilon, chosen.slices, chosen.rounds):
+        if (key := f"{epsilon:g} slices {slices} {rounds}") not in found:
+            carry = privacy.best_carry(rounds, slices, chosen.momentum, [falling(at, rounds) for at in range(rounds)])
+            client = privacy.Client(Gaussian(1.0), RECORDS, 1.0, 1.0)  # a share of the bound: the multiplier itself
+            release = privacy.CorrelatedRelease(
+                (client,), L2(1.0), rounds=rounds, adjacency="add-remove", clipped="example",
+                link=privacy.Correlation(carry, slices),
+            )  # fmt: skip
+            found[key] = [float(privacy.calibrate(release, epsilon, DELTA).clients[0].law.scale), carry]
+            print(key, found[key], flush=True)
+            NOISE.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def falling(at: int, rounds: int) -> float:
+    """The rate of a round over the full one: held for half of the run, then down to zero."""
+    return min(1.0, 2.0 * (1.0 - at / rounds))
+
+
+def kept_features(name: str) -> Tensor:
+    """The scattering features that training computes once and keeps."""
+    from cepam.fl.data.dataset import load
+    from cepam.fl.models.features import scattering
+
+    data = load(name)
+    made = scattering(data.shape).of(data)
+    return torch.from_numpy(np.asarray(made.train_inputs))
+
+
 def features_of(images: np.ndarray, groups: int, device: str) -> Tensor:
     """The scattering features of all images, in half precision as the engine keeps them."""
     place = HERE.parent / "src" / "cepam" / "fl" / "models" / "scattering.py"
@@ -99,21 +136,28 @@ def step(x: Tensor, labels: Tensor, weights: Tensor, clip: float) -> Tensor:
 
 
 def trained(
-    x: Tensor, labels: Tensor, kept: Tensor, batch: int, rounds: int, noise: float, rates: list[float], seed: int,
+    x: Tensor, labels: Tensor, kept: Tensor, batch: int, rounds: int, noise: tuple[float, float], seed: int,
     chosen: argparse.Namespace,
 ) -> Tensor:  # fmt: skip
     """The last weights of every rate: momentum, the rate held for half of the run and then falling to zero."""
     draw = torch.Generator(device=x.device).manual_seed(1_000_003 * seed + 31 * batch + rounds)
-    weights = torch.zeros((len(rates), 10, x.shape[1] + 1), device=x.device)
+    multiplier, carry = noise
+    slices, last = round(RECORDS / batch), torch.zeros((10, x.shape[1] + 1), device=x.device)
+    weights = torch.zeros((len(chosen.rates), 10, x.shape[1] + 1), device=x.device)
     velocity = torch.zeros_like(weights)
-    scale = torch.tensor(rates, device=x.device)[:, None, None]
+    scale = torch.tensor(chosen.rates, device=x.device)[:, None, None]
     chance = batch / RECORDS
     for at in range(rounds):
-        picked = kept[torch.rand(len(kept), generator=draw, device=x.device) < chance]
+        if chosen.slices:
+            picked = kept[at % slices :: slices]
+        else:
+            picked = kept[torch.rand(len(kept), generator=draw, device=x.device) < chance]
         total = step(x[picked].float(), labels[picked], weights, chosen.clip)
-        total += noise * chosen.clip * torch.randn(total.shape[1:], generator=draw, device=x.device)
+        fresh = torch.randn(total.shape[1:], generator=draw, device=x.device)
+        total += multiplier * chosen.clip * (fresh - carry * last)
+        last = fresh
         velocity = chosen.momentum * velocity + total / (chance * len(kept))
-        weights = weights - scale * min(1.0, 2.0 * (1.0 - at / rounds)) * velocity
+        weights = weights - scale * falling(at, rounds) * velocity
     return weights
 
 
@@ -128,23 +172,32 @@ def accuracies(x: Tensor, labels: Tensor, held: Tensor, weights: Tensor) -> list
 
 def search(name: str, chosen: argparse.Namespace, noise: dict[str, float]) -> list[dict[str, Any]]:
     """One row for every setting of the grid: held-out accuracy, its mean and standard error over seeds."""
-    images, answers = (read(Path(chosen.folder) / name, file) for file in FILES)
-    x = features_of(images, chosen.groups, chosen.device)
+    if chosen.folder is None:
+        from cepam.fl.data.dataset import load
+
+        x, answers = kept_features(name), load(name).train_labels
+    else:
+        images, answers = (read(Path(chosen.folder) / name, file) for file in FILES)
+        x = features_of(images, chosen.groups, chosen.device)
     labels = torch.from_numpy(answers.astype(np.int64)).to(chosen.device)
     rows = []
-    for epsilon, batch, rounds in itertools.product(chosen.epsilon, chosen.batches, chosen.rounds):
-        begun, multiplier = time.perf_counter(), noise[f"{epsilon:g} {batch} {rounds}"]
+    sizes = chosen.slices or chosen.batches
+    for epsilon, size, rounds in itertools.product(chosen.epsilon, sizes, chosen.rounds):
+        begun, batch = time.perf_counter(), RECORDS // size if chosen.slices else size
+        known = noise[f"{epsilon:g} {'slices ' if chosen.slices else ''}{size} {rounds}"]
+        multiplier, carry = known if chosen.slices else (known, 0.0)
         found = []
         for seed in range(chosen.seeds):
             order = np.random.Generator(np.random.PCG64([seed, 0x43484F])).permutation(len(labels))
             held, kept = (torch.from_numpy(part).to(chosen.device) for part in np.split(order, [chosen.held_out]))
-            last = trained(x, labels, kept, batch, rounds, multiplier, chosen.rates, seed, chosen)
+            last = trained(x, labels, kept, batch, rounds, (multiplier, carry), seed, chosen)
             found.append(accuracies(x, labels, held, last))
         for rate, column in zip(chosen.rates, zip(*found)):
             error = float(np.std(column, ddof=1) / math.sqrt(len(column))) if len(column) > 1 else None
             rows.append({"data": name, "epsilon": epsilon, "batch": batch, "rounds": rounds, "rate": rate,
-                         "noise_multiplier": multiplier, "groups": chosen.groups, "accuracy": float(np.mean(column)),
-                         "standard_error": error, "seeds": list(column)})  # fmt: skip
+                         "noise_multiplier": multiplier, "carry": carry, "groups": chosen.groups,
+                         "accuracy": float(np.mean(column)), "standard_error": error,
+                         "seeds": list(column)})  # fmt: skip
         best = max(rows[-len(chosen.rates) :], key=lambda row: row["accuracy"])
         print(f"{name} eps {epsilon:g} batch {batch} rounds {rounds} noise {multiplier:.3f} rate {best['rate']:g}: "
               f"{100 * best['accuracy']:.2f} % ({time.perf_counter() - begun:.0f} s)", flush=True)  # fmt: skip
@@ -176,6 +229,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["mnist", "fashion-mnist"])
     parser.add_argument("--epsilon", nargs="+", type=float, default=[1.99, 0.5])
     parser.add_argument("--batches", nargs="+", type=int, default=[1024, 2048, 4096, 8192])
+    parser.add_argument("--slices", nargs="+", type=int, help="fixed slices in turn instead of secret draws")
     parser.add_argument("--rounds", nargs="+", type=int, default=[150, 300, 600, 1200])
     parser.add_argument("--rates", nargs="+", type=float, default=[0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
     parser.add_argument("--clip", type=float, default=0.1)
@@ -184,8 +238,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--held-out", type=int, default=10_000)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--folder", default=".")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--folder", help="folder of --pack; default: what training keeps (CPU)")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--pack", type=Path)
     parser.add_argument("--report", action="store_true")
@@ -193,8 +247,9 @@ def main() -> None:
     if chosen.pack:
         return pack(chosen.data, chosen.pack)
     if chosen.calibrate:
-        return calibrate(chosen)
-    rows = json.loads(chosen.out.read_text())["rows"] if chosen.out.exists() else []
+        return correlate(chosen) if chosen.slices else calibrate(chosen)
+    out = chosen.out or (STEADY if chosen.slices else RESULTS)
+    rows = json.loads(out.read_text())["rows"] if out.exists() else []
     if chosen.report:
         return report(rows)
     noise = json.loads(NOISE.read_text())
@@ -202,7 +257,7 @@ def main() -> None:
         found = search(name, chosen, noise)
         anew = {setting_of(row) for row in found}
         rows = [row for row in rows if setting_of(row) not in anew] + found
-        chosen.out.write_text(json.dumps({"device": chosen.device, "rows": rows}, indent=1) + "\n")
+        out.write_text(json.dumps({"device": chosen.device, "rows": rows}, indent=1) + "\n")
     return report(rows)
 
 

@@ -56,7 +56,7 @@ def seal_update(update: Vector, offer: Offer, kept: Chain | None, key_file: byte
     An update that is not finite leaves as zero with its noise: a client that falls silent would tell that it was.
     Guarantee: nothing about it can be seen (tests/exchange/test_ends.py); an address is used once.
     """
-    clipped = offer.settings.clip.apply_or_zero(update)
+    clipped = offer.settings.clipped(update)
     peer, attempt = Peer(offer.run, offer.node, offer.identity), new_attempt()
     public = signature = b""
     try:

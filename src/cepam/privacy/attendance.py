@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,14 @@ class Attendance:
 
     rounds: int
     arrivals: tuple[tuple[Arrival, ...], ...]
+
+    def __hash__(self) -> int:
+        """Computed once: accounts of many clients look each other up by it."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.rounds, self.arrivals))
 
     def __post_init__(self) -> None:
         check_count("rounds", self.rounds)
@@ -132,19 +141,16 @@ def _undo(link: Correlation, positions: Sequence[int], streams: Floats) -> Float
     return np.asarray(linalg.solve_triangular(block, streams, lower=True), dtype=np.float64)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def precision(link: Correlation, attendance: Attendance, noises: tuple[tuple[int, float], ...]) -> Floats:
     """Sigma^-1 of the published sums whose noise is that of the clients in `noises` (pairs of j and w_j sigma_j).
 
     By round; rounds to which none of them contributed have no noise and no update: their rows are zero.
     """
     total = np.zeros((attendance.rounds, attendance.rounds))
-    alike: dict[tuple[Arrival, ...], list[tuple[int, float]]] = {}
     for client, noise in noises:
-        alike.setdefault(attendance.arrivals[client], []).append((client, noise))
-    for group in alike.values():
-        mixed = sparse.csr_array(attendance.noise(link, group[0][0]))
-        total += sum(noise**2 for _, noise in group) * (mixed @ mixed.T).toarray()
+        rows, columns, values = _covariance(link, attendance, client)
+        total[rows, columns] += noise**2 * values
     seen = np.flatnonzero(np.diag(total) > 0.0)
     made = np.zeros_like(total)
     if len(seen):
@@ -160,9 +166,20 @@ def published_sensitivity(
 
     Guarantee: never below the worst shift, exact where no entry is negative; tests/privacy/test_attendance.py.
     """
-    moves = attendance.moves(link, client)
-    worst = 0.0
-    for r in range(min(slices, moves.shape[1])):
-        part = moves[:, r::slices]
-        worst = max(worst, float(np.abs(part.T @ (inverse @ part)).sum()))
-    return math.sqrt(worst)
+    moves = _moves(link, attendance, client)
+    shared = np.abs(moves @ (moves @ inverse).T)  # Sigma^-1 is symmetric
+    return math.sqrt(max(float(shared[r::slices, r::slices].sum()) for r in range(min(slices, len(shared)))))
+
+
+@lru_cache(maxsize=64)
+def _moves(link: Correlation, attendance: Attendance, client: int) -> Any:
+    """`Attendance.moves` by position, of which most is zero: an update is in one round, unless messages were lost."""
+    return sparse.csr_array(attendance.moves(link, client).T)
+
+
+@lru_cache(maxsize=64)
+def _covariance(link: Correlation, attendance: Attendance, client: int) -> tuple[Any, Any, Any]:
+    """M M^T of one client: rounds, rounds, and what is not zero there."""
+    mixed = sparse.csr_array(attendance.noise(link, client))
+    found = (mixed @ mixed.T).tocoo()
+    return found.row, found.col, found.data

@@ -144,7 +144,7 @@ class CorrelatedRelease(Release):
         """c: how far a record (or a client) moves one update."""
         if self.clipped == "update":
             return super().distance(client)
-        return (2.0 if self.adjacency == "replace" else 1.0) * self.clip.bound / self.batch(client)
+        return (2.0 if self.adjacency == "replace" else 1.0) * self.clip_of(client).bound / self.batch(client)
 
     @property
     def sensitivity(self) -> float:
@@ -172,7 +172,7 @@ class CorrelatedRelease(Release):
     def _rounding(self, client: int) -> float:
         """What the rounding of two adjacent senders' states may add to mu; the client's own noise hides it."""
         most = 1.0 if self.clipped == "update" else self.clients[client].records / self.batch(client)
-        length = 2.0 * math.sqrt(self.rounds) * self.link.rounding * self.clip.bound * max(1.0, most)
+        length = 2.0 * math.sqrt(self.rounds) * self.link.rounding * self.clip_of(client).bound * max(1.0, most)
         return length / self.clients[client].law.scale
 
     def _published(self, client: int, colluders: int) -> float:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.engine.clients import ClientDraft, ClientPlan, draft_of, draws_of, plan_of, sampling_of
-from cepam.fl.engine.releases import least_noise, release_of
+from cepam.fl.engine.clients import ClientDraft, ClientPlan, draft_of, draws_of, plan_of
+from cepam.fl.engine.releases import least_noise, release_of, round_of
 from cepam.fl.engine.settings import ClientSettings, Settings
 from cepam.fl.engine.trust import surely_in
 from cepam.noise.laws import Laplace
@@ -82,10 +82,7 @@ def _noise_needed(settings: Settings, draft: ClientDraft, size: int) -> float:
     assert draft.clip is not None
     assert draft.epsilon is not None
     alone = Client(draft.family(draft.clip.bound), draft.records, 1.0, draws_of(settings, draft.batch))
-    release = Release(
-        (alone,), draft.clip, sampling_of(settings, draft.batch), settings.rounds, 0, settings.adjacency,  # type: ignore[arg-type]
-        "example" if settings.update == "examples" else "update", size,
-    )  # fmt: skip
+    release = round_of(settings, (alone,), draft.clip, draft.batch, size).over(settings.rounds)
     return float(calibrate(release, draft.epsilon, draft.delta).clients[0].law.scale)
 
 

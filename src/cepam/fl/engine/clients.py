@@ -14,6 +14,7 @@ from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine import baselines
 from cepam.fl.engine.private_steps import StepPlan
 from cepam.fl.engine.settings import ClientSettings, Settings
+from cepam.fl.engine.streams import link_of
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy import Sampling
 
@@ -121,4 +122,7 @@ def _coder_bound(settings: Settings, draft: ClientDraft) -> float | None:
         return None
     if draft.clip is None:
         raise ValueError("coder paper needs clipping: clip_norm must not be none")
+    link = link_of(settings)
+    if link is not None:  # a stream adds up what it carries, and a slice may have one record more than the mean
+        return draft.clip.bound * link.gain * (2.0 if settings.update == "examples" else 1.0)
     return draft.clip.bound * (draft.records / draft.batch if settings.update == "examples" else 1.0)

@@ -120,7 +120,7 @@ class CohortUplink(ServerUplink):
             self.taken[clients] += 1
         return super().collect(number, clients, raw)
 
-    def _charge(self, clients: list[int], received: Received) -> None:
+    def _charge(self, number: int, clients: list[int], received: Received) -> None:
         self.ledger = self.ledger.add(self.release)
 
     def _aggregate(self, number: int, clients: list[int], received: Received) -> Any:

@@ -13,7 +13,7 @@ from cepam.fl.engine.releases import least_noise
 from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.trust import surely_in
 from cepam.keys import Address, Key
-from cepam.privacy import CohortRelease, Ledger, Release, epsilon
+from cepam.privacy import CohortRelease, CorrelatedRelease, Ledger, Release, epsilon
 
 SIMULATED = "simulated"
 """The one word beside every epsilon of a run whose keys and draws come from a seed."""
@@ -75,7 +75,8 @@ def check_target(settings: Settings, release: Release | None) -> None:
 def notices(settings: Settings, release: Release | None, plans: Sequence[ClientPlan], size: int) -> list[str]:
     """The lines, in one sentence each."""
     said = _of_any_run(settings, plans, size)
-    if release is not None and settings.dropout and settings.on_silence == "charge":
+    independent = release is not None and not isinstance(release, CorrelatedRelease)
+    if release is not None and independent and settings.dropout and settings.on_silence == "charge":
         said.append(f"dropout {settings.dropout:g} with policy charge: {costs_of_silence(settings, release)}")
     elif release is not None and settings.share < 1.0:
         asked = sampling.asked(settings.clients, settings.share)

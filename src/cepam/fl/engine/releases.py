@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from cepam.clip import Adjacency, Clip, ClippedUnit
 from cepam.codec.codec import Codec
 from cepam.fl.engine import sampling
 from cepam.fl.engine.clients import ClientPlan, draws_of, sampling_of
 from cepam.fl.engine.settings import Settings
+from cepam.fl.engine.streams import link_of
 from cepam.noise.lattices import Lattice
-from cepam.privacy import Client, Ledger, Practice, Release, cautions, fingerprint
+from cepam.privacy import Client, CorrelatedRelease, Ledger, Practice, Release, cautions, fingerprint
 
 
 def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Release | None:
@@ -26,11 +29,22 @@ def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Re
         assert plan.law is not None
         draws = draws_of(settings, plan.batch)
         charged.append(Client(plan.law, plan.records, plan.weight, draws, plan.clip, _lattice(plan)))
-    clip, clipped = plans[0].clip, "example" if settings.update == "examples" else "update"
+    clip = plans[0].clip
     assert clip is not None
-    return Release(
-        tuple(charged), clip, sampling_of(settings, plans[0].batch), 1, 0, settings.adjacency, clipped, size,  # type: ignore[arg-type]
-    )  # fmt: skip
+    return round_of(settings, tuple(charged), clip, plans[0].batch, size)
+
+
+def round_of(settings: Settings, clients: tuple[Client, ...], clip: Clip, batch: float, size: int) -> Release:
+    """One round of these clients: of independent draws, or of streams over fixed slices."""
+    clipped: ClippedUnit = "example" if settings.update == "examples" else "update"
+    adjacency: Adjacency = settings.adjacency  # type: ignore[assignment]
+    link = link_of(settings)
+    if link is None:
+        return Release(clients, clip, sampling_of(settings, batch), 1, 0, adjacency, clipped, size)
+    slices = tuple(replace(client, draws=None) for client in clients)  # a slice divides by records/slices
+    return CorrelatedRelease(
+        slices, clip, adjacency=adjacency, clipped=clipped, coordinates=size, link=link, run=fingerprint(settings)
+    )
 
 
 def _lattice(plan: ClientPlan) -> Lattice | None:

@@ -17,7 +17,7 @@ from cepam.fl.engine.settings import Settings
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 
-RECORDS, COHORT, DROPOUT, NOISE, MASKS, EXCESS, TOP_UP, OWN_RECORDS = range(8)
+RECORDS, COHORT, DROPOUT, NOISE, MASKS, STREAMS, EXCESS, TOP_UP, OWN_RECORDS = range(9)
 STEP_RECORDS, STEP_MASKS = 2**32, 2**33
 """Purposes of local steps start here: the step's number is added."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cepam.clip import Clip
 from cepam.fl.engine import sampling
 from cepam.fl.engine.arrays import ArrayBackend
 from cepam.fl.engine.clients import ClientPlan
@@ -63,10 +64,14 @@ class Senders:
 
     def _posted(self, round: int, attempt: int, clients: list[int], raw: Any) -> list[Posted]:
         """The envelopes of these clients with the clipped updates in them; byzantine clients send garbage as long."""
-        plans = [self.plans[k] for k in clients]
+        clips = [self.plans[k].clip if self.settings.update != "examples" else None for k in clients]
+        return self._encoded(round, attempt, clients, raw, clips)
+
+    def _encoded(
+        self, round: int, attempt: int, clients: list[int], raw: Any, clips: Sequence[Clip | None]
+    ) -> list[Posted]:
         ats = [self.address(round, k, attempt) for k in clients]
-        clips = [plan.clip if self.settings.update != "examples" else None for plan in plans]
-        made = self.arrays.encode(raw, clips, self.cuts, [plan.codec for plan in plans], ats)
+        made = self.arrays.encode(raw, clips, self.cuts, [self.plans[k].codec for k in clients], ats)
         posted: list[Posted] = []
         for k, at, (update, message) in zip(clients, ats, made):
             if isinstance(message, str):

@@ -47,9 +47,17 @@ class ServerUplink:
         self.row, self.settings, self.vectors = row, row.settings, row.vectors
         self.plans: Sequence[ClientPlan] = _plans(row)
         self.release: Release | None = None if row.codecs else release_of(row.settings, self.plans, row.vectors.size)
-        check_target(row.settings, self.release)
-        self.senders = Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, row.vectors.cuts)
+        self.senders = self._senders()
         self.ledger = empty_ledger(row.settings)
+        self._check_target()
+
+    def _senders(self) -> Senders:
+        row = self.row
+        return Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, row.vectors.cuts)
+
+    def _check_target(self) -> None:
+        """Nothing, or a ValueError where missing replies would break a target epsilon."""
+        check_target(self.settings, self.release)
 
     @cached_property
     def noise(self) -> float | None:
@@ -80,13 +88,14 @@ class ServerUplink:
         sent, waits = self.senders.send(number, clients, raw)
         envelopes = tuple(envelope for envelope, _ in sent)
         received = receive(self.vectors.arrays, self.plans, envelopes, self.vectors.size)
-        self._charge(clients, received)
+        self._charge(number, clients, received)
         tried = [each.client for each in envelopes for _ in range(each.at.attempt + 1)]
         line = self._line(sent, received) | ({"waits": waits} if waits else {})
         summed = self._aggregate(number, clients, received)
         return Collected(summed, received.vectors.keys(), tried, received.bits, line, envelopes)
 
-    def _charge(self, clients: list[int], received: Received) -> None:
+    def _charge(self, number: int, clients: list[int], received: Received) -> None:
+        """Nothing; the round is on the ledger."""
         counted = clients if self.tops_up else received.vectors.keys()
         self.ledger = after_round(self.ledger, self.release, counted)
 

@@ -29,7 +29,8 @@ LATTICES = ("Z1", "Z2", "Z3", "A2", "D4", "E8", "auto")
 CODERS = ("adaptive", "paper")
 CLIPS = ("l2", "l1", "none")
 SCOPES = ("vector", "tensor")
-SAMPLINGS = ("replacement", "without", "poisson", "all")
+SAMPLINGS = ("replacement", "without", "poisson", "all", "cyclic")
+SHAPES = ("independent", "matrix")
 POLICIES = ("auto", "top-up", "charge", "wait")
 UNITS = ("record", "client")
 COHORTS = ("fixed", "poisson")
@@ -101,6 +102,7 @@ class Settings:
     step_noise: float | None = about("Noise of a local step, in clips over the batch (update dp-sgd).", None)
     sampling: str = about("How records are drawn.", "replacement", SAMPLINGS)
     expected_batch: float = about("Examples expected a round over all clients (update examples).", 960.0)
+    slices: int = about("Fixed slices of a client's records, used in turn, one a round (sampling cyclic).", 30)
     rate: float = about("Learning rate of the server step.", 0.1)
     local_rate: float | None = about("Learning rate of local steps; default: that of the server.", None)
     local_momentum: float = about("Momentum of local steps, from zero in every round.", 0.0)
@@ -123,6 +125,8 @@ class Settings:
     coder: str = about("Entropy coder.", "adaptive", CODERS)
     noise: float | None = about("Noise scale a client: sigma (Gaussian) or b (Laplace).", None)
     epsilon: float | None = about("Target epsilon of the whole run, instead of noise.", None)
+    noise_shape: str = about("Independent from round to round, or cancelled by later rounds.", "independent", SHAPES)
+    carry: float | None = about("How much of a message's noise the next cancels; default: the best for the run.", None)
     delta: float = about("delta of the guarantee.", 1e-5)
     adjacency: str = about("Neighbouring data sets: replace one record, or add or remove one.", "replace", ADJACENCIES)
     clip: float = about("Clipping bound gamma.", 1.0)
@@ -184,7 +188,7 @@ class Settings:
         """The policy on missing replies: `auto` tops up where a trusted server sees Gaussian noise, else charges."""
         if self.policy != "auto":
             return self.policy
-        if self.trust != "server" or self.update == "dp-sgd":
+        if self.trust != "server" or self.update == "dp-sgd" or self.sampling == "cyclic":
             return "charge"
         schemes = {self.scheme, *(each.scheme or self.scheme for each in self.client)}
         return "top-up" if all("gaussian" in scheme for scheme in schemes) else "charge"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cepam.fl.engine.cohort_uplink import CohortUplink
+from cepam.fl.engine.correlated_uplink import CorrelatedUplink
 from cepam.fl.engine.local_uplink import LocalUplink
 from cepam.fl.engine.server_uplink import ServerUplink
 from cepam.fl.engine.sum_uplink import SumUplink
@@ -15,4 +16,6 @@ def uplink_of(row: SeedRow) -> Uplink:
         return CohortUplink(row)
     if row.settings.trust == "sum":
         return SumUplink(row)
-    return LocalUplink(row) if row.settings.update == "dp-sgd" else ServerUplink(row)
+    if row.settings.update == "dp-sgd":
+        return LocalUplink(row)
+    return CorrelatedUplink(row) if row.settings.sampling == "cyclic" else ServerUplink(row)

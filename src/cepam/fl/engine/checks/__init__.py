@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cepam.fl.engine.checks.clients import check_clients
+from cepam.fl.engine.checks.cyclic import check_cyclic
 from cepam.fl.engine.checks.downlink import check_downlink
 from cepam.fl.engine.checks.noise import check_noise
 from cepam.fl.engine.checks.trust import check_trust
@@ -23,6 +24,7 @@ CHECKS: tuple[Callable[[Settings], None], ...] = (
     check_values,
     check_noise,
     check_work,
+    check_cyclic,
     check_downlink,
     check_clients,
     check_unit,

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cepam.fl.engine.settings import Settings
 
-COUNTS = ("clients", "rounds", "tau", "batch", "epochs", "labels_each", "seeds", "evaluate_every", "checkpoint_every")
+COUNTS = (
+    "clients", "rounds", "tau", "batch", "epochs", "labels_each", "slices", "seeds", "evaluate_every",
+    "checkpoint_every",
+)  # fmt: skip
 POSITIVE = ("rate", "clip", "delta", "step", "alpha", "expected_batch")
 POSITIVE_OR_NONE = ("noise", "epsilon", "local_rate", "step_noise")
 FRACTIONS = ("momentum", "local_momentum", "average", "dropout")

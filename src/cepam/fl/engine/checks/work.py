@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 def check_work(settings: Settings) -> None:
     """Nothing, or a refusal of an update, a sampling, a clip or a schedule that do not go together."""
     by_example = settings.update in ("examples", "dp-sgd")
-    if by_example != (settings.sampling == "poisson"):
+    if by_example != (settings.sampling == "poisson") and settings.sampling != "cyclic":
         raise ValueError(
-            f"update examples or dp-sgd and sampling poisson go together, got {settings.update} and {settings.sampling}"
+            f"update examples or dp-sgd and sampling poisson go together (examples also with cyclic), got "
+            f"{settings.update} and {settings.sampling}"
         )
     if settings.sampling == "all" and settings.batch != 1:
         raise ValueError(f"sampling all uses every record in every step: leave batch at 1, got {settings.batch}")

@@ -1,0 +1,192 @@
+"""The uplink without secret draws: every client sends a stream, whose later noise takes away part of the earlier.
+
+Design, proofs and what an absence costs: docs/privacy.md, "Without secret sampling".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.codec.codec import Codec
+from cepam.fl.engine import sampling
+from cepam.fl.engine.releases import empty_ledger, spent
+from cepam.fl.engine.sampling import Drawn
+from cepam.fl.engine.sending import Posted, Senders
+from cepam.fl.engine.server import Received, aggregate
+from cepam.fl.engine.server_uplink import ServerUplink
+from cepam.fl.engine.streams import link_of, slice_of
+from cepam.fl.engine.uplink import SeedRow
+from cepam.privacy import Arrival, Attendance, CorrelatedRelease, Ledger, StreamSender
+
+Arrivals = list[list[Arrival]]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamSenders(Senders):
+    """Clients that send what their stream makes of their clipped update; one that stays away keeps its position."""
+
+    streams: tuple[StreamSender, ...] = ()
+
+    def _posted(self, round: int, attempt: int, clients: list[int], raw: Any) -> list[Posted]:
+        rows = self.arrays.fetch(raw)
+        made = [self.streams[k].next(self._clipped(k, row)) for k, row in zip(clients, rows)]
+        return self._encoded(round, attempt, clients, self.arrays.put(np.stack(made)), [None] * len(clients))
+
+    def _clipped(self, client: int, update: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The client's own update within its clip, never what the stream makes of it; zeros where it is not finite."""
+        clip = self.plans[client].clip
+        if clip is not None and self.settings.update != "examples":
+            return clip.apply_or_zero(update, self.cuts)
+        return update if np.isfinite(update).all() else np.zeros_like(update)
+
+
+class CorrelatedUplink(ServerUplink):
+    """Fixed slices in turn, streams of shaped updates, and a server that undoes the shaping and divides by constants.
+
+    A client that is away computes nothing and goes on with its next slice when it is back; what its absence costs is
+    charged as it was. Weights are those of all clients: the absent count as zero, or noise would no longer cancel.
+    In the checkpoint streams lie under the run's secret: without it, and so after the run's end, nobody reads them.
+    Guarantee: killed and resumed, the same bits; a stream's state cannot be read from what a run leaves behind
+    (tests/fl/engine/test_correlated_uplink.py).
+    """
+
+    def __init__(self, row: SeedRow) -> None:
+        link = link_of(row.settings)
+        assert link is not None
+        if (fewest := int(row.held.min())) < link.slices:
+            raise ValueError(
+                f"sampling cyclic needs clients with at least slices = {link.slices} records, got one with {fewest}: "
+                "lower --slices"
+            )
+        self.link = link
+        self.streams = tuple(link.sender(row.vectors.size) for _ in row.held)
+        self.receivers = tuple(link.receiver(row.vectors.size) for _ in row.held)
+        self.arrivals: Arrivals = [[] for _ in row.held]
+        self.rounds = 0
+        super().__init__(row)
+        _check_reach(self)
+
+    def _senders(self) -> Senders:
+        row, arrays, cuts = self.row, self.vectors.arrays, self.vectors.cuts
+        return StreamSenders(row.settings, row.draws, row.run_id, self.plans, arrays, cuts, self.streams)
+
+    def _check_target(self) -> None:
+        """Nothing, or a ValueError where the absences of this run would break a target epsilon."""
+        target = _target(self.settings.epsilon, *(each.epsilon for each in self.settings.client))
+        if self.away is None or target is None or not isinstance(self.release, CorrelatedRelease):
+            return
+        found = spent(self._booked(self.settings.rounds, self.away), self.settings)
+        if found > target:
+            raise ValueError(
+                f"dropout {self.settings.dropout:g} with policy charge would end at epsilon {found:.4g}, above the "
+                f"target {target:g}: choose --policy wait, a lower --epsilon, or state --noise"
+            )
+
+    @cached_property
+    def away(self) -> Attendance | None:
+        """Who will be there in the whole run, by the run's own draws; None where everyone is."""
+        chosen = self.settings
+        if chosen.dropout == 0.0 or chosen.on_silence == "wait":
+            return None
+        silent = [sampling.silent(self.row.draws, t, 0, chosen.clients, chosen.dropout) for t in range(chosen.rounds)]
+        return Attendance.observed(~np.stack(silent, axis=1))
+
+    @property
+    def notices(self) -> list[str]:
+        said, release = super().notices, self.release
+        if self.link.carry:
+            said.append(
+                f"no draw is secret: {self.link.slices} fixed slices in turn, each message's noise takes away "
+                f"{self.link.carry:.4f} of the one before it"
+            )
+        if self.away is not None and release is not None:
+            cost = spent(self._booked(self.settings.rounds, self.away), self.settings)
+            said.append(f"dropout {self.settings.dropout:g} with policy charge: epsilon {cost:.4g} with these absences")
+        return said
+
+    def drawn(self, number: int, clients: Sequence[int]) -> Drawn:
+        held, slices = self.row.held, self.link.slices
+        places = [slice_of(self.settings, int(held[k]), self.streams[k].position) for k in clients]
+        return Drawn(places, np.array([held[k] / slices for k in clients], dtype=np.float32))
+
+    def _charge(self, number: int, clients: list[int], received: Received) -> None:
+        for k in received.vectors:
+            self.arrivals[k].append(Arrival(number, self.streams[k].position - 1))
+        self.rounds = number + 1
+        complete = all(len(came) == self.rounds for came in self.arrivals)
+        came = None if complete else Attendance(self.rounds, tuple(map(tuple, self.arrivals)))
+        self.ledger = self._booked(self.rounds, came)
+
+    def _aggregate(self, number: int, clients: list[int], received: Received) -> Any:
+        """The sum of the updates with their noise, over the weights of all: whoever is away counts as zero."""
+        arrays, taken = self.vectors.arrays, Received()
+        for k, vector in received.vectors.items():
+            position = self.streams[k].position - 1
+            taken.vectors[k] = arrays.put(self.receivers[k].take(arrays.fetch(vector), position))
+        made = aggregate(arrays, self.plans, taken, self.vectors.size)
+        replied = sum(self.plans[k].weight for k in taken.vectors)
+        return (
+            made * (replied / sum(plan.weight for plan in self.plans)) if len(taken.vectors) < len(self.plans) else made
+        )
+
+    def _booked(self, rounds: int, came: Attendance | None) -> Ledger:
+        empty = empty_ledger(self.settings)
+        if not isinstance(self.release, CorrelatedRelease) or not rounds:
+            return empty
+        return empty.add(replace(self.release, rounds=rounds, attendance=came))
+
+    def state_dict(self) -> dict[str, Any]:
+        came = [[k, one.round, one.position] for k, theirs in enumerate(self.arrivals) for one in theirs]
+        state: dict[str, Any] = {"rounds": self.rounds, "arrivals": np.array(came, dtype=np.int64).reshape(-1, 3)}
+        for name, end in self._ends():
+            for what, value in end.state_dict().items():
+                state[f"{name} {what}"] = self._masked(name, value) if what == "memory" else value
+        return state | {"ledger": self.ledger.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rounds = int(state["rounds"])
+        self.arrivals = [[] for _ in self.plans]
+        for k, *when in state["arrivals"].tolist():
+            self.arrivals[k].append(Arrival(*when))
+        for name, end in self._ends():
+            own = {key.removeprefix(f"{name} "): value for key, value in state.items() if key.startswith(f"{name} ")}
+            end.load_state_dict(own | {"memory": self._masked(name, own["memory"])})
+        self.ledger = empty_ledger(self.settings).load_state_dict(state["ledger"])
+
+    def _ends(self) -> list[tuple[str, Any]]:
+        """Every stream's two ends by name."""
+        sent = [(f"sender {k}", each) for k, each in enumerate(self.streams)]
+        return sent + [(f"receiver {k}", each) for k, each in enumerate(self.receivers)]
+
+    def _masked(self, name: str, memory: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The memory under (or out of) a mask that only the run's secret gives; one for each round and end."""
+        kind, client = name.split()
+        place = 2 * int(client) + (kind == "receiver")
+        words = self.row.draws.words(self.rounds, sampling.STREAMS, place, memory.size)
+        return (np.ascontiguousarray(memory).view(np.uint64) ^ words.reshape(memory.shape)).view(np.float64)
+
+
+def _target(*stated: float | None) -> float | None:
+    """The strictest target epsilon, if anyone has one."""
+    return min((each for each in stated if each is not None), default=None)
+
+
+def _check_reach(uplink: CorrelatedUplink) -> None:
+    """Nothing, or a ValueError where a message could be too long for its codec: that it was would be seen."""
+    for k, plan in enumerate(uplink.plans):
+        if plan.clip is None or not isinstance(plan.codec, Codec):
+            continue
+        most = float(np.ceil(plan.records / uplink.link.slices)) * uplink.link.slices / plan.records
+        bound = plan.clip.bound * uplink.link.gain * (most if uplink.settings.update == "examples" else 1.0)
+        reach = min(plan.codec.plan_on(lattice).reach for lattice in plan.codec.lattices)
+        if bound > reach:
+            raise ValueError(
+                f"client {uplink.row.name(k)}: with this carry a message can reach {bound:.3g}, beyond the codec's "
+                f"{reach:.3g}: lower --carry or --clip"
+            )

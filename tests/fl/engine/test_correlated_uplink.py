@@ -1,0 +1,220 @@
+"""Runs without secret draws: slices in turn, streams, absences, the account, and what a checkpoint holds of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cepam.fl import Dataset, Settings, Simulation, settings_from, train
+from cepam.fl.engine import sampling
+from cepam.fl.engine.correlated_uplink import CorrelatedUplink
+from cepam.fl.engine.streams import link_of
+from cepam.fl.runs import checkpoint, training
+from cepam.privacy import Attendance, CorrelatedRelease, best_carry, epsilon
+from tests.fl.runs.test_resume import stopped
+
+SLICES, ROUNDS = 3, 8
+
+
+@pytest.fixture
+def cyclic() -> Settings:
+    return settings_from(
+        {
+            "data": "synthetic", "clients": 4, "rounds": ROUNDS, "tau": 1, "model": "linear", "update": "examples",
+            "sampling": "cyclic", "slices": SLICES, "noise_shape": "matrix", "clip": 0.1, "rate": 0.5, "epsilon": 2.0,
+            "delta": 1e-4, "server": "momentum", "schedule": "linear", "adjacency": "add-remove", "simulate": True,
+        }
+    )  # fmt: skip
+
+
+def uplink_of(simulation: Simulation) -> CorrelatedUplink:
+    found = simulation.uplinks[0]
+    assert isinstance(found, CorrelatedUplink)
+    return found
+
+
+def run(settings: Settings, data: Dataset, before: Callable[[Simulation], Any] = lambda _: None) -> Simulation:
+    simulation = Simulation(settings, data)
+    before(simulation)
+    while not simulation.done:
+        simulation.step()
+    return simulation
+
+
+@pytest.mark.parametrize("more", [{}, {"dropout": 0.3}, {"update": "difference", "tau": 2, "batch": 4}])
+def test_the_server_undoes_what_the_clients_shape(small: Dataset, cyclic: Settings, more: dict) -> None:
+    """Without noise, whatever is carried: the same weights. A server that undoes 1 % less ends elsewhere."""
+    silent = replace(cyclic, scheme="fl", epsilon=None, **more)
+    plain = run(replace(silent, noise_shape="independent"), small)
+    carried = run(replace(silent, carry=0.9), small)
+    np.testing.assert_allclose(carried.state.weights, plain.state.weights, atol=2e-6)
+
+    def less(simulation: Simulation) -> None:
+        uplink = uplink_of(simulation)
+        wrong = replace(uplink.link, carry=0.99 * 0.9)
+        uplink.receivers = tuple(wrong.receiver(simulation.size) for _ in uplink.plans)
+
+    wrong = run(replace(silent, carry=0.9), small, less)
+    assert np.abs(wrong.state.weights - plain.state.weights).max() > 1e-5
+
+
+def test_the_aggregate_is_the_mean_update_and_noise_that_cancels(small: Dataset, cyclic: Settings) -> None:
+    """Of each message the codec adds noise of its own; of the aggregate it is z_t less the carry times z_(t-1)."""
+    simulation, kept = Simulation(cyclic, small), []
+
+    def powers(updates: list, vectors: list) -> tuple[float, float]:
+        kept.append(np.mean([np.asarray(v, np.float64) - u for u, v in zip(updates, vectors)], axis=0))
+        return 1.0, 1.0
+
+    simulation.arrays.powers = powers  # type: ignore[method-assign]
+    uplink, seen = uplink_of(simulation), []
+    collect = uplink.collect
+
+    def watching(number: int, clients: list[int], raw: Any) -> Any:
+        seen.append((np.mean(raw, axis=0), collect(number, clients, raw)))
+        return seen[-1][1]
+
+    uplink.collect = watching  # type: ignore[method-assign]
+    for _ in range(3):
+        simulation.step()
+    noise = [came.aggregate - update for update, came in seen]
+    carry = uplink.link.carry
+    assert carry > 0.4
+    np.testing.assert_allclose(noise[0], kept[0], atol=1e-7)
+    np.testing.assert_allclose(noise[2], kept[2] - carry * kept[1], atol=1e-7)
+    scale = uplink.plans[0].law.scale  # type: ignore[union-attr]
+    assert np.std(kept[1]) == pytest.approx(scale / 2, rel=0.05)  # four clients; 7,850 coordinates: five deviations
+
+
+def test_slices_are_taken_in_turn_and_an_absent_client_misses_none(small: Dataset, cyclic: Settings) -> None:
+    settings = replace(cyclic, dropout=0.4, epsilon=None, noise=0.05)
+    simulation, used = Simulation(settings, small), []
+    uplink = uplink_of(simulation)
+    while not simulation.done:
+        before = [stream.position for stream in uplink.streams]
+        drawn = uplink.drawn(simulation.state.round, range(4)).places
+        simulation.step()
+        used.append([d if s.position > b else None for d, s, b in zip(drawn, uplink.streams, before)])
+    silent = np.array([sampling.silent(simulation.rows[0], t, 0, 4, 0.4) for t in range(ROUNDS)])
+    assert 0 < silent.sum() < silent.size
+    for k in range(4):
+        mine = [round[k] for round in used]
+        assert [one is None for one in mine] == silent[:, k].tolist()
+        for i, places in enumerate(one for one in mine if one is not None):
+            np.testing.assert_array_equal(places, np.arange(i % SLICES, uplink.row.held[k], SLICES))
+    release = uplink.ledger.releases[0]
+    assert isinstance(release, CorrelatedRelease)
+    assert release.attendance == Attendance.observed(~silent.T)
+
+
+def test_a_record_more_moves_no_other_to_another_slice(cyclic: Settings, small: Dataset) -> None:
+    uplink = uplink_of(Simulation(cyclic, small))
+    before = uplink.drawn(0, [0])
+    uplink.row.held[0] += 1
+    after = uplink.drawn(0, [0])
+    assert set(before.places[0]) <= set(after.places[0])
+
+
+def test_the_run_is_one_event_and_ends_at_its_target(small: Dataset, cyclic: Settings) -> None:
+    simulation = run(cyclic, small)
+    uplink = uplink_of(simulation)
+    rates = [0.5 * min(1.0, 2.0 * (1.0 - t / ROUNDS)) for t in range(ROUNDS)]
+    assert uplink.link == link_of(cyclic)
+    assert uplink.link.carry == pytest.approx(best_carry(ROUNDS, SLICES, 0.9, rates))
+    release = uplink.release
+    assert isinstance(release, CorrelatedRelease)
+    found = simulation.views()
+    assert found["outsider"] == pytest.approx(2.0, rel=1e-4) == epsilon(release.over(ROUNDS), 1e-4)
+    assert found["outsider"] < found["one curious client"] < found["3 colluders"]
+    assert any("no draw is secret: 3 fixed slices" in said for said in simulation.notices)
+    apart = run(replace(cyclic, noise_shape="independent"), small)
+    assert apart.views()["outsider"] == pytest.approx(2.0, rel=1e-4)
+    assert uplink_of(apart).link.carry == 0.0
+
+
+def test_absences_are_charged_and_refused_where_they_break_a_target(small: Dataset, cyclic: Settings) -> None:
+    stated = replace(cyclic, epsilon=None, noise=0.05, dropout=0.3)
+    simulation = Simulation(stated, small)
+    (foreseen,) = [said for said in simulation.notices if "policy charge" in said]
+    simulation = run(stated, small)
+    assert f"epsilon {simulation.views()['outsider']:.4g} with these absences" in foreseen
+    waited = run(replace(stated, policy="wait"), small)
+    assert waited.views()["outsider"] == pytest.approx(epsilon(uplink_of(waited).release.over(ROUNDS), 1e-4))  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"would end at epsilon .* above the target 2: choose --policy wait"):
+        Simulation(replace(cyclic, dropout=0.1), small)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_stopped_and_resumed_is_bit_identical(tmp_path: Path, small: Dataset, cyclic: Settings, dropout: float) -> None:
+    settings = replace(
+        cyclic, checkpoint_every=3, keep_messages=True, dropout=dropout, downlink="grid", epsilon=None, noise=0.05
+    )
+    stopped(settings, tmp_path / "stopped", small, 5)
+    train(settings, tmp_path / "stopped", small, resume=True)
+    train(settings, tmp_path / "whole", small)
+    files = [
+        sorted(p.relative_to(tmp_path / name) for p in (tmp_path / name).rglob("*.bin"))
+        for name in ("stopped", "whole")
+    ]
+    assert files[0] == files[1]
+    assert len(files[0]) > 4 * ROUNDS // 2
+    for name in (*files[0], Path("metrics.jsonl")):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_checkpoint_shows_no_stream_without_the_secret(tmp_path: Path, small: Dataset, cyclic: Settings) -> None:
+    """A sender's memory is raw updates: under the secret it is the run's, under another it is noise."""
+    held: list[np.ndarray] = []
+    save = checkpoint.save
+
+    def looking(simulation: Simulation, folder: Path, offset: int) -> None:
+        held[:] = [end.state_dict()["memory"].copy() for _, end in uplink_of(simulation)._ends()]
+        save(simulation, folder, offset)
+
+    training.checkpoint.save = looking  # type: ignore[assignment]
+    try:
+        train(replace(cyclic, simulate=False), tmp_path / "run", small)
+    finally:
+        training.checkpoint.save = save
+    assert not (tmp_path / "run" / "secret.key").exists()
+    content = (tmp_path / "run" / "checkpoint.npz").read_bytes()[: -checkpoint.DIGEST]
+    with np.load(io.BytesIO(content)) as saved:
+        memories = [saved[name] for name in saved.files if name.endswith(" memory")]
+    assert len(memories) == len(held) == 8
+    for inside, true in zip(sorted(memories, key=lambda a: a.tobytes()), held):
+        assert inside.shape == true.shape
+    known = {value for memory in held for value in np.unique(memory) if value != 0.0}
+    assert not known & {value for memory in memories for value in memory.ravel()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sampling": "poisson"}, "noise_shape matrix needs sampling cyclic"),
+        ({"noise_shape": "independent", "carry": 0.5}, "carry goes with noise_shape matrix"),
+        ({"carry": 1.0}, r"carry must lie in \[0, 1\)"),
+        ({"scheme": "cepam-laplace"}, "Gaussian"),
+        ({"share": 0.5}, "share must be 1"),
+        ({"byzantine": (1,)}, "byzantine"),
+        ({"slices": 0}, "slices"),
+    ],
+)
+def test_doors(cyclic: Settings, changes: dict, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        replace(cyclic, **changes)
+
+
+def test_clients_need_a_record_for_each_slice(small: Dataset, cyclic: Settings) -> None:
+    with pytest.raises(ValueError, match="at least slices = 400 records"):
+        Simulation(replace(cyclic, slices=400), small)
+
+
+def test_the_papers_coder_reaches_what_a_stream_adds_up(small: Dataset, cyclic: Settings) -> None:
+    codec = uplink_of(Simulation(replace(cyclic, coder="paper", carry=0.75), small)).plans[0].codec
+    assert codec.bound == pytest.approx(2 * 0.1 / (1 - 0.75))  # type: ignore[attr-defined]
