@@ -24,9 +24,7 @@ def check_unit(settings: Settings) -> None:
             f"policy top-up needs Gaussian noise of every client, got scheme {s.scheme}: use charge or wait"
         )
     if s.policy == "top-up" and (s.sampling == "cyclic" or s.update == "dp-sgd"):
-        raise ValueError(
-            "policy top-up brings noise of single rounds, not of streams or local steps: use charge or wait"
-        )
+        raise ValueError("policy top-up brings noise of single rounds, not of streams or local steps: use charge")
     if s.policy == "top-up" and s.trust != "server":
         raise ValueError(f"policy top-up needs a trusted server, got trust {s.trust}: use policy charge")
     if s.unit == "client":
