@@ -5,6 +5,7 @@ Design, proofs and what an absence costs: docs/privacy.md, "Without secret sampl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -96,6 +97,16 @@ class CorrelatedUplink(ServerUplink):
             return None
         silent = [sampling.silent(self.row.draws, t, 0, chosen.clients, chosen.dropout) for t in range(chosen.rounds)]
         return Attendance.observed(~np.stack(silent, axis=1))
+
+    @property
+    def noise(self) -> float | None:
+        """Between what a round adds and what later rounds leave of it, 1 - carry, in geometric mean: the grid's measure.
+
+        A step that follows the first hides what lasts; one that follows the second spells out noise that is taken away
+        (docs/training.md has the figures).
+        """
+        whole = super().noise
+        return None if whole is None else whole * math.sqrt(1.0 - self.link.carry)
 
     @property
     def notices(self) -> list[str]:

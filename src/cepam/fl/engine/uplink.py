@@ -105,7 +105,7 @@ class Uplink(Protocol):
 
     @property
     def noise(self) -> float | None:
-        """The standard deviation, a coordinate, of the noise in an aggregate, public; None where a client adds none."""
+        """The standard deviation, a coordinate, of the lasting noise of an aggregate, public; None where there is none."""
 
     @property
     def cautions(self) -> list[str]:
