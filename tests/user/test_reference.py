@@ -10,26 +10,28 @@ import pytest
 from tests.user.test_site import DOCS, public_names
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
-PAGES = {"cepam": "", "torch": ".torch", "privacy": ".privacy", "fl": ".fl", "verify": ".verify"}
+NEEDS: dict[str, tuple[str, ...]] = {
+    "cepam": (), "torch": ("torch",), "privacy": ("matplotlib",), "fl": ("torch", "matplotlib"), "verify": (),
+    "flower": ("flwr",), "flare": ("nvflare",), "secure": (),
+}  # fmt: skip
 
 
 def blocks_of(page: str) -> list[str]:
     return BLOCK.findall((DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", NEEDS)
 def test_every_name_has_an_example(page: str) -> None:
     used = set(re.findall(r"\w+", "\n".join(blocks_of(page))))
-    assert public_names(f"cepam{PAGES[page]}") - used == set()
+    assert public_names("cepam" if page == "cepam" else f"cepam.{page}") - used == set()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", NEEDS)
 def test_the_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if page in ("torch", "fl"):
-        pytest.importorskip("torch")
-    if page in ("fl", "privacy"):
-        pytest.importorskip("matplotlib")
+    for package in NEEDS[page]:
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     names: dict[str, object] = {"__name__": page}
     for block in blocks_of(page):
         exec(compile(block, page, "exec"), names)
