@@ -12,6 +12,7 @@ import numpy as np
 
 from cepam.clip import L1, L2, Clip, Unit
 from cepam.codec.codec import Codec
+from cepam.exchange.streams import StreamTerms
 from cepam.noise.lattices import Lattice, Search, _named, lattice_named
 from cepam.noise.laws import Gaussian, Laplace, Law
 
@@ -28,7 +29,7 @@ class UplinkSettings:
     that the server knows beforehand, never what a reply claims. `bucket` pads messages to a multiple of that many
     bytes. `update` says what the ClientApp replies with: trained `parameters`, of which the difference against the
     broadcast arrays is sent, or a `gradient`, which is sent as it is. `unit` tells the client what the run's epsilon is
-    for: one of its records, or all of its data.
+    for: one of its records, or all of its data. `stream` makes the messages a stream (`cepam.exchange.streams`).
     """
 
     law: Law
@@ -40,6 +41,7 @@ class UplinkSettings:
     weight: float = 1.0
     records: int = 1
     unit: Unit = "record"
+    stream: StreamTerms | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, (Gaussian, Laplace)):
@@ -55,20 +57,33 @@ class UplinkSettings:
         if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 1:
             raise ValueError(f"records must be a positive integer, got {self.records!r}")
         reach = min(self.codec.plan_on(lattice).reach for lattice in self.codec.lattices)
-        if self.clip.bound > reach:
+        if self.longest > reach:
             # A coordinate beyond the reach cannot be sent, and whether there is one would be seen.
-            raise ValueError(f"clip must be at most {reach:.3g}, the reach of {self.law!r}, got {self.clip.bound!r}")
+            carried = "" if self.stream is None else f" (times {self.stream.gain:.3g}, which a stream can add up)"
+            raise ValueError(
+                f"clip must be at most {reach:.3g}, the reach of {self.law!r}, got {self.clip.bound!r}{carried}"
+            )
+        if self.stream is not None and not (isinstance(self.law, Gaussian) and isinstance(self.clip, L2)):
+            raise ValueError(f"a stream needs Gaussian noise and an l2 clip, got {self.law!r} and {self.clip!r}")
+
+    @property
+    def longest(self) -> float:
+        """The norm that an honest client's message cannot exceed before its noise."""
+        return float(self.clip.bound) * (1.0 if self.stream is None else self.stream.gain)
 
     @cached_property
     def codec(self) -> Codec:
         """What both ends encode and decode with."""
-        bound = float(self.clip.bound) if self.coder == "paper" else None
+        bound = self.longest if self.coder == "paper" else None
         return Codec(self.law, self.lattice, self.coder, bound=bound, bucket=self.bucket)
 
     def to_json(self) -> str:
         """What the client needs, as text."""
+        terms = self.stream
+        stream = {} if terms is None else {"stream": [float(terms.carry), terms.slices, terms.messages]}
         return json.dumps(
             {
+                **stream,
                 "law": [self.law.name, float(self.law.scale)],
                 "clip": [self.clip.norm, float(self.clip.bound)],
                 "lattice": _lattice_to_json(self.lattice),
@@ -93,6 +108,7 @@ class UplinkSettings:
                 bucket=read["bucket"],
                 update=read["update"],
                 unit=read.get("unit", "record"),
+                stream=StreamTerms(*read["stream"]) if "stream" in read else None,
             )
         except (KeyError, TypeError, ValueError) as unreadable:
             raise ValueError(f"the server's settings cannot be read: {unreadable!r}") from unreadable

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cepam.exchange.account import Account
+    from cepam.exchange.streams import StreamTerms
     from cepam.exchange.uplink_settings import UplinkSettings
     from cepam.flower.accountant import Accountant
     from cepam.flower.private import Private
     from cepam.flower.sum_trust import Sum
     from cepam.flower.uplink import Uplink
 
-__all__ = ["Account", "Accountant", "Private", "Sum", "Uplink", "UplinkSettings"]
+__all__ = ["Account", "Accountant", "Private", "StreamTerms", "Sum", "Uplink", "UplinkSettings"]
 
 # Every message starts a process on the client: it must not load the server's half.
 _ROOMS = {
@@ -28,6 +29,7 @@ _ROOMS = {
     "Private": "cepam.flower.private",
     "Sum": "cepam.flower.sum_trust",
     "Uplink": "cepam.flower.uplink",
+    "StreamTerms": "cepam.exchange.streams",
     "UplinkSettings": "cepam.exchange.uplink_settings",
 }
 

@@ -21,7 +21,7 @@ from cepam.flower.tally import Tally
 from cepam.noise.laws import Gaussian, Law
 
 if TYPE_CHECKING:
-    from cepam.privacy import Release
+    from cepam.privacy import Ledger, Release
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -58,8 +58,14 @@ class Policy:
         self._asked, self._model, self._step_of = asked, models[0], step
         self._release(asked, count(models[0]))
 
+    def resume(self, ledger: Ledger, run: str) -> None:
+        """Nothing; the rounds of this run that are on the account already are known."""
+
     def release(self, opened: Sequence[Opened]) -> Release | None:
         """The round as the accountant sees it, or None where it is not to be published."""
+        return self._release(self._charged(opened), count(self._model)) if self._enough(opened) else None
+
+    def _enough(self, opened: Sequence[Opened]) -> bool:
         if len(opened) < self.least_replies:
             log(
                 WARNING,
@@ -67,8 +73,7 @@ class Policy:
                 len(opened),
                 self.least_replies,
             )
-            return None
-        return self._release(self._charged(opened), count(self._model))
+        return len(opened) >= self.least_replies
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: Tally) -> Aggregate:
         """What the wrapped strategy makes of the round."""
@@ -110,7 +115,7 @@ class ToppedUp(Policy):
     def aggregate(self, strategy: Strategy, server_round: int, tally: Tally) -> Aggregate:
         mean = self._shares.mean([(one.settings, one.vector) for one in tally.opened], count(self._model))
         step = self._step_of(self._asked[0][1])
-        return _one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, step)))
+        return one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, step)))
 
     def _charged(self, opened: Sequence[Opened]) -> list[Reply]:
         return self._asked
@@ -122,7 +127,7 @@ class ToppedUp(Policy):
         return "noise counted: that of all nodes asked, whoever replies: the server brings what is missing"
 
 
-def _one_reply(strategy: Strategy, server_round: int, tally: Tally, average: ArrayRecord) -> Aggregate:
+def one_reply(strategy: Strategy, server_round: int, tally: Tally, average: ArrayRecord) -> Aggregate:
     """What the strategy makes of one reply that holds the average, with the metrics of all replies."""
     weight_key = getattr(strategy, "weighted_by_key", "num-examples")
     aggregate = getattr(strategy, "train_metrics_aggr_fn", aggregate_metricrecords)
