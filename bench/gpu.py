@@ -4,7 +4,8 @@
     PYTHONPATH=src python bench/gpu.py                   # the same, identity for every lattice and law, and memory
     PYTHONPATH=src python bench/gpu.py --smoke           # through Triton's interpreter: does every section run
 
-Kernels are compiled into a fresh cache, so that the first calls are those after an installation. Needs PyTorch, Triton,
+Kernels are compiled into a fresh cache (unless TRITON_CACHE_DIR names one), so that the first calls are those after an
+installation. Needs PyTorch, Triton,
 NumPy, SciPy and Numba; without `cryptography` a stand-in seals (stand_in_seal.py), and the output says so.
 """
 
@@ -25,7 +26,7 @@ from typing import Any
 SMOKE = "--smoke" in sys.argv
 if SMOKE:
     os.environ["TRITON_INTERPRET"] = "1"
-os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
+os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -41,6 +42,7 @@ from cepam.codec.wire import rows_per_block  # noqa: E402
 from cepam.kernels.model.plan import layered_plan  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import waves  # noqa: E402
+from cepam.kernels.triton.row_period import find_periods  # noqa: E402
 
 DEVICE, SIGMA, KEY = "cpu" if SMOKE else "cuda", 0.01, bytes(range(7, 39))
 AT = cepam.Address(bytes(32), round=1, client=1)
@@ -149,8 +151,9 @@ def section_parts() -> None:
     plan = codec.plan_on(codec.lattices[0])
     made = waves.encode_blocks(plan, [KEY], x[None], 8192)
     note("part: least and largest value", WHOLE, seconds_of(lambda: triton_backend.ends_of(x), 3))
-    wave = waves._Wave(waves.device_plan(plan, DEVICE), waves.device_keys([KEY], DEVICE), x[None], 8192)
-    note("part: scales and row periods", WHOLE, seconds_of(wave.measure_headers, 3))
+    batch = waves.Batch(waves.device_plan(plan, DEVICE), waves.device_keys([KEY], DEVICE), x[None], 8192)
+    note("part: scales and row periods", WHOLE, seconds_of(batch.measure_headers, 3))
+    note("part: row periods", WHOLE, seconds_of(lambda: find_periods(x[None], 1.0 / plan.unit, 8192), 3))
     note("part: blocks to the host", WHOLE, seconds_of(lambda: triton_backend.to_host(made), 3))
     found = triton_backend.to_host(made)
     note("part: blocks to the device", WHOLE, seconds_of(lambda: triton_backend.to_device(found, DEVICE), 3))
@@ -158,7 +161,8 @@ def section_parts() -> None:
     seal = lambda: codecs.wire.seal(contents, AT.derive(), codec.fingerprint)  # noqa: E731
     message = seal()
     note("part: seal, with the block table", WHOLE, seconds_of(seal, 3))
-    opened = lambda: codecs.wire.open_sealed(message, AT.derive(), codec.fingerprint, [1])  # noqa: E731
+    room = triton_backend.pinned
+    opened = lambda: codecs.wire.open_sealed(message, AT.derive(), codec.fingerprint, [1], room)  # noqa: E731
     note("part: open the seal", WHOLE, seconds_of(opened, 3))
 
 
@@ -200,6 +204,7 @@ def main() -> None:
     begun = time.perf_counter()
     print("seal:", stand_in_seal.put_in_place_if_needed(), "torch", torch.__version__, "triton", triton.__version__)
     if not SMOKE:
+        torch.randn(8, device=DEVICE)
         RESULTS["device"] = torch.cuda.get_device_name()
         print(RESULTS["device"], "cores", os.cpu_count(), flush=True)
     sections: dict[str, Callable[[], Any]] = {

@@ -4,10 +4,11 @@
     PYTHONPATH=src python bench/gpu_train.py --private  # that preset alone
     PYTHONPATH=src python bench/gpu_train.py --smoke    # through Triton's interpreter: does every section run
 
-Presets `algorithm1` and `convolutional` on synthetic images of MNIST's shape, rounds of 1,000 clients, the codec alone
-for 30 to 10,000 clients. Prints tables, writes bench/results/gpu_train.json and, where $OUT is set, a copy there.
+Presets `private`, `convolutional` and `algorithm1` on synthetic images of MNIST's shape, rounds of 1,000 clients, the
+codec alone for 30 to 10,000 clients. Prints tables, writes bench/results/gpu_train.json and, where $OUT is set, a copy
+there.
 Needs PyTorch, Triton, NumPy, SciPy and Numba only: without `cryptography` a stand-in seals (stand_in_seal.py), and no
-epsilon is computed (the convolutional preset's noise is given as what its target needs on 60,000 records).
+epsilon is computed (the private presets' noise is given as what their target needs on 60,000 records).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Bench:
             "evaluate_every": 1,
             "simulate": True,
         }
-        if preset == "convolutional":
+        if preset in ("private", "convolutional"):
             values |= {"epsilon": None, "noise": PRIVATE_NOISE}
         if self.smoke:
             values |= {"clients": 3, "expected_batch": 12.0, "tau": min(values["tau"], 2)}
@@ -212,9 +213,10 @@ def measure(smoke: bool) -> dict[str, Any]:
     """All that is measured; raises if a message or vector differs."""
     bench = Bench(smoke)
     print("seal:", bench.found["seal"], flush=True)
-    bench.compare("private", "convolutional", 1 if smoke else 20)
+    bench.compare("private", "private", 1 if smoke else 20)
     if "--private" in sys.argv:
         return bench.found
+    bench.compare("convolutional", "convolutional", 1 if smoke else 20)
     bench.compare("algorithm1", "algorithm1", 1 if smoke else 20)
     bench.compare("many clients", "algorithm1", 1 if smoke else 5, clients=4 if smoke else 1000)
     bench.batches()
@@ -238,7 +240,7 @@ def warm_cpu() -> None:
     x[::7] = 0.01
     codec.decode(codec.encode(x, at), at)
     bench = Bench(False)
-    for preset in ("algorithm1", "convolutional"):
+    for preset in ("private",) if "--private" in sys.argv else ("private", "algorithm1", "convolutional"):
         bench.simulation(preset, "cpu", 1, clients=2).step()
 
 

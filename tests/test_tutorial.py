@@ -1,8 +1,9 @@
-"""docs/tutorial.md runs from top to bottom in one session, and gives what it says."""
+"""The tutorial, which is a page and a notebook, runs from top to bottom in one session, and gives what it says."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -15,11 +16,17 @@ SAID = re.compile(r"  # => (.+)$")
 Mismatch = tuple[str, str, str]
 
 
-def run(text: str) -> tuple[int, list[Mismatch]]:
+def cells(notebook: str) -> list[str]:
+    """The code of a notebook, cell by cell."""
+    held = json.loads(notebook)
+    return ["".join(cell["source"]) + "\n" for cell in held["cells"] if cell["cell_type"] == "code"]
+
+
+def run(blocks: list[str]) -> tuple[int, list[Mismatch]]:
     """How many expected results a page states, and those that came out otherwise: (line, said, got)."""
     names: dict[str, object] = {"__name__": "tutorial"}
     checked, wrong = 0, []
-    for block in BLOCK.findall(text):
+    for block in blocks:
         lines = block.splitlines()
         for statement in ast.parse(block).body:
             last = lines[(statement.end_lineno or 0) - 1]
@@ -37,14 +44,22 @@ def run(text: str) -> tuple[int, list[Mismatch]]:
 
 def test_the_tutorial_gives_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    checked, wrong = run(TUTORIAL.read_text(encoding="utf-8"))
+    checked, wrong = run(cells(TUTORIAL.with_suffix(".ipynb").read_text(encoding="utf-8")))
     assert wrong == []
     assert checked > 20
 
 
+def test_the_notebook_is_that_of_the_page() -> None:
+    """`python tools/make_notebook.py` writes it anew."""
+    page, notebook = (TUTORIAL.with_suffix(kind).read_text(encoding="utf-8") for kind in (".md", ".ipynb"))
+    assert cells(notebook) == BLOCK.findall(page)
+    words = ["".join(cell["source"]) for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "markdown"]
+    assert words == [piece.strip("\n") for piece in BLOCK.split(page)[::2] if piece.strip("\n")]
+
+
 def test_control_a_page_that_says_otherwise_is_noticed() -> None:
     page = "```python\nx = 1 + 1\nx  # => 2\nx + 1  # => 4\n```\n\n```python\nx * 2  # => 4\n```\n"
-    assert run(page) == (3, [("x + 1  # => 4", "4", "3")])
+    assert run(BLOCK.findall(page)) == (3, [("x + 1  # => 4", "4", "3")])
 
 
 def test_every_page_that_the_tutorial_links_to_exists() -> None:

@@ -18,7 +18,7 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere }
 h1 { font-size: 1.5rem; line-height: 1.25 } h2 { font-size: 1.2rem; margin-top: 2rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .7rem; text-align: left; border-bottom: 1px solid #8884; white-space: nowrap }
+th, td { padding: .25rem .55rem; text-align: left; border-bottom: 1px solid #8884; white-space: nowrap }
 td.number, th.number { text-align: right }
 figure { margin: 1rem 0 } figure img, figure svg { max-width: 100%; height: auto; background: #fff }
 figcaption { font-size: .9rem } pre { overflow-x: auto; padding: .7rem; background: #8882 }

@@ -12,7 +12,7 @@ from scipy import stats
 
 import cepam
 from cepam import privacy
-from cepam.flower import Account, Private, Sum
+from cepam.flower import Account, Poisson, Private, Sum
 from cepam.flower.arrays import SUM, carried
 from cepam.secure import SumSettings, epsilons
 from cepam.secure.messages import TrainRequest
@@ -121,7 +121,8 @@ def test_the_grid_downlink_is_bound_to_the_masks(tmp_path) -> None:
 def test_what_does_not_go_with_sums_is_refused_with_a_reason() -> None:
     for options in (
         {"of_node": {}}, {"lattice": "auto"}, {"coder": "paper"}, {"bucket": 64}, {"least_replies": 2},
-        {"trust": "nobody"}, {"law": cepam.Laplace(1.0)}, {"cohort": 4}, {"top_up": True},
+        {"trust": "nobody"}, {"law": cepam.Laplace(1.0)}, {"cohort": Poisson(0.5)}, {"policy": "top-up"},
+        {"adaptive": True}, {"not_yet_known": 1},
         {"strategy": FedMedian()}, {"account": Account(released="vectors")},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"trust|sum"):

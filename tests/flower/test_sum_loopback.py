@@ -58,6 +58,24 @@ def test_a_node_killed_in_each_stage(tmp_path: Path) -> None:
     print(f"{done.seconds:.0f} s")
 
 
+def test_over_tls_with_registered_keys_a_server_that_signs_and_a_pinned_cohort(tmp_path: Path) -> None:
+    (tmp_path / "terms.toml").write_text(TERMS)
+    files = {"cepam-state": "journal{node}", "cepam-terms": "terms.toml", "cepam-cohort": "cohort.pub"}
+    node_config = {key: str(tmp_path / name) for key, name in files.items()}
+    with Federation(tmp_path, nodes=3, secure=True, node_config=node_config) as federation:
+        keys = [(tmp_path / f"node{k}.pub").read_bytes() for k in range(3)]
+        (tmp_path / "cohort.pub").write_bytes(b"\n".join(keys))
+        federation.wait_for_nodes(3)
+        strict = {"authentication": "require", "server-key": str(federation.server_key)}
+        long = {"timeout": 60.0, "unmask-timeout": 60.0}
+        config = {"folder": str(tmp_path), "nodes": 3, "size": SIZE, "sigma": 2.0, "num-server-rounds": 2}
+        federation.run(APP, {**config, **strict, **long, "pause-after": 9}, 300)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [report[r]["cepam-opened"] for r in ("1", "2")] == [1, 1]
+    assert report["2"]["cepam-epsilon-server"] == pytest.approx(report["2"]["cepam-epsilon"])
+    assert 3.0 < report["2"]["cepam-epsilon"] < 4.0
+
+
 def check_models(folder: Path) -> None:
     """Every round moved the model by the sum of those in it over those asked, or, without a quorum, not at all."""
     report = {int(r): m for r, m in json.loads((folder / "report.json").read_text()).items()}

@@ -20,3 +20,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return self.rewrite()(*args, **options)
 
     monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call)
+    # It runs programs one after another: as few as possible.
+    monkeypatch.setattr("cepam.kernels.triton.batch.FEW_LANES", 32)

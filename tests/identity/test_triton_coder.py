@@ -34,9 +34,9 @@ tl = pytest.importorskip("triton.language")
 from cepam.codec import codec as codec_module  # noqa: E402
 from cepam.codec import vectors  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
+from cepam.kernels.triton import batch, scalar_wave, waves  # noqa: E402
 from cepam.kernels.triton import range_coder as triton_ranging  # noqa: E402
 from cepam.kernels.triton import row_period as triton_stride  # noqa: E402
-from cepam.kernels.triton import waves  # noqa: E402
 
 SCALE = 0.01
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
@@ -86,8 +86,10 @@ def test_clients_sizes_and_empty_blocks() -> None:
 
 
 def test_layouts_over_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group for every kind of layout, sizes from one unit to the format's end."""
+    """A group for every kind of layout, sizes from one unit to the format's end, blocks coded in two segments."""
     monkeypatch.setattr(stride, "SHARED_BLOCKS", 2)
+    monkeypatch.setattr(batch, "_LEAST_MEMORY", 1)
+    monkeypatch.setattr(scalar_wave, "SHORTEST_SEGMENT", 16)
     plan, rng = layered_plan(cepam.Laplace(0.3), cepam.Integer(1)), np.random.default_rng(3)
     x = rng.normal(0, 0.3, 6 * LENGTH)
     x[: 2 * LENGTH] *= np.tile(np.where(np.arange(8) == 3, 9.0, 0.1), 2 * LENGTH // 8)
@@ -101,14 +103,16 @@ def test_layouts_over_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_small_slots_and_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams that outgrow their slots are coded again, and a wave of one program follows another."""
-    monkeypatch.setattr(waves, "_LEAST_MEMORY", 1)
+    monkeypatch.setattr(batch, "_LEAST_MEMORY", 1)
     x = np.random.default_rng(3).normal(0, 300 * SCALE, (1, 33 * 8))
     made = list(triton_backend.to_host(waves.encode_blocks(GAUSSIAN, KEYS[:1], torch.from_numpy(x), 8, room=2))[0])
     assert made == compiled_blocks(GAUSSIAN, KEYS[0], x[0], 8)
     assert max(map(len, made)) > 8
 
 
-def test_fixed_steps() -> None:
+def test_fixed_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain dithering; and a program for each block, as on a GPU that has few of them."""
+    monkeypatch.setattr(batch, "FEW_LANES", 1)
     plan = cell_plan(cepam.Integer(1), 0.02)
     x = np.random.default_rng(4).normal(0, 0.1, (1, 20)).astype(np.float32)
     same_values(plan, same_bytes(plan, x), x)

@@ -18,7 +18,7 @@ import numpy as np
 from cepam.codec import codec as codecs
 from cepam.codec import wire
 from cepam.codec.codec import MessageCodec
-from cepam.codec.vectors import Vector, name_of_dtype, note_cpu, to_host
+from cepam.codec.vectors import Vector, name_of_dtype, note_cpu, room_on, to_host
 from cepam.errors import CepamError, MalformedMessage
 from cepam.kernels.model.task import CodingTask, cpu_only
 from cepam.kernels.threads import cores, encode_spans
@@ -131,9 +131,14 @@ def _encode_rows(
     for choice, places in alike.items():
         mine = rows if len(places) == len(rows) else rows[places]
         blocks = _encode_alike(gpu, codec, [jobs[i] for i in places], mine)
-        for i, each in zip(places, blocks):
-            contents = wire.Contents(rows.shape[1], rows.element_size() == 8, choice, each)
-            made[i] = _tried(wire.seal, contents, keys[i], codec.fingerprint, codec.bucket)
+        double = rows.element_size() == 8
+        held = [wire.Contents(rows.shape[1], double, choice, each) for each in blocks]
+        sealed = _side_by_side(
+            lambda contents, key: wire.seal(contents, key, codec.fingerprint, codec.bucket, codec.threads),
+            held, [keys[i] for i in places],
+        )  # fmt: skip
+        for i, each in zip(places, sealed):
+            made[i] = each
     return made
 
 
@@ -159,7 +164,8 @@ def _decode_rows(
 ) -> list[Any]:  # fmt: skip
     from cepam.kernels.triton import backend as gpu
 
-    found: list[Any] = [_tried(codec.open, m, at, used, size) for m, at in zip(messages, addresses)]
+    room = room_on(device)
+    found = _side_by_side(lambda message, at: codec.open(message, at, used, size, room), messages, addresses)
     alike: dict[tuple[int, bool, int], list[int]] = {}
     for i, opened in enumerate(found):
         if isinstance(opened, tuple):

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec import wire
-from cepam.codec.vectors import Vector, check_update, name_of_dtype, note_cpu, to_host
+from cepam.codec.sealing import Room
+from cepam.codec.vectors import Vector, check_update, name_of_dtype, note_cpu, room_on, to_host
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.blocks import joined
 from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
@@ -118,7 +119,7 @@ class MessageCodec(ABC):
         sealed at this address by this codec.
         """
         wanted = name_of_dtype(out_dtype, device)
-        contents, task = self.open(message, at, used, size)
+        contents, task = self.open(message, at, used, size, room_on(device))
         return self.decode_opened(contents, task, device, wanted)
 
     def decode_opened(
@@ -138,15 +139,16 @@ class MessageCodec(ABC):
         return gpu.put(out, kept, device) if device is not None else out.astype(kept, copy=False)
 
     def open(
-        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None
-    ) -> tuple[wire.Contents, CodingTask]:
+        self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
+        room: Room | None = None,
+    ) -> tuple[wire.Contents, CodingTask]:  # fmt: skip
         """What a message holds once its seal is verified, and the task of its blocks; raises like `decode`."""
         if not isinstance(message, bytes | bytearray | memoryview):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         _check_address(at)
         keys = at.derive()
         dimensions = [lattice.dimension for lattice in self.lattices]
-        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions)
+        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions, room, self.threads)
         if size is not None and contents.size != size:
             raise MalformedMessage(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cepam.codec.sealing import Room
+
 Vector = npt.NDArray[Any]
 
 
@@ -48,3 +50,13 @@ def name_of_dtype(out_dtype: Any, device: str | None) -> str | None:
 def note_cpu(what: str) -> None:
     """Nothing; warns once that something is coded on the CPU though its vectors are on a GPU."""
     warnings.warn(f"{what} has no GPU form: coded on the CPU and moved between the two", stacklevel=3)
+
+
+def room_on(device: str | None) -> Room | None:
+    """Where a message that goes on to a GPU is opened: in memory that the GPU reads itself."""
+    if device is None:
+        return None
+    from cepam.kernels.triton import backend as triton_backend
+
+    room: Room = triton_backend.pinned
+    return room

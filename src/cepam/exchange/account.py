@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -11,7 +12,7 @@ from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.noise.lattices import Lattice
 
 if TYPE_CHECKING:
-    from cepam.privacy import Release, Sampling
+    from cepam.privacy import Cohort, CohortRelease, Release, Sampling
 
 Released = Literal["auto", "average", "vectors"]
 Reply = tuple[int, UplinkSettings]
@@ -77,6 +78,21 @@ class Account:
             coordinates=coordinates,
             nodes=tuple(node for node, _ in used),
             unit=self.unit,
+        )
+
+    def cohort_release(self, cohort: Cohort, settings: UplinkSettings, coordinates: int) -> CohortRelease:
+        """One round of a cohort that was drawn in secret and is topped up, whoever replied."""
+        from cepam.privacy import Client, CohortRelease
+
+        share = settings.law.scale
+        return CohortRelease(
+            (Client(settings.law, settings.records, 1.0 / cohort.size),),
+            settings.clip,
+            colluders=min(self.colluders, cohort.population - 1),
+            adjacency=self.adjacency,
+            coordinates=coordinates,
+            cohort=cohort,
+            bit=share * math.sqrt(cohort.cap) / settings.bit if settings.bit else None,
         )
 
 

@@ -8,8 +8,10 @@ paid for it. A model whose account is gone is an error where a budget is in forc
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import chain, count
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -52,17 +54,31 @@ class RunAccount:
         self._noted: set[str] = set()
         self._cautioned: set[str] = set()
         self.ledger: Ledger = Ledger(identified=account.stable_nodes)
+        self.asked: Counter[int] = Counter()
 
     @property
     def path(self) -> Path:
         """The account's file."""
         return self._folder / f"{self._name}.json"
 
-    def epsilon(self, also: Release | None = None) -> float:
-        """epsilon of all rounds so far, and of one more, at the account's delta; infinite where none can be given."""
+    def epsilon(self, also: Release | None = None, limit: float = math.inf) -> float:
+        """epsilon of all rounds so far, and of one more, at the account's delta; infinite where none can be given.
+
+        A bound that is quick to find; where that is above `limit`, the figure itself: calibrated runs end at it.
+        """
         from cepam.privacy import spent
 
-        return spent(self.ledger if also is None else self.ledger.add(also), self._account.delta)
+        ledger = self.ledger if also is None else self.ledger.add(also)
+        quick = spent(ledger, self._account.delta)
+        return quick if quick <= limit else ledger.epsilon(self._account.delta)
+
+    def observers(self) -> dict[str, float]:
+        """epsilon of all rounds so far for each kind of observer, at the account's delta; nothing before the first."""
+        return self.ledger.observers(self._account.delta) if self.ledger.releases else {}
+
+    def sees_uploads(self) -> float:
+        """epsilon of all rounds so far against whoever sees who uploads, where clients were drawn in secret."""
+        return self.ledger.sees_uploads(self._account.delta) if self.ledger.releases else 0.0
 
     def resume(self, run: str, model: str) -> None:
         """Nothing; the account is the one of this run or of this model, as the disk has it now, or a new one."""
@@ -79,10 +95,14 @@ class RunAccount:
         self._log(INFO, "cepam: the account %s %s", self.path, known)
         self._note(_run_key(run))
 
-    def charge(self, release: Release, model: str | None) -> None:
-        """Nothing; the round is on the account, on disk, and `model` may be published."""
+    def charge(self, release: Release, model: str | None, asked: Iterable[int] = ()) -> None:
+        """Nothing; the round is on the account, on disk, and `model` may be published.
+
+        `asked` are nodes whose rounds are counted, where they may take part so often and no more.
+        """
         self._refresh(strict=True)
         self.ledger = self.ledger.add(release)
+        self.asked.update(asked)
         self._save()
         if model is not None:
             self.note_model(model)
@@ -105,6 +125,7 @@ class RunAccount:
     def _save(self) -> None:
         content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "revision": self._revision + 1}
         content["ledger"] = self.ledger.state_dict()
+        content["asked"] = {str(node): times for node, times in sorted(self.asked.items())}
         self._folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, json.dumps(content).encode())
         self._revision += 1
@@ -113,29 +134,30 @@ class RunAccount:
         """Nothing; the account of this name is on this one, which takes its name if it has none."""
         path = self._folder / f"{name}.json"
         try:
-            revision, saved = self._read(path)
+            revision, saved, asked = self._read(path)
         except (OSError, ValueError) as lost:
             self._lost(f"this model was published before, and its account {path} cannot be read: {lost}")
             return
         for release in saved.releases:
             self.ledger = self.ledger.add(release)
+        self.asked.update(asked)
         if not self._name:
             self._name, self._revision = name, revision
 
     def _refresh(self, strict: bool = False) -> None:
         """Nothing; what another strategy of this run has added is on the account. `strict`: nobody may have."""
         try:
-            revision, saved = self._read(self.path)
+            revision, saved, asked = self._read(self.path)
         except (OSError, ValueError) as lost:
             raise AccountLost(f"the account {self.path} can no longer be read: {lost}") from lost
         if revision == self._revision:
             return
         if strict:
             raise AccountLost(f"the account {self.path} was changed by somebody else during this round")
-        self.ledger, self._revision = saved, revision
+        self.ledger, self.asked, self._revision = saved, asked, revision
 
-    def _read(self, path: Path) -> tuple[int, Ledger]:
-        """The revision and the ledger in a file; ValueError if it is of another version or damaged."""
+    def _read(self, path: Path) -> tuple[int, Ledger, Counter[int]]:
+        """The revision, the ledger and who was asked in a file; ValueError if it is of another version or damaged."""
         from cepam.privacy import Ledger
 
         read = json.loads(path.read_text())
@@ -143,7 +165,8 @@ class RunAccount:
             raise ValueError(f"not an account of version {VERSION}")
         # Who is followed by name is asked for afterwards: the rounds are the same.
         state = {**read["ledger"], "identified": self._account.stable_nodes}
-        return int(read["revision"]), Ledger(identified=self._account.stable_nodes).load_state_dict(state)
+        asked = Counter({int(node): int(times) for node, times in read.get("asked", {}).items()})
+        return int(read["revision"]), Ledger(identified=self._account.stable_nodes).load_state_dict(state), asked
 
     def _lost(self, reason: str) -> None:
         if self._strict:

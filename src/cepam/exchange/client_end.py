@@ -61,7 +61,7 @@ def seal_update(
     An update that is not finite leaves as zero with its noise: a client that falls silent would tell that it was.
     Guarantee: nothing about it can be seen (tests/exchange/test_ends.py); an address is used once.
     """
-    sent: Any = offer.settings.clip.apply_or_zero(update)
+    sent: Any = offer.settings.clipped(update)
     peer, attempt = Peer(offer.run, offer.node, offer.identity), new_attempt()
     public = signature = b""
     try:

@@ -183,5 +183,5 @@ def _check_values(vector: npt.NDArray[np.floating], pending: Pending) -> None:
         raise Refused("values", node, "the decoded update is not finite")
     # A Gaussian vector is longer than sigma(sqrt(m) + 8) with chance below e^-32; Laplace tails get more room.
     spread = math.sqrt(size) + 8.0 if isinstance(settings.law, Gaussian) else 2.0 * math.sqrt(2.0 * size) + 80.0
-    if norm > settings.longest + settings.law.scale * spread:
+    if norm > settings.largest + settings.law.scale * spread:
         raise Refused("values", node, f"a norm of {norm:.3g} is beyond the clip and the noise together")

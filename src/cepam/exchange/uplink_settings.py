@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from cepam.clip import L1, L2, Clip, Unit
 from cepam.codec.codec import Codec
@@ -29,7 +30,8 @@ class UplinkSettings:
     that the server knows beforehand, never what a reply claims. `bucket` pads messages to a multiple of that many
     bytes. `update` says what the ClientApp replies with: trained `parameters`, of which the difference against the
     broadcast arrays is sent, or a `gradient`, which is sent as it is. `unit` tells the client what the run's epsilon is
-    for: one of its records, or all of its data. `stream` makes the messages a stream (`cepam.exchange.streams`).
+    for: one of its records, or all of its data. With a `bit` one more coordinate travels: so far up if the update's
+    norm was within the clip, so far down if not. `stream` makes the messages a stream (`cepam.exchange.streams`).
     """
 
     law: Law
@@ -41,6 +43,7 @@ class UplinkSettings:
     weight: float = 1.0
     records: int = 1
     unit: Unit = "record"
+    bit: float = 0.0
     stream: StreamTerms | None = None
 
     def __post_init__(self) -> None:
@@ -57,7 +60,9 @@ class UplinkSettings:
         if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 1:
             raise ValueError(f"records must be a positive integer, got {self.records!r}")
         reach = min(self.codec.plan_on(lattice).reach for lattice in self.codec.lattices)
-        if self.longest > reach:
+        if not (0 <= self.bit < math.inf) or (self.bit and self.clip.norm != "l2"):
+            raise ValueError(f"bit must not be negative, and goes with an l2 clip, got {self.bit!r}")
+        if self.largest > reach:
             # A coordinate beyond the reach cannot be sent, and whether there is one would be seen.
             carried = "" if self.stream is None else f" (times {self.stream.gain:.3g}, which a stream can add up)"
             raise ValueError(
@@ -67,14 +72,27 @@ class UplinkSettings:
             raise ValueError(f"a stream needs Gaussian noise and an l2 clip, got {self.law!r} and {self.clip!r}")
 
     @property
-    def longest(self) -> float:
-        """The norm that an honest client's message cannot exceed before its noise."""
-        return float(self.clip.bound) * (1.0 if self.stream is None else self.stream.gain)
+    def largest(self) -> float:
+        """The largest norm of what an honest client encodes."""
+        return math.hypot(self.clip.bound, self.bit) * (1.0 if self.stream is None else self.stream.gain)
+
+    @property
+    def beside(self) -> int:
+        """How many coordinates travel beside the update's."""
+        return 1 if self.bit else 0
+
+    def clipped(self, update: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        """What a client encodes: the update clipped, zeros where it is not finite, and the bit where one is asked."""
+        within = self.clip.apply_or_zero(update)
+        if not self.bit:
+            return within
+        above = not self.clip.measure(update) <= self.clip.bound
+        return np.append(within, within.dtype.type(-self.bit if above else self.bit))
 
     @cached_property
     def codec(self) -> Codec:
         """What both ends encode and decode with."""
-        bound = self.longest if self.coder == "paper" else None
+        bound = self.largest if self.coder == "paper" else None
         return Codec(self.law, self.lattice, self.coder, bound=bound, bucket=self.bucket)
 
     def to_json(self) -> str:
@@ -91,6 +109,7 @@ class UplinkSettings:
                 "bucket": self.bucket,
                 "update": self.update,
                 "unit": self.unit,
+                "bit": float(self.bit),
             }
         )
 
@@ -108,6 +127,7 @@ class UplinkSettings:
                 bucket=read["bucket"],
                 update=read["update"],
                 unit=read.get("unit", "record"),
+                bit=read.get("bit", 0.0),
                 stream=StreamTerms(*read["stream"]) if "stream" in read else None,
             )
         except (KeyError, TypeError, ValueError) as unreadable:

@@ -23,6 +23,7 @@ from cepam.fl.models.model import Model, build, linear_on
 from cepam.fl.runs.comparison import compare
 from cepam.fl.runs.sources import prepared
 from cepam.fl.runs.toml import settings_from
+from cepam.fl.runs.trackers import to_mlflow, to_wandb
 from cepam.fl.runs.training import Progress, read_metrics, train
 
 __all__ = [
@@ -48,5 +49,7 @@ __all__ = [
     "read_metrics",
     "settings_from",
     "synthetic",
+    "to_mlflow",
+    "to_wandb",
     "train",
 ]

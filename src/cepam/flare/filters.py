@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +16,14 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from cepam.clip import L1, L2
+from cepam.clip import L1, L2, Unit
 from cepam.errors import CepamError, WrongAddress
 from cepam.exchange.account import Account
 from cepam.exchange.client_end import Declined, check_offer, seal_update
 from cepam.exchange.messages import Answer, Offer
 from cepam.exchange.uplink_settings import UplinkSettings, lattice_from_json
 from cepam.exchange.vectors import from_vector, to_vector
-from cepam.flare.job import ClientJob, ServerJob, end_job, job_of, number_of
+from cepam.flare.job import ClientJob, JobTopUp, ServerJob, end_job, job_of, number_of
 from cepam.flare.weights import PAYLOAD, difference_of, is_difference, replace_result, weights_of
 from cepam.noise.laws import Gaussian, Laplace
 from cepam.privacy import Sampling
@@ -38,7 +39,10 @@ class ServerFilter(Filter):  # type: ignore[misc]
     in the log and goes out as the metric `cepam-epsilon`. Every result that opened is charged unless the workflow said
     that it was not accepted. With `budget` the job ends before a round would bring epsilon above it, and that round's
     aggregate is not published. `released="average"` counts the noise of all results together: say it only where the
-    workflow publishes nothing but their average with equal weights. The account is kept in the folder `accounts`
+    workflow publishes nothing but their average with equal weights. `unit` is what epsilon is for, a `record` or all
+    data of a `client`. With `policy="top-up"` and `clients`, how many sites the job has, the server adds the noise of
+    results that do not come and divides by `clients`: the workflow is handed no movement, and its aggregate is replaced
+    by the topped-up one, so epsilon does not depend on who was there. The account is kept in the folder `accounts`
     (default: `cepam-accounts` in the server's workspace), and found again by the job or by the model it starts from.
     """
 
@@ -61,6 +65,9 @@ class ServerFilter(Filter):  # type: ignore[misc]
         colluders: int = 0,
         clipped: Literal["update", "example"] = "update",
         accounts: str | None = None,
+        unit: Unit = "record",
+        policy: Literal["charge", "top-up"] = "charge",
+        clients: int | None = None,
     ) -> None:
         super().__init__()
         # FLARE writes a job's configuration from attributes that are named like the arguments.
@@ -69,15 +76,19 @@ class ServerFilter(Filter):  # type: ignore[misc]
         self.delta, self.budget, self.released, self.accounts = delta, budget, released, accounts
         self.sampling, self.draws, self.adjacency = sampling, draws, adjacency
         self.colluders, self.clipped = colluders, clipped
+        self.unit, self.policy, self.clients = unit, policy, clients
         if budget is not None and not budget > 0:
             raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
         noise = {"gaussian": Gaussian, "laplace": Laplace}[law](scale)
         clip = {"l1": L1, "l2": L2}[norm](bound)
         self.settings = UplinkSettings(
-            noise, clip, lattice_from_json(lattice), bucket=bucket, weight=weight, records=records
+            noise, clip, lattice_from_json(lattice), bucket=bucket, weight=weight, records=records, unit=unit
         )
         drawn = Sampling(sampling, draws)  # type: ignore[arg-type]
-        self.account = Account(delta, drawn, adjacency, colluders, released, stable_nodes=True, clipped=clipped)
+        self.account = Account(
+            delta, drawn, adjacency, colluders, released, stable_nodes=True, clipped=clipped, unit=unit
+        )
+        self.topup = _topup(policy, clients, self.settings, released)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """The task with an offer, or the result with dense arrays."""
@@ -105,12 +116,16 @@ class ServerFilter(Filter):  # type: ignore[misc]
             job = self._job(fl_ctx)
             if job.layout is not None:
                 result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
-                replace_result(result, job.reference, job.layout, unchanged=job.ended)
+                model = job.reference if job.ended else job.take_topped_up()
+                replace_result(result, job.reference, job.layout, model)
         elif event_type == EventType.END_RUN:
             end_job(fl_ctx)
 
     def _job(self, fl_ctx: FLContext) -> ServerJob:
-        return job_of(fl_ctx, "server", lambda: ServerJob(self.account, self.budget, _folder(self.accounts, fl_ctx)))
+        return job_of(fl_ctx, "server", self._new_job(fl_ctx))
+
+    def _new_job(self, fl_ctx: FLContext) -> Callable[[], ServerJob]:
+        return lambda: ServerJob(self.account, self.budget, _folder(self.accounts, fl_ctx), self.topup)
 
     def _offer(self, shareable: Shareable, job: ServerJob, client: str) -> Shareable:
         dxo = from_shareable(shareable)
@@ -185,6 +200,20 @@ class ClientFilter(Filter):  # type: ignore[misc]
         result: Shareable = dxo.update_shareable(shareable)
         result.set_header(HEADER, sealed.answer.to_fields())
         return result
+
+
+def _topup(policy: str, clients: int | None, settings: UplinkSettings, released: str) -> JobTopUp | None:
+    if policy not in ("charge", "top-up"):
+        raise ValueError(f"policy must be 'charge' or 'top-up', got {policy!r}")
+    if policy == "charge":
+        if clients is not None:
+            raise ValueError(f"clients goes with policy='top-up', got {clients!r}")
+        return None
+    if not isinstance(settings.law, Gaussian) or released != "average":
+        raise ValueError("policy 'top-up' needs Gaussian noise and released='average'")
+    if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
+        raise ValueError(f"clients must be the number of the job's sites with policy='top-up', got {clients!r}")
+    return JobTopUp(settings, clients)
 
 
 def _folder(given: str | None, fl_ctx: FLContext) -> Path:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,12 @@ from cepam.exchange.account_store import RunAccount
 from cepam.exchange.agreement import Chain, Peer
 from cepam.exchange.messages import Answer, Offer
 from cepam.exchange.server_end import Pending, ServerEnd
+from cepam.exchange.topup import Shares
 from cepam.exchange.uplink_settings import UplinkSettings
-from cepam.exchange.vectors import Arrays, Layout, count, digest, has_batch_statistics
+from cepam.exchange.vectors import Arrays, Layout, count, digest, from_vector, has_batch_statistics
+
+if TYPE_CHECKING:
+    from cepam.privacy import Release
 
 Job = TypeVar("Job")
 _jobs: dict[tuple[str, str], Any] = {}
@@ -63,10 +68,41 @@ class ClientJob:
     received: tuple[dict[str, Any], Arrays] | None = None
 
 
+@dataclass(frozen=True)
+class Used:
+    """A result that opened: whose it is, what was asked, and the decoded update."""
+
+    client: str
+    reply: Reply
+    vector: npt.NDArray[np.floating] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class JobTopUp:
+    """Noise that does not depend on which of `clients` sites sent results: the server brings what is missing.
+
+    Guarantee: tests/flare/test_topup.py.
+    """
+
+    settings: UplinkSettings
+    clients: int
+
+    def release(self, account: Account, coordinates: int) -> Release:
+        """A round, whoever was there: all sites are charged."""
+        everybody = [(place, self.settings) for place in range(self.clients)]
+        return replace(account.release(everybody, True, coordinates, topped_up=True), nodes=None)
+
+    def model(self, used: list[Used], reference: Arrays) -> Arrays:
+        """The weights moved by the topped-up sum over all sites, never over the results."""
+        came = [(one.reply[1], one.vector) for one in used]
+        mean = Shares.of([self.settings] * self.clients).mean(came, count(reference))
+        return from_vector(mean, reference, 1.0)
+
+
 class ServerJob:
     """A server's keys, the offers that wait, the results of the round, and the account."""
 
-    def __init__(self, account: Account, budget: float | None, folder: Path) -> None:
+    def __init__(self, account: Account, budget: float | None, folder: Path, topup: JobTopUp | None = None) -> None:
         self.name = ""
         self.lock = RLock()
         self.layout: Layout | None = None
@@ -77,7 +113,9 @@ class ServerJob:
         self._account = RunAccount(folder, account, strict=budget is not None)
         self._end = ServerEnd(log=_quiet)
         self._pending: dict[str, tuple[Pending, Arrays]] = {}
-        self._used: list[tuple[str, Reply]] = []
+        self._topup = topup
+        self._topped_up: Arrays | None = None
+        self._used: list[Used] = []
         self._rounds = 0
         self._start = ""
 
@@ -109,25 +147,30 @@ class ServerJob:
         return pending.offer
 
     def open(self, client: str, answer: Answer, message: bytes) -> tuple[npt.NDArray[np.floating], Arrays]:
-        """The decoded update and the weights that were broadcast; the result is on this round's list."""
+        """The decoded update and the weights that were broadcast; the result is on this round's list.
+
+        With a top-up the workflow is handed no movement at all: what it publishes is put into its aggregate.
+        """
+        if self._topup is not None and len(self._used) >= self._topup.clients:
+            raise WrongAddress(f"the result of {client} is beyond the {self._topup.clients} clients of the top-up")
         pending, reference = self._pending.pop(client, (None, {}))
         if pending is None or self.ended:
             raise WrongAddress(f"the result of {client} does not answer an open offer")
         vector = self._end.open(pending, answer, message)
-        self._used.append((client, (pending.offer.node, pending.offer.settings)))
-        return vector, reference
+        self._used.append(Used(client, (pending.offer.node, pending.offer.settings), vector))
+        return (vector if self._topup is None else np.zeros_like(vector)), reference
 
     def unused(self, client: str) -> None:
         """Nothing; the client's last result was not accepted by the workflow, and is not charged."""
         with self.lock:
             for place in range(len(self._used) - 1, -1, -1):
-                if self._used[place][0] == client:
+                if self._used[place].client == client:
                     del self._used[place]
                     return
 
     def settle_if_asked_again(self, client: str, component: FLComponent, fl_ctx: FLContext) -> None:
         """Nothing; a workflow that asks a client again and said nothing of its last result is taken to have used it."""
-        if any(name == client for name, _ in self._used):
+        if any(used.client == client for used in self._used):
             self.settle(component, fl_ctx)
 
     def settle(self, component: FLComponent, fl_ctx: FLContext) -> None:
@@ -140,21 +183,33 @@ class ServerJob:
             if not used or self.ended:
                 return
             try:
-                self._charge([reply for _, reply in used], component, fl_ctx)
+                self._charge(used, component, fl_ctx)
             except Exception as failed:  # FLARE would log it and go on
                 self.ended = True
                 component.system_panic(f"cepam: the round could not be charged: {failed}", fl_ctx)
 
-    def _charge(self, replies: list[Reply], component: FLComponent, fl_ctx: FLContext) -> None:
-        average = self._options.released == "average"
-        release = self._options.release(replies, average, count(self.reference))
-        after = self._account.epsilon(release)
+    def take_topped_up(self) -> Arrays | None:
+        """The model that the round publishes in place of the workflow's aggregate, once; None without a top-up."""
+        with self.lock:
+            model, self._topped_up = self._topped_up, None
+            return model
+
+    def _charge(self, used: list[Used], component: FLComponent, fl_ctx: FLContext) -> None:
+        replies = [one.reply for one in used]
+        if self._topup is None:
+            average = self._options.released == "average"
+            release = self._options.release(replies, average, count(self.reference))
+        else:
+            release = self._topup.release(self._options, count(self.reference))
+        after = self._account.epsilon(release, math.inf if self._budget is None else self._budget)
         if self._budget is not None and after > self._budget:
             self.ended = True
             reason = f"this round would bring epsilon to {after:.4g}, above {self._budget:.4g}"
             component.system_panic(f"cepam: {reason}: the job ends, the round is not published", fl_ctx)
             return
         self._account.charge(release, None)
+        if self._topup is not None:
+            self._topped_up = self._topup.model(used, self.reference)
         at = f"epsilon so far {after:.4g} at delta {self._options.delta:g}"
         component.log_info(fl_ctx, f"cepam: {len(replies)} results used, {at}")
         said = self._account.cautions(release)

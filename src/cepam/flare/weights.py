@@ -39,25 +39,24 @@ def publishable(whole: Arrays, reference: Arrays, layout: Layout) -> Weights:
     return kept_positive(layout.restored({name: np.asarray(value) for name, value in whole.items()}), reference)
 
 
-def replace_result(result: object, reference: Arrays, layout: Layout, unchanged: bool) -> None:
-    """Nothing; an aggregation result is publishable, or the model that was broadcast where it must stay `unchanged`."""
+def replace_result(result: object, reference: Arrays, layout: Layout, model: Arrays | None) -> None:
+    """Nothing; an aggregation result is publishable: that of the workflow, or `model` where one is given."""
     if isinstance(result, FLModel):
         if result.params:
             whole = result.params_type != ParamsType.DIFF
-            result.params = _corrected(result.params, reference, layout, whole, unchanged)
+            result.params = _corrected(result.params, reference, layout, whole, model)
     elif isinstance(result, Shareable):
         dxo = from_shareable(result)
         if dxo.data_kind in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
-            dxo.data = _corrected(dxo.data, reference, layout, dxo.data_kind == DataKind.WEIGHTS, unchanged)
+            dxo.data = _corrected(dxo.data, reference, layout, dxo.data_kind == DataKind.WEIGHTS, model)
             dxo.update_shareable(result)
 
 
-def _corrected(data: Weights, reference: Arrays, layout: Layout, whole: bool, unchanged: bool) -> Weights:
-    known = {name: value for name, value in data.items() if name in reference}
-    if unchanged:
-        return {name: reference[name] if whole else np.zeros_like(reference[name]) for name in known}
-    if whole:
-        return publishable(known, reference, layout)
-    moved = {name: reference[name] + np.asarray(value) for name, value in known.items()}
+def _corrected(data: Weights, reference: Arrays, layout: Layout, whole: bool, model: Arrays | None) -> Weights:
+    known = {name: np.asarray(value) for name, value in data.items() if name in reference}
+    if model is not None:
+        moved = {name: model[name] for name in known}
+    else:
+        moved = known if whole else {name: reference[name] + value for name, value in known.items()}
     made = publishable(moved, reference, layout)
-    return {name: made[name] - reference[name] for name in known}
+    return made if whole else {name: made[name] - reference[name] for name in known}

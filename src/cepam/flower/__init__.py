@@ -16,16 +16,31 @@ if TYPE_CHECKING:
     from cepam.exchange.streams import StreamTerms
     from cepam.exchange.uplink_settings import UplinkSettings
     from cepam.flower.accountant import Accountant
+    from cepam.flower.cohort import AdaptiveClip, Fixed, Poisson
     from cepam.flower.private import Private
     from cepam.flower.sum_trust import Sum
     from cepam.flower.uplink import Uplink
 
-__all__ = ["Account", "Accountant", "Private", "StreamTerms", "Sum", "Uplink", "UplinkSettings"]
+__all__ = [
+    "Account",
+    "Accountant",
+    "AdaptiveClip",
+    "Fixed",
+    "Poisson",
+    "Private",
+    "StreamTerms",
+    "Sum",
+    "Uplink",
+    "UplinkSettings",
+]
 
 # Every message starts a process on the client: it must not load the server's half.
 _ROOMS = {
     "Account": "cepam.exchange.account",
     "Accountant": "cepam.flower.accountant",
+    "AdaptiveClip": "cepam.flower.cohort",
+    "Fixed": "cepam.flower.cohort",
+    "Poisson": "cepam.flower.cohort",
     "Private": "cepam.flower.private",
     "Sum": "cepam.flower.sum_trust",
     "Uplink": "cepam.flower.uplink",

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from logging import INFO, getLogger
 
+from cepam.clip import L2
 from cepam.exchange.target import Target
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.flower.policy import Policy
+from cepam.noise.laws import Gaussian
+from cepam.privacy.topup import UPWARD
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -22,6 +25,7 @@ class NodeNoise:
         if target is not None and of_node is not None:
             raise ValueError("epsilon finds one noise for all nodes: of_node must not be given with it")
         self._settings, self._target = settings, target
+        self._first: UplinkSettings | None = None
         self._of_node = of_node.get if isinstance(of_node, Mapping) else of_node
 
     @property
@@ -50,6 +54,13 @@ class NodeNoise:
         one = policy.planned(self._settings, nodes, coordinates)
         self._settings = target.meet(self._settings, one, policy.account.delta)
         log(INFO, "cepam: %s", target.describe(self._settings, policy.noise([self._settings] * nodes), coordinates))
+
+    def follow(self, bound: float) -> None:
+        """Nothing; the clip is `bound` from now on, noise and bit in proportion, the noise never in less."""
+        first = self._first = self._first or self.settings
+        by = bound / first.clip.bound
+        law = Gaussian(first.law.scale * by * UPWARD)
+        self._settings = replace(first, clip=L2(bound), law=law, bit=first.bit * by)
 
     def summarise(self) -> None:
         """Logs what nodes are asked for."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import WARNING, getLogger
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+import numpy.typing as npt
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
@@ -17,6 +19,7 @@ from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.exchange.vectors import Arrays, count, from_vector
 from cepam.flower.arrays import record_of
 from cepam.flower.replies import Opened
+from cepam.flower.spending import Spending
 from cepam.flower.tally import Tally
 from cepam.noise.laws import Gaussian, Law
 
@@ -34,11 +37,16 @@ class Policy:
     """`charge`: the wrapped strategy averages the replies that came, and the noise that is in them is charged.
 
     `average` says that nothing but the average of the replies is published, so that the noise of all counts. A round
-    with fewer than `least_replies` is not published and costs nothing.
+    with fewer than `least_replies` is not published and costs nothing. `is_secret` says that nobody may learn who was
+    asked, nor how many; `is_open` that a round is published even if nobody was; `clip` is the next one, if it moves.
     """
+
+    is_secret = False
 
     def __init__(self, account: Account, average: bool, least_replies: int) -> None:
         self.account, self.average, self.least_replies = account, average, least_replies
+        self.is_open = False
+        self.clip: float | None = None
         self._asked: list[Reply] = []
         self._model: Arrays = {}
 
@@ -49,6 +57,27 @@ class Policy:
     def noise(self, asked: Sequence[UplinkSettings]) -> float:
         """The noise, a coordinate, of what is published where these are asked."""
         return noise_of_average(asked)
+
+    def choose(self, messages: list[Message], settings: UplinkSettings, taken: Mapping[int, int]) -> list[Message]:
+        """The messages that are sent, of those of the strategy; `taken` says how often nodes were asked."""
+        return messages
+
+    def certain(self, coordinates: int) -> Release | None:
+        """What the round costs whatever happens, where that is known before it is asked."""
+        return None
+
+    def close(self) -> None:
+        """Nothing; the round is over."""
+        self.is_open = False
+
+    @property
+    def counted(self) -> list[int]:
+        """The nodes whose rounds are counted."""
+        return []
+
+    def figures(self, spending: Spending) -> dict[str, float]:
+        """What else goes among a round's metrics."""
+        return {}
 
     def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
         """Nothing; the round asks these nodes, sends these models, and goes so far along what comes back.
@@ -104,18 +133,22 @@ class ToppedUp(Policy):
 
     def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
         super().ask(asked, models, step)
-        kinds = {settings.update for _, settings in asked}
-        if len(models) > 1 or len(kinds) > 1:
-            raise ValueError(
-                "policy 'top-up' needs one model for all nodes and one kind of update, "
-                f"got {len(models)} models and {', '.join(sorted(kinds))}"
-            )
-        self._shares = Shares.of(settings for _, settings in asked)
+        check_one_kind(asked, models)
+        self._settings = asked[0][1]
+
+    @property
+    def shares(self) -> Shares:
+        """What nodes and server bring, and the divisor."""
+        return Shares.of(settings for _, settings in self._asked)
+
+    def mean(self, tally: Tally) -> npt.NDArray[np.float64]:
+        """The topped-up average of what came."""
+        came = [(one.settings, one.vector) for one in tally.opened]
+        return self.shares.mean(came, count(self._model) + self._settings.beside)
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: Tally) -> Aggregate:
-        mean = self._shares.mean([(one.settings, one.vector) for one in tally.opened], count(self._model))
-        step = self._step_of(self._asked[0][1])
-        return one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, step)))
+        moved = from_vector(self.mean(tally), self._model, self._step_of(self._settings))
+        return one_reply(strategy, server_round, tally, record_of(moved))
 
     def _charged(self, opened: Sequence[Opened]) -> list[Reply]:
         return self._asked
@@ -125,6 +158,16 @@ class ToppedUp(Policy):
 
     def __str__(self) -> str:
         return "noise counted: that of all nodes asked, whoever replies: the server brings what is missing"
+
+
+def check_one_kind(asked: list[Reply], models: list[Arrays]) -> None:
+    """Nothing, or a ValueError where what comes back cannot be added up."""
+    kinds = {settings.update for _, settings in asked}
+    if len(models) > 1 or len(kinds) > 1:
+        raise ValueError(
+            "policy 'top-up' needs one model for all nodes and one kind of update, "
+            f"got {len(models)} models and {', '.join(sorted(kinds))}"
+        )
 
 
 def one_reply(strategy: Strategy, server_round: int, tally: Tally, average: ArrayRecord) -> Aggregate:

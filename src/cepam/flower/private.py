@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import replace
-from logging import INFO, getLogger
+from logging import DEBUG, INFO, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,11 +19,12 @@ from cepam.exchange.server_end import Authentication, Refused, ServerEnd
 from cepam.exchange.streams import StreamTerms
 from cepam.exchange.target import law_of, target_of
 from cepam.exchange.uplink_settings import Update, UplinkSettings
-from cepam.flower.averaging import check_wrapping, publishes_average
+from cepam.flower.averaging import check_wrapping
+from cepam.flower.cohort import AdaptiveClip, Asking, Fixed, Poisson
 from cepam.flower.distribution import Step, distribution_for
 from cepam.flower.models import RoundModel
 from cepam.flower.noise import NodeNoise, OfNode
-from cepam.flower.policy import PolicyName, policy_for
+from cepam.flower.policy import PolicyName
 from cepam.flower.replies import Known, Replies
 from cepam.flower.spending import Spending, account_in
 from cepam.flower.stream_policy import Streamed, check_streams
@@ -56,7 +57,10 @@ class Private(Strategy):  # type: ignore[misc]
     nothing more is published. The account is saved under `accounts` (default: `cepam` in Flower's home) before each
     model is published; a ServerApp that starts again, in this run or from a model that was published, goes on with it.
 
-    `unit` is what epsilon is for: one `record` of a client, or all data of one `client`.
+    `unit` is what epsilon is for: one `record` of a client, or all data of one `client`. With a `cohort`
+    (`Poisson(rate)`, `Fixed(size)`) the wrapper draws who is asked in each round, in secret, and whole clients are
+    protected; neither log nor metrics say who was asked or how many. With `adaptive=AdaptiveClip()` the clip
+    follows the norms.
 
     Integer arrays do not travel, whatever the wrapped strategy makes of them; variances of batch normalisation stay
     positive. `bucket` pads messages to a multiple of that many bytes.
@@ -115,33 +119,45 @@ class Private(Strategy):  # type: ignore[misc]
         nodes: int | None = None,
         unit: Unit | None = None,
         policy: PolicyName | None = None,
+        cohort: Poisson | Fixed | None = None,
+        adaptive: AdaptiveClip | None = None,
         trust: Literal["server", "sum"] | Sum = "server",
         streams: StreamTerms | None = None,
     ) -> None:
         check_wrapping(strategy, least_replies, budget)
         self.strategy = strategy
-        told: dict[str, Any] = {"delta": delta, "unit": unit}
+        asking = Asking(policy, cohort, adaptive, of_node is not None, least_replies)
+        told: dict[str, Any] = {"delta": delta, "unit": unit or asking.unit}
         counted = {name: value for name, value in told.items() if value is not None}
         self.account = replace(account or Account(), **counted)
         target = target_of(epsilon, rounds, nodes, delta)
         noise = law_of(law, clip, target)
         settings = UplinkSettings(
-            noise, clip, lattice, coder, bucket, update, records=records, unit=self.account.unit, stream=streams
+            noise,
+            clip,
+            lattice,
+            coder,
+            bucket,
+            update,
+            records=records,
+            unit=self.account.unit,
+            bit=asking.bit(clip),
+            stream=streams,
         )
         self._noise = NodeNoise(settings, of_node, target)
         self.least_replies = least_replies
         self.budget = epsilon if budget is None else budget
-        average = publishes_average(strategy, self.account)
-        end = ServerEnd(authentication, Path(server_key).read_bytes() if server_key else None, log)
-        if streams is None:
-            self._policy = policy_for(_policy_of(policy, of_node), self.account, average, least_replies, noise)
-        else:
-            check_streams(self.account, average, {"policy": policy, "of_node": of_node})
-            self._policy = Streamed(self.account, least_replies, streams, end.streams)
+        self._policy = asking.policy_for(strategy, settings, self.account)
         self._spending = Spending(account_in(accounts, self.account, self.budget), self.budget)
         whole = update == "parameters" or learning_rate is not None
         self._model = RoundModel(distribution_for(downlink, step, whole), whole)
-        self._replies = Replies(end, learning_rate, self._model.downlink)
+        key = Path(server_key).read_bytes() if server_key else None
+        level, quiet = (DEBUG, _quietly) if self._policy.is_secret else (INFO, log)
+        end = ServerEnd(authentication, key, quiet)
+        if streams is not None:
+            check_streams(strategy, self.account, asking)
+            self._policy = Streamed(self.account, least_replies, streams, end.streams)
+        self._replies = Replies(end, learning_rate, self._model.downlink, level)
         self._moved = 0.0
         self._evaluating: list[Message] = []
         self._grid: Grid | None = None
@@ -157,6 +173,11 @@ class Private(Strategy):  # type: ignore[misc]
     def epsilon(self) -> float:
         """epsilon of everything published so far, at the account's delta."""
         return self._spending.epsilon
+
+    @property
+    def epsilons(self) -> dict[str, float]:
+        """epsilon of everything published so far for each observer: an outsider, curious clients, who sees uploads."""
+        return self._spending.observers()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *given: Any, **named: Any) -> Result:
         """The result of the rounds, as Flower's `start`: its timeout holds for second messages too."""
@@ -178,8 +199,9 @@ class Private(Strategy):  # type: ignore[misc]
     ) -> Iterable[Message]:
         """The wrapped strategy's messages, each with an offer for its client."""
         self._replies.close_round()
+        self._policy.close()
         messages = self._messages(server_round, arrays, config, grid)
-        if messages:
+        if messages or self._policy.is_open:
             self._ask(messages, grid)
         return messages
 
@@ -194,20 +216,25 @@ class Private(Strategy):  # type: ignore[misc]
         self._policy.resume(self._spending.ledger, str(messages[0].metadata.run_id))
         self._noise.find(len(messages), self._policy, self._model.coordinates)
         self._grid, self._server_round = grid, server_round
-        return messages
+        chosen = self._policy.choose(messages, self._noise.settings, self._spending.asked)
+        certain = self._policy.certain(self._model.coordinates)
+        if certain is not None and not self._spending.allows(certain):
+            self._policy.close()
+            return []
+        return chosen
 
     def _ask(self, messages: list[Message], grid: Grid) -> None:
         """Nothing; each message carries an offer for its node."""
         identities = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
         known = Known()
         asked = [(m.metadata.dst_node_id, self._noise.of(m.metadata.dst_node_id)) for m in messages]
-        settings_asked = [settings for _, settings in asked]
+        settings_asked = [settings for _, settings in asked] or [self._noise.settings]
         self._moved = self._policy.noise(settings_asked) * self._replies.rate(settings_asked)
         if self._model.downlink is not None:
             self._model.downlink.publish_if_new(self._model.reference, self._server_round, self._moved)
         for message, (node, settings) in zip(messages, asked):
             self._replies.ask(message, settings, self._server_round, identities.get(node, b""), known)
-        self._policy.ask(asked, known.models, self._replies.step_of)
+        self._policy.ask(asked, known.models or [self._model.reference], self._replies.step_of)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -219,19 +246,24 @@ class Private(Strategy):  # type: ignore[misc]
         if release is not None and self._spending.allows(release):
             arrays, metrics = self._policy.aggregate(self.strategy, server_round, tally)
             arrays = self._charged(arrays, release)
-        return arrays, tally.report(server_round, metrics, self.epsilon, self.account.delta)
+        report = tally.report(server_round, metrics, self.epsilon, self.account.delta)
+        for name, figure in self._policy.figures(self._spending).items():
+            report[name] = figure
+        return arrays, report
 
     def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
         """What may be published of a round, once the round is on the account and on disk."""
         published, model = self._model.published(arrays, self._server_round + 1, self._moved)
-        self._spending.charge(release, model)
+        self._spending.charge(release, model, self._policy.counted)
+        if self._policy.clip is not None:
+            self._noise.follow(self._policy.clip)
         return published
 
     def _collect(self, replies: Iterable[Message]) -> Tally:
         """The round's replies, opened or dropped with a reason; the round's keys are forgotten."""
         came = self._replies.with_second(list(replies), self._grid, self._timeout)
         down = self._model.downlink
-        tally = Tally(self._replies.sent, down.count() if down is not None else (0, 0))
+        tally = Tally(self._replies.sent, down.count() if down is not None else (0, 0), self._policy.is_secret)
         for reply in came:
             try:
                 tally.opened.append(
@@ -263,6 +295,6 @@ class Private(Strategy):  # type: ignore[misc]
         return self.strategy.aggregate_evaluate(server_round, replies)
 
 
-def _policy_of(given: PolicyName | None, of_node: OfNode | None) -> PolicyName | None:
-    """The policy; nodes with settings of their own may send what cannot be added up, so they are charged by default."""
-    return "charge" if given is None and of_node is not None else given
+def _quietly(_level: int, text: str, *given: object) -> None:
+    """Nothing; what names a node is logged at DEBUG: nobody may learn who was asked."""
+    log(DEBUG, text, *given)

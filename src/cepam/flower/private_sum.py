@@ -47,6 +47,8 @@ REASONS = {
     "lattice": "sums are coded on the integers",
     "coder": "sums are not entropy coded: every vector has one length",
     "bucket": "every vector has one length already",
+    "cohort": "the server knows whom it asks, so a secret draw hides nobody from it",
+    "adaptive": "how many updates were clipped is one more release, which no sum carries",
     "policy": "a sum holds the noise of the nodes that are in it, and is charged for it",
     "least_replies": "cepam.flower.Sum(quorum=…) says how many nodes must be in a sum",
 }

@@ -66,10 +66,15 @@ class Opened:
 
 
 class Replies:
-    """Puts an offer into each training message of a round and opens the replies, each by itself."""
+    """Puts an offer into each training message of a round and opens the replies, each by itself.
 
-    def __init__(self, end: ServerEnd, learning_rate: float | None, model: Distribution | None = None) -> None:
-        self._end = end
+    `level` is the log's for what tells how many nodes were asked.
+    """
+
+    def __init__(
+        self, end: ServerEnd, learning_rate: float | None, model: Distribution | None = None, level: int = INFO
+    ) -> None:
+        self._end, self._level = end, level
         self._learning_rate = learning_rate
         self._model = model
         self._asked: list[Asked] = []
@@ -84,7 +89,7 @@ class Replies:
         reference = known.of(record)
         broadcast = self._model is not None and self._model.put_into(message)
         peer = Peer(message.metadata.run_id, message.metadata.dst_node_id, identity)
-        pending = self._end.offer(settings, peer, count(reference), server_round)
+        pending = self._end.offer(settings, peer, count(reference) + settings.beside, server_round)
         self._send(Asked(pending, name, reference, message, broadcast))
         self.sent += 1
 
@@ -105,7 +110,7 @@ class Replies:
                 second.append(self._ask_again(asked, self._model))
         if not second or grid is None:
             return rest
-        log(INFO, "cepam: %d nodes do not hold the model's last version and are sent a snapshot", len(second))
+        log(self._level, "cepam: %d nodes do not hold the model's last version and are sent a snapshot", len(second))
         return rest + list(grid.send_and_receive(second, timeout=timeout))
 
     def _ask_again(self, asked: Asked, model: Distribution) -> Message:

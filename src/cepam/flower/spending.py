@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from logging import WARNING, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +30,21 @@ class Spending:
     @property
     def epsilon(self) -> float:
         """epsilon of everything published so far."""
-        return self._account.epsilon()
+        return self._account.epsilon(limit=math.inf if self._budget is None else self._budget)
+
+    @property
+    def asked(self) -> Mapping[int, int]:
+        """How often each node was asked, where that is limited."""
+        return self._account.asked
+
+    def observers(self) -> dict[str, float]:
+        """epsilon of everything published so far, for each kind of observer."""
+        return self._account.observers()
+
+    @property
+    def sees_uploads(self) -> float:
+        """epsilon of everything published so far against whoever sees who uploads."""
+        return self._account.sees_uploads()
 
     def resume(self, run: str, model: str) -> bool:
         """Whether the account of this run, found again on disk, leaves anything to spend."""
@@ -41,7 +57,7 @@ class Spending:
 
     def allows(self, release: Release) -> bool:
         """Whether the budget has room for this round; if not, training ends here."""
-        after = self._account.epsilon(release) if self._budget is not None else 0.0
+        after = self._account.epsilon(release, self._budget) if self._budget is not None else 0.0
         if self._budget is not None and after > self._budget:
             self.exhausted = True
             log(
@@ -49,9 +65,9 @@ class Spending:
             )
         return not self.exhausted
 
-    def charge(self, release: Release, model: str | None) -> None:
-        """Nothing; the round is on the account, on disk, and `model` may be published."""
-        self._account.charge(release, model)
+    def charge(self, release: Release, model: str | None, asked: Iterable[int] = ()) -> None:
+        """Nothing; the round is on the account, on disk, and `model` may be published; `asked` are counted."""
+        self._account.charge(release, model, asked)
         for caution in self._account.cautions(release):
             log(WARNING, "cepam: %s", caution)
 

@@ -13,6 +13,8 @@ from cepam.exchange.streams import ServerStreams, StreamTerms
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.exchange.vectors import Arrays, count, from_vector
 from cepam.flower.arrays import record_of
+from cepam.flower.averaging import publishes_average
+from cepam.flower.cohort import Asking
 from cepam.flower.policy import Aggregate, Policy, StepOf, one_reply
 from cepam.flower.replies import Opened
 from cepam.flower.tally import Tally
@@ -103,12 +105,13 @@ class Streamed(Policy):
         return f"one event: {self.terms.slices} slices in turn, carry {self.terms.carry:g}; noise counted: as published"
 
 
-def check_streams(account: Account, average: bool, given: dict[str, object]) -> None:
+def check_streams(strategy: Strategy, account: Account, asking: Asking) -> None:
     """Nothing, or a ValueError for what does not go with streams."""
-    for name, value in given.items():
+    given = {"policy": asking.policy, "cohort": asking.cohort, "adaptive": asking.adaptive}
+    for name, value in {**given, "of_node": asking.own_settings or None}.items():
         if value is not None:
             raise ValueError(f"{name} does not go with streams: their replies are added up and charged as they came")
-    if not average:
+    if not publishes_average(strategy, account):
         raise ValueError(
             "streams cancel noise in averages: the strategy must publish nothing else (Account(released='average'))"
         )

@@ -65,7 +65,7 @@ def answer(message: Message, context: Context, call_next: CallNext) -> Message:
     except MalformedMessage as malformed:
         return declining(message, Declined("offer", str(malformed)))
     except Exception as unexpected:  # its text may hold data: only its kind is told, and only to this node's log
-        log(WARNING, "cepam: nothing leaves this node: %s", type(unexpected).__name__)
+        log(WARNING, "cepam: nothing leaves this node: %s %s", type(unexpected).__name__, _os_error(unexpected))
         return Message(Error(FAILED, "cepam: internal"), reply_to=message)
 
 
@@ -125,6 +125,11 @@ def _trained(node: SumNode, request: bytes, message: Message, context: Context, 
     masked = node.train(request, check, work)
     log(INFO, "cepam: %d coordinates leave masked in %d bytes", asked.settings.coordinates, len(masked))
     return reporting(_reply(message, masked), report)
+
+
+def _os_error(raised: Exception) -> str:
+    """What the operating system says of a file that cannot be read or written, in its own words."""
+    return f"({raised.strerror})" if isinstance(raised, OSError) and raised.strerror else ""
 
 
 def _fields(message: Message) -> ConfigRecord:

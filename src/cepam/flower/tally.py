@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from logging import INFO, WARNING, getLogger
+from logging import DEBUG, INFO, WARNING, getLogger
 
 from flwr.app import MetricRecord
 
@@ -16,17 +16,27 @@ log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 @dataclass
 class Tally:
-    """What became of one round's replies; `down` are the bytes of its broadcasts, and as float32 (0: none)."""
+    """What became of one round's replies; `down` are the bytes of its broadcasts, and as float32 (0: none).
+
+    Where the cohort is `secret`, what tells who was asked, or how many, is logged at DEBUG and is no metric.
+    """
 
     asked: int
     down: tuple[int, int] = (0, 0)
+    secret: bool = False
     opened: list[Opened] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
     def drop(self, refused: Refused) -> None:
         """Nothing; the reply is counted by its reason, and the reason is logged."""
         self.dropped[refused.kind] += 1
-        log(WARNING, "cepam: dropped the reply of node %s: %s (%s)", refused.node, refused, refused.kind)
+        log(
+            DEBUG if self.secret else WARNING,
+            "cepam: dropped the reply of node %s: %s (%s)",
+            refused.node,
+            refused,
+            refused.kind,
+        )
 
     def drop_odd_metrics(self) -> None:
         """Nothing; replies whose metrics differ in kind from the majority's are dropped: Flower would end the run."""
@@ -56,10 +66,19 @@ class Tally:
             counts |= {"cepam-downlink-bytes": self.down[0], "cepam-downlink-float32-bytes": self.down[1]}
         counts.update({f"cepam-dropped-{kind}": times for kind, times in self.dropped.items()})
         for key, value in counts.items():
-            report[key] = value
+            if not self.secret or key in ("cepam-epsilon", "cepam-delta"):
+                report[key] = value
+        if self.secret:
+            log(
+                INFO,
+                "cepam: round %d: epsilon so far %.4g at delta %g; the cohort is secret",
+                server_round,
+                epsilon,
+                delta,
+            )
         down = f"; down {self.down[0]} bytes (float32: {self.down[1]})" if self.down[0] else ""
         log(
-            INFO,
+            DEBUG if self.secret else INFO,
             "cepam: round %d: %d of %d replies, %d bytes (float32: %d, %.1f times)%s, epsilon so far %.4g at delta %g",
             server_round,
             len(self.opened),

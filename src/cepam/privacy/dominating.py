@@ -94,7 +94,7 @@ class GaussianShift(Shift):
 
     def profile(self, epsilon: float) -> float:
         if self.mu == 0:
-            return max(0.0, -math.expm1(epsilon))
+            return -math.expm1(min(0.0, epsilon))
         above = float(special.log_ndtr(self.mu / 2 - epsilon / self.mu))
         below = epsilon + float(special.log_ndtr(-self.mu / 2 - epsilon / self.mu))
         return max(0.0, math.exp(above) * -math.expm1(min(0.0, below - above)))

@@ -22,6 +22,7 @@ from cepam.privacy.cohort import CohortRelease
 from cepam.privacy.correlated import CorrelatedRelease
 from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.ledger import Ledger
+from cepam.privacy.local import LocalRelease
 from cepam.privacy.numerics import NOT_COVERED
 from cepam.privacy.release import Release
 
@@ -64,7 +65,7 @@ def explain(
         _plot_curve(release, spent),
         *(_correlation(release) if isinstance(release, CorrelatedRelease) else []),
         heading("What this does not cover"),
-        bullets(NOT_COVERED),
+        bullets(_uncovered(release)),
         paragraph(_numerics(release, spent)),
     ]
     place.write_text(page(f"cepam: {title}", body), encoding="utf-8")
@@ -87,6 +88,11 @@ def _meaning(spent: float, delta: float, unit: str) -> str:
     )
 
 
+def _uncovered(release: Release) -> Sequence[str]:
+    """What no figure covers; a server that sees noised steps only is covered."""
+    return NOT_COVERED[1:] if isinstance(release, LocalRelease) else NOT_COVERED
+
+
 def _facts(release: Release) -> list[str]:
     scales = sorted({client.law.scale for client in release.clients})
     records = sorted({client.records for client in release.clients})
@@ -97,15 +103,30 @@ def _facts(release: Release) -> list[str]:
         if release.unit == "record"
         else f"{release.enrolled} clients, {release.rounds} rounds; protected: all data of one client",
         f"{unit} clipped to {release.clip.norm} norm {release.clip.bound:g}",
-        f"{type(release.clients[0].law).__name__} noise of scale {_span(scales)} in each decoded vector",
+        f"{type(release.clients[0].law).__name__} noise of scale {_span(scales)} in each {_noised(release)}",
         *(_fixed_order(release) if isinstance(release, CorrelatedRelease) else []),
         *_draws(release, chances),
-        f"adjacency {release.adjacency}; {release.colluders} colluding clients; the server is trusted",
+        f"adjacency {release.adjacency}; {_trusted(release)}",
         f"with no noise at all delta would be {delta_without_noise(release):.4g}",
     ]
 
 
+def _noised(release: Release) -> str:
+    return "local step's mean gradient" if isinstance(release, LocalRelease) else "decoded vector"
+
+
+def _trusted(release: Release) -> str:
+    if isinstance(release, LocalRelease):
+        return "nobody else is trusted: the server and all other clients together see what is noised already"
+    return f"{release.colluders} colluding clients; the server is trusted"
+
+
 def _draws(release: Release, chances: Sequence[float]) -> list[str]:
+    if isinstance(release, LocalRelease):
+        return [
+            f"{_span(sorted(set(release.steps)))} local steps a client and round; a given record is drawn in a step "
+            f"with chance {_span(chances)} (poisson)"
+        ]
     if not isinstance(release, CohortRelease):
         return [f"sampling {release.sampling.kind}: a given record is drawn in a round with chance {_span(chances)}"]
     cohort = release.cohort

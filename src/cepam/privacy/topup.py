@@ -25,15 +25,16 @@ UPWARD = 1.0 + 2.0**-50
 """More than float64 rounds off here: the server's part is never too small."""
 
 
-def server_noise(sigma: float, coordinates: int) -> Floats:
+def server_noise(sigma: float, coordinates: int, at: Address | None = None) -> Floats:
     """Gaussian noise that only the server knows: what the codec decodes of zeros, on the public grid of `sigma`.
 
-    The key is fresh, from the operating system, and kept by nobody.
+    The key is fresh, from the operating system, and kept by nobody; or `at` is where the randomness lives, an address
+    under a key that only the server can derive and that nothing else uses.
     Guarantee: exactly the law, as any decoded vector (docs/exactness.md; tests/privacy/test_topup.py).
     """
     check_count("coordinates", coordinates)
-    codec, at = Codec(Gaussian(sigma), Integer(1)), Address(Key.generate(), round=0, client=0)
-    return np.asarray(codec.decode(codec.encode(np.zeros(coordinates), at), at), dtype=np.float64)
+    codec, own = Codec(Gaussian(sigma), Integer(1)), at or Address(Key.generate(), round=0, client=0)
+    return np.asarray(codec.decode(codec.encode(np.zeros(coordinates), own), own), dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ def test_no_record_is_held_twice(name: str, clients: int, seed: int, alpha: floa
     assert len(np.unique(whole)) == len(whole)
     assert whole.min() >= 0
     assert whole.max() < len(LABELS)
-    if name != "iid":
+    if name not in ("iid", "dirichlet-even"):
         assert len(whole) == len(LABELS)
+    elif name == "dirichlet-even":
+        assert {len(part) for part in parts} == {len(LABELS) // clients}
 
 
 def test_iid_is_equal_and_reproducible() -> None:
@@ -36,9 +38,10 @@ def test_label_partition_has_few_labels() -> None:
     assert max(len(np.unique(LABELS[part])) for part in parts) <= 4
 
 
-def test_small_alpha_is_more_skewed() -> None:
+@pytest.mark.parametrize("name", ["dirichlet", "dirichlet-even"])
+def test_small_alpha_is_more_skewed(name: str) -> None:
     def skew(alpha: float) -> float:
-        parts = partition("dirichlet", LABELS, 10, 0, alpha, 2)
+        parts = partition(name, LABELS, 10, 0, alpha, 2)
         return float(np.mean([np.bincount(LABELS[p], minlength=10).max() / len(p) for p in parts]))
 
     assert skew(0.05) > skew(100.0) + 0.2

@@ -57,14 +57,14 @@ def test_a_target_holds_for_clients_that_differ_and_some_that_send_garbage(small
 
 def test_dropout_with_a_target_is_refused_with_its_cost_and_the_remedy(small: Dataset) -> None:
     with pytest.raises(ValueError, match=r"epsilon [0-9.]+ with 4 of 6 replies.*at worst.*--policy wait") as refused:
-        Simulation(replace(PRIVATE, dropout=0.3), small)
+        Simulation(replace(PRIVATE, dropout=0.3, policy="charge"), small)
     assert "\n" not in str(refused.value)
     waiting = Simulation(replace(PRIVATE, dropout=0.3, policy="wait"), small)
     assert finished(waiting)["epsilon"] <= 2.0
 
 
 def test_what_missing_replies_cost_is_said_before_the_start(small: Dataset) -> None:
-    noisy = replace(PRIVATE, epsilon=None, noise=0.05, dropout=0.3)
+    noisy = replace(PRIVATE, epsilon=None, noise=0.05, dropout=0.3, policy="charge")
     (told,) = [text for text in Simulation(noisy, small).notices if "dropout" in text]
     assert "with 4 of 6 replies a round" in told
     assert "at worst (one reply)" in told

@@ -62,7 +62,7 @@ def test_difference_is_fedavg(small: Dataset, quick: Settings) -> None:
     start = simulation.state.weights.copy()
     rows = [(0, k) for k in range(4)]
     raw, _ = simulation.work.updates(start, 0, rows, np.full(4, np.inf, np.float32))
-    local, _ = simulation.work._trained(start, 0, rows, np.stack(simulation.work._drawn(0, rows)[0]), settings.tau)
+    local, _ = simulation.work._trained(start, 0, rows, *simulation.work._steps(0, rows))
     simulation.step()
     np.testing.assert_allclose(simulation.state.weights[0], local.mean(0), atol=1e-6)
     np.testing.assert_allclose(raw, start - local, atol=1e-7)
@@ -87,7 +87,7 @@ def test_two_runs_are_identical(small: Dataset, quick: Settings) -> None:
 
 
 def test_garbage_is_dropped_with_a_reason(small: Dataset, quick: Settings) -> None:
-    simulation = Simulation(replace(quick, byzantine=(2,)), small)
+    simulation = Simulation(replace(quick, byzantine=(2,), policy="charge"), small)
     line = simulation.step()[0]
     assert line["replies"] == 3
     assert list(line["dropped"]) == ["2"]
@@ -97,7 +97,7 @@ def test_garbage_is_dropped_with_a_reason(small: Dataset, quick: Settings) -> No
 
 def test_dropouts_charge_or_wait(small: Dataset, quick: Settings) -> None:
     quick = replace(quick, noise=2.0)
-    charge = Simulation(replace(quick, dropout=0.5, rounds=6), small)
+    charge = Simulation(replace(quick, dropout=0.5, rounds=6, policy="charge"), small)
     lines = [charge.step()[0] for _ in range(6)]
     assert min(line["replies"] for line in lines) < 4
     full = Simulation(replace(quick, rounds=6), small)

@@ -121,7 +121,7 @@ def test_a_target_counts_on_the_quorum_where_clients_go_missing(small: Dataset, 
         some.step()
     assert some.uplinks[0].spent() <= 4.0 + 1e-6
     with pytest.raises(ValueError, match="cannot meet a target"):
-        Simulation(replace(aimed, dropout=0.2, trust="server"), small)
+        Simulation(replace(aimed, dropout=0.2, trust="server", policy="charge"), small)
 
 
 def test_unequal_clients_count_alike_and_have_one_law(small: Dataset, sums: Settings) -> None:
@@ -182,6 +182,7 @@ def test_examples_are_clipped_after_the_map(small: Dataset, sums: Settings) -> N
         ({"scheme": "cepam-laplace"}, "cepam-gaussian"),
         ({"scheme": "fl+gaussian"}, "cepam-gaussian"),
         ({"clip_norm": "l1"}, "l2"),
+        ({"update": "dp-sgd", "step_noise": 1.0, "noise": None, "sampling": "poisson"}, "dp-sgd"),
         ({"clip_scope": "tensor"}, "whole update"),
         ({"lattice": "E8"}, "Z1"),
         ({"coder": "paper"}, "coder"),
@@ -209,6 +210,7 @@ def test_sketches_that_are_refused(small: Dataset, sums: Settings) -> None:
     examples = {"update": "examples", "sampling": "poisson", "expected_batch": 60.0}
     for changes, says in (
         ({"sketch": 8000}, "multiple of 1 below"),
+        ({"sketch": 0}, "multiple of 1 below"),
         ({"sketch": 505, "device": "cpu-torch", **examples}, "multiple of 10"),
         ({"sketch": 500, "model": "mlp", **examples}, "one linear layer"),
     ):

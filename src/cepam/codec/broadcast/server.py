@@ -55,6 +55,7 @@ class Broadcast:
         self._now: Version | None = self._start
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=history)
         self._made: dict[int | None, bytes] = {}
+        self._points: dict[int, Point] = {}
 
     @staticmethod
     def step_for(rate: float, noise: float) -> float:
@@ -96,6 +97,7 @@ class Broadcast:
             else:
                 self._kept.append((before.shift, message))
         self._now, self._made = now, {None if before is None else before.number: message}
+        self._points = {}
         return message
 
     def message_from(self, version: int | None) -> bytes:
@@ -133,13 +135,16 @@ class Broadcast:
         return write_bulletin(bulletin, self._grid, now.check)
 
     def _version_back(self, number: int) -> Version:
-        """An earlier version: the current point, with the messages since then taken back."""
+        """An earlier version: the current point, with the messages since then taken back, each once for all gaps."""
         assert self._now is not None
         assert isinstance(self._now.origin, Point)
-        point = self._now.origin
-        for shift, message in list(self._kept)[::-1][: self.version - number]:
-            point = self._grid.before(point, read_bulletin(message, self._grid, None).blocks, shift)
-        return version_at(self._grid, number, point)
+        self._points[self.version] = self._now.origin
+        nearest = min(known for known in self._points if known >= number)
+        for at in range(nearest, number, -1):
+            shift, message = self._kept[at - self.version - 1]
+            blocks = read_bulletin(message, self._grid, None).blocks
+            self._points[at - 1] = self._grid.before(self._points[at], blocks, shift)
+        return version_at(self._grid, number, self._points[number])
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint must hold, as numbers, bytes and arrays; the caller gives run and start again."""
@@ -157,5 +162,6 @@ class Broadcast:
         self._now = now
         before = None if self.version <= 1 and self._start is None else self.version - 1
         self._made = {before: bytes(state["latest"])} if state["latest"] else {}
+        self._points = {}
         self._kept.clear()
         self._kept.extend((int(a), bytes(b)) for a, b in zip(state["kept_shifts"], state["kept_messages"]))

@@ -5,14 +5,54 @@ Every function takes the records' labels and gives one sorted index array a clie
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
 import numpy as np
 import numpy.typing as npt
 
 Labels = npt.NDArray[np.int64]
-Parts = tuple[npt.NDArray[np.int64], ...]
+Index = npt.NDArray[np.int64]
 GIVEN = "given"
 """The partition of data that say whose record is whose, which nobody draws."""
-NAMES = ("iid", "unequal", "label", "dirichlet")
+NAMES = ("iid", "unequal", "label", "dirichlet", "dirichlet-even")
+
+
+@dataclass(frozen=True, eq=False)
+class Parts(Sequence[Index]):
+    """One index array a client, as one flat array and where each ends: a million clients are two arrays."""
+
+    records: Index
+    ends: Index
+
+    @classmethod
+    def of(cls, arrays: Iterable[Index]) -> Parts:
+        """The parts of one array a client."""
+        made = list(arrays)
+        return cls(np.concatenate(made), np.cumsum([len(one) for one in made]))
+
+    @property
+    def held(self) -> Index:
+        """How many records each client holds."""
+        return np.diff(self.ends, prepend=0)
+
+    def within(self, records: Index) -> Parts:
+        """The parts whose places were among these records."""
+        return Parts(records[self.records], self.ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, place: int) -> Index: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Index]: ...
+    def __getitem__(self, place: int | slice) -> Index | Sequence[Index]:
+        if isinstance(place, slice):
+            return [self[k] for k in range(len(self))[place]]
+        k = range(len(self))[place]
+        return self.records[self.ends[k - 1] if k else 0 : self.ends[k]]
 
 
 def _check(labels: Labels, clients: int) -> None:
@@ -28,8 +68,9 @@ def _check_classes(labels: Labels) -> None:
 
 
 def _cut(order: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Parts:
-    ends = np.cumsum(sizes)
-    return tuple(np.sort(order[end - size : end]) for size, end in zip(sizes, ends))
+    """The order cut to these sizes, each part sorted."""
+    whose = np.repeat(np.arange(len(sizes)), sizes)
+    return Parts(order[: len(whose)][np.lexsort((order[: len(whose)], whose))], np.cumsum(sizes))
 
 
 def _shares(weights: npt.NDArray[np.float64], records: int) -> npt.NDArray[np.int64]:
@@ -50,7 +91,7 @@ def iid(labels: Labels, clients: int, draw: np.random.Generator, even: bool = Tr
     order = draw.permutation(len(labels))
     if even:
         return _cut(order, np.full(clients, len(labels) // clients))
-    return tuple(np.sort(part) for part in np.array_split(order, clients))
+    return Parts.of(np.sort(part) for part in np.array_split(order, clients))
 
 
 def unequal(labels: Labels, clients: int, draw: np.random.Generator, spread: float = 1.0) -> Parts:
@@ -72,7 +113,7 @@ def by_label(labels: Labels, clients: int, draw: np.random.Generator, labels_eac
     order = order[np.argsort(labels[order], kind="stable")]
     shards = np.array_split(order, clients * labels_each)
     dealt = draw.permutation(clients * labels_each).reshape(clients, labels_each)
-    return tuple(np.sort(np.concatenate([shards[s] for s in row])) for row in dealt)
+    return Parts.of(np.sort(np.concatenate([shards[s] for s in row])) for row in dealt)
 
 
 def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: float = 0.5) -> Parts:
@@ -92,16 +133,41 @@ def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: fl
         if len(part) == 0:
             richest = max(range(clients), key=lambda j: len(parts[j]))
             parts[k], parts[richest] = parts[richest][:1], parts[richest][1:]
-    return tuple(np.sort(part) for part in parts)
+    return Parts.of(np.sort(part) for part in parts)
+
+
+def even_dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: float = 0.5) -> Parts:
+    """Equal sizes, what does not divide stays unused; each client's labels by Dirichlet(alpha) proportions of its own.
+
+    Every record is drawn without replacement from what is left of a label, in proportion to the client's mixture; where
+    nothing of its labels is left, from whatever there is.
+    """
+    _check(labels, clients)
+    _check_classes(labels)
+    if not alpha > 0:
+        raise ValueError(f"alpha must be positive, got {alpha}")
+    known, each = np.unique(labels), len(labels) // clients
+    pools = [draw.permutation(np.flatnonzero(labels == label)) for label in known]
+    left = np.array([len(pool) for pool in pools])
+    mixtures = draw.dirichlet(np.full(len(known), alpha), clients)
+    order = np.empty(clients * each, dtype=np.int64)
+    for at, uniform in enumerate(draw.random(len(order))):
+        chances = np.cumsum(mixtures[at // each] * (left > 0))
+        if not chances[-1] > 0:
+            chances = np.cumsum(left, dtype=np.float64)
+        label = int(np.searchsorted(chances, uniform * chances[-1], side="right"))
+        left[label] -= 1
+        order[at] = pools[label][left[label]]
+    return _cut(order, np.full(clients, each))
 
 
 def given(owners: Labels, clients: tuple[str, ...]) -> Parts:
     """The records of each client by the data's own account; every client must hold some."""
-    parts = tuple(np.flatnonzero(owners == k) for k in range(len(clients)))
-    for who, part in zip(clients, parts):
-        if not len(part):
-            raise ValueError(f"client {who!r} holds no training record: leave it out, or lower validation")
-    return parts
+    held = np.bincount(owners, minlength=len(clients))
+    if not held.all():
+        who = clients[int(np.argmin(held))]
+        raise ValueError(f"client {who!r} holds no training record: leave it out, or lower validation")
+    return Parts(np.argsort(owners, kind="stable"), np.cumsum(held))
 
 
 def partition(name: str, labels: Labels, clients: int, seed: int, alpha: float, labels_each: int) -> Parts:
@@ -113,6 +179,8 @@ def partition(name: str, labels: Labels, clients: int, seed: int, alpha: float, 
         return unequal(labels, clients, draw, alpha)
     if name == "label":
         return by_label(labels, clients, draw, labels_each)
+    if name == "dirichlet-even":
+        return even_dirichlet(labels, clients, draw, alpha)
     if name == "dirichlet":
         return dirichlet(labels, clients, draw, alpha)
     if name == GIVEN:

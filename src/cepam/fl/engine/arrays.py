@@ -50,8 +50,8 @@ class ArrayBackend(Protocol):
     ) -> list[Any]:
         """Each decoded vector, or in its place why there is none."""
 
-    def mean(self, vectors: Sequence[Any], weights: Sequence[float]) -> Any:
-        """The weighted mean, summed in float64."""
+    def mean(self, vectors: Sequence[Any], weights: Sequence[float], over: float | None = None) -> Any:
+        """The weighted sum in float64, divided by the sum of the weights or `over` a number that is given."""
 
     def powers(self, updates: Sequence[Any], vectors: Sequence[Any]) -> tuple[float, float]:
         """The summed squares of the updates, and of what the vectors differ by."""
@@ -86,11 +86,11 @@ class Host:
     ) -> list[Floats | str]:
         return list(self.pool.map(lambda *row: _opened(size, *row), codecs, messages, addresses))
 
-    def mean(self, vectors: Sequence[Floats], weights: Sequence[float]) -> Floats:
+    def mean(self, vectors: Sequence[Floats], weights: Sequence[float], over: float | None = None) -> Floats:
         total = np.zeros(len(vectors[0]), dtype=np.float64)
         for vector, weight in zip(vectors, weights):
             total += weight * vector.astype(np.float64)
-        return (total / sum(weights)).astype(np.float32)
+        return (total / (sum(weights) if over is None else over)).astype(np.float32)
 
     def powers(self, updates: Sequence[Floats], vectors: Sequence[Floats]) -> tuple[float, float]:
         made = list(self.pool.map(_powers, updates, vectors))

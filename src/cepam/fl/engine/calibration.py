@@ -65,7 +65,7 @@ def _calibrated(settings: Settings, drafts: list[ClientDraft], size: int) -> lis
     needed = {k: known[replace(drafts[k], weight=1.0)] for k in asking}
     if drafts[asking[0]].family is Laplace:
         return [needed.get(k, draft.noise) for k, draft in enumerate(drafts)]
-    sound = sorted(need * drafts[k].weight for k, need in needed.items() if k not in settings.byzantine)
+    sound = sorted(need * drafts[k].weight for k, need in needed.items() if k not in settings.never_heard)
     others = len(drafts) - len(sound)
     surely = max(1, surely_in(settings) - others)
     # The cohort with the least noise beside the strictest client: that client and the quietest of the rest.
@@ -91,12 +91,12 @@ def _excess(settings: Settings, drafts: list[ClientDraft], plans: tuple[ClientPl
     release = release_of(settings, plans, size)
     if release is None:
         return 0.0
-    replies = max(1, surely_in(settings) - len(settings.byzantine))
+    replies = max(1, surely_in(settings) - len(settings.never_heard))
     first = {(release.clients[k], draft.epsilon, draft.delta): k for k, draft in enumerate(drafts) if draft.epsilon}
     return max((_over(settings, release, drafts[k], k, replies) for k in first.values()), default=0.0)
 
 
 def _over(settings: Settings, release: Release, draft: ClientDraft, client: int, replies: int) -> float:
     assert draft.epsilon is not None
-    run = least_noise(release, client, replies, settings.byzantine).over(settings.rounds)
+    run = least_noise(release, client, replies, settings.never_heard).over(settings.rounds)
     return epsilon(run, draft.delta, client) / draft.epsilon - 1.0

@@ -5,7 +5,7 @@ Design, proofs and what an absence costs: docs/privacy.md, "Without secret sampl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -92,7 +92,7 @@ class CorrelatedUplink(ServerUplink):
     def away(self) -> Attendance | None:
         """Who will be there in the whole run, by the run's own draws; None where everyone is."""
         chosen = self.settings
-        if chosen.dropout == 0.0 or chosen.policy == "wait":
+        if chosen.dropout == 0.0 or chosen.on_silence == "wait":
             return None
         silent = [sampling.silent(self.row.draws, t, 0, chosen.clients, chosen.dropout) for t in range(chosen.rounds)]
         return Attendance.observed(~np.stack(silent, axis=1))
@@ -120,15 +120,15 @@ class CorrelatedUplink(ServerUplink):
         places = [slice_of(self.settings, int(held[k]), self.streams[k].position) for k in clients]
         return Drawn(places, np.array([held[k] / slices for k in clients], dtype=np.float32))
 
-    def _charge(self, number: int, heard: Collection[int]) -> None:
-        for k in heard:
+    def _charge(self, number: int, clients: list[int], received: Received) -> None:
+        for k in received.vectors:
             self.arrivals[k].append(Arrival(number, self.streams[k].position - 1))
         self.rounds = number + 1
         complete = all(len(came) == self.rounds for came in self.arrivals)
         came = None if complete else Attendance(self.rounds, tuple(map(tuple, self.arrivals)))
         self.ledger = self._booked(self.rounds, came)
 
-    def _aggregate(self, received: Received) -> Any:
+    def _aggregate(self, number: int, clients: list[int], received: Received) -> Any:
         """The sum of the updates with their noise, over the weights of all: whoever is away counts as zero."""
         arrays, taken = self.vectors.arrays, Received()
         for k, vector in received.vectors.items():

@@ -54,19 +54,20 @@ class Float32Downlink:
 
 
 class GridDownlink:
-    """One row's broadcast, a receiver that follows it, and the version that each client is known to hold.
+    """One row's broadcast, a receiver that follows it, and the version that each client says it holds.
 
-    The server learns from replies: an asked client that does not reply is taken to hold what it held, and is sent the
+    The server keeps versions. `held` is what clients have and say when they are asked, as long as the clients that were
+    ever reached: an asked client that does not reply is taken to hold what it held, and is sent the
     difference from there when it is asked again. What clients compute at comes out of the receiver.
 
     Guarantee: whoever applies the messages it was sent holds the bits at which the run computes, whatever it missed
     (tests/fl/engine/test_downlink.py).
     """
 
-    def __init__(self, run: bytes, start: Floats, clients: int, noise: float) -> None:
+    def __init__(self, run: bytes, start: Floats, noise: float) -> None:
         self.noise = noise
         self.broadcast, self.receiver = Broadcast(run, start), Receiver(run, start)
-        self.held = np.full(clients, NEW, dtype=np.int64)
+        self.held: dict[int, int] = {}
 
     def publish(self, weights: Floats, rate: float) -> Floats:
         """The public weights nearest to these, as a receiver that missed nothing reads them from the message."""
@@ -76,11 +77,11 @@ class GridDownlink:
         """For each asked client what brings it to the current version: nothing where the start is all there is."""
         if self.broadcast.version == 0:
             return {}
-        return {k: self.broadcast.message_from(max(int(self.held[k]), 0)) for k in asked}
+        return {k: self.broadcast.message_from(max(self.held.get(k, NEW), 0)) for k in asked}
 
     def bits(self, asked: Sequence[int], sent: dict[int, bytes]) -> int:
         """What these clients were sent: their messages, and the seed of the start for whoever was never reached."""
-        new = sum(1 for k in asked if self.held[k] == NEW)
+        new = sum(1 for k in asked if k not in self.held)
         return 8 * (SEED_BYTES * new + sum(len(sent.get(k, b"")) for k in asked))
 
     def check(self, weights: Floats) -> bytes:
@@ -89,15 +90,16 @@ class GridDownlink:
 
     def reached(self, clients: Collection[int]) -> None:
         """Nothing; these clients replied, so they hold the current version."""
-        self.held[list(clients)] = self.broadcast.version
+        self.held.update(dict.fromkeys(clients, self.broadcast.version))
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers, bytes and arrays from which the run goes on to the same bytes."""
-        return {"held": self.held.copy(), **self.broadcast.state_dict()}
+        held = np.array(list(self.held.items()), dtype=np.int64).reshape(-1, 2)
+        return {"held": held, **self.broadcast.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing; stands where the state was made. The receiver held what the broadcast had published."""
-        self.held = np.array(state["held"], dtype=np.int64)
+        self.held = {int(client): int(version) for client, version in state["held"]}
         self.broadcast.load_state_dict(state)
         self.receiver.load_state_dict(state)
 
@@ -111,4 +113,4 @@ def downlink_of(settings: Settings, noise: float | None, start: Floats, nonce: b
         return Float32Downlink(start)
     if noise is None:
         raise ValueError("downlink grid takes its step from the noise, and some clients add none: use downlink float32")
-    return GridDownlink(nonce + struct.pack("<Q", seed), start, settings.clients, noise)
+    return GridDownlink(nonce + struct.pack("<Q", seed), start, noise)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cepam.fl.data.partition import Parts
 from cepam.fl.engine import sampling
 from cepam.fl.engine.private_steps import PrivateSteps, Site
 from cepam.fl.engine.randomness import Randomness
@@ -23,7 +24,6 @@ from cepam.fl.models.network import TorchNetwork, shared_out
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
-Parts = tuple[Index, ...]
 Rows = list[tuple[int, int]]
 
 
@@ -49,19 +49,30 @@ class Work:
         `examples` (the sum of gradients, each clipped to its row's bound, over the public expected batch),
         `dp-sgd` (a difference after local steps each of which was clipped and noised).
         """
+        if not rows:  # a cohort may be empty
+            return weights[:0], weights[:0, 0]
         if self.settings.update == "examples":
             return self._examples(weights, round, rows, bounds)
         if self.settings.update == "dp-sgd":
             return self._private_steps(weights, round, rows)
-        index = np.stack(self._drawn(round, rows)[0])
+        index, count = self._steps(round, rows)
         if self.settings.update == "difference":
-            local, losses = self._trained(weights, round, rows, index, self.settings.tau)
+            local, losses = self._trained(weights, round, rows, index, count)
             return weights[[s for s, _ in rows]] - local, losses
-        local, _ = self._trained(weights, round, rows, index[:, :-1], self.settings.tau - 1)
-        count = np.full(len(rows), self.settings.batch)
+        local, _ = self._trained(weights, round, rows, index[:, :-1], count)
         seeds = self._seeds(round, rows)[:, -1]
         sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count, seeds=seeds)
-        return sums / self.settings.batch, losses / self.settings.batch
+        over = self.put(count.astype(np.float32))
+        return sums / over[:, None], losses / over
+
+    def _steps(self, round: int, rows: Rows) -> tuple[Index, Index]:
+        """Training records [row, step, place], and how many places of each row count."""
+        records, _ = self._drawn(round, rows)
+        count = np.array([one.shape[1] for one in records], dtype=np.int64)
+        index = np.zeros((len(rows), self.settings.tau, int(count.max())), dtype=np.int64)
+        for row, one in enumerate(records):
+            index[row, :, : one.shape[1]] = one
+        return index, count
 
     def _drawn(self, round: int, rows: Rows) -> tuple[list[Index], Floats]:
         """Each row's training records of this round, and how many were expected."""
@@ -74,23 +85,23 @@ class Work:
             expected.append(drawn.expected)
         return records, np.concatenate(expected)
 
-    def _trained(self, weights: Any, round: int, rows: Rows, index: Index, steps: int) -> tuple[Any, Any]:
-        """The weights of each row after `steps` local steps, and the mean loss on the way.
+    def _trained(self, weights: Any, round: int, rows: Rows, index: Index, count: Index) -> tuple[Any, Any]:
+        """The weights of each row after the local steps [row, step] of `index`, and the mean loss on the way.
 
         Momentum starts from zero in every round: state that survived a round would break the privacy analysis.
         """
         local = weights[[s for s, _ in rows]]
-        batch, own = self.settings.batch, np.arange(len(rows))
-        seeds, count = self._seeds(round, rows), np.full(len(rows), batch)
+        own, over, steps = np.arange(len(rows)), self.put(count.astype(np.float32)), index.shape[1]
+        seeds = self._seeds(round, rows)
         velocity: Any = 0.0
         total: Any = 0.0
         for step in range(steps):
             sums, losses = self.network.summed_gradients(local, own, index[:, step], count, seeds=seeds[:, step])
-            slope = sums / batch
+            slope = sums / over[:, None]
             if self.settings.local_momentum:
                 slope = velocity = self.settings.local_momentum * velocity + slope
             local = local - float(self.local.at(round * self.settings.tau + step)) * slope
-            total = total + losses / (batch * steps)
+            total = total + losses / (over * steps)
         return local, total
 
     def _examples(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:

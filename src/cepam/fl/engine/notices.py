@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -12,7 +13,7 @@ from cepam.fl.engine.releases import least_noise
 from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.trust import surely_in
 from cepam.keys import Address, Key
-from cepam.privacy import CorrelatedRelease, Release, epsilon
+from cepam.privacy import CohortRelease, CorrelatedRelease, Ledger, Release, epsilon
 
 SIMULATED = "simulated"
 """The one word beside every epsilon of a run whose keys and draws come from a seed."""
@@ -57,24 +58,25 @@ def _figure(value: float | None) -> str:
 def check_target(settings: Settings, release: Release | None) -> None:
     """Nothing; raises where missing replies would break a target epsilon. A sum always has its quorum."""
     aimed = settings.epsilon is not None or any(each.epsilon is not None for each in settings.client)
-    if release is not None and aimed and settings.dropout and settings.policy == "charge" and settings.trust != "sum":
+    if (
+        release is not None
+        and aimed
+        and settings.dropout
+        and settings.on_silence == "charge"
+        and settings.trust != "sum"
+    ):
         raise ValueError(
             f"dropout {settings.dropout:g} with policy charge cannot meet a target epsilon: "
-            f"{costs_of_silence(settings, release)}; choose --policy wait, or state --noise instead of --epsilon"
+            f"{costs_of_silence(settings, release)}; choose --policy top-up or --policy wait, or state --noise "
+            "instead of --epsilon"
         )
 
 
-def notices(settings: Settings, release: Release | None, plans: tuple[ClientPlan, ...], size: int) -> list[str]:
+def notices(settings: Settings, release: Release | None, plans: Sequence[ClientPlan], size: int) -> list[str]:
     """The lines, in one sentence each."""
-    said = []
-    if settings.simulate:
-        said.append(f"{SIMULATED}: keys and draws come from the seed, so every epsilon is the figure of a simulation")
-    if settings.keep_messages:
-        said.append(_kept(settings, plans, size))
-    if settings.keep_keys and not settings.simulate:
-        said.append("secret.key stays in the run's folder at the end: who has it and the messages can strip the noise")
+    said = _of_any_run(settings, plans, size)
     independent = release is not None and not isinstance(release, CorrelatedRelease)
-    if release is not None and independent and settings.dropout and settings.policy == "charge":
+    if release is not None and independent and settings.dropout and settings.on_silence == "charge":
         said.append(f"dropout {settings.dropout:g} with policy charge: {costs_of_silence(settings, release)}")
     elif release is not None and settings.share < 1.0:
         asked = sampling.asked(settings.clients, settings.share)
@@ -83,7 +85,30 @@ def notices(settings: Settings, release: Release | None, plans: tuple[ClientPlan
     return said
 
 
-def _kept(settings: Settings, plans: tuple[ClientPlan, ...], size: int) -> str:
+def cohort_notices(settings: Settings, release: CohortRelease, plans: Sequence[ClientPlan], size: int) -> list[str]:
+    """The lines of a run whose clients are drawn in cohorts: whom the draws hide from, and from whom not."""
+    cohort = release.cohort
+    views = Ledger((release.over(settings.rounds),)).observers(settings.delta)
+    drawn = "in expectation" if cohort.kind == "poisson" else "exactly"
+    told_apart = ", ".join(f"{_figure(value)} against {who}" for who, value in views.items())
+    said = f"whole clients, cohorts of {cohort.size:g} of {cohort.population} {drawn}: epsilon {told_apart}"
+    if settings.keep_messages and cohort.rate < 1.0:
+        said += "; kept messages show who uploads"
+    return [*_of_any_run(settings, plans, size), said]
+
+
+def _of_any_run(settings: Settings, plans: Sequence[ClientPlan], size: int) -> list[str]:
+    said = []
+    if settings.simulate:
+        said.append(f"{SIMULATED}: keys and draws come from the seed, so every epsilon is the figure of a simulation")
+    if settings.keep_messages:
+        said.append(_kept(settings, plans, size))
+    if settings.keep_keys and not settings.simulate:
+        said.append("secret.key stays in the run's folder at the end: who has it and the messages can strip the noise")
+    return said
+
+
+def _kept(settings: Settings, plans: Sequence[ClientPlan], size: int) -> str:
     """What kept messages take on disk, from one message of each kind of client, and whether they can be opened."""
     draw, at = np.random.default_rng(0).standard_normal(size), Address(Key.generate(), round=0, client=0)
     each: dict[object, int] = {}

@@ -7,13 +7,13 @@ from typing import Any
 PRESETS: dict[str, dict[str, Any]] = {
     # Paper: Section V-A as written: K 30, tau 15, lr 0.1, gamma 1, 80 rounds, sigma 0.01.
     "algorithm1": {
-        "clients": 30, "tau": 15, "rate": 0.1, "clip": 1.0, "rounds": 80, "noise": 0.01,
+        "clients": 30, "tau": 15, "rate": 0.1, "clip": 1.0, "rounds": 80, "noise": 0.01, "policy": "charge",
     },
     # Departs from the paper's text as its published code does: 15 single-sample gradients averaged at the broadcast
     # weights, each tensor clipped by itself, lr 0.3. The published quantizer itself is not here but in `cepam_paper`.
     "published": {
         "clients": 30, "tau": 1, "batch": 15, "sampling": "without", "rate": 0.3, "clip": 1.0, "clip_scope": "tensor",
-        "rounds": 80, "noise": 0.01, "validation": 10_000,
+        "rounds": 80, "noise": 0.01, "validation": 10_000, "policy": "charge",
     },
     # Record-level (eps, delta) over the whole run against an outsider who sees every broadcast model. Batch, rounds and
     # rate from bench/choose_private.py: held-out training records of MNIST, never test data. The choice is not in eps.

@@ -100,7 +100,11 @@ def budgets(
     Empty where clients have neither names nor targets of their own, and so nothing that tells them apart.
     """
     own = {k: each for each in settings.client for k in each.clients}
-    if release is None or not (names or any(each.epsilon is not None for each in settings.client)):
+    if (
+        release is None
+        or release.unit == "client"
+        or not (names or any(each.epsilon is not None for each in settings.client))
+    ):
         return []
     rows = []
     found: dict[Any, float] = {}

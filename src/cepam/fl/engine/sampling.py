@@ -17,7 +17,7 @@ from cepam.fl.engine.settings import Settings
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 
-RECORDS, COHORT, DROPOUT, NOISE, MASKS, STREAMS = range(6)
+RECORDS, COHORT, DROPOUT, NOISE, MASKS, STREAMS, EXCESS, TOP_UP, OWN_RECORDS = range(9)
 STEP_RECORDS, STEP_MASKS = 2**32, 2**33
 """Purposes of local steps start here: the step's number is added."""
 
@@ -41,8 +41,38 @@ def drawn(settings: Settings, draws: Randomness, round: int, held: Index, client
         chance = settings.expected_batch / int(held.sum())
         places: Sequence[Index] = poisson(draws, round, held, chance)
         return Drawn([places[k] for k in clients], np.array([chance * int(held[k]) for k in clients], dtype=np.float32))
+    if settings.sampling == "all":
+        return every_record(steps, held, clients)
     make = with_replacement if settings.sampling == "replacement" else without_replacement
     return Drawn(list(make(draws, round, held, steps, batch)[list(clients)]), np.full(len(clients), batch, np.float32))
+
+
+def every_record(steps: int, held: Index, clients: Sequence[int]) -> Drawn:
+    """All that these clients hold, in every local step."""
+    counts = held[list(clients)]
+    return Drawn([np.tile(np.arange(count), (steps, 1)) for count in counts], counts.astype(np.float32))
+
+
+def drawn_by_each(settings: Settings, draws: Randomness, round: int, held: Index, clients: Sequence[int]) -> Drawn:
+    """What these clients draw, each from an address of its own: nothing is as long as the population."""
+    steps, batch = settings.tau, settings.batch
+    if settings.sampling == "all":
+        return every_record(steps, held, clients)
+    places = []
+    for k in clients:
+        if settings.sampling == "replacement":
+            uniform = draws.uniform(round, OWN_RECORDS, k, steps * batch)
+            drawn = np.minimum((uniform * held[k]).astype(np.int64), held[k] - 1)
+        else:
+            _check_enough(int(held[k]), steps * batch)
+            drawn = _smallest(draws.words(round, OWN_RECORDS, k, int(held[k])), steps * batch)
+        places.append(drawn.reshape(steps, batch))
+    return Drawn(places, np.full(len(clients), batch, np.float32))
+
+
+def _check_enough(held: int, many: int) -> None:
+    if held < many:
+        raise ValueError(f"{many} different records a round need clients with as many, got {held}")
 
 
 def with_replacement(draws: Randomness, round: int, held: Index, steps: int, batch: int) -> Index:
@@ -57,8 +87,7 @@ def with_replacement(draws: Randomness, round: int, held: Index, steps: int, bat
 def without_replacement(draws: Randomness, round: int, held: Index, steps: int, batch: int) -> Index:
     """Places [clients, steps, batch], all different within a client and a round."""
     many = steps * batch
-    if held.min() < many:
-        raise ValueError(f"{many} different records a round need clients with as many, got {held.min()}")
+    _check_enough(int(held.min()), many)
     words = np.split(draws.words(round, RECORDS, 0, int(held.sum())), np.cumsum(held)[:-1])
     return np.stack([_smallest(part, many).reshape(steps, batch) for part in words])
 
@@ -79,6 +108,26 @@ def cohort(draws: Randomness, round: int, clients: int, share: float) -> Index:
     if share >= 1.0:
         return np.arange(clients)
     return np.sort(_smallest(draws.words(round, COHORT, 0, clients), asked(clients, share)))
+
+
+def poisson_cohort(draws: Randomness, round: int, clients: int, chance: float) -> Index:
+    """The clients drawn in this round, each by itself with this chance, to 2^-64.
+
+    Of each client's 64 bits the first 16 decide, and only where they tie the rest is looked at: this alone, of all
+    that a round does, is as long as the population.
+    """
+    first, rest = divmod(min(int(chance * 2.0**64), 2**64), 2**48)
+    bits = np.frombuffer(draws.random_bytes(round, COHORT, 0, 2 * clients), dtype="<u2")
+    tied = np.flatnonzero(bits == first)
+    more = draws.words(round, COHORT, 1, len(tied)) >> np.uint64(16)
+    return np.sort(np.concatenate([np.flatnonzero(bits < first), tied[more < np.uint64(rest)]]))
+
+
+def capped(draws: Randomness, round: int, drawn: Index, cap: int) -> Index:
+    """A uniform choice of `cap` of those drawn, where they are more."""
+    if len(drawn) <= cap:
+        return drawn
+    return np.sort(drawn[_smallest(draws.words(round, EXCESS, 0, len(drawn)), cap)])
 
 
 def silent(draws: Randomness, round: int, attempt: int, clients: int, chance: float) -> npt.NDArray[np.bool_]:

@@ -26,7 +26,7 @@ class Senders:
     settings: Settings
     draws: Randomness
     run_id: bytes
-    plans: tuple[ClientPlan, ...]
+    plans: Sequence[ClientPlan]
     arrays: ArrayBackend
     cuts: list[int] | None
 
@@ -37,25 +37,30 @@ class Senders:
     def send(self, round: int, clients: list[int], raw: Any) -> tuple[list[Posted], int]:
         """Every asked client's envelope with the clipped update it holds, and how often the server had to wait.
 
-        Policy `wait`: whoever is silent is asked again until the reply comes; `charge`: the round goes on without.
+        Policy `wait`: whoever is silent is asked again until the reply comes; else the round goes on without.
         """
         chosen, attempt, pending = self.settings, 0, list(range(len(clients)))
         sent: list[Posted] = []
         while True:
-            silent = sampling.silent(self.draws, round, attempt, chosen.clients, chosen.dropout)
-            late = [i for i in pending if chosen.dropout and silent[clients[i]]]
-            ready = [i for i in pending if i not in late]
+            late = self._late(round, attempt, clients, pending)
+            ready = sorted(set(pending).difference(late))
             if ready:
                 sent += self._posted(round, attempt, [clients[i] for i in ready], raw[ready])
-            if late and chosen.policy == "wait" and attempt == MOST_ATTEMPTS:
+            if late and chosen.on_silence == "wait" and attempt == MOST_ATTEMPTS:
                 raise ValueError(
                     f"{len(late)} clients did not reply in {attempt + 1} attempts (dropout {chosen.dropout})"
                 )
-            if not late or chosen.policy == "charge":
+            if not late or chosen.on_silence != "wait":
                 missing = [clients[i] for i in late]
                 lost = [(Envelope(k, self.address(round, k, attempt), None), None) for k in missing]
                 return sorted([*sent, *lost], key=lambda pair: pair[0].client), attempt
             attempt, pending = attempt + 1, late
+
+    def _late(self, round: int, attempt: int, clients: list[int], pending: list[int]) -> list[int]:
+        if not self.settings.dropout:
+            return []
+        silent = sampling.silent(self.draws, round, attempt, self.settings.clients, self.settings.dropout)
+        return [i for i in pending if silent[clients[i]]]
 
     def _posted(self, round: int, attempt: int, clients: list[int], raw: Any) -> list[Posted]:
         """The envelopes of these clients with the clipped updates in them; byzantine clients send garbage as long."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cepam.fl.engine.arrays import ArrayBackend
 from cepam.fl.engine.clients import ClientPlan
@@ -45,6 +46,15 @@ def receive(arrays: ArrayBackend, plans: Sequence[ClientPlan], envelopes: Sequen
         (got.dropped if isinstance(vector, str) else got.vectors)[each.client] = vector
     got.bits = 8 * sum(map(len, messages))
     return got
+
+
+def topped_up(
+    arrays: ArrayBackend, received: Received, weights: Mapping[int, float], over: float, noise: npt.NDArray[np.float64]
+) -> Any:
+    """The weighted sum of the decoded vectors and the server's own noise, over a public number: never the replies."""
+    replied = sorted(received.vectors)
+    vectors = [*(received.vectors[k] for k in replied), arrays.put(noise.astype(np.float32))]
+    return arrays.mean(vectors, [*(weights[k] for k in replied), 1.0], over)
 
 
 def aggregate(arrays: ArrayBackend, plans: Sequence[ClientPlan], received: Received, size: int) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from threading import Thread
@@ -25,20 +26,27 @@ from cepam.fl.engine.releases import (
 )
 from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.sending import Posted, Senders
-from cepam.fl.engine.server import Received, aggregate, receive
+from cepam.fl.engine.server import Received, aggregate, receive, topped_up
 from cepam.fl.engine.uplink import Collected, Floats, Index, Line, Measure, SeedRow
+from cepam.keys import KEY_BYTES, Address, Key
+from cepam.privacy import Release
+from cepam.privacy.topup import UPWARD, server_noise
+
+MOST_LOOKED_AT = 10_000
+"""Of more clients than that only the first are asked which arrays serve their codecs."""
 
 
 class ServerUplink:
     """Messages over the wire, opened one by one; the public weighted mean; a charge for whoever replied.
 
-    Paper: Algorithm 1. Missing replies: the settings' `policy` charges what was really added, or waits.
+    Paper: Algorithm 1. Missing replies: by the settings' `policy` the server brings their noise, or what was really
+    added is charged, or they are waited for.
     """
 
     def __init__(self, row: SeedRow) -> None:
         self.row, self.settings, self.vectors = row, row.settings, row.vectors
-        self.plans = _plans(row)
-        self.release = None if row.codecs else release_of(row.settings, self.plans, row.vectors.size)
+        self.plans: Sequence[ClientPlan] = _plans(row)
+        self.release: Release | None = None if row.codecs else release_of(row.settings, self.plans, row.vectors.size)
         self.senders = self._senders()
         self.ledger = empty_ledger(row.settings)
         self._check_target()
@@ -57,7 +65,7 @@ class ServerUplink:
 
     @cached_property
     def cautions(self) -> list[str]:
-        on_arrays = self.vectors.arrays.cautions([plan.codec for plan in self.plans])
+        on_arrays = self.vectors.arrays.cautions([plan.codec for plan in self.plans[:MOST_LOOKED_AT]])
         return [*warnings_of(self.settings, self.release, self.vectors.tensors), *on_arrays]
 
     @property
@@ -80,18 +88,41 @@ class ServerUplink:
         sent, waits = self.senders.send(number, clients, raw)
         envelopes = tuple(envelope for envelope, _ in sent)
         received = receive(self.vectors.arrays, self.plans, envelopes, self.vectors.size)
-        self._charge(number, received.vectors.keys())
+        self._charge(number, clients, received)
         tried = [each.client for each in envelopes for _ in range(each.at.attempt + 1)]
         line = self._line(sent, received) | ({"waits": waits} if waits else {})
-        return Collected(self._aggregate(received), received.vectors.keys(), tried, received.bits, line, envelopes)
+        summed = self._aggregate(number, clients, received)
+        return Collected(summed, received.vectors.keys(), tried, received.bits, line, envelopes)
 
-    def _charge(self, number: int, heard: Collection[int]) -> None:
+    def _charge(self, number: int, clients: list[int], received: Received) -> None:
         """Nothing; the round is on the ledger."""
-        self.ledger = after_round(self.ledger, self.release, heard)
+        counted = clients if self.tops_up else received.vectors.keys()
+        self.ledger = after_round(self.ledger, self.release, counted)
 
-    def _aggregate(self, received: Received) -> Any:
-        """What the server's optimiser is given of a round."""
-        return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
+    @property
+    def tops_up(self) -> bool:
+        """Whether the server brings the noise of whoever is missing, so that nothing depends on who replied."""
+        return self.settings.on_silence == "top-up" and self.row.codecs is None
+
+    def _aggregate(self, number: int, clients: list[int], received: Received) -> Any:
+        """The public weighted mean: of whoever replied, or of all who were asked, the server's noise for the missing.
+
+        Guarantee: with policy `top-up` its noise is that of a round in which everybody replies
+        (tests/fl/engine/test_top_up.py).
+        """
+        missing = [k for k in clients if k not in received.vectors]
+        if not self.tops_up or not missing:
+            return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
+        weights = {k: self.plans[k].weight for k in clients}
+        laws = [self.plans[k].law for k in missing]
+        sigma = UPWARD * math.hypot(*(weights[k] * law.scale for k, law in zip(missing, laws) if law is not None))
+        noise = server_noise(sigma, self.vectors.size, self._server_address(number))
+        return topped_up(self.vectors.arrays, received, weights, sum(weights.values()), noise)
+
+    def _server_address(self, number: int) -> Address:
+        """Where the server's own noise of this round lives: under a key that no client holds."""
+        key = Key(self.row.draws.random_bytes(number, sampling.TOP_UP, 0, KEY_BYTES))
+        return Address(key, round=number, client=0, run=self.row.run_id)
 
     def _line(self, sent: list[Posted], received: Received) -> Line:
         """What can be said about a round's messages; the signal looks at raw data: simulation only."""
@@ -120,7 +151,7 @@ class ServerUplink:
 
     def foresee(self) -> None:
         chosen, release = self.settings, self.release
-        if release is not None and chosen.share == 1.0 and (chosen.dropout == 0.0 or chosen.policy == "wait"):
+        if release is not None and chosen.share == 1.0 and (chosen.dropout == 0.0 or chosen.on_silence != "charge"):
             Thread(target=foresee, args=(chosen, release), daemon=True).start()
 
     def state_dict(self) -> dict[str, Any]:

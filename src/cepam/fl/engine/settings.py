@@ -29,9 +29,11 @@ LATTICES = ("Z1", "Z2", "Z3", "A2", "D4", "E8", "auto")
 CODERS = ("adaptive", "paper")
 CLIPS = ("l2", "l1", "none")
 SCOPES = ("vector", "tensor")
-SAMPLINGS = ("replacement", "without", "poisson", "cyclic")
+SAMPLINGS = ("replacement", "without", "poisson", "all", "cyclic")
 SHAPES = ("independent", "matrix")
-POLICIES = ("charge", "wait")
+POLICIES = ("auto", "top-up", "charge", "wait")
+UNITS = ("record", "client")
+COHORTS = ("fixed", "poisson")
 ADJACENCIES = ("replace", "add-remove")
 PIXELS = ("unit", "centred")
 DEVICES = ("auto", "cpu", "cpu-torch", "cuda")
@@ -112,7 +114,12 @@ class Settings:
     average: float = about("Weight of the past in the running average that is reported (0: last weights).", 0.0)
     share: float = about("Share of the clients asked in a round.", 1.0)
     dropout: float = about("Chance that an asked client does not reply.", 0.0)
-    policy: str = about("On missing replies: charge what was really added, or wait and ask again.", "charge", POLICIES)
+    unit: str = about("Whom the guarantee protects: one record, or all of a client's data.", "record", UNITS)
+    cohort: str = about("A share of fixed size, or each client by itself (unit client).", "fixed", COHORTS)
+    cohort_cap: int = about("Most clients a poisson cohort asks (0: so many that more are never drawn).", 0)
+    participations: int | None = about("Most rounds that a client is asked in (unit client).", None)
+    policy: str = about("Missing replies: the server tops up their noise, they are charged, or waited for; auto: "
+                        "top-up with Gaussian noise, else charge.", "auto", POLICIES)
     scheme: str = about("Compression and noise.", "cepam-gaussian", SCHEMES)
     lattice: str = about("Lattice of a cepam scheme.", "Z1", LATTICES)
     coder: str = about("Entropy coder.", "adaptive", CODERS)
@@ -175,6 +182,21 @@ class Settings:
     def noisy(self) -> bool:
         """Whether the scheme adds noise of a law."""
         return "gaussian" in self.scheme or "laplace" in self.scheme
+
+    @property
+    def on_silence(self) -> str:
+        """The policy on missing replies: `auto` tops up where a trusted server sees Gaussian noise, else charges."""
+        if self.policy != "auto":
+            return self.policy
+        if self.trust != "server" or self.update == "dp-sgd" or self.sampling == "cyclic":
+            return "charge"
+        schemes = {self.scheme, *(each.scheme or self.scheme for each in self.client)}
+        return "top-up" if all("gaussian" in scheme for scheme in schemes) else "charge"
+
+    @property
+    def never_heard(self) -> tuple[int, ...]:
+        """Clients whose noise cannot be counted on: byzantine ones, unless the server stands in for them."""
+        return () if self.on_silence == "top-up" else self.byzantine
 
     @property
     def run_seeds(self) -> tuple[int, ...]:

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.partition import given, partition
+from cepam.fl.data.partition import Parts, given, partition
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.optimiser import Memory, optimiser
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.releases import budgets
+from cepam.fl.engine.sampling import asked
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
@@ -95,7 +96,9 @@ class Simulation:
         kept = [self.data.holding_out(chosen.validation, seed) for seed in chosen.run_seeds]
         self.validation = [held_out for _, held_out in kept]
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
-        device = resolved(chosen.device, self.size * chosen.clients * len(chosen.run_seeds) // max(chosen.tau, 1))
+        device = resolved(
+            chosen.device, self.size * asked(chosen.clients, chosen.share) * len(chosen.run_seeds) // max(chosen.tau, 1)
+        )
         self.network = self.vector.on(self.data, device)
         self.arrays = self.backend or backend_of(device)
         held = self.secret or RunSecret.of(chosen)
@@ -114,21 +117,20 @@ class Simulation:
         """What must be said before the first round, in one sentence each."""
         return self.uplinks[0].notices
 
-    def _parts(self, records: Index, seed: int) -> tuple[Index, ...]:
+    def _parts(self, records: Index, seed: int) -> Parts:
         chosen, labels = self.settings, self.data.train_labels[records]
         if self.data.owners is not None:
-            return tuple(records[part] for part in given(self.data.owners[records], self.data.clients))
+            return given(self.data.owners[records], self.data.clients).within(records)
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
-        return tuple(records[part] for part in made)
+        return made.within(records)
 
-    def _uplink(self, s: int, nonce: bytes, parts: tuple[Index, ...]) -> Uplink:
+    def _uplink(self, s: int, nonce: bytes, parts: Parts) -> Uplink:
         shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
         cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
-        held = np.array([len(part) for part in parts])
         head = self.network.head if isinstance(self.network, TorchNetwork) else None
         vectors = Vectors(self.size, len(shapes), cuts, self.arrays, head)
         return self.uplink(SeedRow(
-            self.settings, self.rows[s], nonce, held, vectors, self.data.clients, self.codecs,
+            self.settings, self.rows[s], nonce, parts.held, vectors, self.data.clients, self.codecs,
             lambda: self.state.downlinks[s].check(self.arrays.fetch(self.state.weights[s : s + 1])[0]),
         ))  # fmt: skip
 
@@ -161,13 +163,13 @@ class Simulation:
         """Runs one round and gives its line of metrics for every seed."""
         number = self.state.round
         rows = [(s, int(k)) for s, uplink in enumerate(self.uplinks) for k in uplink.asked(number)]
-        asked = [[k for t, k in rows if t == s] for s in range(len(self.uplinks))]
-        bounds = np.concatenate([uplink.bounds(number, clients) for uplink, clients in zip(self.uplinks, asked)])
+        cohorts = [[k for t, k in rows if t == s] for s in range(len(self.uplinks))]
+        bounds = np.concatenate([uplink.bounds(number, clients) for uplink, clients in zip(self.uplinks, cohorts)])
         raw, losses = self.work.updates(self.state.weights, number, rows, bounds)
         lines, aggregates = [], []
         for s, seed in enumerate(self.settings.run_seeds):
             mine = [row for row, (t, _) in enumerate(rows) if t == s]
-            collected, line = self._exchange(s, number, asked[s], raw[mine])
+            collected, line = self._exchange(s, number, cohorts[s], raw[mine])
             aggregates.append(collected.aggregate)
             loss = _mean(self.arrays.fetch(losses[mine]))
             lines.append({"round": number + 1, "seed": seed, "train_loss": loss, **line})
@@ -210,7 +212,7 @@ class Simulation:
             **came.line,
             "bits_total": int(self.state.bits[s]),
             "downlink_bits": downlink_bits,
-            "bits_per_coordinate_down": downlink_bits / (len(clients) * self.size),
+            "bits_per_coordinate_down": downlink_bits / (len(clients) * self.size) if clients else 0.0,
             "bits_round_trip": came.bits + downlink_bits,
         }
         return came, line

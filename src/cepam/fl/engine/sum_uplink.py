@@ -52,7 +52,7 @@ class SumUplink(ServerUplink):
                 "example's sketch is not cheap to find, and clipping before the map bounds nothing"
             )
         rows = head.rows if examples and head is not None else 1
-        if size % rows or size >= self.vectors.size:
+        if size < 1 or size % rows or size >= self.vectors.size:
             raise ValueError(f"sketch must be a multiple of {rows} below the {self.vectors.size} weights, got {size}")
         return size
 

@@ -85,9 +85,10 @@ class Tensors:
                 found[i] = row
         return found
 
-    def mean(self, vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    def mean(self, vectors: Sequence[Tensor], weights: Sequence[float], over: float | None = None) -> Tensor:
         total = torch.zeros(len(vectors[0]), dtype=torch.float64, device=self.device)
-        shares = torch.tensor(weights, dtype=torch.float64, device=self.device) / sum(weights)
+        whole = sum(weights) if over is None else over
+        shares = torch.tensor(weights, dtype=torch.float64, device=self.device) / whole
         for cut in _cuts(len(vectors)):
             total += shares[cut] @ torch.stack(list(vectors[cut])).double()
         return total.float()

@@ -61,14 +61,18 @@ def _scalar(step: int, tag: str, value: float) -> bytes:
     return b"\x09" + struct.pack("<d", float(step)) + b"\x10" + _varint(step) + _field(5, _field(1, held))
 
 
+def scalars(line: Line, seeds: int) -> dict[str, float]:
+    """Every scalar of a line of metrics by its tag, which names the seed where there are several."""
+    tail = f"/seed-{line['seed']}" if seeds > 1 else ""
+    made = {name: float(line[name]) for name in SCALARS if line.get(name) is not None}
+    marked = f"epsilon ({SIMULATED})"
+    return {f"{marked if name == 'epsilon' and line.get('simulated') else name}{tail}": x for name, x in made.items()}
+
+
 def write_events(path: Path, lines: list[Line]) -> None:
     """Nothing; the file holds every scalar of the metrics, tagged by seed where there are several."""
-    several = len({line["seed"] for line in lines}) > 1
+    seeds = len({line["seed"] for line in lines})
     records = [_record(b"\x09" + struct.pack("<d", 0.0) + _field(3, b"brain.Event:2"))]
     for line in lines:
-        for name in SCALARS:
-            if line.get(name) is not None:
-                shown = f"{name} ({SIMULATED})" if name == "epsilon" and line.get("simulated") else name
-                tag = f"{shown}/seed-{line['seed']}" if several else shown
-                records.append(_record(_scalar(line["round"], tag, float(line[name]))))
+        records += [_record(_scalar(line["round"], tag, value)) for tag, value in scalars(line, seeds).items()]
     path.write_bytes(b"".join(records))

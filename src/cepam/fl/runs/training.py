@@ -44,6 +44,16 @@ class Progress:
     started_at: int
     seconds: float
 
+    @property
+    def seeds(self) -> int:
+        """How many seeds there are."""
+        return len(self.lines)
+
+    @property
+    def done(self) -> bool:
+        """Whether this was the last round."""
+        return int(self.lines[0]["round"]) >= self.rounds
+
 
 def unseen(progress: Progress) -> None:
     """Nothing: for runs that nobody watches."""

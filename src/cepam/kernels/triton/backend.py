@@ -88,7 +88,8 @@ def put(values: Any, dtype: str, device: str) -> Any:
 def to_host(blocks: CodedBlocks) -> list[JoinedBlocks]:
     """Each client's blocks on the host: one copy for all of them."""
     lengths, size = blocks.lengths.cpu().numpy().astype(np.int64), len(blocks.data)
-    data = torch.empty(size, dtype=torch.uint8, pin_memory=blocks.data.is_cuda).copy_(blocks.data).numpy()
+    data = pinned(size)
+    torch.from_numpy(data).copy_(blocks.data)
     ends = lengths.sum(axis=1).cumsum()
     return [JoinedBlocks(data[end - mine.sum() : end], mine) for end, mine in zip(ends.tolist(), lengths)]
 
@@ -97,9 +98,15 @@ def to_device(found: Sequence[Sequence[bytes]], device: Any) -> CodedBlocks:
     """Each client's blocks, moved to a device in one copy; all clients have the same number."""
     each = [joined(blocks) for blocks in found]
     lengths = np.stack([blocks.lengths for blocks in each]).astype(np.int32)
-    ends = lengths.sum(axis=1, dtype=np.int64).cumsum().tolist()
-    host = torch.zeros(max(ends[-1], 1), dtype=torch.uint8, pin_memory=torch.device(device).type == "cuda")
-    for end, blocks in zip(ends, each):
-        data = np.frombuffer(blocks.data, dtype=np.uint8)
-        host.numpy()[end - len(data) : end] = data
-    return CodedBlocks(host.to(device), torch.from_numpy(lengths).to(device))
+    parts = [np.frombuffer(blocks.data, dtype=np.uint8) for blocks in each]
+    if len(parts) == 1 and len(parts[0]) and parts[0].flags.writeable:
+        data = torch.from_numpy(parts[0])
+    else:
+        data = torch.from_numpy(pinned(max(sum(map(len, parts)), 1)))
+        np.concatenate(parts, out=data.numpy()[: sum(map(len, parts))])
+    return CodedBlocks(data.to(device, non_blocking=True), torch.from_numpy(lengths).to(device))
+
+
+def pinned(size: int) -> Any:
+    """Memory of the host that a GPU copies from and to directly; PyTorch keeps it for the next call."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available()).numpy()

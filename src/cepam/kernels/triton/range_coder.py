@@ -28,18 +28,23 @@ def code_bit(low, span, at, word, data, room, p, bit, active, decoding: tl.const
         moved = tl.where(bit, low, low - bound)
     else:
         moved = tl.where(bit, low, low + bound)
-        word = settle(data, at, word, room, active & (moved < low))
-    left = tl.where(bit, bound, span - bound)
-    full = active & ((left >> 32) == 0)
+    carried = active & (moved < low)
+    low, span = tl.where(active, moved, low), tl.where(active, tl.where(bit, bound, span - bound), span)
+    full = active & ((span >> 32) == 0)
+    # A lane moves a word once in some fifty decisions: most decisions of few lanes have nothing to do with memory.
     if decoding:
-        moved = tl.where(full, (moved << 32) | word.to(tl.uint64), moved)
-        word = tl.where(full, get_word(data, at, room, full), word)
+        if any_of(full):
+            low = tl.where(full, (low << 32) | word.to(tl.uint64), low)
+            word = tl.where(full, get_word(data, at, room, full), word)
+            span, at = tl.where(full, span << 32, span), at + full.to(tl.int32)
     else:
-        put_word(data, at - 1, word, room, full)
-        word = tl.where(full, (moved >> 32).to(tl.uint32), word)
-        moved = tl.where(full, moved << 32, moved)
-    left = tl.where(full, left << 32, left)
-    return tl.where(active, moved, low), tl.where(active, left, span), at + full.to(tl.int32), word, bit
+        if any_of(full | carried):
+            word = settle(data, at, word, room, carried)
+            put_word(data, at - 1, word, room, full)
+            word = tl.where(full, (low >> 32).to(tl.uint32), word)
+            low, span = tl.where(full, low << 32, low), tl.where(full, span << 32, span)
+            at = at + full.to(tl.int32)
+    return low, span, at, word, bit
 
 
 @triton.jit

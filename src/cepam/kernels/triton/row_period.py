@@ -9,7 +9,7 @@ import torch
 
 from cepam.kernels.model import row_period as s
 
-_BATCH = 256
+_BATCH = 1024
 
 
 def find_periods(values: Any, per_unit: float, length: int) -> Any:

@@ -1,11 +1,8 @@
-"""The entropy coder in one dimension in Triton: a lane quantizes and codes a block, or decodes and reconstructs one.
+"""The entropy coder in one dimension in Triton: a lane codes a block, or decodes one, from what was staged of it.
 
-A lane draws eight widths and dithers at a time from its own keystream blocks, puts them with what follows from them
-into `stage`, a few kilobytes that stay in the cache, and then walks through those eight coordinates. A program must
-have as many threads as lanes: then a lane reads back only what its own thread wrote, and no barrier is needed.
-
-What fills the stage is not inlined: Triton looks at all that hangs together with each access of memory, over and over,
-and and its time grows steeply with the length of a function. Such functions take scalars only: lanes meet in memory.
+A block is coded in segments: `scalar_stage` fills the stage for some coordinates of every lane, `walk_lanes` walks
+through them, and keeps in `state` what the next segment goes on with. A lane's chain of decisions is what takes the
+time, so nothing else is on it: words are read a coordinate ahead, width and dither only where k is not zero.
 """
 
 from __future__ import annotations
@@ -14,197 +11,199 @@ import triton
 import triton.language as tl
 
 from cepam.kernels.model import scalar_contexts as contexts
-from cepam.kernels.triton.keystream import LATENT_STREAM, ask_words, stage_words
-from cepam.kernels.triton.layers import (
-    FURTHEST,
-    GRID,
-    PER_UNIT,
-    SCALE,
-    floor_divide,
-    grid_value,
-    load_value,
-    store_value,
-    units_of,
-    width_of_word,
-)
-from cepam.kernels.triton.range_coder import finish, start_decoder
+from cepam.kernels.triton.layers import PER_UNIT, load_value, units_of
+from cepam.kernels.triton.range_coder import any_of, finish, start_decoder
 from cepam.kernels.triton.scalar_model import (
+    FLAT,
+    LEVEL_FLAT,
     LOCAL,
     OCTAVE,
     TICKS,
     code_coordinate,
     code_header,
+    follow,
     log,
-    measure_margins,
     power,
+    predict,
 )
+from cepam.kernels.triton.scalar_stage import DITHER, JUMP, MARGINS, WIDTH, lanes_of
 
 CONTEXTS, NOTHING = tl.constexpr(contexts.CONTEXTS), tl.constexpr(contexts.NOTHING)
-STAGED = 3 + 4 * 8
-_STAGED = tl.constexpr(STAGED)
-_WIDTH, _DITHER, _MARGINS, _JUMP = (tl.constexpr(3 + 8 * i) for i in range(4))
+STATE = 10
+"""64-bit words that a lane keeps between segments."""
+_STATE = tl.constexpr(STATE)
 
 
 @triton.jit
-def lanes_of(begin, total, count, blocks, length, lanes: tl.constexpr):
-    """(lane in the wave, lane in the batch, client, block of the client, coordinates), one lane for each block."""
-    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    lane = mine.to(tl.int64) + begin
-    inside = lane < total
-    client = tl.where(inside, lane // blocks, 0)
-    block = tl.where(inside, lane % blocks, 0)
-    return mine, lane, client, block, tl.where(inside, tl.minimum(count - block * length, length), 0).to(tl.int32)
-
-
-@triton.jit(noinline=True)
-def stage_coordinate(
-    stage, x, wide, double, place, table, numbers, step, begin, total, count, blocks, length, layered: tl.constexpr,
-    lanes: tl.constexpr, decoding: tl.constexpr,
-):  # fmt: skip
-    """Turns the keystream words of coordinate `place` of each lane into width, dither, margins and (encoding) k."""
-    stage += tl.arange(0, lanes) + (place & 7) * lanes
-    if layered:
-        latent = tl.load(stage + _WIDTH * lanes).to(tl.uint64, bitcast=True)
-        b = width_of_word(latent, table, tl.load(numbers + SCALE))
-    else:
-        b = tl.zeros((lanes,), tl.int64) + step
-    d = tl.umulhi(tl.load(stage + _DITHER * lanes).to(tl.uint64, bitcast=True), b.to(tl.uint64)).to(tl.int64)
-    tl.store(stage + _WIDTH * lanes, b)
-    tl.store(stage + _DITHER * lanes, d)
-    tl.store(stage + _MARGINS * lanes, measure_margins(b, d))
-    if not decoding:
-        _, _, client, block, size = lanes_of(begin, total, count, blocks, length, lanes)
-        value = load_value(x, wide, double, client * count + block * length + place, place < size)
-        m = floor_divide(units_of(value, tl.load(numbers + PER_UNIT)) - d + (b >> 1), b)
-        tl.store(stage + _JUMP * lanes, m + (d > (b >> 1)).to(tl.int64))
+def keep_coder(state, low, span, at, word, lanes: tl.constexpr):
+    """Writes the range coder's state of each lane."""
+    tl.store(state, low.to(tl.int64, bitcast=True))
+    tl.store(state + lanes, span.to(tl.int64, bitcast=True))
+    tl.store(state + 2 * lanes, at.to(tl.int64))
+    tl.store(state + 3 * lanes, word.to(tl.int64))
 
 
 @triton.jit
-def stage_group(
-    stage, x, wide, double, place, keys, table, numbers, step, begin, total, count, blocks, length,
-    layered: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr,
-):  # fmt: skip
-    """Writes width, dither, margins and (encoding) k of the eight coordinates from `place` on of each lane."""
-    _, _, client, block, _ = lanes_of(begin, total, count, blocks, length, lanes)
-    stream, eight = tl.zeros_like(block) + LATENT_STREAM, block * (length >> 3) + (place >> 3)
-    ask_words(stage, client, stream + 1, eight, lanes)
-    stage_words(stage, stage + _DITHER * lanes, keys, lanes)
-    if layered:
-        ask_words(stage, client, stream, eight, lanes)
-        stage_words(stage, stage + _WIDTH * lanes, keys, lanes)
-    for i in range(8):
-        stage_coordinate(
-            stage, x, wide, double, place + i, table, numbers, step, begin, total, count, blocks, length, layered,
-            lanes, decoding,
-        )  # fmt: skip
+def find_coder(state, lanes: tl.constexpr):
+    """What `keep_coder` wrote: (low, span, at, word)."""
+    low, span = tl.load(state).to(tl.uint64, bitcast=True), tl.load(state + lanes).to(tl.uint64, bitcast=True)
+    return low, span, tl.load(state + 2 * lanes).to(tl.int32), tl.load(state + 3 * lanes).to(tl.uint32)
 
 
 @triton.jit
-def walk_lanes(
-    low, span, at, word, data, room, x, wide, double, flags, header, keys, table, numbers, step, means, odds, column,
-    stage, begin, total, count, blocks, length, live, layered: tl.constexpr, lanes: tl.constexpr,
-    decoding: tl.constexpr,
-):  # fmt: skip
-    """Codes the coordinates of each live lane, and fills x when decoding; the coder's state, and whether some k was
-    not zero."""
-    _, _, client, block, size = lanes_of(begin, total, count, blocks, length, lanes)
-    scale, period, start = header >> 11, header & 2047, client * count + block * length
-    anchor = (scale & 1) * 128 + TICKS * OCTAVE
-    sized = power(anchor).to(tl.int64)
-    shift, signed, across = (scale >> 1) - TICKS, tl.zeros_like(sized), sized
-    place, busy = tl.zeros_like(scale), tl.zeros_like(scale)
-    i, end = 0, tl.max(size, 0)
-    while i < end:
-        if (i & 7) == 0:
-            stage_group(
-                stage, x, wide, double, i, keys, table, numbers, step, begin, total, count, blocks, length, layered,
-                lanes, decoding,
-            )  # fmt: skip
-        staged = stage + tl.arange(0, lanes) + (i & 7) * lanes
-        active = live & (i < size)
-        rows = active & (period > LOCAL)
-        b = tl.load(staged + _WIDTH * lanes)
-        d = tl.load(staged + _DITHER * lanes)
-        margins = tl.load(staged + _MARGINS * lanes)
-        k = tl.zeros_like(b)
-        if not decoding:
-            k = tl.load(staged + _JUMP * lanes)
-        above = tl.load(column + place * lanes, mask=rows & (i >= period), other=0).to(tl.int32)
-        above = tl.where(rows & (i >= period), above, anchor)
-        low, span, at, word, sized, signed, across, k, over = code_coordinate(
-            low, span, at, word, sized, signed, across, data, room, odds, means, above, k, b, d, margins, anchor,
-            shift, period, active, lanes, decoding,
-        )  # fmt: skip
-        tl.store(column + place * lanes, over.to(tl.int16), mask=rows)
-        place = tl.where(place + 1 == period, 0, place + rows.to(tl.int32))
-        if decoding:
-            put_value(x, wide, double, start + i, flags, k - (d > (b >> 1)).to(tl.int64), b, d, numbers, i < size)
-        else:
-            busy = busy | (k != 0).to(tl.int32)
-        i += 1
-    return low, span, at, word, busy
+def keep_scales(state, sized, signed, across, place, busy, header, lanes: tl.constexpr):
+    """Writes the model's state of each lane."""
+    tl.store(state + 4 * lanes, sized)
+    tl.store(state + 5 * lanes, signed)
+    tl.store(state + 6 * lanes, across)
+    tl.store(state + 7 * lanes, place.to(tl.int64))
+    tl.store(state + 8 * lanes, busy.to(tl.int64))
+    tl.store(state + 9 * lanes, header.to(tl.int64))
 
 
 @triton.jit
-def put_value(x, wide, double, at, flags, m, b, d, numbers, inside):
-    """Writes decoded values on the public grid; a flag where a point lies outside the range of the format."""
-    outside = tl.abs(m.to(tl.float64) * b.to(tl.float64)) >= FURTHEST
-    store_value(x, wide, double, at, grid_value(m * b + d, tl.load(numbers + GRID)), inside)
-    tl.store(flags + m * 0, 1, mask=inside & outside)
+def find_scales(state, lanes: tl.constexpr):
+    """What `keep_scales` wrote: (sized, signed, across, place, busy, header)."""
+    sized, signed, across = (
+        tl.load(state + 4 * lanes), tl.load(state + 5 * lanes), tl.load(state + 6 * lanes)
+    )  # fmt: skip
+    place, busy = tl.load(state + 7 * lanes).to(tl.int32), tl.load(state + 8 * lanes).to(tl.int32)
+    return sized, signed, across, place, busy, tl.load(state + 9 * lanes).to(tl.int32)
 
 
 @triton.jit
-def pieces_of(odds, column, stage, columns, lanes: tl.constexpr):
-    """This program's own contexts and columns at this thread's lane, and its stage."""
-    program, lane = tl.program_id(0).to(tl.int64) * lanes, tl.arange(0, lanes)
-    return odds + program * CONTEXTS + lane, column + program * columns + lane, stage + program * _STAGED
+def begin_scales(state, header, lanes: tl.constexpr):
+    """Writes the model's state of each lane before its first coordinate."""
+    sized = power(((header >> 11) & 1) * 128 + TICKS * OCTAVE).to(tl.int64)
+    keep_scales(state, sized, sized * 0, sized, header * 0, header * 0, header, lanes)
+
+
+@triton.jit
+def state_of(state, lanes: tl.constexpr):
+    """This thread's lane in the state of this program."""
+    return state + tl.program_id(0).to(tl.int64) * lanes * _STATE + tl.arange(0, lanes)
 
 
 @triton.jit(
-    do_not_specialize=["double", "step", "begin", "total", "count", "blocks", "length", "columns", "room"],
-    do_not_specialize_on_alignment=["x", "wide", "headers", "lengths"],
+    do_not_specialize=["begin", "total", "count", "blocks", "length", "room"],
+    do_not_specialize_on_alignment=["headers"],
 )
-def encode_lanes(
-    x, wide, double, keys, table, numbers, step, means, headers, odds, column, stage, slots, lengths, begin, total,
-    count, blocks, length, columns, room, layered: tl.constexpr, lanes: tl.constexpr,
-):  # fmt: skip
-    """Codes a wave of blocks from lane number `begin` on into slots of `room` words; `lengths` gets their bytes."""
-    mine, lane, _, _, size = lanes_of(begin, total, count, blocks, length, lanes)
-    odds, column, stage = pieces_of(odds, column, stage, columns, lanes)
+def begin_encoding(headers, state, slots, begin, total, count, blocks, length, room, lanes: tl.constexpr):
+    """The first state of a wave of encoders, their headers written."""
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    lane, _, _, size = lanes_of(begin, total, count, blocks, length, mine)
     live = size > 0
     header = tl.load(headers + lane, mask=live, other=0)
-    data = slots + mine.to(tl.int64) * room
     low = tl.zeros_like(lane).to(tl.uint64)
     at, word = tl.zeros_like(size), tl.zeros_like(size).to(tl.uint32)
+    data, state = slots + mine.to(tl.int64) * room, state_of(state, lanes)
     low, span, at, word, _ = code_header(low, low - 1, at, word, data, room, header, live, 18, False)
-    low, span, at, word, busy = walk_lanes(
-        low, span, at, word, data, room, x, wide, double, lengths, header, keys, table, numbers, step, means, odds,
-        column, stage, begin, total, count, blocks, length, live, layered, lanes, False,
-    )  # fmt: skip
-    tl.store(lengths + mine, finish(data, low, span, at, word, room, busy > 0) * busy, mask=live)
+    keep_coder(state, low, span, at, word, lanes)
+    begin_scales(state, header, lanes)
 
 
 @triton.jit(
-    do_not_specialize=["double", "step", "begin", "total", "count", "blocks", "length", "columns"],
-    do_not_specialize_on_alignment=["x", "wide", "data", "starts", "lengths"],
+    do_not_specialize=["begin", "total", "count", "blocks", "length"],
+    do_not_specialize_on_alignment=["data", "starts", "lengths", "headers"],
 )
-def decode_lanes(
-    x, wide, double, keys, table, numbers, step, means, data, starts, lengths, odds, column, stage, flags, begin,
-    total, count, blocks, length, columns, layered: tl.constexpr, lanes: tl.constexpr,
+def begin_decoding(
+    data, starts, lengths, headers, state, begin, total, count, blocks, length, lanes: tl.constexpr
 ):  # fmt: skip
-    """Decodes a wave of blocks from lane number `begin` on into x."""
-    _, lane, _, _, size = lanes_of(begin, total, count, blocks, length, lanes)
-    odds, column, stage = pieces_of(odds, column, stage, columns, lanes)
-    live = size > 0
+    """The first state of a wave of decoders; `headers` gets what they read."""
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    lane, _, _, size = lanes_of(begin, total, count, blocks, length, mine)
+    live, state = size > 0, state_of(state, lanes)
     data = data + tl.load(starts + lane, mask=live, other=0)
     room = tl.load(lengths + lane, mask=live, other=0)
     low, span, at, word = start_decoder(data, room, live)
     low, span, at, word, header = code_header(low, span, at, word, data, room, size * 0, live, 18, True)
-    live = live & ((header >> 11) != NOTHING)
-    walk_lanes(
-        low, span, at, word, data, room, x, wide, double, flags, header, keys, table, numbers, step, means, odds,
-        column, stage, begin, total, count, blocks, length, live, layered, lanes, True,
-    )  # fmt: skip
+    # A block that says "nothing" has no row period, whatever its plain bits were.
+    header = tl.where(live & ((header >> 11) != NOTHING), header, NOTHING << 11)
+    keep_coder(state, low, span, at, word, lanes)
+    begin_scales(state, header, lanes)
+    tl.store(headers + mine, header)
+
+
+@triton.jit(
+    do_not_specialize=["begin", "total", "count", "blocks", "length", "columns", "room", "first", "rows"],
+    do_not_specialize_on_alignment=["data", "starts", "lengths"],
+)
+def walk_lanes(
+    stage, state, odds, column, means, data, starts, lengths, begin, total, count, blocks, length, columns, room, first,
+    rows, lanes: tl.constexpr, decoding: tl.constexpr,
+):  # fmt: skip
+    """Codes the staged coordinates of a wave's lanes, or puts the k that was read on the stage."""
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    lane, _, _, size = lanes_of(begin, total, count, blocks, length, mine)
+    program = tl.program_id(0).to(tl.int64) * lanes
+    odds, column = odds + program * CONTEXTS + tl.arange(0, lanes), column + program * columns + tl.arange(0, lanes)
+    state, field = state_of(state, lanes), rows.to(tl.int64) * lanes
+    low, span, at, word = find_coder(state, lanes)
+    sized, signed, across, place, busy, header = find_scales(state, lanes)
+    if decoding:
+        data = data + tl.load(starts + lane, mask=size > 0, other=0)
+        room = tl.load(lengths + lane, mask=size > 0, other=0)
+        staged = stage + program * rows * 3 + tl.arange(0, lanes)
+    else:
+        data = data + mine.to(tl.int64) * room
+        staged = stage + program * rows * 4 + tl.arange(0, lanes)
+    scale, period = header >> 11, header & 2047
+    anchor, shift = (scale & 1) * 128 + TICKS * OCTAVE, (scale >> 1) - TICKS
+    size = tl.where(scale == NOTHING, 0, size)
+    # Lanes of a program mostly have one layout: without memory a coordinate needs no scales, without rows no columns.
+    alike, rowed = any_of(period != FLAT), any_of(period > LOCAL)
+    i, last = 0, rows - 1
+    margins = tl.load(staged + MARGINS * field)
+    k = tl.zeros_like(margins)
+    if not decoding:
+        k = tl.load(staged + JUMP * field)
+    while i < rows:
+        here, ahead = staged + i * lanes, tl.minimum(i + 1, last) * lanes
+        next_margins = tl.load(staged + MARGINS * field + ahead)
+        next_k = tl.zeros_like(next_margins)
+        if not decoding:
+            next_k = tl.load(staged + JUMP * field + ahead)
+        active = first + i < size
+        behind = active & (period > LOCAL)
+        above, z, level = anchor, anchor, tl.zeros_like(anchor) + LEVEL_FLAT
+        if rowed:
+            seen = behind & (first + i >= period)
+            above = tl.where(seen, tl.load(column + place * lanes, mask=seen, other=0).to(tl.int32), anchor)
+        if alike:
+            z, level = predict(sized, signed, across, above, anchor, period, (margins >> 48) == 1)
+        low, span, at, word, k, zero_at = code_coordinate(
+            low, span, at, word, data, room, odds, k, margins, z, level, shift, active, lanes, decoding
+        )
+        if alike:
+            sized, signed, across, over = follow(
+                sized, signed, across, means, above, k, here + WIDTH * field, here + DITHER * field, margins, zero_at,
+                z, shift, active,
+            )  # fmt: skip
+            tl.store(column + place * lanes, over.to(tl.int16), mask=behind)
+            place = tl.where(place + 1 == period, 0, place + behind.to(tl.int32))
+        if decoding:
+            tl.store(here + MARGINS * field, k)
+        else:
+            busy = busy | (k != 0).to(tl.int32)
+        margins, k = next_margins, next_k
+        i += 1
+    keep_coder(state, low, span, at, word, lanes)
+    keep_scales(state, sized, signed, across, place, busy, header, lanes)
+
+
+@triton.jit(
+    do_not_specialize=["begin", "total", "count", "blocks", "length", "room"],
+    do_not_specialize_on_alignment=["lengths"],
+)
+def finish_encoding(state, slots, lengths, begin, total, count, blocks, length, room, lanes: tl.constexpr):
+    """Writes the ends of a wave's streams to their slots of `room` words, and their bytes to `lengths`."""
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    _, _, _, size = lanes_of(begin, total, count, blocks, length, mine)
+    state = state_of(state, lanes)
+    low, span, at, word = find_coder(state, lanes)
+    _, _, _, _, busy, _ = find_scales(state, lanes)
+    data = slots + mine.to(tl.int64) * room
+    tl.store(lengths + mine, finish(data, low, span, at, word, room, busy > 0) * busy, mask=size > 0)
 
 
 @triton.jit(

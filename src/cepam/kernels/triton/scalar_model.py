@@ -146,57 +146,71 @@ def reach(width, dither, positive, jump, shift):
 
 
 @triton.jit
+def size_row(wide, offset):
+    """(skip, row): the plain bits of |k|, and the row of contexts of its others."""
+    skip = within((offset - wide - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
+    return skip, within((wide + skip * OCTAVE - offset + 6 * OCTAVE) >> 7, 23)
+
+
+@triton.jit
 def code_jump(
-    low, span, at, word, data, room, odds, means, k, width, dither, wide, tilt, rise, level, offset, s, shift, active,
-    lanes: tl.constexpr, decoding: tl.constexpr,
+    low, span, at, word, data, room, odds, k, wide, tilt, rise, level, offset, active, lanes: tl.constexpr,
+    decoding: tl.constexpr,
 ):  # fmt: skip
-    """k where it is not zero, and the |X| that it suggests."""
+    """k where it is not zero."""
     side_at = within((tilt - offset + 4 * OCTAVE) >> 8, 7) * LEVELS + level + SIDE_AT
     low, span, at, word, nearer = decide(
         low, span, at, word, data, room, odds, side_at, (k > 0) == rise, active, active, SIDE_RATE, lanes, decoding
     )
-    skip = within((offset - wide - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
-    row = within((wide + skip * OCTAVE - offset + 6 * OCTAVE) >> 7, 23)
+    skip, row = size_row(wide, offset)
     low, span, at, word, jump = code_size(
         low, span, at, word, data, room, odds, tl.abs(k), row * 24 + SIZE_AT, skip, active, LARGEST_BITS, lanes,
         decoding,
     )  # fmt: skip
-    positive = nearer == rise
-    e = reach(width, dither, positive, jump, shift)
-    e = tl.minimum(e + ((s * tl.load(means + MEANS_OVER + row)) >> 8), LARGEST)
-    return low, span, at, word, tl.where(positive, jump, -jump), e
+    return low, span, at, word, tl.where(nearer == rise, jump, -jump)
 
 
 @triton.jit
 def code_coordinate(
-    low, span, at, word, sized, signed, across, data, room, odds, means, above, k, width, dither, margins, anchor,
-    shift, period, active, lanes: tl.constexpr, decoding: tl.constexpr,
+    low, span, at, word, data, room, odds, k, margins, z, level, shift, active, lanes: tl.constexpr,
+    decoding: tl.constexpr,
 ):  # fmt: skip
-    """Codes one coordinate of each active lane; the coder's and the scales' state, k, and |X| as both ends see it."""
+    """Codes one coordinate of each active lane: the coder's state, k, and the context of "is k zero?"."""
     near, wide = (margins & 65535).to(tl.int32), ((margins >> 16) & 65535).to(tl.int32)
-    tilt, rise = ((margins >> 32) & 65535).to(tl.int32), (margins >> 48) == 1
-    z, level = predict(sized, signed, across, above, anchor, period, rise)
-    s, offset = power(z).to(tl.int64), shift * OCTAVE + z
+    tilt, rise, offset = ((margins >> 32) & 65535).to(tl.int32), (margins >> 48) == 1, shift * OCTAVE + z
     ring = within((near - offset + 5 * OCTAVE) >> 7, 15) * 6 + within((wide - offset + OCTAVE) >> 8, 5)
     zero_at = ring * LEVELS + level
     low, span, at, word, moved = decide(
         low, span, at, word, data, room, odds, zero_at, k != 0, active, active, ZERO_RATE, lanes, decoding
     )
     moved = moved & active
-    e = tl.maximum((s * tl.load(means + zero_at)) >> 8, 1)
-    v = (s * tl.load(means + MEANS_TILT + zero_at)) >> 8
-    v = tl.where(rise, v, -v)
     k = tl.where(moved, k, 0)
     if any_of(moved):
-        low, span, at, word, jump, size = code_jump(
-            low, span, at, word, data, room, odds, means, k, width, dither, wide, tilt, rise, level, offset, s, shift,
-            moved, lanes, decoding,
-        )  # fmt: skip
+        low, span, at, word, jump = code_jump(
+            low, span, at, word, data, room, odds, k, wide, tilt, rise, level, offset, moved, lanes, decoding
+        )
         k = tl.where(moved, jump, k)
+    return low, span, at, word, k, zero_at
+
+
+@triton.jit
+def follow(sized, signed, across, means, above, k, widths, dithers, margins, zero_at, z, shift, active):
+    """(sized, signed, across, over): the scales, and a row's logarithm here, once k is known.
+
+    Width and dither are read from memory where they are needed, which is where k is not zero.
+    """
+    s, moved = power(z).to(tl.int64), k != 0
+    e = tl.maximum((s * tl.load(means + zero_at)) >> 8, 1)
+    v = (s * tl.load(means + MEANS_TILT + zero_at)) >> 8
+    v = tl.where((margins >> 48) == 1, v, -v)
+    if any_of(moved):
+        _, row = size_row(((margins >> 16) & 65535).to(tl.int32), shift * OCTAVE + z)
+        size = reach(tl.load(widths), tl.load(dithers), k > 0, tl.abs(k), shift)
+        size = tl.minimum(size + ((s * tl.load(means + MEANS_OVER + row)) >> 8), LARGEST)
         e = tl.where(moved, size, e)
-        v = tl.where(moved, tl.where(jump > 0, size, -size), v)
+        v = tl.where(moved, tl.where(k > 0, size, -size), v)
     was = power(above).to(tl.int64)
     sized += tl.where(active, (e - sized) >> 2, 0)
     signed += tl.where(active, (v - signed) >> 2, 0)
     across += tl.where(active, ((was - across) * 3) >> 4, 0)
-    return low, span, at, word, sized, signed, across, k, log(tl.maximum(was + (((e - was) * 3) >> 4), 1))
+    return sized, signed, across, log(tl.maximum(was + (((e - was) * 3) >> 4), 1))

@@ -13,8 +13,8 @@ import triton.language as tl
 from cepam.kernels.model import scalar_contexts
 from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.triton.range_coder import any_of, finish, start_decoder
-from cepam.kernels.triton.scalar_coder import lanes_of
 from cepam.kernels.triton.scalar_model import OCTAVE, TICKS, code_header, decide, log, power, within
+from cepam.kernels.triton.scalar_stage import lanes_of
 from cepam.kernels.triton.vector_model import MARKS, RATE, SAME, WIDES, code_point, follow, mark_of, wide_of
 from cepam.kernels.triton.vector_quantizer import (
     CELL,
@@ -64,7 +64,8 @@ def walk_rows(
 ):  # fmt: skip
     """Codes the sub-vectors of each lane, and fills x when decoding; the coder's state, and 1 where a lane did
     something that a zero update would not have done, -1 where no trial was accepted."""
-    _, _, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    own = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    _, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, own)
     mine, anchor = stage + tl.arange(0, lanes), (scale & 1) * 128 + TICKS * OCTAVE
     sized, shift, coded = power(anchor).to(tl.int64), (scale >> 1) - TICKS, scale != NOTHING
     row, trial, busy = tl.zeros_like(scale), tl.zeros_like(scale), tl.zeros_like(scale)
@@ -135,7 +136,8 @@ def encode_vectors(
 ):  # fmt: skip
     """Codes a wave of blocks from lane number `begin` on into slots of `room` words; `lengths` gets their bytes, -1
     where no trial was accepted."""
-    mine, lane, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    lane, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
     odds, stage = places_of(odds, stage, lanes)
     live = size > 0
     header = tl.load(headers + lane, mask=live, other=0)
@@ -161,7 +163,8 @@ def decode_vectors(
     basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
     """Decodes a wave of blocks from lane number `begin` on into x; a flag where a block makes no sense."""
-    _, lane, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    lane, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
     odds, stage = places_of(odds, stage, lanes)
     live = size > 0
     data = data + tl.load(starts + lane, mask=live, other=0)

@@ -28,7 +28,7 @@ from cepam.kernels.triton.layers import (
     units_of,
 )
 from cepam.kernels.triton.nearest import nearest, square_length
-from cepam.kernels.triton.scalar_coder import lanes_of
+from cepam.kernels.triton.scalar_stage import lanes_of
 
 # Rows of the stage, each a 64-bit word a lane. The first three are what `stage_words` is asked.
 WORDS, ROW, TRIAL, RADIUS, SCALE_AT, OUTCOME, ZERO_LENGTH, LENGTH = (
@@ -127,7 +127,8 @@ def stage_dither(
     box: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
     """Writes radius, scale and dither of each lane's row and trial, and minus the dither as a target."""
-    mine, _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
     lane = stage + tl.arange(0, lanes)
     row, trial = tl.load(lane + ROW * lanes), tl.load(lane + TRIAL * lanes)
     word = (block * per_block + row) * n
@@ -155,7 +156,8 @@ def stage_targets(
     stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n: tl.constexpr, lanes: tl.constexpr
 ):
     """Writes the update's rows in units, zeros past the end, less the dither."""
-    _, _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
     lane = stage + tl.arange(0, lanes)
     at = tl.load(lane + ROW * lanes) * n
     for i in tl.static_range(n):
@@ -202,7 +204,8 @@ def put_rows(
 
     The staged outcome is 0 where nothing was decoded, 1 where the point is the zero vector's, else 2.
     """
-    _, _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, lanes)
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
     lane = stage + tl.arange(0, lanes)
     outcome, b = tl.load(lane + OUTCOME * lanes), tl.load(lane + SCALE_AT * lanes)
     at = tl.load(lane + ROW * lanes) * n

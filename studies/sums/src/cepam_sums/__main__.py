@@ -23,6 +23,7 @@ import numpy as np
 from cepam import fl
 from cepam.fl.engine.uplink import SeedRow, Uplink
 from cepam.fl.engine.uplinks import uplink_of
+from cepam.privacy import fingerprint
 from cepam_sums.rivals import LegacyQuantization, RivalUplink, RotatedIntegers
 
 Found = dict[str, Any]
@@ -88,7 +89,7 @@ def run(name: str, base: fl.Settings) -> Found:
     while not simulation.done:
         lines += simulation.step()
     return {
-        "row": name, "seed": settings.seed, "rounds": settings.rounds, "accuracy": lines[-1]["accuracy"],
+        "row": name, "seed": settings.seed, "settings": fingerprint(settings), "accuracy": lines[-1]["accuracy"],
         "epsilon": observers_of(name, simulation.uplinks[0], settings),
         "bits_up": float(np.mean([line["bits_per_coordinate"] for line in lines])),
         "bytes_up": sum(line["bits"] for line in lines) // 8,
@@ -150,8 +151,9 @@ def main() -> None:
         changes = {"seed": seed, "simulate": True} | ({"rounds": given.rounds} if given.rounds else {})
         base = fl.settings_from({**fl.preset(given.preset), **changes})
         for name in given.rows.split(","):
-            if not any((e["row"], e["seed"], e["rounds"]) == (name, seed, base.rounds) for e in found):
-                found.append(run(name, base))
+            wanted = fingerprint(settings_of(name, base))
+            if not any((each["row"], each["settings"]) == (name, wanted) for each in found):
+                found = [each for each in found if (each["row"], each["seed"]) != (name, seed)] + [run(name, base)]
                 held.write_text(json.dumps(found, indent=1) + "\n")
                 print(json.dumps(found[-1]), flush=True)
     (given.out / "sums.md").write_text(table(found))

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
-from cepam.flower import Private
+from cepam.flower import Poisson, Private
 
 app = ServerApp()
 
@@ -35,6 +35,7 @@ def main(grid: Grid, context: Context) -> None:
             authentication=str(config["authentication"]),
             server_key=str(config["server-key"]) or None,
             downlink=str(config["downlink"]),
+            cohort=Poisson(float(config["rate"])) if config["rate"] else None,
         )
     start = ArrayRecord({"w": Array(start_of(int(config["size"]), float(config["spread"])))})
     result = strategy.start(grid, start, num_rounds=int(config["num-server-rounds"]), timeout=float(config["timeout"]))

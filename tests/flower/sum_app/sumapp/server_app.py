@@ -52,6 +52,8 @@ def main(grid: Grid, context: Context) -> None:
         FedAvg(min_available_nodes=nodes),
         law=cepam.Gaussian(float(config["sigma"])),
         clip=cepam.L2(1.0),
+        authentication=str(config["authentication"]),
+        server_key=str(config["server-key"]) or None,
         trust=Sum(quorum=int(config["quorum"]), unmask_timeout=float(config["unmask-timeout"])),
     )
     models: list[np.ndarray] = []

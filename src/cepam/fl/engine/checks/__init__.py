@@ -13,6 +13,7 @@ from cepam.fl.engine.checks.cyclic import check_cyclic
 from cepam.fl.engine.checks.downlink import check_downlink
 from cepam.fl.engine.checks.noise import check_noise
 from cepam.fl.engine.checks.trust import check_trust
+from cepam.fl.engine.checks.unit import check_unit
 from cepam.fl.engine.checks.values import check_values
 from cepam.fl.engine.checks.work import check_work
 
@@ -26,5 +27,6 @@ CHECKS: tuple[Callable[[Settings], None], ...] = (
     check_cyclic,
     check_downlink,
     check_clients,
+    check_unit,
     check_trust,
 )

@@ -20,7 +20,7 @@ def _refusals(settings: Settings) -> Iterator[tuple[bool, str]]:
     yield s.coder != "adaptive", f"sends vectors of constant length, no entropy code: leave coder as it is; {s.coder}"
     yield s.bucket is not None, "sends vectors of constant length: bucket hides nothing more"
     yield (
-        s.policy != "charge",
+        s.on_silence != "charge",
         (
             f"goes on with whoever is left and charges that: policy must be charge, got {s.policy}"
             " (topping up needs a server that may see noise, waiting one that may ask twice)"

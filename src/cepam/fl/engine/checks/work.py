@@ -16,6 +16,8 @@ def check_work(settings: Settings) -> None:
             f"update examples or dp-sgd and sampling poisson go together (examples also with cyclic), got "
             f"{settings.update} and {settings.sampling}"
         )
+    if settings.sampling == "all" and settings.batch != 1:
+        raise ValueError(f"sampling all uses every record in every step: leave batch at 1, got {settings.batch}")
     if by_example and settings.clip_norm != "l2":
         raise ValueError(f"update {settings.update} clips each example in l2, got clip_norm {settings.clip_norm}")
     if settings.update == "dp-sgd" and settings.clip_scope != "vector":

@@ -1,0 +1,90 @@
+"""Rounds of a thousand clients out of ever larger populations: seconds a round, and memory.
+
+    python bench/scale.py                          1,000 to 1,000,000 clients, cohorts of 1,000
+    python bench/scale.py --populations 10000      one of them
+    python bench/scale.py --device cuda            the same on a GPU
+
+Whole clients (unit client, Poisson cohorts, top-up), a linear model of 1,010 weights, one record a client or more, both
+ways compressed. Each population has a process of its own: its peak memory is the system's figure. Seconds are the
+median round's, after one that is not counted; the draw of the cohort, the only work as long as the population, is
+timed by itself. Written to bench/results/scale.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "scale.json"
+FEATURES, CLASSES = 100, 10
+
+
+def measured(population: int, cohort: int, rounds: int, device: str) -> dict[str, Any]:
+    """The figures of one population, of this process."""
+    from cepam import fl
+
+    draw = np.random.Generator(np.random.PCG64(population))
+    labels = draw.integers(0, CLASSES, max(population, 100_000))
+    inputs = draw.integers(0, 200, (len(labels), FEATURES), dtype=np.uint8)
+    inputs[np.arange(len(labels)), labels] += 55
+    data = fl.from_arrays((inputs, labels), (inputs[:1000], labels[:1000]), "drawn")
+    settings = fl.settings_from({
+        "data": "own: drawn", "model": "linear", "clients": population, "share": cohort / population, "unit": "client",
+        "cohort": "poisson", "update": "difference", "tau": 1, "rounds": rounds + 1, "rate": 1.0, "local_rate": 0.5,
+        "clip": 1.0, "noise": 0.02, "adjacency": "add-remove", "downlink": "grid", "evaluate_every": rounds + 1,
+        "simulate": True, "device": device,
+    })  # fmt: skip
+    begun = time.perf_counter()
+    simulation = fl.Simulation(settings, data)
+    simulation.step()
+    ready, seconds = time.perf_counter() - begun, []
+    while not simulation.done:
+        start = time.perf_counter()
+        simulation.step()
+        seconds.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    simulation.uplinks[0].asked(0)
+    return {
+        "clients": population, "cohort": cohort, "seconds_a_round": statistics.median(seconds[:-1] or seconds),
+        "seconds_of_the_draw": time.perf_counter() - start, "seconds_of_start": ready,
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "device": device,
+        "load": round(os.getloadavg()[0], 2),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--populations", nargs="+", type=int, default=[1_000, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--cohort", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.alone:
+        print(json.dumps(measured(chosen.populations[0], chosen.cohort, chosen.rounds, chosen.device)))
+        return
+    rows = []
+    for population in chosen.populations:
+        told = ["--populations", population, "--cohort", chosen.cohort, "--rounds", chosen.rounds]
+        command = [sys.executable, __file__, *map(str, told), "--device", chosen.device, "--alone"]
+        made = subprocess.run(command, check=True, capture_output=True, text=True)
+        row = json.loads(made.stdout.splitlines()[-1])
+        rows.append(row)
+        print(f"{row['clients']:>9,} clients: {row['seconds_a_round']:.3f} s a round, of it the draw "
+              f"{row['seconds_of_the_draw']:.3f}; peak {row['peak_bytes'] / 1e9:.2f} GB; "
+              f"start {row['seconds_of_start']:.1f} s; load {row['load']}", flush=True)  # fmt: skip
+        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Rows of updates on a GPU, cut into blocks, one lane for each: what the waves of one batch share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+
+from cepam.kernels.model import scalar_contexts, vector_contexts
+from cepam.kernels.triton.plan import DevicePlan
+from cepam.kernels.triton.range_coder import gather_blocks
+from cepam.kernels.triton.row_period import find_periods
+from cepam.kernels.triton.scalar_coder import measure_scales
+
+LANES, FEW_LANES = 32, 1
+"""Blocks that a program codes, one a thread of its warp; one where blocks are few, so that none waits for others."""
+FEW_BLOCKS = 4096
+BYTES_A_COORDINATE = 1.9
+_LEAST_MEMORY = 1 << 26
+_CHUNK = 1024
+
+
+@cache
+def _tables(n: int, accept: int, device: str) -> tuple[Any, Any]:
+    prior, means = scalar_contexts.load_tables() if n == 1 else vector_contexts.load_tables(accept, n)
+    return torch.from_numpy(prior.view(np.int16)).to(device), torch.from_numpy(means.astype(np.int32)).to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Updates (clients, m), or the room for them, with the plan and a key for each client."""
+
+    on: DevicePlan
+    keys: Any
+    x: Any
+    per_block: int
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 2 or len(self.x) != len(self.keys) or not self.x.is_contiguous():
+            raise ValueError(f"updates must be contiguous rows, one for each key, got shape {tuple(self.x.shape)}")
+        if self.per_block % 8 or self.per_block <= 0:
+            raise ValueError(f"a block must have a multiple of 8 sub-vectors, got {self.per_block}")
+
+    @property
+    def length(self) -> int:
+        """Coordinates of a block."""
+        return self.on.plan.n * self.per_block
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a client."""
+        return -(-int(self.x.shape[1]) // self.length)
+
+    @property
+    def lanes(self) -> int:
+        """Blocks of all clients."""
+        return len(self.x) * self.blocks
+
+    @property
+    def width(self) -> int:
+        """Lanes of a program of the coder."""
+        return FEW_LANES if self.lanes < FEW_BLOCKS else LANES
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the coder's kernels are compiled with."""
+        return {"lanes": self.width, "num_warps": 1, "enable_fp_fusion": False}
+
+    @cached_property
+    def values(self) -> tuple[Any, Any, int]:
+        """The rows as float32 and as float64, one of them a stand-in, and which: one kernel serves both types."""
+        double = self.x.dtype == torch.float64
+        other = self.x.new_zeros(1, dtype=torch.float32 if double else torch.float64)
+        return (other, self.x, 1) if double else (self.x, other, 0)
+
+    @cached_property
+    def tables(self) -> tuple[Any, Any]:
+        """(prior, means) on the device."""
+        return _tables(self.on.plan.n, int(self.on.plan.accept), str(self.x.device))
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a wave may take beside the update and the message."""
+        return int(max(BYTES_A_COORDINATE * self.x.numel(), _LEAST_MEMORY))
+
+    def lanes_a_wave(self, bytes_a_lane: int) -> int:
+        """Lanes whose working memory stays within the bound: whole programs, shared evenly by the fewest waves."""
+        programs = triton.cdiv(self.lanes, self.width)
+        fit = max(self.memory // ((bytes_a_lane + 2 * len(self.tables[0])) * self.width), 1)
+        return int(triton.cdiv(programs, triton.cdiv(programs, fit))) * self.width
+
+    def measure_headers(self) -> Any:
+        """Every block's side information in one word: its scale and, in one dimension, its row period."""
+        scales = torch.empty((len(self.x), self.blocks), dtype=torch.int32, device=self.x.device)
+        measure_scales[(scales.numel(),)](
+            *self.values, self.on.numbers, scales, self.x.shape[1], self.blocks, self.length, self.on.plan.n,
+            chunk=_CHUNK, enable_fp_fusion=False,
+        )  # fmt: skip
+        if self.on.plan.n > 1:
+            return scales.reshape(-1)
+        return (scales << 11 | find_periods(self.x, 1.0 / self.on.plan.unit, self.length)).reshape(-1)
+
+    def fresh_odds(self, programs: int) -> Any:
+        """Contexts of so many programs, as every block starts."""
+        prior = self.tables[0]
+        odds = self.x.new_empty((programs, len(prior), self.width), dtype=torch.int16)
+        return odds.copy_(prior[None, :, None].expand_as(odds))
+
+    def gather(self, slots: Any, lengths: Any, room: int) -> Any:
+        """The bytes of a wave's streams one after the other, or nothing where one outgrew its slot."""
+        ends = lengths.cumsum(0, dtype=torch.int64)
+        least, longest, total = torch.stack([*(e.to(torch.int64) for e in lengths.aminmax()), ends[-1]]).tolist()
+        if least < 0:
+            raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
+        if longest > 4 * room:
+            return None
+        out = self.x.new_empty(total, dtype=torch.uint8)
+        gather_blocks[(len(lengths),)](slots, lengths, ends - lengths, out, room, chunk=_CHUNK)
+        return out

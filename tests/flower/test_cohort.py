@@ -1,0 +1,261 @@
+"""Cohorts in Flower: drawn in secret, topped up to a public total, charged as the subsampled Gaussian."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAvg, FedMedian
+from scipy import stats
+
+import cepam
+from cepam import privacy
+from cepam.flower import Account, AdaptiveClip, Fixed, Poisson, Private, UplinkSettings
+from cepam.privacy.ledger import SEES_UPLOADS
+
+from .fakes import FakeGrid, Node, adding, start_arrays, vector_of
+
+DELTA = 1e-5
+CLIP = cepam.L2(1.0)
+SIZE = 400
+
+
+def grid_of(nodes: int, size: int = SIZE, norm: float = 0.3, **metrics: float) -> FakeGrid:
+    return FakeGrid([Node(10**9 + k, adding(np.full(size, norm / np.sqrt(size)), **metrics)) for k in range(nodes)])
+
+
+def wrapped(cohort, sigma: float = 2.0, **options) -> Private:
+    account = options.pop("account", Account(delta=DELTA))
+    return Private(FedAvg(), law=cepam.Gaussian(sigma), clip=CLIP, cohort=cohort, account=account, **options)
+
+
+def asked(grid: FakeGrid) -> list[int]:
+    return [message.metadata.dst_node_id for message in grid.seen]
+
+
+def charged(cohort: privacy.Cohort, sigma: float, rounds: int, **options) -> privacy.CohortRelease:
+    kind = privacy.Client(cepam.Gaussian(sigma), 1, 1.0 / cohort.size)
+    return privacy.CohortRelease((kind,), CLIP, rounds=rounds, coordinates=SIZE, cohort=cohort, **options)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "same"),
+    [
+        (Poisson(0.25), privacy.Cohort(20, 5.0)),
+        (Fixed(5), privacy.Cohort(20, 5, "without")),
+    ],
+)
+def test_epsilon_is_that_of_the_secret_draw_and_each_observer_has_its_own(cohort, same, tmp_path) -> None:
+    spent = []
+    for silent in (0.0, 0.3):
+        grid = grid_of(20)
+        grid.meddle = lambda node, reply, silent=silent: [] if node % 10 < 10 * silent else [reply]
+        strategy = wrapped(cohort, accounts=tmp_path / str(silent))
+        strategy.start(grid, start_arrays(SIZE), num_rounds=4)
+        spent.append(strategy.epsilons)
+    # Dropouts cost exactly nothing.
+    assert spent[0] == spent[1]
+    release = charged(same, 2.0, 4)
+    assert strategy.epsilon == pytest.approx(privacy.epsilon(release, DELTA), rel=1e-3)
+    assert spent[0]["outsider"] == pytest.approx(privacy.epsilon(release, DELTA), rel=1e-6)
+    assert spent[0][SEES_UPLOADS] > 1.2 * spent[0]["outsider"]
+    assert spent[0]["one curious client"] > spent[0]["outsider"]
+
+
+def test_poisson_draws_are_the_operating_systems_and_of_the_rate() -> None:
+    nodes = list(range(20_000))
+    random.seed(1)
+    first = Poisson(0.3).draw(nodes, len(nodes))
+    random.seed(1)
+    second = Poisson(0.3).draw(nodes, len(nodes))
+    assert first != second
+    for drawn in (first, second):
+        assert stats.binomtest(len(drawn), len(nodes), 0.3).pvalue > 1e-9
+        assert stats.binomtest(len(drawn), len(nodes), 0.35).pvalue < 1e-9
+    # Two rounds are independent: the chance to be in both is the product.
+    assert stats.binomtest(len(set(first) & set(second)), len(nodes), 0.09).pvalue > 1e-9
+    assert Poisson(1.0).draw(nodes, len(nodes)) == nodes
+    random.seed(1)
+    fixed = Fixed(40).draw(nodes, 40)
+    random.seed(1)
+    assert fixed != Fixed(40).draw(nodes, 40)
+    assert len(set(fixed)) == 40
+
+
+def test_who_is_drawn_beyond_the_cap_is_not_asked() -> None:
+    grid = grid_of(12)
+    strategy = wrapped(Poisson(1.0, cap=3))
+    strategy.start(grid, start_arrays(SIZE), num_rounds=4)
+    counts = [len(asked(grid)[k : k + 3]) for k in range(0, len(grid.seen), 3)]
+    assert counts == [3] * 4
+    assert len(set(asked(grid))) > 3  # another three each time, but for a chance of 2e-7
+    # Everybody is drawn and most are not asked: no figure can be given, and none is.
+    assert strategy.epsilon == math.inf
+
+
+@pytest.mark.parametrize(("rate", "silent"), [(1.0, 0), (1.0, 3), (1.0, 10), (1e-12, 0)])
+def test_the_noise_of_the_aggregate_has_one_law_whoever_replies(rate: float, silent: int) -> None:
+    # Fresh keys. False alarms 1e-9; the control, the noise of the replies alone, must fail. Nobody drawn: noise alone.
+    size, nodes, sigma = 50_000, 10, 0.1
+    grid = grid_of(nodes, size)
+    grid.meddle = lambda node, reply: [] if node % 10 < silent else [reply]
+    # A cap of ten in any case, so that a rate of next to nothing has a noise that can be compared.
+    strategy = wrapped(Poisson(rate, cap=10), sigma=sigma)
+    arrays = strategy.start(grid, start_arrays(size), num_rounds=1).arrays
+    came, expected = (nodes - silent if rate == 1.0 else 0), rate * nodes
+    noise = vector_of(arrays).astype(np.float64) - came * 0.3 / np.sqrt(size) / expected
+    total = sigma * np.sqrt(10) / expected
+    assert stats.kstest(noise, stats.norm(scale=total).cdf).pvalue > 1e-9
+    if came < nodes:
+        bare = sigma * np.sqrt(max(came, 1)) / expected
+        assert stats.kstest(noise, stats.norm(scale=bare).cdf).pvalue < 1e-9
+
+
+def test_the_sum_is_divided_by_the_expected_cohort_whatever_replies_claim() -> None:
+    grid = FakeGrid([Node(k, adding(np.full(SIZE, 0.04), examples=10**12)) for k in range(1, 5)])
+    grid.meddle = lambda node, reply: [reply] if node == 1 else []
+    arrays = wrapped(Poisson(1.0), sigma=1e-4).start(grid, start_arrays(SIZE), num_rounds=1).arrays
+    assert vector_of(arrays).mean() == pytest.approx(0.01, abs=1e-4)
+
+
+def test_neither_the_log_nor_the_metrics_tell_who_was_asked_or_how_many(caplog, tmp_path) -> None:
+    grid = grid_of(20, train_loss=0.5)
+    grid.meddle = lambda node, reply: [] if node % 3 == 0 else [reply]
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        result = wrapped(Poisson(0.5)).start(grid, start_arrays(SIZE), num_rounds=2)
+    for metrics in result.train_metrics_clientapp.values():
+        assert {key for key in metrics if key.startswith("cepam")} == {
+            "cepam-epsilon",
+            "cepam-delta",
+            "cepam-epsilon-sees-uploads",
+        }
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+    assert not [text for text in said for node in grid.nodes if str(node) in text]
+    assert not [text for text in said if "replies" in text and "epsilon" not in text and "noise" not in text]
+    # All nodes are what the strategy asks; how many of them are is logged for those who look for it.
+    assert "configure_train: Sampled 20 nodes (out of 20)" in said
+    # Control: without a cohort the log has it.
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        wrapped(None, accounts=tmp_path).start(grid, start_arrays(SIZE), num_rounds=1)
+    assert any("of 20 replies" in record.getMessage() for record in caplog.records)
+
+
+def test_a_limit_on_participations_is_enforced_and_survives_a_restart() -> None:
+    account = Account(delta=DELTA, stable_nodes=True)
+    first = grid_of(6)
+    model = wrapped(Fixed(3, participations=2), account=account).start(first, start_arrays(SIZE), num_rounds=2).arrays
+    again = grid_of(6)
+    strategy = wrapped(Fixed(3, participations=2), account=account)
+    strategy.start(again, model, num_rounds=4)
+    counts = {node: (asked(first) + asked(again)).count(node) for node in first.nodes}
+    assert set(counts.values()) == {2}
+    # All are exhausted: nobody is asked, the rounds are noise, and cost a client nothing more than its two rounds.
+    assert strategy.epsilon == pytest.approx(
+        privacy.epsilon(charged(privacy.Cohort(6, 3, "without", participations=2), 2.0, 6), DELTA), rel=1e-3
+    )
+    with pytest.raises(ValueError, match="stable_nodes"):
+        wrapped(Fixed(3, participations=2))
+
+
+def test_a_budget_ends_the_training_before_anybody_is_asked_and_holds_across_a_restart() -> None:
+    budget = privacy.epsilon(charged(privacy.Cohort(8, 4.0), 2.0, 2), DELTA) * 1.001
+    grid = grid_of(8)
+    strategy = wrapped(Poisson(0.5), budget=budget)
+    model = strategy.start(grid, start_arrays(SIZE), num_rounds=2).arrays
+    spent = strategy.epsilon
+    seen = len(grid.seen)
+    result = wrapped(Poisson(0.5), budget=budget).start(grid, model, num_rounds=2)
+    assert len(grid.seen) == seen
+    assert not len(result.arrays)
+    assert 0.0 < spent <= budget
+
+
+def test_epsilon_finds_the_noise_of_a_cohort() -> None:
+    grid = grid_of(20)
+    strategy = Private(FedAvg(), law=cepam.Gaussian, clip=CLIP, cohort=Poisson(0.25), epsilon=3.0, delta=DELTA)
+    strategy.start(grid, start_arrays(SIZE), num_rounds=5)
+    assert 2.99 < strategy.epsilon <= 3.0
+    assert strategy.account.unit == "client"
+
+
+def test_nodes_that_leave_are_dropouts_and_nodes_that_come_are_more_noise() -> None:
+    strategy = wrapped(Poisson(0.5))
+    model = strategy.start(grid_of(12), start_arrays(SIZE), num_rounds=1).arrays
+    model = strategy.start(grid_of(8), model, num_rounds=1).arrays
+    assert strategy.epsilon == pytest.approx(privacy.epsilon(charged(privacy.Cohort(12, 6.0), 2.0, 2), DELTA), rel=1e-3)
+    strategy.start(grid_of(16), model, num_rounds=1)
+    ledger = privacy.Ledger((charged(privacy.Cohort(12, 6.0), 2.0, 2), charged(privacy.Cohort(16, 8.0), 2.0, 1)))
+    assert strategy.epsilon == pytest.approx(ledger.epsilon(DELTA), rel=1e-3)
+
+
+def test_cohorts_travel_on_a_grid_too() -> None:
+    grid = grid_of(10)
+    result = wrapped(Fixed(4), sigma=0.01, downlink="grid").start(grid, start_arrays(SIZE), num_rounds=3)
+    assert vector_of(result.arrays).mean() == pytest.approx(3 * 0.3 / np.sqrt(SIZE), abs=0.02)
+
+
+def test_what_does_not_go_with_a_cohort_is_refused() -> None:
+    own = UplinkSettings(cepam.Gaussian(1.0), CLIP)
+    for options, reason in (
+        ({"unit": "record"}, "hide no single record"),
+        ({"policy": "charge"}, "top-up"),
+        ({"of_node": {1: own}}, "of_node"),
+        ({"least_replies": 2}, "least_replies"),
+        ({"account": Account(released="vectors")}, "average"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            wrapped(Poisson(0.5), **options)
+    for strategy, law, clip, reason in (
+        (FedAvg(fraction_train=0.5), cepam.Gaussian(1.0), CLIP, "fraction_train"),
+        (FedMedian(), cepam.Gaussian(1.0), CLIP, "average"),
+        (FedAvg(), cepam.Laplace(1.0), cepam.L1(1.0), "Gaussian"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            Private(strategy, law=law, clip=clip, cohort=Poisson(0.5))
+    with pytest.raises(ValueError, match="rate must"):
+        Poisson(0.0)
+    with pytest.raises(ValueError, match="size must"):
+        Fixed(0)
+    with pytest.raises(ValueError, match="goes with cohort"):
+        wrapped(None, adaptive=AdaptiveClip())
+
+
+def test_a_clip_follows_the_median_of_the_norms_and_costs_what_the_joint_mechanism_costs() -> None:
+    # Norms 0.02 to 0.4, the median 0.21; a clip of 1 comes down to it.
+    sizes = np.linspace(0.02, 0.4, 20)
+    grid = FakeGrid([Node(k + 1, adding(np.full(SIZE, size / np.sqrt(SIZE)))) for k, size in enumerate(sizes)])
+    adaptive = AdaptiveClip(quantile=0.5, rate=2.0)
+    strategy = Private(
+        FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0), cohort=Poisson(1.0), adaptive=adaptive,
+        account=Account(delta=DELTA),
+    )  # fmt: skip
+    result = strategy.start(grid, start_arrays(SIZE), num_rounds=10)
+    clips = [metrics["cepam-clip"] for metrics in result.train_metrics_clientapp.values()]
+    assert clips[0] == pytest.approx(math.exp(-1.0), rel=0.1)  # all norms are within the first clip
+    assert all(0.14 < clip < 0.29 for clip in clips[-4:])
+    # Noise and bit stay in proportion to the clip, and every message has one coordinate more.
+    now = strategy.settings
+    assert now.clip.bound == pytest.approx(clips[-1])
+    assert now.law.scale / now.clip.bound >= 0.01
+    assert now.law.scale / now.clip.bound == pytest.approx(0.01, rel=1e-12)
+    assert now.bit == pytest.approx(0.1 * clips[-1])
+    # What is charged is one Gaussian mechanism a round.
+    z = privacy.joint_multiplier(0.01 * np.sqrt(20), 0.01 * np.sqrt(20) / 0.1)
+    ledger = strategy._spending._account.ledger
+    assert len(ledger.releases) == 1
+    assert ledger.releases[0].mu(0) == pytest.approx(2.0 / z)
+
+
+@pytest.mark.parametrize("norm", [0.5, 2.0, np.inf])
+def test_the_bit_says_whether_the_norm_was_within_the_clip(norm: float) -> None:
+    settings = UplinkSettings(cepam.Gaussian(0.01), CLIP, bit=0.1)
+    sent = settings.clipped(np.full(4, norm / 2.0, np.float32))
+    assert (len(sent), sent.dtype) == (5, np.float32)
+    assert sent[-1] == np.float32(0.1 if norm <= 1.0 else -0.1)
+    assert np.linalg.norm(sent.astype(np.float64)) <= settings.largest * (1 + 1e-7)
+    assert UplinkSettings.from_json(settings.to_json()) == settings
+    with pytest.raises(ValueError, match="bit must"):
+        UplinkSettings(cepam.Laplace(0.01), cepam.L1(1.0), bit=0.1)
