@@ -91,8 +91,10 @@ def completed(job: Job) -> Job | None:
     except (ValueError, TypeError, KeyError) as unknown:
         print(f"skipped {job}: {unknown}", flush=True)
         return None
+    base = fl.settings_from(effective({"preset": job["preset"]}))
+    changed = {name: value for name, value in job.items() if getattr(base, name, None) != value}
     told = ("data", "model", "epsilon", "rate", "rounds", "expected_batch", "scheme", "downlink", "seed", "seeds")
-    return {**job, **{name: getattr(settings, name) for name in told}}
+    return {**changed, **{name: getattr(settings, name) for name in told}}
 
 
 def key_of(job: Job) -> str:

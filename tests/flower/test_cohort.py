@@ -88,10 +88,10 @@ def test_poisson_draws_are_the_operating_systems_and_of_the_rate() -> None:
 def test_who_is_drawn_beyond_the_cap_is_not_asked() -> None:
     grid = grid_of(12)
     strategy = wrapped(Poisson(1.0, cap=3))
-    strategy.start(grid, start_arrays(SIZE), num_rounds=4)
+    strategy.start(grid, start_arrays(SIZE), num_rounds=5)
     counts = [len(asked(grid)[k : k + 3]) for k in range(0, len(grid.seen), 3)]
-    assert counts == [3] * 4
-    assert len(set(asked(grid))) > 3  # another three each time, but for a chance of 2e-7
+    assert counts == [3] * 5
+    assert len(set(asked(grid))) > 3  # not the same three of twelve each time, but for a chance of 5e-10
     # Everybody is drawn and most are not asked: no figure can be given, and none is.
     assert strategy.epsilon == math.inf
 
@@ -234,7 +234,7 @@ def test_a_clip_follows_the_median_of_the_norms_and_costs_what_the_joint_mechani
     )  # fmt: skip
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=10)
     clips = [metrics["cepam-clip"] for metrics in result.train_metrics_clientapp.values()]
-    assert clips[0] == pytest.approx(math.exp(-1.0), rel=0.1)  # all norms are within the first clip
+    assert clips[0] == pytest.approx(math.exp(-1.0), rel=0.2)  # all norms are within the first clip
     assert all(0.14 < clip < 0.29 for clip in clips[-4:])
     # Noise and bit stay in proportion to the clip, and every message has one coordinate more.
     now = strategy.settings

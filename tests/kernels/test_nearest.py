@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cepam.kernels.model.plan import Plan, layered_plan
-from cepam.kernels.numba import vector_quantizer as vector
+from cepam.kernels.numba import nearest as vector
 from cepam.kernels.numba.integers import numbers_of
 from cepam.kernels.numpy import nearest as reference
 from tests.corpus import LATTICES, LAWS

@@ -51,43 +51,40 @@ class Tally:
     def report(self, server_round: int, metrics: MetricRecord | None, epsilon: float, delta: float) -> MetricRecord:
         """The metrics with the counts and epsilon among them; the log says the same in a line."""
         report = MetricRecord(dict(metrics) if metrics is not None else {})
-        message_bytes = sum(o.message_bytes for o in self.opened)
-        dense = sum(4 * o.coordinates for o in self.opened)
-        counts: dict[str, int | float] = {
+        so_far = f"epsilon so far {epsilon:.4g} at delta {delta:g}"
+        if self.secret:
+            log(INFO, "cepam: round %d: %s; the cohort is secret", server_round, so_far)
+        log(DEBUG if self.secret else INFO, "cepam: round %d: %s, %s", server_round, self, so_far)
+        counts = {} if self.secret else self._counts()
+        for key, value in {**counts, "cepam-epsilon": epsilon, "cepam-delta": delta}.items():
+            report[key] = value
+        return report
+
+    @property
+    def message_bytes(self) -> int:
+        """What the good replies took."""
+        return sum(o.message_bytes for o in self.opened)
+
+    @property
+    def dense_bytes(self) -> int:
+        """What they would have taken as float32."""
+        return sum(4 * o.coordinates for o in self.opened)
+
+    def _counts(self) -> dict[str, int]:
+        counts = {
             "cepam-asked": self.asked,
             "cepam-replies": len(self.opened),
             "cepam-dropped": sum(self.dropped.values()),
-            "cepam-message-bytes": message_bytes,
-            "cepam-float32-bytes": dense,
-            "cepam-epsilon": epsilon,
-            "cepam-delta": delta,
+            "cepam-message-bytes": self.message_bytes,
+            "cepam-float32-bytes": self.dense_bytes,
         }
         if self.down[0]:
             counts |= {"cepam-downlink-bytes": self.down[0], "cepam-downlink-float32-bytes": self.down[1]}
-        counts.update({f"cepam-dropped-{kind}": times for kind, times in self.dropped.items()})
-        for key, value in counts.items():
-            if not self.secret or key in ("cepam-epsilon", "cepam-delta"):
-                report[key] = value
-        if self.secret:
-            log(
-                INFO,
-                "cepam: round %d: epsilon so far %.4g at delta %g; the cohort is secret",
-                server_round,
-                epsilon,
-                delta,
-            )
+        return counts | {f"cepam-dropped-{kind}": times for kind, times in self.dropped.items()}
+
+    def __str__(self) -> str:
+        sent, dense = self.message_bytes, self.dense_bytes
+        times = dense / sent if sent else 0.0
         down = f"; down {self.down[0]} bytes (float32: {self.down[1]})" if self.down[0] else ""
-        log(
-            DEBUG if self.secret else INFO,
-            "cepam: round %d: %d of %d replies, %d bytes (float32: %d, %.1f times)%s, epsilon so far %.4g at delta %g",
-            server_round,
-            len(self.opened),
-            self.asked,
-            message_bytes,
-            dense,
-            dense / message_bytes if message_bytes else 0.0,
-            down,
-            epsilon,
-            delta,
-        )
-        return report
+        replies = f"{len(self.opened)} of {self.asked} replies"
+        return f"{replies}, {sent} bytes (float32: {dense}, {times:.1f} times){down}"

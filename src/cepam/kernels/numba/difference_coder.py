@@ -33,10 +33,10 @@ from cepam.kernels.model.difference_contexts import (
     WINDOW,
     ZERO_RATE,
 )
+from cepam.kernels.numba.decisions import chance, choose, learn, log, walk_header, walk_size, within
 from cepam.kernels.numba.integers import compiled, inlined
 from cepam.kernels.numba.keystream import fill_words, start_lanes
 from cepam.kernels.numba.range_coder import finish, start
-from cepam.kernels.numba.scalar_coder import chance, choose, learn, log, walk_header, walk_size, within
 
 
 class BlockMemory(NamedTuple):
