@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from cepam.errors import CepamError
 from cepam.exchange.agreement import AgreementRefused, Chain, Peer, agree, new_attempt, new_pair, sign
 from cepam.exchange.messages import Answer, Offer
+from cepam.exchange.streams import NodeStream
 from cepam.exchange.vectors import Vector
 
 Code = Literal[
     "no-offer", "offer", "elsewhere", "unsigned", "agreement", "arrays", "version", "training", "key-file", "terms",
-    "sums-only",
+    "order", "sums-only",
 ]  # fmt: skip
 
 
@@ -50,13 +51,17 @@ def check_offer(offer: Offer, run: int, node: int, server: bytes | None) -> None
         raise Declined("unsigned", "the server's offer is not signed by the key that this node knows")
 
 
-def seal_update(update: Vector, offer: Offer, kept: Chain | None, key_file: bytes | None = None) -> Sealed:
+def seal_update(
+    update: Vector, offer: Offer, kept: Chain | None, key_file: bytes | None = None, stream: NodeStream | None = None
+) -> Sealed:
     """The update clipped, with its noise, sealed; a new key is agreed on where the kept chain is not the server's.
+
+    Where the offer asks for a stream, what `stream` makes of the clipped update is sent, and it moves on by one.
 
     An update that is not finite leaves as zero with its noise: a client that falls silent would tell that it was.
     Guarantee: nothing about it can be seen (tests/exchange/test_ends.py); an address is used once.
     """
-    clipped = offer.settings.clipped(update)
+    sent: Any = offer.settings.clipped(update)
     peer, attempt = Peer(offer.run, offer.node, offer.identity), new_attempt()
     public = signature = b""
     try:
@@ -69,10 +74,14 @@ def seal_update(update: Vector, offer: Offer, kept: Chain | None, key_file: byte
         at = chain.take(offer.position, offer.node, peer.run_bytes(offer.server_round), attempt)
     except AgreementRefused as refused:
         raise Declined("agreement", str(refused)) from refused
-    message = offer.settings.codec.encode(clipped, at)
-    return Sealed(
-        message, Answer(offer.position, attempt, public, signature), chain, replaced=not np.isfinite(update).all()
-    )
+    answer = Answer(offer.position, attempt, public, signature)
+    if offer.settings.stream is not None:
+        if stream is None:
+            raise Declined("terms", "the offer asks for a stream, and this end keeps none")
+        answer = replace(answer, stream=stream.name, place=stream.sender.position)
+        sent = stream.sender.next(sent)
+    message = offer.settings.codec.encode(sent, at)
+    return Sealed(message, answer, chain, replaced=not np.isfinite(update).all())
 
 
 def _signature(key_file: bytes, transcript: bytes) -> bytes:

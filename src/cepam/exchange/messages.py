@@ -23,7 +23,8 @@ class Offer:
     """What the server asks: settings, the round, a position on the key chain, and a public key to agree anew.
 
     `chain` names the chain that the server holds for this node (empty: none); `identity` is the public key that
-    the node is registered with; `signature` is the server's, over all the rest (empty: none).
+    the node is registered with; `signature` is the server's, over all the rest (empty: none). Where messages are a
+    stream, `stream` names the one that the server holds, and `place` is the position after the last that came.
     """
 
     settings: UplinkSettings
@@ -35,6 +36,8 @@ class Offer:
     public: bytes
     identity: bytes
     signature: bytes = b""
+    stream: bytes = b""
+    place: int = 0
 
     def signed(self, key_file: bytes) -> Offer:
         """The offer with the server's signature."""
@@ -64,6 +67,7 @@ class Offer:
             "public": self.public,
             "identity": self.identity,
             "signature": self.signature,
+            **({} if self.settings.stream is None else {"stream": self.stream, "place": self.place}),
         }
 
     @classmethod
@@ -71,8 +75,9 @@ class Offer:
         """The offer in these fields; ValueError if it is not one."""
         if _integer(record, "wire") != WIRE:
             raise ValueError(f"the server speaks version {record['wire']} of this exchange, this end {WIRE}")
+        settings = UplinkSettings.from_json(_text(record, "settings"))
         return cls(
-            settings=UplinkSettings.from_json(_text(record, "settings")),
+            settings=settings,
             run=int(_text(record, "run")),
             node=int(_text(record, "node")),
             server_round=_integer(record, "round"),
@@ -81,17 +86,24 @@ class Offer:
             public=_bytes(record, "public"),
             identity=_bytes(record, "identity"),
             signature=_bytes(record, "signature"),
+            stream=b"" if settings.stream is None else _bytes(record, "stream"),
+            place=0 if settings.stream is None else _integer(record, "place"),
         )
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the client answers: where its message stands, and its public key if it agreed anew (else empty)."""
+    """What the client answers: where its message stands, and its public key if it agreed anew (else empty).
+
+    `stream` and `place` are the stream that it belongs to, if to one, and its position there.
+    """
 
     position: int
     attempt: int
     public: bytes = b""
     signature: bytes = b""
+    stream: bytes = b""
+    place: int = 0
 
     def to_fields(self) -> dict[str, Field]:
         """The answer as fields."""
@@ -101,6 +113,7 @@ class Answer:
             "attempt": self.attempt,
             "public": self.public,
             "signature": self.signature,
+            **({"stream": self.stream, "place": self.place} if self.stream else {}),
         }
 
     @classmethod
@@ -113,6 +126,8 @@ class Answer:
             attempt=_integer(record, "attempt"),
             public=_bytes(record, "public"),
             signature=_bytes(record, "signature"),
+            stream=_bytes(record, "stream") if "stream" in record else b"",
+            place=_integer(record, "place") if "place" in record else 0,
         )
 
 

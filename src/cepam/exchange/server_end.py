@@ -16,6 +16,7 @@ from cepam.codec.wire import open_sealed
 from cepam.errors import CepamError
 from cepam.exchange.agreement import AgreementRefused, Chain, Peer, agree, new_pair, verify
 from cepam.exchange.messages import Answer, Offer
+from cepam.exchange.streams import ServerStreams
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.keys import Address, UsedAddresses
 from cepam.noise.laws import Gaussian
@@ -70,6 +71,7 @@ class ServerEnd:
         self._used = UsedAddresses()
         self._warned: set[int] = set()
         self._signed: set[int] = set()
+        self.streams = ServerStreams()
 
     def offer(self, settings: UplinkSettings, peer: Peer, size: int, server_round: int | None = None) -> Pending:
         """A new offer to this peer, at a position of its own; its round is the position where none is given."""
@@ -77,6 +79,7 @@ class ServerEnd:
         self._positions[peer.node] = position + 1
         chain = self._chains.get(peer.node)
         private, public = new_pair()
+        stream, place = self.streams.offered(peer.node) if settings.stream is not None else (b"", 0)
         offer = Offer(
             settings=settings,
             run=peer.run,
@@ -86,6 +89,8 @@ class ServerEnd:
             chain=chain.name if chain else b"",
             public=public,
             identity=peer.identity,
+            stream=stream,
+            place=place,
         )
         if self._server_key is not None:
             offer = offer.signed(self._server_key)
@@ -117,7 +122,13 @@ class ServerEnd:
         if answer.signature:
             self._signed.add(node)
         _check_values(vector, pending)
-        return vector
+        terms = offer.settings.stream
+        if terms is None:
+            return vector
+        try:
+            return self.streams.take(node, terms, answer, vector)
+        except ValueError as odd:
+            raise Refused("malformed", node, str(odd)) from odd
 
     def expire(self, pending: Pending) -> None:
         """Nothing; an offer that was not answered can no longer be, its key is forgotten."""

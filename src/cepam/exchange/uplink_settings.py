@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cepam.clip import L1, L2, Clip, Unit
 from cepam.codec.codec import Codec
+from cepam.exchange.streams import StreamTerms
 from cepam.noise.lattices import Lattice, Search, _named, lattice_named
 from cepam.noise.laws import Gaussian, Laplace, Law
 
@@ -30,7 +31,7 @@ class UplinkSettings:
     bytes. `update` says what the ClientApp replies with: trained `parameters`, of which the difference against the
     broadcast arrays is sent, or a `gradient`, which is sent as it is. `unit` tells the client what the run's epsilon is
     for: one of its records, or all of its data. With a `bit` one more coordinate travels: so far up if the update's
-    norm was within the clip, so far down if not.
+    norm was within the clip, so far down if not. `stream` makes the messages a stream (`cepam.exchange.streams`).
     """
 
     law: Law
@@ -43,6 +44,7 @@ class UplinkSettings:
     records: int = 1
     unit: Unit = "record"
     bit: float = 0.0
+    stream: StreamTerms | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, (Gaussian, Laplace)):
@@ -62,12 +64,17 @@ class UplinkSettings:
             raise ValueError(f"bit must not be negative, and goes with an l2 clip, got {self.bit!r}")
         if self.largest > reach:
             # A coordinate beyond the reach cannot be sent, and whether there is one would be seen.
-            raise ValueError(f"clip must be at most {reach:.3g}, the reach of {self.law!r}, got {self.clip.bound!r}")
+            carried = "" if self.stream is None else f" (times {self.stream.gain:.3g}, which a stream can add up)"
+            raise ValueError(
+                f"clip must be at most {reach:.3g}, the reach of {self.law!r}, got {self.clip.bound!r}{carried}"
+            )
+        if self.stream is not None and not (isinstance(self.law, Gaussian) and isinstance(self.clip, L2)):
+            raise ValueError(f"a stream needs Gaussian noise and an l2 clip, got {self.law!r} and {self.clip!r}")
 
     @property
     def largest(self) -> float:
         """The largest norm of what an honest client encodes."""
-        return math.hypot(self.clip.bound, self.bit)
+        return math.hypot(self.clip.bound, self.bit) * (1.0 if self.stream is None else self.stream.gain)
 
     @property
     def beside(self) -> int:
@@ -85,13 +92,16 @@ class UplinkSettings:
     @cached_property
     def codec(self) -> Codec:
         """What both ends encode and decode with."""
-        bound = float(self.clip.bound) if self.coder == "paper" else None
+        bound = self.largest if self.coder == "paper" else None
         return Codec(self.law, self.lattice, self.coder, bound=bound, bucket=self.bucket)
 
     def to_json(self) -> str:
         """What the client needs, as text."""
+        terms = self.stream
+        stream = {} if terms is None else {"stream": [float(terms.carry), terms.slices, terms.messages]}
         return json.dumps(
             {
+                **stream,
                 "law": [self.law.name, float(self.law.scale)],
                 "clip": [self.clip.norm, float(self.clip.bound)],
                 "lattice": _lattice_to_json(self.lattice),
@@ -118,6 +128,7 @@ class UplinkSettings:
                 update=read["update"],
                 unit=read.get("unit", "record"),
                 bit=read.get("bit", 0.0),
+                stream=StreamTerms(*read["stream"]) if "stream" in read else None,
             )
         except (KeyError, TypeError, ValueError) as unreadable:
             raise ValueError(f"the server's settings cannot be read: {unreadable!r}") from unreadable

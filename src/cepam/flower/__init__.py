@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cepam.exchange.account import Account
+    from cepam.exchange.streams import StreamTerms
     from cepam.exchange.uplink_settings import UplinkSettings
     from cepam.flower.accountant import Accountant
     from cepam.flower.cohort import AdaptiveClip, Fixed, Poisson
@@ -27,6 +28,7 @@ __all__ = [
     "Fixed",
     "Poisson",
     "Private",
+    "StreamTerms",
     "Sum",
     "Uplink",
     "UplinkSettings",
@@ -42,6 +44,7 @@ _ROOMS = {
     "Private": "cepam.flower.private",
     "Sum": "cepam.flower.sum_trust",
     "Uplink": "cepam.flower.uplink",
+    "StreamTerms": "cepam.exchange.streams",
     "UplinkSettings": "cepam.exchange.uplink_settings",
 }
 

@@ -24,7 +24,7 @@ from cepam.flower.tally import Tally
 from cepam.noise.laws import Gaussian, Law
 
 if TYPE_CHECKING:
-    from cepam.privacy import Release
+    from cepam.privacy import Ledger, Release
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -87,8 +87,14 @@ class Policy:
         self._asked, self._model, self._step_of = asked, models[0], step
         self._release(asked, count(models[0]))
 
+    def resume(self, ledger: Ledger, run: str) -> None:
+        """Nothing; the rounds of this run that are on the account already are known."""
+
     def release(self, opened: Sequence[Opened]) -> Release | None:
         """The round as the accountant sees it, or None where it is not to be published."""
+        return self._release(self._charged(opened), count(self._model)) if self._enough(opened) else None
+
+    def _enough(self, opened: Sequence[Opened]) -> bool:
         if len(opened) < self.least_replies:
             log(
                 WARNING,
@@ -96,8 +102,7 @@ class Policy:
                 len(opened),
                 self.least_replies,
             )
-            return None
-        return self._release(self._charged(opened), count(self._model))
+        return len(opened) >= self.least_replies
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: Tally) -> Aggregate:
         """What the wrapped strategy makes of the round."""
@@ -143,7 +148,7 @@ class ToppedUp(Policy):
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: Tally) -> Aggregate:
         moved = from_vector(self.mean(tally), self._model, self._step_of(self._settings))
-        return _one_reply(strategy, server_round, tally, record_of(moved))
+        return one_reply(strategy, server_round, tally, record_of(moved))
 
     def _charged(self, opened: Sequence[Opened]) -> list[Reply]:
         return self._asked
@@ -165,7 +170,7 @@ def check_one_kind(asked: list[Reply], models: list[Arrays]) -> None:
         )
 
 
-def _one_reply(strategy: Strategy, server_round: int, tally: Tally, average: ArrayRecord) -> Aggregate:
+def one_reply(strategy: Strategy, server_round: int, tally: Tally, average: ArrayRecord) -> Aggregate:
     """What the strategy makes of one reply that holds the average, with the metrics of all replies."""
     weight_key = getattr(strategy, "weighted_by_key", "num-examples")
     aggregate = getattr(strategy, "train_metrics_aggr_fn", aggregate_metricrecords)

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from cepam.clip import Clip, Unit
 from cepam.exchange.account import Account
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
+from cepam.exchange.streams import StreamTerms
 from cepam.exchange.target import law_of, target_of
 from cepam.exchange.uplink_settings import Update, UplinkSettings
 from cepam.flower.averaging import check_wrapping
@@ -26,6 +27,7 @@ from cepam.flower.noise import NodeNoise, OfNode
 from cepam.flower.policy import PolicyName
 from cepam.flower.replies import Known, Replies
 from cepam.flower.spending import Spending, account_in
+from cepam.flower.stream_policy import Streamed, check_streams
 from cepam.flower.tally import Tally
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Law
@@ -75,6 +77,9 @@ class Private(Strategy):  # type: ignore[misc]
     `warn`, or `require` to drop its replies. `server_key` is a private key file with which the server signs its
     offers, for clients that know the public one.
 
+    With `streams=StreamTerms(carry, slices, messages)` each node's replies are a stream whose later noise cancels the
+    earlier, over fixed slices of its records, with no secret draw (docs/flower.md, "Streams"): the mod keeps the order.
+
     With `trust="sum"`, or `cepam.flower.Sum(…)`, the server learns one noisy sum a round and not its parts
     (docs/trust.md): nodes state `Terms` of their own, and what needs single replies is refused.
     """
@@ -117,6 +122,7 @@ class Private(Strategy):  # type: ignore[misc]
         cohort: Poisson | Fixed | None = None,
         adaptive: AdaptiveClip | None = None,
         trust: Literal["server", "sum"] | Sum = "server",
+        streams: StreamTerms | None = None,
     ) -> None:
         check_wrapping(strategy, least_replies, budget)
         self.strategy = strategy
@@ -127,7 +133,16 @@ class Private(Strategy):  # type: ignore[misc]
         target = target_of(epsilon, rounds, nodes, delta)
         noise = law_of(law, clip, target)
         settings = UplinkSettings(
-            noise, clip, lattice, coder, bucket, update, records=records, unit=self.account.unit, bit=asking.bit(clip)
+            noise,
+            clip,
+            lattice,
+            coder,
+            bucket,
+            update,
+            records=records,
+            unit=self.account.unit,
+            bit=asking.bit(clip),
+            stream=streams,
         )
         self._noise = NodeNoise(settings, of_node, target)
         self.least_replies = least_replies
@@ -138,7 +153,11 @@ class Private(Strategy):  # type: ignore[misc]
         self._model = RoundModel(distribution_for(downlink, step, whole), whole)
         key = Path(server_key).read_bytes() if server_key else None
         level, quiet = (DEBUG, _quietly) if self._policy.is_secret else (INFO, log)
-        self._replies = Replies(ServerEnd(authentication, key, quiet), learning_rate, self._model.downlink, level)
+        end = ServerEnd(authentication, key, quiet)
+        if streams is not None:
+            check_streams(strategy, self.account, asking)
+            self._policy = Streamed(self.account, least_replies, streams, end.streams)
+        self._replies = Replies(end, learning_rate, self._model.downlink, level)
         self._moved = 0.0
         self._evaluating: list[Message] = []
         self._grid: Grid | None = None
@@ -194,6 +213,7 @@ class Private(Strategy):  # type: ignore[misc]
         messages = list(self.strategy.configure_train(server_round, sent, config, grid))
         if not messages or not self._spending.resume(str(messages[0].metadata.run_id), known_by):
             return []
+        self._policy.resume(self._spending.ledger, str(messages[0].metadata.run_id))
         self._noise.find(len(messages), self._policy, self._model.coordinates)
         self._grid, self._server_round = grid, server_round
         chosen = self._policy.choose(messages, self._noise.settings, self._spending.asked)

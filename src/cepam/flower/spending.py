@@ -14,7 +14,7 @@ from cepam.exchange.account import Account
 from cepam.exchange.account_store import RunAccount
 
 if TYPE_CHECKING:
-    from cepam.privacy import Release
+    from cepam.privacy import Ledger, Release
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -70,6 +70,11 @@ class Spending:
         self._account.charge(release, model, asked)
         for caution in self._account.cautions(release):
             log(WARNING, "cepam: %s", caution)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Everything that is on the account."""
+        return self._account.ledger
 
     def note_model(self, model: str) -> None:
         """Nothing; a run that starts from this model will find this account."""

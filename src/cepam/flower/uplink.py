@@ -13,6 +13,7 @@ from cepam.exchange.agreement import Chain
 from cepam.exchange.client_end import Declined, check_offer, seal_update
 from cepam.exchange.messages import RECORD, Offer
 from cepam.exchange.parcels import DOWNLINK
+from cepam.exchange.streams import NodeStream
 from cepam.exchange.vectors import Arrays, to_vector
 from cepam.flower.arrays import SUM, carry, numpy_of
 from cepam.flower.copies import receive
@@ -46,6 +47,11 @@ class Uplink:
     in `context.state`. A broadcast that does not lead on from that copy is answered with an error: nothing is computed
     at other weights than the server's.
 
+    Where the server asks for a stream (`Private(streams=…)`), this mod counts the node's messages and tells the
+    training function which slice of its records is next (`cepam-slice` of `cepam-slices` in its configuration). A
+    server that asks again, backwards, too often or on other terms is refused, and so are terms that cost more than the
+    configuration's `cepam-epsilon`. With `cepam-streams`, a folder, the stream outlives the node.
+
     Where the configuration has `cepam-terms`, the node answers for sums alone (`Private(trust="sum")`, docs/trust.md),
     and only to offers that its own terms allow: no other training, no evaluation, no query, no metrics.
     """
@@ -68,7 +74,8 @@ class Uplink:
             offer = _offer(record, context)
             report = receive(message.content, context)
             reference = numpy_of(only_arrays(message.content))
-            reply = self._sealed(_trained(message, context, call_next), reference, offer, context)
+            stream = None if offer.settings.stream is None else _stream(offer, reference, message.content, context)
+            reply = self._sealed(_trained(message, context, call_next), reference, offer, context, stream)
             return reporting(reply, report)
         except Declined as declined:
             return declining(message, declined)
@@ -90,14 +97,20 @@ class Uplink:
         log(WARNING, "cepam: the server does not use cepam.flower.Private; this update leaves as plain arrays")
         return call_next(message, context)
 
-    def _sealed(self, reply: Message, reference: Arrays, offer: Offer, context: Context) -> Message:
+    def _sealed(
+        self, reply: Message, reference: Arrays, offer: Offer, context: Context, stream: NodeStream | None
+    ) -> Message:
         name, arrays = named_arrays(reply.content)
         try:
             update = to_vector(numpy_of(arrays), reference, difference=offer.settings.update == "parameters")
         except ValueError as odd:
             raise Declined("arrays", str(odd)) from odd
-        sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE))
+        sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE), stream)
         _store(context, offer, sealed.chain)
+        if stream is not None:
+            from cepam.flower.node_streams import keep
+
+            keep(stream, offer, context)
         if sealed.replaced:
             log(WARNING, "cepam: the update is not finite; it leaves as zero with its noise")
         log(INFO, "cepam: %d coordinates leave in %d bytes", len(update), len(sealed.message))
@@ -106,6 +119,13 @@ class Uplink:
         reply.content[name] = carry(sealed.message)
         reply.content[RECORD] = ConfigRecord(sealed.answer.to_fields())
         return reply
+
+
+def _stream(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> NodeStream | None:
+    """The stream that the update goes to; what it needs is loaded where a server asks for one."""
+    from cepam.flower.node_streams import follow
+
+    return follow(offer, reference, content, context)
 
 
 def declining(message: Message, declined: Declined) -> Message:

@@ -221,6 +221,12 @@ class CorrelatedRelease(Release):
 def _same_start(earlier: CorrelatedRelease, later: CorrelatedRelease) -> bool:
     """Whether the later release begins with the rounds of the earlier one; nobody missing may be said either way."""
     begun = later.over(earlier.rounds)
+    newcomers = len(later.clients) - len(earlier.clients)
+    if newcomers > 0 and begun.attendance is not None and not any(begun.attendance.arrivals[-newcomers:]):
+        known = Attendance(begun.rounds, begun.attendance.arrivals[:-newcomers])
+        nodes = None if begun.nodes is None else begun.nodes[:-newcomers]
+        fewer = begun.clients[:-newcomers]
+        begun = replace(begun, clients=fewer, attendance=known, nodes=nodes, colluders=earlier.colluders)
     if (earlier.attendance is None) == (begun.attendance is None):
         return begun == earlier
     everyone = Attendance.observed(np.ones((len(earlier.clients), earlier.rounds)))

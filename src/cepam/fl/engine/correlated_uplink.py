@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from cepam.codec.codec import Codec
 from cepam.fl.engine import sampling
-from cepam.fl.engine.releases import empty_ledger, spent
+from cepam.fl.engine.releases import empty_ledger, noise_of_average, spent
 from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.sending import Posted, Senders
 from cepam.fl.engine.server import Received, aggregate
 from cepam.fl.engine.server_uplink import ServerUplink
-from cepam.fl.engine.streams import link_of, slice_of
+from cepam.fl.engine.streams import grid_noise, link_of, slice_of
 from cepam.fl.engine.uplink import SeedRow
 from cepam.privacy import Arrival, Attendance, CorrelatedRelease, Ledger, StreamSender
 
@@ -96,6 +96,11 @@ class CorrelatedUplink(ServerUplink):
             return None
         silent = [sampling.silent(self.row.draws, t, 0, chosen.clients, chosen.dropout) for t in range(chosen.rounds)]
         return Attendance.observed(~np.stack(silent, axis=1))
+
+    @cached_property
+    def noise(self) -> float | None:
+        noise = noise_of_average(self.settings, self.plans)
+        return None if noise is None else grid_noise(self.settings, self.link, noise)
 
     @property
     def notices(self) -> list[str]:

@@ -5,14 +5,19 @@ A record's slice is its number modulo `slices`: it depends on that record alone,
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from cepam.codec.broadcast import Broadcast
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.settings import Settings
-from cepam.privacy import Correlation, best_carry
+from cepam.privacy import Correlation, best_carry, weight_noise
+
+ROUNDING = 0.12
+"""The grid's rounding over the noise that is left in the weights: a hundredth of its variance (docs/training.md)."""
 
 Index = npt.NDArray[np.int64]
 
@@ -27,10 +32,25 @@ def link_of(settings: Settings) -> Correlation | None:
         return None
     if settings.noise_shape == "independent" or settings.carry is not None:
         return Correlation(settings.carry or 0.0, settings.slices)
+    return Correlation(best_carry(settings.rounds, settings.slices, *_optimiser(settings)), settings.slices)
+
+
+def _optimiser(settings: Settings) -> tuple[float, list[float]]:
+    """The momentum of the server's steps and the rate of each, over the largest."""
     s, tau = settings, settings.tau
-    rates = schedule(s.schedule, s.rate, s.rounds * tau, tau, s.convexity, s.smoothness)
-    every = [rates.at((round + 1) * tau - 1) for round in range(s.rounds)]
-    return Correlation(best_carry(s.rounds, s.slices, 0.0 if s.server == "sgd" else s.momentum, every), s.slices)
+    made = schedule(s.schedule, s.rate, s.rounds * tau, tau, s.convexity, s.smoothness)
+    rates = [made.at((round + 1) * tau - 1) for round in range(s.rounds)]
+    return (0.0 if s.server == "sgd" else s.momentum), [rate / max(rates) for rate in rates]
+
+
+def grid_noise(settings: Settings, link: Correlation, noise: float) -> float:
+    """The noise from which the public grid of the way down takes its step, where a round's average has `noise`.
+
+    That of a round, which is right where noise stays, would be too coarse where the next round takes it away: the
+    grid's own rounding must be small beside what is left in the weights. So much that it is `ROUNDING` of that.
+    """
+    left = weight_noise(link, settings.rounds, *_optimiser(settings))
+    return noise * min(1.0, ROUNDING * left * math.sqrt(12.0) / Broadcast.step_for(1.0, 1.0))
 
 
 def slice_of(settings: Settings, held: int, position: int) -> Index:

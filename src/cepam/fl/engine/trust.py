@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from cepam.fl.engine import sampling
 from cepam.fl.engine.settings import Settings
-from cepam.secure import sparse_graph
 
 COMPLETE = 100
 """Up to so many clients everybody shares masks with everybody."""
@@ -33,6 +32,8 @@ class SumGraph:
         if asked <= COMPLETE:
             return cls(asked, quorum, settings.colluders)
         corrupt = max(CORRUPT, settings.colluders / asked)
+        from cepam.secure import sparse_graph  # whose room needs `cryptography`: a run without sums does without
+
         degree, threshold = sparse_graph(asked, corrupt, 1.0 - quorum / asked)
         return cls(asked, quorum, settings.colluders, degree, threshold)
 

@@ -1,0 +1,75 @@
+"""A node's stream between messages: in `context.state`, and in a file of the node's own where it names a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, RecordDict
+
+from cepam.exchange.client_end import Declined
+from cepam.exchange.messages import Offer
+from cepam.exchange.streams import NodeStream, StreamRefused, own_epsilon
+from cepam.exchange.vectors import Arrays, count
+from cepam.files import write_atomically
+
+STREAM = "cepam-stream"
+FOLDER = "cepam-streams"
+SLICE, SLICES = "cepam-slice", "cepam-slices"
+MOST_EPSILON, DELTA = "cepam-epsilon", "cepam-delta"
+
+
+def follow(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> NodeStream | None:
+    """The stream that this offer's update goes to, with its slice in the training configuration; None: no stream."""
+    if offer.settings.stream is None:
+        return None
+    _check_own_limit(offer, context)
+    try:
+        stream = NodeStream.follow(offer, count(reference), _kept(offer, context))
+    except StreamRefused as refused:
+        raise Declined("order" if refused.code == "order" else "terms", str(refused)) from refused
+    told = {SLICE: stream.sender.slice, SLICES: stream.terms.slices}
+    records = content.config_records
+    name = next(iter(records)) if len(records) == 1 else "config"
+    content[name] = ConfigRecord({**dict(records.get(name, {})), **told})
+    return stream
+
+
+def keep(stream: NodeStream, offer: Offer, context: Context) -> None:
+    """Nothing; the stream stands where its next message goes on, before this one leaves."""
+    fields = stream.to_fields(offer.run)
+    path = _file(offer, context)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        plain = {name: {"hex": value.hex()} if isinstance(value, bytes) else value for name, value in fields.items()}
+        write_atomically(path, json.dumps(plain).encode(), private=True)
+    context.state[STREAM] = ConfigRecord(fields)
+
+
+def _check_own_limit(offer: Offer, context: Context) -> None:
+    """Nothing, or `Declined` for terms that would cost this node more than its own configuration allows."""
+    most = context.node_config.get(MOST_EPSILON)
+    if most is None:
+        return
+    costs = own_epsilon(offer.settings, float(context.node_config.get(DELTA, 1e-5)))
+    if costs > float(most):
+        raise Declined("terms", f"the stream would cost epsilon {costs:.4g} by its own noise, over {most}")
+
+
+def _file(offer: Offer, context: Context) -> Path | None:
+    folder = context.node_config.get(FOLDER)
+    return Path(str(folder)).expanduser() / f"run-{offer.run}-node-{offer.node}.json" if folder else None
+
+
+def _kept(offer: Offer, context: Context) -> Mapping[str, object] | None:
+    """What was kept of this run's stream: the file where there is one, which outlives the node, else the state."""
+    path = _file(offer, context)
+    if path is not None and path.exists():
+        try:
+            read = json.loads(path.read_text())
+            return {n: bytes.fromhex(v["hex"]) if isinstance(v, dict) else v for n, v in read.items()}
+        except (ValueError, KeyError, AttributeError) as damaged:
+            raise Declined("order", f"{path} cannot be read, and with it what this node has sent") from damaged
+    kept = context.state.get(STREAM)
+    return dict(kept) if isinstance(kept, ConfigRecord) else None

@@ -1,0 +1,123 @@
+"""What a round of streams makes of the replies, and what the run so far is charged: one event, as it was published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from cepam.exchange.account import Account, Reply
+from cepam.exchange.streams import ServerStreams, StreamTerms
+from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.exchange.vectors import Arrays, count, from_vector
+from cepam.flower.arrays import record_of
+from cepam.flower.averaging import publishes_average
+from cepam.flower.cohort import Asking
+from cepam.flower.policy import Aggregate, Policy, StepOf, one_reply
+from cepam.flower.replies import Opened
+from cepam.flower.tally import Tally
+
+if TYPE_CHECKING:
+    from cepam.privacy import Arrival, Client, Ledger, Release
+
+
+class Streamed(Policy):
+    """The sum of the replies with their shaping undone, over the weights of all who were asked; the run is one event.
+
+    Divided by those that replied, noise would no longer cancel. Absences are charged as they were.
+    Guarantee: epsilon is that of what was published, also after a restart (tests/flower/test_streams.py).
+    """
+
+    def __init__(self, account: Account, least_replies: int, terms: StreamTerms, streams: ServerStreams) -> None:
+        super().__init__(account, True, least_replies)
+        self.terms, self.streams = terms, streams
+        self._run: str | None = None
+        self._earlier: dict[int, Client] = {}
+
+    def resume(self, ledger: Ledger, run: str) -> None:
+        """Nothing; what was published of this run before the server was started anew is charged with the rest."""
+        from cepam.privacy import CorrelatedRelease
+
+        if self._run is not None:
+            return
+        self._run = f"flower {run}"
+        for release in ledger.releases:
+            if isinstance(release, CorrelatedRelease) and release.run == self._run and release.nodes is not None:
+                assert release.attendance is not None
+                self.streams.restore(dict(zip(release.nodes, release.attendance.arrivals)), release.rounds)
+                self._earlier = dict(zip(release.nodes, release.clients))
+
+    def planned(self, settings: UplinkSettings, nodes: int, coordinates: int) -> Release:
+        return self._correlated([(node, settings) for node in range(nodes)], coordinates, None, 1)
+
+    def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
+        if len(models) > 1 or len({settings for _, settings in asked}) > 1:
+            raise ValueError("streams need one model and one setting for all nodes")
+        self._asked, self._model, self._step_of = asked, models[0], step
+        self.streams.begin()
+
+    def aggregate(self, strategy: Strategy, server_round: int, tally: Tally) -> Aggregate:
+        total = np.zeros(count(self._model))
+        for one in tally.opened:
+            total += one.settings.weight * np.asarray(one.vector, dtype=np.float64)
+        mean = total / sum(settings.weight for _, settings in self._asked)
+        self.streams.commit([one.node for one in tally.opened])
+        step = self._step_of(self._asked[0][1])
+        return one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, step)))
+
+    def release(self, opened: Sequence[Opened]) -> Release | None:
+        if not self._enough(opened):
+            return None
+        came = self.streams.with_round([one.node for one in opened])
+        settings = self._asked[0][1]
+        return self._correlated(
+            [(node, settings) for node in came], count(self._model), list(came.values()), self.streams.rounds + 1
+        )
+
+    def _correlated(
+        self, replies: list[Reply], coordinates: int, came: list[list[Arrival]] | None, rounds: int
+    ) -> Release:
+        from cepam.privacy import Attendance, Client, CorrelatedRelease
+
+        account, known = self.account, self._earlier
+        lattice = [None if isinstance(s.lattice, str) else s.lattice for _, s in replies]
+        clients = [
+            known.get(node) or Client(s.law, max(s.records, self.terms.slices), s.weight, None, s.clip, on)
+            for (node, s), on in zip(replies, lattice)
+        ]
+        return CorrelatedRelease(
+            tuple(clients),
+            replies[0][1].clip,
+            rounds=rounds,
+            colluders=min(account.colluders, len(clients) - 1),
+            adjacency=account.adjacency,
+            coordinates=coordinates,
+            nodes=tuple(node for node, _ in replies),
+            unit=account.unit,
+            link=self.terms.link,
+            attendance=None if came is None else Attendance(rounds, tuple(map(tuple, came))),
+            run=self._run or "",
+        )
+
+    def __str__(self) -> str:
+        return f"one event: {self.terms.slices} slices in turn, carry {self.terms.carry:g}; noise counted: as published"
+
+
+def check_streams(strategy: Strategy, account: Account, asking: Asking) -> None:
+    """Nothing, or a ValueError for what does not go with streams."""
+    given = {"policy": asking.policy, "cohort": asking.cohort, "adaptive": asking.adaptive}
+    for name, value in {**given, "of_node": asking.own_settings or None}.items():
+        if value is not None:
+            raise ValueError(f"{name} does not go with streams: their replies are added up and charged as they came")
+    if not publishes_average(strategy, account):
+        raise ValueError(
+            "streams cancel noise in averages: the strategy must publish nothing else (Account(released='average'))"
+        )
+    if not account.stable_nodes:
+        raise ValueError(
+            "streams follow each node from round to round: Account(stable_nodes=True), with node authentication on"
+        )
+    if account.sampling is not None or account.clipped != "update":
+        raise ValueError("streams claim no draw and clip whole updates: leave sampling and clipped as they are")
