@@ -16,7 +16,10 @@ from cepam.fl.engine.settings import Settings
 from cepam.fl.runs.toml import read, settings_from
 
 Preset = Annotated[
-    str | None, typer.Option("--preset", "-p", help="algorithm1 (the paper's text), published, private, convolutional.")
+    str | None,
+    typer.Option(
+        "--preset", "-p", help="algorithm1 (the paper's text), published, private, steady, users, convolutional."
+    ),
 ]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="TOML file over the preset; flags go over both.")]
 Name = Annotated[str | None, typer.Option("--name", "-n", help="Folder of the run, under --runs.")]

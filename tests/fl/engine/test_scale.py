@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 
 from cepam import fl
 from cepam.fl.data.partition import Parts, iid
 from cepam.fl.engine import sampling
+from cepam.fl.engine.cohort_uplink import cohort_of
 from cepam.fl.engine.downlink import GridDownlink
 from cepam.fl.engine.randomness import Randomness
 from cepam.keys import Key
@@ -39,6 +41,22 @@ def test_a_hundred_thousand_clients() -> None:
     downlink = simulation.state.downlinks[0]
     assert isinstance(downlink, GridDownlink)
     assert len(downlink.held) < 6 * COHORT
+
+
+def test_the_preset_of_users_is_what_it_says() -> None:
+    settings = fl.settings_from(fl.preset("users"))
+    cohort = cohort_of(settings)
+    assert (cohort.population, cohort.size, cohort.kind) == (10_000, 500.0, "poisson")
+    assert (settings.unit, settings.epsilon, settings.delta, settings.on_silence) == ("client", 4.0, 1e-5, "top-up")
+    draw = np.random.default_rng(1)
+    train, test = draw.random((600, 1, 8, 8)), draw.random((9, 1, 8, 8))
+    data = fl.from_arrays((train, np.arange(600) % 10), (test, np.zeros(9)))
+    own = {"data": "own: own", "model": "linear", "clients": 100, "share": 0.1, "rounds": 2, "evaluate_every": 1}
+    few = replace(settings, **own, simulate=True)
+    simulation = fl.Simulation(few, data)
+    assert simulation.work.parts[0].held.tolist() == [6] * 100
+    lines = [simulation.step()[0] for _ in range(2)]
+    assert lines[-1]["epsilon"] <= 4.0
 
 
 def test_parts_are_the_arrays_that_they_stand_for() -> None:

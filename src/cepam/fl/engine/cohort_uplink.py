@@ -27,6 +27,9 @@ from cepam.noise.laws import Gaussian
 from cepam.privacy import Client, Cohort, CohortRelease, calibrate
 from cepam.privacy.topup import server_noise
 
+BITS = 20.0
+"""z_bit of a clip that follows a quantile is the expected cohort over this: the share within is known to 1/40 or so."""
+
 
 @dataclass(frozen=True)
 class Alike(Sequence[ClientPlan]):
@@ -65,7 +68,7 @@ def release_of_cohort(settings: Settings, plan: ClientPlan, size: int) -> Cohort
     stated = Gaussian(settings.noise or plan.clip.bound)
     release = CohortRelease(
         (Client(stated, 1, 1.0 / cohort.size),), plan.clip, rounds=settings.rounds, adjacency=settings.adjacency,  # type: ignore[arg-type]
-        coordinates=size, cohort=cohort,
+        coordinates=size, cohort=cohort, bit=None if settings.clip_quantile is None else cohort.size / BITS,
     )  # fmt: skip
     made = release if settings.epsilon is None else calibrate(release, settings.epsilon, settings.delta)
     assert isinstance(made, CohortRelease)

@@ -31,6 +31,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "momentum": 0.9, "schedule": "linear", "tau": 1, "epsilon": 1.99, "delta": 1e-5, "adjacency": "add-remove",
         "downlink": "grid", "evaluate_every": 25, "checkpoint_every": 25,
     },
+    # (eps, delta) for all data of a user, of 10,000 with six records each. Rounds, clip and rate from
+    # bench/choose_users.py: held-out training records of MNIST, never test data. The choice is not in eps.
+    "users": {
+        "clients": 10_000, "partition": "dirichlet-even", "alpha": 0.5, "unit": "client", "cohort": "poisson",
+        "share": 0.05, "update": "difference", "sampling": "all", "tau": 1, "local_rate": 1.0,
+        "local_schedule": "constant", "model": "scattering-linear", "pixels": "unit", "clip": 0.1, "rate": 2.5,
+        "server": "momentum", "momentum": 0.9, "schedule": "linear", "rounds": 100, "epsilon": 4.0, "delta": 1e-5,
+        "adjacency": "add-remove", "downlink": "grid", "evaluate_every": 25, "checkpoint_every": 25,
+    },
     # The same guarantee as `private` for a small CNN that learns its features; chosen by test accuracy on seed 1.
     "convolutional": {
         "clients": 30, "update": "examples", "sampling": "poisson", "expected_batch": 1920.0, "rounds": 500,

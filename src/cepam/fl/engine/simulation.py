@@ -104,9 +104,10 @@ class Simulation:
         held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
         self.uplinks = tuple(self._uplink(s, held.nonce, part) for s, part in enumerate(parts))
-        local = self._schedule(chosen.local_rate or chosen.rate)
+        kind = chosen.schedule if chosen.local_schedule == "same" else chosen.local_schedule
+        local = self._schedule(kind, chosen.local_rate or chosen.rate)
         self.work = Work(chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put)
-        self.rates = self._schedule(chosen.rate)
+        self.rates = self._schedule(chosen.schedule, chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)
         self.cautions = self.uplinks[0].cautions
         self.state = self._start(held.nonce)
@@ -134,9 +135,9 @@ class Simulation:
             lambda: self.state.downlinks[s].check(self.arrays.fetch(self.state.weights[s : s + 1])[0]),
         ))  # fmt: skip
 
-    def _schedule(self, rate: float) -> Any:
+    def _schedule(self, kind: str, rate: float) -> Any:
         s = self.settings
-        return schedule(s.schedule, rate, s.rounds * s.tau, s.tau, s.convexity, s.smoothness)
+        return schedule(kind, rate, s.rounds * s.tau, s.tau, s.convexity, s.smoothness)
 
     def _start(self, nonce: bytes) -> State:
         weights = np.stack([self.vector.initial(seed) for seed in self.settings.run_seeds])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cepam.fl.engine.adaptive_uplink import AdaptiveUplink
 from cepam.fl.engine.cohort_uplink import CohortUplink
 from cepam.fl.engine.correlated_uplink import CorrelatedUplink
 from cepam.fl.engine.local_uplink import LocalUplink
@@ -12,7 +13,7 @@ from cepam.fl.engine.uplink import SeedRow, Uplink
 def uplink_of(row: SeedRow) -> Uplink:
     """The uplink of one seed's row."""
     if row.settings.unit == "client":
-        return CohortUplink(row)
+        return CohortUplink(row) if row.settings.clip_quantile is None else AdaptiveUplink(row)
     if row.settings.trust == "sum":
         from cepam.fl.engine.sum_uplink import SumUplink  # needs `cryptography`: a run without sums does without
 

@@ -27,13 +27,18 @@ def check_unit(settings: Settings) -> None:
         raise ValueError("policy top-up brings noise of single rounds, not of streams or local steps: use charge")
     if s.policy == "top-up" and s.trust != "server":
         raise ValueError(f"policy top-up needs a trusted server, got trust {s.trust}: use policy charge")
+    if s.clip_quantile is not None and not (0.0 < s.clip_quantile < 1.0 and s.downlink == "float32"):
+        raise ValueError(
+            f"clip_quantile must lie in (0, 1), with downlink float32 (a grid's step is of one clip), got "
+            f"{s.clip_quantile!r} and downlink {s.downlink}"
+        )
     if s.unit == "client":
         for refused, why in _refusals(s):
             if refused:
                 raise ValueError(f"unit client {why}")
-    elif s.cohort != "fixed" or s.cohort_cap or s.participations is not None:
+    elif s.cohort != "fixed" or s.cohort_cap or s.participations is not None or s.clip_quantile is not None:
         raise ValueError(
-            "cohort poisson, cohort_cap and participations are of whole clients: set unit client (--unit client)"
+            "cohort poisson, cohort_cap, participations and clip_quantile are of whole clients: set unit client"
         )
 
 

@@ -1,0 +1,82 @@
+"""A clip that follows the norms: charged with the update as one mechanism, found by what was published alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cepam import fl
+from cepam.fl import Dataset, Simulation
+from cepam.privacy import CohortRelease, joint_multiplier
+
+SETTINGS = fl.settings_from({
+    "data": "synthetic", "model": "linear", "clients": 100, "share": 0.6, "cohort": "poisson", "unit": "client",
+    "update": "difference", "sampling": "all", "tau": 1, "rounds": 4, "clip": 0.5, "epsilon": 8.0, "simulate": True,
+    "adjacency": "add-remove", "clip_quantile": 0.5, "dropout": 0.1,
+})  # fmt: skip
+
+
+def test_the_clip_goes_to_the_quantile_and_the_mean_is_that_of_the_clipped(small: Dataset) -> None:
+    simulation = Simulation(replace(SETTINGS, epsilon=None, noise=1e-3, rounds=60), small)
+    uplink, norms = simulation.uplinks[0], np.linspace(1.0, 3.0, 100)
+    for number in range(60):
+        asked = [int(k) for k in uplink.asked(number)]
+        raw = np.zeros((len(asked), simulation.size), np.float32)
+        raw[:, 0] = norms[asked]
+        came = uplink.collect(number, asked, raw)
+        heard = np.array(sorted(came.heard))
+        expected = np.minimum(norms[heard], came.line["clip"]).sum() / 60.0
+        assert float(came.aggregate[0]) == pytest.approx(expected, rel=0.05)
+        assert came.aggregate.shape == (simulation.size,)
+    assert 1.5 < uplink.clip < 2.5
+    assert uplink.clip != SETTINGS.clip
+
+
+def test_update_and_bit_are_charged_as_one_mechanism(small: Dataset) -> None:
+    simulation = Simulation(SETTINGS, small)
+    while not simulation.done:
+        line = simulation.step()[0]
+    release = simulation.uplinks[0].release
+    assert isinstance(release, CohortRelease)
+    assert release.bit is not None
+    assert release.mu(0) == pytest.approx(1.0 / joint_multiplier(release.topup.total / release.clip.bound, release.bit))
+    assert line["epsilon"] <= 8.0
+    assert len(simulation.uplinks[0].ledger.releases) == 1
+    # Without the bit the same noise costs less: it is charged.
+    assert replace(release, bit=None).mu(0) < release.mu(0)
+
+
+def test_the_noise_is_in_proportion_to_the_clip(small: Dataset) -> None:
+    simulation = Simulation(SETTINGS, small)
+    uplink = simulation.uplinks[0]
+    for number in range(3):
+        asked = [int(k) for k in uplink.asked(number)]
+        came = uplink.collect(number, asked, np.zeros((len(asked), simulation.size), np.float32))
+        unit = came.aggregate / came.line["clip"] / uplink.noise
+        assert stats.kstest(unit, "norm").pvalue > 1e-9
+        assert stats.kstest(1.3 * unit, "norm").pvalue < 1e-9  # a control
+    assert uplink.clip < SETTINGS.clip
+
+
+def test_killed_and_resumed_is_the_whole_run(small: Dataset, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, checkpoint_every=1)
+    fl.train(settings, tmp_path / "whole", small)
+
+    def killed(progress: fl.Progress) -> None:
+        if progress.lines[0]["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fl.train(settings, tmp_path / "torn", small, watch=killed)
+    fl.train(settings, tmp_path / "torn", small, resume=True)
+    assert (tmp_path / "whole" / "metrics.jsonl").read_bytes() == (tmp_path / "torn" / "metrics.jsonl").read_bytes()
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    for changes in ({"clip_quantile": 1.0}, {"downlink": "grid"}, {"unit": "record", "cohort": "fixed"}):
+        with pytest.raises(ValueError, match="clip_quantile"):
+            replace(SETTINGS, **changes)
