@@ -13,6 +13,7 @@ from scipy import stats
 
 import cepam
 from cepam.privacy import Correlation
+from cepam.verify import statistics
 
 ROUNDS, SIZE, SIGMA = 64, 20_000, 0.01
 FALSE_ALARM = 1e-9
@@ -71,3 +72,21 @@ def test_a_sum_over_rounds_is_quieter_than_independent_noise_would_make_it(key: 
     want = np.sqrt(np.ones(ROUNDS) @ CARRY.noise_covariance(ROUNDS) @ np.ones(ROUNDS))
     assert summed == pytest.approx(want, rel=0.05)
     assert want < 0.2 * np.sqrt(ROUNDS * (1 + CARRY.carry**2))
+
+
+def verdicts(sends: Correlation, key: cepam.Key) -> list[float]:
+    """p-values by the statistics of `cepam verify`: the law of the whitened noise, and covariances between rounds."""
+    x, y = stream(sends, CARRY, cepam.Integer(1), key)
+    white = CARRY.matrix(ROUNDS) @ (y - x)
+    law = stats.norm.cdf(white / SIGMA)
+    return [
+        statistics.kolmogorov_smirnov(law.ravel()).p_value,
+        statistics.uniformity(law.ravel()).p_value,
+        statistics.variances(white.T[:, :8], SIGMA**2).p_value,
+        statistics.covariances(white.T[:, :8]).p_value,
+    ]
+
+
+def test_the_whitened_stream_passes_the_certificates_tests_and_a_wrong_carry_fails(key: cepam.Key) -> None:
+    assert min(verdicts(CARRY, key)) > FALSE_ALARM
+    assert min(verdicts(Correlation(0.95 * CARRY.carry, 31), key)) < FALSE_ALARM
