@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from cepam.codec.codec import Codec
 from cepam.fl.engine import sampling
-from cepam.fl.engine.releases import empty_ledger, noise_of_average, spent
+from cepam.fl.engine.releases import empty_ledger, spent
 from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.sending import Posted, Senders
 from cepam.fl.engine.server import Received, aggregate
 from cepam.fl.engine.server_uplink import ServerUplink
-from cepam.fl.engine.streams import grid_noise, link_of, slice_of
+from cepam.fl.engine.streams import link_of, slice_of
 from cepam.fl.engine.uplink import SeedRow
 from cepam.privacy import Arrival, Attendance, CorrelatedRelease, Ledger, StreamSender
 
@@ -100,12 +100,7 @@ class CorrelatedUplink(ServerUplink):
 
     @cached_property
     def noise(self) -> float | None:
-        noise = noise_of_average(self.settings, self.plans)
-        return None if noise is None else grid_noise(self.settings, self.link, noise)
-
-    @property
-    def noise(self) -> float | None:
-        """Between what a round adds and what later rounds leave of it, 1 - carry, in geometric mean: the grid's measure.
+        """Between what a round adds and what later rounds leave of it, 1 - carry, in geometric mean: for the grid.
 
         A step that follows the first hides what lasts; one that follows the second spells out noise that is taken away
         (docs/training.md has the figures).

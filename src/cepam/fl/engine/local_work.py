@@ -17,7 +17,7 @@ from cepam.fl.engine.private_steps import PrivateSteps, Site
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.schedule import RateSchedule
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.uplink import Measure, Uplink
+from cepam.fl.engine.uplink import EngineUplink, Measure
 from cepam.fl.models.interface import Doubles
 from cepam.fl.models.model import Network
 from cepam.fl.models.network import TorchNetwork, shared_out
@@ -38,7 +38,7 @@ class Work:
     network: Network
     parts: tuple[Parts, ...]
     draws: tuple[Randomness, ...]
-    uplinks: tuple[Uplink, ...]
+    uplinks: tuple[EngineUplink, ...]
     local: RateSchedule
     put: Callable[[Floats], Any]
 

@@ -25,7 +25,7 @@ from cepam.fl.engine.sampling import asked
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.uplink import Collected, Line, SeedRow, Uplink, Vectors
+from cepam.fl.engine.uplink import Collected, EngineUplink, Line, SeedRow, Vectors
 from cepam.fl.engine.uplinks import uplink_of
 from cepam.fl.models.model import Model, Scores, build, resolved
 from cepam.fl.models.network import TorchNetwork
@@ -84,7 +84,7 @@ class Simulation:
     watch: Callable[[Sent], None] = quiet
     backend: ArrayBackend | None = None
     secret: RunSecret | None = None
-    uplink: Callable[[SeedRow], Uplink] = uplink_of
+    uplink: Callable[[SeedRow], EngineUplink] = uplink_of
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class Simulation:
         made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
         return made.within(records)
 
-    def _uplink(self, s: int, nonce: bytes, parts: Parts) -> Uplink:
+    def _uplink(self, s: int, nonce: bytes, parts: Parts) -> EngineUplink:
         shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
         cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
         head = self.network.head if isinstance(self.network, TorchNetwork) else None

@@ -5,19 +5,14 @@ A record's slice is its number modulo `slices`: it depends on that record alone,
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec.broadcast import Broadcast
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.settings import Settings
-from cepam.privacy import Correlation, best_carry, weight_noise
-
-ROUNDING = 0.12
-"""The grid's rounding over the noise that is left in the weights: a hundredth of its variance (docs/training.md)."""
+from cepam.privacy import Correlation, best_carry
 
 Index = npt.NDArray[np.int64]
 
@@ -41,16 +36,6 @@ def _optimiser(settings: Settings) -> tuple[float, list[float]]:
     made = schedule(s.schedule, s.rate, s.rounds * tau, tau, s.convexity, s.smoothness)
     rates = [made.at((round + 1) * tau - 1) for round in range(s.rounds)]
     return (0.0 if s.server == "sgd" else s.momentum), [rate / max(rates) for rate in rates]
-
-
-def grid_noise(settings: Settings, link: Correlation, noise: float) -> float:
-    """The noise from which the public grid of the way down takes its step, where a round's average has `noise`.
-
-    That of a round, which is right where noise stays, would be too coarse where the next round takes it away: the
-    grid's own rounding must be small beside what is left in the weights. So much that it is `ROUNDING` of that.
-    """
-    left = weight_noise(link, settings.rounds, *_optimiser(settings))
-    return noise * min(1.0, ROUNDING * left * math.sqrt(12.0) / Broadcast.step_for(1.0, 1.0))
 
 
 def slice_of(settings: Settings, held: int, position: int) -> Index:

@@ -84,7 +84,7 @@ class Collected:
     down_bits: int = 0
 
 
-class Uplink(Protocol):
+class EngineUplink(Protocol):
     """One seed's way up.
 
     Everything is found by round, from the row's randomness: a resumed run that loads `state_dict` goes on to the same
@@ -105,7 +105,7 @@ class Uplink(Protocol):
 
     @property
     def noise(self) -> float | None:
-        """The standard deviation, a coordinate, of the lasting noise of an aggregate, public; None where there is none."""
+        """The deviation a coordinate of an aggregate's noise as far as it lasts, public; None where there is none."""
 
     @property
     def cautions(self) -> list[str]:

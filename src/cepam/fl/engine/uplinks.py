@@ -7,10 +7,10 @@ from cepam.fl.engine.cohort_uplink import CohortUplink
 from cepam.fl.engine.correlated_uplink import CorrelatedUplink
 from cepam.fl.engine.local_uplink import LocalUplink
 from cepam.fl.engine.server_uplink import ServerUplink
-from cepam.fl.engine.uplink import SeedRow, Uplink
+from cepam.fl.engine.uplink import EngineUplink, SeedRow
 
 
-def uplink_of(row: SeedRow) -> Uplink:
+def uplink_of(row: SeedRow) -> EngineUplink:
     """The uplink of one seed's row."""
     if row.settings.unit == "client":
         return CohortUplink(row) if row.settings.clip_quantile is None else AdaptiveUplink(row)

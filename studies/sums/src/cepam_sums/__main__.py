@@ -21,13 +21,13 @@ from typing import Any, Literal
 import numpy as np
 
 from cepam import fl
-from cepam.fl.engine.uplink import SeedRow, Uplink
+from cepam.fl.engine.uplink import EngineUplink, SeedRow
 from cepam.fl.engine.uplinks import uplink_of
 from cepam.privacy import fingerprint
 from cepam_sums.rivals import LegacyQuantization, RivalUplink, RotatedIntegers
 
 Found = dict[str, Any]
-Make = Callable[[SeedRow], Uplink]
+Make = Callable[[SeedRow], EngineUplink]
 TRIPS = {"server": 1, "local": 1, "sum": 2}
 SECAGG_TRIPS = 4
 """Of Bonawitz et al. 2017, and of SecAgg+: keys, shares, masked vectors, unmasking, in every round."""
@@ -38,7 +38,7 @@ def integers(kind: Literal["ddg", "skellam"], bits: int) -> Make:
     return lambda row: RivalUplink(row, partial(RotatedIntegers, kind, bits))
 
 
-def legacy(row: SeedRow) -> Uplink:
+def legacy(row: SeedRow) -> EngineUplink:
     """Flower's legacy quantization with client noise."""
     return RivalUplink(row, lambda row, scale, moved: LegacyQuantization(row, scale))
 
@@ -67,7 +67,7 @@ def settings_of(name: str, base: fl.Settings) -> fl.Settings:
     return replace(base, epsilon=None, noise=alone.scale * math.sqrt(base.clients))
 
 
-def observers_of(name: str, uplink: Uplink, settings: fl.Settings) -> dict[str, float | None]:
+def observers_of(name: str, uplink: EngineUplink, settings: fl.Settings) -> dict[str, float | None]:
     """epsilon of outsider, server and a server that lies; None where the row claims nothing."""
     if name.startswith("sum"):
         found = uplink.views()
