@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "cepam"
-STUDY = ROOT / "studies" / "paper" / "src" / "cepam_paper"
+STUDIES = {"paper": "cepam_paper", "sums": "cepam_sums"}
 MANY_ARGUMENTS = 10
 LONG_FILE, LONG_BODY = 300, 40
 
@@ -69,7 +69,10 @@ def main() -> None:
     """Prints the tables."""
     total = sum(lines(path) for path in sources(PACKAGE))
     print(f"src/cepam: {total:,} lines in {len(sources(PACKAGE))} files")
-    print(f"studies/paper: {sum(map(lines, sources(STUDY))):,} lines in {len(sources(STUDY))} files\n")
+    for study, package in STUDIES.items():
+        found = sources(ROOT / "studies" / study / "src" / package)
+        print(f"studies/{study}: {sum(map(lines, found)):,} lines in {len(found)} files")
+    print()
     for room, (files, size) in rooms().items():
         print(f"  {room:<20} {files:>3} files {size:>6,} lines")
     print("\nclasses of one name in several files:")
