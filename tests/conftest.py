@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import cepam
+
+# Before Triton is imported, by whomever: its own functions are interpreted or not from then on.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture

@@ -232,9 +232,9 @@ def test_an_update_beyond_its_clip_is_dropped() -> None:
     class Greedy(uplink.Uplink):
         """A client that skips the clip."""
 
-        def _sealed(self, reply, reference, offer, context):
+        def _sealed(self, reply, reference, offer, context, *more):
             object.__setattr__(offer.settings, "clip", cepam.L2(1e6))
-            return super()._sealed(reply, reference, offer, context)
+            return super()._sealed(reply, reference, offer, context, *more)
 
     grid = grid_of(adding(np.full(SIZE, 5.0)))
     grid.nodes[BAD].uplink = Greedy()
@@ -246,10 +246,10 @@ def test_a_size_that_was_not_asked_for_is_dropped() -> None:
     from cepam.flower import uplink
 
     class Short(uplink.Uplink):
-        def _sealed(self, reply, reference, offer, context):
+        def _sealed(self, reply, reference, offer, context, *more):
             small = {"w": np.zeros((5, 4), np.float32)}
             reply.content["arrays"] = ArrayRecord({"w": Array(small["w"])})
-            return super()._sealed(reply, small, offer, context)
+            return super()._sealed(reply, small, offer, context, *more)
 
     grid = grid_of()
     grid.nodes[BAD].uplink = Short()

@@ -61,7 +61,7 @@ footer h2 { border: 0; margin-top: 1rem; font-size: 1.1rem; }
   .verdicts, .verdicts tbody, .verdicts tr, .verdicts td, .verdicts th { display: block; width: auto; min-width: 0; }
   .verdicts colgroup, .verdicts thead { display: none; }
   .verdicts tr { border-bottom: 2px solid var(--line); padding: .7rem 0; }
-  .verdicts td { border: 0; padding: .15rem 0; }
+  .verdicts td { border: 0; padding: .15rem 0; } .verdicts math { font-size: .78em; }
   .verdicts td[data-head]::before { content: attr(data-head) ": "; color: var(--faint); font-size: .8rem; }
 }
 @media print {
