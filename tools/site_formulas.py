@@ -1,6 +1,6 @@
-"""A hook of the documentation site: formulas between dollar signs as MathML, which browsers set without script or network.
+"""A hook of the documentation site: formulas between dollar signs as MathML.
 
-Pages of the study write them; GitHub sets the same TeX by itself.
+Browsers set that without script or network. Pages of the study write them; GitHub sets the same TeX by itself.
 """
 
 from __future__ import annotations
