@@ -12,6 +12,7 @@ from cepam.fl.engine.checks.clients import check_clients
 from cepam.fl.engine.checks.cyclic import check_cyclic
 from cepam.fl.engine.checks.downlink import check_downlink
 from cepam.fl.engine.checks.noise import check_noise
+from cepam.fl.engine.checks.personal import check_personal
 from cepam.fl.engine.checks.trust import check_trust
 from cepam.fl.engine.checks.unit import check_unit
 from cepam.fl.engine.checks.values import check_values
@@ -28,5 +29,6 @@ CHECKS: tuple[Callable[[Settings], None], ...] = (
     check_downlink,
     check_clients,
     check_unit,
+    check_personal,
     check_trust,
 )
