@@ -43,7 +43,8 @@ def packed(multiples: Any, gain: int, bits: int, keys: npt.NDArray[np.uint32], s
     _mask(words, keys, signs)
     out = words.new_empty(-(-len(words) * bits // 32))
     pack_top_bits[(_programs(len(out), _WORDS),)](words, len(words), bits, out, len(out), lanes=_WORDS)
-    return out.cpu().numpy().astype("<i4", copy=False).tobytes()
+    sent: bytes = out.cpu().numpy().astype("<i4", copy=False).tobytes()
+    return sent
 
 
 def unmasked(
