@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 
 from cepam.kernels.model.row_period import LARGEST_PERIOD
-from cepam.kernels.triton.batch import Batch
+from cepam.kernels.triton.batch import Wave
 from cepam.kernels.triton.scalar_coder import STATE, begin_decoding, begin_encoding, finish_encoding, walk_lanes
 from cepam.kernels.triton.scalar_stage import CODED_FIELDS, DECODED_FIELDS, TILE, fill_stage, put_values
 
@@ -24,24 +23,8 @@ def bytes_a_lane(slot: int, decoding: bool) -> int:
     return slot + 2 * (LARGEST_PERIOD + 1) + 8 * (STATE + fields * SHORTEST_SEGMENT)
 
 
-@dataclass(frozen=True, eq=False)
-class ScalarWave:
-    """So many lanes of a batch from lane number `begin` on."""
-
-    batch: Batch
-    begin: int
-    lanes: int
-
-    @property
-    def programs(self) -> int:
-        """Programs of the coder."""
-        return int(triton.cdiv(self.lanes, self.batch.width))
-
-    @property
-    def place(self) -> tuple[int, ...]:
-        """Which lanes these are, as every kernel takes it."""
-        batch = self.batch
-        return self.begin, self.begin + self.lanes, int(batch.x.shape[1]), batch.blocks, batch.length
+class ScalarWave(Wave):
+    """Lanes of a batch, staged, walked and put in place by segments."""
 
     def encode(self, headers: Any, columns: int, room: int, lengths: Any) -> Any:
         """The bytes of the wave's blocks, or nothing where a stream outgrew its slot."""
