@@ -42,7 +42,7 @@ def test_no_carry_of_a_fine_grid_is_better(rounds: int, slices: int, momentum: f
 
 @pytest.mark.parametrize(("rounds", "slices", "bands"), [(60, 4, 4), (62, 10, 7), (40, 3, 5)])
 def test_no_cut_carry_of_a_grid_is_better(rounds: int, slices: int, bands: int) -> None:
-    """By `weight_noise`, which solves for A C^-1; with secret draws, a column's length takes the sensitivity's place."""
+    """By `weight_noise`, which solves for A C^-1; with secret draws, by the length of a column."""
 
     def cut(carry: float) -> Correlation:
         return Correlation.from_matrix(carry ** np.arange(bands), slices)
