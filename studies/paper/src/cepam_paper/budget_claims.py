@@ -198,7 +198,7 @@ def _drop(found: Findings) -> Ruling:
     """No size is named ("slightly"): it fails where the interval excludes any drop."""
     drop, theirs = found.estimate("laplace/drop"), _theirs(found, "laplace/drop_published")
     said = f"Accuracy at the label 4000 less that at 5000: {drop} points.{_shown(found, 'laplace', ('4000', '5000'))}"
-    return Ruling(improvement(drop, 0.0), said, None if theirs is None else improvement(theirs, 0.0))
+    return Ruling(improvement(drop), said, None if theirs is None else improvement(theirs))
 
 
 CLAIMS = (
