@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cepam_paper.verdict import Estimate, Label
 
 LEAST = 0.4
-"""Points of accuracy: the least improvement that the paper names for its tables, taken for the curves behind them."""
+"""Points of accuracy: the least improvement that the paper names anywhere, taken where a sentence names no size."""
 WIDEST = 1.5
 """Points: an interval that reaches farther to either side meets a printed one by its width alone."""
 _ORDER = (Label.FAILS, Label.INCONCLUSIVE, Label.UNTESTED, Label.REPAIRED)
@@ -22,11 +22,10 @@ def together(labels: Sequence[Label]) -> Label:
     return next((label for label in _ORDER if label in labels), Label.HOLDS)
 
 
-def improvement(found: Estimate, least: float = 0.0, most: float = math.inf) -> Label:
+def improvement(found: Estimate, least: float = LEAST, most: float = math.inf) -> Label:
     """Whether something is better, by `least` to `most`: holds if the interval is above 0 and meets that range.
 
-    A sentence that names no size claims any gain at all: it fails only where the interval is below 0. Better by more
-    than `most` is better, but not as said: holds after repair.
+    Better by more than `most` is better, but not as said: holds after repair.
     """
     if found.high < least:
         return Label.FAILS
@@ -35,7 +34,7 @@ def improvement(found: Estimate, least: float = 0.0, most: float = math.inf) -> 
     return Label.REPAIRED if found.low > most else Label.HOLDS
 
 
-def improvements(found: Sequence[Estimate], least: float = 0.0, most: float = math.inf) -> Label:
+def improvements(found: Sequence[Estimate], least: float = LEAST, most: float = math.inf) -> Label:
     """Whether every one of these is an improvement.
 
     To fail, one of the intervals must exclude the claim at a chance of 0.05 for all of them together (Bonferroni); to
