@@ -81,7 +81,8 @@ class AddressOptions:
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the fields of a dataclass as options, in the place of an argument of that type."""
-    hints, groups, parameters = get_type_hints(command, include_extras=True), {}, []
+    hints, parameters = get_type_hints(command, include_extras=True), []
+    groups: dict[str, Any] = {}
     for parameter in inspect.signature(command).parameters.values():
         kind = hints[parameter.name]
         if not is_dataclass(kind):

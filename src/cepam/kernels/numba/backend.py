@@ -88,9 +88,9 @@ def _block(count: int) -> _Block:
     kept: _Block | None = getattr(_kept, "block", None)
     if kept is None or len(kept.x) < count:
         state, words = np.empty(256, dtype=np.uint32), np.empty(-(-count // 128) * 256, dtype=np.uint32)
-        arrays = (np.empty(count, dtype=np.int64) for _ in range(4))
+        x, b, d, m = (np.empty(count, dtype=np.int64) for _ in range(4))
         out = np.empty(count * BYTES_A_COORDINATE + 16, dtype=np.uint8)
-        kept = _kept.block = _Block(state, words, *arrays, margins_for(count), out)
+        kept = _kept.block = _Block(state, words, x, b, d, m, margins_for(count), out)
     return kept
 
 

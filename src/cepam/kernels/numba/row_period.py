@@ -85,10 +85,9 @@ def flatten(size: Any, total: Any, values: Any) -> None:
     for i in range(count):
         local = (total[i + 2 * WINDOW] - total[i]) // (2 * WINDOW)
         # Both are under 2^19: the quotient in floating point cannot round up to a whole number.
-        ratio = np.int64(np.floor(np.float64((size[i] - local) * RATIO) / np.float64(local + UNIT // 4)))
-        ratio = min(max(ratio, -LARGEST_RATIO), LARGEST_RATIO) if size[i] > 0 else 0
-        total[i] = ratio
-        sum_of_all += ratio
+        ratio = np.floor(np.float64((size[i] - local) * RATIO) / np.float64(local + UNIT // 4))
+        total[i] = np.int64(min(max(ratio, -LARGEST_RATIO), LARGEST_RATIO)) if size[i] > 0 else 0
+        sum_of_all += total[i]
     centre = np.int64(np.floor(np.float64(sum_of_all) / np.float64(count)))
     for i in range(count):
         values[i] = np.float64(total[i] - centre)
