@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import cepam
-from cepam.verify.benchmark import as_records, best_of, machine, peak_memory_bytes, speed_table, update_like
+from cepam.verify.benchmark import as_records, best_of, machine, speed_table, update_like
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -49,6 +49,16 @@ def linearity() -> list[dict[str, float]]:
             }
         )
     return rows
+
+
+def peak_memory_bytes() -> int:
+    """The largest resident set of this process so far; 0 on Windows, which does not tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
 
 
 def memory() -> dict[str, float]:
