@@ -52,8 +52,8 @@ def test_adapters_travel_through_a_superlink(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     config = {"unit": "record", "clients": 2, "num-server-rounds": 2, "draws": 8, "report": str(report)}
     with Federation(tmp_path / "federation", nodes=2) as federation:
-        federation.wait_for_nodes(2)
-        done = federation.run(EXAMPLE, config, 400)
+        federation.wait_for_nodes(2, 180)
+        done = federation.run(EXAMPLE, config, 900)
     found = json.loads(report.read_text())
     rounds = found["rounds"].values()
     assert [metrics["cepam-replies"] for metrics in rounds] == [2, 2]
