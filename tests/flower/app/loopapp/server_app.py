@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context
@@ -21,10 +23,19 @@ def start_of(size: int, spread: float) -> np.ndarray:
     return (spread * np.random.default_rng(99).normal(size=size)).astype(np.float32)
 
 
-def break_order(strategy: Private, when: int) -> None:
-    """Nothing; in round `when` (0: never) the server asks for the round before once more."""
+def break_order(strategy: Private, when: int, hold: str) -> None:
+    """Nothing; in round `when` (0: never) the server asks for the round before once more.
+
+    The round after the second begins once the file `hold` is there.
+    """
     asked = strategy.configure_train
-    strategy.configure_train = lambda r, *rest: asked(r - (r == when), *rest)
+
+    def configure(server_round: int, *rest: Any) -> Any:
+        while hold and server_round == 3 and not Path(hold).exists():
+            time.sleep(0.2)
+        return asked(server_round - (server_round == when), *rest)
+
+    strategy.configure_train = configure  # type: ignore[method-assign]
 
 
 @app.main()
@@ -45,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
             account=Account(stable_nodes=bool(slices)),
             streams=StreamTerms(carry=0.8, slices=slices, messages=rounds) if slices else None,
         )
-        break_order(strategy, int(config["backwards"]))
+        break_order(strategy, int(config["backwards"]), str(config["hold"]))
     start = ArrayRecord({"w": Array(start_of(int(config["size"]), float(config["spread"])))})
     result = strategy.start(grid, start, num_rounds=rounds, timeout=float(config["timeout"]))
     rounds = {r: dict(m) for r, m in result.train_metrics_clientapp.items()}
