@@ -11,7 +11,7 @@ a release of the replies that were used, with their `nodes`. Every figure includ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import zip_longest
