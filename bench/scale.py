@@ -2,12 +2,12 @@
 
     python bench/scale.py                          1,000 to 1,000,000 clients, cohorts of 1,000
     python bench/scale.py --populations 10000      one of them
-    python bench/scale.py --device cuda            the same on a GPU
+    python bench/scale.py --device cuda --rounds 3 --out scale_gpu.json      the same on a GPU
 
 Whole clients (unit client, Poisson cohorts, top-up), a linear model of 1,010 weights, one record a client or more, both
 ways compressed. Each population has a process of its own: its peak memory is the system's figure. Seconds are the
 median round's, after one that is not counted; processor seconds say more on a machine that is not idle. The draw of the
-cohort, the only work as long as the population, is timed by itself. Written to bench/results/scale.json.
+cohort, the only work as long as the population, is timed by itself. Written to `--out`, bench/results/scale.json.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.alone:
@@ -79,14 +80,16 @@ def main() -> None:
     for population in chosen.populations:
         told = ["--populations", population, "--cohort", chosen.cohort, "--rounds", chosen.rounds]
         command = [sys.executable, __file__, *map(str, told), "--device", chosen.device, "--alone"]
-        made = subprocess.run(command, check=True, capture_output=True, text=True)
+        made = subprocess.run(command, capture_output=True, text=True)
+        if made.returncode:
+            raise RuntimeError(f"{population} clients: {made.stderr[-2000:]}")
         row = json.loads(made.stdout.splitlines()[-1])
         rows.append(row)
         print(f"{row['clients']:>9,} clients: {row['seconds_a_round']:.3f} s a round, "
               f"{row['processor_seconds_a_round']:.3f} of processors, the draw {row['seconds_of_the_draw']:.3f}; "
               f"peak {row['peak_bytes'] / 1e9:.2f} GB; start {row['seconds_of_start']:.1f} s; load {row['load']}",
               flush=True)  # fmt: skip
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        chosen.out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian
 from scipy import stats
 
@@ -247,6 +248,31 @@ def test_a_clip_follows_the_median_of_the_norms_and_costs_what_the_joint_mechani
     ledger = strategy._spending._account.ledger
     assert len(ledger.releases) == 1
     assert ledger.releases[0].mu(0) == pytest.approx(2.0 / z)
+
+
+def test_a_clip_that_follows_the_norms_goes_on_after_a_restart_and_so_does_the_account() -> None:
+    def started(model: ArrayRecord, rounds: int, follows: bool = True) -> Private:
+        adaptive = AdaptiveClip(rate=2.0) if follows else None
+        nodes = [Node(k + 1, adding(np.full(SIZE, 0.01))) for k in range(6)]
+        made = Private(
+            FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0), cohort=Poisson(1.0), adaptive=adaptive,
+            account=Account(delta=DELTA),
+        )  # fmt: skip
+        made.result = made.start(FakeGrid(nodes), model, num_rounds=rounds)
+        return made
+
+    first = started(start_arrays(SIZE), 3)
+    bound, spent = first.settings.clip.bound, first.epsilon
+    assert bound < 0.3
+    again = started(first.result.arrays, 1)
+    used = again._policy._charged_as
+    assert used.clip.bound == bound
+    assert used.law.scale / used.clip.bound == pytest.approx(0.01, rel=1e-12)
+    assert again.settings.clip.bound < bound
+    assert again._spending.ledger.rounds == 4
+    assert again.epsilon > spent
+    # Without a clip that follows, the saved one is nobody's business.
+    assert started(start_arrays(SIZE, 2.0), 1, follows=False).settings.clip.bound == 1.0
 
 
 @pytest.mark.parametrize("norm", [0.5, 2.0, np.inf])

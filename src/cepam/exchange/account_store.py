@@ -55,6 +55,7 @@ class RunAccount:
         self._cautioned: set[str] = set()
         self.ledger: Ledger = Ledger(identified=account.stable_nodes)
         self.asked: Counter[int] = Counter()
+        self.clip: float | None = None
 
     @property
     def path(self) -> Path:
@@ -95,14 +96,16 @@ class RunAccount:
         self._log(INFO, "cepam: the account %s %s", self.path, known)
         self._note(_run_key(run))
 
-    def charge(self, release: Release, model: str | None, asked: Iterable[int] = ()) -> None:
+    def charge(self, release: Release, model: str | None, asked: Iterable[int] = (), clip: float | None = None) -> None:
         """Nothing; the round is on the account, on disk, and `model` may be published.
 
-        `asked` are nodes whose rounds are counted, where they may take part so often and no more.
+        `asked` are nodes whose rounds are counted, where they may take part so often and no more. `clip` is the next
+        round's, where it follows what was published.
         """
         self._refresh(strict=True)
         self.ledger = self.ledger.add(release)
         self.asked.update(asked)
+        self.clip = self.clip if clip is None else clip
         self._save()
         if model is not None:
             self.note_model(model)
@@ -126,6 +129,7 @@ class RunAccount:
         content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "revision": self._revision + 1}
         content["ledger"] = self.ledger.state_dict()
         content["asked"] = {str(node): times for node, times in sorted(self.asked.items())}
+        content["clip"] = self.clip
         self._folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, json.dumps(content).encode())
         self._revision += 1
@@ -134,30 +138,31 @@ class RunAccount:
         """Nothing; the account of this name is on this one, which takes its name if it has none."""
         path = self._folder / f"{name}.json"
         try:
-            revision, saved, asked = self._read(path)
+            revision, saved, asked, clip = self._read(path)
         except (OSError, ValueError) as lost:
             self._lost(f"this model was published before, and its account {path} cannot be read: {lost}")
             return
         for release in saved.releases:
             self.ledger = self.ledger.add(release)
         self.asked.update(asked)
+        self.clip = self.clip if clip is None else clip
         if not self._name:
             self._name, self._revision = name, revision
 
     def _refresh(self, strict: bool = False) -> None:
         """Nothing; what another strategy of this run has added is on the account. `strict`: nobody may have."""
         try:
-            revision, saved, asked = self._read(self.path)
+            revision, saved, asked, clip = self._read(self.path)
         except (OSError, ValueError) as lost:
             raise AccountLost(f"the account {self.path} can no longer be read: {lost}") from lost
         if revision == self._revision:
             return
         if strict:
             raise AccountLost(f"the account {self.path} was changed by somebody else during this round")
-        self.ledger, self.asked, self._revision = saved, asked, revision
+        self.ledger, self.asked, self.clip, self._revision = saved, asked, clip, revision
 
-    def _read(self, path: Path) -> tuple[int, Ledger, Counter[int]]:
-        """The revision, the ledger and who was asked in a file; ValueError if it is of another version or damaged."""
+    def _read(self, path: Path) -> tuple[int, Ledger, Counter[int], float | None]:
+        """Revision, ledger, who was asked, and the clip in a file; ValueError if of another version or damaged."""
         from cepam.privacy import Ledger
 
         read = json.loads(path.read_text())
@@ -166,7 +171,9 @@ class RunAccount:
         # Who is followed by name is asked for afterwards: the rounds are the same.
         state = {**read["ledger"], "identified": self._account.stable_nodes}
         asked = Counter({int(node): int(times) for node, times in read.get("asked", {}).items()})
-        return int(read["revision"]), Ledger(identified=self._account.stable_nodes).load_state_dict(state), asked
+        ledger = Ledger(identified=self._account.stable_nodes).load_state_dict(state)
+        clip = read.get("clip")
+        return int(read["revision"]), ledger, asked, None if clip is None else float(clip)
 
     def _lost(self, reason: str) -> None:
         if self._strict:

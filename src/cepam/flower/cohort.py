@@ -28,7 +28,7 @@ from cepam.privacy.adaptive import fraction_within, next_clip
 from cepam.privacy.cohort import Cohort
 
 if TYPE_CHECKING:
-    from cepam.privacy import Release
+    from cepam.privacy import Ledger, Release
 
 One = TypeVar("One")
 WORD = 64
@@ -124,6 +124,10 @@ class CohortPolicy(ToppedUp):
 
     def planned(self, settings: UplinkSettings, nodes: int, coordinates: int) -> Release:
         return self.account.cohort_release(self._kind.of(nodes), settings, coordinates + settings.beside)
+
+    def resume(self, ledger: Ledger, run: str, clip: float | None) -> None:
+        """Nothing; a clip that follows the norms goes on where the account left it."""
+        self.clip = clip if self._adaptive is not None and self.clip is None else self.clip
 
     def noise(self, asked: Sequence[UplinkSettings]) -> float:
         cohort = self._cohort or self._kind.of(len(asked))

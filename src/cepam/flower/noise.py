@@ -55,8 +55,10 @@ class NodeNoise:
         self._settings = target.meet(self._settings, one, policy.account.delta)
         log(INFO, "cepam: %s", target.describe(self._settings, policy.noise([self._settings] * nodes), coordinates))
 
-    def follow(self, bound: float) -> None:
-        """Nothing; the clip is `bound` from now on, noise and bit in proportion, the noise never in less."""
+    def follow(self, bound: float | None) -> None:
+        """Nothing; the clip is `bound`, if any, from now on, noise and bit in proportion, the noise never in less."""
+        if bound is None:
+            return
         first = self._first = self._first or self.settings
         by = bound / first.clip.bound
         law = Gaussian(first.law.scale * by * UPWARD)

@@ -87,8 +87,8 @@ class Policy:
         self._asked, self._model, self._step_of = asked, models[0], step
         self._release(asked, count(models[0]))
 
-    def resume(self, ledger: Ledger, run: str) -> None:
-        """Nothing; the rounds of this run that are on the account already are known."""
+    def resume(self, ledger: Ledger, run: str, clip: float | None) -> None:
+        """Nothing; the rounds of this run that are on the account already are known, and where the clip had moved."""
 
     def release(self, opened: Sequence[Opened]) -> Release | None:
         """The round as the accountant sees it, or None where it is not to be published."""

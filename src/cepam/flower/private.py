@@ -213,8 +213,9 @@ class Private(Strategy):  # type: ignore[misc]
         messages = list(self.strategy.configure_train(server_round, sent, config, grid))
         if not messages or not self._spending.resume(str(messages[0].metadata.run_id), known_by):
             return []
-        self._policy.resume(self._spending.ledger, str(messages[0].metadata.run_id))
+        self._policy.resume(self._spending.ledger, str(messages[0].metadata.run_id), self._spending.clip)
         self._noise.find(len(messages), self._policy, self._model.coordinates)
+        self._noise.follow(self._policy.clip)
         self._grid, self._server_round = grid, server_round
         chosen = self._policy.choose(messages, self._noise.settings, self._spending.asked)
         certain = self._policy.certain(self._model.coordinates)
@@ -254,9 +255,8 @@ class Private(Strategy):  # type: ignore[misc]
     def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
         """What may be published of a round, once the round is on the account and on disk."""
         published, model = self._model.published(arrays, self._server_round + 1, self._moved)
-        self._spending.charge(release, model, self._policy.counted)
-        if self._policy.clip is not None:
-            self._noise.follow(self._policy.clip)
+        self._spending.charge(release, model, self._policy.counted, self._policy.clip)
+        self._noise.follow(self._policy.clip)
         return published
 
     def _collect(self, replies: Iterable[Message]) -> Tally:

@@ -65,11 +65,19 @@ class Spending:
             )
         return not self.exhausted
 
-    def charge(self, release: Release, model: str | None, asked: Iterable[int] = ()) -> None:
-        """Nothing; the round is on the account, on disk, and `model` may be published; `asked` are counted."""
-        self._account.charge(release, model, asked)
+    def charge(self, release: Release, model: str | None, asked: Iterable[int] = (), clip: float | None = None) -> None:
+        """Nothing; the round is on the account, on disk, and `model` may be published; `asked` are counted.
+
+        `clip` is the next round's, where it follows the norms.
+        """
+        self._account.charge(release, model, asked, clip)
         for caution in self._account.cautions(release):
             log(WARNING, "cepam: %s", caution)
+
+    @property
+    def clip(self) -> float | None:
+        """The clip that followed from what was published last, where it follows the norms."""
+        return self._account.clip
 
     @property
     def ledger(self) -> Ledger:

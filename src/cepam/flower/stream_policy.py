@@ -36,7 +36,7 @@ class Streamed(Policy):
         self._run: str | None = None
         self._earlier: dict[int, Client] = {}
 
-    def resume(self, ledger: Ledger, run: str) -> None:
+    def resume(self, ledger: Ledger, run: str, clip: float | None) -> None:
         """Nothing; what was published of this run before the server was started anew is charged with the rest."""
         from cepam.privacy import CorrelatedRelease
 
