@@ -84,7 +84,7 @@ def _line(cells: list[str]) -> str:
 
 
 def _mean(rows: list[Found], field: str) -> float:
-    return sum(each[field] for each in rows) / len(rows)
+    return float(sum(each[field] for each in rows) / len(rows))
 
 
 def draw(study: list[Found], engine: list[Found], path: Path) -> None:
