@@ -139,7 +139,7 @@ def _split(payload: memoryview, dimensions: list[int]) -> Contents:
 def _varints(values: npt.NDArray[np.int64]) -> bytes:
     """The varints of many numbers, without a loop over them."""
     sizes = np.ones(len(values), dtype=np.int64)
-    for shift in range(7, 63, 7):
+    for shift in range(7, int(values.max(initial=0)).bit_length(), 7):
         sizes += values >> shift > 0
     starts, out = np.cumsum(sizes) - sizes, np.zeros(int(sizes.sum()), dtype=np.uint8)
     for k in range(int(sizes.max(initial=0))):
