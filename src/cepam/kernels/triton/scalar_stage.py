@@ -94,23 +94,26 @@ def fill_stage(
 
 
 @triton.jit(
-    do_not_specialize=["double", "begin", "total", "count", "blocks", "length", "first", "rows", "lanes"],
+    do_not_specialize=["double", "begin", "total", "count", "blocks", "length", "first", "rows"],
     do_not_specialize_on_alignment=["x", "wide"],
 )
 def put_values(
-    x, wide, double, numbers, stage, flags, begin, total, count, blocks, length, first, rows, lanes,
+    x, wide, double, numbers, stage, flags, begin, total, count, blocks, length, first, rows, lanes: tl.constexpr,
     tile: tl.constexpr,
 ):  # fmt: skip
-    """Writes decoded values on the public grid; a flag where a point lies outside the range of the format."""
-    mine, eight, at = tile_of(stage, rows, 3, lanes, tile)
-    _, client, block, size = lanes_of(begin, total, count, blocks, length, mine)
-    field = rows.to(tl.int64) * lanes
-    place = first + eight[:, None] * 8 + tl.arange(0, 8)[None, :]
-    inside = (eight * 8 < rows)[:, None] & (place < size[:, None])
+    """Writes decoded values on the public grid; a flag where a point lies outside the range of the format.
+
+    A tile is read with lanes next to each other and written with coordinates next to each other.
+    """
+    lane = tl.arange(0, lanes)
+    _, client, block, size = lanes_of(begin, total, count, blocks, length, tl.program_id(0) * lanes + lane)
+    row, field = tl.program_id(1) * (tile // lanes) + tl.arange(0, tile // lanes), rows.to(tl.int64) * lanes
+    at = stage + tl.program_id(0).to(tl.int64) * 3 * field + row[:, None] * lanes + lane[None, :]
+    inside = (row < rows)[:, None] & ((first + row)[:, None] < size[None, :])
     k = tl.load(at + MARGINS * field, mask=inside, other=0)
     b, d = tl.load(at + WIDTH * field, mask=inside, other=1), tl.load(at + DITHER_FIELD * field, mask=inside, other=0)
     m = k - (d > (b >> 1)).to(tl.int64)
     outside = tl.abs(m.to(tl.float64) * b.to(tl.float64)) >= FURTHEST
-    where = (client * count + block * length)[:, None] + place
+    where = (client * count + block * length)[None, :] + (first + row)[:, None]
     store_value(x, wide, double, where, grid_value(m * b + d, tl.load(numbers + GRID)), inside)
     tl.store(flags + m * 0, 1, mask=inside & outside)

@@ -24,7 +24,7 @@ from cepam.kernels.triton.scalar_coder import (
 )
 from cepam.kernels.triton.scalar_stage import CODED_FIELDS, DECODED_FIELDS, FLAT_FIELDS, TILE, fill_stage, put_values
 
-SHORTEST_SEGMENT, LONGEST_SEGMENT = 128, 4096
+SHORTEST_SEGMENT, LONGEST_SEGMENT = 128, 2048
 KERNELS = (
     *(flatten_heads, score_heads, measure_scales, gather_blocks, begin_encoding, begin_decoding, finish_encoding),
     *(fill_stage, put_values, walk_flat, walk_lanes),
@@ -86,8 +86,9 @@ class ScalarWave:
             self._fill(stage, headers, first, rows, decoding=True, flat=columns == FLAT)
             walk(stage, first, rows)
             put_values[self._tiles(rows)](
-                *batch.values, batch.on.numbers, stage, flags, *self.place, first, rows, batch.width, **_TILED
-            )
+                *batch.values, batch.on.numbers, stage, flags, *self.place, first, rows, lanes=batch.width,
+                **_TILED | {"tile": 8 * TILE},
+            )  # fmt: skip
 
     def _walk(
         self, state: Any, columns: int, streams: tuple[Any, Any, Any], room: int, decoding: bool
