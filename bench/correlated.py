@@ -4,7 +4,7 @@
 
 One client of 60,000 records, 31 a pass: batches of 60,000/31, 496 rounds, per-example clip, add-or-remove, delta 1e-5,
 momentum 0.9, linear rates. Figures are |A C^-1| times the noise, over |A| and one example's share: the multiplier that
-independent noise would need to leave as much. Bands are a carry cut short, the best of a grid.
+independent noise would need to leave as much. Bands are a carry cut short, the best one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,9 @@ def left(link: privacy.Correlation, epsilon: float, draws: bool) -> float:
 
 
 def banded(bands: int) -> privacy.Correlation:
-    """The carry, cut after `bands` messages, that leaves least noise by its columns."""
-
-    def cost(link: privacy.Correlation) -> float:
-        return privacy.weight_noise(link, ROUNDS, MOMENTUM, RATES) * float(np.linalg.norm(link.column(bands)))
-
-    grid = [privacy.Correlation.from_matrix(c ** np.arange(bands), bands) for c in np.linspace(0.0, 0.99, 34)]
-    return min(grid, key=cost)
+    """The carry, cut after `bands` messages, that leaves least noise."""
+    carry = privacy.best_carry(ROUNDS, bands, MOMENTUM, RATES, bands)
+    return privacy.Correlation.from_matrix(carry ** np.arange(bands), bands)
 
 
 def main() -> None:

@@ -81,6 +81,12 @@ def no_sampling(seeds: int) -> list[Job]:
     return plain + [{**job, "dropout": 0.1} for job in plain]
 
 
+def bands(seeds: int) -> list[Job]:
+    """Secret draws and correlated noise together, at the batch and the rounds of `private`, with which it is paired."""
+    shaped = {"preset": "private", "noise_shape": "matrix", "slices": 4}
+    return [{**shaped, "seed": seed, "data": data} for seed in range(1, seeds + 1) for data in DATA]
+
+
 def trusted_sum(seeds: int) -> list[Job]:
     """A server that learns the sum alone, whole or sketched, beside one that is trusted; paired by seed."""
     asked: tuple[Job, ...] = ({"trust": "sum"}, {"trust": "server"}, {"trust": "sum", "sketch": 1600})
@@ -108,6 +114,7 @@ SUITES: dict[str, Callable[[int], list[Job]]] = {
     "convolutional": convolutional,
     "downlink": downlink,
     "no-sampling": no_sampling,
+    "bands": bands,
     "sum": trusted_sum,
     "users": users,
     "paper": paper,
@@ -166,7 +173,7 @@ def private_runs(runs: list[Run], **told: Any) -> dict[int, Run]:
     preset = fl.preset("private")
     wanted = {"preset": "private", "data": "mnist", "scheme": CEPAM, "downlink": "grid",
               **{name: preset[name] for name in ("epsilon", "rate", "rounds", "expected_batch")}, **told}  # fmt: skip
-    extra = ("step_factor", "validation", "trust", "dropout", "sketch")
+    extra = ("step_factor", "validation", "trust", "dropout", "sketch", "noise_shape")
     return {run["job"]["seed"]: run for run in runs
             if wanted.items() <= run["job"].items() and not any(name in run["job"] for name in extra)}  # fmt: skip
 

@@ -35,20 +35,23 @@ STARTED = time.monotonic()
 
 @dataclass(frozen=True)
 class Environment:
-    """What is installed: the extras, at the newest versions that resolve together or at the lowest allowed."""
+    """What is installed: the extras, at the newest versions that resolve together or at the lowest allowed.
+
+    `lowest` is true, or names the packages that are at their lowest beside the newest of all others.
+    """
 
     name: str
     extras: tuple[str, ...] = ()
-    lowest: bool = False
+    lowest: bool | tuple[str, ...] = False
 
     def constraints(self) -> list[str]:
         """What pip is told besides the wheel's own bounds."""
-        if not self.lowest:
-            return [TORCH]
         optional = PROJECT["project"]["optional-dependencies"]
         texts = PROJECT["project"]["dependencies"] + [text for extra in self.extras for text in optional[extra]]
         bounds = [re.fullmatch(r"([\w.-]+)>=([\w.]+),<.*", text) for text in texts]
-        return [TORCH, *(f"{each[1]}=={each[2]}" for each in bounds if each is not None and each[1] != "torch")]
+        at_lowest = {each[1]: f"{each[1]}=={each[2]}" for each in bounds if each is not None and each[1] != "torch"}
+        named = list(at_lowest) if self.lowest is True else self.lowest or ()
+        return [TORCH, *(at_lowest[name] for name in named)]
 
     @property
     def absent(self) -> list[str]:
@@ -58,8 +61,9 @@ class Environment:
 
 ENVIRONMENTS = (
     Environment("newest", ("torch", "plots")),
-    # The newest that Flower allows; its bounds hold one minor version, whose lowest and newest are one.
+    # The newest that Flower allows, and the newest Flower whose own requirements can be met.
     Environment("flower", ("torch", "plots", "flower", "flare")),
+    Environment("flower-low", ("flower",), lowest=("flwr",)),
     Environment("lowest", ("torch", "plots"), lowest=True),
     Environment("core"),
 )
@@ -98,7 +102,7 @@ class Failed(Exception):
 
 
 def say(place: str, text: str) -> None:
-    print(f"{time.monotonic() - STARTED:6.1f} s  {place:8}{text}", flush=True)
+    print(f"{time.monotonic() - STARTED:6.1f} s  {place:11}{text}", flush=True)
 
 
 def call(words: list[str | Path], folder: Path, expected: int = 0) -> subprocess.CompletedProcess[str]:

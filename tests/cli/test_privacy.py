@@ -141,6 +141,8 @@ def test_a_matrix_of_ones_own_and_secret_draws(tmp_path) -> None:
     cut = as_json(f"epsilon --noise matrix --carry 0.9 --bands 16 {run} --sigma 0.01")
     assert own["epsilon"] == cut["epsilon"]
     assert (own["bands"], own["events"]) == (16, 31)
+    best = as_json(f"epsilon --noise matrix --bands 16 --momentum 0.9 --schedule linear {run} --sigma 0.01")
+    assert best["epsilon"] > cut["epsilon"]  # a longer carry: a longer column, and less of it in the weights
 
 
 def test_explain_shows_the_correlation(tmp_path) -> None:
@@ -201,6 +203,7 @@ def test_audit_passes_and_refutes() -> None:
         ("epsilon --noise matrix --sigma 1 --slices 3 --carry x", "--carry"),
         ("epsilon --noise matrix --sigma 1 --slices 3 --carry 1", "carry"),
         ("epsilon --noise matrix --sigma 1 --slices 3 --matrix a.npy --carry 0.5", "--matrix"),
+        ("epsilon --noise matrix --sigma 1 --slices 3 --matrix nowhere.npy", "nowhere.npy"),
         ("epsilon --noise matrix --sigma 1 --slices 3 --matrix missing.npy", "missing.npy"),
         ("epsilon --noise matrix --law laplace --b 1 --slices 3", "Laplace"),
     ],

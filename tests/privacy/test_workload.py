@@ -40,6 +40,26 @@ def test_no_carry_of_a_fine_grid_is_better(rounds: int, slices: int, momentum: f
     assert cost(found) <= min(cost(carry) for carry in np.linspace(0.0, 0.9999, 2000)) * (1 + 1e-4)
 
 
+@pytest.mark.parametrize(("rounds", "slices", "bands"), [(60, 4, 4), (62, 10, 7), (40, 3, 5)])
+def test_no_cut_carry_of_a_grid_is_better(rounds: int, slices: int, bands: int) -> None:
+    """By `weight_noise`, which solves for A C^-1; with secret draws, by the length of a column."""
+
+    def cut(carry: float) -> Correlation:
+        return Correlation.from_matrix(carry ** np.arange(bands), slices)
+
+    def cost(carry: float) -> float:
+        return weight_noise(cut(carry), rounds, 0.9, linear(rounds)) * sensitivity(cut(carry), rounds)
+
+    def drawn_cost(carry: float) -> float:
+        return weight_noise(cut(carry), rounds, 0.9, linear(rounds)) * float(np.linalg.norm(cut(carry).column(bands)))
+
+    found = best_carry(rounds, slices, 0.9, linear(rounds), bands)
+    grid = np.linspace(0.0, 0.9999, 300)
+    assert cost(found) <= min(cost(carry) for carry in grid) * (1 + 1e-4)
+    if bands <= slices:
+        assert drawn_cost(found) <= min(drawn_cost(carry) for carry in grid) * (1 + 2e-3)
+
+
 @pytest.mark.parametrize(("rounds", "slices", "carry", "share"), [
     (124, 31, 0.9462, 0.2435), (496, 31, 0.9617, 0.206), (496, 124, 0.9807, 0.138),
 ])  # fmt: skip

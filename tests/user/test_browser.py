@@ -46,7 +46,7 @@ def hospitals(folder: Path) -> Path:
 def schemes(folder: Path) -> Path:
     pytest.importorskip("torch")
     from cepam import fl
-    from cepam.fl.runs.comparison import Row, draw_comparison, page
+    from cepam.fl.runs.comparison import Row, draw_comparison, page, warnings_of
 
     names = ("fl+gaussian", "cepam-gaussian", "cepam-gaussian-E8")
     lines = [{"round": t, "seed": 1, "accuracy": 0.1 * t, "bits_round_trip": 10_000 * t} for t in range(1, 5)]
@@ -58,6 +58,7 @@ def schemes(folder: Path) -> Path:
         for name in names
     ]
     made = folder / "index.html"
+    assert warnings_of(rows) == [f"{', '.join(names)}: {said[0]}"]
     made.write_text(page(fl.settings_from({"noise": 0.1}), rows, folder), encoding="utf-8")
     return made
 

@@ -42,3 +42,15 @@ def test_workflows_call_targets_that_exist() -> None:
         called = set(re.findall(r"\bmake ([\w-]+)$", place.read_text(encoding="utf-8"), re.M))
         assert called
         assert called <= targets
+
+
+def test_formulas_are_set_without_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from site_formulas import on_page_markdown
+
+    page = (DOCS / "reproduction.md").read_text(encoding="utf-8")
+    made = on_page_markdown(page)
+    assert "$" in page
+    assert "$" not in made
+    assert [line.count("|") for line in made.splitlines()] == [line.count("|") for line in page.splitlines()]
+    assert on_page_markdown("`$HOME$` and\n```\n$a$ $b$\n```\n") == "`$HOME$` and\n```\n$a$ $b$\n```\n"

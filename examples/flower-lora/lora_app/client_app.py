@@ -24,7 +24,7 @@ app = ClientApp(mods=[uplink])
 def train(message: Message, context: Context) -> Message:
     """The broadcast adapters with what this client's text changes in them."""
     config, client = context.run_config, int(context.node_config["partition-id"])
-    made = tuned(str(config["model"]), int(config["rank"]), int(config["seed"]))
+    made = tuned(str(config["model"]), int(config["rank"]), int(config["seed"]), str(config["device"]))
     rows = examples_of(str(config["text"]), client, made.encode, int(config["length"]))
     received = message.content["arrays"].to_torch_state_dict()
     if config["unit"] == "client":

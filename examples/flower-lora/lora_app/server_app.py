@@ -58,7 +58,7 @@ def private(config: Any, records: int) -> Private:
 def main(grid: Grid, context: Context) -> None:
     """A whole run; perplexity before and after, epsilon and bytes go to the log and, if asked for, to a file."""
     config = context.run_config
-    made = tuned(str(config["model"]), int(config["rank"]), int(config["seed"]))
+    made = tuned(str(config["model"]), int(config["rank"]), int(config["seed"]), str(config["device"]))
     test = examples_of(str(config["text"]), -1, made.encode, int(config["length"]))
     # Records a client: a public constant. Made-up text has as many; of your own text give the least.
     records = len(examples_of(str(config["text"]), 0, made.encode, int(config["length"])))
@@ -85,6 +85,7 @@ def main(grid: Grid, context: Context) -> None:
         "epsilon": strategy.epsilon if isinstance(strategy, Private) else None,
         "delta": float(config["delta"]),
         "unit": str(config["unit"]),
+        "device": str(next(made.model.parameters()).device),
         "bytes_up_a_client_and_round": _mean(rounds, "cepam-message-bytes"),
         "bytes_down_a_client_and_round": _mean(rounds, "cepam-downlink-bytes"),
         "rounds": rounds,

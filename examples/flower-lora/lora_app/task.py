@@ -50,8 +50,8 @@ class Tuned:
 
 
 @cache
-def tuned(name: str, rank: int, seed: int) -> Tuned:
-    """The named model (hub or folder) or a tiny random one, with fresh adapters; on a GPU where there is one."""
+def tuned(name: str, rank: int, seed: int, device: str = "auto") -> Tuned:
+    """The named model (hub or folder) or a tiny random one, with fresh adapters; "auto" is a GPU where there is one."""
     torch.manual_seed(seed)
     kind = torch.bfloat16
     encode: Encode
@@ -67,7 +67,8 @@ def tuned(name: str, rank: int, seed: int) -> Tuned:
     model = get_peft_model(base, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
     for p in model.parameters():
         p.data = p.data.to(kind)
-    return Tuned(model.to("cuda" if torch.cuda.is_available() else "cpu"), encode)
+    there = "cuda" if torch.cuda.is_available() else "cpu"
+    return Tuned(model.to(there if device == "auto" else device), encode)
 
 
 def trained(made: Tuned, received: State, rows: Tensor, steps: int, rate: float) -> State:

@@ -20,7 +20,7 @@ from cepam.cli.settings_options import (
     chosen_settings,
     takes_settings,
 )
-from cepam.fl.runs.comparison import HEADINGS, cells
+from cepam.fl.runs.comparison import HEADINGS, cells, warnings_of
 
 Schemes = Annotated[
     str,
@@ -77,7 +77,6 @@ def compare(
     for row in rows:
         table.add_row(*cells(row))
     console.print(table)
-    for row in rows:
-        for text in row.warnings:
-            console.print(f"[yellow]warning[/] {row.scheme}: {text}")
+    for text in warnings_of(rows):
+        console.print(f"[yellow]warning[/] {text}")
     console.print(f"page: {folder / 'index.html'}")

@@ -206,7 +206,7 @@ class ReleaseOptions:
         if self.matrix:
             if self.carry or self.bands:
                 raise ValueError("--matrix goes without --carry and --bands")
-            return Correlation.from_matrix(np.load(self.matrix, allow_pickle=False), self.slices)
+            return Correlation.from_matrix(self.matrix, self.slices)
         carry = self._carry()
         if self.bands:
             return Correlation.from_matrix(carry ** np.arange(self.bands), self.slices)
@@ -217,7 +217,8 @@ class ReleaseOptions:
             from cepam.fl.engine.schedule import schedule
 
             rates = schedule(self.schedule.value, 1.0, self.rounds)
-            return best_carry(self.rounds, self.slices, self.momentum, [rates.at(t) for t in range(self.rounds)])
+            steps = [rates.at(t) for t in range(self.rounds)]
+            return best_carry(self.rounds, self.slices, self.momentum, steps, self.bands or None)
         try:
             return float(self.carry)
         except ValueError:

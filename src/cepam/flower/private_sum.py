@@ -32,6 +32,7 @@ from cepam.secure.aggregator import SumRound
 from cepam.secure.reach import Reach, fit
 from cepam.secure.refusal import SumRefused
 from cepam.secure.settings import SumSettings
+from cepam.secure.sketch import Sketch
 
 if TYPE_CHECKING:
     from cepam.privacy import Release
@@ -50,6 +51,7 @@ REASONS = {
     "cohort": "the server knows whom it asks, so a secret draw hides nobody from it",
     "adaptive": "how many updates were clipped is one more release, which no sum carries",
     "policy": "a sum holds the noise of the nodes that are in it, and is charged for it",
+    "sketch": "cepam.flower.Sum(sketch=…) says how many numbers a node sends",
     "least_replies": "cepam.flower.Sum(quorum=…) says how many nodes must be in a sum",
 }
 
@@ -83,6 +85,11 @@ class PrivateSum(Private):
             )
         if self.account.released == "vectors":
             raise ValueError("released='vectors' does not go with trust='sum': the server has no vectors")
+        if self._trust.sketch is not None and self.account.clipped == "example":
+            raise ValueError(
+                "sketch does not go with clipped='example': the ClientApp clips before the map, which bounds nothing "
+                "after it; clip whole updates, or leave the sketch out"
+            )
         key = named.get("server_key")
         self._courier = Courier(Path(key).read_bytes() if key else None, self._trust.unmask_timeout)
         self._members = Members(self._courier, named.get("authentication", "warn"))
@@ -125,7 +132,7 @@ class PrivateSum(Private):
         """What this round's nodes are told; ValueError where their number makes no sum."""
         asks, account = self.settings, self.account
         quorum = self._trust.quorum_of(nodes, account.colluders)
-        coordinates = self._model.coordinates
+        coordinates = self._trust.numbers_of(self._model.coordinates)
         law = Gaussian(asks.law.scale)
         reach = Reach(law, nodes, float(asks.clip.bound))
         reach.restore(self._reach.saved() if self._reach is not None else ())
@@ -218,7 +225,7 @@ class PrivateSum(Private):
         release = self._release(asked.sums.survivors)
         for node in asked.sums.survivors:
             message, size = asked.messages[node], asked.bytes_of[node]
-            tally.opened.append(Opened(node, self.settings, message, size, release.coordinates or 0, frozenset()))
+            tally.opened.append(Opened(node, self.settings, message, size, self._model.coordinates, frozenset()))
         if not self._spending.allows(release):
             return False
         self._spending.charge(release, None)
@@ -226,7 +233,8 @@ class PrivateSum(Private):
         return asked.unmask(grid, tally.drop)
 
     def _release(self, nodes: Iterable[int]) -> Release:
-        return self.account.release([(node, self.settings) for node in nodes], True, self._model.coordinates)
+        numbers = self._trust.numbers_of(self._model.coordinates)
+        return self.account.release([(node, self.settings) for node in nodes], True, numbers)
 
     def _aggregate(self, asked: RoundOfSums) -> Message:
         """The one reply that the wrapped strategy sees: the sum over the nodes that were asked, of weight 1."""
@@ -235,7 +243,10 @@ class PrivateSum(Private):
         self._reach.observe(asked.opened)
         message = next(iter(asked.messages.values()))
         name = next(key for key in message.content.array_records if key != SUM)
-        mean = asked.opened / len(asked.sums.cohort)
+        total = asked.opened
+        if self._trust.sketch is not None:
+            total = Sketch.of(asked.sums.settings, self._model.coordinates).restore(total)
+        mean = total / len(asked.sums.cohort)
         arrays = record_of(from_vector(mean, self._model.reference, self._replies.step_of(self.settings)))
         weight = MetricRecord({getattr(self.strategy, "weighted_by_key", "num-examples"): 1.0})
         return Message(RecordDict({name: arrays, f"{name}-weight": weight}), reply_to=message)

@@ -16,12 +16,14 @@ class Sum:
     `quorum`: nodes that must be in every sum, a share of those asked (0.8) or a number. Nobody learns anything of a
     round with fewer. More than half of the nodes and the colluders together, whom `Account(colluders=…)` counts.
     `bits` a coordinate; `auto` takes the fewest whose rounding is no wider than one client's noise. `unmask_timeout`:
-    how many seconds the short messages may take: key agreement, repair and shares.
+    how many seconds the short messages may take: key agreement, repair and shares. `sketch`: so many numbers instead of
+    the model's coordinates, by a public map that is drawn anew each round; whole updates only, clipped after it.
     """
 
     quorum: float | int = 0.8
     bits: int | Literal["auto"] = "auto"
     unmask_timeout: float = 60.0
+    sketch: int | None = None
 
     def __post_init__(self) -> None:
         counted = type(self.quorum) is int and self.quorum >= LEAST_NODES
@@ -33,6 +35,8 @@ class Sum:
             raise ValueError(f"bits must be 'auto' or an integer from 1 to 32, got {self.bits!r}")
         if not 0.0 < self.unmask_timeout < math.inf:
             raise ValueError(f"unmask_timeout must be positive and finite, got {self.unmask_timeout!r}")
+        if self.sketch is not None and not (type(self.sketch) is int and self.sketch >= 1):
+            raise ValueError(f"sketch must be a positive integer or None, got {self.sketch!r}")
 
     def quorum_of(self, nodes: int, colluders: int) -> int:
         """t for so many nodes; ValueError where no sum of them hides its parts."""
@@ -43,6 +47,12 @@ class Sum:
                 f"at least {LEAST_NODES} nodes, and twice the quorum above nodes and colluders together"
             )
         return quorum
+
+    def numbers_of(self, coordinates: int) -> int:
+        """How many numbers a node sends for a model of so many coordinates; ValueError where a sketch saves none."""
+        if self.sketch is not None and self.sketch >= coordinates:
+            raise ValueError(f"sketch must be below the model's {coordinates} coordinates, got {self.sketch}")
+        return coordinates if self.sketch is None else self.sketch
 
 
 def sum_of(trust: object) -> Sum:

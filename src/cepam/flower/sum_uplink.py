@@ -41,6 +41,7 @@ from cepam.secure.messages import (
 from cepam.secure.node import SumNode
 from cepam.secure.refusal import SumRefused
 from cepam.secure.settings import SumSettings
+from cepam.secure.sketch import Sketch
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -111,8 +112,7 @@ def _trained(node: SumNode, request: bytes, message: Message, context: Context, 
     message.content.pop(RECORD, None)
     report = receive(message.content, context)
     reference = numpy_of(only_arrays(message.content))
-    if count(reference) != asked.settings.coordinates:
-        raise Declined("arrays", f"the model has {count(reference)} coordinates, not {asked.settings.coordinates}")
+    sketch = _sketch(asked.settings, count(reference))
     check = check_value(message.content, update)
 
     def work(settings: SumSettings) -> npt.NDArray[Any]:
@@ -120,11 +120,26 @@ def _trained(node: SumNode, request: bytes, message: Message, context: Context, 
             reply = call_next(message, context)
         except SystemExit as left:  # not an Exception: it would end the process, and be seen
             raise ValueError("the ClientApp ended itself") from left
-        return to_vector(numpy_of(named_arrays(reply.content)[1]), reference, difference=update == "parameters")
+        found = to_vector(numpy_of(named_arrays(reply.content)[1]), reference, difference=update == "parameters")
+        return found if sketch is None else sketch.apply(found)
 
     masked = node.train(request, check, work)
     log(INFO, "cepam: %d coordinates leave masked in %d bytes", asked.settings.coordinates, len(masked))
     return reporting(_reply(message, masked), report)
+
+
+def _sketch(settings: SumSettings, coordinates: int) -> Sketch | None:
+    """The map to fewer numbers than the model has, where the round asks for fewer; the node clips after it.
+
+    Settings and model fix it, and the masks bind both: nodes that were told of different maps open no sum.
+    """
+    if settings.coordinates == coordinates:
+        return None
+    if settings.coordinates > coordinates:
+        raise Declined("arrays", f"the model has {coordinates} coordinates, not {settings.coordinates}")
+    if settings.batch:
+        raise SumRefused("terms", "examples are clipped before the map here, which bounds nothing after it")
+    return Sketch.of(settings, coordinates)
 
 
 def _os_error(raised: Exception) -> str:

@@ -149,6 +149,8 @@ class CorrelatedRelease(Release):
     @property
     def sensitivity(self) -> float:
         """How far a record moves a stream without gaps, over how far it moves one update."""
+        if self.amplified and self.link.rows is None:
+            return float(np.linalg.norm(self.link.column(min(self.rounds, self.link.bands or 1))))
         if self.amplified:
             return float(np.linalg.norm(self.link.matrix(self.rounds), axis=0).max())
         slices = Cyclic(1) if self.unit == "client" else None

@@ -63,9 +63,9 @@ class Correlation:
         """The correlation of one's own C: a square lower-triangular array, or the first column of a Toeplitz one.
 
         A column stands for every length, with zeros after its last value (that many bands). Entries must be finite
-        and not negative, the diagonal positive.
+        and not negative, the diagonal positive. A text names an .npy file with either.
         """
-        given = np.array(matrix, dtype=np.float64)
+        given = np.array(np.load(matrix) if isinstance(matrix, str) else matrix, dtype=np.float64)
         if given.ndim not in (1, 2) or given.size == 0 or (given.ndim == 2 and given.shape[0] != given.shape[1]):
             raise ValueError(f"matrix must be a column of coefficients or a square array, got shape {given.shape}")
         if not np.isfinite(given).all() or (given < 0).any():
@@ -171,7 +171,7 @@ class StreamSender:
         check_count("size", size)
         check_count("position", position, 0)
         self.link, self.size, self.start, self.position = link, size, position, position
-        self._memory = np.zeros((0, size))
+        self._memory: list[Floats] = []
 
     def __repr__(self) -> str:
         return f"StreamSender(position={self.position}, size={self.size})"
@@ -187,29 +187,29 @@ class StreamSender:
         if self.link.longest is not None and self.position >= self.link.longest:
             raise ValueError(f"position must be under the matrix's {self.link.longest} rows, got {self.position}")
         if self.link.carry:
-            carried = self.link.carry * self._memory[0] + x if len(self._memory) else x.copy()
-            self._memory = carried[np.newaxis]
+            self._memory = [self.link.carry * self._memory[0] + x if self._memory else x.copy()]
         else:
             kept = (self.link.bands or 1) - 1
-            self._memory = np.concatenate([self._memory[max(0, len(self._memory) - kept) :], x[np.newaxis]])
+            self._memory = [*self._memory[max(0, len(self._memory) - kept) :], x.copy()]
         self.position += 1
         return self.again()
 
     def again(self) -> Floats:
         """The last message's content once more, for a fresh attempt at an address of its own."""
-        if not len(self._memory):
+        if not self._memory:
             raise ValueError("nothing was sent in this stream yet: call next first")
         if self.link.carry:
             return np.array(self._memory[0])
         row = self.link.row(self.position - 1)[-len(self._memory) :]
-        made: Floats = np.zeros(self.size)
-        for coefficient, update in zip(row, self._memory):
-            made = made + coefficient * update
+        made: Floats = row[0] * self._memory[0]
+        for coefficient, update in zip(row[1:], self._memory[1:]):
+            made += coefficient * update
         return made
 
     def state_dict(self) -> State:
         """All that the stream needs to go on, bit for bit; private to the client."""
-        return {"start": self.start, "position": self.position, "memory": self._memory.copy()}
+        memory = np.array(self._memory, dtype=np.float64).reshape(-1, self.size)
+        return {"start": self.start, "position": self.position, "memory": memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The stream goes on where `state` was taken."""
@@ -219,7 +219,7 @@ class StreamSender:
             raise ValueError(f"state does not belong to a stream of {self.size} coordinates of this correlation")
         if not np.isfinite(memory).all():
             raise ValueError("memory of state must be finite")
-        self.start, self.position, self._memory = start, position, memory
+        self.start, self.position, self._memory = start, position, list(memory)
 
 
 class StreamReceiver:
@@ -250,10 +250,10 @@ class StreamReceiver:
             self._past = [(position, v)]
         else:
             row = self.link.row(position)
-            left = v
+            y = v.copy()
             for earlier, update in self._past:
-                left = left - row[earlier] * update
-            y = left / row[position]
+                y -= row[earlier] * update
+            y /= row[position]
             oldest = position + 2 - (self.link.bands or 1)
             self._past = [(p, u) for p, u in [*self._past, (position, y.copy())] if p >= oldest]
         self.expected = position + 1

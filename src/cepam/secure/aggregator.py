@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 from cepam.errors import MalformedMessage
-from cepam.kernels.model.plan import Floats
 from cepam.secure.messages import (
     RepairReply,
     RepairRequest,
@@ -120,12 +120,13 @@ class SumRound:
             raise SumRefused("position", f"shares of node {node} were not asked for")
         self._shares[node] = dict(zip(left, found.shares))
 
-    def open(self) -> Floats:
-        """The sum of the survivors' noisy updates."""
+    def open(self, *, device: str | None = None) -> Any:
+        """The sum of the survivors' noisy updates; with `device="cuda"` a tensor on that GPU, computed there."""
         masks = [(self_mask(self._seed(node), self.salt), 1) for node in self.survivors]
         for node in self.survivors:
             masks += [(key, 1 if node < peer else -1) for peer, key in self._keys.get(node, {}).items()]
-        return self.settings.codec.open([self._replies[node].vector for node in self.survivors], masks)
+        vectors = [self._replies[node].vector for node in self.survivors]
+        return self.settings.codec.open(vectors, masks, device=device)
 
     def _seed(self, node: int) -> bytes:
         """The seed of a survivor's self-mask. Where shares are to spare, one holder's wrong one does no harm."""

@@ -39,9 +39,9 @@ _CHUNK = 1 << 13
 class SumCodec:
     """What all clients and the server of a sum agree on: each client's noise, the coordinates, b and g.
 
-    Guarantee: what the messages of a round tell is a randomized function of the sum of all noisy updates alone
-    (docs/trust.md, Theorem 1; tests/secure/test_view.py enumerates small cases). NumPy and Numba give the same bytes
-    (tests/secure/test_mechanism.py).
+    Tensors on a GPU are noised and masked there. Guarantee: what the messages of a round tell is a randomized function
+    of the sum of all noisy updates alone (docs/trust.md, Theorem 1; tests/secure/test_view.py enumerates small cases).
+    NumPy, Numba and a GPU give the same bytes (tests/secure/test_mechanism.py, tests/identity/test_triton_masks.py).
     """
 
     law: Gaussian
@@ -85,30 +85,35 @@ class SumCodec:
         """The length of every client's vector, whatever it holds."""
         return -(-self.coordinates * self.bits // 8)
 
-    def noised(self, update: npt.NDArray[Any], key: bytes) -> Ints:
-        """The update plus noise of the law, as 64-bit multiples of the public grid.
+    def noised(self, update: Any, key: bytes) -> Any:
+        """The update plus noise of the law, as 64-bit multiples of the public grid, on a GPU where the update is there.
 
         `key` is 32 fresh secret bytes, used for this and thrown away. Guarantee: times `grid`, bit for bit what
         `Codec(law, Integer(1))` decodes from the same keystream (tests/secure/test_mechanism.py).
         """
-        values = np.ascontiguousarray(update)
-        if values.dtype not in (np.float32, np.float64) or values.shape != (self.coordinates,):
+        values = update if on_gpu(update) else np.ascontiguousarray(update)
+        if type_name(values) not in ("float32", "float64") or tuple(values.shape) != (self.coordinates,):
             raise ValueError(
                 f"the update must hold {self.coordinates} float32 or float64 values, got {values.dtype} {values.shape}"
             )
-        if not (np.abs(values) <= self.plan.reach).all():
+        if not bool((abs(values) <= self.plan.reach).all()):
             raise ValueError(f"the update must be finite and within {self.plan.reach:.3g}, the reach of this noise")
         if len(key) != 32:
             raise ValueError(f"a key must be 32 bytes, got {len(key)}")
+        if on_gpu(values):
+            return _gpu().noised(self.plan, values, key)
         if self.backend == "numpy":
             units = np.trunc(values.astype(np.float64) / self.plan.unit).astype(np.int64)
             return plain.grid_multiples(self.plan, key, units)
         return _noised(self.plan, key, values)
 
-    def mask(self, multiples: Ints, masks: Masks) -> bytes:
+    def mask(self, multiples: Any, masks: Masks) -> bytes:
         """A client's vector: the top bits of g y + S, packed. `masks` are ChaCha20 keys with their signs."""
-        if multiples.dtype != np.int64 or multiples.shape != (self.coordinates,):
+        if type_name(multiples) != "int64" or tuple(multiples.shape) != (self.coordinates,):
             raise ValueError(f"multiples must be {self.coordinates} int64, got {multiples.dtype} {multiples.shape}")
+        if on_gpu(multiples):
+            found: bytes = _gpu().packed(multiples, self.gain, self.bits, *_keys(masks))
+            return found[: self.message_bytes]
         if self.backend == "numpy":
             words = (multiples * self.gain).astype(np.uint64).astype(np.uint32)
             words += plain.mask_sum(masks, self.coordinates)
@@ -131,17 +136,23 @@ class SumCodec:
         if spare and message[-1] >> (8 - spare):
             raise MalformedMessage("the spare bits of a masked vector must be zero")
 
-    def open(self, messages: Sequence[bytes], masks: Masks) -> Floats:
+    def open(self, messages: Sequence[bytes], masks: Masks, *, device: str | None = None) -> Any:
         """The sum of the clients' noisy updates, rounded; `masks` add up to what the messages' own masks leave.
 
+        With `device="cuda"` it is computed on that GPU, and a float64 tensor there; else an array.
         Sums outside `span` wrap around. That never touches privacy: it is a function of what was sent.
         """
         for message in messages:
             self.check_message(message)
-        words = self._total(messages) << np.uint32(WORD_BITS - self.bits)
-        words -= self._mask_sum(masks)
         # What the dropped bits hold on average, as whole units and a half.
         dropped = len(messages) * (2 ** (WORD_BITS - self.bits) - 1)
+        if device is not None:
+            away = [(key, -sign) for key, sign in masks]
+            held = _gpu().unmasked(messages, self.coordinates, self.bits, *_keys(away), device)
+            held += (dropped // 2 + 2 ** (WORD_BITS - 1)) % 2**WORD_BITS - 2 ** (WORD_BITS - 1)
+            return (held.double() + 0.5 * (dropped % 2)) * (self.grid / self.gain)
+        words = self._total(messages) << np.uint32(WORD_BITS - self.bits)
+        words -= self._mask_sum(masks)
         words += np.uint32((dropped // 2) % 2**WORD_BITS)
         signed = words.view(np.int32).astype(np.float64)
         total: Floats = (signed + 0.5 * (dropped % 2)) * (self.grid / self.gain)
@@ -166,6 +177,22 @@ class SumCodec:
         for start in range(0, len(total), _CHUNK):
             add_masks(keys, signs, start, state, spare, total[start : start + _CHUNK])
         return total[: self.coordinates]
+
+
+def on_gpu(values: Any) -> bool:
+    """Whether these are a tensor on a GPU: PyTorch and Triton are imported only then."""
+    return bool(getattr(values, "is_cuda", False))
+
+
+def type_name(values: Any) -> str:
+    """The name of the values' type, of arrays and tensors alike."""
+    return str(values.dtype).removeprefix("torch.")
+
+
+def _gpu() -> Any:
+    from cepam.secure import masks_on_gpu
+
+    return masks_on_gpu
 
 
 def _scratch() -> tuple[Words, Words, Words]:

@@ -6,6 +6,7 @@ Every answer is a transition that the journal holds before the answer is given. 
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cepam.clip import L2
 from cepam.secure.journal import Journal, JournalEntry, RunPlace
+from cepam.secure.mechanism import on_gpu, type_name
 from cepam.secure.messages import (
     HelloReply,
     HelloRequest,
@@ -36,7 +37,7 @@ from cepam.secure.shamir import SECRET_BYTES, split
 from cepam.secure.state import NodeState, OpenRound
 from cepam.secure.terms import RoundCharge, Terms
 
-Work = Callable[[SumSettings], npt.NDArray[Any]]
+Work = Callable[[SumSettings], Any]
 FURTHEST_AHEAD = 1 << 12
 
 
@@ -80,8 +81,9 @@ class SumNode:
     def train(self, request: bytes, model: bytes, work: Work) -> bytes:
         """The masked update of a round, once. `model` is the check value of the model as this node received it.
 
-        `work` trains and returns the update. Whatever goes wrong in it sends the zero update with its noise: an error
-        that depends on the data would be a noise-free bit about them.
+        `work` trains and returns the update, an array or a tensor on a GPU, which is masked there. Whatever goes wrong
+        in it sends the zero update with its noise: an error that depends on the data would be a noise-free bit about
+        them.
         """
         asked = TrainRequest.decode(request)
         settings, cohort = asked.settings, asked.cohort
@@ -221,20 +223,20 @@ class SumNode:
         raise SumRefused(kind, reason)
 
 
-def _safe_update(work: Work, settings: SumSettings) -> npt.NDArray[Any]:
-    """The update, clipped; zeros where anything at all went wrong."""
+def _safe_update(work: Work, settings: SumSettings) -> Any:
+    """The update, clipped, where it lies; zeros where anything at all went wrong."""
     try:
         with np.errstate(all="ignore"):
-            values = np.asarray(work(settings))
-            if values.dtype not in (np.float32, np.float64) or values.shape != (settings.coordinates,):
+            made = work(settings)
+            values = made if on_gpu(made) else np.asarray(made)
+            if type_name(values) not in ("float32", "float64") or tuple(values.shape) != (settings.coordinates,):
                 raise ValueError("not an update of this round")
-            if not np.isfinite(values).all():
+            if not bool((abs(values) < math.inf).all()):
                 raise ValueError("not finite")
             if not settings.batch:
-                clipped: npt.NDArray[Any] = L2(settings.clip).apply(values)
-                return clipped
+                return L2(settings.clip).apply(values)
             # A contraction: no record moves the update further for it.
             reach = settings.codec.plan.reach
-            return np.asarray(np.clip(values, -reach, reach))
+            return values.clip(-reach, reach)
     except Exception:
         return np.zeros(settings.coordinates, dtype=np.float32)

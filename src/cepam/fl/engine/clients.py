@@ -14,7 +14,7 @@ from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine import baselines
 from cepam.fl.engine.private_steps import StepPlan
 from cepam.fl.engine.settings import ClientSettings, Settings
-from cepam.fl.engine.streams import link_of
+from cepam.fl.engine.streams import divisor, link_of, most_examples
 from cepam.noise.laws import Gaussian, Laplace, Law
 from cepam.privacy import Sampling
 
@@ -70,7 +70,7 @@ def draft_of(settings: Settings, own: ClientSettings, records: int, share: float
     return ClientDraft(
         records=records,
         weight=own.weight if own.weight is not None else share,
-        batch=settings.expected_batch * share,
+        batch=divisor(settings, records, share),
         clip=_bound_of(settings, own.clip or settings.clip, tensors),
         family=family,
         scheme=scheme,
@@ -123,6 +123,6 @@ def _coder_bound(settings: Settings, draft: ClientDraft) -> float | None:
     if draft.clip is None:
         raise ValueError("coder paper needs clipping: clip_norm must not be none")
     link = link_of(settings)
-    if link is not None:  # a stream adds up what it carries, and a slice may have one record more than the mean
-        return draft.clip.bound * link.gain * (2.0 if settings.update == "examples" else 1.0)
+    if link is not None:  # a stream adds up what it carries, and a draw may take a whole slice
+        return draft.clip.bound * link.gain * most_examples(settings, draft.records, draft.batch)
     return draft.clip.bound * (draft.records / draft.batch if settings.update == "examples" else 1.0)

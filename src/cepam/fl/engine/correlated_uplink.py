@@ -1,11 +1,10 @@
-"""The uplink without secret draws: every client sends a stream, whose later noise takes away part of the earlier.
+"""The uplink of streams: every client's later noise takes away part of the earlier; draws need not be secret.
 
-Design, proofs and what an absence costs: docs/privacy.md, "Without secret sampling".
+Design, proofs, what an absence costs, and secret draws on top: docs/privacy.md, "Without secret sampling".
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,9 +20,9 @@ from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.sending import Posted, Senders
 from cepam.fl.engine.server import Received, aggregate
 from cepam.fl.engine.server_uplink import ServerUplink
-from cepam.fl.engine.streams import link_of, slice_of
+from cepam.fl.engine.streams import drawn, lasting, link_of, most_examples
 from cepam.fl.engine.uplink import SeedRow
-from cepam.privacy import Arrival, Attendance, CorrelatedRelease, Ledger, StreamSender
+from cepam.privacy import Arrival, Attendance, CorrelatedRelease, Ledger, StreamSender, fingerprint
 
 Arrivals = list[list[Arrival]]
 
@@ -62,7 +61,7 @@ class CorrelatedUplink(ServerUplink):
         assert link is not None
         if (fewest := int(row.held.min())) < link.slices:
             raise ValueError(
-                f"sampling cyclic needs clients with at least slices = {link.slices} records, got one with {fewest}: "
+                f"slices in turn need clients with at least slices = {link.slices} records, got one with {fewest}: "
                 "lower --slices"
             )
         self.link = link
@@ -100,37 +99,46 @@ class CorrelatedUplink(ServerUplink):
 
     @cached_property
     def noise(self) -> float | None:
-        """Between what a round adds and what later rounds leave of it, 1 - carry, in geometric mean: for the grid.
+        """Between what a round adds and what later rounds leave of it, in geometric mean: for the grid.
 
         A step that follows the first hides what lasts; one that follows the second spells out noise that is taken away
         (docs/training.md has the figures).
         """
         whole = super().noise
-        return None if whole is None else whole * math.sqrt(1.0 - self.link.carry)
+        return None if whole is None else whole * lasting(self.link)
 
     @property
     def notices(self) -> list[str]:
         said, release = super().notices, self.release
-        if self.link.carry:
-            said.append(
-                f"no draw is secret: {self.link.slices} fixed slices in turn, each message's noise takes away "
-                f"{self.link.carry:.4f} of the one before it"
+        if self.link.bands != 1:
+            drawn_by = "draws are secret, within" if self.settings.sampling == "poisson" else "no draw is secret:"
+            carry, bands = self.link.carry, self.link.bands
+            shape = (
+                f"each message's noise takes away {carry:.4f} of the one before it"
+                if carry
+                else f"each message's noise takes away some of the {(bands or 1) - 1} before it"
             )
+            said.append(f"{drawn_by} {self.link.slices} fixed slices in turn, {shape}")
         if self.away is not None and release is not None:
             cost = spent(self._booked(self.settings.rounds, self.away), self.settings)
             said.append(f"dropout {self.settings.dropout:g} with policy charge: epsilon {cost:.4g} with these absences")
         return said
 
     def drawn(self, number: int, clients: Sequence[int]) -> Drawn:
-        held, slices = self.row.held, self.link.slices
-        places = [slice_of(self.settings, int(held[k]), self.streams[k].position) for k in clients]
-        return Drawn(places, np.array([held[k] / slices for k in clients], dtype=np.float32))
+        positions = [self.streams[k].position for k in clients]
+        return drawn(self.settings, self.row.draws, number, self.row.held, clients, positions)
 
     def _charge(self, number: int, clients: list[int], received: Received) -> None:
         for k in received.vectors:
             self.arrivals[k].append(Arrival(number, self.streams[k].position - 1))
         self.rounds = number + 1
         complete = all(len(came) == self.rounds for came in self.arrivals)
+        if not complete and self.settings.sampling == "poisson":
+            missing = ", ".join(f"{self.row.name(k)} ({why})" for k, why in sorted(received.dropped.items()))
+            raise ValueError(
+                f"round {number}: no message of client {missing}; secret draws and correlated noise are accounted for "
+                "together only where every message comes, so nothing of this round is published"
+            )
         came = None if complete else Attendance(self.rounds, tuple(map(tuple, self.arrivals)))
         self.ledger = self._booked(self.rounds, came)
 
@@ -154,13 +162,16 @@ class CorrelatedUplink(ServerUplink):
 
     def state_dict(self) -> dict[str, Any]:
         came = [[k, one.round, one.position] for k, theirs in enumerate(self.arrivals) for one in theirs]
-        state: dict[str, Any] = {"rounds": self.rounds, "arrivals": np.array(came, dtype=np.int64).reshape(-1, 3)}
+        arrived = np.array(came, dtype=np.int64).reshape(-1, 3)
+        state: dict[str, Any] = {"rounds": self.rounds, "arrivals": arrived, "link": fingerprint(self.link)}
         for name, end in self._ends():
             for what, value in end.state_dict().items():
                 state[f"{name} {what}"] = self._masked(name, value) if what == "memory" else value
         return state | {"ledger": self.ledger.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["link"] != fingerprint(self.link):
+            raise ValueError("the checkpoint's streams were shaped by another matrix: restore the file of --matrix")
         self.rounds = int(state["rounds"])
         self.arrivals = [[] for _ in self.plans]
         for k, *when in state["arrivals"].tolist():
@@ -193,11 +204,10 @@ def _check_reach(uplink: CorrelatedUplink) -> None:
     for k, plan in enumerate(uplink.plans):
         if plan.clip is None or not isinstance(plan.codec, Codec):
             continue
-        most = float(np.ceil(plan.records / uplink.link.slices)) * uplink.link.slices / plan.records
-        bound = plan.clip.bound * uplink.link.gain * (most if uplink.settings.update == "examples" else 1.0)
+        bound = plan.clip.bound * uplink.link.gain * most_examples(uplink.settings, plan.records, plan.batch)
         reach = min(plan.codec.plan_on(lattice).reach for lattice in plan.codec.lattices)
         if bound > reach:
             raise ValueError(
-                f"client {uplink.row.name(k)}: with this carry a message can reach {bound:.3g}, beyond the codec's "
+                f"client {uplink.row.name(k)}: with this noise a message can reach {bound:.3g}, beyond the codec's "
                 f"{reach:.3g}: lower --carry or --clip"
             )

@@ -17,7 +17,7 @@ from cepam.fl.engine.clients import ClientPlan, draws_of, sampling_of
 from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.streams import link_of
 from cepam.noise.lattices import Lattice
-from cepam.privacy import Client, CorrelatedRelease, Ledger, Practice, Release, cautions, fingerprint
+from cepam.privacy import Client, CorrelatedRelease, Ledger, Practice, Release, Sampling, cautions, fingerprint
 
 
 def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Release | None:
@@ -41,9 +41,18 @@ def round_of(settings: Settings, clients: tuple[Client, ...], clip: Clip, batch:
     link = link_of(settings)
     if link is None:
         return Release(clients, clip, sampling_of(settings, batch), 1, 0, adjacency, clipped, size)
-    slices = tuple(replace(client, draws=None) for client in clients)  # a slice divides by records/slices
+    secret = settings.sampling == "poisson"
+    if not secret:
+        clients = tuple(replace(client, draws=None) for client in clients)  # a slice divides by records/slices
     return CorrelatedRelease(
-        slices, clip, adjacency=adjacency, clipped=clipped, coordinates=size, link=link, run=fingerprint(settings)
+        clients,
+        clip,
+        sampling_of(settings, batch) if secret else Sampling("all"),
+        adjacency=adjacency,
+        clipped=clipped,
+        coordinates=size,
+        link=link,
+        run=fingerprint(settings),
     )
 
 

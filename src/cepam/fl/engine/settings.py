@@ -103,7 +103,8 @@ class Settings:
     step_noise: float | None = about("Noise of a local step, in clips over the batch (update dp-sgd).", None)
     sampling: str = about("How records are drawn.", "replacement", SAMPLINGS)
     expected_batch: float = about("Examples expected a round over all clients (update examples).", 960.0)
-    slices: int = about("Fixed slices of a client's records, used in turn, one a round (sampling cyclic).", 30)
+    slices: int = about("Fixed slices of a client's records, used in turn, one a round (sampling cyclic, or poisson "
+                        "with noise_shape matrix: draws are then within a slice).", 30)
     rate: float = about("Learning rate of the server step.", 0.1)
     local_rate: float | None = about("Learning rate of local steps; default: that of the server.", None)
     local_schedule: str = about("Local steps follow the schedule, or keep their rate.", "same", LOCAL_SCHEDULES)
@@ -129,6 +130,7 @@ class Settings:
     epsilon: float | None = about("Target epsilon of the whole run, instead of noise.", None)
     noise_shape: str = about("Independent from round to round, or cancelled by later rounds.", "independent", SHAPES)
     carry: float | None = about("How much of a message's noise the next cancels; default: the best for the run.", None)
+    matrix: str | None = about("A matrix of your own for the noise's shape, .npy: a column or a square.", None)
     delta: float = about("delta of the guarantee.", 1e-5)
     adjacency: str = about("Neighbouring data sets: replace one record, or add or remove one.", "replace", ADJACENCIES)
     clip: float = about("Clipping bound gamma.", 1.0)
@@ -187,11 +189,16 @@ class Settings:
         return "gaussian" in self.scheme or "laplace" in self.scheme
 
     @property
+    def streams(self) -> bool:
+        """Whether clients send streams: their records in fixed slices, one a message in turn."""
+        return self.sampling == "cyclic" or self.noise_shape == "matrix"
+
+    @property
     def on_silence(self) -> str:
         """The policy on missing replies: `auto` tops up where a trusted server sees Gaussian noise, else charges."""
         if self.policy != "auto":
             return self.policy
-        if self.trust != "server" or self.update == "dp-sgd" or self.sampling == "cyclic":
+        if self.trust != "server" or self.update == "dp-sgd" or self.streams:
             return "charge"
         schemes = {self.scheme, *(each.scheme or self.scheme for each in self.client)}
         return "top-up" if all("gaussian" in scheme for scheme in schemes) else "charge"

@@ -1,15 +1,22 @@
-"""A run that draws nothing in secret: each client's records in fixed slices, one a round in turn, and their noise.
+"""The streams of a run: each client's records in fixed slices, one a round in turn, and how their noise is correlated.
 
 A record's slice is its number modulo `slices`: it depends on that record alone, so one more or one less moves no other.
+With sampling `cyclic` a round uses the whole slice and nothing is secret. With sampling `poisson` it draws in secret
+among the slice's records, and what a message tells of an update ends before its slice comes again.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from cepam.fl.engine import sampling
+from cepam.fl.engine.randomness import Randomness
+from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.schedule import schedule
 from cepam.fl.engine.settings import Settings
 from cepam.privacy import Correlation, best_carry
@@ -19,15 +26,36 @@ Index = npt.NDArray[np.int64]
 
 @lru_cache(maxsize=64)
 def link_of(settings: Settings) -> Correlation | None:
-    """How the noise of a run's messages is correlated, and over how many slices; None where records are drawn.
+    """How the noise of a run's messages is correlated, and over how many slices; None where there are no streams.
 
-    The carry is the settings', or the one that leaves least noise in the weights of such a run.
+    The matrix or carry is the settings', or the carry that leaves least noise in the weights of such a run. With
+    sampling `poisson` a carry ends after as many messages as there are slices: the theorem that accounts for both
+    (docs/privacy.md, "Secret draws and bands") is false for more.
     """
-    if settings.sampling != "cyclic":
+    s = settings
+    if not s.streams:
         return None
-    if settings.noise_shape == "independent" or settings.carry is not None:
-        return Correlation(settings.carry or 0.0, settings.slices)
-    return Correlation(best_carry(settings.rounds, settings.slices, *_optimiser(settings)), settings.slices)
+    if s.matrix is not None:
+        return _own(s)
+    bands = s.slices if s.sampling == "poisson" else None
+    carry = s.carry if s.noise_shape == "matrix" else 0.0
+    if carry is None:
+        carry = best_carry(s.rounds, s.slices, *_optimiser(s), bands)
+    return Correlation(carry, s.slices) if bands is None else Correlation.from_matrix(carry ** np.arange(bands), bands)
+
+
+def _own(settings: Settings) -> Correlation:
+    """The correlation of the matrix that the settings name, or a ValueError where it does not fit the run."""
+    assert settings.matrix is not None
+    link = Correlation.from_matrix(settings.matrix, settings.slices)
+    if link.longest is not None and link.longest < settings.rounds:
+        raise ValueError(f"matrix {settings.matrix} has {link.longest} rows, under the run's {settings.rounds} rounds")
+    if settings.sampling == "poisson" and (link.bands or 0) > settings.slices:
+        raise ValueError(
+            f"sampling poisson needs a matrix of at most slices = {settings.slices} bands, got {link.bands}: "
+            "raise --slices, or use sampling cyclic"
+        )
+    return link
 
 
 def _optimiser(settings: Settings) -> tuple[float, list[float]]:
@@ -38,6 +66,12 @@ def _optimiser(settings: Settings) -> tuple[float, list[float]]:
     return (0.0 if s.server == "sgd" else s.momentum), [rate / max(rates) for rate in rates]
 
 
+def lasting(link: Correlation) -> float:
+    """Between a message's noise in its own round and what later rounds leave of it, in geometric mean: over sigma."""
+    first = link.rows[-1][-1] if link.rows is not None else link.column(1)[0]
+    return 1.0 / math.sqrt(first * link.gain)
+
+
 def slice_of(settings: Settings, held: int, position: int) -> Index:
     """The places of the records that a client with `held` of them uses at this position of its stream.
 
@@ -45,3 +79,26 @@ def slice_of(settings: Settings, held: int, position: int) -> Index:
     """
     places = np.arange(position % settings.slices, held, settings.slices)
     return places if settings.update == "examples" else np.resize(places, (settings.tau, settings.batch))
+
+
+def divisor(settings: Settings, held: int, share: float) -> float:
+    """The public number that divides a client's sum over examples: its expected draws, or its mean slice."""
+    return held / settings.slices if settings.sampling == "cyclic" else settings.expected_batch * share
+
+
+def most_examples(settings: Settings, held: int, over: float) -> float:
+    """How many clips long an update can be: 1, or where it is a sum over examples all of a slice over its divisor."""
+    return math.ceil(held / settings.slices) / over if settings.update == "examples" else 1.0
+
+
+def drawn(
+    settings: Settings, draws: Randomness, round: int, held: Index, clients: Sequence[int], positions: Sequence[int]
+) -> Drawn:
+    """What clients use of their slices at these positions: all, or each record by itself, afresh and in secret."""
+    total = int(held.sum())
+    expected = np.array([divisor(settings, int(held[k]), int(held[k]) / total) for k in clients], dtype=np.float32)
+    if settings.sampling != "poisson":
+        return Drawn([slice_of(settings, int(held[k]), at) for k, at in zip(clients, positions)], expected)
+    coins = sampling.poisson(draws, round, held, settings.expected_batch * settings.slices / total)
+    turns = [at % settings.slices for at in positions]
+    return Drawn([coins[k][coins[k] % settings.slices == turn] for k, turn in zip(clients, turns)], expected)

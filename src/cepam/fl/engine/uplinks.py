@@ -20,4 +20,4 @@ def uplink_of(row: SeedRow) -> EngineUplink:
         return SumUplink(row)
     if row.settings.update == "dp-sgd":
         return LocalUplink(row)
-    return CorrelatedUplink(row) if row.settings.sampling == "cyclic" else ServerUplink(row)
+    return CorrelatedUplink(row) if row.settings.streams else ServerUplink(row)

@@ -125,14 +125,15 @@ def _row(name: str, summary: dict[str, Any], first: dict[str, float]) -> Row:
 def draw_comparison(path: Path, metrics: dict[str, list[Line]]) -> None:
     """Nothing; the file holds each scheme's accuracy (mean of the seeds, band from worst to best), by bytes and rounds.
 
-    Bytes are those of all clients, both ways, mean of the seeds.
+    Bytes are those of all clients, both ways, mean of the seeds. One panel above the other: readable on a phone.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
-    figure, (by_bytes, by_round) = pyplot.subplots(1, 2, figsize=(12, 5), sharey=True, constrained_layout=True)
+    figure, (by_bytes, by_round) = pyplot.subplots(2, 1, figsize=(6, 7.5), layout="constrained")
     for name, lines in metrics.items():
         rounds, mean, low, high = series(lines, "accuracy")
         every, bits, _, _ = series(lines, "bits_round_trip")
@@ -141,10 +142,11 @@ def draw_comparison(path: Path, metrics: dict[str, list[Line]]) -> None:
             axis.plot(along, mean, label=name)
             axis.fill_between(along, low, high, alpha=0.12)
     by_bytes.set(xlabel="MB both ways, all clients, so far", ylabel="test accuracy", xscale="log")
-    by_round.set(xlabel="round")
+    by_round.set(xlabel="round", ylabel="test accuracy")
+    by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axis in (by_bytes, by_round):
         axis.grid(alpha=0.3)
-    by_round.legend()
+    figure.legend(*by_round.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)
 
@@ -192,6 +194,15 @@ def _by_observer(rows: list[Row]) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def warnings_of(rows: Sequence[Row]) -> list[str]:
+    """Every warning once, after the schemes that it is about."""
+    about: dict[str, list[str]] = {}
+    for row in rows:
+        for text in row.warnings:
+            about.setdefault(text, []).append(row.scheme)
+    return [f"{', '.join(schemes)}: {text}" for text, schemes in about.items()]
+
+
 def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     """A page that opens without a network: the table, the figure inside it, warnings and configuration."""
     many = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
@@ -203,13 +214,12 @@ def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     )
     notice = f"{SIMULATED}: keys and draws come from the seeds, so every epsilon is the figure of a simulation."
     title = f"Schemes on {settings.data}"
-    said = [f"{row.scheme}: {text}" for row in rows for text in row.warnings]
     return writer.page(title, [
         writer.heading(title, 1), writer.paragraph(lead), writer.paragraph(notice, "notice"),
         writer.table(HEADINGS, [cells(row) for row in rows]),
         writer.heading("epsilon, by who looks"),
         writer.table(("against", *(row.scheme for row in rows)), _by_observer(rows)),
         writer.picture(folder / "comparison.png", "accuracy over bytes both ways, and over rounds"),
-        writer.heading("Warnings"), writer.bullets(said or ["none"]),
+        writer.heading("Warnings"), writer.bullets(warnings_of(rows) or ["none"]),
         writer.heading("Configuration"), writer.verbatim(toml.write(settings)),
     ])  # fmt: skip

@@ -132,3 +132,23 @@ class Batch:
         out = self.x.new_empty(total, dtype=torch.uint8)
         gather_blocks[(len(lengths),)](slots, lengths, ends - lengths, out, room, chunk=_CHUNK)
         return out
+
+
+@dataclass(frozen=True, eq=False)
+class Wave:
+    """So many lanes of a batch from lane number `begin` on."""
+
+    batch: Batch
+    begin: int
+    lanes: int
+
+    @property
+    def programs(self) -> int:
+        """Programs of the coder."""
+        return int(triton.cdiv(self.lanes, self.batch.width))
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """Which lanes these are, as every kernel takes it."""
+        batch = self.batch
+        return self.begin, self.begin + self.lanes, int(batch.x.shape[1]), batch.blocks, batch.per_block

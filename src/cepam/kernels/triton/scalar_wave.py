@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 
 from cepam.kernels.model.row_period import FLAT
-from cepam.kernels.triton.batch import Batch
+from cepam.kernels.triton.batch import Batch, Wave
 from cepam.kernels.triton.range_coder import gather_blocks
 from cepam.kernels.triton.row_period import flatten_heads, score_heads
 from cepam.kernels.triton.scalar_coder import (
@@ -43,24 +42,8 @@ def _taken(batch: Batch, slot: int, columns: int) -> int:
     return slot + 2 * columns + 8 * STATE + 4 * len(batch.prior(columns == FLAT))
 
 
-@dataclass(frozen=True, eq=False)
-class ScalarWave:
-    """So many lanes of a batch from lane number `begin` on."""
-
-    batch: Batch
-    begin: int
-    lanes: int
-
-    @property
-    def programs(self) -> int:
-        """Programs of the coder."""
-        return int(triton.cdiv(self.lanes, self.batch.width))
-
-    @property
-    def place(self) -> tuple[int, ...]:
-        """Which lanes these are, as every kernel takes it."""
-        batch = self.batch
-        return self.begin, self.begin + self.lanes, int(batch.x.shape[1]), batch.blocks, batch.length
+class ScalarWave(Wave):
+    """Lanes of a batch, staged, walked and put in place by segments."""
 
     def encode(self, headers: Any, columns: int, room: int, lengths: Any) -> Any:
         """The bytes of the wave's blocks, or nothing where a stream outgrew its slot."""

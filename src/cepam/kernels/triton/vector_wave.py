@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 
-from cepam.kernels.triton.batch import LANES, Batch
+from cepam.kernels.triton.batch import LANES, Batch, Wave
 from cepam.kernels.triton.vector_coder import decode_vectors, encode_vectors
 from cepam.kernels.triton.vector_quantizer import STAGED, fill_radii
 
@@ -20,24 +19,8 @@ def bytes_a_lane(batch: Batch, slot: int) -> int:
     return slot + 8 * (STAGED + batch.per_block) + 4 * len(batch.prior(False))
 
 
-@dataclass(frozen=True, eq=False)
-class VectorWave:
-    """So many lanes of a batch from lane number `begin` on."""
-
-    batch: Batch
-    begin: int
-    lanes: int
-
-    @property
-    def programs(self) -> int:
-        """Programs of the coder."""
-        return int(triton.cdiv(self.lanes, self.batch.width))
-
-    @property
-    def place(self) -> tuple[int, ...]:
-        """Which lanes these are, as every kernel takes it."""
-        batch = self.batch
-        return self.begin, self.begin + self.lanes, int(batch.x.shape[1]), batch.blocks, batch.per_block
+class VectorWave(Wave):
+    """Lanes of a batch whose radii come first, then trials and code."""
 
     def encode(self, headers: Any, columns: int, room: int, lengths: Any) -> Any:
         """The bytes of the wave's blocks, or nothing where a stream outgrew its slot."""

@@ -107,13 +107,15 @@ def _budgets(law: str, quote: str) -> Claim:
 
 
 def _better(law: str, quote: str) -> Claim:
+    """The sentence names no size and no table does: any gain is what it claims, and only a loss excludes it."""
+
     def rule(found: Findings) -> Ruling:
         correct = found.estimate(f"{law}/difference")
         said = f"CEPAM less {law.capitalize()}+SDQ over the grid, correct quantizer: {correct} points"
         if not found.has(f"{law}/difference_published"):
-            return Ruling(improvement(correct), f"{said}.")
+            return Ruling(improvement(correct, 0.0), f"{said}.")
         theirs = found.estimate(f"{law}/difference_published")
-        return Ruling(improvement(correct), f"{said}; published decoder: {theirs}.", improvement(theirs))
+        return Ruling(improvement(correct, 0.0), f"{said}; published decoder: {theirs}.", improvement(theirs, 0.0))
 
     return Claim(f"{law}-grid", "Section V-C", quote, "grid", "cepam reproduce grid", rule)
 

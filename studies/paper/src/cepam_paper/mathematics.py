@@ -19,7 +19,7 @@ LETTERS = {
 OPERATORS = {
     "le": "\u2264", "ge": "\u2265", "approx": "\u2248", "times": "\u00d7", "in": "\u2208", "cap": "\u2229",
     "sum": "\u2211", "lceil": "\u2308", "rceil": "\u2309", "to": "\u2192", "-": "\u2212", "*": "\u2217", "|": "\u2016",
-    "{": "{", "}": "}",
+    "{": "{", "}": "}", "vert": "|", "Vert": "\u2016",
 }  # fmt: skip
 NAMES = ("log", "exp", "max", "min")
 ACCENTS = {"tilde": "~", "bar": "\u00af", "hat": "^"}

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cepam.fl.engine.checks.clients import check_clients
-from cepam.fl.engine.checks.cyclic import check_cyclic
 from cepam.fl.engine.checks.downlink import check_downlink
 from cepam.fl.engine.checks.noise import check_noise
+from cepam.fl.engine.checks.streams import check_streams
 from cepam.fl.engine.checks.trust import check_trust
 from cepam.fl.engine.checks.unit import check_unit
 from cepam.fl.engine.checks.values import check_values
@@ -24,7 +24,7 @@ CHECKS: tuple[Callable[[Settings], None], ...] = (
     check_values,
     check_noise,
     check_work,
-    check_cyclic,
+    check_streams,
     check_downlink,
     check_clients,
     check_unit,

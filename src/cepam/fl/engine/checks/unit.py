@@ -23,7 +23,7 @@ def check_unit(settings: Settings) -> None:
         raise ValueError(
             f"policy top-up needs Gaussian noise of every client, got scheme {s.scheme}: use charge or wait"
         )
-    if s.policy == "top-up" and (s.sampling == "cyclic" or s.update == "dp-sgd"):
+    if s.policy == "top-up" and (s.streams or s.update == "dp-sgd"):
         raise ValueError("policy top-up brings noise of single rounds, not of streams or local steps: use charge")
     if s.policy == "top-up" and s.trust != "server":
         raise ValueError(f"policy top-up needs a trusted server, got trust {s.trust}: use policy charge")
@@ -49,7 +49,7 @@ def _refusals(s: Settings) -> Iterator[tuple[bool, str]]:
         s.on_silence != "top-up",
         f"has noise that does not depend on who replied: policy must be top-up, got {s.policy}",
     )
-    yield s.sampling == "cyclic", "goes without streams of correlated noise: sampling must not be cyclic"
+    yield s.streams, "goes without streams: sampling must not be cyclic, noise_shape not matrix"
     yield (
         s.update in ("examples", "dp-sgd"),
         f"clips a whole update: update must be gradient or difference, got {s.update}",

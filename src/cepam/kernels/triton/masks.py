@@ -1,0 +1,105 @@
+"""Masked sums in Triton: grid noise, ChaCha20 masks, and b-bit words in and out of bytes (docs/trust.md).
+
+Launch `add_noise` with `enable_fp_fusion=False`, as every kernel over `layers`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from cepam.kernels.triton.keystream import (
+    LATENT_STREAM,
+    ROUNDS,
+    chacha_block,
+    load_key,
+    side_by_side,
+    stream_words,
+)
+from cepam.kernels.triton.layers import (
+    GRID_BITS,
+    HALF_GRID,
+    PER_UNIT,
+    SCALE,
+    floor_divide,
+    load_value,
+    units_of,
+    width_of_word,
+)
+
+MASK_ROUNDS = tl.constexpr(20)
+
+
+@triton.jit(do_not_specialize=["double", "count"], do_not_specialize_on_alignment=["x", "wide"])
+def add_noise(x, wide, double, keys, table, numbers, out, count, lanes: tl.constexpr):
+    """Writes values plus noise as multiples of the public grid; a lane has eight coordinates."""
+    eight = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
+    key, latent = load_key(keys, 0), tl.full((), LATENT_STREAM, tl.int64)
+    word = side_by_side(stream_words(key, latent, eight, ROUNDS), lanes)
+    b = width_of_word(word, table, tl.load(numbers + SCALE))
+    word = side_by_side(stream_words(key, latent + 1, eight, ROUNDS), lanes)
+    d = tl.umulhi(word, b.to(tl.uint64)).to(tl.int64)
+    at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
+    inside = at < count
+    value = load_value(x, wide, double, at, inside)
+    m = floor_divide(units_of(value, tl.load(numbers + PER_UNIT)) - d + (b >> 1), b)
+    tl.store(out + at, (m * b + d + HALF_GRID) >> GRID_BITS, mask=inside)
+
+
+@triton.jit(do_not_specialize=["many", "count"])
+def add_masks(keys, signs, many, words, count, lanes: tl.constexpr):
+    """Adds to words, modulo 2^32, each key's ChaCha20 keystream times its sign; a lane has sixteen coordinates."""
+    block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
+    stream = tl.full((), 0, tl.int64)
+    # Sixteen tensors of lanes, never joined: a lane adds up what it computes, and shares nothing.
+    total = ()
+    for i in tl.static_range(16):
+        at = block * 16 + i
+        total += (tl.load(words + at, mask=at < count, other=0),)
+    k = 0
+    while k < many:
+        mask, sign = chacha_block(load_key(keys, k), stream, block, MASK_ROUNDS), tl.load(signs + k)
+        more = ()
+        for i in tl.static_range(16):
+            more += (total[i] + mask[i].to(tl.int32, bitcast=True) * sign,)
+        total, k = more, k + 1
+    for i in tl.static_range(16):
+        at = block * 16 + i
+        tl.store(words + at, total[i], mask=at < count)
+
+
+@triton.jit(do_not_specialize=["count", "bits", "size"])
+def pack_top_bits(words, count, bits, out, size, lanes: tl.constexpr):
+    """Writes the top bits of `count` words, one after the other from the lowest bit on, as `size` 32-bit words."""
+    place = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
+    first, held = place * 32 // bits, place * 0
+    i = 0
+    while i < 32 // bits + 2:
+        at = first + i
+        shift = at * bits - place * 32
+        inside = (at < count) & (shift < 32)
+        word = tl.load(words + at, mask=inside, other=0).to(tl.uint32, bitcast=True).to(tl.int64) >> (32 - bits)
+        held |= tl.where(inside, (word << tl.minimum(tl.maximum(shift, 0), 31)) >> tl.maximum(-shift, 0), 0)
+        i += 1
+    tl.store(out + place, (held & 0xFFFFFFFF).to(tl.uint32).to(tl.int32, bitcast=True), mask=place < size)
+
+
+@triton.jit(do_not_specialize=["row", "many", "bits", "count"])
+def add_packed(packed, row, many, bits, words, count, lanes: tl.constexpr):
+    """Writes the sums, modulo 2^32, of the b-bit numbers in `many` rows of packed, each at the top of its word.
+
+    A row has one word more than it needs.
+    """
+    coordinate = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
+    inside = coordinate < count
+    at, shift = packed + (coordinate * bits >> 5), coordinate * bits & 31
+    total = coordinate * 0
+    k = 0
+    while k < many:
+        low = tl.load(at, mask=inside, other=0).to(tl.uint32, bitcast=True).to(tl.uint64)
+        high = tl.load(at + 1, mask=inside, other=0).to(tl.uint32, bitcast=True).to(tl.uint64)
+        # What lies above the number is shifted out of the word at the end.
+        total += ((low | (high << 32)) >> shift.to(tl.uint64)).to(tl.int64) & 0xFFFFFFFF
+        at, k = at + row, k + 1
+    moved = (total << (32 - bits)) & 0xFFFFFFFF
+    tl.store(words + coordinate, moved.to(tl.uint32).to(tl.int32, bitcast=True), mask=inside)
