@@ -225,10 +225,8 @@ def walk_flat(
     else:
         data = data + mine.to(tl.int64) * room
         here = stage + program * rows * 2 + tl.arange(0, lanes)
-    left = tl.minimum(tl.where(header >> 11 == NOTHING, 0, size) - first, rows)
-    i = 0
-    coded, next_coded = tl.load(here), tl.load(here + lanes)
-    k, next_k = tl.zeros_like(coded), tl.zeros_like(coded)
+    i, left = 0, tl.minimum(tl.where(header >> 11 == NOTHING, 0, size) - first, rows)
+    coded, next_coded, k, next_k = tl.load(here), tl.load(here + lanes), lane * 0, lane * 0
     if not decoding:
         k, next_k = tl.load(here + field), tl.load(here + field + lanes)
     q = find_odds(odds, unpack_flat(coded), left > 0, lanes)
@@ -247,8 +245,7 @@ def walk_flat(
             busy = busy | (k != 0).to(tl.int32)
         q = forward(next_contexts, next_q, contexts, after)
         coded, k, next_coded, next_k = next_coded, next_k, far_coded, far_k
-        here += lanes
-        i += 1
+        here, i = here + lanes, i + 1
     keep_coder(state, low, span, at, word, lanes)
     tl.store(state + 8 * lanes, busy.to(tl.int64))
 
