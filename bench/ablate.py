@@ -14,7 +14,7 @@ from numba import njit
 
 from cepam.kernels.model import scalar_contexts as contexts
 from cepam.kernels.model.row_period import find_period
-from cepam.kernels.numba import scalar_coder
+from cepam.kernels.numba import decisions, scalar_coder
 from symbols import BLOCK, scalar_symbols
 from train_priors import CONTROLS, SIGMAS, STEPS, posterior_means
 
@@ -26,7 +26,7 @@ PARTS = {
     "everything": (),
     "no period (left neighbours only)": (("period > LOCAL", "period > 4000"),),
     "no local scale (block's scale only)": (("z = 15 * log(sized) + anchor", "z = 16 * anchor"),),
-    "no signs": (("lean(signed if rise else -signed, sized) if", "4 if"),),
+    "no signs": (("level = lean(signed if rise else -signed, sized)", "level = 4"),),
     "no zones": (("level += ZONE *", "level += 0 *"),),
     "width not in the zero context": (("within((wide + OCTAVE) >> 8, 5)", "2"),),
     "static probabilities": ((LEARN, "odds[at] = np.uint16(p + (((65535 if bit else 0) - p) >> LIVE))"),),
@@ -35,9 +35,13 @@ PARTS = {
 
 
 def compile_without(changes: tuple) -> dict:
-    """The names of `kernels/margin.py` with some lines replaced."""
-    text = Path(scalar_coder.__file__).read_text().replace("from __future__ import annotations", "LIVE = 60")
-    text = text.replace("from cepam.kernels.numba.integers import compiled, inlined", "")
+    """The names of `numba/decisions.py` and `numba/scalar_coder.py` with some lines replaced."""
+    text = "\n".join(Path(each.__file__).read_text() for each in (decisions, scalar_coder))
+    for line in text.splitlines():
+        if line.startswith(
+            ("from __future__", "from cepam.kernels.numba.decisions", "from cepam.kernels.numba.integers")
+        ):
+            text = text.replace(line, "LIVE = 60")
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)

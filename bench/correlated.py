@@ -1,56 +1,80 @@
 """Noise that reaches the weights at one epsilon: with and without secret draws, independent and correlated.
 
-    python bench/correlated.py
+    python bench/correlated.py               496 rounds of 31 batches a pass, at two epsilons
+    python bench/correlated.py --batches     the 600 rounds of the presets at epsilon 1.99, over batches and slices
 
-One client of 60,000 records, 31 a pass: batches of 60,000/31, 496 rounds, per-example clip, add-or-remove, delta 1e-5,
-momentum 0.9, linear rates. Figures are |A C^-1| times the noise, over |A| and one example's share: the multiplier that
-independent noise would need to leave as much. Bands are a carry cut short, the best one.
+One client of 60,000 records, per-example clip, add-or-remove, delta 1e-5, momentum 0.9, linear rates. Figures of the
+first are |A C^-1| times the noise, over |A| and one example's share: the multiplier that independent noise would need
+to leave as much. Those of the second are the same over the batch, times 2,000, so that batches can be compared. Bands
+are the best carry, cut short.
 """
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 
 from cepam import L2, Gaussian, privacy
 
-ROUNDS, SLICES, RECORDS, MOMENTUM = 496, 31, 60_000, 0.9
-RATES = [min(1.0, 2.0 * (1.0 - t / ROUNDS)) for t in range(ROUNDS)]
+RECORDS, MOMENTUM = 60_000, 0.9
 
 
-def left(link: privacy.Correlation, epsilon: float, draws: bool) -> float:
+def rates(rounds: int) -> list[float]:
+    """The linear schedule."""
+    return [min(1.0, 2.0 * (1.0 - t / rounds)) for t in range(rounds)]
+
+
+def left(link: privacy.Correlation, epsilon: float, rounds: int, batch: float, draws: bool) -> float:
     """The noise in the weights at epsilon, as a multiplier of independent noise."""
-    batch = RECORDS / SLICES
     release = privacy.CorrelatedRelease(
         (privacy.Client(Gaussian(1.0), RECORDS, 1.0, batch),),
         L2(batch),  # one example's share is 1
         privacy.Sampling("poisson" if draws else "all"),
-        rounds=ROUNDS,
+        rounds=rounds,
         adjacency="add-remove",
         clipped="example",
         link=link,
     )
     scale = privacy.calibrate(release, epsilon, 1e-5).clients[0].law.scale
-    independent = privacy.weight_noise(privacy.Correlation(), ROUNDS, MOMENTUM, RATES)
-    return scale * privacy.weight_noise(link, ROUNDS, MOMENTUM, RATES) / independent
+    independent = privacy.weight_noise(privacy.Correlation(), rounds, MOMENTUM, rates(rounds))
+    return scale * privacy.weight_noise(link, rounds, MOMENTUM, rates(rounds)) / independent
 
 
-def banded(bands: int) -> privacy.Correlation:
+def banded(bands: int, rounds: int) -> privacy.Correlation:
     """The carry, cut after `bands` messages, that leaves least noise."""
-    carry = privacy.best_carry(ROUNDS, bands, MOMENTUM, RATES, bands)
+    carry = privacy.best_carry(rounds, bands, MOMENTUM, rates(rounds), bands) if bands > 1 else 0.0
     return privacy.Correlation.from_matrix(carry ** np.arange(bands), bands)
 
 
-def main() -> None:
-    carry = privacy.best_carry(ROUNDS, SLICES, MOMENTUM, RATES)
+def carried(slices: int, rounds: int) -> privacy.Correlation:
+    """The best carry over so many slices."""
+    return privacy.Correlation(privacy.best_carry(rounds, slices, MOMENTUM, rates(rounds)), slices)
+
+
+def at_two_epsilons(rounds: int = 496, slices: int = 31) -> None:
+    """Nothing; prints the table of docs/privacy.md."""
     rows = {
         "secret draws, independent": (privacy.Correlation(), True),
-        "nothing secret, independent": (privacy.Correlation(slices=SLICES), False),
-        "nothing secret, carry": (privacy.Correlation(carry, SLICES), False),
-        **{f"secret draws, {b} bands": (banded(b), True) for b in (4, 16)},
+        "nothing secret, independent": (privacy.Correlation(slices=slices), False),
+        "nothing secret, carry": (carried(slices, rounds), False),
+        **{f"secret draws, {b} bands": (banded(b, rounds), True) for b in (4, 16)},
     }
     for name, (link, draws) in rows.items():
-        print(f"{name:30} " + " ".join(f"eps {e:g}: {left(link, e, draws):.2f}" for e in (2.0, 8.0)))
+        found = [f"eps {e:g}: {left(link, e, rounds, RECORDS / slices, draws):.2f}" for e in (2.0, 8.0)]
+        print(f"{name:30} " + " ".join(found))
+
+
+def over_batches(rounds: int = 600, epsilon: float = 1.99) -> None:
+    """Nothing; prints what secret draws leave by batch and bands, and what a carry leaves by its slices."""
+    for batch in (1000, 2000, 4096):
+        found = [2000 / batch * left(banded(b, rounds), epsilon, rounds, batch, True) for b in (1, 2, 4, 8)]
+        print(f"secret draws, batch {batch}, 1, 2, 4, 8 bands: " + " ".join(f"{each:.3f}" for each in found))
+    for slices in (60, 30, 15, 10, 5):
+        batch = RECORDS / slices
+        each = 2000 / batch * left(carried(slices, rounds), epsilon, rounds, batch, False)
+        print(f"nothing secret, {slices} slices of {batch:g}: {each:.3f}")
 
 
 if __name__ == "__main__":
-    main()
+    over_batches() if "--batches" in sys.argv else at_two_epsilons()

@@ -81,6 +81,19 @@ def no_sampling(seeds: int) -> list[Job]:
     return plain + [{**job, "dropout": 0.1} for job in plain]
 
 
+def larger_slices(seeds: int) -> list[Job]:
+    """`steady` with fewer and larger slices, which leave less noise, at the rates chosen on held-out records.
+
+    Beside it `private` at the same rates, for pairs, and the first of them with dropouts.
+    """
+    made: list[Job] = []
+    for seed, data in product(range(1, seeds + 1), DATA):
+        told = {"seed": seed, "data": data, "rate": chosen_rate(data, 1.99)}
+        made += [{"preset": "steady", "slices": slices, **told} for slices in (15, 10)]
+        made += [{"preset": "private", **told}, {"preset": "steady", "slices": 15, **told, "dropout": 0.1}]
+    return made
+
+
 def bands(seeds: int) -> list[Job]:
     """Secret draws and correlated noise together, at the batch and the rounds of `private`, with which it is paired."""
     shaped = {"preset": "private", "noise_shape": "matrix", "slices": 4}
@@ -114,6 +127,7 @@ SUITES: dict[str, Callable[[int], list[Job]]] = {
     "convolutional": convolutional,
     "downlink": downlink,
     "no-sampling": no_sampling,
+    "larger-slices": larger_slices,
     "bands": bands,
     "sum": trusted_sum,
     "users": users,

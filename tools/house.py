@@ -1,4 +1,4 @@
-"""Prints the house at a glance: lines a room, names that mean two things, long signatures and bodies.
+"""Prints the house at a glance: lines by room and by subject, names that mean two things, long signatures and bodies.
 
 `python tools/house.py` from the repository's root; no arguments.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -14,6 +16,43 @@ PACKAGE = ROOT / "src" / "cepam"
 STUDIES = {"paper": "cepam_paper", "sums": "cepam_sums"}
 MANY_ARGUMENTS = 10
 LONG_FILE, LONG_BODY = 300, 40
+SUBJECTS = {
+    "sums": (
+        "secure/*", "flower/sum_*", "flower/private_sum.py", "fl/engine/sum_*", "fl/engine/sketching.py",
+        "fl/engine/trust.py", "fl/engine/checks/trust.py",
+    ),
+    "correlated noise": (
+        "privacy/correlat*", "privacy/attendance.py", "privacy/participation.py", "privacy/workload.py",
+        "exchange/streams.py", "flower/node_streams.py", "flower/stream_policy.py", "fl/engine/streams.py",
+        "fl/engine/correlated_*", "fl/engine/checks/cyclic.py",
+    ),
+    "users and cohorts": (
+        "privacy/cohort*", "privacy/topup*", "privacy/adaptive*", "exchange/topup.py", "flower/cohort*",
+        "flower/policy.py", "fl/engine/cohort_*", "fl/engine/adaptive_*", "fl/engine/checks/unit.py",
+        "fl/engine/checks/clients.py",
+    ),
+    "downlink": (
+        "codec/broadcast/*", "kernels/*/difference_*", "exchange/downlink.py", "exchange/inventory.py",
+        "exchange/parcels.py", "flower/copies.py", "flower/distribution.py", "flower/models.py",
+        "fl/engine/downlink.py", "fl/engine/checks/downlink.py",
+    ),
+    "98 percent, privately: features, networks in PyTorch": (
+        "fl/models/features.py", "fl/models/scattering.py", "fl/models/layers.py", "fl/models/passes.py",
+        "fl/models/network.py", "fl/models/interface.py",
+    ),
+    "GPU as a user sees it": ("kernels/triton/*", "kernels/model/blocks.py", "codec/sealing.py", "codec/vectors.py"),
+    "fits your code": (
+        "codec/tree.py", "torch.py", "fl/data/clients.py", "fl/models/mapped.py", "fl/models/objective.py",
+        "fl/runs/sources.py", "fl/runs/trackers.py", "fl/engine/private_steps.py", "fl/engine/local_uplink.py",
+        "privacy/local.py", "cli/release_local.py", "cli/mounting.py", "flare/*", "exchange/target.py",
+    ),
+    "safe by default": (
+        "privacy/convolution.py", "privacy/events.py", "privacy/record.py", "exchange/account*", "flower/spending.py",
+        "fl/engine/randomness.py", "fl/engine/notices.py", "fl/engine/calibration.py", "fl/runs/record.py",
+        "fl/runs/checkpoint.py",
+    ),
+}  # fmt: skip
+"""Which files came with which subject; a file counts for the first that names it, the rest is the first house."""
 
 
 def sources(folder: Path) -> list[Path]:
@@ -36,6 +75,36 @@ def rooms() -> dict[str, tuple[int, int]]:
     return {room: (len(sizes), sum(sizes)) for room, sizes in sorted(found.items())}
 
 
+def subjects() -> dict[str, int]:
+    """Lines of the files that each later subject brought, and of the rest."""
+    found = dict.fromkeys([*SUBJECTS, "the first house, and what grew in its files"], 0)
+    for path in sources(PACKAGE):
+        place = str(path.relative_to(PACKAGE))
+        names = (name for name, patterns in SUBJECTS.items() if any(fnmatch(place, each) for each in patterns))
+        found[next(names, list(found)[-1])] += lines(path)
+    return found
+
+
+def public_names() -> set[str]:
+    """What the package's `__init__` files list as public."""
+    found: set[str] = set()
+    for path in PACKAGE.rglob("__init__.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign) and any(
+                isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
+            ):
+                found |= {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
+    return found
+
+
+def signatures(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function with the name of the class that it stands in."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield owner, node
+        yield from signatures(node, node.name if isinstance(node, ast.ClassDef) else owner)
+
+
 def classes() -> dict[str, list[str]]:
     """Class names that several files define."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -46,23 +115,25 @@ def classes() -> dict[str, list[str]]:
     return {name: where for name, where in sorted(found.items()) if len(where) > 1}
 
 
-def functions() -> tuple[dict[str, int], list[str], list[str]]:
-    """How many functions of each room take ten or more arguments, and which bodies and files are long."""
-    crowded: dict[str, int] = defaultdict(int)
-    bodies, files = [], []
+def functions() -> tuple[dict[str, list[str]], list[str], list[str], list[str]]:
+    """Functions of ten or more arguments by room, those of public classes apart; bodies and files that are long."""
+    crowded: dict[str, list[str]] = defaultdict(list)
+    faces, bodies, files, public = [], [], [], public_names()
     for path in sources(PACKAGE):
         place = path.relative_to(PACKAGE)
         if lines(path) > LONG_FILE:
             files.append(f"{place} ({lines(path)})")
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                taken = node.args
-                if len(taken.args) + len(taken.posonlyargs) + len(taken.kwonlyargs) >= MANY_ARGUMENTS:
-                    crowded[place.parts[0]] += 1
-                first = node.body[1] if len(node.body) > 1 and ast.get_docstring(node) else node.body[0]
-                if (node.end_lineno or 0) - first.lineno + 1 > LONG_BODY:
-                    bodies.append(f"{place}:{node.name} ({(node.end_lineno or 0) - first.lineno + 1})")
-    return dict(crowded), bodies, files
+        for owner, node in signatures(ast.parse(path.read_text())):
+            taken, name = node.args, f"{owner}.{node.name}" if owner else node.name
+            count = len(taken.args) + len(taken.posonlyargs) + len(taken.kwonlyargs)
+            if count >= MANY_ARGUMENTS and owner in public:
+                faces.append(f"{name} ({count})")
+            elif count >= MANY_ARGUMENTS:
+                crowded["/".join(place.parts[: 2 if place.parts[0] in ("fl", "kernels") else 1])].append(name)
+            first = node.body[1] if len(node.body) > 1 and ast.get_docstring(node) else node.body[0]
+            if (node.end_lineno or 0) - first.lineno + 1 > LONG_BODY:
+                bodies.append(f"{place}:{node.name} ({(node.end_lineno or 0) - first.lineno + 1})")
+    return dict(crowded), faces, bodies, files
 
 
 def main() -> None:
@@ -75,11 +146,17 @@ def main() -> None:
     print()
     for room, (files, size) in rooms().items():
         print(f"  {room:<20} {files:>3} files {size:>6,} lines")
+    print("\nlines by the subject that brought their files:")
+    for name, size in subjects().items():
+        print(f"  {name:<52} {size:>6,} lines")
     print("\nclasses of one name in several files:")
     for name, where in classes().items() or {"none": []}.items():
         print(f"  {name}: {', '.join(where)}")
-    crowded, bodies, long_files = functions()
-    print(f"\nfunctions of {MANY_ARGUMENTS} or more arguments: {sum(crowded.values())}, by room: {crowded}")
+    crowded, faces, bodies, long_files = functions()
+    print(f"\nfunctions of {MANY_ARGUMENTS} or more arguments: {sum(map(len, crowded.values()))}")
+    for room, names in crowded.items():
+        print(f"  {room}: {len(names)} ({', '.join(names)})")
+    print(f"  and of public classes, whose keywords are what users write: {', '.join(faces) or 'none'}")
     print(f"files over {LONG_FILE} lines: {', '.join(long_files) or 'none'}")
     print(f"bodies over {LONG_BODY} lines: {', '.join(bodies) or 'none'}")
     print("\nwho may import whom: [tool.importlinter] in pyproject.toml, checked by `make lint`")

@@ -14,6 +14,10 @@ class MalformedMessage(CepamError):
     """The bytes are not a message of this package: truncated, damaged, over-long, or of another version."""
 
 
+class WrongSize(MalformedMessage):
+    """The message is of another size than its receiver expects."""
+
+
 class WrongAddress(CepamError):
     """The message does not open here: another key, round, client or description, or an address used before."""
 

@@ -14,6 +14,7 @@ from cepam.exchange.agreement import Chain, Peer
 from cepam.exchange.client_end import Declined, Sealed, check_offer, seal_update
 from cepam.exchange.messages import Answer, Offer
 from cepam.exchange.server_end import Pending, Refused, ServerEnd
+from cepam.exchange.streams import StreamTerms
 from cepam.exchange.uplink_settings import UplinkSettings
 
 SIZE, SIGMA = 400, 0.01
@@ -119,3 +120,11 @@ def test_messages_are_padded_to_the_bucket() -> None:
     offer = ServerEnd().offer(padded, PEER, SIZE).offer
     lengths = {len(seal_update(update(value), offer, None).message) for value in (0.0, 0.001, 0.04)}
     assert lengths == {512}
+
+
+def test_an_end_that_keeps_no_stream_declines_to_send_one() -> None:
+    """As FLARE's filter: an update that left by itself would carry noise which nothing cancels, out of any order."""
+    pending = ServerEnd().offer(replace(SETTINGS, stream=StreamTerms(0.8, 3, 6)), PEER, SIZE)
+    with pytest.raises(Declined) as refused:
+        seal_update(update(), Offer.from_fields(pending.offer.to_fields()), None)
+    assert refused.value.code == "terms"

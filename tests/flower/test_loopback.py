@@ -179,6 +179,41 @@ def test_a_node_that_is_stopped_killed_or_restarted_costs_its_own_replies(tmp_pa
     assert rounds[2]["cepam-dropped-missing"] == 1
 
 
+def test_a_stream_outlives_its_node_and_a_server_that_breaks_the_order_gets_nothing(tmp_path: Path) -> None:
+    """Node 1's processes end after round 2 and new ones start; round 5 asks for round 4 once more.
+
+    SIGTERM, not SIGKILL: the SuperLink would take the node for alive for another minute, and turn the new one away.
+    """
+    size, hold = 1000, tmp_path / "hold"
+    node = {"cepam-streams": f"{tmp_path}/streams{{node}}", "told": f"{tmp_path}/told{{node}}"}
+    with Federation(tmp_path, nodes=2, secure=True, node_config=node) as federation:
+        federation.wait_for_nodes(2)
+        report = tmp_path / "report"
+        config = {"report": str(report), "num-server-rounds": 6, "size": size, "sigma": 1e-4, "timeout": 120.0}
+        keys = {"authentication": "require", "server-key": str(federation.server_key)}
+        run = federation.submit(APP, {**config, **keys, "slices": 3, "backwards": 5, "hold": str(hold)})
+        run.wait_for("cepam: round 2:", 120)
+        federation.stop_node(1)
+        before = [stream_of(tmp_path, k) for k in (0, 1)]
+        federation.start_node(1)
+        hold.touch()
+        run.wait(300)
+    assert counted(rounds_of(report), "cepam-replies") == [2, 2, 2, 2, 0, 2]
+    for k in (0, 1):
+        assert (tmp_path / f"told{k}").read_text().split() == ["0", "1", "2", "0", "1"]  # each in its turn, none twice
+        after = stream_of(tmp_path, k)
+        assert (before[k]["position"], after["position"]) == (2, 5)
+        assert before[k]["name"] == after["name"]
+    # The server undid the shaping: what it holds is five updates of each, not what their streams add up to.
+    want = 5 * (known_update(0, size) + known_update(1, size)) / 2
+    np.testing.assert_allclose(np.load(f"{report}.npy"), want, atol=0.002)
+
+
+def stream_of(folder: Path, node: int) -> dict:
+    (kept,) = (folder / f"streams{node}").iterdir()
+    return dict(json.loads(kept.read_text()))
+
+
 def test_thirty_clients_in_the_simulation_engine(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="flwr[simulation] is not installed")
     report = tmp_path / "report"

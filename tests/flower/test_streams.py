@@ -164,6 +164,7 @@ def test_other_terms_in_mid_run_are_refused(third: tuple[Node, Message]) -> None
     for changes in (
         {"law": cepam.Gaussian(0.1)}, {"clip": cepam.L2(2.0)}, {"stream": replace(TERMS, messages=600)},
         {"stream": replace(TERMS, slices=1)}, {"stream": replace(TERMS, carry=0.0)},
+        {"stream": replace(TERMS, divisor=1.0)},
     ):  # fmt: skip
         asked = offered(message, position=11, server_round=9, settings=replace(settings, **changes))
         assert _error(node.handle(asked)) == "cepam: terms"
@@ -176,6 +177,25 @@ def test_a_node_has_a_limit_of_its_own(tmp_path: Path) -> None:
         grid = FakeGrid([Learner(1, **{"cepam-epsilon": str(limit)}), Learner(2)])
         result = wrapped(tmp_path / str(replies), sigma=9.0).start(grid, start_arrays(SIZE), num_rounds=1)
         assert result.train_metrics_clientapp[1]["cepam-replies"] == replies
+
+
+def test_clipped_examples_are_charged_by_their_public_divisor(tmp_path: Path) -> None:
+    """The node is told clip and divisor, the account charges clip/divisor, and so does the node's own limit."""
+    each, told = replace(TERMS, divisor=50.0), []
+    account = Account(delta=DELTA, stable_nodes=True, adjacency="add-remove", clipped="example")
+    known = one_event(ROUNDS, sigma=0.2, clipped="example", adjacency="add-remove")
+    known = replace(known, clients=(privacy.Client(cepam.Gaussian(0.2), 150, draws=50.0),) * 4)
+    own = privacy.epsilon(replace(known.alone(0), adjacency="replace", coordinates=None), DELTA)
+    for limit, replies in ((1.01 * own, 4), (0.99 * own, 3)):
+        grid = FakeGrid([Learner(1, **{"cepam-epsilon": str(limit)}), *(Learner(k) for k in range(2, 5))])
+        plain = grid.nodes[2].train
+        grid.nodes[2].train = lambda m, c, plain=plain: (told.append(dict(m.content["config"])), plain(m, c))[1]  # type: ignore[misc]
+        strategy = wrapped(tmp_path / str(replies), sigma=0.2, account=account, streams=each, records=150)
+        result = strategy.start(grid, start_arrays(SIZE), num_rounds=ROUNDS)
+        assert result.train_metrics_clientapp[1]["cepam-replies"] == replies
+        if replies == 4:
+            assert strategy.epsilon == pytest.approx(privacy.epsilon(known, DELTA), rel=1e-3)
+    assert (told[0]["cepam-clip"], told[0]["cepam-divisor"]) == (1.0, 50.0)
 
 
 @pytest.mark.parametrize("folder", [False, True])
@@ -228,6 +248,8 @@ def test_a_server_that_is_restarted_goes_on_with_the_account_and_new_streams(tmp
         ({"policy": "top-up"}, "policy does not go with streams"),
         ({"strategy": FedMedian()}, "publish nothing else"),
         ({"account": Account(stable_nodes=True, sampling=privacy.Sampling("poisson", 1))}, "claim no draw"),
+        ({"account": Account(stable_nodes=True, clipped="example")}, "goes with StreamTerms"),
+        ({"streams": replace(TERMS, divisor=50.0)}, "goes with StreamTerms"),
         ({"streams": StreamTerms(1 - 1e-12, 3, 6), "sigma": 1e-4}, "which a stream can add up"),
     ],
 )
@@ -238,3 +260,5 @@ def test_doors(tmp_path: Path, options: dict, says: str) -> None:
         StreamTerms(1.0, 3, 6)
     with pytest.raises(ValueError, match="messages"):
         StreamTerms(0.5, 3, 0)
+    with pytest.raises(ValueError, match="divisor"):
+        StreamTerms(0.5, 3, 6, -1.0)

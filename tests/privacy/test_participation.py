@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 
 from cepam.privacy import Correlation, Cyclic, Separated, participation, sensitivity
-from cepam.privacy.participation import carried_sensitivity, worst_slice
+from cepam.privacy.participation import worst_slice
 
 ROUNDS = 10
 RANDOM = np.tril(np.random.default_rng(5).random((ROUNDS, ROUNDS))) + 0.1 * np.eye(ROUNDS)
@@ -21,6 +22,16 @@ LINKS = {
     "banded": Correlation.from_matrix(np.tril(np.triu(RANDOM, -2))),
 }
 links = pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
+
+
+def carried_sensitivity(carry: float, slices: int, times: int) -> float:
+    """The sensitivity of a carry over `times` whole passes, in closed form.
+
+    sens^2 = (1 - c^2b)/(1 - c^2) sum over e < k of ((1 - c^(b(e+1)))/(1 - c^b))^2 with c the carry, b slices.
+    """
+    whole = carry**slices
+    passes = ((1.0 - whole ** np.arange(1, times + 1)) / (1.0 - whole)) ** 2
+    return math.sqrt((1.0 - carry ** (2 * slices)) / (1.0 - carry**2) * float(passes.sum()))
 
 
 def moved(link: Correlation, taken) -> float:

@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cepam.cli.options import (
-    BoundOption,
-    CoderName,
-    CoderOption,
-    JsonOption,
-    LatticeOption,
-    LawName,
-    LawOption,
-    RadiusOption,
-    ScaleOption,
-    SigmaOption,
-    codec_of,
-    law_of,
-)
+from cepam.cli.options import CodecOptions, JsonOption, spread
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,14 +18,9 @@ if TYPE_CHECKING:
     from cepam.verify.certificate import Certificate, Check
 
 
+@spread
 def verify(
-    law: LawOption = LawName.gaussian,
-    sigma: SigmaOption = None,
-    b: ScaleOption = None,
-    radius: RadiusOption = None,
-    lattice: LatticeOption = "auto",
-    coder: CoderOption = CoderName.adaptive,
-    bound: BoundOption = None,
+    description: CodecOptions,
     samples: Annotated[int, typer.Option(help="Sub-vectors for each input; at least 10000.")] = 50_000,
     false_alarm: Annotated[float, typer.Option(help="Chance that a correct codec fails, over all checks.")] = 1e-3,
     plot: Annotated[
@@ -54,7 +36,7 @@ def verify(
 
     Example: `cepam verify --law gaussian --sigma 0.01 --lattice E8 --plot certificate.png`
     """
-    codec = codec_of(law_of(law, sigma, b, radius), lattice, coder, bound)
+    codec = description.codec()
     if plot is not None:
         import_module("matplotlib")  # missing, it is missed before the work and not after it
         if not plot.absolute().parent.is_dir():

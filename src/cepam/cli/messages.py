@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cepam.cli.files import check_folder, read_array, used_addresses, write_array, write_bytes
-from cepam.cli.options import (
-    AttemptOption,
-    BoundOption,
-    ClientOption,
-    CoderName,
-    CoderOption,
-    JsonOption,
-    KeyOption,
-    LatticeOption,
-    LawName,
-    LawOption,
-    RadiusOption,
-    RoundOption,
-    RunOption,
-    ScaleOption,
-    SigmaOption,
-    codec_of,
-    law_of,
-    read_key,
-    waiting,
-)
+from cepam.cli.options import AddressOptions, CodecOptions, JsonOption, spread, waiting
 
 if TYPE_CHECKING:
     from cepam import Clip, Law
@@ -46,13 +27,39 @@ SentOption = Annotated[
 RememberOption = Annotated[
     bool, typer.Option("--remember/--no-remember", help="Refuse an address that was used before, and note this one.")
 ]
-ClipOption = Annotated[
-    float | None,
-    typer.Option("--clip", help="Scale the update down to at most this norm: l2, or l1 under Laplace noise."),
-]
-UnclippedOption = Annotated[
-    bool, typer.Option("--unclipped", help="Send it as it is: no guarantee, unless it was clipped before.")
-]
+
+
+@dataclass(frozen=True)
+class ClipOptions:
+    """What the command line says about a clip: one of them."""
+
+    clip: Annotated[
+        float | None,
+        typer.Option("--clip", help="Scale the update down to at most this norm: l2, or l1 under Laplace noise."),
+    ] = None
+    unclipped: Annotated[
+        bool, typer.Option("--unclipped", help="Send it as it is: no guarantee, unless it was clipped before.")
+    ] = False
+
+    def chosen(self, law: Law) -> Clip | None:
+        """The clip in the law's norm, or None where it is said that there is none."""
+        from cepam import L1, L2
+
+        if (self.clip is None) != self.unclipped:
+            raise ValueError(
+                "give either --clip (a bound on the norm, without which noise promises nothing) or --unclipped"
+            )
+        if self.clip is None:
+            return None
+        return L1(self.clip) if law.norm == "l1" else L2(self.clip)
+
+
+@dataclass(frozen=True)
+class LookOptions(AddressOptions):
+    """An address for a look inside, which needs a key."""
+
+    key: Annotated[Path | None, typer.Option("--key", help="With the client's key, look inside too.")] = None  # type: ignore[assignment]
+    round: Annotated[int, typer.Option("--round", help="The round. Use each (round, client, attempt) once.")] = 0
 
 
 def _print(facts: dict[str, Any], json_out: bool) -> None:
@@ -64,24 +71,14 @@ def _print(facts: dict[str, Any], json_out: bool) -> None:
         typer.echo(f"{name.replace('_', ' '):<{width}}  {value}")
 
 
+@spread
 def encode(
     update: Annotated[Path, typer.Argument(help="The update: a .npy file, one dimension, float32 or float64.")],
     message: Annotated[Path, typer.Argument(help="Where the message goes.")],
-    key: KeyOption,
-    round: RoundOption,
-    client: ClientOption = 0,
-    law: LawOption = LawName.gaussian,
-    sigma: SigmaOption = None,
-    b: ScaleOption = None,
-    radius: RadiusOption = None,
-    lattice: LatticeOption = "auto",
-    coder: CoderOption = CoderName.adaptive,
-    bound: BoundOption = None,
+    place: AddressOptions,
+    description: CodecOptions,
+    clipping: ClipOptions,
     bucket: Annotated[int | None, typer.Option(help="Pad the message to a multiple of so many bytes.")] = None,
-    run: RunOption = "",
-    attempt: AttemptOption = 0,
-    clip: ClipOption = None,
-    unclipped: UnclippedOption = False,
     used: SentOption = None,
     remember: RememberOption = True,
     json_out: JsonOption = False,
@@ -93,14 +90,9 @@ def encode(
 
     Example: `cepam encode update.npy message.cepam --key alice.key --round 1 --sigma 0.01 --clip 1`
     """
-    from dataclasses import replace
-
-    from cepam import Address
-
-    described = law_of(law, sigma, b, radius)
-    codec = replace(codec_of(described, lattice, coder, bound), bucket=bucket)
-    chosen, noted = _clip_of(described, clip, unclipped), _noted(key, used, remember)
-    at = Address(read_key(key), round=round, client=client, run=run.encode(), attempt=attempt)
+    codec = replace(description.codec(), bucket=bucket)
+    chosen, noted = clipping.chosen(codec.law), _noted(place.key, used, remember)
+    at = place.address()
     check_folder(message)
     values = read_array(update)
     clipped = values if chosen is None else chosen.apply(values)
@@ -115,19 +107,6 @@ def encode(
     _print(facts, json_out)
 
 
-def _clip_of(law: Law, clip: float | None, unclipped: bool) -> Clip | None:
-    """The clip in the law's norm, or None where it is said that there is none."""
-    from cepam import L1, L2
-
-    if (clip is None) != unclipped:
-        raise ValueError(
-            "give either --clip (a bound on the norm, without which noise promises nothing) or --unclipped"
-        )
-    if clip is None:
-        return None
-    return L1(clip) if law.norm == "l1" else L2(clip)
-
-
 def _noted(key: Path, used: Path | None, remember: bool) -> Path | None:
     """Where used addresses are noted: the file given, else beside the key; None where it is said that nowhere."""
     if used is not None and not remember:
@@ -135,21 +114,12 @@ def _noted(key: Path, used: Path | None, remember: bool) -> Path | None:
     return (used or key.with_name(f"{key.name}.used")) if remember else None
 
 
+@spread
 def decode(
     message: Annotated[Path, typer.Argument(help="The message.")],
     vector: Annotated[Path, typer.Argument(help="Where the decoded vector goes, as .npy.")],
-    key: KeyOption,
-    round: RoundOption,
-    client: ClientOption = 0,
-    law: LawOption = LawName.gaussian,
-    sigma: SigmaOption = None,
-    b: ScaleOption = None,
-    radius: RadiusOption = None,
-    lattice: LatticeOption = "auto",
-    coder: CoderOption = CoderName.adaptive,
-    bound: BoundOption = None,
-    run: RunOption = "",
-    attempt: AttemptOption = 0,
+    place: AddressOptions,
+    description: CodecOptions,
     used: UsedOption = None,
     json_out: JsonOption = False,
 ) -> None:
@@ -157,10 +127,7 @@ def decode(
 
     Example: `cepam decode message.cepam vector.npy --key alice.key --round 1 --sigma 0.01 --lattice E8`
     """
-    from cepam import Address
-
-    codec = codec_of(law_of(law, sigma, b, radius), lattice, coder, bound)
-    at = Address(read_key(key), round=round, client=client, run=run.encode(), attempt=attempt)
+    codec, at = description.codec(), place.address()
     data = message.read_bytes()
     with used_addresses(used) as seen, waiting("decoding", len(data) > _LONG_MESSAGE):
         values = codec.decode(data, at, seen)
@@ -169,20 +136,11 @@ def decode(
     _print(facts, json_out)
 
 
+@spread
 def inspect(
     message: Annotated[Path, typer.Argument(help="The message.")],
-    key: Annotated[Path | None, typer.Option("--key", help="With the client's key, look inside too.")] = None,
-    round: RoundOption = 0,
-    client: ClientOption = 0,
-    law: LawOption = LawName.gaussian,
-    sigma: SigmaOption = None,
-    b: ScaleOption = None,
-    radius: RadiusOption = None,
-    lattice: LatticeOption = "auto",
-    coder: CoderOption = CoderName.adaptive,
-    bound: BoundOption = None,
-    run: RunOption = "",
-    attempt: AttemptOption = 0,
+    place: LookOptions,
+    description: CodecOptions,
     json_out: JsonOption = False,
 ) -> None:
     """Show what a message is. Without a key: what anyone on the wire sees. With one: what is inside.
@@ -190,18 +148,16 @@ def inspect(
     Examples: `cepam inspect message.cepam` and
     `cepam inspect message.cepam --key alice.key --round 1 --sigma 0.01 --lattice E8`
     """
-    from cepam import Address
     from cepam.codec import wire
 
     data = message.read_bytes()
     wire.check_version(data)
     facts: dict[str, Any] = {"message": str(message), "bytes": len(data), "version": data[0]}
     facts["codec_tag"] = data[1 : wire.HEAD_BYTES].hex()
-    if key is not None:
-        codec = codec_of(law_of(law, sigma, b, radius), lattice, coder, bound)
-        at = Address(read_key(key), round=round, client=client, run=run.encode(), attempt=attempt)
+    if place.key is not None:
+        codec = description.codec()
         dimensions = [each.dimension for each in codec.lattices]
-        contents = wire.open_sealed(data, at.derive(), codec.fingerprint, dimensions)
+        contents = wire.open_sealed(data, place.address().derive(), codec.fingerprint, dimensions)
         facts |= _inside(contents, codec.lattices[contents.lattice].name, len(data))
     _print(facts, json_out)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
-    from cepam import Codec, Key, Lattice, Law
+    from cepam import Address, Codec, Key, Lattice, Law
 
 
 class LawName(StrEnum):
@@ -29,22 +32,82 @@ class CoderName(StrEnum):
     paper = "paper"
 
 
-LawOption = Annotated[LawName, typer.Option("--law", help="The noise that the decoded vector carries.")]
-SigmaOption = Annotated[float | None, typer.Option("--sigma", help="Standard deviation of Gaussian noise.")]
-ScaleOption = Annotated[float | None, typer.Option("--b", help="Scale of Laplace noise.")]
-RadiusOption = Annotated[float | None, typer.Option("--radius", help="Radius of uniform-ball noise.")]
-LatticeOption = Annotated[
-    str,
-    typer.Option("--lattice", help="auto, Z1 to Z10, A2, D4, E8, or a .npy file with a generator matrix."),
-]
-CoderOption = Annotated[CoderName, typer.Option("--coder", help="adaptive is small; paper is the paper's code.")]
-BoundOption = Annotated[float | None, typer.Option("--bound", help="Bound on the update's norm, for --coder paper.")]
-KeyOption = Annotated[Path, typer.Option("--key", help="The client's key file, made by `cepam keygen`.")]
-RoundOption = Annotated[int, typer.Option("--round", help="The round. Use each (round, client, attempt) once.")]
-ClientOption = Annotated[int, typer.Option("--client", help="The client's number.")]
-RunOption = Annotated[str, typer.Option("--run", help="A name that separates runs that share keys.")]
-AttemptOption = Annotated[int, typer.Option("--attempt", help="Counts further tries within a round.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+
+
+@dataclass(frozen=True)
+class CodecOptions:
+    """What the command line says about a codec; every field is an option."""
+
+    law: Annotated[LawName, typer.Option("--law", help="The noise that the decoded vector carries.")] = LawName.gaussian
+    sigma: Annotated[float | None, typer.Option("--sigma", help="Standard deviation of Gaussian noise.")] = None
+    b: Annotated[float | None, typer.Option("--b", help="Scale of Laplace noise.")] = None
+    radius: Annotated[float | None, typer.Option("--radius", help="Radius of uniform-ball noise.")] = None
+    lattice: Annotated[
+        str, typer.Option("--lattice", help="auto, Z1 to Z10, A2, D4, E8, or a .npy file with a generator matrix.")
+    ] = "auto"
+    coder: Annotated[CoderName, typer.Option("--coder", help="adaptive is small; paper is the paper's code.")] = (
+        CoderName.adaptive
+    )
+    bound: Annotated[float | None, typer.Option("--bound", help="Bound on the update's norm, for --coder paper.")] = (
+        None
+    )
+
+    def codec(self) -> Codec:
+        """The codec that they describe."""
+        import cepam
+
+        law, lattice = law_of(self.law, self.sigma, self.b, self.radius), lattice_of(self.lattice) or "auto"
+        return cepam.Codec(law, lattice=lattice, coder=self.coder.value, bound=self.bound)
+
+
+@dataclass(frozen=True)
+class AddressOptions:
+    """What the command line says about an address; every field is an option."""
+
+    key: Annotated[Path, typer.Option("--key", help="The client's key file, made by `cepam keygen`.")]
+    round: Annotated[int, typer.Option("--round", help="The round. Use each (round, client, attempt) once.")]
+    client: Annotated[int, typer.Option("--client", help="The client's number.")] = 0
+    run: Annotated[str, typer.Option("--run", help="A name that separates runs that share keys.")] = ""
+    attempt: Annotated[int, typer.Option("--attempt", help="Counts further tries within a round.")] = 0
+
+    def address(self) -> Address:
+        """The address that they describe."""
+        from cepam import Address
+
+        key = read_key(self.key)
+        return Address(key, round=self.round, client=self.client, run=self.run.encode(), attempt=self.attempt)
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of a dataclass as options, in the place of an argument of that type."""
+    hints, parameters = get_type_hints(command, include_extras=True), []
+    groups: dict[str, Any] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if not is_dataclass(kind):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
+            continue
+        inner, groups[parameter.name] = get_type_hints(kind, include_extras=True), kind
+        for each in fields(kind):
+            default = inspect.Parameter.empty if each.default is MISSING else each.default
+            parameters.append(
+                inspect.Parameter(
+                    each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=inner[each.name]
+                )
+            )
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        made = {
+            name: kind(**{each.name: given.pop(each.name) for each in fields(kind)}) for name, kind in groups.items()
+        }
+        command(**made, **given)
+
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    del wrapped.__wrapped__
+    return wrapped
 
 
 def law_of(name: LawName, sigma: float | None, b: float | None, radius: float | None) -> Law:
@@ -78,13 +141,6 @@ def lattice_of(text: str) -> Lattice | None:
     from cepam.noise.lattices import lattice_named
 
     return lattice_named(text.upper())
-
-
-def codec_of(law: Law, lattice: str, coder: CoderName = CoderName.adaptive, bound: float | None = None) -> Codec:
-    """The codec that the options describe."""
-    import cepam
-
-    return cepam.Codec(law, lattice=lattice_of(lattice) or "auto", coder=coder.value, bound=bound)
 
 
 def read_key(path: Path) -> Key:

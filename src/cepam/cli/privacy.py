@@ -12,9 +12,10 @@ import typer
 
 from cepam import privacy, secure
 from cepam.cli.guard import help_alone
+from cepam.cli.options import spread
 from cepam.cli.release_local import values_of
 from cepam.cli.release_names import AccountedLaw, NoiseName, SamplingName, TrustName
-from cepam.cli.release_options import ReleaseOptions, takes_release
+from cepam.cli.release_options import ReleaseOptions
 
 app = typer.Typer(
     help="Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
@@ -28,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("epsilon")
-@takes_release
+@spread
 def print_epsilon(
     options: ReleaseOptions,
     delta: Delta = 1e-5,
@@ -69,7 +70,7 @@ def print_epsilon(
 
 
 @app.command("calibrate")
-@takes_release
+@spread
 def print_noise(
     options: ReleaseOptions,
     epsilon: Annotated[str, typer.Option("--epsilon", help="Target epsilon of the whole run; or one per client.")],
@@ -121,7 +122,7 @@ def print_noise(
 
 
 @app.command("explain")
-@takes_release
+@spread
 def write_page(
     options: ReleaseOptions,
     delta: Delta = 1e-5,
@@ -141,7 +142,7 @@ def write_page(
 
 
 @app.command("audit")
-@takes_release
+@spread
 def print_audit(
     options: ReleaseOptions,
     delta: Delta = 1e-2,

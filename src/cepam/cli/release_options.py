@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -252,29 +249,3 @@ class ReleaseOptions:
         if not self.draws:
             raise ValueError("--draws is needed (the records a client draws a round), or --batch with poisson")
         return self.draws
-
-
-def takes_release(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with every release option added to its own."""
-    hints = get_type_hints(ReleaseOptions, include_extras=True)
-    shared = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-        for f in fields(ReleaseOptions)
-    ]
-    own_hints = get_type_hints(command, include_extras=True)
-    own = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=own_hints[p.name])
-        for p in list(inspect.signature(command).parameters.values())[1:]
-    ]
-    names = {parameter.name for parameter in shared}
-
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
-        options = ReleaseOptions(**{name: given[name] for name in names})
-        command(options, **{name: value for name, value in given.items() if name not in names})
-
-    parameters = [*shared, *own]
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
-    del wrapped.__wrapped__
-    return wrapped

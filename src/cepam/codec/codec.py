@@ -16,7 +16,7 @@ import numpy.typing as npt
 from cepam.codec import wire
 from cepam.codec.sealing import Room
 from cepam.codec.vectors import Vector, check_update, name_of_dtype, note_cpu, room_on, to_host
-from cepam.errors import MalformedMessage
+from cepam.errors import MalformedMessage, WrongSize
 from cepam.kernels.model.blocks import joined
 from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
 from cepam.kernels.model.task import Coder, CodingTask, model_fingerprint
@@ -150,7 +150,7 @@ class MessageCodec(ABC):
         dimensions = [lattice.dimension for lattice in self.lattices]
         contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions, room, self.threads)
         if size is not None and contents.size != size:
-            raise MalformedMessage(f"a message of {size} coordinates was expected, this one has {contents.size}")
+            raise WrongSize(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:
             used.claim(at)
         task = self.task(contents.lattice, keys.noise)

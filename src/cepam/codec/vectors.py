@@ -16,16 +16,16 @@ Vector = npt.NDArray[Any]
 
 def check_update(update: Any) -> Vector:
     """The update as a contiguous float32 or float64 array; half precision is widened, which is exact."""
-    if str(getattr(update, "dtype", "")) == "torch.bfloat16":
+    if not isinstance(update, np.ndarray) and str(getattr(update, "dtype", "")) == "torch.bfloat16":
         update = update.float()
     try:
         values = np.asarray(update)
     except (TypeError, ValueError, RuntimeError) as refused:
         raise ValueError(f"the update must be an array of floats on the CPU: {refused}") from refused
-    if values.dtype == np.float16 or values.dtype.name == "bfloat16":
-        values = values.astype(np.float32)
     if values.dtype not in (np.float32, np.float64):
-        raise ValueError(f"the update must be float16, bfloat16, float32 or float64, got {values.dtype}")
+        if values.dtype != np.float16 and values.dtype.name != "bfloat16":
+            raise ValueError(f"the update must be float16, bfloat16, float32 or float64, got {values.dtype}")
+        values = values.astype(np.float32)
     if values.ndim != 1:
         raise ValueError(f"the update must have one dimension, got shape {values.shape}")
     return np.ascontiguousarray(values)

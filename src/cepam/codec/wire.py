@@ -124,6 +124,8 @@ def _split(payload: memoryview, dimensions: list[int]) -> Contents:
     if size > LARGEST_SIZE or total > len(payload) - at + 1:
         raise MalformedMessage(f"a payload of {len(payload)} bytes cannot hold {size} coordinates")
     padded = bool(flags & _PADDED)
+    if total == 1 and not padded:
+        return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:], np.array([len(payload) - at])))
     lengths, at = _read_varints(payload, at, total if padded else max(total - 1, 0))
     if len(lengths) and int(lengths.max()) > len(payload):
         raise MalformedMessage("the block table does not match the payload")
@@ -138,11 +140,13 @@ def _split(payload: memoryview, dimensions: list[int]) -> Contents:
 
 def _varints(values: npt.NDArray[np.int64]) -> bytes:
     """The varints of many numbers, without a loop over them."""
+    if not len(values):
+        return b""
     sizes = np.ones(len(values), dtype=np.int64)
     for shift in range(7, int(values.max(initial=0)).bit_length(), 7):
         sizes += values >> shift > 0
     starts, out = np.cumsum(sizes) - sizes, np.zeros(int(sizes.sum()), dtype=np.uint8)
-    for k in range(int(sizes.max(initial=0))):
+    for k in range(int(sizes.max())):
         here = sizes > k
         out[starts[here] + k] = (values[here] >> 7 * k & 127) | np.where(sizes[here] > k + 1, 128, 0)
     return out.tobytes()

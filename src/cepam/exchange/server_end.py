@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from cepam.codec.wire import open_sealed
-from cepam.errors import CepamError
+from cepam.errors import CepamError, WrongSize
 from cepam.exchange.agreement import AgreementRefused, Chain, Peer, agree, new_pair, verify
 from cepam.exchange.messages import Answer, Offer
 from cepam.exchange.streams import ServerStreams
@@ -107,10 +106,10 @@ class ServerEnd:
                 raise AgreementRefused("the client has no key and did not agree on one")
             run = Peer(offer.run, node).run_bytes(offer.server_round)
             at = _peek(chain, offer.position, node, run, answer.attempt)
-            _check_size(pending, message, at)
-            vector = offer.settings.codec.decode(message, at, used=self._used)
-        except Refused:
-            raise
+            # The size is checked before memory is taken: a few bytes can claim millions of coordinates.
+            vector = offer.settings.codec.decode(message, at, used=self._used, size=pending.size)
+        except WrongSize as other:
+            raise Refused("size", node, str(other)) from other
         except AgreementRefused as refused:
             raise Refused("agreement", node, str(refused)) from refused
         except Exception as broken:  # whatever a client sends must not end the run
@@ -164,15 +163,6 @@ def _peek(chain: Chain, position: int, node: int, run: bytes, attempt: int) -> A
 def _move_beyond(chain: Chain, position: int) -> None:
     while chain.position <= position:
         chain.keys.advance()
-
-
-def _check_size(pending: Pending, message: bytes, at: Address) -> None:
-    """Nothing, or `Refused` for a sealed update of another size: a few bytes can claim millions of coordinates."""
-    codec = pending.offer.settings.codec
-    dimensions = [lattice.dimension for lattice in codec.lattices]
-    claimed = open_sealed(message, at.derive(), codec.fingerprint, dimensions).size
-    if claimed != pending.size:
-        raise Refused("size", pending.offer.node, f"{claimed} coordinates came, {pending.size} were asked for")
 
 
 def _check_values(vector: npt.NDArray[np.floating], pending: Pending) -> None:

@@ -8,6 +8,7 @@ twice or backwards, and no message beyond the terms. What it has spent never dep
 from __future__ import annotations
 
 import copy
+import math
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from cepam.clip import ClippedUnit
     from cepam.exchange.messages import Answer
-    from cepam.privacy import Arrival, Correlation, StreamReceiver, StreamSender
+    from cepam.privacy import Arrival, Client, Correlation, StreamReceiver, StreamSender
 
 NAME_BYTES = 8
 Vector = npt.NDArray[np.floating[Any]]
@@ -26,18 +28,36 @@ Vector = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class StreamTerms:
-    """What a run's streams are: the carry, the fixed slices of a client's records, the most messages of a client."""
+    """What a run's streams are: the carry, the fixed slices of a client's records, the most messages of a client.
+
+    With a `divisor` an update is the sum of its slice's gradients, each clipped by itself, over this public number (an
+    expected slice): a record then moves it by clip/divisor, where without one it moves a clipped whole update.
+    """
 
     carry: float
     slices: int
     messages: int
+    divisor: float = 0.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.divisor, bool) or not 0.0 <= self.divisor < math.inf:
+            raise ValueError(f"divisor must be a positive number, or 0 for whole updates, got {self.divisor!r}")
         if isinstance(self.carry, bool) or not 0.0 <= self.carry < 1.0:
             raise ValueError(f"carry must lie in [0, 1), got {self.carry!r}")
         for name, value in (("slices", self.slices), ("messages", self.messages)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+    @property
+    def clipped(self) -> ClippedUnit:
+        """What is clipped: each example, or the whole update."""
+        return "example" if self.divisor else "update"
+
+    def client(self, law: Any, records: int, weight: float = 1.0, clip: Any = None, lattice: Any = None) -> Client:
+        """A client of such streams, for the accountant."""
+        from cepam.privacy import Client
+
+        return Client(law, max(records, self.slices), weight, self.divisor or None, clip, lattice)
 
     @property
     def gain(self) -> float:
@@ -65,7 +85,7 @@ class NodeStream:
     """A client's end: where it stands, under which terms, and what it carries. Private to the client.
 
     Guarantee: a server that asks again, backwards, too often or on other terms gets nothing, and the position is left
-    (tests/exchange/test_streams.py).
+    (tests/flower/test_streams.py).
     """
 
     terms: StreamTerms
@@ -186,10 +206,11 @@ class ServerStreams:
 
 def own_epsilon(settings: Any, delta: float) -> float:
     """epsilon of all messages that these terms allow, against everybody else together: the client's own noise alone."""
-    from cepam.privacy import Client, CorrelatedRelease, epsilon
+    from cepam.privacy import CorrelatedRelease, epsilon
 
     terms: StreamTerms = settings.stream
-    alone = Client(settings.law, terms.slices)
-    return epsilon(
-        CorrelatedRelease((alone,), settings.clip, rounds=terms.messages, link=terms.link, unit=settings.unit), delta
+    alone = terms.client(settings.law, terms.slices)
+    release = CorrelatedRelease(
+        (alone,), settings.clip, rounds=terms.messages, link=terms.link, unit=settings.unit, clipped=terms.clipped
     )
+    return epsilon(release, delta)

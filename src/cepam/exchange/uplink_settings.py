@@ -98,7 +98,8 @@ class UplinkSettings:
     def to_json(self) -> str:
         """What the client needs, as text."""
         terms = self.stream
-        stream = {} if terms is None else {"stream": [float(terms.carry), terms.slices, terms.messages]}
+        plain = [] if terms is None else [float(terms.carry), terms.slices, terms.messages, float(terms.divisor)]
+        stream = {"stream": plain} if plain else {}
         return json.dumps(
             {
                 **stream,

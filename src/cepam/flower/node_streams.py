@@ -17,6 +17,7 @@ from cepam.files import write_atomically
 STREAM = "cepam-stream"
 FOLDER = "cepam-streams"
 SLICE, SLICES = "cepam-slice", "cepam-slices"
+CLIP, DIVISOR = "cepam-clip", "cepam-divisor"
 MOST_EPSILON, DELTA = "cepam-epsilon", "cepam-delta"
 
 
@@ -29,7 +30,9 @@ def follow(offer: Offer, reference: Arrays, content: RecordDict, context: Contex
         stream = NodeStream.follow(offer, count(reference), _kept(offer, context))
     except StreamRefused as refused:
         raise Declined("order" if refused.code == "order" else "terms", str(refused)) from refused
-    told = {SLICE: stream.sender.slice, SLICES: stream.terms.slices}
+    told: dict[str, int | float] = {SLICE: stream.sender.slice, SLICES: stream.terms.slices}
+    if stream.terms.divisor:
+        told |= {CLIP: float(offer.settings.clip.bound), DIVISOR: float(stream.terms.divisor)}
     records = content.config_records
     name = next(iter(records)) if len(records) == 1 else "config"
     content[name] = ConfigRecord({**dict(records.get(name, {})), **told})

@@ -155,7 +155,7 @@ class Private(Strategy):  # type: ignore[misc]
         level, quiet = (DEBUG, _quietly) if self._policy.is_secret else (INFO, log)
         end = ServerEnd(authentication, key, quiet)
         if streams is not None:
-            check_streams(strategy, self.account, asking)
+            check_streams(strategy, self.account, asking, streams)
             self._policy = Streamed(self.account, least_replies, streams, end.streams)
         self._replies = Replies(end, learning_rate, self._model.downlink, level)
         self._moved = 0.0

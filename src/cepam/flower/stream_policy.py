@@ -79,12 +79,12 @@ class Streamed(Policy):
     def _correlated(
         self, replies: list[Reply], coordinates: int, came: list[list[Arrival]] | None, rounds: int
     ) -> Release:
-        from cepam.privacy import Attendance, Client, CorrelatedRelease
+        from cepam.privacy import Attendance, CorrelatedRelease
 
         account, known = self.account, self._earlier
         lattice = [None if isinstance(s.lattice, str) else s.lattice for _, s in replies]
         clients = [
-            known.get(node) or Client(s.law, max(s.records, self.terms.slices), s.weight, None, s.clip, on)
+            known.get(node) or self.terms.client(s.law, s.records, s.weight, s.clip, on)
             for (node, s), on in zip(replies, lattice)
         ]
         return CorrelatedRelease(
@@ -97,6 +97,7 @@ class Streamed(Policy):
             nodes=tuple(node for node, _ in replies),
             unit=account.unit,
             link=self.terms.link,
+            clipped=self.terms.clipped,
             attendance=None if came is None else Attendance(rounds, tuple(map(tuple, came))),
             run=self._run or "",
         )
@@ -105,7 +106,7 @@ class Streamed(Policy):
         return f"one event: {self.terms.slices} slices in turn, carry {self.terms.carry:g}; noise counted: as published"
 
 
-def check_streams(strategy: Strategy, account: Account, asking: Asking) -> None:
+def check_streams(strategy: Strategy, account: Account, asking: Asking, terms: StreamTerms) -> None:
     """Nothing, or a ValueError for what does not go with streams."""
     given = {"policy": asking.policy, "cohort": asking.cohort, "adaptive": asking.adaptive}
     for name, value in {**given, "of_node": asking.own_settings or None}.items():
@@ -119,5 +120,10 @@ def check_streams(strategy: Strategy, account: Account, asking: Asking) -> None:
         raise ValueError(
             "streams follow each node from round to round: Account(stable_nodes=True), with node authentication on"
         )
-    if account.sampling is not None or account.clipped != "update":
-        raise ValueError("streams claim no draw and clip whole updates: leave sampling and clipped as they are")
+    if account.sampling is not None:
+        raise ValueError("streams claim no draw: leave the account's sampling as it is")
+    if account.clipped != terms.clipped:
+        raise ValueError(
+            f"account's clipped is {account.clipped!r}, the streams' {terms.clipped!r}: clipped='example' goes with "
+            "StreamTerms(divisor=…), the public number over which clipped gradients are summed"
+        )

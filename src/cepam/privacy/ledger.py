@@ -19,6 +19,7 @@ from typing import Any
 
 from cepam.privacy.cohort import CohortRelease, epsilon_seen
 from cepam.privacy.composition import COARSE, FINE, Charges, delta_of, epsilon_of, gathered
+from cepam.privacy.costs import Costs, charged
 from cepam.privacy.laplace import ZeroConcentrated, zcdp_of
 from cepam.privacy.local import EVERYONE, LocalRelease
 from cepam.privacy.numerics import Slack, slack_of
@@ -28,7 +29,6 @@ from cepam.privacy.sampled import Charge
 
 MOST_HISTORIES = 8
 MARKS = 16
-TRIES = 8
 ROUGH = 8
 SEES_UPLOADS = "whoever sees who uploads"
 
@@ -99,7 +99,7 @@ class Ledger:
         the rounding is charged at every delta > 0 (tests/privacy/test_ledger.py).
         """
         check_delta(delta)
-        return _charged(self._costs(client, cells).epsilon, self.slack(), delta)
+        return charged(self._costs(client, cells).epsilon, self.slack(), delta)
 
     def delta(self, epsilon: float, client: int | None = None) -> float:
         """delta of everything released so far at epsilon, for one client or a bound for all.
@@ -149,7 +149,7 @@ class Ledger:
         # `shown` counts on secret draws; and given who uploads, a cap hides or shows nothing more.
         slack = self.slack()
         bare = None if slack is None else replace(slack, shown=math.inf, exceeded=0.0)
-        return _charged(partial(epsilon_seen, cohorts), bare, delta)
+        return charged(partial(epsilon_seen, cohorts), bare, delta)
 
     def running(self, delta: float, rounds: int) -> float | None:
         """epsilon so far in a run of `rounds` rounds, with the work of at most `MARKS` figures in the whole run.
@@ -186,13 +186,13 @@ class Ledger:
                 raise ValueError(f"the saved ledger is of another run: {name} {state.get(name)!r}, ours {ours!r}")
         return replace(self, releases=read_releases(state))
 
-    def _costs(self, client: int | None, cells: int) -> _Costs:
+    def _costs(self, client: int | None, cells: int) -> Costs:
         """The curve of one client, or one that bounds those of all."""
         if self.releases and self.releases[0].l2_clipped_laplace:
             bills = [self._concentrated(client)] if client is not None else self._all_concentrated()
-            return _Costs(tuple(bill.epsilon for bill in bills), tuple(bill.delta for bill in bills))
+            return Costs(tuple(bill.epsilon for bill in bills), tuple(bill.delta for bill in bills))
         histories = [self.charges(client)] if client is not None else self._histories()
-        return _Costs(
+        return Costs(
             tuple(partial(epsilon_of, charges, cells=cells) for charges in histories),
             tuple(partial(delta_of, charges, cells=cells) for charges in histories),
             self._limited(),
@@ -232,38 +232,6 @@ class Ledger:
         each = [[zcdp_of([(r, sent)]) for sent in r.sent_by_node().values()] for r in self.releases]
         rho = sum(max((bill.rho for bill in bills), default=0.0) for bills in each)
         return [ZeroConcentrated(rho, sum(max((bill.pure for bill in bills), default=0.0) for bills in each))]
-
-
-@dataclass(frozen=True)
-class _Costs:
-    """The curves of one or several bills: the worst of them counts, or `limited`, which bounds them all, if less."""
-
-    epsilons: tuple[Callable[[float], float], ...]
-    deltas: tuple[Callable[[float], float], ...]
-    limited: Charges = ()
-
-    def epsilon(self, delta: float) -> float:
-        worst = max((curve(delta) for curve in self.epsilons), default=0.0)
-        return min(worst, epsilon_of(self.limited, delta)) if self.limited else worst
-
-    def delta(self, epsilon: float) -> float:
-        worst = max((curve(epsilon) for curve in self.deltas), default=0.0)
-        return min(worst, delta_of(self.limited, epsilon)) if self.limited else worst
-
-
-def _charged(curve: Callable[[float], float], slack: Slack | None, delta: float) -> float:
-    """epsilon at delta of a mechanism whose exact curve is given, with its slack; infinite where that is too much."""
-    found, extra = curve(delta), 0.0
-    if delta == 0.0 or slack is None:
-        return found
-    for _ in range(TRIES):
-        if slack.excess(found, delta) is not None:
-            break
-        if slack.at(found) <= extra:
-            return found
-        extra = 1.25 * slack.at(found)
-        found = curve((delta - extra) * math.exp(-slack.epsilon / 2.0)) + slack.epsilon
-    return math.inf
 
 
 @lru_cache(maxsize=256)

@@ -115,14 +115,3 @@ def _separated(matrix: Floats, bands: int, pattern: Separated) -> float:
 
 def _keep_larger(values: Values, state: Taken, v: float) -> None:
     values[state] = max(v, values.get(state, 0.0))
-
-
-def carried_sensitivity(carry: float, slices: int, times: int) -> float:
-    """The sensitivity of a carry over `times` whole passes, in closed form.
-
-    sens^2 = (1 - c^2b)/(1 - c^2) sum over e < k of ((1 - c^(b(e+1)))/(1 - c^b))^2 with c the carry, b slices.
-    Guarantee: equals `sensitivity`; tests/privacy/test_participation.py.
-    """
-    whole = carry**slices
-    passes = ((1.0 - whole ** np.arange(1, times + 1)) / (1.0 - whole)) ** 2
-    return math.sqrt((1.0 - carry ** (2 * slices)) / (1.0 - carry**2) * float(passes.sum()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -18,19 +19,19 @@ MAGIC = b"cps"
 VERSION = 1
 
 
-class SumMessage:
+class SumMessage(ABC):
     """A message with a number for its kind; subclasses write and read their fields."""
 
     code: ClassVar[int]
 
+    @abstractmethod
     def write(self, writer: ByteWriter) -> None:
         """Nothing; the fields are appended."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def read(cls, reader: ByteReader) -> Self:
         """The message whose fields come next."""
-        raise NotImplementedError
 
     def encode(self) -> bytes:
         """The message as bytes; there is one way to write it."""

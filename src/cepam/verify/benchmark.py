@@ -6,7 +6,6 @@ Machines are noisy: the figure to look at is the ratio. Everything is timed on o
 from __future__ import annotations
 
 import platform
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -109,16 +108,6 @@ def speed_table(m: int, sigma: float = 0.01, runs: int = 3) -> list[Timing]:
     rows += time_codec(Codec(Laplace(sigma), Integer(1), threads=1), x, noise, runs, "Laplace, n = 1")
     rows += time_codec(Codec(Gaussian(sigma), E8, threads=1), x, noise, runs, "Gaussian, E8")
     return rows
-
-
-def peak_memory_bytes() -> int:
-    """The largest resident set of this process so far; 0 on Windows, which does not tell."""
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if sys.platform == "darwin" else peak * 1024)
 
 
 def machine() -> dict[str, str]:

@@ -12,6 +12,7 @@ from scipy import stats
 from cepam import fl
 from cepam.fl import Dataset, Simulation
 from cepam.privacy import CohortRelease, joint_multiplier
+from tests.fl.engine.resuming import assert_resumed_like_whole
 
 SETTINGS = fl.settings_from({
     "data": "synthetic", "model": "linear", "clients": 100, "share": 0.6, "cohort": "poisson", "unit": "client",
@@ -63,17 +64,7 @@ def test_the_noise_is_in_proportion_to_the_clip(small: Dataset) -> None:
 
 
 def test_killed_and_resumed_is_the_whole_run(small: Dataset, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, checkpoint_every=1)
-    fl.train(settings, tmp_path / "whole", small)
-
-    def killed(progress: fl.Progress) -> None:
-        if progress.lines[0]["round"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fl.train(settings, tmp_path / "torn", small, watch=killed)
-    fl.train(settings, tmp_path / "torn", small, resume=True)
-    assert (tmp_path / "whole" / "metrics.jsonl").read_bytes() == (tmp_path / "torn" / "metrics.jsonl").read_bytes()
+    assert_resumed_like_whole(SETTINGS, small, tmp_path)
 
 
 def test_what_does_not_go_together_is_refused() -> None:

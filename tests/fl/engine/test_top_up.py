@@ -17,6 +17,7 @@ from cepam import fl
 from cepam.fl import Dataset, Settings, Simulation
 from cepam.fl.engine.server import aggregate, receive
 from cepam.privacy import CohortRelease, Ledger
+from tests.fl.engine.resuming import assert_resumed_like_whole
 
 FALSE_ALARMS = 1e-9
 RECORDS = fl.settings_from({
@@ -149,18 +150,7 @@ def test_empty_cohorts_publish_noise_and_are_charged(small: Dataset) -> None:
 
 @pytest.mark.parametrize("settings", [RECORDS, replace(CLIENTS, participations=2)], ids=["records", "clients"])
 def test_killed_and_resumed_is_the_whole_run(small: Dataset, settings: Settings, tmp_path: Path) -> None:
-    settings = replace(settings, dropout=0.3, checkpoint_every=1)
-    fl.train(settings, tmp_path / "whole", small)
-
-    def killed(progress: fl.Progress) -> None:
-        if progress.lines[0]["round"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fl.train(settings, tmp_path / "torn", small, watch=killed)
-    fl.train(settings, tmp_path / "torn", small, resume=True)
-    whole, torn = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "torn"))
-    assert whole == torn
+    assert_resumed_like_whole(replace(settings, dropout=0.3), small, tmp_path)
 
 
 @pytest.mark.parametrize(

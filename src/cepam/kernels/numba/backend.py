@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,12 +14,13 @@ from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.model.golomb import golomb_parameter
 from cepam.kernels.model.keystream import key_words
 from cepam.kernels.model.plan import GRID_BITS, Ints, Plan
-from cepam.kernels.model.row_period import SHARED_BLOCKS, find_period
+from cepam.kernels.model.row_period import SHARED_BLOCKS
 from cepam.kernels.model.scalar_contexts import BYTES_A_COORDINATE, load_tables
 from cepam.kernels.model.task import CodingTask, Values, block_slices, rows_of
 from cepam.kernels.numba.integers import Numbers, numbers_of, scratch_for
 from cepam.kernels.numba.paper_coder import WIDEST_ROW_BYTES, decode_paper, encode_paper
-from cepam.kernels.numba.scalar_coder import decode_block, encode_block, margins_for, measure_scale
+from cepam.kernels.numba.row_period import find_period
+from cepam.kernels.numba.scalar_coder import Margins, decode_block, encode_block, margins_for, measure_scale
 from cepam.kernels.numba.scalar_quantizer import quantize_scalar, reconstruct_scalar, to_units, widths_and_dithers
 from cepam.kernels.numba.vector_coder import ROW_BYTES, code_rows
 from cepam.kernels.numba.vector_quantizer import quantize_rows, reconstruct_rows
@@ -74,18 +76,27 @@ class _Block(NamedTuple):
     b: Ints
     d: Ints
     m: Ints
+    margins: Margins
+    out: npt.NDArray[np.uint8]
+
+
+_kept = threading.local()
 
 
 def _block(count: int) -> _Block:
-    state, words = np.empty(256, dtype=np.uint32), np.empty(-(-count // 128) * 256, dtype=np.uint32)
-    return _Block(state, words, *(np.empty(count, dtype=np.int64) for _ in range(4)))
+    """Working memory for at least `count` coordinates, this thread's own: new memory costs a fault a page."""
+    kept: _Block | None = getattr(_kept, "block", None)
+    if kept is None or len(kept.x) < count:
+        state, words = np.empty(256, dtype=np.uint32), np.empty(-(-count // 128) * 256, dtype=np.uint32)
+        x, b, d, m = (np.empty(count, dtype=np.int64) for _ in range(4))
+        out = np.empty(count * BYTES_A_COORDINATE + 16, dtype=np.uint8)
+        kept = _kept.block = _Block(state, words, x, b, d, m, margins_for(count), out)
+    return kept
 
 
 def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]:
     numbers, key, (prior, means) = _numbers(task.plan), key_words(task.key), load_tables()
-    size = min(len(values), task.per_block)
-    work, margins = _block(size), margins_for(size)
-    out = np.empty(size * BYTES_A_COORDINATE + 16, dtype=np.uint8)
+    work = _block(min(len(values), task.per_block))
     blocks: list[bytes] = []
     period = 0
     for part in block_slices(len(values), 1, task.per_block):
@@ -96,20 +107,19 @@ def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]
             period = find_period(x)
         widths_and_dithers(numbers, key, work.state, first + part.start, count, work.words, b, d)
         quantize_scalar(x, b, d, m)
-        length = encode_block(m, b, d, measure_scale(x), period, prior, means, margins, out)
-        blocks.append(out[:length].tobytes())
+        length = encode_block(m, b, d, measure_scale(x), period, prior, means, work.margins, work.out)
+        blocks.append(work.out[:length].tobytes())
     return blocks
 
 
 def _decode_scalars(task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
     numbers, key, (prior, means) = _numbers(task.plan), key_words(task.key), load_tables()
-    size = min(len(out), task.per_block)
-    work, margins = _block(size), margins_for(size)
+    work = _block(min(len(out), task.per_block))
     for block, part in zip(blocks, block_slices(len(out), 1, task.per_block)):
         count = part.stop - part.start
         b, d, m = work.b[:count], work.d[:count], work.m[:count]
         widths_and_dithers(numbers, key, work.state, first + part.start, count, work.words, b, d)
-        decode_block(np.frombuffer(bytearray(block), dtype=np.uint8), b, d, prior, means, margins, m)
+        decode_block(np.frombuffer(bytearray(block), dtype=np.uint8), b, d, prior, means, work.margins, m)
         if not reconstruct_scalar(m, b, d, _HALF, GRID_BITS, task.plan.grid, out[part]):
             raise MalformedMessage("a lattice point lies outside the range of the format")
 
@@ -118,7 +128,7 @@ def _encode_rows(task: CodingTask, x: Ints, first: int) -> bytes:
     data = np.zeros(len(x) * ROW_BYTES + 16, dtype=np.uint8)
     numbers, scratch = _numbers(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
     tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
-    length = code_rows(numbers, scratch, key_words(task.key), x, first, True, *tables, data, x)
+    length = code_rows(numbers, scratch, key_words(task.key), x, first, True, tables, data)
     if length < 0:
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return data[:length].tobytes()
@@ -129,7 +139,7 @@ def _decode_rows(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
     data = np.frombuffer(block, dtype=np.uint8).copy()
     numbers, scratch = _numbers(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
     tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
-    if code_rows(numbers, scratch, key_words(task.key), units, first, False, *tables, data, units) < 0:
+    if code_rows(numbers, scratch, key_words(task.key), units, first, False, tables, data) < 0:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return units
 

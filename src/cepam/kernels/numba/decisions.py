@@ -47,16 +47,15 @@ def chance(odds: Any, at: Any) -> Any:
 
 
 @inlined
-def choose(data: Any, low: Any, span: Any, at: Any, bit: Any, p: Any, decoding: Any) -> Any:
-    """One decision in either direction: (low or code, span, bytes, bit)."""
+def choose(data: Any, state: Any, bit: Any, p: Any, decoding: Any) -> Any:
+    """One decision in either direction: (state, bit)."""
     if decoding:
-        return get_bit(data, low, span, at, p)
-    low, span, at = put_bit(data, low, span, at, bit, p)
-    return low, span, at, bit
+        return get_bit(data, state, p)
+    return put_bit(data, state, bit, p), bit
 
 
 @inlined
-def walk_size(data, low, span, at, value, base, skip, most, odds, decoding):  # type: ignore[no-untyped-def]
+def walk_size(data, state, value, base, skip, most, odds, decoding):  # type: ignore[no-untyped-def]
     """Codes a size of at least 1, of at most `most` bits: `skip` low ones plainly, the rest by exponent and mantissa.
 
     The exponent in unary and the first bit of the mantissa have contexts, 24 from `base` on.
@@ -68,7 +67,7 @@ def walk_size(data, low, span, at, value, base, skip, most, odds, decoding):  # 
     going = True
     while going and length < most - skip:
         context = base + min(length, 19)
-        low, span, at, going = choose(data, low, span, at, length < places, chance(odds, context), decoding)
+        state, going = choose(data, state, length < places, chance(odds, context), decoding)
         learn(odds, context, going, SIZE_RATE)
         if going:
             length += 1
@@ -77,26 +76,26 @@ def walk_size(data, low, span, at, value, base, skip, most, odds, decoding):  # 
         bit = ((rest >> place) & 1) == 1
         if place == length - 1:
             context = base + 20 + min(length, 4) - 1
-            low, span, at, bit = choose(data, low, span, at, bit, chance(odds, context), decoding)
+            state, bit = choose(data, state, bit, chance(odds, context), decoding)
             learn(odds, context, bit, SIZE_RATE)
         else:
-            low, span, at, bit = choose(data, low, span, at, bit, 32768, decoding)
+            state, bit = choose(data, state, bit, 32768, decoding)
         value = (value << 1) | (1 if bit else 0)
     for place in range(skip - 1, -1, -1):
         bit = ((plain >> place) & 1) == 1
-        low, span, at, bit = choose(data, low, span, at, bit, 32768, decoding)
+        state, bit = choose(data, state, bit, 32768, decoding)
         value = (value << 1) | (1 if bit else 0)
     if skip:
         value = max(value - (1 << skip), 1)
-    return low, span, at, value
+    return state, value
 
 
 @inlined
-def walk_header(data: Any, low: Any, span: Any, at: Any, value: Any, bits: Any, decoding: Any) -> Any:
+def walk_header(data: Any, state: Any, value: Any, bits: Any, decoding: Any) -> Any:
     """Codes `bits` plain bits of side information, highest first; an empty stream decodes as ones."""
     got = 0
     for place in range(bits - 1, -1, -1):
         bit = ((value >> place) & 1) == 1
-        low, span, at, bit = choose(data, low, span, at, bit, 32768, decoding)
+        state, bit = choose(data, state, bit, 32768, decoding)
         got = (got << 1) | (1 if bit else 0)
-    return low, span, at, got
+    return state, got

@@ -36,7 +36,7 @@ from cepam.kernels.model.difference_contexts import (
 from cepam.kernels.numba.decisions import chance, choose, learn, log, walk_header, walk_size, within
 from cepam.kernels.numba.integers import compiled, inlined
 from cepam.kernels.numba.keystream import fill_words, start_lanes
-from cepam.kernels.numba.range_coder import finish, start
+from cepam.kernels.numba.range_coder import finish, fresh, start
 
 
 class BlockMemory(NamedTuple):
@@ -124,31 +124,31 @@ def size_of_code(code: Any) -> Any:
 
 
 @inlined
-def walk(data: Any, low: Any, span: Any, at: Any, d: Any, scale: Any, odds: Any, decoding: Any) -> Any:
-    """Codes all coordinates of a block in either direction; (low, span, at) afterwards."""
+def walk(data: Any, state: Any, d: Any, scale: Any, odds: Any, decoding: Any) -> Any:
+    """Codes all coordinates of a block in either direction; the coder's state afterwards."""
     whole = size_of_code(scale)
     sized, signed = whole, np.int64(0)
     for i in range(len(d)):
         code = code_of((sized + whole) >> 1)
         moved = d[i] != 0
-        low, span, at, moved = choose(data, low, span, at, moved, chance(odds, code), decoding)
+        state, moved = choose(data, state, moved, chance(odds, code), decoding)
         learn(odds, code, moved, ZERO_RATE)
         size = np.int64(0)
         if moved:
             side = SIGN_AT + (1 + (signed > 0) - (signed < 0))
             rise = d[i] > 0
-            low, span, at, rise = choose(data, low, span, at, rise, chance(odds, side), decoding)
+            state, rise = choose(data, state, rise, chance(odds, side), decoding)
             learn(odds, side, rise, SIGN_RATE)
             skip = max((code >> 1) - FRACTION - 4, 0)
             row = within(code - 2 * skip - 2 * FRACTION + SIZE_CODES - 8, SIZE_CODES - 1)
             base = SIZE_AT + row * SIZE_CONTEXTS
-            low, span, at, size = walk_size(data, low, span, at, abs(d[i]), base, skip, LARGEST_BITS, odds, decoding)
+            state, size = walk_size(data, state, abs(d[i]), base, skip, LARGEST_BITS, odds, decoding)
             d[i] = size if rise else -size
             signed = d[i]
         else:
             d[i] = 0
         sized += ((size << FRACTION) - sized) >> WINDOW
-    return low, span, at
+    return state
 
 
 @compiled
@@ -162,10 +162,8 @@ def encode_block(d: Any, prior: Any, work: Any) -> Any:
         return np.int64(0)
     for i in range(CONTEXTS):
         work.odds[i] = prior[i]
-    low, span, at = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF), np.int64(0)
-    low, span, at, _ = walk_header(work.out, low, span, at, scale, CODE_BITS, False)
-    low, span, at = walk(work.out, low, span, at, d, scale, work.odds, False)
-    return finish(work.out, low, span, at)
+    state, _ = walk_header(work.out, fresh(), scale, CODE_BITS, False)
+    return finish(work.out, walk(work.out, state, d, scale, work.odds, False))
 
 
 @compiled
@@ -174,12 +172,11 @@ def decode_block(data: Any, prior: Any, work: Any, d: Any) -> None:
 
     Guarantee: any bytes decode to some d, under 2**32 in size, in bounded time (tests/codec/broadcast/test_coder.py).
     """
-    low, span, at = start(data)
-    low, span, at, scale = walk_header(data, low, span, at, 0, CODE_BITS, True)
+    state, scale = walk_header(data, start(data), 0, CODE_BITS, True)
     if scale >= CODES:
         for i in range(len(d)):
             d[i] = 0
         return
     for i in range(CONTEXTS):
         work.odds[i] = prior[i]
-    walk(data, low, span, at, d, scale, work.odds, True)
+    walk(data, state, d, scale, work.odds, True)

@@ -2,12 +2,12 @@
 
 An interval [low, low + span) shrinks with every decision; `span` is kept at 2**32 or more, so a decision moves at
 most one word. Probabilities are 16-bit and at least `FLOOR`, which keeps `span` above 2**21 before it is renewed.
-All functions are scalar and meant to be inlined in other kernels: the state travels in locals.
+All functions are scalar and meant to be inlined in other kernels: the state travels by value.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,24 @@ _ZERO = np.uint64(0)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
+class Interval(NamedTuple):
+    """The state of a coder: `low` (decoding: the code's distance from it), `span`, and bytes written or read."""
+
+    low: Any
+    span: Any
+    at: Any
+
+
 @inlined
-def put_bit(out: Bytes, low: Any, span: Any, at: Any, bit: Any, p: Any) -> Any:
-    """(low, span, at) after `bit` was coded, where 1 has probability `p` / 65536; `at` counts written bytes."""
+def fresh() -> Any:
+    """The state of an encoder before the first decision."""
+    return Interval(_ZERO, _ALL, np.int64(0))
+
+
+@inlined
+def put_bit(out: Bytes, state: Any, bit: Any, p: Any) -> Any:
+    """The state after `bit` was coded, where 1 has probability `p` / 65536."""
+    low, span, at = state
     bound = (span >> _HALF) * np.uint64(p)
     if bit:
         span = bound
@@ -40,12 +55,13 @@ def put_bit(out: Bytes, low: Any, span: Any, at: Any, bit: Any, p: Any) -> Any:
         at += 4
         low <<= _WORD
         span <<= _WORD
-    return low, span, at
+    return Interval(low, span, at)
 
 
 @inlined
-def get_bit(data: Bytes, code: Any, span: Any, at: Any, p: Any) -> Any:
-    """(code, span, at, bit): the inverse of `put_bit`; `at` counts bytes read, zeros past the end included."""
+def get_bit(data: Bytes, state: Any, p: Any) -> Any:
+    """(state, bit): the inverse of `put_bit`; bytes read count zeros past the end."""
+    code, span, at = state
     bound = (span >> _HALF) * np.uint64(p)
     bit = code < bound
     if bit:
@@ -57,7 +73,7 @@ def get_bit(data: Bytes, code: Any, span: Any, at: Any, p: Any) -> Any:
         code = (code << _WORD) | get_word(data, at)
         at += 4
         span <<= _WORD
-    return code, span, at, bit
+    return Interval(code, span, at), bit
 
 
 @inlined
@@ -92,16 +108,17 @@ def get_word(data: Bytes, at: int) -> Any:
 
 @inlined
 def start(data: Bytes) -> Any:
-    """(code, span, at) of a decoder at the first decision."""
-    return (get_word(data, 0) << _WORD) | get_word(data, 4), _ALL, 8
+    """The state of a decoder before the first decision."""
+    return Interval((get_word(data, 0) << _WORD) | get_word(data, 4), _ALL, np.int64(8))
 
 
 @inlined
-def finish(out: Bytes, low: Any, span: Any, at: int) -> int:
+def finish(out: Bytes, state: Any) -> Any:
     """The length of the shortest byte string that still decodes, once `low` has been settled into `out`.
 
     Guarantee: trailing zero bytes are never part of it, since a decoder reads zeros past the end.
     """
+    low, span, at = state
     for kept in range(9):
         mask = _ZERO if kept == 8 else _ALL >> np.uint64(8 * kept)
         value = (low + mask) & ~mask

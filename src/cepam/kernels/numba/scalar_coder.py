@@ -1,7 +1,7 @@
 """The margin coder: quotients M of the scalar quantizer as bytes, in contexts of shared margins and past values.
 
-For every coordinate both ends know the width B and the dither D. With x = 0 the quotient would be M0, and it stays
-M0 while `low <= X < high`, `high - low = B`. So k = M - M0 says by how many thresholds X lies off; three kinds of
+For every coordinate both ends know its layer: the width B and the dither D. With x = 0 the quotient would be M0, and it
+stays M0 while `low <= X < high`, `high - low = B`. So k = M - M0 says by how many thresholds X lies off; three kinds of
 decision code it: is k zero, is it on the nearer side, how large is it. Contexts are logarithms of the margins over
 a local scale of |X|, which follows what was decoded: the left neighbours, and the values one `period` earlier.
 
@@ -36,7 +36,7 @@ from cepam.kernels.model.scalar_contexts import (
 )
 from cepam.kernels.numba.decisions import chance, choose, learn, log, power, walk_header, walk_size, within
 from cepam.kernels.numba.integers import compiled, inlined
-from cepam.kernels.numba.range_coder import finish, start
+from cepam.kernels.numba.range_coder import finish, fresh, start
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -96,35 +96,31 @@ def measure_scale(X: Any) -> Any:
 
 @inlined
 def walk_block(
-    data: Any, k: Any, B: Any, D: Any, scale: Any, period: Any, prior: Any, means: Any, w: Any, decoding: Any
+    data: Any, k: Any, layers: Any, scale: Any, period: Any, prior: Any, means: Any, w: Any, decoding: Any
 ) -> Any:
     """Codes one block in either direction; the bytes written (encoding) or 0. k is read or filled."""
-    low, span, at = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF), np.int64(0)
-    if decoding:
-        low, span, at = start(data)
-    low, span, at, scale = walk_header(data, low, span, at, scale, 7, decoding)
+    state, scale = walk_header(data, start(data) if decoding else fresh(), scale, 7, decoding)
     if scale == NOTHING:
         for i in range(len(k)):
             k[i] = 0
         return np.int64(0)
-    low, span, at, period = walk_header(data, low, span, at, period, 11, decoding)
+    state, period = walk_header(data, state, period, 11, decoding)
     for i in range(CONTEXTS):
         w.odds[i] = prior[i]
     if period == FLAT:
-        low, span, at = walk_flat(data, low, span, at, k, B, D, scale, w, decoding)
-        return np.int64(0) if decoding else finish(data, low, span, at)
-    measure_margins(B, D, w)
-    for i in range(max(period, 1)):
-        w.column[i] = TICKS * OCTAVE + (scale & 1) * 128
-    low, span, at = walk(data, low, span, at, k, B, D, scale, period, means, w, decoding)
-    return np.int64(0) if decoding else finish(data, low, span, at)
+        state = walk_flat(data, state, k, layers, scale, w, decoding)
+    else:
+        measure_margins(layers[0], layers[1], w)
+        for i in range(max(period, 1)):
+            w.column[i] = TICKS * OCTAVE + (scale & 1) * 128
+        state = walk(data, state, k, layers, scale, period, means, w, decoding)
+    return np.int64(0) if decoding else finish(data, state)
 
 
 @inlined
-def walk_flat(
-    data: Any, low: Any, span: Any, at: Any, k: Any, B: Any, D: Any, scale: Any, w: Any, decoding: Any
-) -> Any:  # fmt: skip
+def walk_flat(data: Any, state: Any, k: Any, layers: Any, scale: Any, w: Any, decoding: Any) -> Any:
     """What `walk` gives where nothing is expected of neighbours: contexts hang on margins alone, and come first."""
+    B, D = layers
     odds, contexts = w.odds, w.near
     offset = ((scale >> 1) - TICKS) * OCTAVE + TICKS * OCTAVE + (scale & 1) * 128
     for i in range(len(k)):
@@ -132,80 +128,59 @@ def walk_flat(
         contexts[i] = place_zero(log(min(high, below)) - offset, log(B[i]) - offset) + LEVEL_FLAT
     for i in range(len(k)):
         zero_at = contexts[i]
-        low, span, at, moved = choose(data, low, span, at, k[i] != 0, chance(odds, zero_at), decoding)
+        state, moved = choose(data, state, k[i] != 0, chance(odds, zero_at), decoding)
         learn(odds, zero_at, moved, ZERO_RATE)
         if moved:
             high, below = edges(B[i], D[i])
-            wide, tilt = log(B[i]), log(abs(high - below))
-            low, span, at, k[i], _ = walk_jump(
-                data, low, span, at, k[i], high <= below, wide - offset, tilt - offset, LEVEL_FLAT, odds, decoding
-            )
+            wide, tilt = log(B[i]) - offset, log(abs(high - below)) - offset
+            state, k[i], _ = walk_jump(data, state, k[i], high <= below, wide, tilt, LEVEL_FLAT, odds, decoding)
         else:
             k[i] = 0
-    return low, span, at
+    return state
 
 
 @inlined
 def walk_jump(
-    data: Any, low: Any, span: Any, at: Any, k: Any, rise: Any, wide: Any, tilt: Any, level: Any, odds: Any,
-    decoding: Any,
-) -> Any:  # fmt: skip
-    """Codes a k that is not zero: its side, then its size; (low, span, at, k, row of the size's contexts)."""
+    data: Any, state: Any, k: Any, rise: Any, wide: Any, tilt: Any, level: Any, odds: Any, decoding: Any
+) -> Any:
+    """Codes a k that is not zero: its side, then its size; (state, k, row of the size's contexts)."""
     side_at = SIDE_AT + within((tilt + 4 * OCTAVE) >> 8, 7) * LEVELS + level
-    low, span, at, nearer = choose(data, low, span, at, (k > 0) == rise, chance(odds, side_at), decoding)
+    state, nearer = choose(data, state, (k > 0) == rise, chance(odds, side_at), decoding)
     learn(odds, side_at, nearer, SIDE_RATE)
     skip = within((-wide - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
     row = within((wide + skip * OCTAVE + 6 * OCTAVE) >> 7, 23)
     base = SIZE_AT + row * 24
-    low, span, at, jump = walk_size(data, low, span, at, abs(k), base, skip, LARGEST_BITS, odds, decoding)
-    return low, span, at, jump if nearer == rise else -jump, row
+    state, jump = walk_size(data, state, abs(k), base, skip, LARGEST_BITS, odds, decoding)
+    return state, jump if nearer == rise else -jump, row
 
 
 @inlined
-def walk(
-    data: Any,
-    low: Any,
-    span: Any,
-    at: Any,
-    k: Any,
-    B: Any,
-    D: Any,
-    scale: Any,
-    period: Any,
-    means: Any,
-    w: Any,
-    decoding: Any,
-) -> Any:
-    """Codes all coordinates; (low, span, at) afterwards. `w.column`: a logarithm of |X| for each place of a row."""
-    near, wide, tilt, up, column, odds = w.near, w.wide, w.tilt, w.up, w.column, w.odds
+def walk(data: Any, state: Any, k: Any, layers: Any, scale: Any, period: Any, means: Any, w: Any, decoding: Any) -> Any:
+    """Codes all coordinates; the state afterwards. `w.column`: a logarithm of |X| for each place of a row."""
+    B, D = layers
+    odds, column = w.odds, w.column
     shift = (scale >> 1) - TICKS
     anchor = TICKS * OCTAVE + (scale & 1) * 128
     first = power(anchor)
-    sized, signed, across = first, 0, first
-    place = 0
+    sized, signed, across, place = first, 0, first, 0
     for i in range(len(k)):
         above = np.int64(column[place])
         z = 15 * log(sized) + anchor
         if period > LOCAL:
             z += 13 * (above - log(across))
         z = within(z >> 4, 31 * OCTAVE - 1)
-        s = power(z)
-        offset = shift * OCTAVE + z
-        rise = up[i] != 0
+        s, offset, rise = power(z), shift * OCTAVE + z, w.up[i] != 0
         level = lean(signed if rise else -signed, sized)
         level += ZONE * ((z < anchor - 2 * OCTAVE) + 2 * (z > anchor))
-        zero_at = place_zero(near[i] - offset, wide[i] - offset) + level
-        moved = k[i] != 0
-        low, span, at, moved = choose(data, low, span, at, moved, chance(odds, zero_at), decoding)
+        wide = w.wide[i] - offset
+        zero_at = place_zero(w.near[i] - offset, wide) + level
+        state, moved = choose(data, state, k[i] != 0, chance(odds, zero_at), decoding)
         learn(odds, zero_at, moved, ZERO_RATE)
         if moved:
-            low, span, at, k[i], row = walk_jump(
-                data, low, span, at, k[i], rise, wide[i] - offset, tilt[i] - offset, level, odds, decoding
-            )
-            positive = k[i] > 0
-            e = reach(B[i], D[i], positive, abs(k[i]), shift)
+            state, k[i], row = walk_jump(data, state, k[i], rise, wide, w.tilt[i] - offset, level, odds, decoding)
+            e = reach(B[i], D[i], k[i] > 0, abs(k[i]), shift)
             e = min(e + ((s * means[MEANS_OVER + row]) >> 8), LARGEST)
-            v = e if positive else -e
+            v = e if k[i] > 0 else -e
         else:
             k[i] = 0
             e = max((s * means[zero_at]) >> 8, 1)
@@ -214,13 +189,16 @@ def walk(
         sized += (e - sized) >> 2
         signed += (v - signed) >> 2
         if period > LOCAL:
-            was = power(above)
-            across += ((was - across) * 3) >> 4
-            column[place] = np.int16(log(max(was + (((e - was) * 3) >> 4), 1)))
-            place += 1
-            if place == period:
-                place = 0
-    return low, span, at
+            across += ((power(above) - across) * 3) >> 4
+            column[place] = follow(power(above), e)
+            place = place + 1 if place + 1 < period else 0
+    return state
+
+
+@inlined
+def follow(was: Any, e: Any) -> Any:
+    """The logarithm kept for a place of a row whose size was expected to be `was` and is about e."""
+    return np.int16(log(max(was + (((e - was) * 3) >> 4), 1)))
 
 
 @inlined
@@ -263,7 +241,7 @@ def encode_block(M: Any, B: Any, D: Any, scale: Any, period: Any, prior: Any, me
         any_moved |= M[i] != 0
     if not any_moved:
         return np.int64(0)
-    return walk_block(out, M, B, D, scale, period, prior, means, w, False)
+    return walk_block(out, M, (B, D), scale, period, prior, means, w, False)
 
 
 @compiled
@@ -272,6 +250,6 @@ def decode_block(data: Any, B: Any, D: Any, prior: Any, means: Any, w: Any, M: A
 
     Guarantee: any bytes decode to some M in bounded time (tests/kernels/test_scalar_coder.py).
     """
-    walk_block(data, M, B, D, np.int64(0), np.int64(0), prior, means, w, True)
+    walk_block(data, M, (B, D), np.int64(0), np.int64(0), prior, means, w, True)
     for i in range(len(M)):
         M[i] -= 1 if D[i] > B[i] >> 1 else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from cepam.kernels.numba.decisions import chance, choose, learn, log, power, wal
 from cepam.kernels.numba.integers import compiled, inlined
 from cepam.kernels.numba.keystream import start_lanes
 from cepam.kernels.numba.nearest import nearest, square_length
-from cepam.kernels.numba.range_coder import finish, start
+from cepam.kernels.numba.range_coder import finish, fresh, start
 from cepam.kernels.numba.vector_quantizer import draw_dither, first_words, is_accepted, layer_of, place
 
 MARKS, WIDES, MEAN_MARKS, FRACTIONS = c.MARKS, c.WIDES, c.MEAN_MARKS, c.FRACTIONS
@@ -46,10 +46,20 @@ def wide_of(value: Any) -> Any:
     return within((value + 2 * OCTAVE) >> 8, WIDES - 1)
 
 
+class Layer(NamedTuple):
+    """A sub-vector's number, its latent radius, the lattice's scale, and what contexts are measured against."""
+
+    row: Any
+    radius: Any
+    b: Any
+    offset: Any
+    wide: Any
+
+
 @inlined
 def walk_coordinate(
-    p: Any, data: Any, low: Any, span: Any, at: Any, told: Any, stage: Any, b: Any, offset: Any, w: Any, decoding: Any
-) -> Any:
+    p: Any, data: Any, state: Any, told: Any, stage: Any, layer: Any, w: Any, decoding: Any
+) -> Any:  # fmt: skip
     """Codes the difference of one lattice coordinate from M0's; w.work holds e0 (row 4) and differences (row 6)."""
     error0, step, odds = w.work[4], w.work[6], w.odds
     i = p.order[told]
@@ -59,7 +69,7 @@ def walk_coordinate(
     else:
         for k in range(p.n):
             centre -= p.axes[i, k] * np.float64(error0[k])
-    centre /= np.float64(b)
+    centre /= np.float64(layer.b)
     for before in range(told):
         k = p.order[before]
         centre -= p.shear[i, k] * np.float64(step[k])
@@ -70,28 +80,28 @@ def walk_coordinate(
         stage = 0
     up = rest >= 0.0
     fraction = within(np.int64(abs(rest) * (2 * FRACTIONS)), FRACTIONS - 1)
-    spacing = log(b) + p.spacing[i] - offset
+    spacing = log(layer.b) + p.spacing[i] - layer.offset
     cell = fraction * WIDES + wide_of(spacing)
     jump = step[i] - goal
     context = STAY + stage * (FRACTIONS * WIDES) + cell
-    low, span, at, stays = choose(data, low, span, at, jump == 0, chance(odds, context), decoding)
+    state, stays = choose(data, state, jump == 0, chance(odds, context), decoding)
     learn(odds, context, stays, RATE)
     if stays:
         step[i] = goal
-        return low, span, at
+        return state
     context = SIDE + cell
-    low, span, at, nearer = choose(data, low, span, at, (jump > 0) == up, chance(odds, context), decoding)
+    state, nearer = choose(data, state, (jump > 0) == up, chance(odds, context), decoding)
     learn(odds, context, nearer, RATE)
     skip = within((-spacing - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
     row = within((spacing + skip * OCTAVE + 6 * OCTAVE) >> 7, ROWS - 1)
     base = SIZE + row * ROW
-    low, span, at, size = walk_size(data, low, span, at, abs(jump), base, skip, LARGEST_BITS, odds, decoding)
+    state, size = walk_size(data, state, abs(jump), base, skip, LARGEST_BITS, odds, decoding)
     step[i] = goal + size if nearer == up else goal - size
-    return low, span, at
+    return state
 
 
 @inlined
-def walk_point(p: Any, data: Any, low: Any, span: Any, at: Any, b: Any, offset: Any, w: Any, decoding: Any) -> Any:
+def walk_point(p: Any, data: Any, state: Any, layer: Any, w: Any, decoding: Any) -> Any:
     """Codes a point that is not M0, coordinate by coordinate; w.work: j (row 1), j0 (row 3), differences (row 6)."""
     j, j0, step = w.work[1], w.work[3], w.work[6]
     for i in range(p.n):
@@ -103,11 +113,11 @@ def walk_point(p: Any, data: Any, low: Any, span: Any, at: Any, b: Any, offset: 
         if told == p.n - 1 and stage == 1:
             stage = 2
         step[i] = w.work[7, i]
-        low, span, at = walk_coordinate(p, data, low, span, at, told, stage, b, offset, w, decoding)
+        state = walk_coordinate(p, data, state, told, stage, layer, w, decoding)
         j[i] = j0[i] + step[i]
         if step[i] != 0:
             stage = 0
-    return low, span, at
+    return state
 
 
 @compiled
@@ -122,76 +132,34 @@ def measure_rows(x: Any) -> Any:
 
 
 @compiled
-def code_rows(
-    p: Any, w: Any, key: Any, x: Any, first: Any, writing: Any, prior: Any, means: Any, data: Any, units: Any
-) -> Any:
-    """Writes x to data (the number of bytes comes back) or reads units from data (0, or -1 if it makes no sense).
+def code_rows(p: Any, w: Any, key: Any, rows: Any, first: Any, writing: Any, tables: Any, data: Any) -> Any:
+    """Writes rows to data (the number of bytes comes back) or fills them from it (0, or -1 if it makes no sense).
 
-    A block in which every row does what a zero update would have done has no bytes.
+    A block in which every row does what a zero update would have done has no bytes. `tables`: (prior, means).
     """
     decoding = not writing
-    low, span, at = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF), np.int64(0)
-    if decoding:
-        low, span, at = start(data)
-    scale = measure_rows(x) if writing else np.int64(0)
-    low, span, at, scale = walk_header(data, low, span, at, scale, 7, decoding)
+    scale = measure_rows(rows) if writing else np.int64(0)
+    state, scale = walk_header(data, start(data) if decoding else fresh(), scale, 7, decoding)
     for i in range(CONTEXTS):
-        w.odds[i] = prior[i]
+        w.odds[i] = tables[0][i]
     start_lanes(key, w.state)
-    return walk_rows(p, w, x, first, scale, means, data, low, span, at, units, decoding)
+    return walk_rows(p, w, rows, first, scale, tables[1], data, state, decoding)
 
 
 @inlined
 def walk_rows(
-    p: Any,
-    w: Any,
-    x: Any,
-    first: Any,
-    scale: Any,
-    means: Any,
-    data: Any,
-    low: Any,
-    span: Any,
-    at: Any,
-    units: Any,
-    decoding: Any,
+    p: Any, w: Any, rows: Any, first: Any, scale: Any, means: Any, data: Any, state: Any, decoding: Any
 ) -> Any:
     """Codes all rows; what `code_rows` returns."""
-    d, j, error, j0, error0, target = w.work[0], w.work[1], w.work[2], w.work[3], w.work[4], w.work[5]
-    odds, nothing, surprised = w.odds, scale == NOTHING, False
+    j, j0, odds = w.work[1], w.work[3], w.odds
+    nothing, surprised = scale == NOTHING, False
     anchor = TICKS * OCTAVE + (scale & 1) * 128
     sized = power(anchor)
-    for r in range(len(units)):
-        row = first + r
-        if r == 0 or row & 127 == 0:
-            first_words(p, w.state, row, w.latent, w.dithers)
-        radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
-        if p.accept == 2:
-            radius = np.float64(b) / p.inverse_ball
+    for r in range(len(rows)):
         z = within((15 * log(sized) + anchor) >> 4, 31 * OCTAVE - 1)
-        offset = ((scale >> 1) - TICKS) * OCTAVE + z
-        wide = wide_of(log(np.int64(radius)) - offset)
-        context, length, accept = np.int64(0), 0.0, False
-        for trial in range(p.trials):
-            draw_dither(p, w, row, trial, b, d)
-            for i in range(p.n):
-                target[i] = -d[i]
-            nearest(p, target, b, j0, error0, w.spare)
-            inside = is_accepted(p, error0, radius)
-            length = length_of(p, error0)
-            context = ((MARKS if inside else 0) + mark_of(length, radius, offset, MARKS - 1)) * WIDES + wide
-            accept = inside
-            if not decoding:
-                for i in range(p.n):
-                    target[i] = x[r, i] - d[i]
-                nearest(p, target, b, j, error, w.spare)
-                accept = is_accepted(p, error, radius)
-                surprised |= accept != inside
-            if p.accept != 2 and not nothing:
-                low, span, at, accept = choose(data, low, span, at, accept, chance(odds, context), decoding)
-                learn(odds, context, accept, RATE)
-            if accept:
-                break
+        layer = enter_row(p, w, first + r, r == 0, ((scale >> 1) - TICKS) * OCTAVE + z)
+        state, accept, context, length, unlike = walk_trials(p, w, rows[r], layer, data, state, nothing, decoding)
+        surprised |= unlike
         if not accept:
             return np.int64(-1)
         same = True
@@ -200,25 +168,75 @@ def walk_rows(
                 same &= j[i] == j0[i]
             surprised |= not same
         if not nothing:
-            low, span, at, same = choose(data, low, span, at, same, chance(odds, SAME + context), decoding)
+            state, same = choose(data, state, same, chance(odds, SAME + context), decoding)
             learn(odds, SAME + context, same, RATE)
         if same:
             for i in range(p.n):
                 j[i] = j0[i]
         else:
-            low, span, at = walk_point(p, data, low, span, at, b, offset, w, decoding)
-        if decoding:
-            if not place(p, b, d, j, units[r]):
-                return np.int64(-1)
-            if not same:
-                length = length_of(p, units[r])
-        elif not same:
-            for i in range(p.n):
-                target[i] = x[r, i] + error[i]
-            length = length_of(p, target)
-        mark = mark_of(length, radius, offset, MEAN_MARKS - 1)
-        mean = means[((MEAN_MARKS if length <= radius else 0) + mark) * WIDES + wide]
+            state = walk_point(p, data, state, layer, w, decoding)
+        length = leave_row(p, w, rows[r], layer.b, length, same, decoding)
+        if length < 0.0:
+            return np.int64(-1)
+        mark = mark_of(length, layer.radius, layer.offset, MEAN_MARKS - 1)
+        mean = means[((MEAN_MARKS if length <= layer.radius else 0) + mark) * WIDES + layer.wide]
         sized += ((min(max((power(z) * mean) >> 8, 1), LARGEST) - sized) * 5) >> 4
     if decoding:
         return np.int64(0)
-    return finish(data, low, span, at) if surprised else np.int64(0)
+    return finish(data, state) if surprised else np.int64(0)
+
+
+@inlined
+def enter_row(p: Any, w: Any, row: Any, fresh_words: Any, offset: Any) -> Any:
+    """The layer of a sub-vector, over a local scale whose logarithm is `offset`."""
+    if fresh_words or row & 127 == 0:
+        first_words(p, w.state, row, w.latent, w.dithers)
+    radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+    if p.accept == 2:
+        radius = np.float64(b) / p.inverse_ball
+    return Layer(row, radius, b, offset, wide_of(log(np.int64(radius)) - offset))
+
+
+@inlined
+def walk_trials(
+    p: Any, w: Any, x: Any, layer: Any, data: Any, state: Any, nothing: Any, decoding: Any
+) -> Any:  # fmt: skip
+    """Codes which trial is accepted: (state, whether one was, context, |e0|, what x = 0 would change)."""
+    d, j, error, j0, error0, target = w.work[0], w.work[1], w.work[2], w.work[3], w.work[4], w.work[5]
+    context, length, accept, unlike = np.int64(0), 0.0, False, False
+    for trial in range(p.trials):
+        draw_dither(p, w, layer.row, trial, layer.b, d)
+        for i in range(p.n):
+            target[i] = -d[i]
+        nearest(p, target, layer.b, j0, error0, w.spare)
+        accept = inside = is_accepted(p, error0, layer.radius)
+        length = length_of(p, error0)
+        mark = mark_of(length, layer.radius, layer.offset, MARKS - 1)
+        context = ((MARKS if inside else 0) + mark) * WIDES + layer.wide
+        if not decoding:
+            for i in range(p.n):
+                target[i] = x[i] - d[i]
+            nearest(p, target, layer.b, j, error, w.spare)
+            accept = is_accepted(p, error, layer.radius)
+            unlike |= accept != inside
+        if p.accept != 2 and not nothing:
+            state, accept = choose(data, state, accept, chance(w.odds, context), decoding)
+            learn(w.odds, context, accept, RATE)
+        if accept:
+            break
+    return state, accept, context, length, unlike
+
+
+@inlined
+def leave_row(p: Any, w: Any, x: Any, b: Any, length: Any, same: Any, decoding: Any) -> Any:
+    """The length of what a sub-vector decodes to, that of e0 at M0; below 0 outside the format. Decoding fills x."""
+    d, j, error, target = w.work[0], w.work[1], w.work[2], w.work[5]
+    if decoding and not place(p, b, d, j, x):
+        return -1.0
+    if same:
+        return length
+    if decoding:
+        return length_of(p, x)
+    for i in range(p.n):
+        target[i] = x[i] + error[i]
+    return length_of(p, target)

@@ -64,6 +64,9 @@ app = ClientApp(mods=[spoil, uplink])
 def train(message: Message, context: Context) -> Message:
     """The broadcast model plus the known update."""
     fault = fault_of(message, context)
+    if told := context.node_config.get("told"):
+        with open(str(told), "a") as file:
+            print(message.content["config"]["cepam-slice"], file=file)
     if fault == "crash":
         raise RuntimeError("the training function crashed")
     time.sleep(float(context.run_config["pause"]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context
@@ -11,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
-from cepam.flower import Poisson, Private
+from cepam.flower import Account, Poisson, Private, StreamTerms
 
 app = ServerApp()
 
@@ -21,11 +23,26 @@ def start_of(size: int, spread: float) -> np.ndarray:
     return (spread * np.random.default_rng(99).normal(size=size)).astype(np.float32)
 
 
+def break_order(strategy: Private, when: int, hold: str) -> None:
+    """Nothing; in round `when` (0: never) the server asks for the round before once more.
+
+    The round after the second begins once the file `hold` is there.
+    """
+    asked = strategy.configure_train
+
+    def configure(server_round: int, *rest: Any) -> Any:
+        while hold and server_round == 3 and not Path(hold).exists():
+            time.sleep(0.2)
+        return asked(server_round - (server_round == when), *rest)
+
+    strategy.configure_train = configure  # type: ignore[method-assign]
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """The run; every round's metrics and the final model are reported."""
     config = context.run_config
-    nodes = int(config["nodes"])
+    nodes, slices, rounds = int(config["nodes"]), int(config["slices"]), int(config["num-server-rounds"])
     strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=min(2, nodes), min_available_nodes=nodes)
     if config["private"]:
         strategy = Private(
@@ -36,9 +53,12 @@ def main(grid: Grid, context: Context) -> None:
             server_key=str(config["server-key"]) or None,
             downlink=str(config["downlink"]),
             cohort=Poisson(float(config["rate"])) if config["rate"] else None,
+            account=Account(stable_nodes=bool(slices)),
+            streams=StreamTerms(carry=0.8, slices=slices, messages=rounds) if slices else None,
         )
+        break_order(strategy, int(config["backwards"]), str(config["hold"]))
     start = ArrayRecord({"w": Array(start_of(int(config["size"]), float(config["spread"])))})
-    result = strategy.start(grid, start, num_rounds=int(config["num-server-rounds"]), timeout=float(config["timeout"]))
+    result = strategy.start(grid, start, num_rounds=rounds, timeout=float(config["timeout"]))
     rounds = {r: dict(m) for r, m in result.train_metrics_clientapp.items()}
     if config["report"]:
         np.save(str(config["report"]) + ".npy", result.arrays["w"].numpy())
