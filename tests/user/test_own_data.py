@@ -108,6 +108,15 @@ def cepam(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=os.environ.copy(), capture_output=True, text=True, check=False)
 
 
+def test_a_function_that_gives_clients_and_test_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("with_test.py").write_text(MODULE + "\ndef both():\n    held = load()\n    return held, held['site 0']\n")
+    data = fl.prepared(fl.settings_from({"data": "with_test:both", "noise": 0.5}))
+    assert len(data.clients) == 20
+    assert len(data.train_labels) == 600
+    assert len(data.test_labels) == 30
+
+
 def test_functions_and_tables_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
     own = ("--data", "mine:load", "--model", "mine:build", "--noise", "0.5", "--name", "own")

@@ -47,11 +47,13 @@ def _read(settings: Settings, report: Callable[[Report], None]) -> Dataset:
     if isinstance(found, Mapping):
         found = from_clients(found, seed=settings.seed)
     elif isinstance(found, tuple) and len(found) == 2:
-        found = from_arrays(*found)
-    if not isinstance(found, Dataset):
-        raise ValueError(
-            f"{settings.data} must give a data set, clients by name, or (train, test), got {type(found).__name__}"
+        train, test = found
+        found = (
+            from_clients(train, test, seed=settings.seed) if isinstance(train, Mapping) else from_arrays(train, test)
         )
+    if not isinstance(found, Dataset):
+        kinds = "a data set, clients by name, (clients, test) or (train, test)"
+        raise ValueError(f"{settings.data} must give {kinds}, got {type(found).__name__}")
     return replace(found, name=settings.data)
 
 
