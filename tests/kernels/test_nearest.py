@@ -35,6 +35,18 @@ def test_compiled_is_the_reference(lattice: str, reach: int) -> None:
         assert [p - int(t) for p, t in zip(exact, target[r])] == error[r].tolist()
 
 
+def test_ties_of_e8_fall_alike() -> None:
+    plan, rng = plan_of("E8"), np.random.default_rng(9)
+    numbers, spare = numbers_of(plan), np.empty((4, 16), dtype=np.int64)
+    point, miss = np.empty(8, dtype=np.int64), np.empty(8, dtype=np.int64)
+    for side in (1, 2, 3, 8):
+        target, b = rng.integers(-5 * side, 5 * side, size=(200, 8)), np.full(200, side, dtype=np.int64)
+        j, error = reference.nearest(plan, target, b)
+        for r in range(200):
+            vector.nearest(numbers, target[r].copy(), b[r], point, miss, spare)
+            assert (point.tolist(), miss.tolist()) == (j[r].tolist(), error[r].tolist())
+
+
 @pytest.mark.parametrize("lattice", ["Z2", "A2", "Z3", "D4", "skew"])
 def test_no_near_point_is_nearer(lattice: str) -> None:
     plan, rng = plan_of(lattice), np.random.default_rng(5)

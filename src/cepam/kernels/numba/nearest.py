@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cepam.kernels.numba.gosset import nearest_eight
 from cepam.kernels.numba.integers import compiled, floor_divide, inlined
 
 
@@ -45,39 +46,10 @@ def square_length(error: Any, n: Any) -> Any:
 
 
 @inlined
-def round_eight(target: Any, b: Any, shift: Any, z: Any, error: Any) -> None:
-    """Nearest point of shift + 2b D8, by halves z; fixed loops and one reciprocal, so that they vectorise."""
-    side = 2 * b
-    inverse = 1.0 / np.float64(side)
-    for i in range(8):
-        v = target[i] - shift + b
-        q = np.int64(np.floor(np.float64(v) * inverse))
-        rest = v - q * side
-        z[i] = q - np.int64(rest < 0) + np.int64(rest >= side)
-        error[i] = z[i] * side + shift - target[i]
-    total = z[0]
-    worst, most = 0, abs(error[0])
-    for i in range(1, 8):
-        total += z[i]
-        if abs(error[i]) > most:
-            worst, most = i, abs(error[i])
-    if total & 1:
-        step = np.int64(1) if error[worst] <= 0 else np.int64(-1)
-        z[worst] += step
-        error[worst] += step * side
-
-
-@inlined
 def nearest_gosset(target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
     """Fills j (lattice coordinates) and error for b times 2 E8: the better of the even and the odd points."""
-    z, other_z, other_error = spare[0], spare[1], spare[2]
-    round_eight(target, b, np.int64(0), z, error)
-    round_eight(target, b, b, other_z, other_error)
-    odd = np.int64(square_length(other_error, 8) < square_length(error, 8))
-    if odd:
-        for i in range(8):
-            z[i] = other_z[i]
-            error[i] = other_error[i]
+    z = spare[0]
+    odd = nearest_eight(target, b, z, error)
     j[0] = 2 * z[0] + odd
     total = np.int64(0)
     for i in range(1, 7):
