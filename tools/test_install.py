@@ -85,6 +85,7 @@ COMMANDS = (
     Command("decode m.cepam v.npy --key a.key --round 1 --sigma 0.01 --lattice E8", says="grid"),
     Command("inspect m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8", says="E8"),
     Command("verify --sigma 0.01 --lattice Z1 --samples 10000", says="PASSED"),
+    Command("verify --sigma 0.01 --trust sum --samples 10000", says="PASSED"),
     Command("verify --sigma 0.01 --lattice Z1 --samples 10000 --plot figure.png", ("plots",), "PASSED"),
     Command("bench --coordinates 100000", says="times the noise"),
     Command(f"privacy epsilon {RUN} --sigma 0.25", says="epsilon 2.05172"),

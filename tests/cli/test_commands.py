@@ -185,3 +185,12 @@ def test_verify_prints_a_certificate_and_draws_a_figure(folder: Path) -> None:
     assert {"KS", "chi-square", "variance", "independence"} <= {check["statistic"] for check in facts["checks"]}
     assert "samples" in refused("verify", "--sigma", 0.01, "--samples", 5)
     assert "folder" in refused("verify", "--sigma", 0.01, "--plot", "none/out.png")
+
+
+def test_verify_certifies_the_noise_of_a_sum(folder: Path) -> None:
+    sums = ["verify", "--trust", "sum"]
+    text = run(*sums, "--clients", 3, "--sigma", 0.01, "--samples", 10_000, "--false-alarm", 1e-9).stdout
+    assert text.startswith("PASSED: Gaussian(sigma=0.0173")
+    assert "integers" in refused(*sums, "--sigma", 0.01, "--lattice", "E8")
+    assert "Gaussian" in refused(*sums, "--law", "laplace", "--b", 0.01)
+    assert "clients" in refused(*sums, "--sigma", 0.01, "--clients", 1)

@@ -85,3 +85,8 @@ def test_results_beyond_the_cap_and_odd_settings_are_refused(tmp_path) -> None:
     ):
         with pytest.raises(ValueError, match=r"policy|clients|unit"):
             ServerFilter(1.0, 1.0, **options)
+
+
+def test_sums_alone_are_refused_with_a_reason() -> None:
+    with pytest.raises(ValueError, match="a filter sees a task and its result"):
+        ServerFilter(SIGMA, 1.0, trust="sum")

@@ -122,7 +122,7 @@ def test_what_does_not_go_with_sums_is_refused_with_a_reason() -> None:
     for options in (
         {"of_node": {}}, {"lattice": "auto"}, {"coder": "paper"}, {"bucket": 64}, {"least_replies": 2},
         {"trust": "nobody"}, {"law": cepam.Laplace(1.0)}, {"cohort": Poisson(0.5)}, {"policy": "top-up"},
-        {"adaptive": True}, {"not_yet_known": 1},
+        {"adaptive": True}, {"streams": object()}, {"not_yet_known": 1},
         {"strategy": FedMedian()}, {"account": Account(released="vectors")},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"trust|sum"):

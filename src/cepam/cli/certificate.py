@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cepam.cli.options import CodecOptions, JsonOption, spread
+from cepam.cli.release_names import TrustName
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cepam import Codec
-    from cepam.verify.certificate import Certificate, Check
+    from cepam.secure.channel import SumChannel
+    from cepam.verify.certificate import Certificate, CertifiedCodec, Check
 
 
 @spread
@@ -28,6 +29,10 @@ def verify(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Print every check, not a summary by kind.")] = False,
     json_out: JsonOption = False,
+    trust: Annotated[TrustName, typer.Option(help="One decoded vector (server), or an opened sum of --clients.")] = (
+        TrustName.SERVER
+    ),
+    clients: Annotated[int, typer.Option(help="Clients of the sum, each with this noise (--trust sum).")] = 4,
 ) -> None:
     """Check on fresh randomness that decoded vectors carry exactly the law's noise; print a certificate.
 
@@ -35,8 +40,9 @@ def verify(
     law, radius, directions, covariance and independence, each with its p-value. Exit code 1 if one fails.
 
     Example: `cepam verify --law gaussian --sigma 0.01 --lattice E8 --plot certificate.png`
+    Example: `cepam verify --trust sum --clients 30 --sigma 0.18`
     """
-    codec = description.codec()
+    codec: CertifiedCodec = description.codec() if trust is TrustName.SERVER else _channel(description, clients)
     if plot is not None:
         import_module("matplotlib")  # missing, it is missed before the work and not after it
         if not plot.absolute().parent.is_dir():
@@ -55,7 +61,17 @@ def verify(
     raise typer.Exit(0 if certificate.passed else 1)
 
 
-def _run(codec: Codec, samples: int, false_alarm: float) -> Certificate:
+def _channel(description: CodecOptions, clients: int) -> SumChannel:
+    """The sum of so many clients, each with the noise that is described."""
+    from cepam.secure.channel import SumChannel
+
+    codec = description.codec()
+    if description.lattice not in ("auto", "Z1") or codec.coder != "adaptive":
+        raise ValueError("--trust sum codes sums on the integers: leave --lattice and --coder out")
+    return SumChannel(codec.law, clients)  # type: ignore[arg-type]  # which says what it takes
+
+
+def _run(codec: CertifiedCodec, samples: int, false_alarm: float) -> Certificate:
     from rich.console import Console
     from rich.progress import Progress
 

@@ -68,15 +68,21 @@ class ServerFilter(Filter):  # type: ignore[misc]
         unit: Unit = "record",
         policy: Literal["charge", "top-up"] = "charge",
         clients: int | None = None,
+        trust: Literal["server"] = "server",
     ) -> None:
         super().__init__()
+        if trust != "server":
+            raise ValueError(
+                f"trust must be 'server' in FLARE, got {trust!r}: a filter sees a task and its result, and a sum needs "
+                "trips before and after, to the same sites; cepam.flower and cepam train have trust='sum'"
+            )
         # FLARE writes a job's configuration from attributes that are named like the arguments.
         self.scale, self.bound, self.law, self.norm = scale, bound, law, norm
         self.lattice, self.weight, self.bucket, self.records = lattice, weight, bucket, records
         self.delta, self.budget, self.released, self.accounts = delta, budget, released, accounts
         self.sampling, self.draws, self.adjacency = sampling, draws, adjacency
         self.colluders, self.clipped = colluders, clipped
-        self.unit, self.policy, self.clients = unit, policy, clients
+        self.unit, self.policy, self.clients, self.trust = unit, policy, clients, trust
         if budget is not None and not budget > 0:
             raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
         noise = {"gaussian": Gaussian, "laplace": Laplace}[law](scale)

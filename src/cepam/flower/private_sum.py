@@ -51,6 +51,7 @@ REASONS = {
     "cohort": "the server knows whom it asks, so a secret draw hides nobody from it",
     "adaptive": "how many updates were clipped is one more release, which no sum carries",
     "policy": "a sum holds the noise of the nodes that are in it, and is charged for it",
+    "streams": "the server would have to undo the stream of each node",
     "sketch": "cepam.flower.Sum(sketch=…) says how many numbers a node sends",
     "least_replies": "cepam.flower.Sum(quorum=…) says how many nodes must be in a sum",
 }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from cepam import fl
-from cepam_sums.__main__ import ROWS, draw, run, table
+from cepam_sums.__main__ import ENGINE, RESULTS, ROWS, TRIPS, run
+from cepam_sums.report import BEGIN, END, MISSING, NAMES, draw, engine_rows, put_into, table
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_row_of_the_table(tmp_path: Path) -> None:
@@ -29,8 +33,37 @@ def test_every_row_of_the_table(tmp_path: Path) -> None:
     assert local["server"] == pytest.approx(8.0, rel=0.05)
     assert local["outsider"] < local["server"]
     assert by_name["sum-sketch"]["bits_up"] < by_name["sum"]["bits_up"] < by_name["secagg+"]["bits_up"]
-    lines = table(found).splitlines()
-    assert len(lines) == len(rows) + 2
+    lines = table(found, []).splitlines()
+    assert len(lines) == len(NAMES) + 2
     assert len({line.count("|") for line in lines}) == 1
-    draw(found, tmp_path / "sums.png")
+    assert sum(MISSING in line for line in lines) == len(NAMES) - len(rows)
+    draw(found, [], tmp_path / "sums.png")
     assert (tmp_path / "sums.png").stat().st_size > 1000
+
+
+def row(name: str, seed: int, accuracy: float) -> dict[str, object]:
+    epsilon = {"outsider": 1.99, "server": None, "lying server": None}
+    return {"row": name, "seed": seed, "accuracy": accuracy, "epsilon": epsilon, "bits_up": 2.0, "bytes_up": 10**6,
+            "bytes_down": 10**6, "trips": 1}  # fmt: skip
+
+
+def test_differences_are_paired_within_one_source() -> None:
+    """The engine's bench and the study draw other secrets: a run is compared with the server's of its own source."""
+    assert list(NAMES) == list(ROWS)
+    study = [row("server", 1, 0.90), row("ddg-8", 1, 0.89)]
+    engine = [row("server", 1, 0.80), row("server", 2, 0.84), row("sum", 1, 0.79), row("sum", 2, 0.85)]
+    lines = {line.split(" | ")[0].strip("| "): line for line in table(study, engine).splitlines()}
+    assert "| 1 | 89.00 | -1.00 |" in lines["discrete Gaussian, 8 bits"]
+    assert "| 2 | 82.00 ± " in lines["sums"]
+    assert "| +0.00 ± " in lines["sums"]
+
+
+def test_the_page_shows_what_is_kept(tmp_path: Path) -> None:
+    """The table of docs/trust.md is that of the results in the repository: `python -m cepam_sums --report docs`."""
+    page = (ROOT / "docs" / "trust.md").read_text()
+    shown = page.partition(BEGIN)[2].partition(END)[0].strip()
+    kept = json.loads((ROOT / RESULTS / "sums.json").read_text())
+    assert shown == table(kept, engine_rows(ROOT / ENGINE, TRIPS)).strip()
+    (tmp_path / "trust.md").write_text("no marks")
+    with pytest.raises(ValueError, match="must have the lines"):
+        put_into(tmp_path / "trust.md", "")

@@ -188,6 +188,10 @@ def test_examples_are_clipped_after_the_map(small: Dataset, sums: Settings) -> N
         ({"coder": "paper"}, "coder"),
         ({"bucket": 64}, "constant length"),
         ({"policy": "wait"}, "policy must be charge"),
+        ({"policy": "top-up"}, "top-up needs a trusted server"),
+        ({"unit": "client", "share": 0.8, "cohort": "poisson"}, "where the server is trusted, got trust sum"),
+        ({"unit": "client", "clip_quantile": 0.5, "downlink": "float32"}, "where the server is trusted, got trust sum"),
+        ({"sampling": "cyclic"}, "trust must be server"),
         ({"byzantine": (1,)}, "ruin"),
         ({"keep_messages": True}, "no messages"),
         ({"clients": 2}, "three clients"),
@@ -204,6 +208,13 @@ def test_what_is_refused(sums: Settings, changes: dict[str, object], says: str) 
     with pytest.raises(ValueError, match=says) as refused:
         replace(sums, **changes)
     assert "\n" not in str(refused.value)
+
+
+def test_a_share_of_the_clients_is_a_cohort_of_their_roster(small: Dataset, sums: Settings) -> None:
+    run = Simulation(replace(sums, share=0.8, rounds=3), small)
+    lines = [run.step()[0] for _ in range(3)]
+    assert [line["replies"] for line in lines] == [4, 4, 4]
+    assert run.uplinks[0].views()["server"] == run.uplinks[0].views()["outsider"]
 
 
 def test_sketches_that_are_refused(small: Dataset, sums: Settings) -> None:

@@ -1,10 +1,12 @@
 """Private sums side by side on one preset: accuracy, epsilon of each observer, bytes both ways, round trips.
 
-    python -m cepam_sums --seeds 1 --out report/sums        every row that the folder does not hold yet, table, picture
-    python -m cepam_sums --rows sum,ddg-16 --rounds 50      a look
+    python -m cepam_sums --seeds 1                          every row that studies/sums/results does not hold yet
+    python -m cepam_sums --report docs                      nothing runs: the table of docs/trust.md, docs/img/sums.png
+    python -m cepam_sums --rows sum,ddg-16 --rounds 50 --out /tmp/look
 
 Runs are simulations, paired by seed. Rivals' bytes are those of their vectors: their key agreement and shares come on
-top and are not counted, in their favour; those of `sum` are.
+top and are not counted, in their favour; those of `sum` are. Our own rows are taken from `bench/results/engine.json`
+where that holds more seeds of them (`python bench/engine.py --suite sum`). Run it in the repository's root.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from cepam import fl
 from cepam.fl.engine.uplink import EngineUplink, SeedRow
 from cepam.fl.engine.uplinks import uplink_of
 from cepam.privacy import fingerprint
+from cepam_sums.report import Found, draw, engine_rows, put_into, table
 from cepam_sums.rivals import LegacyQuantization, RivalUplink, RotatedIntegers
 
-Found = dict[str, Any]
 Make = Callable[[SeedRow], EngineUplink]
 TRIPS = {"server": 1, "local": 1, "sum": 2}
+RESULTS, ENGINE = Path("studies/sums/results"), Path("bench/results/engine.json")
 SECAGG_TRIPS = 4
 """Of Bonawitz et al. 2017, and of SecAgg+: keys, shares, masked vectors, unmasking, in every round."""
 
@@ -98,42 +101,17 @@ def run(name: str, base: fl.Settings) -> Found:
     }  # fmt: skip
 
 
-def table(found: list[Found]) -> str:
-    """The rows as Markdown, means over seeds, accuracies paired with those of the trusted server."""
-    first = {each["seed"]: each["accuracy"] for each in found if each["row"] == "server"}
-    lines = ["| | accuracy % | less server | outsider | server | lying server | bits up | MB up | MB down | trips |",
-             "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
-    for name in ROWS:
-        mine = [each for each in found if each["row"] == name]
-        if not mine:
-            continue
-        less = [100 * (each["accuracy"] - first[each["seed"]]) for each in mine if each["seed"] in first]
-        shown = [mine[0]["epsilon"][who] for who in ("outsider", "server", "lying server")]
-        cells = [name, f"{100 * np.mean([each['accuracy'] for each in mine]):.2f}"]
-        cells += [f"{np.mean(less):+.2f}" if less else "–"]
-        cells += ["–" if value is None else f"{value:.2f}" for value in shown]
-        cells += [f"{np.mean([each['bits_up'] for each in mine]):.2f}"]
-        cells += [f"{np.mean([each[way] for each in mine]) / 1e6:,.1f}" for way in ("bytes_up", "bytes_down")]
-        lines.append("| " + " | ".join([*cells, str(mine[0]["trips"])]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def draw(found: list[Found], path: Path) -> None:
-    """Nothing; the file shows accuracy against bits up, one point a row and seed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7, 4.5), constrained_layout=True)
-    for name in ROWS:
-        mine = [each for each in found if each["row"] == name]
-        axis.plot([e["bits_up"] for e in mine], [100 * e["accuracy"] for e in mine], "o", label=name)
-    axis.set(xscale="log", xlabel="bits a coordinate up", ylabel="test accuracy %")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
+def measure(rows: list[str], bases: list[fl.Settings], held: Path) -> list[Found]:
+    """What the file holds, once every row of these settings is in it."""
+    found: list[Found] = json.loads(held.read_text()) if held.exists() else []
+    for base in bases:
+        for name in rows:
+            wanted = fingerprint(settings_of(name, base))
+            if not any((each["row"], each["settings"]) == (name, wanted) for each in found):
+                found = [each for each in found if (each["row"], each["seed"]) != (name, base.seed)] + [run(name, base)]
+                held.write_text(json.dumps(found, indent=1) + "\n")
+                print(json.dumps(found[-1]), flush=True)
+    return found
 
 
 def main() -> None:
@@ -142,23 +120,24 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--out", type=Path, default=Path("report/sums"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--report", type=Path, metavar="DOCS", help="nothing runs: what is kept goes into this folder")
+    parser.add_argument("--engine", type=Path, default=ENGINE)
     given = parser.parse_args()
+    held, engine = given.out / "sums.json", engine_rows(given.engine, TRIPS)
+    if given.report:
+        found: list[Found] = json.loads(held.read_text())
+        put_into(given.report / "trust.md", table(found, engine))
+        draw(found, engine, given.report / "img" / "sums.png")
+        print(table(found, engine))
+        return
     given.out.mkdir(parents=True, exist_ok=True)
-    held = given.out / "sums.json"
-    found: list[Found] = json.loads(held.read_text()) if held.exists() else []
-    for seed in range(1, given.seeds + 1):
-        changes = {"seed": seed, "simulate": True} | ({"rounds": given.rounds} if given.rounds else {})
-        base = fl.settings_from({**fl.preset(given.preset), **changes})
-        for name in given.rows.split(","):
-            wanted = fingerprint(settings_of(name, base))
-            if not any((each["row"], each["settings"]) == (name, wanted) for each in found):
-                found = [each for each in found if (each["row"], each["seed"]) != (name, seed)] + [run(name, base)]
-                held.write_text(json.dumps(found, indent=1) + "\n")
-                print(json.dumps(found[-1]), flush=True)
-    (given.out / "sums.md").write_text(table(found))
-    draw(found, given.out / "sums.png")
-    print(table(found))
+    fewer = {"rounds": given.rounds} if given.rounds else {}
+    bases = [
+        fl.settings_from({**fl.preset(given.preset), "seed": seed, "simulate": True, **fewer})
+        for seed in range(1, given.seeds + 1)
+    ]
+    print(table(measure(given.rows.split(","), bases, held), []))
 
 
 if __name__ == "__main__":

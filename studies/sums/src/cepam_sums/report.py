@@ -1,0 +1,125 @@
+"""What was measured as a table and a picture: rows of the study, and the engine's own bench for ours on more seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cepam import fl
+from cepam.fl.runs.summary import interval
+
+Found = dict[str, Any]
+
+NAMES = {
+    "server": ("trusted server", "o"), "sum": ("sums", "s"), "sum-sketch": ("sums, sketch of 1,600", "D"),
+    "secagg+": ("SecAgg+ quantization, Gaussian noise", "X"), "ddg-16": ("discrete Gaussian, 16 bits", "^"),
+    "skellam-16": ("Skellam, 16 bits", "v"), "ddg-12": ("discrete Gaussian, 12 bits", "<"),
+    "skellam-12": ("Skellam, 12 bits", ">"), "ddg-8": ("discrete Gaussian, 8 bits", "P"), "local": ("local noise", "*"),
+}  # fmt: skip
+"""Every row in the table's order: what it is called, and its marker in the picture."""
+OBSERVERS = ("outsider", "server", "lying server")
+SKETCH = 1600
+MISSING = "not measured"
+BEGIN, END = "<!-- sums: python -m cepam_sums --report docs -->", "<!-- /sums -->"
+
+
+def engine_rows(path: Path, trips: dict[str, int]) -> list[Found]:
+    """Our own rows as `bench/engine.py --suite sum` kept them, of the preset as it stands today."""
+    preset = fl.preset("private")
+    wanted = {"preset": "private", "data": "mnist", "scheme": "cepam-gaussian", "downlink": "grid"}
+    wanted |= {name: preset[name] for name in ("epsilon", "rate", "rounds", "expected_batch")}
+    found: list[Found] = []
+    for run in json.loads(path.read_text())["runs"] if path.exists() else []:
+        job = run["job"]
+        if not wanted.items() <= job.items() or any(name in job for name in ("step_factor", "validation", "dropout")):
+            continue
+        name = "server" if job.get("trust", "server") == "server" else "sum" if "sketch" not in job else "sum-sketch"
+        if job.get("sketch", SKETCH) == SKETCH:
+            found.append(
+                {"row": name, "seed": job["seed"], "accuracy": run["accuracy"][0],
+                 "trips": trips[name.partition("-")[0]],
+                 "epsilon": {who: run["epsilon_against"].get(who) for who in OBSERVERS},
+                 **{field: run[field] for field in ("bits_up", "bytes_up", "bytes_down")}}
+            )  # fmt: skip
+    return found
+
+
+def chosen(study: list[Found], engine: list[Found], name: str) -> tuple[list[Found], list[Found]]:
+    """The runs of a row where it has most seeds, and those of the trusted server beside it, paired by seed."""
+    rows = max((study, engine), key=lambda source: sum(each["row"] == name for each in source))
+    return [each for each in rows if each["row"] == name], [each for each in rows if each["row"] == "server"]
+
+
+def percent(values: list[float], sign: str = "") -> str:
+    """The mean in per cent, with its 95 % interval where there are several."""
+    middle, half = interval([100 * value for value in values])
+    return f"{middle:{sign}.2f}" + ("" if half is None else f" ± {half:.2f}")
+
+
+def table(study: list[Found], engine: list[Found]) -> str:
+    """Every row as Markdown: means over its seeds; a row that nobody ran says so."""
+    head = ["", "seeds", "accuracy %", "less server", "epsilon: outsider", "server", "lying server", "bits up", "MB up",
+            "MB down", "trips"]  # fmt: skip
+    lines = [_line(head), _line(["---"] * len(head))]
+    for name, (label, _) in NAMES.items():
+        mine, trusted = chosen(study, engine, name)
+        if not mine:
+            lines.append(_line([label, MISSING, *[""] * (len(head) - 2)]))
+            continue
+        beside = {each["seed"]: each["accuracy"] for each in trusted if name != "server"}
+        less = [each["accuracy"] - beside[each["seed"]] for each in mine if each["seed"] in beside]
+        cells = [label, str(len(mine)), percent([each["accuracy"] for each in mine])]
+        cells += [percent(less, "+") if less else "–"]
+        shown = [mine[0]["epsilon"][who] for who in OBSERVERS]
+        cells += ["–" if value is None else f"{value:.2f}" for value in shown]
+        cells += [f"{_mean(mine, 'bits_up'):.2f}"]
+        cells += [f"{_mean(mine, way) / 1e6:,.1f}" for way in ("bytes_up", "bytes_down")]
+        lines.append(_line([*cells, str(mine[0]["trips"])]))
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: list[str]) -> str:
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def _mean(rows: list[Found], field: str) -> float:
+    return float(sum(each[field] for each in rows) / len(rows))
+
+
+def draw(study: list[Found], engine: list[Found], path: Path) -> None:
+    """Nothing; the file shows accuracy against bits up: a marker a row, 95 % intervals where it has several seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot, ticker
+
+    figure, axis = pyplot.subplots(figsize=(10, 5), constrained_layout=True)
+    absent = []
+    for place, (name, (label, marker)) in enumerate(NAMES.items()):
+        mine, _ = chosen(study, engine, name)
+        if not mine:
+            absent.append(label)
+            continue
+        middle, half = interval([100 * each["accuracy"] for each in mine])
+        many = f"{label} ({len(mine)} seed{'s'[: len(mine) > 1]})"
+        axis.errorbar(_mean(mine, "bits_up"), middle, yerr=half, fmt=marker, color=f"C{place}", markersize=9,
+                      capsize=4, label=many)  # fmt: skip
+    for label in absent:
+        axis.plot([], [], " ", label=f"{label}: {MISSING}")
+    axis.set(xscale="log", xlabel="bits a coordinate up (log)", ylabel="test accuracy, %")
+    axis.set_title("MNIST, epsilon 1.99, 30 clients, 600 rounds (simulated)")
+    axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def put_into(page: Path, text: str) -> None:
+    """Nothing; the page has this text between its two marks, and is else as it was."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} must have the lines {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
