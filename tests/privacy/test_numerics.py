@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -11,7 +12,19 @@ from scipy import special
 
 from cepam import A2, D4, E8, L1, L2, Gaussian, Integer, Laplace, Lattice
 from cepam.noise.radius import OCTAVES
-from cepam.privacy import NOT_COVERED, Client, Ledger, Release, Sampling, calibrate, delta, epsilon, slack
+from cepam.privacy import (
+    NOT_COVERED,
+    Client,
+    Cohort,
+    CohortRelease,
+    Ledger,
+    Release,
+    Sampling,
+    calibrate,
+    delta,
+    epsilon,
+    slack,
+)
 from cepam.privacy.dominating import GaussianShift
 from cepam.privacy.numerics import TABLE, word_miss
 
@@ -131,3 +144,50 @@ def test_constants_follow_the_codec() -> None:
     assert TABLE == 2.0**-50
     for said in ("server", "lengths", "time that encoding takes", "bucket"):
         assert any(said in line for line in NOT_COVERED)
+
+
+def test_what_rounded_noises_miss_moves_with_their_share_of_the_shift() -> None:
+    """Two noises on a grid, added up: what the sum of the other world says of one noise's tail, enumerated.
+
+    Control: with a shift of all of mu, as of a noise that nothing else hides, the same miss is larger.
+    """
+    cells, sigma, tail = np.arange(-400, 401), (16.0, 12.0), 3.5
+    first, second = (np.diff(special.ndtr((np.append(cells, 401) - 0.5) / one)) for one in sigma)
+    total, shift = math.hypot(*sigma), 37.4
+    moved = np.diff(special.ndtr((np.append(cells, 401) - 0.5 - shift) / sigma[0]))  # the first client's update moves
+    missed = first * (cells > tail * sigma[0])
+    ours, theirs = np.convolve(first, second), np.convolve(moved, second)
+    posterior = np.convolve(missed, second) / np.maximum(ours, 1e-300)
+    found, kappa, mu = float(theirs @ posterior), float(missed.sum()), shift / total
+    exact = float(special.ndtr(special.ndtri(kappa) + sigma[0] / total * mu))
+    assert found == pytest.approx(exact, rel=0.01)
+    steep = math.exp(-(special.ndtri(kappa) ** 2) / 2) / math.sqrt(2 * math.pi) / kappa
+    assert found <= kappa * math.exp(steep * sigma[0] / total * mu)
+    assert float(special.ndtr(special.ndtri(kappa) + mu)) > 2.0 * found
+
+
+def test_more_rounds_never_have_less_slack() -> None:
+    """For the same noise; a target met over more rounds has more noise in each, and may have less slack."""
+    users = CohortRelease.of(Cohort(10_000, 500.0), L2(1.0), 0.6, adjacency="add-remove", coordinates=39_700)
+    steady = Release.uniform(3, Gaussian(2.0), L2(1.0), Sampling("all"), 10, coordinates=1000)
+    for release in (users, steady, preset(), replace(users, stateful=True)):
+        made = [slack(release.over(rounds)) for rounds in (1, 2, 7, 50, 51, 400)]
+        for less, more in itertools.pairwise(made):
+            assert less.epsilon < more.epsilon
+            assert all(less.at(at) < more.at(at) for at in (0.1, 1.0, 4.0, 8.0, 20.0))
+
+
+def test_loud_sums_of_users_have_a_figure_and_lone_or_remembering_ones_do_not() -> None:
+    """Many noises, a shift of 1.7 in all: words end far beyond what the sum can tell of any of them."""
+    users = CohortRelease.of(
+        Cohort(10_000, 500.0), L2(1.0), 0.6, rounds=100, adjacency="add-remove", coordinates=39_700
+    )
+    assert slack(users).at(8.0) < 1e-7
+    assert slack(users).excess(8.0, 1e-5) is None
+    for refused in (
+        replace(users, stateful=True),
+        replace(users, adjacency="replace"),
+        replace(users, cohort=replace(users.cohort, participations=60)),
+        CohortRelease.of(Cohort(10_000, 500.0), L2(1.0), 0.3, rounds=100, adjacency="add-remove", coordinates=39_700),
+    ):
+        assert slack(refused).excess(8.0, 1e-5) is not None

@@ -109,7 +109,7 @@ class CohortRelease(Release):
     the server brings what is missing. So nothing here says who replied: dropouts cost nothing. Under add-or-remove a
     Poisson cohort has the shift clip/size, otherwise twice that. `bit` is z_bit of `cepam.privacy.adaptive`: with its
     update a client sends one noisy bit, and both are charged as one mechanism. `unit` is "client": draws of clients are
-    not claimed to hide single records any better.
+    not claimed to hide single records any better. `stateful` says that clients remember rounds they took part in.
 
     Guarantee: tests/privacy/test_cohort.py.
     """
@@ -118,6 +118,7 @@ class CohortRelease(Release):
     unit: Unit = "client"
     cohort: Cohort = field(kw_only=True)
     bit: float | None = field(default=None, kw_only=True)
+    stateful: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -165,6 +166,11 @@ class CohortRelease(Release):
     @property
     def confines_records(self) -> bool:
         return self.cohort.rate < 1.0
+
+    @property
+    def remembers(self) -> bool:
+        """Whether later rounds depend on who was drawn in earlier ones, by clients' states or by counts of rounds."""
+        return self.cohort.rate < 1.0 and (self.stateful or self.cohort.participations is not None)
 
     def sent(self) -> Counter[tuple[Law, Lattice | None]]:
         """All shares, whoever draws them, and one more for the server's own draw."""

@@ -11,7 +11,7 @@ a release of the replies that were used, with their `nodes`. Every figure includ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import zip_longest
@@ -22,7 +22,7 @@ from cepam.privacy.composition import COARSE, FINE, Charges, delta_of, epsilon_o
 from cepam.privacy.costs import Costs, charged
 from cepam.privacy.laplace import ZeroConcentrated, zcdp_of
 from cepam.privacy.local import EVERYONE, LocalRelease
-from cepam.privacy.numerics import Slack, slack_of
+from cepam.privacy.numerics import Shown, Slack, slack_of
 from cepam.privacy.record import read_releases, written_releases
 from cepam.privacy.release import Release, check_count
 from cepam.privacy.sampled import Charge
@@ -125,7 +125,7 @@ class Ledger:
         if not self.releases or (plain and not any(release.exceeded for release in self.releases)):
             return None
         stripped = (replace(r, coordinates=None) if plain else r for r in self.releases)
-        return slack_of((r, () if plain else _curves_of(r.once())) for r in stripped)
+        return slack_of((r, Shown() if plain else _shown_by(r.once())) for r in stripped)
 
     def observers(self, delta: float) -> dict[str, float]:
         """epsilon against an outsider, one curious client, and all clients but one together; local steps: `EVERYONE`.
@@ -259,12 +259,27 @@ def _worst(known: Iterable[tuple[Charge, ...]]) -> list[Charge]:
 
 
 @lru_cache(maxsize=256)
-def _curves_of(release: Release) -> tuple[Callable[[float], float], ...]:
-    """delta(t) of what one round alone shows of each reply of the node that it costs most."""
+def _shown_by(release: Release) -> Shown:
+    """What one round alone shows of each reply of the node that it costs most."""
     if release.l2_clipped_laplace:
-        return tuple(bill.delta for bill in Ledger((release,), identified=False)._worst_concentrated())
+        return Shown(tuple(bill.delta for bill in Ledger((release,), identified=False)._worst_concentrated()))
+    if isinstance(release, CohortRelease) and release.remembers:  # later rounds tell of this one's draw: e^epsilon
+        return Shown((lambda at: 1.0,))
     worst, share = _worst(set(charges_by_node(release).values())), release.largest_round
-    return tuple(replace(charge, shift=charge.shift.scaled(share)).profile for charge in worst)
+    curves = tuple(replace(charge, shift=charge.shift.scaled(share)).profile for charge in worst)
+    if len(worst) != 1 or not _shifted_once(release):
+        return Shown(curves)
+    (charge,) = worst
+    return Shown(curves, charge.shift.size, 1.0 if charge.chance == 1.0 else 1.0 - charge.chance)
+
+
+def _shifted_once(release: Release) -> bool:
+    """Whether a round is one Gaussian in one world, and in the other the same or, if drawn, one that is shifted."""
+    if isinstance(release, CohortRelease):
+        return release.cohort.rate == 1.0 or (release.cohort.kind == "poisson" and release.adjacency == "add-remove")
+    if type(release) is not Release or not release.law_is_gaussian:
+        return False
+    return release.sampling.kind == "all" or (release.clipped == "example" and release.adjacency == "add-remove")
 
 
 @lru_cache(maxsize=256)

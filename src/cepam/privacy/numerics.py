@@ -6,7 +6,8 @@ e^-eta (1 - rho(z)), and at most e^eta times it up to a total excess kappa, wher
 where a word's last bit decides (the far tail of the radius). Then, over a run and at every epsilon,
 
     delta' <= e^eta delta(epsilon - 2 eta) + tail,
-    tail = sum over rounds of kappa + min(e^epsilon kappa, 2 e^eta (e^t kappa + delta of the round at t)) for any t:
+    tail = sum over rounds of kappa + min(e^epsilon kappa, 2 e^eta shown), shown = e^t kappa + delta of the round at t
+    for any t, or, where Gaussian sums are told apart by one shift, about kappa and a word's miss times e^(9.2 mu):
 
 `epsilon` grows by 2 eta and delta by the tail. That is the one rule, and `Ledger` applies it to every figure; the proof
 is in docs/privacy.md, section 6. A tail over delta/100 is refused: no figure at all is given then.
@@ -20,6 +21,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+from scipy import stats
 
 from cepam.kernels.model.plan import GRID_BITS, LEAST_ACCEPTANCE, MOST_TRIALS, layered_plan
 from cepam.noise.lattices import A2, D4, E8, Integer, Lattice, Search
@@ -35,6 +38,11 @@ of a sub-vector, which moves its log density by at most (n + |z|^2/sigma^2) t (G
 
 FLUCTUATION = 64.0 * math.log(2.0)
 """Exponent of the chance, 2^-64, that the draws of a round, added up, exceed what is charged for them."""
+
+RAREST = 2.0**-WORD_BITS
+STEEPEST = math.exp(float(stats.norm.logpdf(stats.norm.isf(RAREST))) + WORD_BITS * math.log(2.0))
+"""The hazard of a normal law where 2^-64 of it lies beyond: a miss of that chance or more, whatever it is of the noise,
+grows by at most e^(STEEPEST h) when the noise moves by h standard deviations (Neyman and Pearson)."""
 
 LARGEST_SHARE = 0.01
 DEEPEST = 44.0  # 2^-64 is e^-44.4: deeper than that no word reaches
@@ -86,14 +94,27 @@ class Slack:
         return reason, "Add noise, or run fewer rounds, until epsilon is under 10"
 
 
-def slack_of(rounds: Iterable[tuple[Release, Sequence[Callable[[float], float]]]]) -> Slack:
-    """What finite arithmetic may add over releases, each with the curves delta(t) of what a round costs its worst node.
+@dataclass(frozen=True)
+class Shown:
+    """What one round shows of its worst node: the curves delta(t) of its replies, and where it is known the one shift.
+
+    `shift` is mu where a round without the node is one Gaussian, and one with it a shift of at most mu away, or, with a
+    chance of at most 1 - `stays`, drawn in secret: else None.
+    """
+
+    curves: Sequence[Callable[[float], float]] = ()
+    shift: float | None = None
+    stays: float = 1.0
+
+
+def slack_of(rounds: Iterable[tuple[Release, Shown]]) -> Slack:
+    """What finite arithmetic may add over releases, each with what a round shows of its worst node.
 
     Rests on: the module's derivation, from the codec's word sizes. Guarantee: tests/privacy/test_numerics.py enumerates
     scaled-down mechanisms on Z1, Z2, A2, D4 and E8, and checks the inequality on perturbed laws.
     """
     eta, missed, shown, many, exceeded = 0.0, 0.0, 0.0, 0, 0.0
-    for release, curves in rounds:
+    for release, seen in rounds:
         exceeded += release.rounds * release.exceeded
         if release.coordinates is None:
             continue
@@ -101,7 +122,7 @@ def slack_of(rounds: Iterable[tuple[Release, Sequence[Callable[[float], float]]]
         kappa = _missed(kinds)
         eta += release.noisings * relative_error(kinds)
         missed += release.noisings * kappa
-        shown += release.noisings * 2.0 * _seen(kappa, curves)
+        shown += release.noisings * 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen))
         many += release.noisings * sum(count for _, _, count in kinds)
     grown = math.exp(min(eta, 1.0))
     return Slack(2.0 * eta, grown * missed, grown * shown, many, exceeded)
@@ -177,6 +198,22 @@ def _missed(kinds: Kinds) -> float:
         max(-(-many // one.dimension) * word_miss(law, one.dimension) for one in _lattices(law, lattice))
         for law, lattice, many in kinds
     )
+
+
+def _moved(kinds: Kinds, kappa: float, seen: Shown) -> float:
+    """The same where the noises of a round add up to one Gaussian: what is missed of noises that moved by mu in all.
+
+    Guarantee: docs/privacy.md, section 6, "Sums"; tests/privacy/test_numerics.py integrates it.
+    """
+    if seen.shift is None or STEEPEST * seen.shift > DEEPEST:
+        return 1.0
+    laws = [(law, one.dimension, many) for law, lattice, many in kinds for one in _lattices(law, lattice)]
+    each = max(word_miss(law, n) for law, n, _ in laws)
+    words = sum(max(-(-many // one.dimension) for one in _lattices(law, lattice)) for law, lattice, many in kinds)
+    steep = STEEPEST * seen.shift
+    grown = math.expm1(steep)
+    moved = kappa + each * (steep * math.sqrt(words) + grown - steep) + 2.0 * RAREST * grown
+    return min(1.0, max(moved, kappa / seen.stays))
 
 
 def _seen(kappa: float, curves: Sequence[Callable[[float], float]]) -> float:

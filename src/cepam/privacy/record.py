@@ -101,6 +101,7 @@ def _written_release(release: Release, fleet: int) -> dict[str, Any]:
         "nodes": None if release.nodes is None else list(release.nodes),
         "unit": release.unit,
         "cohort": [*astuple(release.cohort), release.bit] if isinstance(release, CohortRelease) else None,
+        "stateful": isinstance(release, CohortRelease) and release.stateful,
         "steps": list(release.steps) if isinstance(release, LocalRelease) else None,
         "correlated": _written_streams(release) if isinstance(release, CorrelatedRelease) else None,
     }
@@ -131,7 +132,8 @@ def _read_release(plain: Mapping[str, Any], fleets: Sequence[tuple[Client, ...]]
     if plain.get("cohort") is None:
         return made
     *cohort, bit = plain["cohort"]
-    return CohortRelease(**{**known, "colluders": plain["colluders"]}, cohort=Cohort(*cohort), bit=bit)
+    known |= {"colluders": plain["colluders"], "stateful": plain.get("stateful", False)}
+    return CohortRelease(**known, cohort=Cohort(*cohort), bit=bit)
 
 
 def _written_streams(release: CorrelatedRelease) -> dict[str, Any]:

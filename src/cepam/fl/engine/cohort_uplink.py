@@ -69,6 +69,7 @@ def release_of_cohort(settings: Settings, plan: ClientPlan, size: int) -> Cohort
     release = CohortRelease(
         (Client(stated, 1, 1.0 / cohort.size),), plan.clip, rounds=settings.rounds, adjacency=settings.adjacency,  # type: ignore[arg-type]
         coordinates=size, cohort=cohort, bit=None if settings.clip_quantile is None else cohort.size / BITS,
+        stateful=settings.personal is not None,
     )  # fmt: skip
     made = release if settings.epsilon is None else calibrate(release, settings.epsilon, settings.delta)
     assert isinstance(made, CohortRelease)

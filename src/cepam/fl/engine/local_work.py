@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cepam.fl.data.partition import Parts
 from cepam.fl.engine import sampling
+from cepam.fl.engine.personal import Ownership
 from cepam.fl.engine.private_steps import PrivateSteps, Site
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.schedule import RateSchedule
@@ -31,7 +32,8 @@ Rows = list[tuple[int, int]]
 class Work:
     """What clients do with the weights they are sent. A row is a pair (seed's place, client), rows of a seed together.
 
-    Weights and updates are arrays, or tensors where the network takes tensors; `put` moves an array to them.
+    Weights and updates are arrays, or tensors where the network takes tensors; `put` moves an array to them. Where
+    layers stay on clients, `ownership` has them, and weights and updates are of the others.
     """
 
     settings: Settings
@@ -41,6 +43,7 @@ class Work:
     uplinks: tuple[EngineUplink, ...]
     local: RateSchedule
     put: Callable[[Floats], Any]
+    ownership: Ownership | None
 
     def updates(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
         """The update of each row, not yet clipped as a whole, and its mean training loss.
@@ -57,9 +60,11 @@ class Work:
             return self._private_steps(weights, round, rows)
         index, count = self._steps(round, rows)
         if self.settings.update == "difference":
-            local, losses = self._trained(weights, round, rows, index, count)
-            return weights[[s for s, _ in rows]] - local, losses
-        local, _ = self._trained(weights, round, rows, index[:, :-1], count)
+            own = self.ownership
+            start = weights[[s for s, _ in rows]] if own is None else own.models(weights, rows)
+            local, losses = self._trained(start, round, rows, index, count)
+            return start - local if own is None else own.moved(rows, start, local), losses
+        local, _ = self._trained(weights[[s for s, _ in rows]], round, rows, index[:, :-1], count)
         seeds = self._seeds(round, rows)[:, -1]
         sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count, seeds=seeds)
         over = self.put(count.astype(np.float32))
@@ -85,12 +90,11 @@ class Work:
             expected.append(drawn.expected)
         return records, np.concatenate(expected)
 
-    def _trained(self, weights: Any, round: int, rows: Rows, index: Index, count: Index) -> tuple[Any, Any]:
+    def _trained(self, local: Any, round: int, rows: Rows, index: Index, count: Index) -> tuple[Any, Any]:
         """The weights of each row after the local steps [row, step] of `index`, and the mean loss on the way.
 
-        Momentum starts from zero in every round: state that survived a round would break the privacy analysis.
+        Momentum starts from zero in every round: what survives a round is in the guarantee's account or not at all.
         """
-        local = weights[[s for s, _ in rows]]
         own, over, steps = np.arange(len(rows)), self.put(count.astype(np.float32)), index.shape[1]
         seeds = self._seeds(round, rows)
         velocity: Any = 0.0

@@ -91,6 +91,7 @@ class Settings:
     validation: int = about("Training records held out for validation.", 0)
     model: str = about("Model; or module:function that makes one.", "cnn", MODELS)
     activation: str = about("Activation between layers.", "relu", tuple(ACTIVATIONS))
+    personal: str | None = about("Layers that stay on each client, by name, or last: neither sent nor charged.", None)
     clients: int = about("Number K of clients.", 30)
     partition: str = about("How records are dealt to clients.", "iid", (*PARTITIONS, GIVEN))
     alpha: float = about("Dirichlet concentration, or spread of unequal sizes.", 0.5)

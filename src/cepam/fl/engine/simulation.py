@@ -19,6 +19,7 @@ from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.optimiser import Memory, optimiser
+from cepam.fl.engine.personal import Division, own_models
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.releases import budgets
 from cepam.fl.engine.sampling import asked
@@ -92,7 +93,8 @@ class Simulation:
         if self.model is None and len(self.data.shape) == 2:
             self.data = replace(self.data, shape=(1, *self.data.shape))
         self.vector = self.model or build(chosen.model, self.data, chosen.activation)
-        self.size = self.vector.size
+        self.division = Division.of(self.vector, chosen.personal)
+        self.size = len(self.division.sent)
         kept = [self.data.holding_out(chosen.validation, seed) for seed in chosen.run_seeds]
         self.validation = [held_out for _, held_out in kept]
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
@@ -106,7 +108,9 @@ class Simulation:
         self.uplinks = tuple(self._uplink(s, held.nonce, part) for s, part in enumerate(parts))
         kind = chosen.schedule if chosen.local_schedule == "same" else chosen.local_schedule
         local = self._schedule(kind, chosen.local_rate or chosen.rate)
-        self.work = Work(chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put)
+        self.own = own_models(self.vector, chosen, self.data, parts, self.validation, self.arrays)
+        held_by = None if self.own is None else self.own.ownership
+        self.work = Work(chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put, held_by)
         self.rates = self._schedule(chosen.schedule, chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)
         self.cautions = self.uplinks[0].cautions
@@ -116,7 +120,7 @@ class Simulation:
     @property
     def notices(self) -> list[str]:
         """What must be said before the first round, in one sentence each."""
-        return self.uplinks[0].notices
+        return [*self.uplinks[0].notices, *(() if self.own is None else self.own.notices)]
 
     def _parts(self, records: Index, seed: int) -> Parts:
         chosen, labels = self.settings, self.data.train_labels[records]
@@ -126,7 +130,7 @@ class Simulation:
         return made.within(records)
 
     def _uplink(self, s: int, nonce: bytes, parts: Parts) -> EngineUplink:
-        shapes = [p.numel() for p in self.vector.module.parameters() if p.requires_grad]
+        shapes = self.division.tensors
         cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
         head = self.network.head if isinstance(self.network, TorchNetwork) else None
         vectors = Vectors(self.size, len(shapes), cuts, self.arrays, head)
@@ -140,7 +144,7 @@ class Simulation:
         return schedule(kind, rate, s.rounds * s.tau, s.tau, s.convexity, s.smoothness)
 
     def _start(self, nonce: bytes) -> State:
-        weights = np.stack([self.vector.initial(seed) for seed in self.settings.run_seeds])
+        weights = np.stack([self.vector.initial(seed)[self.division.sent] for seed in self.settings.run_seeds])
         count, put = len(weights), self.arrays.put
         memory = {name: put(value) for name, value in self.optimiser.start(weights).items()}
         rows = zip(self.uplinks, weights, self.settings.run_seeds)
@@ -225,13 +229,15 @@ class Simulation:
             return
         weights = self.reported
         self._check_finite(weights, state.round)
-        scores = self.network.evaluate(weights)
+        own = self.own
+        scores = self.network.evaluate(weights) if own is None else own.test(self.network, weights)
         judged = "accuracy" if self.vector.objective.classifies else "loss"
         for s, line in enumerate(lines):
             line |= {name: _finite(float(each[s])) for name, each in (scores.metrics | {"loss": scores.loss}).items()}
             chooses = self._merit(scores, s)
             if chosen.validation:
-                held = self.network.evaluate(weights[s : s + 1], self.validation[s])
+                row, index = weights[s : s + 1], self.validation[s]
+                held = self.network.evaluate(row, index) if own is None else own.validation(self.network, weights, s)
                 chooses = self._merit(held, 0)
                 line[f"validation_{judged}"] = _finite(chooses if judged == "accuracy" else -chooses)
             if chooses > state.best_score[s]:

@@ -70,5 +70,5 @@ class Network(Protocol):
         or loss is not a number adds nothing. Where the network draws, row r draws from the seed seeds[r].
         """
 
-    def evaluate(self, weights: Any, index: Index | None = None) -> Scores:
-        """The scores of each row of weights on the test examples, or on these training examples."""
+    def evaluate(self, weights: Any, index: Index | None = None, test: bool = False) -> Scores:
+        """The scores of each row of weights on the test examples, or on these training (or `test`) examples."""

@@ -200,9 +200,9 @@ class TorchNetwork:
             losses += lost
         return sums, losses
 
-    def evaluate(self, weights: Any, index: Index | None = None) -> Scores:
+    def evaluate(self, weights: Any, index: Index | None = None, test: bool = False) -> Scores:
         """As `Network` says."""
-        inputs, labels = self.test if index is None else self.train
+        inputs, labels = self.test if index is None or test else self.train
         where = None if index is None else self._put(index)
         vectors, total = self._put(weights), len(labels) if where is None else len(where)
         at_once = SCORED_AT_ONCE[self.device]

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,7 @@ def save(simulation: Simulation, folder: Path, offset: int) -> None:
     arrays: dict[str, Any] = {f"memory/{name}": fetch(value) for name, value in state.memory.items()}
     arrays |= {name: fetch(getattr(state, name)) for name in ("weights", "exact", "average", "best")}
     arrays |= {"best_score": state.best_score, "bits": state.bits}
-    kept = {"downlink": state.downlinks, "uplink": simulation.uplinks}
-    states = {f"{way}/{s}": each.state_dict() for way, row in kept.items() for s, each in enumerate(row)}
+    states = {f"{way}/{s}": each.state_dict() for way, row in _kept(simulation).items() for s, each in enumerate(row)}
     arrays |= {f"{of}/{name}": v for of, own in states.items() for name, v in own.items() if isinstance(v, np.ndarray)}
     plain = {of: {name: v for name, v in own.items() if not isinstance(v, np.ndarray)} for of, own in states.items()}
     rest = {"round": state.round, "offset": offset, "states": plain}
@@ -49,6 +49,12 @@ def save(simulation: Simulation, folder: Path, offset: int) -> None:
     if (folder / NAME).exists():
         os.replace(folder / NAME, folder / PREVIOUS)
     write_atomically(folder / NAME, content + hashlib.sha256(content).digest())
+
+
+def _kept(simulation: Simulation) -> dict[str, Sequence[Any]]:
+    """What has a state of its own, by name, one a seed."""
+    own = () if simulation.own is None else simulation.own.ownership.layers
+    return {"downlink": simulation.state.downlinks, "uplink": simulation.uplinks, "personal": own}
 
 
 def _hex(value: bytes) -> dict[str, str]:
@@ -129,13 +135,12 @@ def restore(simulation: Simulation, checkpoint: Checkpoint) -> None:
         memory = {name.removeprefix("memory/"): put(saved[name]) for name in remembered}
         if saved["weights"].shape != (len(simulation.settings.run_seeds), simulation.size):
             raise ValueError(f"{checkpoint.path} is of another model: {saved['weights'].shape[1]} weights")
-        downlinks = simulation.state.downlinks
-        for way, row in (("downlink", downlinks), ("uplink", simulation.uplinks)):
+        for way, row in _kept(simulation).items():
             for s, each in enumerate(row):
                 own = f"{way}/{s}"
                 arrays = {n.removeprefix(f"{own}/"): saved[n] for n in saved.files if n.startswith(f"{own}/")}
                 each.load_state_dict(rest["states"][own] | arrays)
         simulation.state = State(
             put(saved["weights"]), put(saved["exact"]), memory, put(saved["average"]), put(saved["best"]),
-            saved["best_score"], saved["bits"], downlinks, int(rest["round"]),
+            saved["best_score"], saved["bits"], simulation.state.downlinks, int(rest["round"]),
         )  # fmt: skip

@@ -5,6 +5,7 @@ metrics.jsonl    one line a round and seed         curve.png           accuracy,
 timing.jsonl     seconds a round                   events.…tfevents…   the same for TensorBoard
 checkpoint.npz   where to go on, and the one       summary.json        the figures at the end
                  before it                         secret.key          until the end: keys and draws
+personal.npz     clients' own layers, by seed, where some stay on the client
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.randomness import RunSecret
@@ -184,11 +187,17 @@ def _finish(simulation: Simulation, folder: Path) -> None:
     from cepam.fl.runs.curve import draw_curve
 
     vector, seeds = simulation.vector, simulation.settings.run_seeds
+    starts = np.stack([vector.initial(seed) for seed in seeds])
     for name, rows in (("final", simulation.reported), ("best", simulation.state.best)):
         buffer = io.BytesIO()
-        host = simulation.arrays.fetch(rows)
-        torch.save({seed: vector.state_dict(host[s]) for s, seed in enumerate(seeds)}, buffer)
+        whole = simulation.division.joined(simulation.arrays.fetch(rows), starts[:, simulation.division.kept])
+        torch.save({seed: vector.state_dict(whole[s]) for s, seed in enumerate(seeds)}, buffer)
         write_atomically(folder / f"{name}.pt", buffer.getvalue())
+    if simulation.own is not None:
+        buffer = io.BytesIO()
+        held = {seed: own.state_dict() for seed, own in zip(seeds, simulation.own.ownership.layers)}
+        np.savez(buffer, **{f"{seed}/{name}": rows for seed, own in held.items() for name, rows in own.items()})
+        write_atomically(folder / "personal.npz", buffer.getvalue())
     lines = read_metrics(folder)
     summary = summarise(simulation, lines, _seconds(folder / "timing.jsonl"))
     write_events(folder / "events.out.tfevents.0.cepam", lines)

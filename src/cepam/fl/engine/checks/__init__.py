@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cepam.fl.engine.checks.clients import check_clients
 from cepam.fl.engine.checks.downlink import check_downlink
 from cepam.fl.engine.checks.noise import check_noise
+from cepam.fl.engine.checks.personal import check_personal
 from cepam.fl.engine.checks.streams import check_streams
 from cepam.fl.engine.checks.trust import check_trust
 from cepam.fl.engine.checks.unit import check_unit
@@ -28,5 +29,6 @@ CHECKS: tuple[Callable[[Settings], None], ...] = (
     check_downlink,
     check_clients,
     check_unit,
+    check_personal,
     check_trust,
 )

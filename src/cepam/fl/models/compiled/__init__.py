@@ -83,11 +83,12 @@ class CompiledNetwork:
         self._share(len(blocks), side_by_side)
         return out, losses
 
-    def evaluate(self, weights: Floats, index: Index | None = None) -> Scores:
+    def evaluate(self, weights: Floats, index: Index | None = None, test: bool = False) -> Scores:
         data = self.data
-        inputs, labels = data.test_inputs, data.test_labels
+        chosen = index is None or test
+        inputs, labels = (data.test_inputs, data.test_labels) if chosen else (data.train_inputs, data.train_labels)
         if index is not None:
-            inputs, labels = data.train_inputs[index], data.train_labels[index]
+            inputs, labels = inputs[index], labels[index]
         weights = np.ascontiguousarray(weights, dtype=np.float32)
         examples = Examples(inputs, labels, data.scale, data.shift)
         chunks = -(-len(labels) // kernels.CHUNK)
