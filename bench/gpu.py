@@ -5,8 +5,8 @@
     PYTHONPATH=src python bench/gpu.py --smoke           # through Triton's interpreter: does every section run
 
 Kernels are compiled into a fresh cache (unless TRITON_CACHE_DIR names one), so that the first calls are those after an
-installation. Needs PyTorch, Triton,
-NumPy, SciPy and Numba; without `cryptography` a stand-in seals (stand_in_seal.py), and the output says so.
+installation. The result goes to bench/results/gpu.json and, where $OUT is set, there too. Needs PyTorch, Triton, NumPy,
+SciPy and Numba; without `cryptography` a stand-in seals (stand_in_seal.py), and the output says so.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ def section_parts() -> None:
     note("part: least and largest value", WHOLE, seconds_of(lambda: triton_backend.ends_of(x), 3))
     batch = waves.Batch(waves.device_plan(plan, DEVICE), waves.device_keys([KEY], DEVICE), x[None], 8192)
     note("part: scales and row periods", WHOLE, seconds_of(batch.measure_headers, 3))
-    note("part: row periods", WHOLE, seconds_of(lambda: find_periods(x[None], 1.0 / plan.unit, 8192), 3))
+    note(
+        "part: row periods", WHOLE, seconds_of(lambda: find_periods(batch.values, (1, WHOLE), 1.0 / plan.unit, 8192), 3)
+    )
     note("part: blocks to the host", WHOLE, seconds_of(lambda: triton_backend.to_host(made), 3))
     found = triton_backend.to_host(made)
     note("part: blocks to the device", WHOLE, seconds_of(lambda: triton_backend.to_device(found, DEVICE), 3))
@@ -209,8 +211,8 @@ def main() -> None:
         print(RESULTS["device"], "cores", os.cpu_count(), flush=True)
     sections: dict[str, Callable[[], Any]] = {
         "first": section_first, "user": section_user, "blocks": section_blocks, "parts": section_parts,
-        "cpu": section_cpu, "identity": lambda: RESULTS.update(identity=gpu_identity.check(DEVICE, SMOKE)),
-        "memory": section_memory,
+        "memory": section_memory, "cpu": section_cpu,
+        "identity": lambda: RESULTS.update(identity=gpu_identity.check(DEVICE, SMOKE)),
     }  # fmt: skip
     wanted = ["first", "user", "blocks"] if chosen.only == "user" else [s for s in chosen.only.split(",") if s]
     for name, section in sections.items():
@@ -224,8 +226,12 @@ def main() -> None:
         except Exception:
             RESULTS[f"failed: {name}"] = traceback.format_exc()
             print(traceback.format_exc()[-3000:], flush=True)
-        if os.environ.get("OUT"):
-            Path(os.environ["OUT"], "gpu.json").write_text(json.dumps(RESULTS, indent=1, default=str))
+        if not SMOKE:
+            for folder in (
+                Path(__file__).parent / "results",
+                *([Path(os.environ["OUT"])] if "OUT" in os.environ else []),
+            ):
+                (folder / "gpu.json").write_text(json.dumps(RESULTS, indent=1, default=str) + "\n")
     failed = [name for name in RESULTS if name.startswith("failed")]
     print(f"\nall done in {time.perf_counter() - begun:.0f} s; {', '.join(failed) or 'no section failed'}")
     sys.exit(bool(failed))

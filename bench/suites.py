@@ -221,7 +221,7 @@ def draw(path: Path, runs: list[Run]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(9, 4.6), constrained_layout=True)
+    figure, axis = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
     for scheme, way, label in RIVALS:
         if found := list(private_runs(runs, scheme=scheme, downlink=way).values()):
             curves = list(zip(*(run["curve"] for run in found)))
@@ -231,6 +231,6 @@ def draw(path: Path, runs: list[Run]) -> None:
     axis.set(xlabel="MB both ways, all 30 clients, so far", ylabel="test accuracy, %", ylim=(95.0, 98.8))
     axis.set_title("MNIST, (1.99, 1e-5)-private over the whole run (simulated)")
     axis.grid(alpha=0.3, which="both")
-    axis.legend()
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)

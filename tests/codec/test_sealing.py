@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import warnings
 from itertools import permutations
 
 import numpy as np
@@ -105,6 +107,33 @@ def test_older_releases_of_the_cipher_give_the_same_bytes(monkeypatch: pytest.Mo
     monkeypatch.setattr(sealing, "cipher_of", Older)
     assert wire.seal(contents_of(50), KEYS, MARK) == message
     assert opens(message) == contents_of(50).blocks[0]
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_seals_too() -> None:
+    """The threads that seal stay for the next message, but not in a child, which would wait for them for ever."""
+    message = wire.seal(contents_of(200), KEYS, MARK, threads=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if wire.seal(contents_of(200), KEYS, MARK, threads=3) == message else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_a_chunk_that_fails_fails_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever thread meets it, and even where it looks like the end of the work."""
+
+    def fail(cipher: object, way: str, number: int, *rest: object) -> None:
+        if number == 5:
+            raise IndexError("out of chunks")
+
+    monkeypatch.setattr(sealing, "_into", fail)
+    for threads in (1, 3):
+        with pytest.raises(IndexError, match="out of chunks"):
+            wire.seal(contents_of(200), KEYS, MARK, threads=threads)
 
 
 def test_chunks_are_those_of_the_page() -> None:

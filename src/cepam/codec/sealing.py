@@ -7,8 +7,12 @@ associated data hold the tags of all others, so that chunks open together or not
 from __future__ import annotations
 
 import ctypes
+import os
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -16,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.errors import MalformedMessage, SealBroken
-from cepam.kernels.threads import side_by_side
+from cepam.kernels.threads import cores
 
 SEAL_BYTES = 16
 CHUNK_BYTES = 1 << 17
 """A payload of more bytes is sealed in chunks of so many; the last one has what is left, at least a byte."""
+MOST_THREADS = 12
+"""Sixteen were slower to seal on sixteen cores: between two chunks a thread needs the interpreter, and there is one."""
 
 Bytes = npt.NDArray[np.uint8]
 Room = Callable[[int], Bytes]
@@ -32,17 +38,21 @@ class Pieces:
 
     buffers: Sequence[Any]
 
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where each buffer begins, and the end of the last."""
+        return [0, *accumulate(len(each) for each in self.buffers)]
+
     @property
     def size(self) -> int:
         """Bytes of the payload."""
-        return sum(len(each) for each in self.buffers)
+        return self.starts[-1]
 
     def between(self, begin: int, end: int) -> Any:
         """The bytes from `begin` to before `end`: a view where they lie in one buffer."""
-        starts = [0, *accumulate(len(each) for each in self.buffers)]
         parts = [
             memoryview(each)[max(begin - start, 0) : end - start]
-            for each, start in zip(self.buffers, starts)
+            for each, start in zip(self.buffers, self.starts)
             if start < end and start + len(each) > begin
         ]
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -67,21 +77,21 @@ def payload_size(sealed: int) -> int:
 
 def encrypt(key: bytes, payload: Pieces, head: bytes, context: bytes, threads: int | None = None) -> bytes:
     """The head and the sealed payload behind it."""
-    cipher, chunks = cipher_of(key), count_chunks(payload.size)
+    cipher, size = cipher_of(key), payload.size
+    chunks = count_chunks(size)
     if chunks == 1:
-        sealed_whole: bytes = cipher.encrypt(_nonce(0), payload.between(0, payload.size), context)
+        sealed_whole: bytes = cipher.encrypt(_nonce(0), payload.between(0, size), context)
         return head + sealed_whole
-    message, room = _new_bytes(len(head) + payload.size + SEAL_BYTES * chunks)
+    message, room = _new_bytes(len(head) + size + SEAL_BYTES * chunks)
     room[: len(head)] = np.frombuffer(head, dtype=np.uint8)
     sealed = room[len(head) :]
 
-    def seal_chunks(span: range, context: bytes = context) -> None:
-        for i in span:
-            clear = payload.between(i * CHUNK_BYTES, min((i + 1) * CHUNK_BYTES, payload.size))
-            _into(cipher, "encrypt", i, clear, context, _chunk(sealed, i))
+    def seal_chunk(i: int, context: bytes = context) -> None:
+        clear = payload.between(i * CHUNK_BYTES, min((i + 1) * CHUNK_BYTES, size))
+        _into(cipher, "encrypt", i, clear, context, _chunk(sealed, i))
 
-    side_by_side(threads, seal_chunks, _spans(chunks - 1))
-    seal_chunks(range(chunks - 1, chunks), context + _tags(sealed, chunks))
+    _deal(threads, seal_chunk, chunks - 1)
+    seal_chunk(chunks - 1, context + _tags(sealed, chunks))
     return message
 
 
@@ -102,12 +112,11 @@ def decrypt_chunks(
     payload = room(size) if room is not None else np.empty(size, dtype=np.uint8)
     contexts = {chunks - 1: context + _tags(found, chunks)}
 
-    def open_chunks(span: range) -> None:
-        for i in span:
-            clear = payload[i * CHUNK_BYTES : (i + 1) * CHUNK_BYTES]
-            _into(cipher, "decrypt", i, _chunk(found, i), contexts.get(i, context), clear)
+    def open_chunk(i: int) -> None:
+        clear = payload[i * CHUNK_BYTES : (i + 1) * CHUNK_BYTES]
+        _into(cipher, "decrypt", i, _chunk(found, i), contexts.get(i, context), clear)
 
-    _opened(lambda: side_by_side(threads, open_chunks, _spans(chunks)))
+    _opened(lambda: _deal(threads, open_chunk, chunks))
     return memoryview(payload.data)
 
 
@@ -135,10 +144,35 @@ def _tags(sealed: Bytes, chunks: int) -> bytes:
     return sealed[: (chunks - 1) * step].reshape(-1, step)[:, CHUNK_BYTES:].tobytes()
 
 
-def _spans(chunks: int) -> list[range]:
-    """Chunks dealt to at most as many tasks as a machine has use for: a task for each would cost more than its seal."""
-    step = max(-(-chunks // 32), 2)
-    return [range(begin, min(begin + step, chunks)) for begin in range(0, chunks, step)]
+def _deal(threads: int | None, work: Callable[[int], None], count: int) -> None:
+    """Does the work of every chunk; whoever is ready takes the next one, this thread too while others wake up."""
+    workers, left = min(threads or cores(), count, MOST_THREADS), deque(range(count))
+
+    def work_on() -> None:
+        while left:
+            try:
+                i = left.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            work(i)
+
+    others = [_pool().submit(work_on) for _ in range(workers - 1)]
+    try:
+        work_on()
+    finally:
+        wait(others)
+    for done in others:
+        done.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads that stay: to start some takes as long as to seal a megabyte. Their tasks never wait for other tasks."""
+    return ThreadPoolExecutor(MOST_THREADS - 1, "cepam-seal")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _into(cipher: Any, way: str, number: int, source: Any, context: bytes, out: Bytes) -> None:

@@ -143,7 +143,7 @@ def _varints(values: npt.NDArray[np.int64]) -> bytes:
     if not len(values):
         return b""
     sizes = np.ones(len(values), dtype=np.int64)
-    for shift in range(7, 63, 7):
+    for shift in range(7, int(values.max(initial=0)).bit_length(), 7):
         sizes += values >> shift > 0
     starts, out = np.cumsum(sizes) - sizes, np.zeros(int(sizes.sum()), dtype=np.uint8)
     for k in range(int(sizes.max())):

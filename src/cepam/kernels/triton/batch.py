@@ -10,24 +10,27 @@ import numpy as np
 import torch
 import triton
 
-from cepam.kernels.model import scalar_contexts, vector_contexts
+from cepam.kernels.model import row_period, scalar_contexts, vector_contexts
 from cepam.kernels.triton.plan import DevicePlan
 from cepam.kernels.triton.range_coder import gather_blocks
 from cepam.kernels.triton.row_period import find_periods
 from cepam.kernels.triton.scalar_coder import measure_scales
+from cepam.kernels.triton.scalar_model import flat_contexts
 
 LANES, FEW_LANES = 32, 1
 """Blocks that a program codes, one a thread of its warp; one where blocks are few, so that none waits for others."""
 FEW_BLOCKS = 4096
-BYTES_A_COORDINATE = 1.9
-_LEAST_MEMORY = 1 << 26
+BYTES_A_COORDINATE = 1.15
+_LEAST_MEMORY = 1 << 30
 _CHUNK = 1024
 
 
 @cache
-def _tables(n: int, accept: int, device: str) -> tuple[Any, Any]:
+def _tables(n: int, accept: int, device: str) -> tuple[Any, Any, Any]:
     prior, means = scalar_contexts.load_tables() if n == 1 else vector_contexts.load_tables(accept, n)
-    return torch.from_numpy(prior.view(np.int16)).to(device), torch.from_numpy(means.astype(np.int32)).to(device)
+    few = flat_contexts(prior) if n == 1 else prior
+    prior, means, few = (torch.from_numpy(each.astype(np.int32)).to(device) for each in (prior, means, few))
+    return prior, means, few
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +71,7 @@ class Batch:
     @property
     def options(self) -> dict[str, Any]:
         """What the coder's kernels are compiled with."""
-        return {"lanes": self.width, "num_warps": 1, "enable_fp_fusion": False}
+        return {"lanes": self.width, "num_warps": max(self.width // 32, 1), "enable_fp_fusion": False}
 
     @cached_property
     def values(self) -> tuple[Any, Any, int]:
@@ -78,8 +81,8 @@ class Batch:
         return (other, self.x, 1) if double else (self.x, other, 0)
 
     @cached_property
-    def tables(self) -> tuple[Any, Any]:
-        """(prior, means) on the device."""
+    def tables(self) -> tuple[Any, Any, Any]:
+        """(prior, means, the prior of contexts of the layout without memory) on the device."""
         return _tables(self.on.plan.n, int(self.on.plan.accept), str(self.x.device))
 
     @property
@@ -90,24 +93,32 @@ class Batch:
     def lanes_a_wave(self, bytes_a_lane: int) -> int:
         """Lanes whose working memory stays within the bound: whole programs, shared evenly by the fewest waves."""
         programs = triton.cdiv(self.lanes, self.width)
-        fit = max(self.memory // ((bytes_a_lane + 2 * len(self.tables[0])) * self.width), 1)
+        fit = max(self.memory // (bytes_a_lane * self.width), 1)
         return int(triton.cdiv(programs, triton.cdiv(programs, fit))) * self.width
 
-    def measure_headers(self) -> Any:
-        """Every block's side information in one word: its scale and, in one dimension, its row period."""
-        scales = torch.empty((len(self.x), self.blocks), dtype=torch.int32, device=self.x.device)
-        measure_scales[(scales.numel(),)](
-            *self.values, self.on.numbers, scales, self.x.shape[1], self.blocks, self.length, self.on.plan.n,
-            chunk=_CHUNK, enable_fp_fusion=False,
+    def measure_headers(self) -> tuple[Any, Any]:
+        """Every block's side information in one word, its scale and in one dimension its row period; and the largest
+        of both."""
+        headers = self.x.new_empty(self.lanes, dtype=torch.int32)
+        most, periods = self.x.new_zeros(2, dtype=torch.int32), headers
+        if self.on.plan.n == 1:
+            shape = (len(self.x), int(self.x.shape[1]))
+            periods = find_periods(self.values, shape, 1.0 / self.on.plan.unit, self.length)
+        shared = row_period.SHARED_BLOCKS
+        measure_scales[(self.lanes,)](
+            *self.values, self.on.numbers, periods, headers, most, self.x.shape[1], self.blocks, self.length,
+            self.on.plan.n, -(-self.blocks // shared), shared, chunk=_CHUNK, enable_fp_fusion=False,
         )  # fmt: skip
-        if self.on.plan.n > 1:
-            return scales.reshape(-1)
-        return (scales << 11 | find_periods(self.x, 1.0 / self.on.plan.unit, self.length)).reshape(-1)
+        return headers, most
 
-    def fresh_odds(self, programs: int) -> Any:
+    def prior(self, flat: bool) -> Any:
+        """The odds of all contexts at a block's start, or of those that the layout without memory has."""
+        return self.tables[2 if flat else 0]
+
+    def fresh_odds(self, programs: int, flat: bool = False) -> Any:
         """Contexts of so many programs, as every block starts."""
-        prior = self.tables[0]
-        odds = self.x.new_empty((programs, len(prior), self.width), dtype=torch.int16)
+        prior = self.prior(flat)
+        odds = self.x.new_empty((programs, len(prior), self.width), dtype=torch.int32)
         return odds.copy_(prior[None, :, None].expand_as(odds))
 
     def gather(self, slots: Any, lengths: Any, room: int) -> Any:

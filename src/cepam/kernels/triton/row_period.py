@@ -1,107 +1,157 @@
-"""The search of `model.row_period` on a device: the same whole numbers for many blocks at once, so the same layouts."""
+"""The search of `model.row_period` on a device: the same whole numbers for many blocks at once, so the same layouts.
+
+A head is the first block of a group; a program looks at one of them. The transforms between the two kernels are
+PyTorch's: a search by small operations of PyTorch alone took longer to launch than ten million coordinates to code.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+import triton
+import triton.language as tl
 
 from cepam.kernels.model import row_period as s
+from cepam.kernels.triton.layers import floor_divide, load_value, units_of
 
+FLAT, LOCAL, SHORTEST, MULTIPLES = (tl.constexpr(i) for i in (s.FLAT, s.LOCAL, s.SHORTEST, s.MULTIPLES))
+WINDOW, UNIT, RATIO, LARGEST_RATIO = (tl.constexpr(i) for i in (s.WINDOW, s.UNIT, s.RATIO, s.LARGEST_RATIO))
+QUIET = tl.constexpr(s.QUIET)
+PER_HEAD_UNIT, FIRST_OF_EQUALS, EVIDENCE, NEIGHBOURLY = (tl.constexpr(i) for i in range(4))
+WHOLE = tl.constexpr(1.5 * 2.0**52)
+"""Added and taken away, it rounds float64 under 2^51 to whole numbers, halves to even."""
 _BATCH = 1024
 
 
-def find_periods(values: Any, per_unit: float, length: int) -> Any:
-    """The layout that each block of updates (clients, m) announces, (clients, blocks) as int32."""
-    clients, count = values.shape
-    blocks = -(-count // length)
-    groups = -(-blocks // s.SHARED_BLOCKS)
-    found = torch.zeros((clients, groups), dtype=torch.int64, device=values.device)
-    starts = [group * s.SHARED_BLOCKS * length for group in range(groups)]
-    whole = sum(start + length <= count for start in starts)
-    step = s.SHARED_BLOCKS * length
-    for client in range(0, clients, _BATCH):
-        rows = values[client : client + _BATCH]
-        for group in range(0, whole, max(_BATCH // len(rows), 1)):
-            last = min(group + max(_BATCH // len(rows), 1), whole)
-            heads = rows.as_strided(
-                (len(rows), last - group, length), (rows.stride(0), step, 1), rows.storage_offset() + group * step
-            )
-            part = _find(heads.reshape(-1, length), per_unit)
-            found[client : client + _BATCH, group:last] = part.reshape(len(rows), -1)
-        if whole < groups:
-            found[client : client + _BATCH, whole] = _find(rows[:, starts[whole] :], per_unit)
-    return found.repeat_interleave(s.SHARED_BLOCKS, dim=1)[:, :blocks].to(torch.int32)
+def find_periods(values: tuple[Any, Any, int], shape: tuple[int, int], per_unit: float, length: int) -> Any:
+    """The layout that each group of blocks of updates (clients, m) announces, (clients, groups) as int32.
+
+    `values` are the updates as `Batch.values` gives them.
+    """
+    clients, count = shape
+    groups = -(-count // (s.SHARED_BLOCKS * length))
+    device = values[0].device
+    found, numbers = torch.empty((clients, groups), dtype=torch.int32, device=device), _numbers(per_unit, str(device))
+    last = count - (groups - 1) * s.SHARED_BLOCKS * length
+    whole = groups - (last < length)
+    if whole:
+        _search(values, numbers, found, (clients, whole, 0, length), count, length)
+    if whole < groups:
+        _search(values, numbers, found, (clients, 1, whole, last), count, length)
+    return found
 
 
-def _find(heads: Any, per_unit: float) -> Any:
-    """One period a row; all rows have the same length."""
-    count = heads.shape[1]
-    size = (heads.to(torch.float64) * per_unit).to(torch.int64).abs_().clamp_(max=1 << 48)
-    mean = size.sum(dim=1, keepdim=True) // max(count, 1)
-    if count < 4 * s.SHORTEST:
-        return torch.full_like(mean[:, 0], s.FLAT)
-    size = _divide(torch.minimum(size, 4 * mean) * s.UNIT, mean.clamp(min=1))
-    total = size.sum(dim=1, keepdim=True)
-    even = (10 * total * total)[:, 0] >= 3 * count * (size * size).sum(dim=1)
-    apart = size - _divide(total, count)
-    ahead = (apart[:, 1:] * apart[:, :-1]).sum(dim=1).to(torch.float64)
-    alike = ahead / (apart * apart).sum(dim=1).clamp(min=1).to(torch.float64)
-    local = (alike > s.NEIGHBOURLY) & ((mean[:, 0] >= s.QUIET) | ~even)
-    plain = torch.where(local, s.LOCAL, s.FLAT)
-    longest = min(s.LARGEST_PERIOD, count // 3)
-    if longest < s.SHORTEST:
-        return torch.where(mean[:, 0] == 0, s.FLAT, plain)
-    score = _score(_correlate(_flatten(size), longest))
-    at = _first(score >= s.FIRST_OF_EQUALS * score.amax(dim=1, keepdim=True))
-    near = torch.nn.functional.pad(score, (0, 2), value=-np.inf).gather(1, at[:, None] + _span(3, at))
-    at = at + _first(near >= near.amax(dim=1, keepdim=True))
-    best = score.gather(1, at[:, None])[:, 0]
-    rows = (best > s.EVIDENCE) & (mean[:, 0] >= s.QUIET)
-    return torch.where(mean[:, 0] == 0, s.FLAT, torch.where(rows, at + s.SHORTEST, plain))
+def _search(values: Any, numbers: Any, found: Any, heads: tuple[int, ...], count: int, length: int) -> None:
+    """Fills in the layouts of heads (clients, groups of each, the first group, coordinates of each)."""
+    clients, groups, first, size = heads
+    longest = min(s.LARGEST_PERIOD, size // 3)
+    room = min((fast for fast in s.FOURIER_LENGTHS if fast > size + longest), default=size + longest + 1)
+    for begin in range(0, clients * groups, _BATCH):
+        many = min(_BATCH, clients * groups - begin)
+        place = (begin, groups, first, found.shape[1], size)
+        scratch, means = numbers.new_empty((many, size), dtype=torch.int32), numbers.new_empty(many, dtype=torch.int64)
+        pattern = numbers.new_zeros((many, room))
+        flatten_heads[(many,)](
+            *values, numbers, scratch, pattern, means, found, *place, count, s.SHARED_BLOCKS * length, room,
+            tile=triton.next_power_of_2(length), num_warps=16, enable_fp_fusion=False,
+        )  # fmt: skip
+        if size < 4 * s.SHORTEST:
+            continue
+        spectrum = torch.fft.rfft(pattern)
+        product = torch.fft.irfft(spectrum * spectrum.conj(), room)
+        score_heads[(many,)](
+            product, numbers, means, found, *place, longest, room,
+            tile=triton.next_power_of_2(min(s.LARGEST_PERIOD, length // 3) + 1), num_warps=8, enable_fp_fusion=False,
+        )  # fmt: skip
 
 
-def _divide(over: Any, under: Any) -> Any:
-    return torch.div(over, under, rounding_mode="floor")
+@cache
+def _numbers(per_unit: float, device: str) -> Any:
+    """What would be cut to float32 as an argument."""
+    return torch.from_numpy(np.array([per_unit, s.FIRST_OF_EQUALS, s.EVIDENCE, s.NEIGHBOURLY])).to(device)
 
 
-def _span(count: int, like: Any) -> Any:
-    return torch.arange(count, device=like.device)
+@triton.jit
+def head_of(begin, groups, first, width):
+    """(head of this launch, client, group, place among the layouts) of a program."""
+    head = tl.program_id(0).to(tl.int64)
+    client, group = (begin + head) // groups, first + (begin + head) % groups
+    return head, client, group, client * width + group
 
 
-def _first(holds: Any) -> Any:
-    """The first column in which a row's condition holds, or 0: argmax breaks ties as it likes on a GPU."""
-    columns = holds.shape[1]
-    return torch.where(holds, _span(columns, holds), columns).amin(dim=1) % columns
+@triton.jit(
+    do_not_specialize=["double", "begin", "groups", "first", "width", "size", "count", "step", "room"],
+    do_not_specialize_on_alignment=["x", "wide"],
+)
+def flatten_heads(
+    x, wide, double, numbers, scratch, pattern, means, found, begin, groups, first, width, size, count, step,
+    room,
+    tile: tl.constexpr,
+):  # fmt: skip
+    """Fills each head's pattern and its mean; `found` gets what it is where no row is found."""
+    head, client, group, place = head_of(begin, groups, first, width)
+    at = tl.arange(0, tile)
+    inside = at < size
+    value = load_value(x, wide, double, client * count + group * step + at, inside)
+    entry = tl.minimum(tl.abs(units_of(value, tl.load(numbers + PER_HEAD_UNIT))), 1 << 48)
+    mean = tl.sum(entry, 0) // size
+    entry = floor_divide(tl.minimum(entry, 4 * mean) * UNIT, tl.zeros_like(entry) + tl.maximum(mean, 1))
+    scratch = scratch + head * size
+    tl.store(scratch + at, entry.to(tl.int32), mask=inside)
+    tl.debug_barrier()
+    total = tl.sum(entry, 0)
+    even = 10 * total * total >= 3 * size * tl.sum(entry * entry, 0)
+    apart = tl.where(inside, entry - total // size, 0)
+    before = tl.load(scratch + at - 1, mask=inside & (at > 0), other=0).to(tl.int64) - total // size
+    ahead = tl.sum(tl.where(at > 0, apart * before, 0), 0)
+    square = tl.maximum(tl.sum(apart * apart, 0), 1)
+    neighbourly = ahead.to(tl.float64) / square.to(tl.float64) > tl.load(numbers + NEIGHBOURLY)
+    plain = tl.where(neighbourly & ((mean >= QUIET) | (even == 0)), LOCAL, FLAT)
+    tl.store(found + place, tl.where((mean == 0) | (size < 4 * SHORTEST), FLAT, plain))
+    tl.store(means + head, mean)
+    near = tl.zeros_like(entry)
+    for i in tl.static_range(2 * WINDOW):
+        there = at + (i + 1 - WINDOW)
+        near += tl.load(scratch + there, mask=inside & (there >= 0) & (there < size), other=0).to(tl.int64)
+    near = near // (2 * WINDOW)
+    ratio = floor_divide((entry - near) * RATIO, near + UNIT // 4)
+    ratio = tl.where(entry > 0, tl.minimum(tl.maximum(ratio, -LARGEST_RATIO), LARGEST_RATIO), 0)
+    middle = tl.sum(ratio, 0)
+    # Down, as everywhere: here `//` rounds toward zero.
+    middle = tl.where(middle < 0, -((size - 1 - middle) // size), middle // size)
+    tl.store(pattern + head * room + at, (ratio - middle).to(tl.float64), mask=inside)
 
 
-def _flatten(size: Any) -> Any:
-    total = size.cumsum(dim=1)
-    before, after = torch.zeros_like(total[:, : s.WINDOW]), total[:, -1:].expand(-1, s.WINDOW)
-    total = torch.cat([before, total, after], dim=1)
-    local = _divide(total[:, 2 * s.WINDOW :] - total[:, : -2 * s.WINDOW], 2 * s.WINDOW)
-    ratio = _divide((size - local) * s.RATIO, local + s.UNIT // 4).clamp(-s.LARGEST_RATIO, s.LARGEST_RATIO)
-    ratio = ratio * (size > 0)
-    return ratio - _divide(ratio.sum(dim=1, keepdim=True), size.shape[1])
+@triton.jit
+def correlation_at(product, lag, most, inside, size):
+    """The autocorrelation at lags, each divided by what lag 0 would give with as many terms."""
+    sums = (tl.load(product + lag, mask=inside, other=0.0) + WHOLE) - WHOLE
+    return sums / most * size.to(tl.float64) / tl.maximum(size - lag, 1).to(tl.float64)
 
 
-def _correlate(values: Any, longest: int) -> Any:
-    length = values.shape[1]
-    count = min(fast for fast in s.FOURIER_LENGTHS if fast > length + longest)
-    spectrum = torch.fft.rfft(values.to(torch.float64), count)
-    power = spectrum.real * spectrum.real + spectrum.imag * spectrum.imag
-    product = torch.fft.irfft(power.to(torch.complex128), count)[:, : longest + 1].round()
-    return product / product[:, :1].clamp(min=1.0) * length / (length - _span(longest + 1, values))
-
-
-def _score(correlation: Any) -> Any:
-    longest = correlation.shape[1] - 1
-    total = torch.zeros_like(correlation)
-    count = np.zeros(longest + 1)
-    for multiple in range(1, s.MULTIPLES + 1):
-        inside = longest // multiple + 1
-        total[:, :inside] += correlation[:, : (inside - 1) * multiple + 1 : multiple]
-        count[:inside] += 1
-    noise = torch.from_numpy(np.sqrt(count[s.SHORTEST :] * s.MULTIPLES)).to(correlation.device)
-    return total[:, s.SHORTEST :] / noise
+@triton.jit(do_not_specialize=["begin", "groups", "first", "width", "size", "longest", "room"])
+def score_heads(
+    product, numbers, means, found, begin, groups, first, width, size, longest, room, tile: tl.constexpr
+):  # fmt: skip
+    """Puts the row length of each head that has one in the place of what `flatten_heads` found."""
+    head, _, _, place = head_of(begin, groups, first, width)
+    product, lag = product + head * room, tl.arange(0, tile)
+    most = tl.maximum((tl.load(product) + WHOLE) - WHOLE, 1.0)
+    total, terms = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.int32)
+    for multiple in tl.static_range(1, MULTIPLES + 1):
+        inside = lag * multiple <= longest
+        total += tl.where(inside, correlation_at(product, lag * multiple, most, inside, size), 0.0)
+        terms += inside.to(tl.int32)
+    lowest = float("-inf")
+    score = total / tl.sqrt((tl.maximum(terms, 1) * MULTIPLES).to(tl.float64))
+    score = tl.where((lag >= SHORTEST) & (lag <= longest), score, lowest)
+    at = tl.min(tl.where(score >= tl.load(numbers + FIRST_OF_EQUALS) * tl.max(score, 0), lag, tile - 1), 0)
+    best, second = tl.max(tl.where(lag == at, score, lowest), 0), tl.max(tl.where(lag == at + 1, score, lowest), 0)
+    third = tl.max(tl.where(lag == at + 2, score, lowest), 0)
+    later = tl.where(third > tl.maximum(best, second), 2, tl.where(second > best, 1, 0))
+    best = tl.maximum(tl.maximum(best, second), third)
+    good = (best > tl.load(numbers + EVIDENCE)) & (tl.load(means + head) >= QUIET)
+    tl.store(found + place, at + later, mask=good)

@@ -14,21 +14,25 @@ from cepam.kernels.model import scalar_contexts as contexts
 from cepam.kernels.triton.layers import PER_UNIT, load_value, units_of
 from cepam.kernels.triton.range_coder import any_of, finish, start_decoder
 from cepam.kernels.triton.scalar_model import (
-    FLAT,
-    LEVEL_FLAT,
     LOCAL,
     OCTAVE,
     TICKS,
     code_coordinate,
     code_header,
+    contexts_of,
+    find_odds,
+    flat_contexts,
     follow,
+    forward,
     log,
     power,
     predict,
+    unpack_flat,
 )
-from cepam.kernels.triton.scalar_stage import DITHER, JUMP, MARGINS, WIDTH, lanes_of
+from cepam.kernels.triton.scalar_stage import DITHER_FIELD, JUMP, MARGINS, WIDTH, lanes_of
 
-CONTEXTS, NOTHING = tl.constexpr(contexts.CONTEXTS), tl.constexpr(contexts.NOTHING)
+SCALAR_CONTEXTS, NOTHING = tl.constexpr(contexts.CONTEXTS), tl.constexpr(contexts.NOTHING)
+FLAT_CONTEXTS = tl.constexpr(len(flat_contexts(contexts.load_tables()[0])))
 STATE = 10
 """64-bit words that a lane keeps between segments."""
 _STATE = tl.constexpr(STATE)
@@ -132,11 +136,15 @@ def walk_lanes(
     stage, state, odds, column, means, data, starts, lengths, begin, total, count, blocks, length, columns, room, first,
     rows, lanes: tl.constexpr, decoding: tl.constexpr,
 ):  # fmt: skip
-    """Codes the staged coordinates of a wave's lanes, or puts the k that was read on the stage."""
+    """Codes the staged coordinates of a wave's lanes, whatever their layouts, or puts the k that was read on the
+    stage."""
     mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
     lane, _, _, size = lanes_of(begin, total, count, blocks, length, mine)
     program = tl.program_id(0).to(tl.int64) * lanes
-    odds, column = odds + program * CONTEXTS + tl.arange(0, lanes), column + program * columns + tl.arange(0, lanes)
+    odds, column = (
+        odds + program * SCALAR_CONTEXTS + tl.arange(0, lanes),
+        column + program * columns + tl.arange(0, lanes),
+    )
     state, field = state_of(state, lanes), rows.to(tl.int64) * lanes
     low, span, at, word = find_coder(state, lanes)
     sized, signed, across, place, busy, header = find_scales(state, lanes)
@@ -150,8 +158,7 @@ def walk_lanes(
     scale, period = header >> 11, header & 2047
     anchor, shift = (scale & 1) * 128 + TICKS * OCTAVE, (scale >> 1) - TICKS
     size = tl.where(scale == NOTHING, 0, size)
-    # Lanes of a program mostly have one layout: without memory a coordinate needs no scales, without rows no columns.
-    alike, rowed = any_of(period != FLAT), any_of(period > LOCAL)
+    rowed = any_of(period > LOCAL)
     i, last = 0, rows - 1
     margins = tl.load(staged + MARGINS * field)
     k = tl.zeros_like(margins)
@@ -163,24 +170,24 @@ def walk_lanes(
         next_k = tl.zeros_like(next_margins)
         if not decoding:
             next_k = tl.load(staged + JUMP * field + ahead)
-        active = first + i < size
+        active, rise = first + i < size, (margins >> 48) == 1
         behind = active & (period > LOCAL)
-        above, z, level = anchor, anchor, tl.zeros_like(anchor) + LEVEL_FLAT
+        above = anchor
         if rowed:
             seen = behind & (first + i >= period)
             above = tl.where(seen, tl.load(column + place * lanes, mask=seen, other=0).to(tl.int32), anchor)
-        if alike:
-            z, level = predict(sized, signed, across, above, anchor, period, (margins >> 48) == 1)
-        low, span, at, word, k, zero_at = code_coordinate(
-            low, span, at, word, data, room, odds, k, margins, z, level, shift, active, lanes, decoding
+        z, level = predict(sized, signed, across, above, anchor, period, rise)
+        contexts, skip = contexts_of(margins, z, level, shift)
+        q = find_odds(odds, contexts, active, lanes)
+        low, span, at, word, k, _odds = code_coordinate(
+            low, span, at, word, data, room, odds, k, rise, skip, contexts, q, active, lanes, decoding
         )
-        if alike:
-            sized, signed, across, over = follow(
-                sized, signed, across, means, above, k, here + WIDTH * field, here + DITHER * field, margins, zero_at,
-                z, shift, active,
-            )  # fmt: skip
-            tl.store(column + place * lanes, over.to(tl.int16), mask=behind)
-            place = tl.where(place + 1 == period, 0, place + behind.to(tl.int32))
+        sized, signed, across, over = follow(
+            sized, signed, across, means, above, k, here + WIDTH * field, here + DITHER_FIELD * field, margins,
+            contexts[0], z, shift, active,
+        )  # fmt: skip
+        tl.store(column + place * lanes, over.to(tl.int16), mask=behind)
+        place = tl.where(place + 1 == period, 0, place + behind.to(tl.int32))
         if decoding:
             tl.store(here + MARGINS * field, k)
         else:
@@ -189,6 +196,58 @@ def walk_lanes(
         i += 1
     keep_coder(state, low, span, at, word, lanes)
     keep_scales(state, sized, signed, across, place, busy, header, lanes)
+
+
+@triton.jit(
+    do_not_specialize=["begin", "total", "count", "blocks", "length", "room", "first", "rows"],
+    do_not_specialize_on_alignment=["data", "starts", "lengths"],
+)
+def walk_flat(
+    stage, state, odds, data, starts, lengths, begin, total, count, blocks, length, room, first, rows,
+    lanes: tl.constexpr, decoding: tl.constexpr,
+):  # fmt: skip
+    """`walk_lanes` where no layout has memory: contexts were staged, and the next coordinate's odds are read while this
+    one is coded. The stage holds two coordinates more than `rows`."""
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    lane, _, _, size = lanes_of(begin, total, count, blocks, length, mine)
+    program = tl.program_id(0).to(tl.int64) * lanes
+    odds, state, field = (
+        odds + program * FLAT_CONTEXTS + tl.arange(0, lanes),
+        state_of(state, lanes),
+        rows.to(tl.int64) * lanes,
+    )
+    low, span, at, word = find_coder(state, lanes)
+    _, _, _, _, busy, header = find_scales(state, lanes)
+    if decoding:
+        data = data + tl.load(starts + lane, mask=size > 0, other=0)
+        room = tl.load(lengths + lane, mask=size > 0, other=0)
+        here = stage + program * rows * 3 + tl.arange(0, lanes)
+    else:
+        data = data + mine.to(tl.int64) * room
+        here = stage + program * rows * 2 + tl.arange(0, lanes)
+    i, left = 0, tl.minimum(tl.where(header >> 11 == NOTHING, 0, size) - first, rows)
+    coded, next_coded, k, next_k = tl.load(here), tl.load(here + lanes), lane * 0, lane * 0
+    if not decoding:
+        k, next_k = tl.load(here + field), tl.load(here + field + lanes)
+    q = find_odds(odds, unpack_flat(coded), left > 0, lanes)
+    while i < rows:
+        far_coded, far_k = tl.load(here + 2 * lanes), next_k
+        if not decoding:
+            far_k = tl.load(here + field + 2 * lanes)
+        contexts, next_contexts, more = unpack_flat(coded), unpack_flat(next_coded), (coded >> 36).to(tl.int32)
+        next_q = find_odds(odds, next_contexts, i + 1 < left, lanes)
+        low, span, at, word, k, after = code_coordinate(
+            low, span, at, word, data, room, odds, k, more >= 64, more & 63, contexts, q, i < left, lanes, decoding
+        )
+        if decoding:
+            tl.store(here, k)
+        else:
+            busy = busy | (k != 0).to(tl.int32)
+        q = forward(next_contexts, next_q, contexts, after)
+        coded, k, next_coded, next_k = next_coded, next_k, far_coded, far_k
+        here, i = here + lanes, i + 1
+    keep_coder(state, low, span, at, word, lanes)
+    tl.store(state + 8 * lanes, busy.to(tl.int64))
 
 
 @triton.jit(
@@ -207,12 +266,17 @@ def finish_encoding(state, slots, lengths, begin, total, count, blocks, length, 
 
 
 @triton.jit(
-    do_not_specialize=["double", "count", "blocks", "length", "n"], do_not_specialize_on_alignment=["x", "wide"]
+    do_not_specialize=["double", "count", "blocks", "length", "n", "groups", "shared"],
+    do_not_specialize_on_alignment=["x", "wide"],
 )
-def measure_scales(x, wide, double, numbers, scales, count, blocks, length, n, chunk: tl.constexpr):
-    """Each block's scale code: half octaves of the mean of |X| (1..126), with the zeros that fill up a row of n."""
+def measure_scales(
+    x, wide, double, numbers, periods, headers, most, count, blocks, length, n, groups, shared, chunk: tl.constexpr
+):  # fmt: skip
+    """Each block's scale code, half octaves of the mean of |X| (1..126), with the zeros that fill up a row of n; in one
+    dimension before its group's row period. `most` gets the largest scale and period."""
     lane = tl.program_id(0).to(tl.int64)
-    first = (lane % blocks) * length
+    block = lane % blocks
+    first = block * length
     size = tl.minimum(count - first, length)
     total = tl.zeros((chunk,), tl.int64)
     begin = 0
@@ -222,4 +286,10 @@ def measure_scales(x, wide, double, numbers, scales, count, blocks, length, n, c
         total += tl.minimum(tl.abs(units_of(value, tl.load(numbers + PER_UNIT))), 1 << 48)
         begin += chunk
     scale = (log(tl.sum(total, 0) // ((size + n - 1) // n * n)) + 64) >> 7
-    tl.store(scales + lane, tl.minimum(tl.maximum(scale, 1), NOTHING - 1))
+    scale = tl.minimum(tl.maximum(scale, 1), NOTHING - 1)
+    tl.atomic_max(most, scale)
+    if n == 1:
+        period = tl.load(periods + (lane // blocks) * groups + block // shared)
+        tl.atomic_max(most + 1, period)
+        scale = scale << 11 | period
+    tl.store(headers + lane, scale)

@@ -6,6 +6,9 @@ blocks of similar data keep few sectors busy. Scales are 64-bit, contexts and lo
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import triton
 import triton.language as tl
 
@@ -24,6 +27,14 @@ ZERO_RATE, SIDE_RATE, SIZE_RATE = (
     tl.constexpr(rate) for rate in (contexts.ZERO_RATE, contexts.SIDE_RATE, contexts.SIZE_RATE)
 )
 EVEN = tl.constexpr(32768)
+FLAT_SIDE_AT, FLAT_SIZE_AT = tl.constexpr(16 * 6), tl.constexpr(16 * 6 + 8)
+
+
+def flat_contexts(prior: Any) -> Any:
+    """Of a number for each context, those of the layout without memory, in the order of `pack_flat`."""
+    zeros, sides, sizes = np.split(prior, [contexts.SIDE_AT, contexts.SIZE_AT])
+    level = contexts.LEVEL_FLAT
+    return np.concatenate([zeros[level :: contexts.LEVELS], sides[level :: contexts.LEVELS], sizes])
 
 
 @triton.jit
@@ -61,6 +72,23 @@ def measure_margins(width, dither):
 
 
 @triton.jit
+def code_modelled(low, span, at, word, data, room, q, bit, active, rate: tl.constexpr, decoding: tl.constexpr):
+    """One decision of the active lanes with odds q: (low, span, at, word, bit, odds afterwards)."""
+    p = tl.minimum(tl.maximum(q, LEAST), MOST)
+    low, span, at, word, bit = code_bit(low, span, at, word, data, room, p, bit, active, decoding)
+    return low, span, at, word, bit, tl.where(active, q + ((tl.where(bit, 65535, 0) - q) >> rate), q)
+
+
+@triton.jit
+def find_odds(odds, contexts, wanted, lanes: tl.constexpr):
+    """The odds of three contexts, read together, so that their latencies are one."""
+    found = ()
+    for i in tl.static_range(3):
+        found += (tl.load(odds + contexts[i] * lanes, mask=wanted, other=0),)
+    return found
+
+
+@triton.jit
 def decide(
     low, span, at, word, data, room, odds, context, bit, active, modelled, rate, lanes: tl.constexpr,
     decoding: tl.constexpr,
@@ -68,10 +96,10 @@ def decide(
     """One decision of the active lanes, of even odds where it is not modelled: (low, span, at, word, bit)."""
     place = odds + context * lanes
     learning = active & modelled
-    q = tl.load(place, mask=learning, other=0).to(tl.int32) & 65535
+    q = tl.load(place, mask=learning, other=0)
     p = tl.where(modelled, tl.minimum(tl.maximum(q, LEAST), MOST), EVEN)
     low, span, at, word, bit = code_bit(low, span, at, word, data, room, p, bit, active, decoding)
-    tl.store(place, (q + ((tl.where(bit, 65535, 0) - q) >> rate)).to(tl.int16), mask=learning)
+    tl.store(place, q + ((tl.where(bit, 65535, 0) - q) >> rate), mask=learning)
     return low, span, at, word, bit
 
 
@@ -102,15 +130,13 @@ def predict(sized, signed, across, above, anchor, period, rise):
 
 @triton.jit
 def code_size(
-    low, span, at, word, data, room, odds, value, base, skip, active, most: tl.constexpr, lanes: tl.constexpr,
-    decoding: tl.constexpr,
+    low, span, at, word, data, room, odds, value, base, skip, length, going, active, most: tl.constexpr,
+    lanes: tl.constexpr, decoding: tl.constexpr,
 ):  # fmt: skip
     """Sizes of at least 1 and at most `most` bits: `skip` low ones plainly, the rest as exponent and mantissa, in
-    contexts from `base` on."""
-    plain = value & ((tl.full((), 1, tl.int64) << skip.to(tl.int64)) - 1)
-    rest = (value >> skip.to(tl.int64)) + (skip > 0).to(tl.int64)
-    places, length = log(rest) >> 8, tl.zeros_like(base)
-    going = active
+    contexts from `base` on; `length` of the exponent's decisions were made, and lanes that are `going` make more."""
+    plain, rest = split_size(value, skip)
+    places = log(rest) >> 8
     while any_of(going):
         low, span, at, word, more = decide(
             low, span, at, word, data, room, odds, base + tl.minimum(length, 19), length < places, going, going,
@@ -136,6 +162,13 @@ def code_size(
 
 
 @triton.jit
+def split_size(value, skip):
+    """(plain, rest): the low bits of sizes, and what is left, which is at least 1."""
+    plain = value & ((tl.full((), 1, tl.int64) << skip.to(tl.int64)) - 1)
+    return plain, (value >> skip.to(tl.int64)) + (skip > 0).to(tl.int64)
+
+
+@triton.jit
 def reach(width, dither, positive, jump, shift):
     """The least |X| that gives this k, in ticks, saturated."""
     high, below = edges(width, dither)
@@ -153,44 +186,87 @@ def size_row(wide, offset):
 
 
 @triton.jit
+def contexts_of(margins, z, level, shift):
+    """The contexts of a coordinate's first three decisions (is k zero, which side, is |k| larger than one), and the
+    plain bits of |k|."""
+    near, wide = (margins & 65535).to(tl.int32), ((margins >> 16) & 65535).to(tl.int32)
+    tilt, offset = ((margins >> 32) & 65535).to(tl.int32), shift * OCTAVE + z
+    ring = within((near - offset + 5 * OCTAVE) >> 7, 15) * 6 + within((wide - offset + OCTAVE) >> 8, 5)
+    side = within((tilt - offset + 4 * OCTAVE) >> 8, 7)
+    skip, row = size_row(wide, offset)
+    return (ring * LEVELS + level, side * LEVELS + level + SIDE_AT, row * 24 + SIZE_AT), skip
+
+
+@triton.jit
+def pack_flat(margins, scale):
+    """`contexts_of` in one word, with the nearer side, where a block of this scale has the layout without memory."""
+    contexts, skip = contexts_of(margins, (scale & 1) * 128 + TICKS * OCTAVE, 0, (scale >> 1) - TICKS)
+    zero, side = contexts[0] // LEVELS, (contexts[1] - SIDE_AT) // LEVELS + FLAT_SIDE_AT
+    size = contexts[2] - SIZE_AT + FLAT_SIZE_AT
+    others = size | skip << 12 | (margins >> 48).to(tl.int32) << 18
+    return (zero | side << 12).to(tl.int64) | others.to(tl.int64) << 24
+
+
+@triton.jit
+def unpack_flat(word):
+    """The three contexts in a word of `pack_flat`."""
+    first, size = word.to(tl.int32), (word >> 24).to(tl.int32)
+    return first & 4095, (first >> 12) & 4095, size & 4095
+
+
+@triton.jit
 def code_jump(
-    low, span, at, word, data, room, odds, k, wide, tilt, rise, level, offset, active, lanes: tl.constexpr,
+    low, span, at, word, data, room, odds, k, rise, contexts, q, skip, active, lanes: tl.constexpr,
     decoding: tl.constexpr,
 ):  # fmt: skip
-    """k where it is not zero."""
-    side_at = within((tilt - offset + 4 * OCTAVE) >> 8, 7) * LEVELS + level + SIDE_AT
-    low, span, at, word, nearer = decide(
-        low, span, at, word, data, room, odds, side_at, (k > 0) == rise, active, active, SIDE_RATE, lanes, decoding
+    """k where it is not zero, and the odds of the contexts of side and size afterwards."""
+    low, span, at, word, nearer, side_q = code_modelled(
+        low, span, at, word, data, room, q[1], (k > 0) == rise, active, SIDE_RATE, decoding
     )
-    skip, row = size_row(wide, offset)
-    low, span, at, word, jump = code_size(
-        low, span, at, word, data, room, odds, tl.abs(k), row * 24 + SIZE_AT, skip, active, LARGEST_BITS, lanes,
-        decoding,
-    )  # fmt: skip
-    return low, span, at, word, tl.where(nearer == rise, jump, -jump)
+    tl.store(odds + contexts[1] * lanes, side_q, mask=active)
+    _, rest = split_size(tl.abs(k), skip)
+    low, span, at, word, more, size_q = code_modelled(
+        low, span, at, word, data, room, q[2], rest > 1, active, SIZE_RATE, decoding
+    )
+    tl.store(odds + contexts[2] * lanes, size_q, mask=active)
+    more, jump = active & more, tl.zeros_like(k) + 1
+    longer = active & (more | (skip > 0))
+    if any_of(longer):
+        low, span, at, word, jump = code_size(
+            low, span, at, word, data, room, odds, tl.abs(k), contexts[2], skip, more.to(tl.int32),
+            more & (skip + 1 < LARGEST_BITS), longer, LARGEST_BITS, lanes, decoding,
+        )  # fmt: skip
+    return low, span, at, word, tl.where(nearer == rise, jump, -jump), side_q, size_q
 
 
 @triton.jit
 def code_coordinate(
-    low, span, at, word, data, room, odds, k, margins, z, level, shift, active, lanes: tl.constexpr,
+    low, span, at, word, data, room, odds, k, rise, skip, contexts, q, active, lanes: tl.constexpr,
     decoding: tl.constexpr,
 ):  # fmt: skip
-    """Codes one coordinate of each active lane: the coder's state, k, and the context of "is k zero?"."""
-    near, wide = (margins & 65535).to(tl.int32), ((margins >> 16) & 65535).to(tl.int32)
-    tilt, rise, offset = ((margins >> 32) & 65535).to(tl.int32), (margins >> 48) == 1, shift * OCTAVE + z
-    ring = within((near - offset + 5 * OCTAVE) >> 7, 15) * 6 + within((wide - offset + OCTAVE) >> 8, 5)
-    zero_at = ring * LEVELS + level
-    low, span, at, word, moved = decide(
-        low, span, at, word, data, room, odds, zero_at, k != 0, active, active, ZERO_RATE, lanes, decoding
+    """Codes one coordinate of each active lane: the coder's state, k, and the odds of its contexts afterwards."""
+    low, span, at, word, moved, zero_q = code_modelled(
+        low, span, at, word, data, room, q[0], k != 0, active, ZERO_RATE, decoding
     )
+    tl.store(odds + contexts[0] * lanes, zero_q, mask=active)
     moved = moved & active
     k = tl.where(moved, k, 0)
+    side_q, size_q = q[1], q[2]
     if any_of(moved):
-        low, span, at, word, jump = code_jump(
-            low, span, at, word, data, room, odds, k, wide, tilt, rise, level, offset, moved, lanes, decoding
+        low, span, at, word, jump, side_q, size_q = code_jump(
+            low, span, at, word, data, room, odds, k, rise, contexts, q, skip, moved, lanes, decoding
         )
         k = tl.where(moved, jump, k)
-    return low, span, at, word, k, zero_at
+    return low, span, at, word, k, (zero_q, side_q, size_q)
+
+
+@triton.jit
+def forward(contexts, q, told, after):
+    """Odds that were read before the last coordinate, whose contexts were `told`, changed some to `after`."""
+    found = ()
+    for i in tl.static_range(3):
+        found += (tl.where(contexts[i] == told[i], after[i], q[i]),)
+    return found
 
 
 @triton.jit

@@ -22,11 +22,12 @@ from cepam.kernels.triton.layers import (
     units_of,
     width_of_word,
 )
-from cepam.kernels.triton.scalar_model import measure_margins
+from cepam.kernels.triton.scalar_model import measure_margins, pack_flat
 
-DECODED_FIELDS, CODED_FIELDS = 3, 4
-"""Fields of the stage: margins, width, dither and, for an encoder, k; a decoder puts k where the margins stood."""
-MARGINS, WIDTH, DITHER, JUMP = (tl.constexpr(i) for i in range(4))
+DECODED_FIELDS, CODED_FIELDS, FLAT_FIELDS = 3, 4, 2
+"""Fields of the stage: margins, width, dither and, for an encoder, k; a decoder puts k where the margins stood. Where
+no layout has memory, contexts stand in the place of margins, and for an encoder k in that of width and dither."""
+MARGINS, WIDTH, DITHER_FIELD, JUMP = (tl.constexpr(i) for i in range(4))
 TILE = 128
 """Groups of eight coordinates that a program stages, of all lanes of a program of the coder."""
 
@@ -55,14 +56,14 @@ def tile_of(stage, rows, fields, lanes, tile: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=["double", "step", "begin", "total", "count", "blocks", "length", "first", "rows", "lanes"],
-    do_not_specialize_on_alignment=["x", "wide"],
+    do_not_specialize_on_alignment=["x", "wide", "headers"],
 )
 def fill_stage(
-    x, wide, double, keys, table, numbers, step, stage, begin, total, count, blocks, length, first, rows, lanes,
-    layered: tl.constexpr, decoding: tl.constexpr, tile: tl.constexpr,
+    x, wide, double, keys, table, numbers, step, headers, stage, begin, total, count, blocks, length, first, rows,
+    lanes, layered: tl.constexpr, decoding: tl.constexpr, flat: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """Stages coordinates `first` to before `first + rows` of each lane's block."""
-    fields: tl.constexpr = 3 if decoding else 4
+    """Stages coordinates `first` to before `first + rows` of each lane's block; `headers` are those of the wave."""
+    fields: tl.constexpr = 3 if decoding else (2 if flat else 4)
     mine, eight, at = tile_of(stage, rows, fields, lanes, tile)
     _, client, block, size = lanes_of(begin, total, count, blocks, length, mine)
     number = block * (length >> 3) + (first >> 3) + eight
@@ -77,35 +78,42 @@ def fill_stage(
     field = rows.to(tl.int64) * lanes
     # The last program may reach over the end of the stage.
     fits = (eight * 8 < rows)[:, None] & (b >= 0)
-    tl.store(at + MARGINS * field, measure_margins(b, d), mask=fits)
-    tl.store(at + WIDTH * field, b, mask=fits)
-    tl.store(at + DITHER * field, d, mask=fits)
+    margins = measure_margins(b, d)
+    if flat:
+        margins = pack_flat(margins, (tl.load(headers + mine, mask=size > 0, other=0) >> 11)[:, None])
+    tl.store(at + MARGINS * field, margins, mask=fits)
+    if decoding or not flat:
+        tl.store(at + WIDTH * field, b, mask=fits)
+        tl.store(at + DITHER_FIELD * field, d, mask=fits)
     if not decoding:
         place = first + eight[:, None] * 8 + tl.arange(0, 8)[None, :]
         inside = fits & (place < size[:, None])
         value = load_value(x, wide, double, (client * count + block * length)[:, None] + place, inside)
         m = floor_divide(units_of(value, tl.load(numbers + PER_UNIT)) - d + (b >> 1), b)
-        tl.store(at + JUMP * field, m + (d > (b >> 1)).to(tl.int64), mask=fits)
+        tl.store(at + (fields - 1) * field, m + (d > (b >> 1)).to(tl.int64), mask=fits)
 
 
 @triton.jit(
-    do_not_specialize=["double", "begin", "total", "count", "blocks", "length", "first", "rows", "lanes"],
+    do_not_specialize=["double", "begin", "total", "count", "blocks", "length", "first", "rows"],
     do_not_specialize_on_alignment=["x", "wide"],
 )
 def put_values(
-    x, wide, double, numbers, stage, flags, begin, total, count, blocks, length, first, rows, lanes,
+    x, wide, double, numbers, stage, flags, begin, total, count, blocks, length, first, rows, lanes: tl.constexpr,
     tile: tl.constexpr,
 ):  # fmt: skip
-    """Writes decoded values on the public grid; a flag where a point lies outside the range of the format."""
-    mine, eight, at = tile_of(stage, rows, 3, lanes, tile)
-    _, client, block, size = lanes_of(begin, total, count, blocks, length, mine)
-    field = rows.to(tl.int64) * lanes
-    place = first + eight[:, None] * 8 + tl.arange(0, 8)[None, :]
-    inside = (eight * 8 < rows)[:, None] & (place < size[:, None])
+    """Writes decoded values on the public grid; a flag where a point lies outside the range of the format.
+
+    A tile is read with lanes next to each other and written with coordinates next to each other.
+    """
+    lane = tl.arange(0, lanes)
+    _, client, block, size = lanes_of(begin, total, count, blocks, length, tl.program_id(0) * lanes + lane)
+    row, field = tl.program_id(1) * (tile // lanes) + tl.arange(0, tile // lanes), rows.to(tl.int64) * lanes
+    at = stage + tl.program_id(0).to(tl.int64) * 3 * field + row[:, None] * lanes + lane[None, :]
+    inside = (row < rows)[:, None] & ((first + row)[:, None] < size[None, :])
     k = tl.load(at + MARGINS * field, mask=inside, other=0)
-    b, d = tl.load(at + WIDTH * field, mask=inside, other=1), tl.load(at + DITHER * field, mask=inside, other=0)
+    b, d = tl.load(at + WIDTH * field, mask=inside, other=1), tl.load(at + DITHER_FIELD * field, mask=inside, other=0)
     m = k - (d > (b >> 1)).to(tl.int64)
     outside = tl.abs(m.to(tl.float64) * b.to(tl.float64)) >= FURTHEST
-    where = (client * count + block * length)[:, None] + place
+    where = (client * count + block * length)[None, :] + (first + row)[:, None]
     store_value(x, wide, double, where, grid_value(m * b + d, tl.load(numbers + GRID)), inside)
     tl.store(flags + m * 0, 1, mask=inside & outside)

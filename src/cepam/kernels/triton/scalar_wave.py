@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import triton
 
-from cepam.kernels.model.row_period import LARGEST_PERIOD
-from cepam.kernels.triton.batch import Wave
-from cepam.kernels.triton.scalar_coder import STATE, begin_decoding, begin_encoding, finish_encoding, walk_lanes
-from cepam.kernels.triton.scalar_stage import CODED_FIELDS, DECODED_FIELDS, TILE, fill_stage, put_values
+from cepam.kernels.model.row_period import FLAT
+from cepam.kernels.triton.batch import Batch, Wave
+from cepam.kernels.triton.range_coder import gather_blocks
+from cepam.kernels.triton.row_period import flatten_heads, score_heads
+from cepam.kernels.triton.scalar_coder import (
+    STATE,
+    begin_decoding,
+    begin_encoding,
+    finish_encoding,
+    measure_scales,
+    walk_flat,
+    walk_lanes,
+)
+from cepam.kernels.triton.scalar_stage import CODED_FIELDS, DECODED_FIELDS, FLAT_FIELDS, TILE, fill_stage, put_values
 
-SHORTEST_SEGMENT = 128
+SHORTEST_SEGMENT, LONGEST_SEGMENT = 128, 2048
+KERNELS = (
+    *(flatten_heads, score_heads, measure_scales, gather_blocks, begin_encoding, begin_decoding, finish_encoding),
+    *(fill_stage, put_values, walk_flat, walk_lanes),
+)
 _TILED = {"tile": TILE, "num_warps": TILE // 32, "enable_fp_fusion": False}
 
 
-def bytes_a_lane(slot: int, decoding: bool) -> int:
-    """Working memory of a lane with the shortest segments and the longest rows, contexts not counted."""
+def bytes_a_lane(batch: Batch, slot: int, columns: int, decoding: bool) -> int:
+    """Working memory of a lane with the shortest segments and rows of so many columns."""
     fields = DECODED_FIELDS if decoding else CODED_FIELDS
-    return slot + 2 * (LARGEST_PERIOD + 1) + 8 * (STATE + fields * SHORTEST_SEGMENT)
+    return _taken(batch, slot, columns) + 8 * fields * SHORTEST_SEGMENT
+
+
+def _taken(batch: Batch, slot: int, columns: int) -> int:
+    """Bytes of a lane beside its stage."""
+    return slot + 2 * columns + 8 * STATE + 4 * len(batch.prior(columns == FLAT))
 
 
 class ScalarWave(Wave):
@@ -31,13 +50,11 @@ class ScalarWave(Wave):
         batch = self.batch
         slots, state = batch.x.new_empty(self.lanes * room, dtype=torch.int32), self._words(STATE)
         begin_encoding[(self.programs,)](headers, state, slots, *self.place, room, **batch.options)
-        scratch = self._scratch(columns)
-        for first, rows, stage in self._segments(CODED_FIELDS, 4 * room + 2 * columns):
-            self._fill(stage, first, rows, decoding=False)
-            walk_lanes[(self.programs,)](
-                stage, state, *scratch, batch.tables[1], slots, slots, lengths, *self.place, columns, room, first, rows,
-                decoding=False, **batch.options,
-            )  # fmt: skip
+        walk = self._walk(state, columns, (slots, slots, lengths), room, decoding=False)
+        fields, mine = FLAT_FIELDS if columns == FLAT else CODED_FIELDS, headers[self.begin : self.begin + self.lanes]
+        for first, rows, stage in self._segments(fields, _taken(batch, 4 * room, columns)):
+            self._fill(stage, mine, first, rows, decoding=False, flat=columns == FLAT)
+            walk(stage, first, rows)
         finish_encoding[(self.programs,)](state, slots, lengths, *self.place, room, **batch.options)
         return batch.gather(slots, lengths, room)
 
@@ -46,23 +63,36 @@ class ScalarWave(Wave):
         batch, state = self.batch, self._words(STATE)
         headers = batch.x.new_zeros(self.programs * batch.width, dtype=torch.int32)
         begin_decoding[(self.programs,)](data, starts, lengths, headers, state, *self.place, **batch.options)
-        columns = max(int((headers & 2047).amax()), 1)
-        scratch = self._scratch(columns)
-        for first, rows, stage in self._segments(DECODED_FIELDS, 2 * columns):
-            self._fill(stage, first, rows, decoding=True)
-            walk_lanes[(self.programs,)](
-                stage, state, *scratch, batch.tables[1], data, starts, lengths, *self.place, columns, 0, first, rows,
-                decoding=True, **batch.options,
-            )  # fmt: skip
+        columns = int((headers & 2047).amax())
+        walk = self._walk(state, columns, (data, starts, lengths), 0, decoding=True)
+        for first, rows, stage in self._segments(DECODED_FIELDS, _taken(batch, 0, columns)):
+            self._fill(stage, headers, first, rows, decoding=True, flat=columns == FLAT)
+            walk(stage, first, rows)
             put_values[self._tiles(rows)](
-                *batch.values, batch.on.numbers, stage, flags, *self.place, first, rows, batch.width, **_TILED
-            )
+                *batch.values, batch.on.numbers, stage, flags, *self.place, first, rows, lanes=batch.width,
+                **_TILED | {"tile": 8 * TILE},
+            )  # fmt: skip
 
-    def _fill(self, stage: Any, first: int, rows: int, decoding: bool) -> None:
+    def _walk(
+        self, state: Any, columns: int, streams: tuple[Any, Any, Any], room: int, decoding: bool
+    ) -> Callable[[Any, int, int], Any]:
+        """What codes a staged segment; without memory in any layout there is less to do."""
+        batch, grid, odds = self.batch, (self.programs,), self.batch.fresh_odds(self.programs, columns == FLAT)
+        options = {"decoding": decoding} | batch.options
+        if columns == FLAT:
+            return lambda stage, first, rows: walk_flat[grid](
+                stage, state, odds, *streams, *self.place, room, first, rows, **options
+            )
+        column = batch.x.new_empty(self.programs * columns * batch.width, dtype=torch.int16)
+        return lambda stage, first, rows: walk_lanes[grid](
+            stage, state, odds, column, batch.tables[1], *streams, *self.place, columns, room, first, rows, **options
+        )
+
+    def _fill(self, stage: Any, headers: Any, first: int, rows: int, decoding: bool, flat: bool) -> None:
         on = self.batch.on
         fill_stage[self._tiles(rows)](
-            *self.batch.values, self.batch.keys, on.table, on.numbers, on.plan.step, stage, *self.place, first, rows,
-            self.batch.width, layered=on.layered, decoding=decoding, **_TILED,
+            *self.batch.values, self.batch.keys, on.table, on.numbers, on.plan.step, headers, stage, *self.place, first,
+            rows, self.batch.width, layered=on.layered, decoding=decoding, flat=flat, **_TILED,
         )  # fmt: skip
 
     def _tiles(self, rows: int) -> tuple[int, int]:
@@ -71,17 +101,12 @@ class ScalarWave(Wave):
     def _words(self, count: int) -> Any:
         return self.batch.x.new_empty(self.programs * count * self.batch.width, dtype=torch.int64)
 
-    def _scratch(self, columns: int) -> tuple[Any, Any]:
-        """Fresh contexts, and room for a row of each lane."""
-        column = self.batch.x.new_empty(self.programs * columns * self.batch.width, dtype=torch.int16)
-        return self.batch.fresh_odds(self.programs), column
-
     def _segments(self, fields: int, taken: int) -> Iterator[tuple[int, int, Any]]:
         """(first coordinate, coordinates, stage) of segments as long as the memory that is left allows."""
-        each = taken + 2 * len(self.batch.tables[0]) + 8 * STATE
-        spare = (self.batch.memory // (self.programs * self.batch.width) - each) // (8 * fields)
+        spare = (self.batch.memory // (self.programs * self.batch.width) - taken) // (8 * fields)
         longest = min(self.batch.length, int(self.batch.x.shape[1]))
-        rows = min(max(spare // 64 * 64, SHORTEST_SEGMENT), -(-longest // 8) * 8)
-        stage = self._words(fields * rows)
+        rows = min(max(spare // 64 * 64, SHORTEST_SEGMENT), LONGEST_SEGMENT, -(-longest // 8) * 8)
+        # The coder reads two coordinates ahead.
+        stage = self._words(fields * rows + 2)
         for first in range(0, longest, rows):
             yield first, rows, stage

@@ -35,8 +35,10 @@ from cepam.kernels.triton.vector_quantizer import (
     stage_targets,
 )
 
-CONTEXTS, NOTHING = tl.constexpr(contexts.CONTEXTS), tl.constexpr(scalar_contexts.NOTHING)
+VECTOR_CONTEXTS, NOTHING = tl.constexpr(contexts.CONTEXTS), tl.constexpr(scalar_contexts.NOTHING)
 _STAGED = tl.constexpr(STAGED)
+SHARE = tl.constexpr(3)
+"""A point is coded once this share of a program's lanes has one to code: a third."""
 
 
 @triton.jit
@@ -69,10 +71,11 @@ def walk_rows(
     mine, anchor = stage + tl.arange(0, lanes), (scale & 1) * 128 + TICKS * OCTAVE
     sized, shift, coded = power(anchor).to(tl.int64), (scale >> 1) - TICKS, scale != NOTHING
     row, trial, busy = tl.zeros_like(scale), tl.zeros_like(scale), tl.zeros_like(scale)
-    active = size > 0
+    active, waiting = size > 0, size < 0
     while any_of(active):
         tl.store(mine + ROW * lanes, row.to(tl.int64))
         tl.store(mine + TRIAL * lanes, trial.to(tl.int64))
+        # A lane that waits makes the same trial again, which changes nothing.
         stage_trial(
             stage, x, wide, double, keys, radii, numbers, step, begin, total, count, blocks, per_block, search, accept,
             n, box, basis, order, lanes, decoding,
@@ -81,27 +84,31 @@ def walk_rows(
         radius = tl.load(mine + RADIUS * lanes).to(tl.float64, bitcast=True)
         length = tl.load(mine + ZERO_LENGTH * lanes).to(tl.float64, bitcast=True)
         z = within((15 * log(sized) + anchor) >> 4, 31 * OCTAVE - 1)
-        offset = shift * OCTAVE + z
+        offset, fresh = shift * OCTAVE + z, active & (waiting == 0)
         wides, inside = wide_of(log(radius.to(tl.int64)) - offset), (outcome & 1) == 1
         context = (tl.where(inside, MARKS, 0) + mark_of(length, radius, offset, MARKS - 1)) * WIDES + wides
         ends, same = inside, inside | True
         if not decoding:
             ends, same = (outcome & 2) == 2, (outcome & 4) == 4
-            busy = tl.where(active & ((ends != inside) | (ends & (same == 0))), 1, busy)
+            busy = tl.where(fresh & ((ends != inside) | (ends & (same == 0))), 1, busy)
         if accept != CELL:
             low, span, at, word, told = decide(
-                low, span, at, word, data, room, odds, context, ends, active & coded, active, RATE, lanes, decoding
+                low, span, at, word, data, room, odds, context, ends, fresh & coded, fresh, RATE, lanes, decoding
             )
             ends = (coded & told) | ((coded == 0) & ends)
-        done = active & ends
+        done = fresh & ends
         low, span, at, word, told = decide(
             low, span, at, word, data, room, odds, SAME + context, same, done & coded, done, RATE, lanes, decoding
         )
-        moved = done & coded & (told == 0)
-        if any_of(moved):
+        waiting, moved = waiting | (done & coded & (told == 0)), size < 0
+        # Points are coded for many lanes at once: a lane with one waits until enough others have one, or all do.
+        many = tl.sum(waiting.to(tl.int32), 0)
+        if (many * SHARE >= lanes) | (many == tl.sum(active.to(tl.int32), 0)):
             low, span, at, word = code_point(
-                low, span, at, word, data, room, odds, walk, mine, b, offset, moved, n, lanes, decoding
+                low, span, at, word, data, room, odds, walk, mine, b, offset, waiting, n, lanes, decoding
             )
+            moved, waiting = waiting, size < 0
+        done = (done & (waiting == 0)) | moved
         if decoding:
             tl.store(mine + OUTCOME * lanes, done.to(tl.int64) + moved.to(tl.int64))
             put_rows(
@@ -110,9 +117,9 @@ def walk_rows(
             )  # fmt: skip
         length = tl.where(moved, tl.load(mine + LENGTH * lanes).to(tl.float64, bitcast=True), length)
         sized = follow(sized, z, means, length, radius, offset, wides, done)
-        lost = active & (ends == 0) & (trial + 1 >= trials)
+        lost = fresh & (ends == 0) & (trial + 1 >= trials)
         busy = tl.where(lost, -1, busy)
-        trial = tl.where(done, 0, trial + 1)
+        trial = tl.where(done, 0, trial + (fresh & (ends == 0)).to(tl.int32))
         row = row + done.to(tl.int32)
         active = active & (lost == 0) & (row * n < size)
     return low, span, at, word, busy
@@ -122,7 +129,7 @@ def walk_rows(
 def places_of(odds, stage, lanes: tl.constexpr):
     """This program's own contexts at this thread's lane, and its stage."""
     program = tl.program_id(0).to(tl.int64) * lanes
-    return odds + program * CONTEXTS + tl.arange(0, lanes), stage + program * _STAGED
+    return odds + program * VECTOR_CONTEXTS + tl.arange(0, lanes), stage + program * _STAGED
 
 
 @triton.jit(

@@ -15,9 +15,9 @@ from cepam.kernels.triton.scalar_model import LARGEST, OCTAVE, code_size, decide
 from cepam.kernels.triton.vector_quantizer import APART, ZERO
 
 MARKS, WIDES, MEAN_MARKS = (tl.constexpr(i) for i in (contexts.MARKS, contexts.WIDES, contexts.MEAN_MARKS))
-FRACTIONS, ROWS, ROW = (tl.constexpr(i) for i in (contexts.FRACTIONS, contexts.ROWS, contexts.ROW))
+FRACTIONS, ROWS, ROW_CONTEXTS = (tl.constexpr(i) for i in (contexts.FRACTIONS, contexts.ROWS, contexts.ROW))
 SAME, STAY, SIDE, SIZE = (tl.constexpr(i) for i in (contexts.SAME, contexts.STAY, contexts.SIDE, contexts.SIZE))
-RATE, LARGEST_BITS = tl.constexpr(contexts.RATE), tl.constexpr(contexts.LARGEST_BITS)
+RATE, MOST_BITS = tl.constexpr(contexts.RATE), tl.constexpr(contexts.LARGEST_BITS)
 FARTHEST, LONGEST = tl.constexpr(contexts.FARTHEST), tl.constexpr(contexts.LONGEST)
 
 
@@ -82,11 +82,12 @@ def code_point(
                 low, span, at, word, data, room, odds, SIDE + cell, (jump > 0) == up, moving, moving, RATE, lanes,
                 decoding,
             )  # fmt: skip
-            skip = within((-spacing - 5 * OCTAVE) >> 8, LARGEST_BITS - 4)
-            base = SIZE + within((spacing + skip * OCTAVE + 6 * OCTAVE) >> 7, ROWS - 1) * ROW
+            skip = within((-spacing - 5 * OCTAVE) >> 8, MOST_BITS - 4)
+            base = SIZE + within((spacing + skip * OCTAVE + 6 * OCTAVE) >> 7, ROWS - 1) * ROW_CONTEXTS
             low, span, at, word, size = code_size(
-                low, span, at, word, data, room, odds, tl.abs(jump), base, skip, moving, LARGEST_BITS, lanes, decoding
-            )
+                low, span, at, word, data, room, odds, tl.abs(jump), base, skip, tl.zeros_like(base), moving, moving,
+                MOST_BITS, lanes, decoding,
+            )  # fmt: skip
             found = tl.where(moving, tl.where(nearer == up, goal + size, goal - size), goal)
         tl.store(stage + (APART + told) * lanes, found, mask=active)
         near = tl.where(found != 0, 0, near)

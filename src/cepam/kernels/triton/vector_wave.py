@@ -7,14 +7,16 @@ from typing import Any
 import torch
 import triton
 
-from cepam.kernels.triton.batch import LANES, Wave
+from cepam.kernels.triton.batch import LANES, Batch, Wave
 from cepam.kernels.triton.vector_coder import decode_vectors, encode_vectors
 from cepam.kernels.triton.vector_quantizer import STAGED, fill_radii
 
+KERNELS = (fill_radii, encode_vectors, decode_vectors)
 
-def bytes_a_lane(slot: int, per_block: int) -> int:
-    """Working memory of a lane, contexts not counted."""
-    return slot + 8 * (STAGED + per_block)
+
+def bytes_a_lane(batch: Batch, slot: int) -> int:
+    """Working memory of a lane."""
+    return slot + 8 * (STAGED + batch.per_block) + 4 * len(batch.prior(False))
 
 
 class VectorWave(Wave):

@@ -18,11 +18,17 @@ import triton
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.plan import Plan
+from cepam.kernels.model.row_period import LARGEST_PERIOD
 from cepam.kernels.triton import scalar_wave, vector_wave
 from cepam.kernels.triton.batch import Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
 from cepam.kernels.triton.scalar_wave import ScalarWave
 from cepam.kernels.triton.vector_wave import VectorWave
+
+# Triton's key of a compiled kernel depends on which kernels it looked at before. Always in one order, so that a process
+# that begins with another lattice, or with decoding, finds what earlier ones compiled.
+for _kernel in (*scalar_wave.KERNELS, *vector_wave.KERNELS):
+    getattr(_kernel, "cache_key", None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +50,12 @@ def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, roo
     if not len(lengths):
         return CodedBlocks(x.new_empty(0, dtype=torch.uint8), lengths.reshape(len(x), batch.blocks))
     _announce("encode", plan.n, int(plan.search), int(plan.accept))
-    headers = batch.measure_headers()
-    columns, scale = torch.stack([(headers & 2047).amax(), headers.amax() >> (11 if plan.n == 1 else 0)]).tolist()
+    headers, most = batch.measure_headers()
+    scale, columns = most.tolist()
     parts, begin, room = [], 0, room or _first_room(plan, scale, per_block)
     while begin < len(lengths):
-        lanes = min(batch.lanes_a_wave(_bytes_a_lane(batch, 4 * room, False)), len(lengths) - begin)
-        part = _wave(batch, begin, lanes).encode(headers, max(columns, 1), room, lengths[begin : begin + lanes])
+        lanes = min(batch.lanes_a_wave(_bytes_a_lane(batch, 4 * room, columns, False)), len(lengths) - begin)
+        part = _wave(batch, begin, lanes).encode(headers, columns, room, lengths[begin : begin + lanes])
         if part is None:
             room *= 4
             continue
@@ -72,7 +78,7 @@ def decode_blocks(
     lengths = blocks.lengths.reshape(-1)
     starts = lengths.cumsum(0, dtype=torch.int64) - lengths
     flags = torch.zeros(1, dtype=torch.int32, device=device)
-    step = batch.lanes_a_wave(_bytes_a_lane(batch, 0, True))
+    step = batch.lanes_a_wave(_bytes_a_lane(batch, 0, LARGEST_PERIOD + 1, True))
     for begin in range(0, len(lengths), step):
         _wave(batch, begin, min(step, len(lengths) - begin)).decode(blocks.data, starts, lengths, flags)
     if int(flags.item()):
@@ -84,10 +90,10 @@ def _wave(batch: Batch, begin: int, lanes: int) -> ScalarWave | VectorWave:
     return (ScalarWave if batch.on.plan.n == 1 else VectorWave)(batch, begin, lanes)
 
 
-def _bytes_a_lane(batch: Batch, slot: int, decoding: bool) -> int:
+def _bytes_a_lane(batch: Batch, slot: int, columns: int, decoding: bool) -> int:
     if batch.on.plan.n == 1:
-        return scalar_wave.bytes_a_lane(slot, decoding)
-    return vector_wave.bytes_a_lane(slot, batch.per_block)
+        return scalar_wave.bytes_a_lane(batch, slot, columns, decoding)
+    return vector_wave.bytes_a_lane(batch, slot)
 
 
 def _first_room(plan: Plan, scale: int, per_block: int) -> int:

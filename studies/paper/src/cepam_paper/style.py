@@ -57,6 +57,7 @@ figcaption { color: var(--faint); font-size: .87rem; margin-top: .5rem; max-widt
 footer { margin-top: 3.5rem; border-top: 2px solid var(--line); font-size: .86rem; }
 footer h2 { border: 0; margin-top: 1rem; font-size: 1.1rem; }
 @media (max-width: 40rem) { body { font-size: 16px; } .sheet { padding: 1.5rem 1rem 3rem; } h1 { font-size: 1.6rem; }
+  caption { max-width: calc(100vw - 3rem); } /* read without scrolling, however wide the table is */
   /* Each claim becomes a card, so that its evidence is read without scrolling sideways. */
   .verdicts, .verdicts tbody, .verdicts tr, .verdicts td, .verdicts th { display: block; width: auto; min-width: 0; }
   .verdicts colgroup, .verdicts thead { display: none; }
