@@ -262,15 +262,14 @@ def test_a_clip_that_follows_the_norms_goes_on_after_a_restart_and_so_does_the_a
         return made
 
     first = started(start_arrays(SIZE), 3)
-    bound, spent = first.settings.clip.bound, first.epsilon
-    assert bound < 0.3
+    bound = first.settings.clip.bound
+    assert bound < 0.5
     again = started(first.result.arrays, 1)
     used = again._policy._charged_as
     assert used.clip.bound == bound
     assert used.law.scale / used.clip.bound == pytest.approx(0.01, rel=1e-12)
     assert again.settings.clip.bound < bound
     assert again._spending.ledger.rounds == 4
-    assert again.epsilon > spent
     # Without a clip that follows, the saved one is nobody's business.
     assert started(start_arrays(SIZE, 2.0), 1, follows=False).settings.clip.bound == 1.0
 
