@@ -23,6 +23,7 @@ FLIPS = [
     ("error-law", "exactness", put("ours/gaussian-2/passed", False), FAILS),
     ("any-law", "exactness", put("ours/laplace-1/passed", False), FAILS),
     ("pipeline", "tradeoff", put("difference_all", near(0.5)), HOLDS),
+    ("pipeline", "tradeoff", both(put("seeds", 1), put_rows("bits/fl+gaussian+sdq", 0.1)), INCONCLUSIVE),
     ("pipeline", "tradeoff", both(put("difference_all", WIDE), put_rows("bits/fl+gaussian+sdq", 0.1)), INCONCLUSIVE),
     ("pipeline", "tradeoff", put_rows("bits/fl+gaussian+sdq", 0.1), FAILS),
     ("tunable", "rate", put("by_sigma", [[0.01, 0.5], [0.1, 0.6]]), FAILS),
