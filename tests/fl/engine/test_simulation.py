@@ -62,7 +62,7 @@ def test_difference_is_fedavg(small: Dataset, quick: Settings) -> None:
     start = simulation.state.weights.copy()
     rows = [(0, k) for k in range(4)]
     raw, _ = simulation.work.updates(start, 0, rows, np.full(4, np.inf, np.float32))
-    local, _ = simulation.work._trained(start, 0, rows, *simulation.work._steps(0, rows))
+    local, _ = simulation.work._trained(start[[0] * 4], 0, rows, *simulation.work._steps(0, rows))
     simulation.step()
     np.testing.assert_allclose(simulation.state.weights[0], local.mean(0), atol=1e-6)
     np.testing.assert_allclose(raw, start - local, atol=1e-7)
