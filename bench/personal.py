@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--search", action="store_true")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epsilon", nargs="+", type=float, default=[8.0])
+    parser.add_argument("--epsilon", nargs="+", type=float, default=[4.0])
     chosen = parser.parse_args()
     rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     if chosen.report:
