@@ -186,11 +186,13 @@ def test_clipped_examples_are_charged_by_their_public_divisor(tmp_path: Path) ->
     known = one_event(ROUNDS, sigma=0.2, clipped="example", adjacency="add-remove")
     known = replace(known, clients=(privacy.Client(cepam.Gaussian(0.2), 150, draws=50.0),) * 4)
     own = privacy.epsilon(replace(known.alone(0), adjacency="replace", coordinates=None), DELTA)
-    for limit, replies in ((1.01 * own, 4), (0.99 * own, 3)):
-        grid = FakeGrid([Learner(1, **{"cepam-epsilon": str(limit)}), *(Learner(k) for k in range(2, 5))])
+    for limit, batch, replies in ((1.01 * own, 60, 4), (0.99 * own, 60, 3), (1.01 * own, 40, 3), (1.01 * own, 0, 3)):
+        limits = {"cepam-epsilon": str(limit), "cepam-batch": str(batch)}
+        grid = FakeGrid([Learner(1, **limits), *(Learner(k) for k in range(2, 5))])
         plain = grid.nodes[2].train
         grid.nodes[2].train = lambda m, c, plain=plain: (told.append(dict(m.content["config"])), plain(m, c))[1]  # type: ignore[misc]
-        strategy = wrapped(tmp_path / str(replies), sigma=0.2, account=account, streams=each, records=150)
+        folder = tmp_path / f"{replies} {batch}"
+        strategy = wrapped(folder, sigma=0.2, account=account, streams=each, records=150)
         result = strategy.start(grid, start_arrays(SIZE), num_rounds=ROUNDS)
         assert result.train_metrics_clientapp[1]["cepam-replies"] == replies
         if replies == 4:

@@ -43,7 +43,7 @@ def test_laplace_and_unequal_clients() -> None:
     release = Release.uniform(2, Laplace(1.0), cepam.L1(0.5), Sampling("all"), 1000)
     assert not audit(RoundTrip.of_release(release), release, 1e-2, 20_000).refuted
     unequal = Release(
-        (cepam.privacy.Client(Gaussian(1.0), 10, 0.7), cepam.privacy.Client(Gaussian(2.0), 10, 0.3)),
+        tuple(cepam.privacy.Client(Gaussian(s), 10, w) for s, w in ((1.0, 0.6), (2.0, 0.2), (2.0, 0.2))),
         L2(1.0),
         Sampling("all"),
     )

@@ -31,6 +31,7 @@ class Account:
 
     Node ids may change when a SuperNode restarts, so by default every round is charged as its worst client paid it.
     With `stable_nodes=True` (node authentication on, one key a client) a node pays only for the rounds it took part in.
+    `stateful`: clients in cohorts remember the rounds they took part in, as with layers that stay on them.
     """
 
     delta: float = 1e-5
@@ -41,6 +42,7 @@ class Account:
     stable_nodes: bool = False
     clipped: Literal["update", "example"] = "update"
     unit: Unit = "record"
+    stateful: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.delta < 1.0:
@@ -92,6 +94,7 @@ class Account:
             adjacency=self.adjacency,
             coordinates=coordinates,
             cohort=cohort,
+            stateful=self.stateful,
             bit=share * math.sqrt(cohort.cap) / settings.bit if settings.bit else None,
         )
 

@@ -11,7 +11,7 @@ import copy
 import math
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -204,11 +204,15 @@ class ServerStreams:
         self.arrivals, self.rounds = {node: list(came) for node, came in arrivals.items()}, rounds
 
 
-def own_epsilon(settings: Any, delta: float) -> float:
-    """epsilon of all messages that these terms allow, against everybody else together: the client's own noise alone."""
+def own_epsilon(settings: Any, delta: float, batch: float = 0.0) -> float:
+    """epsilon of all messages that these terms allow, against everybody else together: the client's own noise alone.
+
+    `batch` is what the client knows of its own code: it clips examples and divides their sum by at least so many. By
+    default nothing is known, so whole updates are charged, whatever divisor the terms state.
+    """
     from cepam.privacy import CorrelatedRelease, epsilon
 
-    terms: StreamTerms = settings.stream
+    terms: StreamTerms = replace(settings.stream, divisor=min(settings.stream.divisor, batch if batch > 0.0 else 0.0))
     alone = terms.client(settings.law, terms.slices)
     release = CorrelatedRelease(
         (alone,), settings.clip, rounds=terms.messages, link=terms.link, unit=settings.unit, clipped=terms.clipped

@@ -18,7 +18,7 @@ STREAM = "cepam-stream"
 FOLDER = "cepam-streams"
 SLICE, SLICES = "cepam-slice", "cepam-slices"
 CLIP, DIVISOR = "cepam-clip", "cepam-divisor"
-MOST_EPSILON, DELTA = "cepam-epsilon", "cepam-delta"
+MOST_EPSILON, DELTA, BATCH = "cepam-epsilon", "cepam-delta", "cepam-batch"
 
 
 def follow(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> NodeStream | None:
@@ -55,7 +55,8 @@ def _check_own_limit(offer: Offer, context: Context) -> None:
     most = context.node_config.get(MOST_EPSILON)
     if most is None:
         return
-    costs = own_epsilon(offer.settings, float(context.node_config.get(DELTA, 1e-5)))
+    known = context.node_config
+    costs = own_epsilon(offer.settings, float(known.get(DELTA, 1e-5)), float(known.get(BATCH, 0.0)))
     if costs > float(most):
         raise Declined("terms", f"the stream would cost epsilon {costs:.4g} by its own noise, over {most}")
 

@@ -14,6 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from cepam.privacy.attendance import Attendance, precision, published_sensitivity
+from cepam.privacy.blending import hiding
 from cepam.privacy.correlation import Correlation
 from cepam.privacy.participation import Cyclic, Participation, Separated, sensitivity
 from cepam.privacy.release import Release
@@ -188,7 +189,8 @@ class CorrelatedRelease(Release):
             )
         slices, worst = 1 if self.unit == "client" else self.link.slices, 0.0
         for honest in combinations(others, len(others) - colluders):
-            noises = tuple((j, self.clients[j].noise) for j in sorted((client, *honest)))
+            came = tuple(j for j in honest if self.attendance.arrivals[j])
+            noises = tuple((j, self.clients[j].noise) for j in sorted(hiding(self.clients, (client, *came))))
             inverse = precision(self.link, self.attendance, noises)
             worst = max(worst, published_sensitivity(self.link, self.attendance, inverse, client, slices))
         return worst

@@ -17,6 +17,7 @@ from typing import get_args
 from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
 from cepam.noise.lattices import Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law
+from cepam.privacy.blending import hiding
 from cepam.privacy.dominating import GaussianShift, LaplaceShift
 from cepam.privacy.sampled import Charge, Sampling, check_adjacency
 
@@ -219,7 +220,7 @@ class Release:
         The noise of the others is shared out among the vectors of one node: a sum of two can be made from the two
         apart, each with half of that noise, so charging each reply by itself charges the round.
         """
-        own, *others = (self.clients[j].noise for j in self.hidden_by(client, colluders))
+        own, *others = (self.clients[j].noise for j in hiding(self.clients, self.hidden_by(client, colluders)))
         replies = max(1, len(self.sent_by_node().get(self.node(client), ())))
         return math.hypot(own, *(noise / math.sqrt(replies) for noise in others))
 

@@ -170,8 +170,8 @@ class CorrelatedUplink(ServerUplink):
         return state | {"ledger": self.ledger.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["link"] != fingerprint(self.link):
-            raise ValueError("the checkpoint's streams were shaped by another matrix: restore the file of --matrix")
+        if state.get("link") != fingerprint(self.link):
+            raise ValueError("the checkpoint's streams were shaped by another matrix: restore --carry or --matrix")
         self.rounds = int(state["rounds"])
         self.arrivals = [[] for _ in self.plans]
         for k, *when in state["arrivals"].tolist():

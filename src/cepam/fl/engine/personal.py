@@ -41,6 +41,10 @@ class Division:
         stays = _staying(model.module, personal)
         sizes = [(name, p.numel()) for name, p in model.module.named_parameters() if p.requires_grad]
         flags = [name.rpartition(".")[0] in stays for name, _ in sizes]
+        if personal is not None and not any(flags):
+            raise ValueError(
+                f"personal {personal!r} keeps no weight: its layers share theirs with layers that are sent"
+            )
         places = np.repeat(flags, [many for _, many in sizes])
         tensors = tuple(many for (_, many), stay in zip(sizes, flags) if not stay)
         return cls(np.flatnonzero(~places), np.flatnonzero(places), tensors)
