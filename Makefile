@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml studies/paper/pyproject.toml studies/sums/pyproject.tom
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/cepam compare --preset private --schemes fl+gaussian,fl+gaussian+sdq,cepam-gaussian --seeds 1 --name demo
+	$(BIN)/cepam compare --preset private --schemes fl+gaussian,cepam-gaussian --seeds 1 --name demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not flower"
