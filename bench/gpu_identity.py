@@ -34,6 +34,7 @@ def updates(size: int) -> dict[str, np.ndarray]:
     x = draw.normal(0, 0.01, size)
     wild = x * np.exp(draw.normal(0, 3, size))
     wild[::17], wild[5::101] = 0.0, 1e4
+    wild = np.clip(wild, -1e4, 1e4)  # noise of scale 0.01 reaches to 1.6e4
     rows = x * np.exp(draw.normal(0, 1.5, 300))[np.arange(size) % 300]
     sparse = 0.05 * x * (draw.random(size) < 0.02)
     return {"wild": wild.astype(np.float32), "rows": rows, "sparse": sparse.astype(np.float32)}

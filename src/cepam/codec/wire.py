@@ -28,6 +28,8 @@ WHOLE, IN_CHUNKS = 1, 2
 HEAD_BYTES = 3
 BLOCK_COORDINATES = 8192
 LARGEST_SIZE = 2**40
+_FETCHED = 1 << 14
+"""Bytes of an opened payload that are fetched from a GPU at once: the block table of ten million coordinates."""
 _DOUBLE, _PADDED, _LATTICE_SHIFT = 1, 2, 2
 
 
@@ -124,7 +126,7 @@ def _padding(size: int, bucket: int) -> int:
 
 def _split(payload: Any, dimensions: list[int]) -> Contents:
     """The contents of a payload in memory of the host or on a GPU; a number takes at most nine bytes."""
-    head = sealing_on_gpu.on_host(payload[:10])
+    head = sealing_on_gpu.on_host(payload[:_FETCHED])
     flags = head[0]
     lattice = flags >> _LATTICE_SHIFT
     if lattice >= len(dimensions):
@@ -136,8 +138,9 @@ def _split(payload: Any, dimensions: list[int]) -> Contents:
     padded = bool(flags & _PADDED)
     if total == 1 and not padded:
         return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:], np.array([len(payload) - at])))
-    table = sealing_on_gpu.on_host(payload[: at + 9 * total])
-    lengths, at = _read_varints(table, at, total if padded else max(total - 1, 0))
+    if at + 9 * total > _FETCHED:
+        head = sealing_on_gpu.on_host(payload[: at + 9 * total])
+    lengths, at = _read_varints(head, at, total if padded else max(total - 1, 0))
     if len(lengths) and int(lengths.max()) > len(payload):
         raise MalformedMessage("the block table does not match the payload")
     end = at + int(lengths.sum())

@@ -68,6 +68,8 @@ def encode_rows(jobs: Sequence[CodingTask], rows: Any, kept: int = sys.maxsize) 
 
     One client's blocks of more than `kept` bytes stay on the GPU.
     """
+    if len(jobs) == 1 and rows.numel() > 8 * kept:  # about a bit a coordinate
+        gcm_siv.compile_ahead(rows.device)
     blocks = encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block)
     if len(jobs) > 1 or len(blocks.data) <= kept:
         return to_host(blocks)
@@ -112,21 +114,22 @@ def to_device(found: Sequence[Sequence[bytes]], device: Any) -> CodedBlocks:
     each = [joined(blocks) for blocks in found]
     lengths = np.stack([blocks.lengths for blocks in each]).astype(np.int32)
     if each[0].on_gpu:
-        return CodedBlocks(each[0].data, torch.from_numpy(lengths).to(device))
+        return CodedBlocks(each[0].data, torch.from_numpy(lengths).to(device, non_blocking=True))
     parts = [np.frombuffer(blocks.data, dtype=np.uint8) for blocks in each]
     if len(parts) == 1 and len(parts[0]) and parts[0].flags.writeable:
         data = torch.from_numpy(parts[0])
     else:
         data = torch.from_numpy(pinned(max(sum(map(len, parts)), 1)))
         np.concatenate(parts, out=data.numpy()[: sum(map(len, parts))])
-    return CodedBlocks(data.to(device, non_blocking=True), torch.from_numpy(lengths).to(device))
+    return CodedBlocks(*(each.to(device, non_blocking=True) for each in (data, torch.from_numpy(lengths))))
 
 
 def seal_chunks(buffers: Sequence[Any], keys: Any, context: bytes, size: int) -> tuple[Any, Any, Callable[[], None]]:
     """The sealed chunks of `size` bytes, one for each of the keys, and the clear bytes behind them, of a payload in
     buffers, one of them on a GPU: on the host, once what comes third has been called."""
     device = next(each.device for each in buffers if torch.is_tensor(each))
-    payload = torch.cat([each if torch.is_tensor(each) else _put_bytes(each, device) for each in buffers if len(each)])
+    parts = [each if torch.is_tensor(each) else _bytes_of(each) for each in buffers if len(each)]
+    payload = torch.cat([each.to(device, non_blocking=True) for each in parts])
     whole = len(keys) * size
     clear = payload[:whole].view(torch.int32).reshape(len(keys), -1)
     sealed = gcm_siv.seal_chunks(clear, keys, context, size // 16).view(torch.uint8)
@@ -146,14 +149,14 @@ def open_chunks(sealed: Any, keys: Any, context: bytes, size: int, device: str) 
     wrong = gcm_siv.open_chunks(found, keys, context, clear, size // 16)
 
     def finish(rest: bytes) -> bool:
-        payload[len(keys) * size :][: len(rest)] = _put_bytes(rest, device)
+        payload[len(keys) * size :][: len(rest)].copy_(_bytes_of(rest), non_blocking=True)
         return int(wrong.item()) == 0
 
     return payload, finish
 
 
-def _put_bytes(found: Any, device: Any) -> Any:
-    return torch.from_numpy(np.frombuffer(found, dtype=np.uint8).copy()).to(device)
+def _bytes_of(found: Any) -> Any:
+    return torch.from_numpy(np.frombuffer(found, dtype=np.uint8).copy())
 
 
 def pinned(size: int) -> Any:

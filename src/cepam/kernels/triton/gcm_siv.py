@@ -7,6 +7,7 @@ its place. As in `aes`, no time depends on what is sealed.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,18 @@ KEY_WORDS, SCHEDULE_WORDS = 12, ROUND_KEY_WORDS + 4
 """Words of a chunk's keys, POLYVAL's and AES's; and of its schedule, AES's round keys and POLYVAL's key."""
 HASHED, MASKED = 256, 128
 """Lanes of a program that hashes a chunk, and of one that masks two blocks a lane."""
+_COMPILING: list[threading.Thread] = []
 _KEY_WORDS, _SCHEDULE_WORDS, _HASH_KEY = (tl.constexpr(i) for i in (KEY_WORDS, SCHEDULE_WORDS, ROUND_KEY_WORDS))
 
 
 def seal_chunks(payload: Any, keys: Any, context: bytes, blocks: int) -> Any:
     """The sealed chunks (chunks, 4 * blocks + 4) of clear ones (chunks, 4 * blocks), as words, on the payload's device;
     the keys (chunks, 12) are the host's."""
+    _wait_for_compiler()
+    return _seal(payload, keys, context, blocks)
+
+
+def _seal(payload: Any, keys: Any, context: bytes, blocks: int) -> Any:
     sealed = payload.new_empty((len(payload), 4 * blocks + 4))
     schedule, ahead = _prepare(keys, context, blocks, payload.device)
     _hash(payload, schedule, ahead, sealed[:, 4 * blocks :], blocks)
@@ -35,17 +42,39 @@ def seal_chunks(payload: Any, keys: Any, context: bytes, blocks: int) -> Any:
 
 def open_chunks(sealed: Any, keys: Any, context: bytes, payload: Any, blocks: int) -> Any:
     """Fills the clear chunks; how many words of tags are not those of what was opened, as a tensor."""
+    _wait_for_compiler()
     (schedule, ahead), tags = _prepare(keys, context, blocks, payload.device), sealed.new_empty((len(sealed), 4))
     _mask(sealed, payload, sealed[:, 4 * blocks :], schedule, blocks)
     _hash(payload, schedule, ahead, tags, blocks)
     return (tags ^ sealed[:, 4 * blocks :]).count_nonzero()
 
 
+def compile_ahead(device: Any) -> None:
+    """Nothing; the kernels are compiled beside what is done next, unless they are there."""
+    if not _COMPILING and not triton.knobs.runtime.interpret:
+        _COMPILING.append(threading.Thread(target=_seal_nothing, args=(device,), daemon=True))
+        _COMPILING[0].start()
+
+
+def _seal_nothing(device: Any) -> None:
+    with torch.cuda.device(device):
+        clear, keys = (
+            torch.zeros((1, 16 * HASHED), dtype=torch.int32, device=device),
+            np.zeros((1, KEY_WORDS), np.int32),
+        )
+        _seal(clear, keys, b"", 4 * HASHED)
+
+
+def _wait_for_compiler() -> None:
+    for each in _COMPILING:
+        each.join()
+
+
 def _prepare(keys: Any, context: bytes, blocks: int, device: Any) -> tuple[Any, Any]:
     """Every chunk's schedule, and what is hashed beside it, blocks of associated data and one of lengths."""
     padded = np.frombuffer(context + bytes(-len(context) % 16), dtype=np.int32)
     lengths = np.array([8 * len(context), 128 * blocks], dtype=np.int64).view(np.int32)
-    put = torch.from_numpy(np.concatenate([keys.reshape(-1), padded, lengths])).to(device)
+    put = torch.from_numpy(np.concatenate([keys.reshape(-1), padded, lengths])).to(device, non_blocking=True)
     schedule, lanes = put.new_empty((len(keys), SCHEDULE_WORDS)), 32
     expand_keys[(triton.cdiv(len(keys), lanes),)](put, schedule, len(keys), lanes=lanes, num_warps=1)
     return schedule, put[keys.size :]
@@ -54,7 +83,7 @@ def _prepare(keys: Any, context: bytes, blocks: int, device: Any) -> tuple[Any, 
 def _hash(text: Any, schedule: Any, ahead: Any, tags: Any, blocks: int) -> None:
     lanes = min(HASHED, blocks)
     hash_chunks[(len(text),)](
-        text, schedule, ahead, tags, text.stride(0), tags.stride(0), len(ahead) // 4 - 1, 8, lanes=lanes,
+        text, schedule, ahead, tags, text.stride(0), tags.stride(0), len(ahead) // 4 - 1, 32, lanes=lanes,
         num_warps=triton.cdiv(lanes, 32),
     )  # fmt: skip
 
@@ -94,22 +123,31 @@ def choose(wanted, a, b):
 
 @triton.jit
 def dot(a, b, turns):
-    """a b / x^128 modulo x^128 + x^127 + x^126 + x^121 + 1: a bit of b at a time, each time divided by x.
+    """a b / x^128 modulo x^128 + x^127 + x^126 + x^121 + 1: the product, then its low words taken out one by one.
 
-    There are eight `turns` of four bits a word: a compiler that knew would write all of them out.
+    There are 32 `turns`, one for each bit of a word: a compiler that knew would write all of them out.
     """
-    s, t, u, v = a[0] ^ a[0], a[0] ^ a[0], a[0] ^ a[0], a[0] ^ a[0]
-    for i in tl.static_range(4):
-        bits, k = b[i], 0
-        while k < turns:
-            for _ in tl.static_range(4):
-                taken = 0 - (bits & 1)
-                s, t, u, v = s ^ (a[0] & taken), t ^ (a[1] & taken), u ^ (a[2] & taken), v ^ (a[3] & taken)
-                odd = 0 - (s & 1)
-                s, t, u = (s >> 1) | (t << 31), (t >> 1) | (u << 31), (u >> 1) | (v << 31)
-                v, bits = (v >> 1) ^ (odd & 0xE1000000), bits >> 1
-            k += 1
-    return s, t, u, v
+    none, k = a[0] ^ a[0], 0
+    c, a = (none, none, none, none, none, none, none, none), (a[0], a[1], a[2], a[3], none)
+    while k < turns:
+        taken, sums, doubled = (), (), (a[0] << 1,)
+        for i in tl.static_range(4):
+            taken += (0 - ((b[i] >> k) & 1),)
+            doubled += ((a[i + 1] << 1) | (a[i] >> 31),)
+        for i in tl.static_range(8):
+            total = c[i]
+            for w in tl.static_range(4):
+                if (i - w) * (i - w - 4) <= 0:  # i - w in 0..4
+                    total = total ^ (a[i - w] & taken[w])
+            sums += (total,)
+        c, a, k = sums, doubled, k + 1
+    low, high = (c[0], c[1], c[2], c[3]), (c[4], c[5], c[6], c[7])
+    for _ in tl.static_range(4):
+        out = low[0]
+        up = low[3] ^ (out << 31) ^ (out << 30) ^ (out << 25)
+        next_up = high[0] ^ out ^ (out >> 1) ^ (out >> 2) ^ (out >> 7)
+        low, high = (low[1], low[2], up, next_up), (high[1], high[2], high[3], none)
+    return low
 
 
 @triton.jit(do_not_specialize=["chunks"])
