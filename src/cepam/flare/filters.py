@@ -74,8 +74,8 @@ class ServerFilter(Filter):  # type: ignore[misc]
         super().__init__()
         if cohort is not None:
             raise ValueError(
-                f"cohort must be None in FLARE, got {cohort!r}: the workflow chooses who gets a task before a filter sees "
-                "it, so no draw is secret here; cepam.flower.Private and cepam train draw cohorts"
+                f"cohort must be None in FLARE, got {cohort!r}: the workflow chooses who gets a task, before a filter "
+                "sees it, so no draw is secret here; cepam.flower.Private and cepam train draw cohorts"
             )
         if trust != "server":
             raise ValueError(

@@ -180,8 +180,8 @@ class CohortRelease(Release):
     def chance(self, client: int) -> float:
         """The chance that a given client is drawn: in a fixed cohort more, to colluders who know that they were not.
 
-        A fixed cohort whose clients retire is drawn from ever fewer, and where clients have a state the others' tell who
-        was drawn: no chance is claimed for either (docs/privacy.md, "Layers that stay on the client").
+        A fixed cohort whose clients retire is drawn from ever fewer, and where clients have a state the others' tell
+        who was drawn: no chance is claimed for either (docs/privacy.md, "Layers that stay on the client").
         """
         if self.cohort.kind == "poisson":
             return self.cohort.rate
