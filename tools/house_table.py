@@ -1,4 +1,4 @@
-"""What should be there once: clips, ledgers, slacks, tables of lattices, codec protocols, writers of pages; and imports."""
+"""What should be there once: clips, ledgers, slacks, tables of lattices, codec protocols, page writers; and imports."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ def once(package: Path) -> dict[str, list[str]]:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "<html" in node.value:
                 found["writers of HTML"].append(place)
         for statement in tree.body:
-            if isinstance(statement, ast.Assign | ast.AnnAssign) and "__all__" not in ast.unparse(statement):
-                if isinstance(statement.value, ast.Dict | ast.Tuple | ast.List) and _names_e8(statement.value):
-                    found["tables from names to lattices"].append(place)
+            if _is_table(statement):
+                found["tables from names to lattices"].append(place)
     return found
 
 
@@ -40,15 +39,19 @@ def _file_class(found: dict[str, list[str]], place: str, node: ast.ClassDef) -> 
     for ending, idea in (("Ledger", "ledgers of what was spent"), ("Slack", "slacks on delta")):
         if node.name.endswith(ending):
             found[idea].append(f"{place} {node.name}")
-    methods = {
-        each.name: [one.arg for one in each.args.args] for each in node.body if isinstance(each, ast.FunctionDef)
-    }
+    functions = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+    methods = {each.name: [one.arg for one in each.args.args] for each in functions}
     if any("Protocol" in ast.unparse(base) for base in node.bases) and CODEC_METHODS.items() <= methods.items():
         found["protocols of something that encodes"].append(f"{place} {node.name}")
 
 
-def _names_e8(value: ast.expr) -> bool:
-    return any(isinstance(each, ast.Constant) and each.value == "E8" for each in ast.walk(value))
+def _is_table(statement: ast.stmt) -> bool:
+    """Whether a statement of a module makes a collection that names E8, the list of public names apart."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or "__all__" in ast.unparse(statement):
+        return False
+    if not isinstance(statement.value, ast.Dict | ast.Tuple | ast.List):
+        return False
+    return any(isinstance(each, ast.Constant) and each.value == "E8" for each in ast.walk(statement.value))
 
 
 def imports(root: Path, package: Path) -> dict[str, list[str]]:
