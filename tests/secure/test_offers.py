@@ -172,7 +172,7 @@ def test_a_server_that_tells_of_smaller_draws_larger_batches_or_smaller_clips_is
     for asked in (flattered, whole):
         group.train(10, SumRound(asked, group.roster, group.roster.names, MODEL).request())
     with group.nodes[10].journal.hold() as entry:
-        found = entry.ledger.charges
+        found = entry.answered.charges
     assert found == (RoundCharge(sums.NOISE, 1.0, 64.0, 0.5, 2), RoundCharge(sums.NOISE, 0.5, 0.0, 0.5, 2))
 
 

@@ -93,7 +93,7 @@ class RoundCharge:
 
 
 @dataclass(frozen=True)
-class RoundsLedger:
+class AnsweredRounds:
     """All that a node has answered, in any run: it only grows."""
 
     charges: tuple[RoundCharge, ...] = ()
@@ -103,13 +103,13 @@ class RoundsLedger:
         """How many rounds in all."""
         return sum(charge.rounds for charge in self.charges)
 
-    def add(self, charge: RoundCharge) -> RoundsLedger:
-        """The ledger with one more answer; equal ones are counted, not listed."""
+    def add(self, charge: RoundCharge) -> AnsweredRounds:
+        """These and one more answer; equal ones are counted, not listed."""
         for place, known in enumerate(self.charges):
             if replace(known, rounds=1) == replace(charge, rounds=1):
                 longer = replace(known, rounds=known.rounds + charge.rounds)
-                return RoundsLedger((*self.charges[:place], longer, *self.charges[place + 1 :]))
-        return RoundsLedger((*self.charges, charge))
+                return AnsweredRounds((*self.charges[:place], longer, *self.charges[place + 1 :]))
+        return AnsweredRounds((*self.charges, charge))
 
     def write(self, writer: ByteWriter) -> None:
         """Nothing; the fields are appended."""
@@ -120,8 +120,8 @@ class RoundsLedger:
             writer.number(charge.shares, 4).number(charge.rounds, 8)
 
     @classmethod
-    def read(cls, reader: ByteReader) -> RoundsLedger:
-        """The ledger whose fields come next."""
+    def read(cls, reader: ByteReader) -> AnsweredRounds:
+        """The rounds whose fields come next."""
         return cls(tuple(_read_charge(reader) for _ in range(reader.number(4, most=MOST_CHARGES))))
 
 
