@@ -45,9 +45,10 @@ def engine_rows(path: Path, trips: dict[str, int]) -> list[Found]:
     return found
 
 
-def chosen(study: list[Found], engine: list[Found], name: str) -> list[Found]:
-    """The runs of a row, from where it has most seeds."""
-    return max(([each for each in source if each["row"] == name] for source in (study, engine)), key=len)
+def chosen(study: list[Found], engine: list[Found], name: str) -> tuple[list[Found], list[Found]]:
+    """The runs of a row where it has most seeds, and those of the trusted server beside it, paired by seed."""
+    rows = max((study, engine), key=lambda source: sum(each["row"] == name for each in source))
+    return [each for each in rows if each["row"] == name], [each for each in rows if each["row"] == "server"]
 
 
 def percent(values: list[float], sign: str = "") -> str:
@@ -61,14 +62,13 @@ def table(study: list[Found], engine: list[Found]) -> str:
     head = ["", "seeds", "accuracy %", "less server", "epsilon: outsider", "server", "lying server", "bits up", "MB up",
             "MB down", "trips"]  # fmt: skip
     lines = [_line(head), _line(["---"] * len(head))]
-    trusted = {each["seed"]: each["accuracy"] for each in chosen(study, engine, "server")}
     for name, (label, _) in NAMES.items():
-        mine = chosen(study, engine, name)
+        mine, trusted = chosen(study, engine, name)
         if not mine:
             lines.append(_line([label, MISSING, *[""] * (len(head) - 2)]))
             continue
-        beside = [each for each in mine if each["seed"] in trusted and name != "server"]
-        less = [each["accuracy"] - trusted[each["seed"]] for each in beside]
+        beside = {each["seed"]: each["accuracy"] for each in trusted if name != "server"}
+        less = [each["accuracy"] - beside[each["seed"]] for each in mine if each["seed"] in beside]
         cells = [label, str(len(mine)), percent([each["accuracy"] for each in mine])]
         cells += [percent(less, "+") if less else "–"]
         shown = [mine[0]["epsilon"][who] for who in OBSERVERS]
@@ -97,7 +97,7 @@ def draw(study: list[Found], engine: list[Found], path: Path) -> None:
     figure, axis = pyplot.subplots(figsize=(10, 5), constrained_layout=True)
     absent = []
     for place, (name, (label, marker)) in enumerate(NAMES.items()):
-        mine = chosen(study, engine, name)
+        mine, _ = chosen(study, engine, name)
         if not mine:
             absent.append(label)
             continue
