@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cepam import privacy, secure
+from cepam import privacy
 from cepam.cli.guard import help_alone
 from cepam.cli.options import spread
 from cepam.cli.release_local import values_of
@@ -231,10 +231,12 @@ def _of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
         return {}
     if options.cohort or options.noise != NoiseName.INDEPENDENT or options.law != AccountedLaw.GAUSSIAN:
         raise ValueError("--trust sum goes with Gaussian noise, independent from round to round, and no --cohort")
+    from cepam.secure import epsilons  # with its kernels: other questions need none of it
+
     quorum = options.quorum or math.ceil(0.8 * options.clients)
     return {
         "quorum": quorum,
-        "observers": secure.epsilons(replace(options, colluders=0).release(), delta, quorum, options.colluders),
+        "observers": epsilons(replace(options, colluders=0).release(), delta, quorum, options.colluders),
     }
 
 

@@ -126,8 +126,8 @@ class CohortPolicy(ToppedUp):
         return self.account.cohort_release(self._kind.of(nodes), settings, coordinates + settings.beside)
 
     def resume(self, ledger: Ledger, run: str, clip: float | None) -> None:
-        """Nothing; a clip that follows the norms goes on where the account left it."""
-        self.clip = clip if self._adaptive is not None and self.clip is None else self.clip
+        """Nothing; a clip that follows the norms is the one that was charged last: no other may leave."""
+        self.clip = None if self._adaptive is None else clip
 
     def noise(self, asked: Sequence[UplinkSettings]) -> float:
         cohort = self._cohort or self._kind.of(len(asked))
