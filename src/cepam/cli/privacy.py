@@ -12,9 +12,8 @@ import typer
 from cepam import privacy
 from cepam.cli.figures import print_figures
 from cepam.cli.guard import help_alone
-from cepam.cli.options import spread
+from cepam.cli.options import JsonOption, spread
 from cepam.cli.release_local import values_of
-from cepam.cli.release_names import AccountedLaw, NoiseName, SamplingName, TrustName
 from cepam.cli.release_options import ReleaseOptions
 
 app = typer.Typer(
@@ -25,7 +24,6 @@ app.callback(invoke_without_command=True)(help_alone)
 
 
 Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee; 0 asks for pure DP.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("epsilon")
@@ -34,7 +32,7 @@ def print_epsilon(
     options: ReleaseOptions,
     delta: Delta = 1e-5,
     per_client: Annotated[bool, typer.Option("--per-client", help="Every client, against whom.")] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """epsilon of a whole run.
 
@@ -79,7 +77,7 @@ def print_noise(
         bool, typer.Option("--per-client", help="Each client the noise that its own target needs by itself.")
     ] = False,
     names: Annotated[str, typer.Option("--names", help="What to call the clients, comma-separated.")] = "",
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """The noise that a target needs over a whole run.
 
@@ -101,7 +99,7 @@ def print_noise(
 
       cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --delta 0 --epsilon 1
     """
-    name = "sigma" if options.law == AccountedLaw.GAUSSIAN else "b"
+    name = "sigma" if options.law == "gaussian" else "b"
     given = options.release(default_noise=1.0)
     if per_client:
         targets = values_of("epsilon", epsilon, len(given.clients))
@@ -129,7 +127,7 @@ def write_page(
     options: ReleaseOptions,
     delta: Delta = 1e-5,
     out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("privacy.html"),
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """A readable page about a run: figures, cautions, epsilon against rounds, delta against epsilon.
 
@@ -152,7 +150,7 @@ def print_audit(
     confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bound.")] = 0.99,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated draws.")] = 0,
     actual: Annotated[float, typer.Option("--actual", help="Noise really used, as a factor: 0.5 must fail.")] = 1.0,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """An attack on the real encode and decode: a lower bound on epsilon, and the claim.
 
@@ -166,7 +164,7 @@ def print_audit(
 
       cepam privacy audit --clients 1 --clip 0.5 --sigma 1 --sampling all --delta 1e-2 --actual 0.5
     """
-    release = options.release(sampling=SamplingName.ALL)
+    release = options.release(sampling="all")
     mechanism = privacy.RoundTrip.of_release(release, actual)
     found = privacy.audit(mechanism, release, delta, trials, confidence, seed=seed)
     print_figures({**vars(found), "refuted": found.refuted}, as_json)
@@ -233,11 +231,11 @@ def _figures(release: privacy.Release, spent: float, delta: float, practice: pri
 
 def _of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
     """epsilon of each observer where the server learns sums only; nothing where it is trusted."""
-    if options.trust != TrustName.SUM:
+    if options.trust != "sum":
         if options.quorum:
             raise ValueError("--quorum goes with --trust sum")
         return {}
-    if options.cohort or options.noise != NoiseName.INDEPENDENT or options.law != AccountedLaw.GAUSSIAN:
+    if options.cohort or options.noise != "independent" or options.law != "gaussian":
         raise ValueError("--trust sum goes with Gaussian noise, independent from round to round, and no --cohort")
     from cepam.secure import epsilons  # with its kernels: other questions need none of it
 
