@@ -44,7 +44,7 @@ class ClipOptions:
 
     def chosen(self, law: Law) -> Clip | None:
         """The clip in the law's norm, or None where it is said that there is none."""
-        from cepam import L1, L2
+        from cepam.clip import CLIPS
 
         if (self.clip is None) != self.unclipped:
             raise ValueError(
@@ -52,7 +52,7 @@ class ClipOptions:
             )
         if self.clip is None:
             return None
-        return L1(self.clip) if law.norm == "l1" else L2(self.clip)
+        return CLIPS[law.norm](self.clip)
 
 
 @dataclass(frozen=True)

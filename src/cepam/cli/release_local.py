@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cepam.clip import L1, L2, Adjacency
+from cepam.clip import CLIPS, Adjacency
 from cepam.privacy import LocalRelease
 
 
@@ -25,7 +25,7 @@ def local_release(options: Any, default_noise: float | None) -> LocalRelease:
     sigma = values_of("sigma", options.sigma, options.clients) if options.sigma else None
     made = LocalRelease.of(
         [int(many) for many in values_of("records", options.records, options.clients, total)],
-        L1(options.clip) if options.clip_norm == "l1" else L2(options.clip),
+        CLIPS[options.clip_norm](options.clip),
         options.noise_multiplier or default_noise or 1.0, options.draws, options.epochs, rounds=options.rounds,
         adjacency=adjacency, coordinates=options.coordinates or None,
     )  # fmt: skip

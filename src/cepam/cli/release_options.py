@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from cepam.cli.release_local import local_release, values_of
-from cepam.clip import L1, L2, Adjacency, ClippedUnit, Unit
+from cepam.clip import CLIPS, L2, Adjacency, ClippedUnit, Unit
 from cepam.noise.laws import Gaussian, Laplace, Law, Norm
 from cepam.privacy import (
     Client,
@@ -133,7 +133,7 @@ class ReleaseOptions:
         share = self.batch / self.clients if matrix and self.batch else None
         made = Release(
             tuple(Client(law, int(n), w, share) for law, n, w in zip(laws, records, weights)),
-            L1(self.clip) if self.clip_norm == "l1" else L2(self.clip),
+            CLIPS[self.clip_norm](self.clip),
             Sampling(kind, draws),
             self.rounds,
             self.colluders,
