@@ -173,3 +173,19 @@ def test_a_memory_journal_holds_while_the_process_lives() -> None:
     run_round(group, sums.settings(4))
     with group.nodes[10].journal.hold() as entry:
         assert entry.answered.charges == (RoundCharge(sums.NOISE, sums.CLIP, 0.0, 1.0, 3),)
+
+
+def test_a_run_that_was_forgotten_must_say_hello_again() -> None:
+    """A server that starts many runs pushes an old one out of the journal; its secrets then answer nothing."""
+    group, round_ = sums.trained()
+    member, kept = group.nodes[10], group.nodes[10].state
+    for number in range(MOST_RUNS):
+        member.state = b""
+        sums.hello([member], 1, b"run %d" % (100 + number))
+    member.state = kept
+    with sums.refused("position"):
+        member.repair(RepairRequest(round_.salt, (11,)).encode())
+    with sums.refused("position"):
+        group.train(10, SumRound(sums.settings(4, position=1), group.roster, group.roster.names, MODEL).request())
+    with member.journal.hold() as entry:
+        assert entry.answered.rounds == 1  # what was spent is never forgotten

@@ -106,7 +106,7 @@ class SumNode:
                 state.run, state.epoch, state.public, b"", asked.roster_digest, settings.degree, settings.position + 1,
                 {peer: advance(chain) for peer, chain in chains.items()}, opened,
             )  # fmt: skip
-            charge = RoundCharge.of(settings, len(cohort), self.terms.colluders)
+            charge = RoundCharge.of(settings, len(cohort), self.terms)
             self._commit(replace(entry, answered=entry.answered.add(charge)), after)
         return reply.encode()
 
@@ -233,10 +233,11 @@ def _safe_update(work: Work, settings: SumSettings) -> Any:
                 raise ValueError("not an update of this round")
             if not bool((abs(values) < math.inf).all()):
                 raise ValueError("not finite")
-            if not settings.batch:
-                return L2(settings.clip).apply(values)
-            # A contraction: no record moves the update further for it.
             reach = settings.codec.plan.reach
-            return values.clip(-reach, reach)
+            # The second is a contraction: no record moves the update further for it.
+            made = values.clip(-reach, reach) if settings.batch else L2(settings.clip).apply(values)
+            if not bool((abs(made) <= reach).all()):
+                raise ValueError("beyond the reach of the noise")  # here, not where an error would be told
+            return made
     except Exception:
         return np.zeros(settings.coordinates, dtype=np.float32)

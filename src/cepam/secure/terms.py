@@ -20,8 +20,9 @@ class Terms:
 
     `noise`: least deviation of its own noise. `clip`: largest bound. `rounds`: most answers, over all runs together.
     `quorum`: fewest clients in a sum. `honest`: fewest honest clients in any sum that a lying server can open, with
-    `colluders` of them colluding, or as many as the server says if that is more. `batch`: the least batch where
-    examples are clipped; 0 refuses such offers. `chance`: the largest share of records that a round may look at.
+    `colluders` of them colluding, or as many as the server says if that is more. `batch`: where examples are clipped,
+    the least number that this node's training divides their sum by; 0 refuses such offers. `chance`: the largest share
+    of records that a round looks at. The node's own ledger believes `clip`, `batch` and `chance` here, not the offer's.
     `sparse` allows a sparse graph, whose guarantee covers a server that tells the truth only. `cohort`: the identities
     that may take part; without it, nodes that the server invents count as colluders.
     """
@@ -81,9 +82,14 @@ class RoundCharge:
     rounds: int = 1
 
     @classmethod
-    def of(cls, offer: SumSettings, clients: int, colluders: int) -> RoundCharge:
-        """What an answer to this offer costs, against a server that lies about drop-outs."""
-        return cls(offer.noise, offer.clip, offer.batch, offer.chance, offer.honest(clients, colluders))
+    def of(cls, offer: SumSettings, clients: int, terms: Terms) -> RoundCharge:
+        """What an answer to this offer costs, against a server that lies about drop-outs and about the training.
+
+        The node adds the noise and clips whole updates itself. How examples are drawn, clipped and divided its training
+        code decides: there the node believes its own terms alone, whatever smaller draw or larger batch a server says.
+        """
+        clip, batch = (terms.clip, terms.batch) if offer.batch else (offer.clip, 0.0)
+        return cls(offer.noise, clip, batch, terms.chance, offer.honest(clients, terms.colluders))
 
 
 @dataclass(frozen=True)
