@@ -13,15 +13,16 @@ from cepam.keys import Address, Key
 from cepam.noise.laws import Floats
 from cepam.privacy.release import Release, check_count
 
+AddressMaker = Callable[[int, int], Address]
 STRIDE = 24  # a multiple of every built-in lattice's dimension: 1, 2, 3, 4 and 8
 
 
 class RoundTrip:
     """A mechanism that really encodes and decodes: one trial for each stretch of `stride` coordinates.
 
-    `codecs` has one codec for each client. The first coordinate of a stretch carries a trial and the others
-    are zero; `address` makes one of a round and a client; `stride` is a multiple of the lattice's dimension, so that trials share no latent and no
-    dither. Every message has an address of its own.
+    `codecs` has one codec for each client, and `address` makes a place in the shared randomness from a round and a
+    client, a new one for every message. The first coordinate of a stretch carries a trial and the others are zero;
+    `stride` is a multiple of the lattice's dimension, so that trials share no latent and no dither.
     """
 
     def __init__(

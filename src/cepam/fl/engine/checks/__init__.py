@@ -1,6 +1,6 @@
 """What settings must satisfy, one function a subject: each raises a ValueError that names setting, value and range.
 
-A new subject is a function, in a module of its own where it is long, and a line here; the order is that in which refusals are made.
+A new subject is a function and a line here; the order is that in which refusals are made.
 """
 
 from __future__ import annotations
