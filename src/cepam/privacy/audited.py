@@ -26,11 +26,7 @@ class RoundTrip:
     """
 
     def __init__(
-        self,
-        codecs: tuple[UpdateCodec, ...],
-        address: Callable[[int, int], Address],
-        stride: int = STRIDE,
-        longest: int = 1 << 20,
+        self, codecs: tuple[UpdateCodec, ...], address: AddressMaker, stride: int = STRIDE, longest: int = 1 << 20
     ) -> None:
         check_count("stride", stride)
         check_count("longest", longest)
