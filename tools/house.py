@@ -25,22 +25,21 @@ LONG_FILE, LONG_BODY = 300, 40
 SUBJECTS = {
     "sums": (
         "secure/*", "flower/sum_*", "flower/private_sum.py", "fl/engine/sum_*", "fl/engine/sketching.py",
-        "fl/engine/trust.py", "fl/engine/checks/trust.py",
+        "fl/engine/trust.py", "fl/engine/checks/trust.py", "cli/release_sums.py",
     ),
     "correlated noise": (
         "privacy/correlat*", "privacy/attendance.py", "privacy/participation.py", "privacy/workload.py",
         "exchange/streams.py", "flower/node_streams.py", "flower/stream_policy.py", "fl/engine/streams.py",
-        "fl/engine/correlated_*", "fl/engine/checks/cyclic.py",
+        "fl/engine/correlated_*", "fl/engine/checks/streams.py",
     ),
     "users and cohorts": (
         "privacy/cohort*", "privacy/topup*", "privacy/adaptive*", "exchange/topup.py", "flower/cohort*",
         "flower/policy.py", "fl/engine/cohort_*", "fl/engine/adaptive_*", "fl/engine/checks/unit.py",
-        "fl/engine/checks/clients.py",
     ),
     "downlink": (
         "codec/broadcast/*", "kernels/*/difference_*", "exchange/downlink.py", "exchange/inventory.py",
         "exchange/parcels.py", "flower/copies.py", "flower/distribution.py", "flower/models.py",
-        "fl/engine/downlink.py", "fl/engine/checks/downlink.py",
+        "fl/engine/downlink.py",
     ),
     "98 percent, privately: features, networks in PyTorch": (
         "fl/models/features.py", "fl/models/scattering.py", "fl/models/layers.py", "fl/models/passes.py",
@@ -51,11 +50,12 @@ SUBJECTS = {
         "codec/tree.py", "torch.py", "fl/data/clients.py", "fl/models/mapped.py", "fl/models/objective.py",
         "fl/runs/sources.py", "fl/runs/trackers.py", "fl/engine/private_steps.py", "fl/engine/local_uplink.py",
         "privacy/local.py", "cli/release_local.py", "cli/mounting.py", "flare/*", "exchange/target.py",
+        "fl/engine/personal.py", "fl/engine/checks/personal.py", "privacy/noise_to_clip.py", "cli/figures.py",
     ),
     "safe by default": (
         "privacy/convolution.py", "privacy/events.py", "privacy/record.py", "exchange/account*", "flower/spending.py",
         "fl/engine/randomness.py", "fl/engine/notices.py", "fl/engine/calibration.py", "fl/runs/record.py",
-        "fl/runs/checkpoint.py",
+        "fl/runs/checkpoint.py", "fl/runs/files.py", "files.py", "privacy/blending.py",
     ),
 }  # fmt: skip
 """Which files came with which subject; a file counts for the first that names it, the rest is the first house."""
@@ -157,13 +157,16 @@ def span(node: ast.stmt) -> int:
 def print_history() -> None:
     """Prints which lines stood when the house was built, and which came later, in whose files."""
     old, new = house_history.standing(ROOT, sources(PACKAGE), subject_of)
-    then, edits, own = house_history.lines_then(ROOT), house_history.rewritten(ROOT), new.total() - new[HOUSE]
+    (alike, most), own = house_history.edited(ROOT), new.total() - new[HOUSE]
+    then, kept = house_history.lines_then(ROOT), old.total()
     print(f"\nby lines, since {house_history.BUILT}, when the study had left and rooms were made: {then:,} lines then")
-    print(f"  stand today, where they were or moved:            {old.total():>6,}, of the GPU's {old[GPU]:,}")
-    print(f"  were rewritten in their place, at most:           {edits:>6,}")
-    print(f"  so of the first house are today, at most:         {old.total() + edits:>6,}")
-    print(f"  were added by later subjects in their own files:  {own:>6,}")
-    print(f"  and in the house's files, rewritten ones included: {new[HOUSE]:>5,}")
+    print(f"  stand today, where they were or moved:      {kept:>6,}, of the GPU's {old[GPU]:,}")
+    print(
+        f"  and old lines edited:                       {alike:>6,}, so the first house is {kept + alike:,} lines today"
+    )
+    print(f"  (all that took an old line's place:         {most:>6,}, so at most {kept + most:,})")
+    print(f"  added by later subjects in their own files: {own:>6,}")
+    print(f"  and in the house's files, edited included:  {new[HOUSE]:>6,}")
 
 
 def main() -> None:

@@ -12,9 +12,8 @@ import typer
 from cepam import privacy
 from cepam.cli.figures import print_figures
 from cepam.cli.guard import help_alone
-from cepam.cli.options import spread
+from cepam.cli.options import JsonOption, spread
 from cepam.cli.release_local import values_of
-from cepam.cli.release_names import AccountedLaw, SamplingName, TrustName
 from cepam.cli.release_options import ReleaseOptions
 from cepam.cli.release_sums import observers_of_sums, views_of_sums
 
@@ -26,7 +25,6 @@ app.callback(invoke_without_command=True)(help_alone)
 
 
 Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee; 0 asks for pure DP.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("epsilon")
@@ -35,7 +33,7 @@ def print_epsilon(
     options: ReleaseOptions,
     delta: Delta = 1e-5,
     per_client: Annotated[bool, typer.Option("--per-client", help="Every client, against whom.")] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """epsilon of a whole run.
 
@@ -84,7 +82,7 @@ def print_noise(
         bool, typer.Option("--per-client", help="Each client the noise that its own target needs by itself.")
     ] = False,
     names: Annotated[str, typer.Option("--names", help="What to call the clients, comma-separated.")] = "",
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """The noise that a target needs over a whole run.
 
@@ -106,7 +104,7 @@ def print_noise(
 
       cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --delta 0 --epsilon 1
     """
-    name = "sigma" if options.law == AccountedLaw.GAUSSIAN else "b"
+    name = "sigma" if options.law == "gaussian" else "b"
     given = options.release(default_noise=1.0)
     if per_client:
         targets = values_of("epsilon", epsilon, len(given.clients))
@@ -134,7 +132,7 @@ def write_page(
     options: ReleaseOptions,
     delta: Delta = 1e-5,
     out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("privacy.html"),
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """A readable page about a run: figures, cautions, epsilon against rounds, delta against epsilon.
 
@@ -157,7 +155,7 @@ def print_audit(
     confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bound.")] = 0.99,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated draws.")] = 0,
     actual: Annotated[float, typer.Option("--actual", help="Noise really used, as a factor: 0.5 must fail.")] = 1.0,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """An attack on the real encode and decode: a lower bound on epsilon, and the claim.
 
@@ -175,9 +173,9 @@ def print_audit(
 
       cepam privacy audit --clients 5 --clip 0.5 --sigma 0.5 --sampling all --delta 1e-2 --trust sum --quorum 4
     """
-    release = options.release(sampling=SamplingName.ALL)
+    release = options.release(sampling="all")
     attacks = Attack(delta, trials, confidence, seed)
-    if options.trust == TrustName.SUM:
+    if options.trust == "sum":
         each = {who: attacks.on(*view) for who, view in views_of_sums(options, actual).items()}
         refuted = any(found["refuted"] for found in each.values())
         shown = {"views": each} if as_json else {f"{who}: {k}": v for who, row in each.items() for k, v in row.items()}

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from cepam import privacy
-from cepam.cli.release_names import AccountedLaw, NoiseName, SamplingName, TrustName
 from cepam.cli.release_options import ReleaseOptions
 from cepam.noise.laws import Gaussian
 
 
 def observers_of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
     """epsilon of each observer where the server learns sums only; nothing where it is trusted."""
-    if options.trust != TrustName.SUM:
+    if options.trust != "sum":
         if options.quorum:
             raise ValueError("--quorum goes with --trust sum")
         return {}
@@ -26,14 +25,14 @@ def observers_of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
 
 def _quorum(options: ReleaseOptions) -> int:
     """Clients in every sum; ValueError for what no sum carries."""
-    if options.cohort or options.noise != NoiseName.INDEPENDENT or options.law != AccountedLaw.GAUSSIAN:
+    if options.cohort or options.noise != "independent" or options.law != "gaussian":
         raise ValueError("--trust sum goes with Gaussian noise, independent from round to round, and no --cohort")
     return options.quorum or math.ceil(0.8 * options.clients)
 
 
 def views_of_sums(options: ReleaseOptions, actual: float) -> dict[str, tuple[privacy.Mechanism, privacy.Release]]:
     """By observer: sums as the server opens them, of as many clients as hide one from it, and the account of that."""
-    quorum, release = _quorum(options), replace(options, colluders=0).release(sampling=SamplingName.ALL)
+    quorum, release = _quorum(options), replace(options, colluders=0).release(sampling="all")
     from cepam.secure.channel import OpenedSum
     from cepam.secure.observers import release_to, views
 

@@ -193,7 +193,7 @@ class CohortPolicy(ToppedUp):
 
 
 def _shares(cohort: Cohort, settings: UplinkSettings) -> Shares:
-    return Shares(((settings.weight * settings.law.scale, cohort.cap),), settings.weight * cohort.size)
+    return Shares((((settings.weight, settings.law.scale), cohort.cap),), settings.weight * cohort.size)
 
 
 @dataclass(frozen=True)

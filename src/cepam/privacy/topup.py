@@ -10,7 +10,8 @@ cohort, never by the replies: the round is the subsampled Gaussian mechanism (do
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,23 @@ def server_noise(sigma: float, coordinates: int, at: Address | None = None) -> F
     check_count("coordinates", coordinates)
     codec, own = Codec(Gaussian(sigma), Integer(1)), at or Address(Key.generate(), round=0, client=0)
     return np.asarray(codec.decode(codec.encode(np.zeros(coordinates), own), own), dtype=np.float64)
+
+
+def stand_in(
+    missing: Mapping[tuple[float, float], int], coordinates: int, at: Address | None = None
+) -> list[tuple[float, Floats]]:
+    """Weights, and noise of the server's own under each: what clients that are missing would have brought.
+
+    `missing` says of each weight and sigma how many. The first of a kind is stood in for by itself, the others by one
+    vector: all have the kind's weight and, but for a power of two, its grid, so that they blend with whoever came where
+    the clients do among themselves (docs/privacy.md, "Sums of grids"). `at` as in `server_noise`, one client each.
+    """
+    made: list[tuple[float, Floats]] = []
+    for (weight, sigma), many in sorted(missing.items()):
+        for part in [1] * min(1, many) + [many - 1] * (many > 1):
+            own = None if at is None else replace(at, client=at.client + len(made))
+            made.append((weight, server_noise(sigma * math.sqrt(part) * UPWARD, coordinates, own)))
+    return made
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ class CohortUplink(ServerUplink):
         """The sum of what came and of the server's noise for every share that did not, over the expected cohort."""
         sigma, size = self.topup.missing(len(received.vectors)), self.vectors.size
         noise = server_noise(sigma, size, self._server_address(number)) if sigma else np.zeros(size)
-        return topped_up(self.vectors.arrays, received, dict.fromkeys(clients, 1.0), self.cohort.size, noise)
+        return topped_up(self.vectors.arrays, received, dict.fromkeys(clients, 1.0), self.cohort.size, [(1.0, noise)])
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | ({} if self.taken is None else {"taken": self.taken.copy()})
