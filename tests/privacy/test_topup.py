@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cepam import Address, Codec, Key
-from cepam.noise.lattices import Integer
+from cepam.noise.lattices import D4, Integer
 from cepam.noise.laws import Gaussian
 from cepam.privacy import TopUp, server_noise
+from cepam.privacy.blending import blends
+from cepam.privacy.topup import MOST_SHARES, Share, noise_for
 
 MANY = 200_000
 RARE = 1e-9
@@ -58,7 +61,33 @@ def test_the_servers_noise_is_secret_exact_and_on_the_grid() -> None:
     assert np.array_equal(first, np.round(first / grid) * grid)
 
 
+def test_shares_that_are_alike_are_brought_at_once_and_blend_with_any_reply() -> None:
+    share = Share(0.3, Gaussian(0.7), D4)
+    ((weight, noise),) = noise_for({share: 9}, [share] * 4, MANY)
+    assert weight == 0.3
+    assert of_the_law(noise, 0.7 * math.sqrt(5))
+    assert not of_the_law(noise, 0.7 * math.sqrt(4.9))
+    assert noise_for({share: 9}, [share] * 9, 4) == []
+    # Steps of the grids, one of a reply being 1: the theorem's condition, by a search that knows nothing of shares.
+    for cap, replies in ((2, 1), (1379, 1), (1379, 900), (MOST_SHARES, 1), (MOST_SHARES, 40)):
+        server = math.ldexp(1.0, math.frexp(math.sqrt(cap - replies))[1] - 1)
+        assert blends((*[1.0] * replies, server))
+
+
+def test_shares_that_differ_are_brought_one_by_one_on_the_grids_of_the_missing() -> None:
+    """Else the server's noise, on a grid of a weight of its own, could be told from the one reply that came."""
+    kinds = [Share(w, Gaussian(1.0)) for w in (20_011.0, 19_997.0, 19_997.0)]
+    drawn = noise_for(Counter(kinds), kinds[:1], 1000, Address(Key.generate(), round=3, client=0))
+    assert [weight for weight, _ in drawn] == [19_997.0, 19_997.0]
+    assert not np.array_equal(drawn[0][1], drawn[1][1])  # two addresses
+    # The control: one vector of weight 1 in their place has a step that does not blend with the reply's.
+    alone = math.ldexp(1.0, math.frexp(math.hypot(19_997.0, 19_997.0))[1] - 1)
+    assert not blends((alone, 20_011.0))
+
+
 def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="cap must be at most"):
+        TopUp(1.0, MOST_SHARES + 1)
     with pytest.raises(ValueError, match="replies"):
         TopUp(1.0, 3).missing(4)
     with pytest.raises(ValueError, match="expected"):

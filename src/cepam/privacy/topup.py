@@ -10,22 +10,29 @@ cohort, never by the replies: the round is the subsampled Gaussian mechanism (do
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
 from cepam.keys import Address, Key
-from cepam.noise.lattices import Integer
+from cepam.noise.lattices import Integer, Lattice
 from cepam.noise.laws import Floats, Gaussian, check_scale
 from cepam.privacy.release import check_count
 
 UPWARD = 1.0 + 2.0**-50
 """More than float64 rounds off here: the server's part is never too small."""
 
+MOST_SHARES = 1 << 20
+"""Of more equal shares in one, the server's noise would lie on a grid too coarse to blend with that of one reply."""
 
-def server_noise(sigma: float, coordinates: int, at: Address | None = None) -> Floats:
+LINE = Integer(1)
+
+
+def server_noise(sigma: float, coordinates: int, at: Address | None = None, lattice: Lattice = LINE) -> Floats:
     """Gaussian noise that only the server knows: what the codec decodes of zeros, on the public grid of `sigma`.
 
     The key is fresh, from the operating system, and kept by nobody; or `at` is where the randomness lives, an address
@@ -33,8 +40,52 @@ def server_noise(sigma: float, coordinates: int, at: Address | None = None) -> F
     Guarantee: exactly the law, as any decoded vector (docs/exactness.md; tests/privacy/test_topup.py).
     """
     check_count("coordinates", coordinates)
-    codec, own = Codec(Gaussian(sigma), Integer(1)), at or Address(Key.generate(), round=0, client=0)
+    codec, own = Codec(Gaussian(sigma), lattice), at or Address(Key.generate(), round=0, client=0)
     return np.asarray(codec.decode(codec.encode(np.zeros(coordinates), own), own), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one client brings to a weighted sum: noise of `law` times `weight`, on the lattice of its codec.
+
+    `lattice` is None where that may be one of several built-in ones.
+    """
+
+    weight: float
+    law: Gaussian
+    lattice: Lattice | None = None
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of this noise in the weighted sum."""
+        return self.weight * self.law.scale
+
+
+def noise_for(
+    asked: Mapping[Share, int], came: Iterable[Share], coordinates: int, at: Address | None = None
+) -> list[tuple[float, Floats]]:
+    """What the server adds for the shares that did not come, of so many `asked`: noises, each with its weight.
+
+    One draw for all of them where the shares are alike; else one for each, of its own law, weight and lattice, so that
+    the sum is what it had been, had the client replied with zeros. Either way vectors on grids that blend (docs/privacy.md,
+    section 6, "Sums of grids"), each on a lattice that is charged. ValueError for a share that was not asked for.
+    Guarantee: tests/privacy/test_topup.py.
+    """
+    left = Counter(asked)
+    left.subtract(came)
+    if (least := min(left.values(), default=0)) < 0:
+        raise ValueError(f"replies must be at most the shares asked, {sum(asked.values())}, got {-least} not asked for")
+    if len(left) == 1:
+        ((share, many),) = asked.items()
+        sigma = TopUp(share.law.scale * math.sqrt(many), many).missing(many - left[share])
+        missing = [Share(share.weight, Gaussian(sigma), share.lattice)] if sigma else []
+    else:
+        missing = list(left.elements())
+    drawn = []
+    for place, one in enumerate(missing):
+        own = None if at is None else replace(at, client=place)
+        drawn.append((one.weight, server_noise(one.law.scale, coordinates, own, one.lattice or LINE)))
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -51,6 +102,8 @@ class TopUp:
     def __post_init__(self) -> None:
         check_scale("total", self.total)
         check_count("cap", self.cap)
+        if self.cap > MOST_SHARES:
+            raise ValueError(f"cap must be at most {MOST_SHARES}, the most shares of one sum, got {self.cap}")
 
     @property
     def share(self) -> float:

@@ -160,7 +160,7 @@ class CorrelatedUplink(ServerUplink):
         weights, smooth = {k: plan.weight for k, plan in enumerate(self.plans)}, np.zeros(self.vectors.size)
         if noises := [plan.weight * plan.law.scale for plan in self.plans if plan.law is not None]:
             smooth = server_noise(smoothing(noises), self.vectors.size, self._server_address(number))
-        return topped_up(arrays, taken, weights, sum(weights.values()), smooth)
+        return topped_up(arrays, taken, weights, sum(weights.values()), [(1.0, smooth)])
 
     def _booked(self, rounds: int, came: Attendance | None) -> Ledger:
         empty = empty_ledger(self.settings)

@@ -14,6 +14,9 @@ from cepam.fl.engine.clients import ClientPlan
 from cepam.keys import Address
 
 
+Noises = Sequence[tuple[float, npt.NDArray[np.float64]]]
+
+
 @dataclass(frozen=True)
 class Envelope:
     """A message on its way: who sent it, where its randomness lives, and the bytes (None: none came)."""
@@ -48,13 +51,12 @@ def receive(arrays: ArrayBackend, plans: Sequence[ClientPlan], envelopes: Sequen
     return got
 
 
-def topped_up(
-    arrays: ArrayBackend, received: Received, weights: Mapping[int, float], over: float, noise: npt.NDArray[np.float64]
-) -> Any:
-    """The weighted sum of the decoded vectors and the server's own noise, over a public number: never the replies."""
+def topped_up(arrays: ArrayBackend, received: Received, weights: Mapping[int, float], over: float, own: Noises) -> Any:
+    """The weighted sum of the decoded vectors and the server's own noises, over a public number: never the replies."""
     replied = sorted(received.vectors)
-    vectors = [*(received.vectors[k] for k in replied), arrays.put(noise.astype(np.float32))]
-    return arrays.mean(vectors, [*(weights[k] for k in replied), 1.0], over)
+    noises = (arrays.put(noise.astype(np.float32)) for _, noise in own)  # exactly: small multiples of its grid
+    vectors = [*(received.vectors[k] for k in replied), *noises]
+    return arrays.mean(vectors, [*(weights[k] for k in replied), *(weight for weight, _ in own)], over)
 
 
 def aggregate(arrays: ArrayBackend, plans: Sequence[ClientPlan], received: Received, size: int) -> Any:

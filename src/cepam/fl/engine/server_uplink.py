@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,6 +21,7 @@ from cepam.fl.engine.releases import (
     foresee,
     noise_of_average,
     release_of,
+    share_of,
     spent,
     warnings_of,
 )
@@ -30,7 +31,7 @@ from cepam.fl.engine.server import Received, aggregate, receive, topped_up
 from cepam.fl.engine.uplink import Collected, Floats, Index, Line, Measure, SeedRow
 from cepam.keys import KEY_BYTES, Address, Key
 from cepam.privacy import Release
-from cepam.privacy.topup import UPWARD, server_noise
+from cepam.privacy.topup import noise_for
 
 MOST_LOOKED_AT = 10_000
 """Of more clients than that only the first are asked which arrays serve their codecs."""
@@ -110,14 +111,12 @@ class ServerUplink:
         Guarantee: with policy `top-up` its noise is that of a round in which everybody replies
         (tests/fl/engine/test_top_up.py).
         """
-        missing = [k for k in clients if k not in received.vectors]
-        if not self.tops_up or not missing:
+        if not self.tops_up or all(k in received.vectors for k in clients):
             return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
-        weights = {k: self.plans[k].weight for k in clients}
-        laws = [self.plans[k].law for k in missing]
-        sigma = UPWARD * math.hypot(*(weights[k] * law.scale for k, law in zip(missing, laws) if law is not None))
-        noise = server_noise(sigma, self.vectors.size, self._server_address(number))
-        return topped_up(self.vectors.arrays, received, weights, sum(weights.values()), noise)
+        weights, shares = {k: self.plans[k].weight for k in clients}, {k: share_of(self.plans[k]) for k in clients}
+        came = (shares[k] for k in received.vectors)
+        noises = noise_for(Counter(shares.values()), came, self.vectors.size, self._server_address(number))
+        return topped_up(self.vectors.arrays, received, weights, sum(weights.values()), noises)
 
     def _server_address(self, number: int) -> Address:
         """Where the server's own noise of this round lives: under a key that no client holds."""
