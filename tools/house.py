@@ -1,15 +1,21 @@
-"""Prints the house at a glance: lines by room and by subject, names that mean two things, long signatures and bodies.
+"""Prints the house at a glance: lines by room and by subject, what is there twice, what nothing reaches, what is long.
 
-`python tools/house.py` from the repository's root; no arguments.
+`python tools/house.py` from the repository's root; with `--history`, where git is at hand, also by lines: which stood
+when the house was built, and which came with later subjects, in files of their own or in those of the house (a minute).
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+
+import house_history
+import house_reach
+import house_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "cepam"
@@ -53,6 +59,8 @@ SUBJECTS = {
     ),
 }  # fmt: skip
 """Which files came with which subject; a file counts for the first that names it, the rest is the first house."""
+GPU = "GPU as a user sees it"
+HOUSE = "the first house, and what grew in its files"
 
 
 def sources(folder: Path) -> list[Path]:
@@ -75,13 +83,18 @@ def rooms() -> dict[str, tuple[int, int]]:
     return {room: (len(sizes), sum(sizes)) for room, sizes in sorted(found.items())}
 
 
+def subject_of(path: Path) -> str:
+    """Which subject brought a file."""
+    place = str(path.relative_to(PACKAGE))
+    names = (name for name, patterns in SUBJECTS.items() if any(fnmatch(place, each) for each in patterns))
+    return next(names, HOUSE)
+
+
 def subjects() -> dict[str, int]:
     """Lines of the files that each later subject brought, and of the rest."""
-    found = dict.fromkeys([*SUBJECTS, "the first house, and what grew in its files"], 0)
+    found = dict.fromkeys([*SUBJECTS, HOUSE], 0)
     for path in sources(PACKAGE):
-        place = str(path.relative_to(PACKAGE))
-        names = (name for name, patterns in SUBJECTS.items() if any(fnmatch(place, each) for each in patterns))
-        found[next(names, list(found)[-1])] += lines(path)
+        found[subject_of(path)] += lines(path)
     return found
 
 
@@ -136,6 +149,23 @@ def functions() -> tuple[dict[str, list[str]], list[str], list[str], list[str]]:
     return dict(crowded), faces, bodies, files
 
 
+def span(node: ast.stmt) -> int:
+    """How many lines a statement has."""
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def print_history() -> None:
+    """Prints which lines stood when the house was built, and which came later, in whose files."""
+    old, new = house_history.standing(ROOT, sources(PACKAGE), subject_of)
+    then, edits, own = house_history.lines_then(ROOT), house_history.rewritten(ROOT), new.total() - new[HOUSE]
+    print(f"\nby lines, since {house_history.BUILT}, when the study had left and rooms were made: {then:,} lines then")
+    print(f"  stand today, where they were or moved:            {old.total():>6,}, of the GPU's {old[GPU]:,}")
+    print(f"  were rewritten in their place, at most:           {edits:>6,}")
+    print(f"  so of the first house are today, at most:         {old.total() + edits:>6,}")
+    print(f"  were added by later subjects in their own files:  {own:>6,}")
+    print(f"  and in the house's files, rewritten ones included: {new[HOUSE]:>5,}")
+
+
 def main() -> None:
     """Prints the tables."""
     total = sum(lines(path) for path in sources(PACKAGE))
@@ -149,9 +179,18 @@ def main() -> None:
     print("\nlines by the subject that brought their files:")
     for name, size in subjects().items():
         print(f"  {name:<52} {size:>6,} lines")
-    print("\nclasses of one name in several files:")
-    for name, where in classes().items() or {"none": []}.items():
-        print(f"  {name}: {', '.join(where)}")
+    print("\nwhat should be there once:")
+    for name, where in house_table.once(PACKAGE).items():
+        print(f"  {name}: {len(where)} ({', '.join(where)})")
+    twice = classes()
+    print(f"  classes of one name in several files: {len(twice)}", *(f"{n}: {', '.join(w)}" for n, w in twice.items()))
+    print("\nwhat should not be there:")
+    for name, where in house_table.imports(ROOT, PACKAGE).items():
+        print(f"  {name}: {', '.join(where) or 'none'}")
+    left = house_reach.unreached(PACKAGE)
+    size = {room: sum(map(span, nodes)) for room, nodes in left.items()}
+    on_gpu = sum(many for room, many in size.items() if room.startswith("cepam.kernels.triton"))
+    print(f"  lines that no public name and no command reaches: {sum(size.values())}, of the GPU's {on_gpu}", *size)
     crowded, faces, bodies, long_files = functions()
     print(f"\nfunctions of {MANY_ARGUMENTS} or more arguments: {sum(map(len, crowded.values()))}")
     for room, names in crowded.items():
@@ -159,6 +198,8 @@ def main() -> None:
     print(f"  and of public classes, whose keywords are what users write: {', '.join(faces) or 'none'}")
     print(f"files over {LONG_FILE} lines: {', '.join(long_files) or 'none'}")
     print(f"bodies over {LONG_BODY} lines: {', '.join(bodies) or 'none'}")
+    if "--history" in sys.argv[1:]:
+        print_history()
     print("\nwho may import whom: [tool.importlinter] in pyproject.toml, checked by `make lint`")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
@@ -193,6 +193,8 @@ def _size(row: Any, order: int) -> Any:
 
 def _floating(update: Any) -> Any:
     """The update as an array or tensor, or a ValueError if it does not hold floating-point numbers."""
+    if isinstance(update, Mapping):
+        raise ValueError("a clip takes one array: cepam.encode_tree(…, clip=…) bounds all arrays of a dict together")
     held: Any = update.detach() if _is_tensor(update) else np.asarray(update)
     floating = held.is_floating_point() if _is_tensor(held) else np.issubdtype(held.dtype, np.floating)
     if not floating:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cepam import privacy
+from cepam.cli.figures import print_figures
 from cepam.cli.guard import help_alone
 from cepam.cli.options import spread
 from cepam.cli.release_local import values_of
@@ -66,7 +66,7 @@ def print_epsilon(
     found = {"epsilon": spent, **_figures(release, spent, delta, options.practice()), **_of_sums(options, delta)}
     if per_client:
         found["per_client" if "clients" in found else "clients"] = [vars(g) for g in privacy.report(release, delta)]
-    _print(found, as_json)
+    print_figures(found, as_json)
 
 
 @app.command("calibrate")
@@ -105,7 +105,8 @@ def print_noise(
     given = options.release(default_noise=1.0)
     if per_client:
         targets = values_of("epsilon", epsilon, len(given.clients))
-        _print(_each(privacy.calibrate_each(given, targets, [delta] * len(targets)), targets, delta, names), as_json)
+        met = privacy.calibrate_each(given, targets, [delta] * len(targets))
+        print_figures(_each(met, targets, delta, names), as_json)
         return
     if names:
         raise ValueError("--names goes with --per-client")
@@ -118,7 +119,8 @@ def print_noise(
     elif options.batch:
         found["noise_multiplier"] = scales[0] * options.batch / (options.clip * math.sqrt(options.clients))
     spent = privacy.epsilon(release, delta)
-    _print({**found, "epsilon": spent, **_figures(release, spent, delta, options.practice())}, as_json)
+    found |= {"epsilon": spent, **_figures(release, spent, delta, options.practice())}
+    print_figures({**found, **_use(release)}, as_json)
 
 
 @app.command("explain")
@@ -138,7 +140,7 @@ def write_page(
     release = options.release()
     sums = _of_sums(options, delta)
     page = privacy.explain(release, delta, out, options.practice(), sums.get("observers"))
-    _print({"page": str(page), "epsilon": privacy.epsilon(release, delta), "delta": delta, **sums}, as_json)
+    print_figures({"page": str(page), "epsilon": privacy.epsilon(release, delta), "delta": delta, **sums}, as_json)
 
 
 @app.command("audit")
@@ -167,7 +169,7 @@ def print_audit(
     release = options.release(sampling=SamplingName.ALL)
     mechanism = privacy.RoundTrip.of_release(release, actual)
     found = privacy.audit(mechanism, release, delta, trials, confidence, seed=seed)
-    _print({**vars(found), "refuted": found.refuted}, as_json)
+    print_figures({**vars(found), "refuted": found.refuted}, as_json)
     if found.refuted:
         raise typer.Exit(1)
 
@@ -188,7 +190,13 @@ def _each(release: privacy.Release, targets: list[float], delta: float, names: s
     found: dict[str, Any] = {"clients": rows, "delta": delta, "adjacency": release.adjacency, "rounds": release.rounds}
     if isinstance(release, privacy.LocalRelease):
         found["observers"] = privacy.Ledger((release,)).observers(delta)
-    return {**found, "cautions": [vars(one) for one in privacy.cautions(release, worst, delta)]}
+    return {**found, **_use(release), "cautions": [vars(one) for one in privacy.cautions(release, worst, delta)]}
+
+
+def _use(release: privacy.Release) -> dict[str, Any]:
+    """What the noise that was found means for a model."""
+    found = privacy.noise_to_clip(release)
+    return {"noise_to_clip": found.noise if found.ratio is None else found.ratio, "advice": found.advice}
 
 
 def _figures(release: privacy.Release, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:
@@ -249,35 +257,3 @@ def _about_cohorts(release: privacy.CohortRelease, delta: float) -> dict[str, An
         found["participations"] = cohort.participations
     found |= {"mu": release.mu(0), "total_noise": topup.total, "client_noise": topup.share}
     return {**found, "observers": privacy.Ledger((release,)).observers(delta) if delta > 0 else {}}
-
-
-def _print(found: dict[str, Any], as_json: bool) -> None:
-    """One JSON object, or one line for each figure."""
-    if as_json:
-        typer.echo(json.dumps(_plain(found)))
-        return
-    for name, value in found.items():
-        if name == "observers":
-            for who, spent in value.items():
-                typer.echo(f"against {who}: {_shown(spent)}")
-        elif name == "clients" and isinstance(value, list):
-            for row in value:
-                typer.echo("client " + " ".join(f"{key}={_shown(cell)}" for key, cell in row.items()))
-        elif name == "cautions":
-            for one in value:
-                typer.echo(f"caution {one['code']}: {one['reason']}. {one['remedy']}.")
-        else:
-            typer.echo(f"{name} {_shown(value)}")
-
-
-def _plain(value: Any) -> Any:
-    """A value that JSON can hold: infinities have no number there."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

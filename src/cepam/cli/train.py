@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cepam import fl
+from cepam.cli.figures import MOST_CLIENTS
 from cepam.cli.live import Watch, wide
 from cepam.cli.settings_options import (
     AsJson,
@@ -27,9 +29,6 @@ from cepam.cli.settings_options import (
 )
 from cepam.fl.engine.notices import told
 from cepam.fl.runs.toml import read
-
-MOST_CLIENTS = 12
-"""How many clients are shown of many."""
 
 
 def _fresh(runs: Path, name: str) -> Path:
@@ -169,7 +168,8 @@ def train(
             raise ValueError(f"--resume goes on with {folder} as it was started: {'; '.join(others)}")
     else:
         settings = chosen_settings(preset, config, given)
-        folder = runs / name if name else _fresh(runs, f"{preset or settings.data}-{settings.scheme}")
+        what = preset or re.sub(r"[^\w.-]+", "-", Path(settings.data).name)
+        folder = runs / name if name else _fresh(runs, f"{what}-{settings.scheme}")
     with Watch(console, shown=not as_json, simulated=settings.simulate) as watch, _stoppable(watch, folder):
         data = fl.prepared(settings, watch.fetch)
         if settings.device == "cuda":

@@ -125,7 +125,12 @@ def _outline(node: Any, name: str, leaves: list[Any]) -> Any:
     kind = str(getattr(node, "dtype", type(node).__name__)).removeprefix("torch.")
     if kind not in _TYPES or not hasattr(node, "shape"):
         shown = name or "the tree"
-        raise ValueError(f"{shown} must be an array or tensor of {', '.join(_TYPES)}, got {kind}: leave it out")
+        remedy = "leave it out"
+        if hasattr(node, "named_parameters"):
+            remedy = "send cepam.torch.update_between(start, model) or cepam.torch.gradients(model)"
+        elif not name:
+            remedy = "a tree is an array, or dicts, lists and tuples of arrays"
+        raise ValueError(f"{shown} must be an array or tensor of {', '.join(_TYPES)}, got {kind}: {remedy}")
     leaves.append(node)
     return ["a", *map(int, node.shape)]
 

@@ -67,8 +67,8 @@ def noise_for(
     """What the server adds for the shares that did not come, of so many `asked`: noises, each with its weight.
 
     One draw for all of them where the shares are alike; else one for each, of its own law, weight and lattice, so that
-    the sum is what it had been, had the client replied with zeros. Either way vectors on grids that blend (docs/privacy.md,
-    section 6, "Sums of grids"), each on a lattice that is charged. ValueError for a share that was not asked for.
+    the sum is what it had been, had the client replied with zeros. Either way grids blend with those of the replies
+    (docs/privacy.md, "Dropouts"), on a lattice that is charged. ValueError for a share that was not asked for.
     Guarantee: tests/privacy/test_topup.py.
     """
     left = Counter(asked)

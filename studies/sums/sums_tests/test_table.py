@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 from cepam import fl
-from cepam_sums.__main__ import ENGINE, RESULTS, ROWS, TRIPS, run
-from cepam_sums.report import BEGIN, END, MISSING, NAMES, draw, engine_rows, put_into, table
+from cepam_sums.__main__ import ENGINE, RESULTS, ROWS, TRIPS, measure, run
+from cepam_sums.report import BEGIN, END, MISSING, NAMES, draw, engine_rows, put_into, table, tables
 
 ROOT = Path(__file__).parents[3]
+SMALL = {"data": "synthetic", "clients": 5, "rounds": 2, "tau": 1, "epsilon": 8.0, "simulate": True, "model": "linear",
+         "evaluate_every": 2}  # fmt: skip
 
 
 def test_every_row_of_the_table(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    base = fl.settings_from(
-        {"data": "synthetic", "clients": 5, "rounds": 2, "tau": 1, "epsilon": 8.0, "simulate": True, "model": "linear",
-         "evaluate_every": 2}
-    )  # fmt: skip
+    base = fl.settings_from(SMALL)
     rows = [name for name in ROWS if not name.endswith(("-16", "-8"))]
     found = [run(name, base) for name in rows]
     by_name = {each["row"]: each for each in found}
@@ -39,6 +38,21 @@ def test_every_row_of_the_table(tmp_path: Path) -> None:
     assert sum(MISSING in line for line in lines) == len(NAMES) - len(rows)
     draw(found, [], tmp_path / "sums.png")
     assert (tmp_path / "sums.png").stat().st_size > 1000
+
+
+def test_drop_outs_leave_sums_of_the_others_and_are_kept_beside(tmp_path: Path) -> None:
+    """Below the quorum a round is lost; noise counts on the quorum, so that the target holds whoever is missing."""
+    bases = [fl.settings_from({**SMALL, "rounds": 6, "evaluate_every": 6, "dropout": share}) for share in (0.0, 0.4)]
+    found = measure(["sum", "secagg+"], bases, tmp_path / "sums.json")
+    by_place = {(each["row"], each["dropout"]): each for each in found}
+    assert len(by_place) == 4
+    for name in ("sum", "secagg+"):
+        whole, some = by_place[name, 0.0], by_place[name, 0.4]
+        assert whole["lost"] == 0 < some["lost"] < 6, some
+        assert some["bytes_up"] < whole["bytes_up"]
+        assert some["epsilon"]["server"] <= 8.0 + 1e-6
+    assert measure(["sum"], bases, tmp_path / "sums.json") == json.loads((tmp_path / "sums.json").read_text())
+    assert tables(found, []).count("| sums |") == 2
 
 
 def row(name: str, seed: int, accuracy: float) -> dict[str, object]:
@@ -63,7 +77,7 @@ def test_the_page_shows_what_is_kept(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "trust.md").read_text()
     shown = page.partition(BEGIN)[2].partition(END)[0].strip()
     kept = json.loads((ROOT / RESULTS / "sums.json").read_text())
-    assert shown == table(kept, engine_rows(ROOT / ENGINE, TRIPS)).strip()
+    assert shown == tables(kept, engine_rows(ROOT / ENGINE, TRIPS)).strip()
     (tmp_path / "trust.md").write_text("no marks")
     with pytest.raises(ValueError, match="must have the lines"):
         put_into(tmp_path / "trust.md", "")

@@ -65,9 +65,9 @@ def release_of_cohort(settings: Settings, plan: ClientPlan, size: int) -> Cohort
     """One round as the accountant sees it, with the noise that is stated or that a target needs over the whole run."""
     assert plan.clip is not None
     cohort = cohort_of(settings)
-    stated = Gaussian(settings.noise or plan.clip.bound)
+    kind = Client(Gaussian(settings.noise or plan.clip.bound), 1, 1.0 / cohort.size, lattice=lattice_of(plan))
     release = CohortRelease(
-        (Client(stated, 1, 1.0 / cohort.size, lattice=lattice_of(plan)),), plan.clip, rounds=settings.rounds, adjacency=settings.adjacency,  # type: ignore[arg-type]
+        (kind,), plan.clip, rounds=settings.rounds, adjacency=settings.adjacency,  # type: ignore[arg-type]
         coordinates=size, cohort=cohort, bit=None if settings.clip_quantile is None else cohort.size / BITS,
         stateful=settings.personal is not None,
     )  # fmt: skip

@@ -13,7 +13,6 @@ from cepam.fl.engine.arrays import ArrayBackend
 from cepam.fl.engine.clients import ClientPlan
 from cepam.keys import Address
 
-
 Noises = Sequence[tuple[float, npt.NDArray[np.float64]]]
 
 
