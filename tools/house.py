@@ -157,13 +157,16 @@ def span(node: ast.stmt) -> int:
 def print_history() -> None:
     """Prints which lines stood when the house was built, and which came later, in whose files."""
     old, new = house_history.standing(ROOT, sources(PACKAGE), subject_of)
-    then, edits, own = house_history.lines_then(ROOT), house_history.rewritten(ROOT), new.total() - new[HOUSE]
+    (alike, most), own = house_history.edited(ROOT), new.total() - new[HOUSE]
+    then, kept = house_history.lines_then(ROOT), old.total()
     print(f"\nby lines, since {house_history.BUILT}, when the study had left and rooms were made: {then:,} lines then")
-    print(f"  stand today, where they were or moved:            {old.total():>6,}, of the GPU's {old[GPU]:,}")
-    print(f"  were rewritten in their place, at most:           {edits:>6,}")
-    print(f"  so of the first house are today, at most:         {old.total() + edits:>6,}")
-    print(f"  were added by later subjects in their own files:  {own:>6,}")
-    print(f"  and in the house's files, rewritten ones included: {new[HOUSE]:>5,}")
+    print(f"  stand today, where they were or moved:      {kept:>6,}, of the GPU's {old[GPU]:,}")
+    print(
+        f"  and old lines edited:                       {alike:>6,}, so the first house is {kept + alike:,} lines today"
+    )
+    print(f"  (all that took an old line's place:         {most:>6,}, so at most {kept + most:,})")
+    print(f"  added by later subjects in their own files: {own:>6,}")
+    print(f"  and in the house's files, edited included:  {new[HOUSE]:>6,}")
 
 
 def main() -> None:

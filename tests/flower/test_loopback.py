@@ -1,6 +1,6 @@
 """End to end: a real SuperLink and real SuperNodes on loopback, each a process of its own.
 
-`make test-flower` runs these (six to fifteen minutes on two cores, by their load); the ordinary suite leaves them out.
+`make test-flower` runs these, three at a time; the ordinary suite leaves them out.
 """
 
 from __future__ import annotations

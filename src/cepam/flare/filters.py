@@ -16,7 +16,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from cepam.clip import L1, L2, Unit
+from cepam.clip import CLIPS, Unit
 from cepam.errors import CepamError, WrongAddress
 from cepam.exchange.account import Account
 from cepam.exchange.client_end import Declined, check_offer, seal_update
@@ -92,7 +92,7 @@ class ServerFilter(Filter):  # type: ignore[misc]
         if budget is not None and not budget > 0:
             raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
         noise = {"gaussian": Gaussian, "laplace": Laplace}[law](scale)
-        clip = {"l1": L1, "l2": L2}[norm](bound)
+        clip = CLIPS[norm](bound)
         self.settings = UplinkSettings(
             noise, clip, lattice_from_json(lattice), bucket=bucket, weight=weight, records=records, unit=unit
         )

@@ -32,8 +32,6 @@ and the proofs for a sceptic.
 - underneath: `Charge`, `GaussianShift`, `LaplaceShift`
 """
 
-from __future__ import annotations
-
 from cepam.clip import Adjacency
 from cepam.privacy.account import (
     delta,

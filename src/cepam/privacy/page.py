@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -203,21 +203,8 @@ def _table(guarantees: Sequence[Guarantee]) -> str:
         "one curious client",
         "all others collude",
     )
-    rows = []
-    for g in guarantees:
-        cells = (
-            g.client,
-            g.scale,
-            g.weight,
-            g.records,
-            g.chance,
-            g.delta,
-            g.outsider,
-            g.curious,
-            g.colluding,
-        )
-        rows.append([str(cells[0]), *(number(cell) for cell in cells[1:])])
-    shown = joined(rows)
+    rows = (astuple(each)[: len(head)] for each in guarantees)
+    shown = joined([[str(row[0]), *(number(cell) for cell in row[1:])] for row in rows])
     left_out = sum(many for _, many in shown[MOST_ROWS:])
     said = paragraph(f"And {left_out:,} more clients.") if left_out else ""
     return table(head, [row for row, _ in shown[:MOST_ROWS]]) + said

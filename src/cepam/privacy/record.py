@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import Any
 
-from cepam.clip import L1, L2, Clip
+from cepam.clip import CLIPS, Clip
 from cepam.noise.lattices import NAMED, Lattice
 from cepam.noise.laws import Gaussian, Laplace
 from cepam.privacy.attendance import Arrival, Attendance
@@ -22,7 +22,6 @@ from cepam.privacy.sampled import Sampling
 
 VERSION = 1
 _LAWS = {"gaussian": Gaussian, "laplace": Laplace}
-_CLIPS: dict[str, type[Clip]] = {"l1": L1, "l2": L2}
 
 
 def fingerprint(*configuration: object) -> str:
@@ -56,7 +55,7 @@ def _written_clip(clip: Clip | None) -> list[Any] | None:
 
 
 def _read_clip(plain: list[Any] | None) -> Clip | None:
-    return None if plain is None else _CLIPS[plain[0]](plain[1])
+    return None if plain is None else CLIPS[plain[0]](plain[1])
 
 
 def _written_client(client: Client) -> dict[str, Any]:

@@ -201,8 +201,7 @@ def synthetic(records: int = 6000, tests: int = 1000, classes: int = 10, seed: i
         return images, labels
 
     train, test = make(records), make(tests)
-    made = from_arrays((train[0][:, None], train[1]), (test[0][:, None], test[1]), "synthetic", classes)
-    return made
+    return from_arrays((train[0][:, None], train[1]), (test[0][:, None], test[1]), "synthetic", classes)
 
 
 def load(name: str, folder: Path | None = None, report: Callable[[Report], None] = quiet) -> Dataset:
@@ -216,13 +215,4 @@ def load(name: str, folder: Path | None = None, report: Callable[[Report], None]
         raise ValueError(f"data must be one of {', '.join(NAMES)}, got {name!r}")
     files = fetch(name, folder, report)
     images, labels, test_images, test_labels = (read_idx(path) for path in files)
-    return Dataset(
-        name=name,
-        shape=(1, 28, 28),
-        classes=10,
-        train_inputs=images.reshape(len(images), -1),
-        train_labels=labels.astype(np.int64),
-        test_inputs=test_images.reshape(len(test_images), -1),
-        test_labels=test_labels.astype(np.int64),
-        scale=1.0 / 255.0,
-    )
+    return from_arrays((images[:, None], labels), (test_images[:, None], test_labels), name, classes=10)

@@ -45,8 +45,9 @@ def _read(settings: Settings, report: Callable[[Report], None]) -> Dataset:
         return replace(made, name=settings.data)
     if not settings.refers("data"):
         return load(settings.data, Path(settings.folder) if settings.folder else None, report)
+    make = function_of(settings.data)
     with _named(settings.data):
-        found = function_of(settings.data)()
+        found = make()
     if isinstance(found, Mapping):
         found = from_clients(found, seed=settings.seed)
     elif isinstance(found, tuple) and len(found) == 2:
