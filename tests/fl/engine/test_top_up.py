@@ -17,7 +17,7 @@ from cepam import fl
 from cepam.fl import Dataset, Settings, Simulation
 from cepam.fl.engine.server import aggregate, receive
 from cepam.keys import Address
-from cepam.noise.lattices import D4, Lattice
+from cepam.noise.lattices import E8, Lattice
 from cepam.privacy import CohortRelease, Ledger, server_noise
 from tests.fl.engine.resuming import assert_resumed_like_whole
 
@@ -103,14 +103,14 @@ def test_the_servers_noise_lies_on_the_lattice_that_is_charged(
         return server_noise(sigma, coordinates, at, lattice)
 
     monkeypatch.setattr("cepam.privacy.topup.server_noise", watched)
-    simulation = Simulation(replace(settings, lattice="D4", dropout=0.5), small)
+    simulation = Simulation(replace(settings, lattice="E8", dropout=0.5), small)
     uplink = simulation.uplinks[0]
     assert uplink.release is not None
-    assert {client.lattice for client in uplink.release.clients} == {D4}
+    assert {client.lattice for client in uplink.release.clients} == {E8}
     asked = [int(k) for k in uplink.asked(0)]
     came = uplink.collect(0, asked, np.zeros((len(asked), simulation.size), np.float32))
     missing = [k for k in asked if k not in came.heard]
-    assert {lattice for _, lattice in seen} == {D4}
+    assert {lattice for _, lattice in seen} == {E8}
     assert len(seen) == (len(missing) if drawn is None else drawn) > 0
     if drawn is None:  # each missing client's own noise: the round is the one in which it replied with zeros
         assert sorted(sigma for sigma, _ in seen) == sorted(uplink.release.clients[k].law.scale for k in missing)
