@@ -53,4 +53,6 @@ if __name__ == "__main__":
     start = time.perf_counter()
     subprocess.run([sys.executable, *COMMAND.split()], check=True, stdout=subprocess.DEVNULL)
     whole, used = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"the same as a command, with every observer: {used.ru_utime + used.ru_stime:.3f} s ({whole:.3f} on the clock)")
+    print(
+        f"the same as a command, with every observer: {used.ru_utime + used.ru_stime:.3f} s ({whole:.3f} on the clock)"
+    )

@@ -25,22 +25,21 @@ LONG_FILE, LONG_BODY = 300, 40
 SUBJECTS = {
     "sums": (
         "secure/*", "flower/sum_*", "flower/private_sum.py", "fl/engine/sum_*", "fl/engine/sketching.py",
-        "fl/engine/trust.py", "fl/engine/checks/trust.py",
+        "fl/engine/trust.py", "fl/engine/checks/trust.py", "cli/release_sums.py",
     ),
     "correlated noise": (
         "privacy/correlat*", "privacy/attendance.py", "privacy/participation.py", "privacy/workload.py",
         "exchange/streams.py", "flower/node_streams.py", "flower/stream_policy.py", "fl/engine/streams.py",
-        "fl/engine/correlated_*", "fl/engine/checks/cyclic.py",
+        "fl/engine/correlated_*", "fl/engine/checks/streams.py",
     ),
     "users and cohorts": (
         "privacy/cohort*", "privacy/topup*", "privacy/adaptive*", "exchange/topup.py", "flower/cohort*",
         "flower/policy.py", "fl/engine/cohort_*", "fl/engine/adaptive_*", "fl/engine/checks/unit.py",
-        "fl/engine/checks/clients.py",
     ),
     "downlink": (
         "codec/broadcast/*", "kernels/*/difference_*", "exchange/downlink.py", "exchange/inventory.py",
         "exchange/parcels.py", "flower/copies.py", "flower/distribution.py", "flower/models.py",
-        "fl/engine/downlink.py", "fl/engine/checks/downlink.py",
+        "fl/engine/downlink.py",
     ),
     "98 percent, privately: features, networks in PyTorch": (
         "fl/models/features.py", "fl/models/scattering.py", "fl/models/layers.py", "fl/models/passes.py",
@@ -51,11 +50,12 @@ SUBJECTS = {
         "codec/tree.py", "torch.py", "fl/data/clients.py", "fl/models/mapped.py", "fl/models/objective.py",
         "fl/runs/sources.py", "fl/runs/trackers.py", "fl/engine/private_steps.py", "fl/engine/local_uplink.py",
         "privacy/local.py", "cli/release_local.py", "cli/mounting.py", "flare/*", "exchange/target.py",
+        "fl/engine/personal.py", "fl/engine/checks/personal.py", "privacy/noise_to_clip.py", "cli/figures.py",
     ),
     "safe by default": (
         "privacy/convolution.py", "privacy/events.py", "privacy/record.py", "exchange/account*", "flower/spending.py",
         "fl/engine/randomness.py", "fl/engine/notices.py", "fl/engine/calibration.py", "fl/runs/record.py",
-        "fl/runs/checkpoint.py",
+        "fl/runs/checkpoint.py", "fl/runs/files.py", "files.py", "privacy/blending.py",
     ),
 }  # fmt: skip
 """Which files came with which subject; a file counts for the first that names it, the rest is the first house."""

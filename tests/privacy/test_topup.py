@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from cepam.noise.lattices import D4, Integer
 from cepam.noise.laws import Gaussian
 from cepam.privacy import TopUp, server_noise
 from cepam.privacy.blending import blends
-from cepam.privacy.topup import MOST_SHARES, Share, noise_for
+from cepam.privacy.topup import MOST_SHARES, Share, stand_in
 
 MANY = 200_000
 RARE = 1e-9
@@ -61,28 +60,12 @@ def test_the_servers_noise_is_secret_exact_and_on_the_grid() -> None:
     assert np.array_equal(first, np.round(first / grid) * grid)
 
 
-def test_shares_that_are_alike_are_brought_at_once_and_blend_with_any_reply() -> None:
-    share = Share(0.3, Gaussian(0.7), D4)
-    ((weight, noise),) = noise_for({share: 9}, [share] * 4, MANY)
-    assert weight == 0.3
-    assert of_the_law(noise, 0.7 * math.sqrt(5))
-    assert not of_the_law(noise, 0.7 * math.sqrt(4.9))
-    assert noise_for({share: 9}, [share] * 9, 4) == []
-    # Steps of the grids, one of a reply being 1: the theorem's condition, by a search that knows nothing of shares.
+def test_one_draw_for_all_shares_that_are_alike_blends_with_any_reply() -> None:
+    """Steps of the grids, a reply's being 1: the theorem's condition, by a search that knows nothing of shares."""
     for cap, replies in ((2, 1), (1379, 1), (1379, 900), (MOST_SHARES, 1), (MOST_SHARES, 40)):
         server = math.ldexp(1.0, math.frexp(math.sqrt(cap - replies))[1] - 1)
         assert blends((*[1.0] * replies, server))
-
-
-def test_shares_that_differ_are_brought_one_by_one_on_the_grids_of_the_missing() -> None:
-    """Else the server's noise, on a grid of a weight of its own, could be told from the one reply that came."""
-    kinds = [Share(w, Gaussian(1.0)) for w in (20_011.0, 19_997.0, 19_997.0)]
-    drawn = noise_for(Counter(kinds), kinds[:1], 1000, Address(Key.generate(), round=3, client=0))
-    assert [weight for weight, _ in drawn] == [19_997.0, 19_997.0]
-    assert not np.array_equal(drawn[0][1], drawn[1][1])  # two addresses
-    # The control: one vector of weight 1 in their place has a step that does not blend with the reply's.
-    alone = math.ldexp(1.0, math.frexp(math.hypot(19_997.0, 19_997.0))[1] - 1)
-    assert not blends((alone, 20_011.0))
+    assert not blends((1.0, 2.0**13))  # what a cap of 2^26 would make
 
 
 def test_bad_arguments_are_refused() -> None:
@@ -97,3 +80,26 @@ def test_bad_arguments_are_refused() -> None:
     for total, cap in ((0.0, 3), (1.0, 0)):
         with pytest.raises(ValueError, match=r"total|cap"):
             TopUp(total, cap)
+
+
+def test_the_server_stands_in_on_the_grids_of_those_who_are_missing() -> None:
+    """Noise of weight 1 would lie on a grid at odds with theirs, and the sum would tell the two apart."""
+    missing = {Share(20_011.0, 0.3, D4): 5, Share(7.0, 1.0): 1, Share(3.0, 2.0): 0}
+    made = stand_in(missing, MANY)
+    assert [weight for weight, _ in made] == [7.0, 20_011.0, 20_011.0]
+    alone = 20_011.0 * 0.3 * math.sqrt(5)
+    for sigma, (_, noise) in zip((1.0, 0.3, 0.3 * 2), made):
+        step = 2.0 ** (math.frexp(sigma)[1] - 13)
+        assert not (noise % step).any()
+        # A quarter of the sample's deviation would be far outside: seven deviations.
+        assert np.std(noise) == pytest.approx(sigma, rel=7 / math.sqrt(2 * MANY))
+    both = 20_011.0 * (made[1][1] + made[2][1])
+    assert np.std(both) == pytest.approx(alone, rel=7 / math.sqrt(2 * MANY))
+    step = math.ldexp(20_011.0, math.frexp(0.3)[1])
+    assert blends((step, 2.0 * step, 2.0 * step))
+    assert not blends((step, 2.0 ** math.frexp(alone)[1]))  # as one vector of weight 1 it did not blend
+    at = Address(Key.simulated(1), round=3, client=0)
+    first, second, third = (noise for _, noise in stand_in(missing, 50, at))
+    np.testing.assert_array_equal(second, stand_in(missing, 50, at)[1][1])
+    assert np.abs(second - third).max() > 0
+    assert np.abs(first - second).max() > 0

@@ -45,6 +45,14 @@ def test_public_names_and_commands_reach_everything(tmp_path: Path, monkeypatch:
     assert {room: [node.name for node in nodes] for room, nodes in left.items()} == {"cepam.codec": ["orphan"]}
 
 
+def test_every_room_has_its_tests() -> None:
+    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    rooms |= {f"fl/{path.parent.name}" for path in PACKAGE.glob("fl/*/__init__.py")}
+    rooms -= {"__init__", "__main__", "errors"}  # what can go wrong is tried where it does
+    tests = PACKAGE.parents[1] / "tests"
+    assert {room for room in rooms if not ((tests / room).is_dir() or (tests / f"test_{room}.py").exists())} == set()
+
+
 def test_every_package_says_what_is_public() -> None:
     """A package lists its public names or says that it is internal; what lies below one that does is internal."""
     for folder in sorted(path.parent for path in PACKAGE.glob("*/__init__.py")):

@@ -10,9 +10,9 @@ cohort, never by the replies: the round is the subsampled Gaussian mechanism (do
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,19 @@ MOST_SHARES = 1 << 20
 LINE = Integer(1)
 
 
+class Share(NamedTuple):
+    """What a client brings to a weighted sum: its weight, its noise, and the lattice of its codec, if that is one."""
+
+    weight: float
+    sigma: float
+    lattice: Lattice | None = None
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of this noise in the sum."""
+        return self.weight * self.sigma
+
+
 def server_noise(sigma: float, coordinates: int, at: Address | None = None, lattice: Lattice = LINE) -> Floats:
     """Gaussian noise that only the server knows: what the codec decodes of zeros, on the public grid of `sigma`.
 
@@ -44,48 +57,21 @@ def server_noise(sigma: float, coordinates: int, at: Address | None = None, latt
     return np.asarray(codec.decode(codec.encode(np.zeros(coordinates), own), own), dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class Share:
-    """What one client brings to a weighted sum: noise of `law` times `weight`, on the lattice of its codec.
+def stand_in(missing: Mapping[Share, int], coordinates: int, at: Address | None = None) -> list[tuple[float, Floats]]:
+    """Weights, and noise of the server's own under each: what clients that are missing would have brought.
 
-    `lattice` is None where that may be one of several built-in ones.
+    `missing` says of each share how many. The first of a kind is stood in for by itself, the others by one vector: all
+    have the kind's weight and, but for a power of two, its grid, so that they blend with whoever came where the clients
+    do among themselves (docs/privacy.md, "Sums of grids"), and its lattice, which is the one that is charged; the line,
+    where clients choose among several and the worst is charged. `at` as in `server_noise`, one client each.
     """
-
-    weight: float
-    law: Gaussian
-    lattice: Lattice | None = None
-
-    @property
-    def noise(self) -> float:
-        """The standard deviation of this noise in the weighted sum."""
-        return self.weight * self.law.scale
-
-
-def noise_for(
-    asked: Mapping[Share, int], came: Iterable[Share], coordinates: int, at: Address | None = None
-) -> list[tuple[float, Floats]]:
-    """What the server adds for the shares that did not come, of so many `asked`: noises, each with its weight.
-
-    One draw for all of them where the shares are alike; else one for each, of its own law, weight and lattice, so that
-    the sum is what it had been, had the client replied with zeros. Either way grids blend with those of the replies
-    (docs/privacy.md, "Dropouts"), on a lattice that is charged. ValueError for a share that was not asked for.
-    Guarantee: tests/privacy/test_topup.py.
-    """
-    left = Counter(asked)
-    left.subtract(came)
-    if (least := min(left.values(), default=0)) < 0:
-        raise ValueError(f"replies must be at most the shares asked, {sum(asked.values())}, got {-least} not asked for")
-    if len(left) == 1:
-        ((share, many),) = asked.items()
-        sigma = TopUp(share.law.scale * math.sqrt(many), many).missing(many - left[share])
-        missing = [Share(share.weight, Gaussian(sigma), share.lattice)] if sigma else []
-    else:
-        missing = list(left.elements())
-    drawn = []
-    for place, one in enumerate(missing):
-        own = None if at is None else replace(at, client=place)
-        drawn.append((one.weight, server_noise(one.law.scale, coordinates, own, one.lattice or LINE)))
-    return drawn
+    made: list[tuple[float, Floats]] = []
+    for share, many in sorted(missing.items(), key=lambda kind: kind[0][:2]):
+        for part in [1] * min(1, many) + [many - 1] * (many > 1):
+            own = None if at is None else replace(at, client=at.client + len(made))
+            sigma = share.sigma * math.sqrt(part) * UPWARD
+            made.append((share.weight, server_noise(sigma, coordinates, own, share.lattice or LINE)))
+    return made
 
 
 @dataclass(frozen=True)

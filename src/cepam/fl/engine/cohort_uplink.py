@@ -25,7 +25,7 @@ from cepam.fl.engine.settings import ClientSettings, Settings
 from cepam.fl.engine.uplink import Collected, Index, SeedRow
 from cepam.noise.laws import Gaussian
 from cepam.privacy import Client, Cohort, CohortRelease, calibrate
-from cepam.privacy.topup import Share, noise_for
+from cepam.privacy.topup import LINE, server_noise
 
 BITS = 20.0
 """z_bit of a clip that follows a quantile is the expected cohort over this: the share within is known to 1/40 or so."""
@@ -129,12 +129,10 @@ class CohortUplink(ServerUplink):
 
     def _aggregate(self, number: int, clients: list[int], received: Received) -> Any:
         """The sum of what came and of the server's noise for every share that did not, over the expected cohort."""
-        kind = self.release.clients[0]
-        assert isinstance(kind.law, Gaussian)
-        share = Share(1.0, kind.law, kind.lattice)
-        came, at = [share] * len(received.vectors), self._server_address(number)
-        noises = noise_for({share: self.cohort.cap}, came, self.vectors.size, at)
-        return topped_up(self.vectors.arrays, received, dict.fromkeys(clients, 1.0), self.cohort.size, noises)
+        sigma, size = self.topup.missing(len(received.vectors)), self.vectors.size
+        at, lattice = self._server_address(number), self.release.clients[0].lattice or LINE
+        noise = server_noise(sigma, size, at, lattice) if sigma else np.zeros(size)
+        return topped_up(self.vectors.arrays, received, dict.fromkeys(clients, 1.0), self.cohort.size, [(1.0, noise)])
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | ({} if self.taken is None else {"taken": self.taken.copy()})

@@ -68,7 +68,7 @@ def share_of(plan: ClientPlan) -> Share:
     """What a client brings to a round's sum, and the server if it is missing."""
     if not isinstance(plan.law, Gaussian):
         raise ValueError(f"policy top-up needs Gaussian noise of every client, got {plan.law!r}: use charge or wait")
-    return Share(plan.weight, plan.law, lattice_of(plan))
+    return Share(plan.weight, plan.law.scale, lattice_of(plan))
 
 
 def noise_of_average(settings: Settings, plans: Sequence[ClientPlan]) -> float | None:

@@ -13,7 +13,7 @@ from cepam.fl.engine.arrays import ArrayBackend
 from cepam.fl.engine.clients import ClientPlan
 from cepam.keys import Address
 
-Noises = Sequence[tuple[float, npt.NDArray[np.float64]]]
+Weighted = tuple[float, npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ def receive(arrays: ArrayBackend, plans: Sequence[ClientPlan], envelopes: Sequen
     return got
 
 
-def topped_up(arrays: ArrayBackend, received: Received, weights: Mapping[int, float], over: float, own: Noises) -> Any:
-    """The weighted sum of the decoded vectors and the server's own noises, over a public number: never the replies."""
+def topped_up(
+    arrays: ArrayBackend, received: Received, weights: Mapping[int, float], over: float, own: Sequence[Weighted]
+) -> Any:
+    """The weighted sum of the decoded vectors and the server's own noise, over a public number: never the replies."""
     replied = sorted(received.vectors)
-    noises = (arrays.put(noise.astype(np.float32)) for _, noise in own)  # exactly: small multiples of its grid
-    vectors = [*(received.vectors[k] for k in replied), *noises]
+    vectors = [*(received.vectors[k] for k in replied), *(arrays.put(noise.astype(np.float32)) for _, noise in own)]
     return arrays.mean(vectors, [*(weights[k] for k in replied), *(weight for weight, _ in own)], over)
 
 

@@ -31,7 +31,7 @@ from cepam.fl.engine.server import Received, aggregate, receive, topped_up
 from cepam.fl.engine.uplink import Collected, Floats, Index, Line, Measure, SeedRow
 from cepam.keys import KEY_BYTES, Address, Key
 from cepam.privacy import Release
-from cepam.privacy.topup import noise_for
+from cepam.privacy.topup import stand_in
 
 MOST_LOOKED_AT = 10_000
 """Of more clients than that only the first are asked which arrays serve their codecs."""
@@ -111,12 +111,14 @@ class ServerUplink:
         Guarantee: with policy `top-up` its noise is that of a round in which everybody replies
         (tests/fl/engine/test_top_up.py).
         """
-        if not self.tops_up or all(k in received.vectors for k in clients):
+        missing = [k for k in clients if k not in received.vectors]
+        if not self.tops_up or not missing:
             return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
-        weights, shares = {k: self.plans[k].weight for k in clients}, {k: share_of(self.plans[k]) for k in clients}
-        came = (shares[k] for k in received.vectors)
-        noises = noise_for(Counter(shares.values()), came, self.vectors.size, self._server_address(number))
-        return topped_up(self.vectors.arrays, received, weights, sum(weights.values()), noises)
+        weights = {k: self.plans[k].weight for k in clients}
+        own = stand_in(
+            Counter(share_of(self.plans[k]) for k in missing), self.vectors.size, self._server_address(number)
+        )
+        return topped_up(self.vectors.arrays, received, weights, sum(weights.values()), own)
 
     def _server_address(self, number: int) -> Address:
         """Where the server's own noise of this round lives: under a key that no client holds."""
