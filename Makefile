@@ -9,7 +9,7 @@ help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
 	@echo "make test-install  the wheel in fresh environments (newest, with Flower, lowest, core alone), every command (minutes)"
-	@echo "make test-page  the report's page in headless Chromium (skips without one; REPORT=folder for a page of yours)"
+	@echo "make test-page  pages, and the site if it is built, in headless Chromium (skips without one; REPORT=folder for a page of yours)"
 	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (under ten minutes)"
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
 	@echo "make test-slow  the longer statistical tests"
@@ -36,10 +36,10 @@ test: $(STAMP)
 test-install:
 	$(PYTHON) tools/test_install.py $(TEST_INSTALL)
 
-# A report that is there is looked at too.
+# A report and a site that are there are looked at too.
 REPORT ?= $(if $(wildcard report/index.html),report)
 test-page: $(STAMP)
-	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs studies/paper/paper_tests/test_browser.py
+	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs studies/paper/paper_tests/test_browser.py tests/user/test_browser.py
 
 # Most of the time Flower's processes sleep between two looks: three tests at a time, the longest first.
 test-flower: $(STAMP)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
 
 from cepam import fl
+from cepam.cli.figures import fitting
 from cepam.cli.live import Watch, wide
 from cepam.cli.options import JsonOption
 from cepam.cli.settings_options import (
@@ -64,13 +64,9 @@ def compare(
     if as_json:
         print(json.dumps({"folder": str(folder), "rows": [vars(row) for row in rows]}))
         return
-    first, *rest = HEADINGS
-    table = Table(
-        Column(first, no_wrap=True), *rest, title=f"{settings.data}, {settings.rounds} rounds, {settings.seeds} seeds"
-    )
-    for row in rows:
-        table.add_row(*cells(row))
-    console.print(table)
+    title = f"{settings.data}, {settings.rounds} rounds, {settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
+    for table in fitting(console.width, HEADINGS, [cells(row) for row in rows], title):
+        console.print(table)
     for text in warnings_of(rows):
         console.print(f"[yellow]warning[/] {text}")
     console.print(f"page: {folder / 'index.html'}")

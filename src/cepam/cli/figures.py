@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -73,3 +74,28 @@ def _shown(value: Any) -> str:
         cut = value if len(value) <= MOST_CLIENTS else [*value[: MOST_CLIENTS - 1], f"… {len(value):,} in all"]
         return " ".join(_shown(one) for one in cut)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def fitting(width: int, headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> list[Table]:
+    """The rows as one table; where it is wider than the terminal, turned: a column each, as many tables as it takes."""
+    from rich.table import Column, Table
+
+    frame = 3  # a border and a space on each side of a cell
+    columns = list(zip(headings, *rows))
+    if sum(max(map(len, column)) + frame for column in columns) < width:
+        table = Table(*(Column(name, no_wrap=True) for name in headings), title=title)
+        for row in rows:
+            table.add_row(*row)
+        return [table]
+    made, left = list[Table](), list(rows)
+    while left:
+        room = width - max(map(len, headings)) - frame - 1
+        taken = 0
+        while taken < len(left) and (room := room - max(map(len, left[taken])) - frame) >= 0:
+            taken += 1
+        taken = max(1, taken)
+        table = Table(headings[0], *(row[0] for row in left[:taken]), title=title)
+        for k, name in enumerate(headings[1:], 1):
+            table.add_row(name, *(row[k] for row in left[:taken]))
+        made, left = [*made, table], left[taken:]
+    return made

@@ -76,7 +76,8 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
     _print_clients(console, summary)
     for text in summary["warnings"]:
         console.print(f"[yellow]warning[/] {text}")
-    console.print(f"run: {folder}   curve: {folder / 'curve.png'}")
+    console.print(f"run: {folder}")
+    console.print(f"curve: {folder / 'curve.png'}")
 
 
 def _print_clients(console: Console, summary: dict[str, Any]) -> None:
