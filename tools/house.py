@@ -156,17 +156,16 @@ def span(node: ast.stmt) -> int:
 
 def print_history() -> None:
     """Prints which lines stood when the house was built, and which came later, in whose files."""
-    old, new = house_history.standing(ROOT, sources(PACKAGE), subject_of)
-    (alike, most), own = house_history.edited(ROOT), new.total() - new[HOUSE]
-    then, kept = house_history.lines_then(ROOT), old.total()
-    print(f"\nby lines, since {house_history.BUILT}, when the study had left and rooms were made: {then:,} lines then")
-    print(f"  stand today, where they were or moved:      {kept:>6,}, of the GPU's {old[GPU]:,}")
-    print(
-        f"  and old lines edited:                       {alike:>6,}, so the first house is {kept + alike:,} lines today"
-    )
-    print(f"  (all that took an old line's place:         {most:>6,}, so at most {kept + most:,})")
+    found, (edits, places) = house_history.standing(ROOT, sources(PACKAGE), subject_of), house_history.edited(ROOT)
+    then, moves, later = (found[kind] for kind in ("then", "moves", "later"))
+    house, own = then.total() + moves[HOUSE], moves.total() + later.total() - moves[HOUSE] - later[HOUSE]
+    print(f"\nby lines, since {house_history.BUILT}, when the study had left and rooms were made:")
+    print(f"  lines then:                                 {house_history.lines_then(ROOT):>6,}")
+    print(f"  stand today, where they were or moved:      {then.total():>6,}, of the GPU's {then[GPU]:,}")
+    print(f"  came with work on the house itself:         {moves[HOUSE]:>6,}, so it has {house:,} lines today")
     print(f"  added by later subjects in their own files: {own:>6,}")
-    print(f"  and in the house's files, edited included:  {new[HOUSE]:>6,}")
+    print(f"  and in the house's files:                   {later[HOUSE]:>6,}")
+    print(f"  old lines edited since, by whomever:        {edits:>6,}; took an old line's place: {places:,} at most")
 
 
 def main() -> None:
