@@ -147,7 +147,8 @@ def _class_numbers(labels: Any, part: str) -> Labels:
         broken = ~(np.isfinite(given) & (np.floor(given) == given))
         if broken.any():
             raise ValueError(
-                f"{part} labels must be whole numbers of class, got {given[broken][0]}: classes=0 takes them as values"
+                f"{part} labels must be whole numbers of class, got {given[broken][0]}: classes=0 takes them as values "
+                "(on the command line, in a function of yours: --data my_module:load)"
             )
     return given.astype(np.int64)
 
