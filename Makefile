@@ -9,8 +9,8 @@ help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
 	@echo "make test-install  the wheel in fresh environments (newest, with Flower, lowest, core alone), every command (minutes)"
-	@echo "make test-page  the report's page in headless Chromium (skips without one; REPORT=folder for a page of yours)"
-	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (six to fifteen minutes)"
+	@echo "make test-page  pages, and the site if it is built, in headless Chromium (skips without one; REPORT=folder for a page of yours)"
+	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (ten minutes on 2 busy cores)"
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
 	@echo "make test-slow  the longer statistical tests"
 	@echo "make lint       ruff, mypy --strict, import-linter"
@@ -23,7 +23,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml studies/paper/pyproject.toml studies/sums/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77,<85"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,lora,dev]" -e studies/paper -e studies/sums
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,tables,wandb,mlflow,lora,dev]" -e studies/paper -e studies/sums
 	touch $@
 
 demo: $(STAMP)
@@ -36,13 +36,15 @@ test: $(STAMP)
 test-install:
 	$(PYTHON) tools/test_install.py $(TEST_INSTALL)
 
-# A report that is there is looked at too.
+# A report and a site that are there are looked at too.
 REPORT ?= $(if $(wildcard report/index.html),report)
 test-page: $(STAMP)
-	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs studies/paper/paper_tests/test_browser.py
+	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs studies/paper/paper_tests/test_browser.py tests/user/test_browser.py
 
+# Most of the time Flower's processes sleep between two looks: three tests at a time, the longest first.
+LONGEST := tests/flower/test_sum_loopback.py tests/flower/test_population.py
 test-flower: $(STAMP)
-	$(BIN)/python -m pytest -m flower tests/flower tests/flare
+	$(BIN)/python -m pytest -n 3 --maxschedchunk 1 -m flower $(LONGEST) tests/flower tests/flare
 
 flower-demo: $(STAMP)
 	$(BIN)/python tools/flower_demo.py $(FLOWER_DEMO)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import cepam
-from cepam.verify.benchmark import as_records, best_of, machine, speed_table, update_like
+from cepam.verify.benchmark import best_of, machine, speed_table, update_like
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -103,7 +103,7 @@ def main() -> None:
         print(json.dumps(memory()))
         return
     rows = speed_table(options.coordinates)
-    result = {"machine": machine(), "speed": as_records(rows), "linearity": linearity()}
+    result = {"machine": machine(), "speed": [vars(row) for row in rows], "linearity": linearity()}
     print(f"{'':44} {'ns a coordinate':>16} {'times the noise':>16} {'bits':>7}")
     for row in rows:
         bits = "" if row.bits_per_coordinate is None else f"{row.bits_per_coordinate:.3f}"

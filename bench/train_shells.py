@@ -15,7 +15,7 @@ import cepam
 from cepam.kernels.model import vector_contexts as c
 from cepam.kernels.model.keystream import key_words
 from cepam.kernels.model.plan import Plan, cell_plan, layered_plan
-from cepam.kernels.numba.integers import numbers_of, scratch_for
+from cepam.kernels.numba.integers import kernel_plan, scratch_for
 from cepam.kernels.numba.vector_coder import ROW_BYTES, code_rows
 from symbols import address
 from train_priors import CONTROLS, SIGMAS, STEPS
@@ -99,7 +99,7 @@ def train(blocks: list[tuple[Plan, np.ndarray, int]], means: np.ndarray) -> np.n
         for plan, x, number in blocks:
             scratch, key = scratch_for(plan, c.CONTEXTS), key_words(address(number).derive().noise)
             out = np.empty(len(x) * ROW_BYTES + 16, np.uint8)
-            code_rows(numbers_of(plan), scratch, key, x, 0, True, (odds, means), out)
+            code_rows(kernel_plan(plan), scratch, key, x, 0, True, (odds, means), out)
             odds = scratch.odds.copy()
             total += lap * odds
     return np.rint(total / len(blocks)).astype(np.uint16)

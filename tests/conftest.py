@@ -16,3 +16,29 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every key that is made is the same one: what a test draws does not change from run to run."""
     monkeypatch.setattr(cepam.Key, "generate", classmethod(lambda cls: cls(bytes(range(32)))))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Nothing; tests that start processes of their own find the kernels compiled."""
+    for item in items:
+        if item.get_closest_marker("flower"):
+            item.fixturenames.insert(0, "compiled_kernels")  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="session")
+def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What nodes and servers run lies compiled on disk: by one process, and not by every node's at a time."""
+    import numpy as np
+
+    from cepam.files import locked_file
+    from cepam.secure import fit
+
+    law, update, key = cepam.Gaussian(0.1), np.ones(100, dtype=np.float32), bytes(32)
+    with locked_file(tmp_path_factory.getbasetemp().parent / "kernels.lock"):
+        codec, at = cepam.Codec(law), cepam.Address(cepam.Key.generate(), round=0, client=0)
+        for sent in (update, 0 * update):  # on E8, and on the line as the server's own noise
+            codec.decode(codec.encode(sent, at), at)
+        code = fit(law, 3, len(update), 1.0)
+        code.open([code.mask(code.noised(update, key), [(key, 1)])], [(key, 1)])
+        start = np.zeros(len(update), dtype=np.float32)
+        cepam.Receiver(b"kernels", start).apply(cepam.Broadcast(b"kernels", start).publish(update, 0.1))

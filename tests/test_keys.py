@@ -17,7 +17,7 @@ import cepam
 from cepam.errors import WrongAddress
 from cepam.kernels.model.plan import layered_plan
 from cepam.kernels.numpy import quantizer as reference
-from cepam.keys import SimulationOnly, hkdf
+from cepam.keys import hkdf
 from tests.corpus import AT, LATTICES, LAWS, SECRET, make_codec, sparse_update
 
 # RFC 5869, appendix A.1 to A.3: key material, salt, info, output.
@@ -138,15 +138,11 @@ def test_key_counts_bytes_not_items() -> None:
         cepam.Key(memoryview(np.zeros(32, dtype=np.int32)))  # type: ignore[arg-type]
 
 
-def test_key_from_seed_warns_and_separates_clients() -> None:
-    with pytest.warns(SimulationOnly, match="simulation"):
-        first = cepam.Key.from_seed(5, client=1)
-    with pytest.warns(SimulationOnly):
-        assert cepam.Key.from_seed(5, client=1) == first
-    with pytest.warns(SimulationOnly):
-        assert cepam.Key.from_seed(5, client=2) != first
-    with pytest.warns(SimulationOnly):
-        assert cepam.Key.from_seed(6, client=1) != first
+def test_simulated_keys_are_apart_by_seed_and_client() -> None:
+    first = cepam.Key.simulated(5, client=1)
+    assert cepam.Key.simulated(5, client=1) == first
+    assert cepam.Key.simulated(5, client=2) != first
+    assert cepam.Key.simulated(6, client=1) != first
 
 
 def test_key_chain_moves_both_ends_alike() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cepam.page import POLICY, STYLE, bullets, heading, number, page, paragraph, picture, table, text, verbatim
+from cepam.page import POLICY, STYLE, bullets, heading, joined, number, page, paragraph, picture, table, text, verbatim
 
 
 class Balance(HTMLParser):
@@ -114,3 +114,9 @@ def test_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
 )
 def test_numbers_are_for_people(value: float, shown: str) -> None:
     assert number(value) == shown
+
+
+def test_rows_that_are_alike_become_one() -> None:
+    rows = [["0", "x"], ["1", "x"], ["2", "x"], ["3", "y"], ["A", "y"], ["B", "y"], ["9", "y"]]
+    shown = [(["0 to 2", "x"], 3), (["3", "y"], 1), (["A", "y"], 1), (["B", "y"], 1), (["9", "y"], 1)]
+    assert joined(rows) == shown

@@ -1,15 +1,21 @@
-"""Prints the house at a glance: lines by room and by subject, names that mean two things, long signatures and bodies.
+"""Prints the house at a glance: lines by room and by subject, what is there twice, what nothing reaches, what is long.
 
-`python tools/house.py` from the repository's root; no arguments.
+`python tools/house.py` from the repository's root; with `--history`, where git is at hand, also by lines: which stood
+when the house was built, and which came with later subjects, in files of their own or in those of the house (a minute).
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+
+import house_history
+import house_reach
+import house_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "cepam"
@@ -19,22 +25,21 @@ LONG_FILE, LONG_BODY = 300, 40
 SUBJECTS = {
     "sums": (
         "secure/*", "flower/sum_*", "flower/private_sum.py", "fl/engine/sum_*", "fl/engine/sketching.py",
-        "fl/engine/trust.py", "fl/engine/checks/trust.py",
+        "fl/engine/trust.py", "fl/engine/checks/trust.py", "cli/release_sums.py",
     ),
     "correlated noise": (
         "privacy/correlat*", "privacy/attendance.py", "privacy/participation.py", "privacy/workload.py",
         "exchange/streams.py", "flower/node_streams.py", "flower/stream_policy.py", "fl/engine/streams.py",
-        "fl/engine/correlated_*", "fl/engine/checks/cyclic.py",
+        "fl/engine/correlated_*", "fl/engine/checks/streams.py",
     ),
     "users and cohorts": (
         "privacy/cohort*", "privacy/topup*", "privacy/adaptive*", "exchange/topup.py", "flower/cohort*",
         "flower/policy.py", "fl/engine/cohort_*", "fl/engine/adaptive_*", "fl/engine/checks/unit.py",
-        "fl/engine/checks/clients.py",
     ),
     "downlink": (
         "codec/broadcast/*", "kernels/*/difference_*", "exchange/downlink.py", "exchange/inventory.py",
         "exchange/parcels.py", "flower/copies.py", "flower/distribution.py", "flower/models.py",
-        "fl/engine/downlink.py", "fl/engine/checks/downlink.py",
+        "fl/engine/downlink.py",
     ),
     "98 percent, privately: features, networks in PyTorch": (
         "fl/models/features.py", "fl/models/scattering.py", "fl/models/layers.py", "fl/models/passes.py",
@@ -45,14 +50,17 @@ SUBJECTS = {
         "codec/tree.py", "torch.py", "fl/data/clients.py", "fl/models/mapped.py", "fl/models/objective.py",
         "fl/runs/sources.py", "fl/runs/trackers.py", "fl/engine/private_steps.py", "fl/engine/local_uplink.py",
         "privacy/local.py", "cli/release_local.py", "cli/mounting.py", "flare/*", "exchange/target.py",
+        "fl/engine/personal.py", "fl/engine/checks/personal.py", "privacy/noise_to_clip.py", "cli/figures.py",
     ),
     "safe by default": (
         "privacy/convolution.py", "privacy/events.py", "privacy/record.py", "exchange/account*", "flower/spending.py",
         "fl/engine/randomness.py", "fl/engine/notices.py", "fl/engine/calibration.py", "fl/runs/record.py",
-        "fl/runs/checkpoint.py",
+        "fl/runs/checkpoint.py", "fl/runs/files.py", "files.py", "privacy/blending.py",
     ),
 }  # fmt: skip
 """Which files came with which subject; a file counts for the first that names it, the rest is the first house."""
+GPU = "GPU as a user sees it"
+HOUSE = "the first house, and what grew in its files"
 
 
 def sources(folder: Path) -> list[Path]:
@@ -75,13 +83,18 @@ def rooms() -> dict[str, tuple[int, int]]:
     return {room: (len(sizes), sum(sizes)) for room, sizes in sorted(found.items())}
 
 
+def subject_of(path: Path) -> str:
+    """Which subject brought a file."""
+    place = str(path.relative_to(PACKAGE))
+    names = (name for name, patterns in SUBJECTS.items() if any(fnmatch(place, each) for each in patterns))
+    return next(names, HOUSE)
+
+
 def subjects() -> dict[str, int]:
     """Lines of the files that each later subject brought, and of the rest."""
-    found = dict.fromkeys([*SUBJECTS, "the first house, and what grew in its files"], 0)
+    found = dict.fromkeys([*SUBJECTS, HOUSE], 0)
     for path in sources(PACKAGE):
-        place = str(path.relative_to(PACKAGE))
-        names = (name for name, patterns in SUBJECTS.items() if any(fnmatch(place, each) for each in patterns))
-        found[next(names, list(found)[-1])] += lines(path)
+        found[subject_of(path)] += lines(path)
     return found
 
 
@@ -136,6 +149,25 @@ def functions() -> tuple[dict[str, list[str]], list[str], list[str], list[str]]:
     return dict(crowded), faces, bodies, files
 
 
+def span(node: ast.stmt) -> int:
+    """How many lines a statement has."""
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def print_history() -> None:
+    """Prints which lines stood when the house was built, and which came later, in whose files."""
+    found, (edits, places) = house_history.standing(ROOT, sources(PACKAGE), subject_of), house_history.edited(ROOT)
+    then, moves, later = (found[kind] for kind in ("then", "moves", "later"))
+    house, own = then.total() + moves[HOUSE], moves.total() + later.total() - moves[HOUSE] - later[HOUSE]
+    print(f"\nby lines, since {house_history.BUILT}, when the study had left and rooms were made:")
+    print(f"  lines then:                                 {house_history.lines_then(ROOT):>6,}")
+    print(f"  stand today, where they were or moved:      {then.total():>6,}, of the GPU's {then[GPU]:,}")
+    print(f"  came with work on the house itself:         {moves[HOUSE]:>6,}, so it has {house:,} lines today")
+    print(f"  added by later subjects in their own files: {own:>6,}")
+    print(f"  and in the house's files:                   {later[HOUSE]:>6,}")
+    print(f"  old lines edited since, by whomever:        {edits:>6,}; took an old line's place: {places:,} at most")
+
+
 def main() -> None:
     """Prints the tables."""
     total = sum(lines(path) for path in sources(PACKAGE))
@@ -149,9 +181,18 @@ def main() -> None:
     print("\nlines by the subject that brought their files:")
     for name, size in subjects().items():
         print(f"  {name:<52} {size:>6,} lines")
-    print("\nclasses of one name in several files:")
-    for name, where in classes().items() or {"none": []}.items():
-        print(f"  {name}: {', '.join(where)}")
+    print("\nwhat should be there once:")
+    for name, where in house_table.once(PACKAGE).items():
+        print(f"  {name}: {len(where)} ({', '.join(where)})")
+    twice = classes()
+    print(f"  classes of one name in several files: {len(twice)}", *(f"{n}: {', '.join(w)}" for n, w in twice.items()))
+    print("\nwhat should not be there:")
+    for name, where in house_table.imports(ROOT, PACKAGE).items():
+        print(f"  {name}: {', '.join(where) or 'none'}")
+    left = house_reach.unreached(PACKAGE)
+    size = {room: sum(map(span, nodes)) for room, nodes in left.items()}
+    on_gpu = sum(many for room, many in size.items() if room.startswith("cepam.kernels.triton"))
+    print(f"  lines that no public name and no command reaches: {sum(size.values())}, of the GPU's {on_gpu}", *size)
     crowded, faces, bodies, long_files = functions()
     print(f"\nfunctions of {MANY_ARGUMENTS} or more arguments: {sum(map(len, crowded.values()))}")
     for room, names in crowded.items():
@@ -159,6 +200,8 @@ def main() -> None:
     print(f"  and of public classes, whose keywords are what users write: {', '.join(faces) or 'none'}")
     print(f"files over {LONG_FILE} lines: {', '.join(long_files) or 'none'}")
     print(f"bodies over {LONG_BODY} lines: {', '.join(bodies) or 'none'}")
+    if "--history" in sys.argv[1:]:
+        print_history()
     print("\nwho may import whom: [tool.importlinter] in pyproject.toml, checked by `make lint`")
 
 

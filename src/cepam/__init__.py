@@ -1,7 +1,5 @@
 """Client updates that are private and small: exact-noise lattice quantization for federated learning."""
 
-from __future__ import annotations
-
 from cepam import errors
 from cepam.clip import L1, L2, Clip
 from cepam.codec import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
@@ -67,7 +67,7 @@ class Clip:
     def apply(self, update: Vector, cuts: Sequence[int] | None = None) -> Vector:
         """The update itself, or scaled down so that its norm is at most `bound`; a ValueError if it has no finite norm.
 
-        `cuts` are the ends of its tensors where each is clipped by itself, to this clip's `part`.
+        `cuts` are the ends of its tensors where each is clipped by itself, to its share: `whole` of them is this clip.
         Guarantee: `measure(apply(x)) <= bound` holds after rounding too; direction, type and device are kept, and an
         update within the bound is returned as it is (tests/test_clip.py).
         """
@@ -91,10 +91,6 @@ class Clip:
     def whole(self, parts: int) -> Clip:
         """The clip of a vector whose `parts` tensors are each within this one."""
         return type(self)(self.bound * whole_over_part(self.norm, parts))
-
-    def part(self, parts: int) -> Clip:
-        """The clip of each of `parts` tensors whose vector is then within this one."""
-        return type(self)(self.bound / whole_over_part(self.norm, parts))
 
     def sensitivity(
         self, adjacency: Adjacency = "replace", unit: ClippedUnit = "update", *, batch: float = 1.0, weight: float = 1.0
@@ -127,6 +123,10 @@ class L1(Clip):
     """The sum of absolute values of the whole update, at most `bound` (what pure-DP Laplace noise needs)."""
 
     norm: ClassVar[Norm] = "l1"
+
+
+CLIPS: dict[str, type[L1] | type[L2]] = {"l1": L1, "l2": L2}
+"""From names of norms to clips: the one table."""
 
 
 def whole_over_part(norm: Norm, parts: int) -> float:
@@ -178,7 +178,7 @@ def _cut(rows: Any, cuts: Sequence[int] | None) -> Iterator[tuple[slice, int]]:
 
 def _norms(rows: Any, norm: Norm) -> Any:
     order = 1 if norm == "l1" else 2
-    if _is_tensor(rows):
+    if is_tensor(rows):
         torch = sys.modules["torch"]
         return torch.linalg.vector_norm(rows, ord=order, dim=1, dtype=torch.float64)
     # Row by row: no float64 copy of a whole matrix. An overflow is an infinite norm, which callers are told of.
@@ -193,14 +193,17 @@ def _size(row: Any, order: int) -> Any:
 
 def _floating(update: Any) -> Any:
     """The update as an array or tensor, or a ValueError if it does not hold floating-point numbers."""
-    held: Any = update.detach() if _is_tensor(update) else np.asarray(update)
-    floating = held.is_floating_point() if _is_tensor(held) else np.issubdtype(held.dtype, np.floating)
+    if isinstance(update, Mapping):
+        raise ValueError("a clip takes one array: cepam.encode_tree(…, clip=…) bounds all arrays of a dict together")
+    held: Any = update.detach() if is_tensor(update) else np.asarray(update)
+    floating = held.is_floating_point() if is_tensor(held) else np.issubdtype(held.dtype, np.floating)
     if not floating:
         raise ValueError(f"only floating-point updates can be clipped, got {held.dtype}: scaling would round them off")
     return held
 
 
-def _is_tensor(update: Any) -> bool:
+def is_tensor(update: Any) -> bool:
+    """Whether this is a tensor of PyTorch, which is not imported for that."""
     torch = sys.modules.get("torch")  # whoever hands over a tensor has imported it
     return torch is not None and isinstance(update, torch.Tensor)
 
@@ -211,14 +214,14 @@ def _is_torch_dtype(dtype: Any) -> bool:
 
 
 def _library(held: Any) -> Any:
-    return sys.modules["torch"] if _is_tensor(held) else np
+    return sys.modules["torch"] if is_tensor(held) else np
 
 
 def _like(held: Any, values: list[float]) -> Any:
-    if _is_tensor(held):
+    if is_tensor(held):
         return sys.modules["torch"].tensor(values, dtype=sys.modules["torch"].float64, device=held.device)
     return np.array(values, dtype=np.float64)
 
 
 def _as(held: Any, dtype: Any) -> Any:
-    return held.to(dtype) if _is_tensor(held) else held.astype(dtype)
+    return held.to(dtype) if is_tensor(held) else held.astype(dtype)

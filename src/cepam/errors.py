@@ -3,8 +3,6 @@
 Arguments that make no sense raise `ValueError` (or `TypeError`) at the door; the errors here are about messages.
 """
 
-from __future__ import annotations
-
 
 class CepamError(Exception):
     """Anything that this package raises about messages and addresses."""

@@ -14,7 +14,6 @@ import hmac
 import os
 import secrets
 import struct
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,12 +64,6 @@ class Key:
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
-    def from_seed(cls, seed: int | bytes, client: int = 0) -> Key:
-        """`simulated`, with a warning: for scripts in which a key from a seed may have been meant for use."""
-        warnings.warn("a key made from a seed protects nobody: simulation only", SimulationOnly, stacklevel=2)
-        return cls.simulated(seed, client)
-
-    @classmethod
     def simulated(cls, seed: int | bytes, client: int = 0) -> Key:
         """A key computed from a seed: FOR SIMULATION ONLY, since whoever guesses the seed can strip the noise.
 
@@ -78,10 +71,6 @@ class Key:
         """
         material = seed if isinstance(seed, bytes) else str(int(seed)).encode()
         return cls(hkdf(material, b"cepam simulation", struct.pack("<Q", client), KEY_BYTES))
-
-
-class SimulationOnly(UserWarning):
-    """Something was used that is meant for simulations and gives no protection."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,18 @@ def number(value: float) -> str:
     return re.sub(r"e([-+])0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", shown)
 
 
+def joined(rows: Iterable[Sequence[str]]) -> list[tuple[list[str], int]]:
+    """The rows, each with how many it stands for: numbers that follow one another and are alike become `0 to 29`."""
+    made: list[tuple[list[str], int]] = []
+    for row in rows:
+        ends = made[-1][0][0].split() if made else [""]
+        if ends[-1].isdecimal() and row[0] == str(int(ends[-1]) + 1) and made[-1][0][1:] == list(row[1:]):
+            made[-1] = [f"{ends[0]} to {row[0]}", *row[1:]], made[-1][1] + 1
+        else:
+            made.append((list(row), 1))
+    return made
+
+
 def paragraph(words: str, kind: str = "") -> str:
     """A paragraph; kind "notice" makes it stand out."""
     return f'<p class="{html.escape(kind)}">{text(words)}</p>' if kind else f"<p>{text(words)}</p>"

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+__all__ = ["apply_update", "gradients", "snapshot", "trained_parameters", "update_between"]
+
 Update = dict[str, Tensor]
 
 

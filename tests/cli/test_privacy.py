@@ -231,6 +231,19 @@ def test_a_server_that_learns_sums_has_an_epsilon_for_each_observer(tmp_path) ->
     assert "<td>lying server</td>" in page.read_text().replace('<td class="name">', "<td>")
 
 
+def test_the_audit_of_sums_attacks_what_each_observer_sees() -> None:
+    """The sums as they are opened, few bits and all; a false alarm has chance 1e-9, half the noise must be refuted."""
+    command = "audit --clients 5 --clip 0.5 --sigma 0.5 --trust sum --quorum 4 --colluders 1 --trials 20000 --json"
+    found = json.loads(run(f"{command} --confidence 0.999999999").stdout)
+    each = found["views"]
+    assert list(each) == ["server", "server with 1 colluders", "lying server", "lying server with 1 colluders"]
+    claims = [view["claim"] for view in each.values()]
+    assert claims == sorted(claims)
+    assert not found["refuted"]
+    assert all(0.2 * view["claim"] < view["lower"] < view["claim"] for view in each.values())
+    assert json.loads(run(f"{command} --actual 0.4 --confidence 0.999", 1).stdout)["refuted"]
+
+
 @pytest.mark.parametrize("name", ["epsilon", "calibrate", "explain", "audit"])
 def test_help_teaches_by_example(name: str) -> None:
     assert f"cepam privacy {name}" in run(f"{name} --help").stdout

@@ -153,6 +153,25 @@ def test_the_mechanisms_own_rounding_is_charged() -> None:
     assert privacy.Ledger((ideal,)).epsilon(options.delta) < np.inf
 
 
+def test_clients_in_cohorts_that_remember_cost_more() -> None:
+    """States tell of old draws: what words miss is charged by e^epsilon, and of a fixed cohort no draw is claimed."""
+
+    def costs(cohort: privacy.Cohort, stateful: bool, law: cepam.Law = LAW) -> privacy.Ledger:
+        account = Account(delta=DELTA, adjacency="add-remove", unit="client", stateful=stateful)
+        release = account.cohort_release(cohort, UplinkSettings(law, CLIP), 10**6)
+        assert (release.stateful, release.remembers) == (stateful, stateful)
+        return privacy.Ledger((release.over(50),))
+
+    drawn = privacy.Cohort(1000, 50.0)
+    plain, kept = (costs(drawn, stateful, cepam.Gaussian(0.06)) for stateful in (False, True))
+    assert kept.slack().at(5.0) > 10.0 * plain.slack().at(5.0)
+    assert 5.0 < plain.epsilon(DELTA) < kept.epsilon(DELTA) == np.inf  # over delta/100: no figure
+    fixed = privacy.Cohort(1000, 50, "without")
+    forgetful, remembering = costs(fixed, False), costs(fixed, True)
+    assert remembering.releases[0].chance(0) == 1.0
+    assert remembering.epsilon(DELTA) > 10.0 * forgetful.epsilon(DELTA)
+
+
 def test_settings_that_cannot_be_accounted_for_together_are_refused() -> None:
     with pytest.raises(ValueError, match="norm"):
         book().publish({1: UplinkSettings(LAW, CLIP), 2: UplinkSettings(LAW, cepam.L1(1.0))})

@@ -8,7 +8,7 @@ import pytest
 
 import cepam
 from cepam.exchange.account import Account
-from cepam.exchange.target import Target, advice, law_of, target_of
+from cepam.exchange.target import Target, law_of, target_of
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.privacy import Ledger, Sampling
 
@@ -53,11 +53,10 @@ def test_fewer_replies_need_more_noise_and_the_family_stays() -> None:
 
 
 def test_the_line_names_noise_ratio_and_advice() -> None:
-    line = Target(3.0, 20, 4).describe(UplinkSettings(cepam.Gaussian(0.5), CLIP), 0.25, 400)
-    assert "epsilon 3 over 20 rounds of 4 replies" in line
-    assert "0.25 a coordinate, as a whole 5 times the clip" in line
-    assert advice(0.5, 20) != advice(4.0, 20) != advice(5.0, 20)
-    assert advice(5.0, 20) in line
+    asked = UplinkSettings(cepam.Gaussian(0.5), CLIP)
+    line = Target(3.0, 20, 4).describe(Account().release([(node, asked) for node in range(4)], True, 400))
+    assert line.startswith("Gaussian(sigma=0.5) meets epsilon 3 over 20 rounds of 4 replies; in the average the noise")
+    assert "0.25 clips a coordinate, as a whole 5 times the clip: more noise than the rounds can average out" in line
 
 
 def test_what_makes_no_sense_is_refused() -> None:

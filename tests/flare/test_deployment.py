@@ -29,8 +29,6 @@ def test_a_provisioned_deployment_trains_privately_and_its_budget_ends_a_job(tmp
     # The first job has so little noise that the updates show, the second so much that it has a budget worth the name.
     loud = privacy.Release.uniform(2, cepam.Gaussian(LOUD), cepam.L2(3.0), privacy.Sampling("all"), 1, rounds=2)
     budget = 1.01 * privacy.epsilon(loud, 1e-5)
-    codec, at = cepam.Codec(cepam.Gaussian(1.0)), cepam.Address(cepam.Key.generate(), round=0, client=0)
-    codec.decode(codec.encode(np.zeros(100), at), at)  # compiled here once, and not in four processes at a time
     with Deployment(tmp_path / "deployment", sites=2) as deployment:
         exported = {}
         jobs = (("whole", 150, 3, {}), ("ended", 85, 4, {"scale": LOUD, "budget": budget}))

@@ -87,6 +87,8 @@ def test_results_beyond_the_cap_and_odd_settings_are_refused(tmp_path) -> None:
             ServerFilter(1.0, 1.0, **options)
 
 
-def test_sums_alone_are_refused_with_a_reason() -> None:
+def test_sums_alone_and_cohorts_are_refused_with_a_reason() -> None:
     with pytest.raises(ValueError, match="a filter sees a task and its result"):
         ServerFilter(SIGMA, 1.0, trust="sum")
+    with pytest.raises(ValueError, match="no draw is secret here"):
+        ServerFilter(SIGMA, 1.0, unit="client", cohort=0.1)

@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian
 from scipy import stats
 
@@ -272,6 +272,39 @@ def test_a_clip_that_follows_the_norms_goes_on_after_a_restart_and_so_does_the_a
     assert again._spending.ledger.rounds == 4
     # Without a clip that follows, the saved one is nobody's business.
     assert started(start_arrays(SIZE, 2.0), 1, follows=False).settings.clip.bound == 1.0
+
+
+class Stumbling(FedAvg):
+    """A strategy that raises in its second round, once it has what the round publishes."""
+
+    def aggregate_train(self, server_round, replies):
+        if server_round == 2:
+            raise RuntimeError("out of memory")
+        return super().aggregate_train(server_round, replies)
+
+
+def test_a_clip_never_follows_a_round_that_was_not_charged() -> None:
+    def told() -> float:
+        return UplinkSettings.from_json(grid.seen[-1].content["cepam"]["settings"]).clip.bound
+
+    grid = grid_of(6, norm=0.01)
+    strategy = Private(
+        Stumbling(), law=cepam.Gaussian(0.01), clip=CLIP, cohort=Poisson(1.0), adaptive=AdaptiveClip(rate=2.0),
+        account=Account(delta=DELTA, released="average"),
+    )  # fmt: skip
+    model, config = start_arrays(SIZE), ConfigRecord()
+    bounds = []
+    for number in (1, 2, 3, 4):
+        replies = grid.send_and_receive(strategy.configure_train(number, model, config, grid))
+        bounds.append(told())
+        try:
+            made, _ = strategy.aggregate_train(number, replies)
+            model = made if made is not None else model
+        except RuntimeError:
+            assert strategy._spending.ledger.rounds == 1
+            assert strategy._policy.clip < bounds[-1]  # found, from what nobody was charged for
+    assert bounds[0] == 1.0 > bounds[1] == bounds[2] > bounds[3]
+    assert strategy._spending.ledger.rounds == 3
 
 
 @pytest.mark.parametrize("norm", [0.5, 2.0, np.inf])

@@ -9,7 +9,7 @@ from numba import njit
 
 from cepam.kernels.model.keystream import LATENT_STREAM, dither_stream, key_words
 from cepam.kernels.model.plan import layered_plan
-from cepam.kernels.numba.integers import numbers_of, scratch_for
+from cepam.kernels.numba.integers import kernel_plan, scratch_for
 from cepam.kernels.numba.keystream import LANES, chacha20_lanes, fill_words, start_lanes
 from cepam.kernels.numba.vector_quantizer import pick_words, words_ahead
 from cepam.kernels.numpy import keystream as reference
@@ -108,7 +108,7 @@ def test_compiled_words_are_the_reference_words(stream: int, first: int) -> None
 @pytest.mark.parametrize("row", [0, 1, 127, 12345, 2**33 + 5])
 def test_compiled_dither_words_are_the_reference_words(lattice: str, row: int) -> None:
     plan = layered_plan(LAWS["gaussian"], LATTICES[lattice])
-    numbers, scratch = numbers_of(plan), scratch_for(plan)
+    numbers, scratch = kernel_plan(plan), scratch_for(plan)
     start_lanes(key_words(SECRET), scratch.state)
     index = row * plan.words + np.arange(plan.words, dtype=np.int64)
     for trial in (0, 16, 65520):

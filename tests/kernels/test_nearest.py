@@ -9,7 +9,7 @@ import pytest
 
 from cepam.kernels.model.plan import Plan, layered_plan
 from cepam.kernels.numba import nearest as vector
-from cepam.kernels.numba.integers import numbers_of
+from cepam.kernels.numba.integers import kernel_plan
 from cepam.kernels.numpy import nearest as reference
 from tests.corpus import LATTICES, LAWS
 
@@ -26,7 +26,7 @@ def test_compiled_is_the_reference(lattice: str, reach: int) -> None:
     b = rng.integers(2**36, 2**41, size=300) // max(int(plan.box.max()) if lattice in ("A2", "skew") else 1, 1) + 2**13
     j, error = reference.nearest(plan, target, b)
     point, miss, spare = np.empty(16, dtype=np.int64), np.empty(16, dtype=np.int64), np.empty((4, 16), dtype=np.int64)
-    numbers = numbers_of(plan)
+    numbers = kernel_plan(plan)
     for r in range(len(target)):
         vector.nearest(numbers, target[r].copy(), b[r], point, miss, spare)
         assert point[: plan.n].tolist() == j[r].tolist()
@@ -37,7 +37,7 @@ def test_compiled_is_the_reference(lattice: str, reach: int) -> None:
 
 def test_ties_of_e8_fall_alike() -> None:
     plan, rng = plan_of("E8"), np.random.default_rng(9)
-    numbers, spare = numbers_of(plan), np.empty((4, 16), dtype=np.int64)
+    numbers, spare = kernel_plan(plan), np.empty((4, 16), dtype=np.int64)
     point, miss = np.empty(8, dtype=np.int64), np.empty(8, dtype=np.int64)
     for side in (1, 2, 3, 8):
         target, b = rng.integers(-5 * side, 5 * side, size=(200, 8)), np.full(200, side, dtype=np.int64)

@@ -10,7 +10,7 @@ import pytest
 
 import cepam
 from cepam.noise import radius as latent
-from cepam.noise.radius import SHAPE, latent_table
+from cepam.noise.radius import SHAPE, radius_table
 
 SHIPPED = [(law, n) for law in ("gaussian", "laplace") for n in (1, 2, 3, 4, 8)]
 
@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("law", "n"), SHIPPED)
 def test_common_tables_are_shipped(law: str, n: int, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latent, "tabulate_exactly", None)
-    table = latent_table(cepam.Gaussian(1.0) if law == "gaussian" else cepam.Laplace(1.0), n)
+    table = radius_table(cepam.Gaussian(1.0) if law == "gaussian" else cepam.Laplace(1.0), n)
     assert table.shape == SHAPE
     assert table.dtype == np.float64
     assert not table.flags.writeable
@@ -37,7 +37,7 @@ def test_common_tables_are_shipped(law: str, n: int, cache: Path, monkeypatch: p
 
 
 def test_tables_do_not_depend_on_the_scale(cache: Path) -> None:
-    assert latent_table(cepam.Gaussian(1.0), 1) is latent_table(cepam.Gaussian(3.0), 1)
+    assert radius_table(cepam.Gaussian(1.0), 1) is radius_table(cepam.Gaussian(3.0), 1)
 
 
 def test_other_tables_are_computed_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,9 +49,9 @@ def test_other_tables_are_computed_once_and_kept(cache: Path, monkeypatch: pytes
 
     monkeypatch.setattr(latent, "tabulate_exactly", compute)
     for _ in range(2):
-        assert latent_table(cepam.Gaussian(1.0), 6)[0, 0, 0, 0] == 6.0
+        assert radius_table(cepam.Gaussian(1.0), 6)[0, 0, 0, 0] == 6.0
     latent._built_in.cache_clear()
-    assert latent_table(cepam.Gaussian(2.0), 6)[0, 0, 0, 0] == 6.0
+    assert radius_table(cepam.Gaussian(2.0), 6)[0, 0, 0, 0] == 6.0
     assert calls == [("gaussian", 6)]
     assert [file.name for file in cache.iterdir()] == ["gaussian-6.npz"]
 
@@ -59,7 +59,7 @@ def test_other_tables_are_computed_once_and_kept(cache: Path, monkeypatch: pytes
 def test_a_home_that_cannot_be_written_costs_time_only(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.parent.joinpath("tables").write_text("a file where the folder should be")
     monkeypatch.setattr(latent, "tabulate_exactly", lambda name, n: np.ones(SHAPE))
-    assert latent_table(cepam.Laplace(1.0), 6).shape == SHAPE
+    assert radius_table(cepam.Laplace(1.0), 6).shape == SHAPE
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive", None])
@@ -70,7 +70,7 @@ def test_a_damaged_cache_is_written_anew(content: bytes | None, cache: Path, mon
     else:
         (cache / "gaussian-6.npz").write_bytes(content)
     monkeypatch.setattr(latent, "tabulate_exactly", lambda name, n: np.ones(SHAPE))
-    assert latent_table(cepam.Gaussian(1.0), 6).shape == SHAPE
+    assert radius_table(cepam.Gaussian(1.0), 6).shape == SHAPE
 
 
 def test_environment_says_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ class Crooked(cepam.UniformBall):
 
 def test_a_law_without_radii_is_refused() -> None:
     with pytest.raises(ValueError, match="not finite and positive"):
-        latent_table(Crooked(1.0), 1)
+        radius_table(Crooked(1.0), 1)
 
 
 def test_a_subclass_of_a_built_in_law_is_tabulated_by_its_own_radii() -> None:
@@ -109,5 +109,5 @@ def test_a_subclass_of_a_built_in_law_is_tabulated_by_its_own_radii() -> None:
         def radius_above(self, q: np.ndarray, n: int) -> np.ndarray:
             return 2 * super().radius_above(q, n)
 
-    ratio = latent_table(Wider(1.0), 1)[..., 0] / latent_table(cepam.Gaussian(1.0), 1)[..., 0]
+    ratio = radius_table(Wider(1.0), 1)[..., 0] / radius_table(cepam.Gaussian(1.0), 1)[..., 0]
     assert np.allclose(ratio, 2.0, rtol=1e-6)

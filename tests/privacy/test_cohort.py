@@ -28,7 +28,7 @@ from cepam.privacy import (
     epsilon,
     report,
 )
-from cepam.privacy.cohort import delta_seen, epsilon_seen
+from cepam.privacy.cohort import _binomial, delta_seen, epsilon_seen
 from cepam.privacy.ledger import SEES_UPLOADS
 
 from . import oracle
@@ -101,6 +101,10 @@ def test_the_account_is_attained_and_misreadings_are_violated() -> None:
     exact, release = worst(cohort, "add-remove", 0.3), released(cohort)
     assert exact == pytest.approx(delta(release, 0.3), rel=1e-5)
     assert exact > 1.1 * delta(replace(release, cohort=Cohort(3, 0.8)), 0.3)  # a smaller chance than the real one
+    # a cap that is often exceeded: whoever is drawn beyond it shows in who is not asked, and that has a term of its own
+    tight = Cohort(3, 1.2, cap=1)
+    assert worst(tight, "add-remove", 1.0) > 1.05 * delta(released(replace(tight, cap=3)), 1.0)
+    assert worst(tight, "add-remove", 1.0) <= delta(released(tight), 1.0)
     # shares alone, without the server's part: who replied sets the noise, and the account does not hold
     assert worst(cohort, "add-remove", 1.0, dropout=0.3, shares=True) > 1.5 * delta(release, 1.0)
 
@@ -132,6 +136,11 @@ def test_whoever_sees_who_uploads_by_enumeration() -> None:
             q = np.outer(stats.norm.pdf(y, 0, SIGMA), stats.norm.pdf(y, 0, SIGMA))
             got += chance * np.maximum(0, p - math.exp(at) * q).sum() * area
         assert delta_seen([release], at) == pytest.approx(got, rel=2e-3)
+    for rounds, chance in ((40, 0.3), (100_000, 0.01), (7, 1.0)):
+        counts = np.arange(int(rounds * chance / 2), min(rounds, int(rounds * chance * 1.3)) + 1)
+        np.testing.assert_allclose(
+            _binomial(counts, rounds, chance), stats.binom.pmf(counts, rounds, chance), rtol=1e-9, atol=1e-30
+        )
     assert delta_seen([release], epsilon_seen([release], 1e-5)) == pytest.approx(1e-5, rel=1e-6)
     assert epsilon_seen([release], 1e-5) > epsilon(release, 1e-5)
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cepam import Address, Codec, Key
-from cepam.noise.lattices import Integer
+from cepam.noise.lattices import D4, Integer
 from cepam.noise.laws import Gaussian
 from cepam.privacy import TopUp, server_noise
+from cepam.privacy.blending import blends
+from cepam.privacy.topup import MOST_SHARES, Share, stand_in
 
 MANY = 200_000
 RARE = 1e-9
@@ -58,7 +60,17 @@ def test_the_servers_noise_is_secret_exact_and_on_the_grid() -> None:
     assert np.array_equal(first, np.round(first / grid) * grid)
 
 
+def test_one_draw_for_all_shares_that_are_alike_blends_with_any_reply() -> None:
+    """Steps of the grids, a reply's being 1: the theorem's condition, by a search that knows nothing of shares."""
+    for cap, replies in ((2, 1), (1379, 1), (1379, 900), (MOST_SHARES, 1), (MOST_SHARES, 40)):
+        server = math.ldexp(1.0, math.frexp(math.sqrt(cap - replies))[1] - 1)
+        assert blends((*[1.0] * replies, server))
+    assert not blends((1.0, 2.0**13))  # what a cap of 2^26 would make
+
+
 def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="cap must be at most"):
+        TopUp(1.0, MOST_SHARES + 1)
     with pytest.raises(ValueError, match="replies"):
         TopUp(1.0, 3).missing(4)
     with pytest.raises(ValueError, match="expected"):
@@ -68,3 +80,26 @@ def test_bad_arguments_are_refused() -> None:
     for total, cap in ((0.0, 3), (1.0, 0)):
         with pytest.raises(ValueError, match=r"total|cap"):
             TopUp(total, cap)
+
+
+def test_the_server_stands_in_on_the_grids_of_those_who_are_missing() -> None:
+    """Noise of weight 1 would lie on a grid at odds with theirs, and the sum would tell the two apart."""
+    missing = {Share(20_011.0, 0.3, D4): 5, Share(7.0, 1.0): 1, Share(3.0, 2.0): 0}
+    made = stand_in(missing, MANY)
+    assert [weight for weight, _ in made] == [7.0, 20_011.0, 20_011.0]
+    alone = 20_011.0 * 0.3 * math.sqrt(5)
+    for sigma, (_, noise) in zip((1.0, 0.3, 0.3 * 2), made):
+        step = 2.0 ** (math.frexp(sigma)[1] - 13)
+        assert not (noise % step).any()
+        # A quarter of the sample's deviation would be far outside: seven deviations.
+        assert np.std(noise) == pytest.approx(sigma, rel=7 / math.sqrt(2 * MANY))
+    both = 20_011.0 * (made[1][1] + made[2][1])
+    assert np.std(both) == pytest.approx(alone, rel=7 / math.sqrt(2 * MANY))
+    step = math.ldexp(20_011.0, math.frexp(0.3)[1])
+    assert blends((step, 2.0 * step, 2.0 * step))
+    assert not blends((step, 2.0 ** math.frexp(alone)[1]))  # as one vector of weight 1 it did not blend
+    at = Address(Key.simulated(1), round=3, client=0)
+    first, second, third = (noise for _, noise in stand_in(missing, 50, at))
+    np.testing.assert_array_equal(second, stand_in(missing, 50, at)[1][1])
+    assert np.abs(second - third).max() > 0
+    assert np.abs(first - second).max() > 0

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cepam.errors import MalformedMessage
-from cepam.secure import FileJournal, RoundCharge, RoundsLedger, SumRefused, SumRound
+from cepam.secure import AnsweredRounds, FileJournal, RoundCharge, SumRefused, SumRound
 from cepam.secure.journal import MOST_RUNS, JournalEntry, RunPlace
 from cepam.secure.messages import RepairRequest
 
@@ -31,11 +31,11 @@ CHARGES = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=64), st.integers(0, 2**64 - 1), st.lists(CHARGES, max_size=5))
 def test_entries_come_back_and_damage_is_seen(run: bytes, epoch: int, charges: list[RoundCharge]) -> None:
-    ledger = RoundsLedger()
+    answered = AnsweredRounds()
     for charge in charges:
-        ledger = ledger.add(charge)
-    assert ledger.rounds == sum(charge.rounds for charge in charges)
-    entry = JournalEntry((RunPlace(run, epoch, b"s" * 32),), ledger)
+        answered = answered.add(charge)
+    assert answered.rounds == sum(charge.rounds for charge in charges)
+    entry = JournalEntry((RunPlace(run, epoch, b"s" * 32),), answered)
     data = entry.encode()
     assert JournalEntry.decode(data) == entry
     for at in range(0, len(data), 7):
@@ -53,8 +53,8 @@ def test_rounds_with_journals_on_disk(tmp_path: Path) -> None:
     for position in range(2):
         run_round(group, sums.settings(4, position=position), no_train=[12])
     assert (tmp_path / "node-0").stat().st_mode & 0o777 == 0o600
-    assert JournalEntry.decode((tmp_path / "node-0").read_bytes()).ledger.rounds == 2
-    assert JournalEntry.decode((tmp_path / "node-2").read_bytes()).ledger.rounds == 0
+    assert JournalEntry.decode((tmp_path / "node-0").read_bytes()).answered.rounds == 2
+    assert JournalEntry.decode((tmp_path / "node-2").read_bytes()).answered.rounds == 0
     # No secret is in the file: it holds the digest of the state only.
     data = (tmp_path / "node-0").read_bytes()
     assert group.nodes[10].state not in data
@@ -92,7 +92,7 @@ def test_a_kill_between_the_journal_and_the_context(tmp_path: Path) -> None:
     group.nodes[10] = revived
     group.roster = sums.hello(group.nodes.values(), 2)
     run_round(group, sums.settings(4, epoch=2))
-    assert JournalEntry.decode((tmp_path / "node-0").read_bytes()).ledger.rounds == 2
+    assert JournalEntry.decode((tmp_path / "node-0").read_bytes()).answered.rounds == 2
     with pytest.raises(SumRefused, match="new epoch"):
         node.repair(RepairRequest(round_.salt, (11,)).encode())
 
@@ -150,7 +150,7 @@ def test_kill_9_at_any_moment_leaves_the_last_word_or_the_next(tmp_path: Path) -
 
 
 def test_two_runs_at_a_time_on_one_node(tmp_path: Path) -> None:
-    """One journal, one ledger; each run has its own state and neither disturbs the other."""
+    """One journal, one count of answers; each run has its own state and neither disturbs the other."""
     journals = [FileJournal(tmp_path / f"node-{i}") for i in range(5)]
     groups = []
     for run in (b"one", b"two"):
@@ -160,16 +160,32 @@ def test_two_runs_at_a_time_on_one_node(tmp_path: Path) -> None:
         for run, group in groups:
             run_round(group, sums.settings(4, run=run, position=position))
     with journals[0].hold() as entry:
-        assert entry.ledger.rounds == 4
+        assert entry.answered.rounds == 4
         assert [place.run for place in entry.places] == [b"one", b"two"]
         for number in range(MOST_RUNS):
             entry = entry.moved(RunPlace(b"%d" % number, 1, bytes(32)))
         assert entry.place(b"one") is None
-        assert entry.ledger.rounds == 4
+        assert entry.answered.rounds == 4
 
 
 def test_a_memory_journal_holds_while_the_process_lives() -> None:
     group = cohort(5)
     run_round(group, sums.settings(4))
     with group.nodes[10].journal.hold() as entry:
-        assert entry.ledger.charges == (RoundCharge(sums.NOISE, sums.CLIP, 0.0, 1.0, 3),)
+        assert entry.answered.charges == (RoundCharge(sums.NOISE, sums.CLIP, 0.0, 1.0, 3),)
+
+
+def test_a_run_that_was_forgotten_must_say_hello_again() -> None:
+    """A server that starts many runs pushes an old one out of the journal; its secrets then answer nothing."""
+    group, round_ = sums.trained()
+    member, kept = group.nodes[10], group.nodes[10].state
+    for number in range(MOST_RUNS):
+        member.state = b""
+        sums.hello([member], 1, b"run %d" % (100 + number))
+    member.state = kept
+    with sums.refused("position"):
+        member.repair(RepairRequest(round_.salt, (11,)).encode())
+    with sums.refused("position"):
+        group.train(10, SumRound(sums.settings(4, position=1), group.roster, group.roster.names, MODEL).request())
+    with member.journal.hold() as entry:
+        assert entry.answered.rounds == 1  # what was spent is never forgotten

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from cepam.secure import FileJournal, Roster, RosterEntry, SumRefused, SumRound, Terms
-from cepam.secure.messages import TrainRequest
+from cepam.secure import FileJournal, Roster, RosterEntry, RoundCharge, SumRefused, SumRound, Terms
+from cepam.secure.messages import TrainReply, TrainRequest
 from cepam.secure.roster import hello_transcript
 
 from . import sums
@@ -137,3 +138,50 @@ def test_a_second_roster_in_an_epoch_and_an_own_key_that_is_not() -> None:
     fresh, elsewhere = cohort(5), cohort(5)
     with refused("cohort"):
         fresh.train(10, SumRound(sums.settings(4), elsewhere.roster, elsewhere.roster.names, MODEL).request())
+
+
+def test_two_rosters_for_two_halves_open_nothing() -> None:
+    """Both are signed well; masks and sealing keys are bound to the whole roster, so the halves share nothing."""
+    group = cohort(5)
+    peers = list(group.roster.peers)
+    transcript = hello_transcript(sums.RUN, 1, 14, peers[4].identity, peers[4].public)
+    again = replace(peers[4], signature=sums.identity(4)[1](transcript))
+    other = Roster.of(sums.RUN, 1, [*peers[:4], again])
+    assert other.digest != group.roster.digest
+    round_ = SumRound(sums.settings(4), group.roster, group.roster.names, MODEL)
+    second = SumRound(sums.settings(4), other, group.roster.names, MODEL)
+    for name in (10, 11, 12):
+        round_.take(name, group.train(name, round_.request()))
+    for name in (13, 14):
+        told = TrainReply.decode(group.train(name, second.request()))
+        round_.take(name, replace(told, salt=round_.salt).encode())
+    assert not round_.repairs()
+    for name, ask in round_.unmasks().items():
+        with refused("share" if name < 13 else "position"):
+            group.nodes[name].unmask(ask)
+    with refused("quorum"):
+        round_.open()
+
+
+def test_a_server_that_tells_of_smaller_draws_larger_batches_or_smaller_clips_is_not_believed() -> None:
+    """The training code draws, clips examples and divides: the node's own ledger counts what its own terms say."""
+    terms = Terms(noise=0.2, clip=1.0, rounds=9, batch=64.0, chance=0.5, colluders=1, honest=1)
+    group = cohort(5, terms=terms)
+    flattered = sums.settings(4, batch=1e6, chance=1e-6, clip=1e-3)
+    whole = sums.settings(4, position=1, chance=0.1, clip=0.5)
+    for asked in (flattered, whole):
+        group.train(10, SumRound(asked, group.roster, group.roster.names, MODEL).request())
+    with group.nodes[10].journal.hold() as entry:
+        found = entry.answered.charges
+    assert found == (RoundCharge(sums.NOISE, 1.0, 64.0, 0.5, 2), RoundCharge(sums.NOISE, 0.5, 0.0, 0.5, 2))
+
+
+def test_an_update_at_the_end_of_the_reach_is_answered_like_any_other() -> None:
+    """A clip as wide as the noise reaches: rounding must not make an error of what the update was."""
+    for batch in (0.0, 64.0):
+        group = cohort(5, terms=Terms(noise=0.2, clip=1e12, rounds=9, batch=batch))
+        reach = sums.settings(4).codec.plan.reach
+        group.updates = {10: np.full(12, 3e38, dtype=np.float32), 11: np.full(12, reach)}
+        asked = sums.settings(4, clip=reach, batch=batch)
+        round_ = SumRound(asked, group.roster, group.roster.names, MODEL)
+        assert len({len(group.train(name, round_.request())) for name in (10, 11, 12)}) == 1

@@ -10,9 +10,9 @@ import pytest
 import cepam
 from cepam import privacy
 from cepam.secure import (
+    AnsweredRounds,
     Reach,
     RoundCharge,
-    RoundsLedger,
     Terms,
     View,
     epsilons,
@@ -83,7 +83,7 @@ def test_mu_goes_with_the_root_of_the_shares() -> None:
 
 
 def test_a_node_computes_its_own_epsilon_from_its_ledger() -> None:
-    answered = RoundsLedger()
+    answered = AnsweredRounds()
     for _ in range(3):
         answered = answered.add(RoundCharge(1.0, 0.5, 0.0, 1.0, 18))
     answered = answered.add(RoundCharge(1.0, 0.5, 0.0, 1.0, 15))
@@ -95,7 +95,7 @@ def test_a_node_computes_its_own_epsilon_from_its_ledger() -> None:
 
 
 def test_clipped_examples_in_a_nodes_ledger() -> None:
-    answered = RoundsLedger((RoundCharge(0.001, 0.1, 1920.0, 0.96, 30),))
+    answered = AnsweredRounds((RoundCharge(0.001, 0.1, 1920.0, 0.96, 30),))
     release = ledger_of(answered, records=2000).releases[0]
     assert release.distance(0) == pytest.approx(2 * 0.1 / 1920.0)
     assert release.chance(0) == pytest.approx(0.96)

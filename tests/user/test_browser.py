@@ -15,6 +15,7 @@ import cepam
 from cepam import privacy
 
 PROGRAM = chromium.found()
+SITE = Path(__file__).resolve().parents[2] / "site"
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium on the PATH (see CONTRIBUTING.md)")
 pytest.importorskip("matplotlib")
 
@@ -82,3 +83,14 @@ def test_a_page_that_is_too_wide_is_seen(browser: chromium.Chromium, tmp_path: P
     page.write_text(page.read_text(encoding="utf-8").replace("<h1>", "<h1 style='width: 1500px'>"), encoding="utf-8")
     browser.open(page, width=420)
     assert browser.value("document.scrollingElement.scrollWidth") > 420
+
+
+def test_the_site_fits_a_desk_and_a_phone(browser: chromium.Chromium) -> None:
+    pages = sorted(SITE.rglob("*.html"))
+    if not pages:
+        pytest.skip("no site/ here: `make docs` builds it")
+    assert len(pages) > 20
+    for page in pages:
+        for width in (1280, 420):
+            browser.open(page, width=width)
+            assert browser.value("document.scrollingElement.scrollWidth") <= width, page

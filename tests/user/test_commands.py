@@ -115,3 +115,31 @@ def test_every_preset_is_in_the_table() -> None:
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^## Presets\n\n(.*)$", page, re.M)
     assert set(re.findall(r"`([\w-]+)`", table)) == set(PRESETS)
+
+
+@cache
+def known_tests() -> tuple[frozenset[str], frozenset[str]]:
+    """The names of all test functions, and of all files with tests."""
+    files = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("studies/*/*_tests/**/*.py"), *ROOT.glob("tools/test_*.py")]
+    found = {name for file in files for name in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))}
+    return frozenset(found), frozenset(file.name for file in files)
+
+
+def unwritten_tests(text: str) -> set[str]:
+    """Tests that a text names between backticks or by file and that nobody wrote; one that ends in … is a beginning."""
+    names, files = known_tests()
+    named = set(re.findall(r"`(test_\w+…?)`", text))
+    absent = {n for n in named if not any(t.startswith(n[:-1]) if n.endswith("…") else t == n for t in names)}
+    return absent | (set(re.findall(r"\btest_\w+\.py\b", text)) - files)
+
+
+SOURCES = [*ROOT.glob("src/cepam/**/*.py"), *ROOT.glob("studies/*/src/**/*.py")]
+
+
+def test_tests_named_beside_claims_are_there() -> None:
+    """Of pages, and of what docstrings promise: a claim whose test was renamed or deleted has none."""
+    wrong = {file.name: absent for file in [*PAGES, *SOURCES] if (absent := unwritten_tests(file.read_text("utf-8")))}
+    assert wrong == {}
+    assert len(unwritten_tests("`test_nobody_wrote_this`, `test_nobody…`, tests/test_nothing_here.py")) == 3
+    trust = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
+    assert len(set(re.findall(r"`(test_\w+…?)`", trust))) > 40

@@ -83,3 +83,47 @@ def test_gradients_of_a_state_dict_with_counters() -> None:
     floats = {name: each for name, each in model.state_dict().items() if each.is_floating_point()}
     back = cepam.decode_tree(codec, cepam.encode_tree(codec, floats, at), at, like=floats)
     assert {name: each.shape for name, each in back.items()} == {name: each.shape for name, each in floats.items()}
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_a_nested_state_in_each_type_comes_back_like_it_went(kind: Any) -> None:
+    torch.manual_seed(0)
+    codec, at = cepam.Codec(cepam.Gaussian(0.01)), cepam.Address(cepam.Key.generate(), round=0, client=0)
+    body = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Linear(4, 3)).to(kind)
+    sent = {"body": body.state_dict(), "heads": [{"scale": torch.ones((), dtype=kind)}, torch.zeros(2, 0, dtype=kind)]}
+    message = cepam.encode_tree(codec, sent, at, clip=cepam.L2(1.0))
+    # The server filled its dict in another order, and is in float32.
+    like = {"heads": sent["heads"], "body": dict(reversed(sent["body"].items()))}
+    back = cepam.decode_tree(codec, message, at, like=like)
+    shapes = {name: (each.shape, each.dtype) for name, each in sent["body"].items()}
+    assert {name: (each.shape, each.dtype) for name, each in back["body"].items()} == shapes
+    assert (back["heads"][0]["scale"].shape, back["heads"][1].shape) == ((), (2, 0))
+    wide = torch.float64 if kind == torch.float64 else torch.float32
+    dense = cepam.decode_tree(codec, message, at, like=like, dense=True)
+    assert {each.dtype for each in dense["body"].values()} == {wide}
+    with pytest.raises(cepam.errors.WrongAddress, match="another structure"):
+        cepam.decode_tree(codec, message, at, like={"body": sent["body"]})
+
+
+def test_gradients_travel_and_step_the_server_down() -> None:
+    codec, at = cepam.Codec(cepam.Gaussian(1e-4)), cepam.Address(cepam.Key.generate(), round=0, client=0)
+    client, server = build(torch.float32), build(torch.float32)
+    x = torch.randn(64, 32)
+    client(x).square().mean().backward()
+    message = cepam.encode_tree(codec, cepam.torch.gradients(client), at, clip=cepam.L2(1.0))
+    before = server(x).square().mean().item()
+    slope = cepam.decode_tree(codec, message, at, like=cepam.torch.snapshot(server), dense=True)
+    cepam.torch.apply_update(server, slope, scale=-1.0)
+    assert server(x).square().mean().item() < before
+
+
+def test_mistakes_name_the_way_out() -> None:
+    model, codec = torch.nn.Linear(3, 2), cepam.Codec(cepam.Gaussian(0.01))
+    at = cepam.Address(cepam.Key.generate(), round=0, client=0)
+    for update in (model.state_dict(), list(model.parameters()), model.weight.detach()):
+        with pytest.raises(ValueError, match=r"cepam\.encode_tree\(codec, update, at\) takes any shape"):
+            codec.encode(update, at)
+    with pytest.raises(ValueError, match=r"got Linear: send cepam\.torch\.update_between"):
+        cepam.encode_tree(codec, model, at)
+    with pytest.raises(ValueError, match=r"cepam\.encode_tree\(…, clip=…\) bounds all arrays"):
+        cepam.L2(1.0).apply(model.state_dict())

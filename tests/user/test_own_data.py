@@ -87,6 +87,10 @@ def test_a_parquet_file(tmp_path: Path) -> None:
     read, plain = (fl.from_table(each, "y", "whose") for each in (tmp_path / "t.parquet", columns))
     np.testing.assert_array_equal(read.train_inputs, plain.train_inputs)
     np.testing.assert_array_equal(read.owners, plain.owners)
+    settings = {"data": str(tmp_path / "t.parquet"), "target": "y", "client_column": "whose", "noise": 0.5}
+    named = fl.prepared(fl.settings_from(settings))  # what `cepam train --data t.parquet --target y …` reads
+    assert named.clients == read.clients == ("c0", "c1")
+    assert named.train_inputs.shape == read.train_inputs.shape
 
 
 MODULE = """

@@ -9,7 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
+
+from cepam.cli import app
 
 SITES = "500,1000,2000,3000,5000,8000,12000,20000"
 
@@ -33,11 +37,64 @@ def test_hospitals_each_with_its_own_noise() -> None:
     assert found["cautions"] == []
 
 
+def test_phones_asked_in_secret_cohorts() -> None:
+    """100,000 users, 1,000 a round, 1,000 rounds: what noise costs, and what noise a target needs."""
+    users = "--unit client --clients 100000 --cohort 1000 --rounds 1000 --adjacency add-remove"
+    said = privacy(*f"epsilon {users} --noise-multiplier 1 --delta 1e-6".split())
+    assert "epsilon 2.12" in said
+    assert "against whoever sees who uploads: " in said
+    assert "caution" not in said
+    found = json.loads(privacy(*f"calibrate {users} --epsilon 2 --delta 1e-6 --coordinates 4000 --json".split()))
+    assert 1.99 < found["epsilon"] <= 2.0
+    assert abs(found["noise_multiplier"] - 1.04) < 0.02
+    # In the average of 1,000 users, over 4,000 weights: noise_multiplier / 1000 * sqrt(4000) clips.
+    assert abs(found["noise_to_clip"] - found["noise_multiplier"] * 0.063246) < 1e-5
+    assert found["advice"].endswith("a round's average is mostly update")
+
+
+CALIBRATIONS = [
+    "--clients 30 --draws 15 --records 2000 --rounds 80 --epsilon 1 --coordinates 6422",
+    "--clients 30 --draws 15 --records 2000 --rounds 80 --epsilon 1",
+    "--noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 62 --epsilon 2",
+    "--per-client --clients 2 --records 500,4000 --epochs 1 --draws 64 --rounds 5 --epsilon 3 --delta 1e-6",
+]
+
+
+@pytest.mark.parametrize("question", CALIBRATIONS)
+def test_every_calibration_says_what_its_noise_means(question: str) -> None:
+    said = " ".join(CliRunner().invoke(app, ["privacy", "calibrate", *question.split()]).output.split())
+    assert "noise_to_clip 0." in said or "noise_to_clip 4.44" in said
+    assert "advice: in the average the noise is" in said
+    assert "mostly" in said
+
+
 def test_the_natural_misreading_of_phones_draws_a_caution() -> None:
     question = "epsilon --clients 100000 --draws 1000 --records 1 --rounds 1000 --sigma 1"
-    said = privacy(*question.split())
+    said = " ".join(privacy(*question.split()).split())
     assert "caution draws-of-clients" in said
     assert "--unit client --cohort" in said
+
+
+def test_flower_finds_the_noise_for_a_target(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flwr")
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.supercore.task_identity import TaskIdentity
+
+    import cepam
+    from cepam.flower import Private
+    from tests.flower.fakes import RUN, FakeGrid, Node, adding, start_arrays
+
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1  # as Flower's processes do
+    grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in range(1, 5)])
+    strategy = Private(FedAvg(), law=cepam.Gaussian, clip=cepam.L2(1.0), epsilon=3.0, delta=1e-6, rounds=4)
+    with caplog.at_level("INFO", logger="flwr"):
+        strategy.start(grid, start_arrays(400), num_rounds=4)
+    assert 2.99 < strategy.epsilon <= 3.0
+    (said,) = [r.getMessage() for r in caplog.records if "meets epsilon 3 over 4 rounds of 4 replies" in r.getMessage()]
+    assert "times the clip: more noise than the rounds can average out" in said
 
 
 def test_the_hospitals_train(tmp_path: Path) -> None:

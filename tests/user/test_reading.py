@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -45,3 +46,69 @@ def test_explain_writes_numbers_as_people_do(tmp_path: Path) -> None:
     assert "20,000 records each" in page
     assert "at delta = 1e-6" in page
     assert not re.search(r"\de[-+]0|\de\+", page)
+
+
+MISTAKES = [
+    "verify --sigma 0.01 --lattice E9", "verify --lattice Z1", "trian", "train --dtaa mnist", "train --preset nope",
+    "train --data nothing.csv --noise 1", "train --data no_module:load --noise 1", "encode a.npy b --key x --round 1",
+    "decode nothing out.npy --key x --round 1 --sigma 1", "privacy epsilon --sigma 1", "privacy calibrate --draws 1",
+    "compare --schemes nope", "data fetch nothing", "reproduce nothing", "keygen /no/such/folder/a.key", "bench --nope",
+    "inspect nothing",
+]  # fmt: skip
+
+
+def test_errors_all_begin_alike(tmp_path: Path) -> None:
+    """One line that begins with the command, exit code 2; in one process, since each is only an answer."""
+    pytest.importorskip("torch")
+    script = f"""
+import io, sys
+from contextlib import redirect_stderr, redirect_stdout
+from cepam.cli import app
+for words in {MISTAKES!r}:
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said), redirect_stdout(io.StringIO()):
+            app(words.split(), prog_name="cepam")
+    except SystemExit as left:
+        print(left.code, len(said.getvalue().splitlines()), said.getvalue().strip(), sep=chr(9))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ.copy(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = [line.split("\t") for line in done.stdout.splitlines()]
+    assert len(answers) == len(MISTAKES)
+    for words, (code, lines, said) in zip(MISTAKES, answers):
+        assert (code, lines) == ("2", "1"), (words, said)
+        first = "" if words == "trian" else f" {words.split()[0]}"
+        assert said.startswith(f"cepam{first}"), said
+        assert re.match(r"cepam[a-z ]*: \S", said), said
+        assert "Did you mean 'train'? Did" not in said
+
+
+def test_lists_of_clients_are_abbreviated(tmp_path: Path) -> None:
+    question = "privacy epsilon --sampling all --per-client --records 2000 --clients"
+    said = cepam(*f"{question} 30 --sigma 2".split(), folder=tmp_path)
+    assert re.search(r"^0 to 29 ", said, re.M)
+    apart = ",".join(str(2 + k) for k in range(20))
+    said = cepam(*f"{question} 20 --sigma {apart}".split(), folder=tmp_path)
+    assert re.search(r"^11 ", said, re.M)
+    assert not re.search(r"^12 ", said, re.M)
+    assert "and 8 more clients: --json has them all" in said
+    assert max(len(line.rstrip()) for line in said.splitlines()) <= 80
+
+
+def test_reproduce_shows_what_it_ran_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("cepam_paper")
+    told = cepam("reproduce", "--help", folder=tmp_path)
+    assert all(f" {part}: " in told for part in ("exactness", "privacy", "rate", "gaussian", "gain", "all", "page"))
+    words = ("reproduce", "privacy", "--quick", "--out", "report")
+    found = json.loads(cepam(*words, "--json", folder=tmp_path))
+    assert found["parts"] == ["privacy"]
+    shown = {each["claim"] for each in found["verdicts"]}
+    assert "quoted-laplace" in shown
+    assert not any("accuracy" in each["evidence"] for each in found["verdicts"])
+    table = cepam(*words, folder=tmp_path)
+    assert all(claim in table for claim in shown)
+    assert table.count("│") == 5 * len(shown)
+    assert "parts not done yet: exactness, rate" in " ".join(table.split())

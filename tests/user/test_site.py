@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
+from contextlib import suppress
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -42,6 +46,65 @@ def test_workflows_call_targets_that_exist() -> None:
         called = set(re.findall(r"\bmake ([\w-]+)$", place.read_text(encoding="utf-8"), re.M))
         assert called
         assert called <= targets
+
+
+def test_every_wish_has_a_test_that_is_there() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "tests" / "user" / "README.md").read_text(encoding="utf-8"))
+    assert len(named) > 30
+    for file, test in named:
+        place = ROOT / (file if "/" in file else f"tests/user/{file}")
+        assert f"\ndef {test}(" in place.read_text(encoding="utf-8"), (file, test)
+
+
+def test_the_lock_names_all_that_is_installed() -> None:
+    """Every package that cepam and its extras bring, and what those bring, at one version: that of constraints.txt."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    locked = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    texts = [*project["dependencies"], *(text for each in project["optional-dependencies"].values() for text in each)]
+    left, seen = [(Requirement(text), "") for text in texts], set[tuple[str, frozenset[str]]]()
+    while left:
+        need, extra = left.pop()
+        name, key = canonicalize_name(need.name), (canonicalize_name(need.name), frozenset(need.extras))
+        if key in seen or name == "cepam" or (need.marker and not need.marker.evaluate({"extra": extra})):
+            continue
+        seen.add(key)
+        with suppress(PackageNotFoundError):
+            brought = [Requirement(text) for text in metadata.requires(name) or ()]
+            left += [(each, wanted) for each in brought for wanted in ("", *need.extras)]
+    assert {name for name, _ in seen if _installed(name)} - locked == set()
+
+
+def _installed(name: str) -> bool:
+    with suppress(PackageNotFoundError):
+        return bool(metadata.version(name))
+    return False
+
+
+ABOUT = {
+    "CITATION.cff": "cff-version: 1.2.0", "SECURITY.md": "Report privately", "CODE_OF_CONDUCT.md": "welcome",
+    ".github/ISSUE_TEMPLATE/bug.yml": "body:", ".github/ISSUE_TEMPLATE/wish.yml": "body:",
+    ".github/workflows/tests.yml": "windows-latest", ".github/workflows/release.yml": "python -m build",
+    "docker/Dockerfile": "# Untested", "docker/compose.yaml": "# Untested",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_what_people_look_for_is_there(name: str) -> None:
+    held = (ROOT / name).read_text(encoding="utf-8")
+    assert ABOUT[name] in held
+    if name.endswith((".yml", ".yaml", ".cff")):
+        yaml = pytest.importorskip("yaml")
+        made = yaml.safe_load(held)
+        assert made
+        if name == "CITATION.cff":
+            version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+            assert made["version"] == version
+    if "/workflows/" in name:
+        assert held.startswith("# Untested")
 
 
 def test_formulas_are_set_without_a_script(monkeypatch: pytest.MonkeyPatch) -> None:

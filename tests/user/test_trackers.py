@@ -54,6 +54,7 @@ def test_the_packages_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     followed(tmp_path / "a", fl.to_wandb(project="mine", mode="offline", dir=str(tmp_path)))
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database or a server would take more packages
     mlflow.set_tracking_uri(f"file:{tmp_path / 'mlruns'}")
     lines = followed(tmp_path / "b", fl.to_mlflow("mine"))
     (found,) = mlflow.search_runs(experiment_names=["mine"], output_format="list")

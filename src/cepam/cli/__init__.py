@@ -1,4 +1,7 @@
-"""The `cepam` command: parses and prints; computes nothing. A command's module is imported when it is called."""
+"""The `cepam` command: parses and prints; computes nothing. A command's module is imported when it is called.
+
+Internal: users type `cepam`; other distributions add commands by an entry point.
+"""
 
 from __future__ import annotations
 

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from cepam.cli.options import JsonOption
+
 
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="One million coordinates instead of ten.")] = False,
     coordinates: Annotated[int | None, typer.Option(min=1000, help="How many coordinates to time.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Time encode and decode beside `x + sigma * randn` in one run. Look at the ratios: machines are noisy.
 
@@ -22,13 +24,13 @@ def bench(
     from rich.console import Console
     from rich.table import Table
 
-    from cepam.verify.benchmark import as_records, machine, speed_table
+    from cepam.verify.benchmark import machine, speed_table
 
     console = Console(stderr=True, quiet=as_json)
     with console.status("timing; the first run on a machine also compiles"):
         rows = speed_table(coordinates or (1_000_000 if quick else 10_000_000))
     if as_json:
-        typer.echo(json.dumps({"machine": machine(), "speed": as_records(rows)}))
+        typer.echo(json.dumps({"machine": machine(), "speed": [vars(row) for row in rows]}))
         return
     table = Table("what", "ns a coordinate", "times the noise alone", "bits a coordinate")
     for row in rows:

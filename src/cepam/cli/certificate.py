@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from cepam.cli.options import CodecOptions, JsonOption, spread
-from cepam.cli.release_names import TrustName
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,9 +28,9 @@ def verify(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Print every check, not a summary by kind.")] = False,
     json_out: JsonOption = False,
-    trust: Annotated[TrustName, typer.Option(help="One decoded vector (server), or an opened sum of --clients.")] = (
-        TrustName.SERVER
-    ),
+    trust: Annotated[
+        Literal["server", "sum"], typer.Option(help="One decoded vector (server), or an opened sum of --clients.")
+    ] = "server",
     clients: Annotated[int, typer.Option(help="Clients of the sum, each with this noise (--trust sum).")] = 4,
 ) -> None:
     """Check on fresh randomness that decoded vectors carry exactly the law's noise; print a certificate.
@@ -42,7 +41,7 @@ def verify(
     Example: `cepam verify --law gaussian --sigma 0.01 --lattice E8 --plot certificate.png`
     Example: `cepam verify --trust sum --clients 30 --sigma 0.18`
     """
-    codec: CertifiedCodec = description.codec() if trust is TrustName.SERVER else _channel(description, clients)
+    codec: CertifiedCodec = description.codec() if trust == "server" else _channel(description, clients)
     if plot is not None:
         import_module("matplotlib")  # missing, it is missed before the work and not after it
         if not plot.absolute().parent.is_dir():

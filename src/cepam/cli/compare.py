@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
 
 from cepam import fl
+from cepam.cli.figures import fitting
 from cepam.cli.live import Watch, wide
+from cepam.cli.options import JsonOption
 from cepam.cli.settings_options import (
-    AsJson,
     Config,
     Name,
     Preset,
     Runs,
     chosen_settings,
+    fresh_folder,
     takes_settings,
 )
 from cepam.fl.runs.comparison import HEADINGS, cells, warnings_of
@@ -29,13 +30,6 @@ Schemes = Annotated[
 DEFAULT = "fl,fl+gaussian,fl+gaussian+sdq,cepam-gaussian"
 
 
-def _fresh(runs: Path) -> Path:
-    count = 1
-    while (runs / f"compare-{count}" / "comparison.json").exists():
-        count += 1
-    return runs / f"compare-{count}"
-
-
 @takes_settings
 def compare(
     schemes: Schemes = DEFAULT,
@@ -43,7 +37,7 @@ def compare(
     config: Config = None,
     name: Name = None,
     runs: Runs = Path("runs"),
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
     **given: Any,
 ) -> None:
     """Compare schemes on the same data, starts and draws: mean with 95 % confidence interval, differences by seed.
@@ -62,7 +56,7 @@ def compare(
     if given.get("simulate") is False:
         raise ValueError("compare pairs schemes by seed, so it is always a simulation: --no-simulate is for train")
     settings = chosen_settings(preset, config, {**given, "simulate": True})
-    folder = runs / name if name else _fresh(runs)
+    folder = runs / name if name else fresh_folder(runs, "compare", "comparison.json")
     wanted = [word.strip() for word in schemes.split(",") if word.strip()]
     with Watch(console, shown=not as_json, simulated=True) as watch:
         fl.prepared(settings, watch.fetch)
@@ -70,13 +64,9 @@ def compare(
     if as_json:
         print(json.dumps({"folder": str(folder), "rows": [vars(row) for row in rows]}))
         return
-    first, *rest = HEADINGS
-    table = Table(
-        Column(first, no_wrap=True), *rest, title=f"{settings.data}, {settings.rounds} rounds, {settings.seeds} seeds"
-    )
-    for row in rows:
-        table.add_row(*cells(row))
-    console.print(table)
+    title = f"{settings.data}, {settings.rounds} rounds, {settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
+    for table in fitting(console.width, HEADINGS, [cells(row) for row in rows], title):
+        console.print(table)
     for text in warnings_of(rows):
         console.print(f"[yellow]warning[/] {text}")
     console.print(f"page: {folder / 'index.html'}")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cepam.cli.guard import help_alone
 from cepam.cli.live import Watch
-from cepam.cli.settings_options import AsJson
+from cepam.cli.options import JsonOption
 from cepam.fl.data.dataset import load
 
 app = typer.Typer(help="The public data sets: fetch and check.")
@@ -22,7 +22,7 @@ app.callback(invoke_without_command=True)(help_alone)
 def fetch(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or synthetic.")],
     folder: Annotated[Path | None, typer.Option(help="Take the four idx files from this folder instead.")] = None,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Fetch a data set into the cache ($CEPAM_CACHE, else ~/.cache/cepam), or check that it is there.
 

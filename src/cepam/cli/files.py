@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cepam.files import write_atomically
 
 if TYPE_CHECKING:
     from cepam import UsedAddresses
@@ -33,18 +34,8 @@ def write_array(path: Path, values: Any) -> None:
 
     buffer = io.BytesIO()
     np.save(buffer, values)
-    write_bytes(path, buffer.getbuffer())
-
-
-def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Nothing; the file holds the data, or what it held before if the writing failed."""
     check_folder(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(path, buffer.getvalue())
 
 
 def check_folder(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ _WrongWords: Any = typer.BadParameter.__base__
 
 _EXTRAS = {"torch": "torch", "matplotlib": "plots", "flwr": "flower", "nvflare": "flare", "triton": "gpu"}
 _INTERRUPTED = 130
+_TWICE = re.compile(r"(Did you mean [^?]*\?) \1")  # Typer's suggestion after click's own
 
 
 @contextmanager
@@ -32,17 +34,22 @@ def one_line(place: str) -> Iterator[None]:
     except _WrongWords as wrong:
         _leave_wrong_words(place, wrong)
     except (ValueError, CepamError) as refused:
-        leave(place, str(refused))
+        leave(place, f"{refused}{_notes(refused)}")
     except BrokenPipeError:  # whoever read the output has seen enough
         raise
     except OSError as failed:
         about = f"{failed.filename}: " if failed.filename else ""
-        leave(place, f"{about}{failed.strerror or failed}")
+        leave(place, f"{about}{failed.strerror or failed}{_notes(failed)}")
     except ModuleNotFoundError as missing:
         if not is_optional(missing):
             raise
         package = _package(missing)
         leave(place, f"this needs {package}, which is not installed: pip install 'cepam[{_EXTRAS[package]}]'")
+
+
+def _notes(problem: Exception) -> str:
+    """What was noted on the way: whose function it was that raised."""
+    return "".join(f" ({note})" for note in getattr(problem, "__notes__", ()))
 
 
 def is_optional(missing: ModuleNotFoundError) -> bool:
@@ -61,7 +68,7 @@ def leave(place: str, reason: str) -> NoReturn:
 
 
 def _leave_wrong_words(place: str, wrong: Any) -> NoReturn:
-    reason = wrong.format_message()
+    reason = _TWICE.sub(r"\1", wrong.format_message())
     if not reason.strip():  # a group that was called without a command has shown its help
         raise typer.Exit(2)
     place = wrong.ctx.command_path if wrong.ctx is not None else place

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cepam.cli.files import check_folder, read_array, used_addresses, write_array, write_bytes
+from cepam.cli.files import check_folder, read_array, used_addresses, write_array
 from cepam.cli.options import AddressOptions, CodecOptions, JsonOption, spread, waiting
+from cepam.files import write_atomically
 
 if TYPE_CHECKING:
     from cepam import Clip, Law
@@ -43,7 +44,7 @@ class ClipOptions:
 
     def chosen(self, law: Law) -> Clip | None:
         """The clip in the law's norm, or None where it is said that there is none."""
-        from cepam import L1, L2
+        from cepam.clip import CLIPS
 
         if (self.clip is None) != self.unclipped:
             raise ValueError(
@@ -51,7 +52,7 @@ class ClipOptions:
             )
         if self.clip is None:
             return None
-        return L1(self.clip) if law.norm == "l1" else L2(self.clip)
+        return CLIPS[law.norm](self.clip)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def encode(
     clipped = values if chosen is None else chosen.apply(values)
     with used_addresses(noted) as seen, waiting("encoding", values.size > _LONG):
         data = codec.encode(clipped, at, seen)
-    write_bytes(message, data)
+    write_atomically(message, data)
     facts: dict[str, Any] = {"message": str(message), "coordinates": len(values), "bytes": len(data)}
     facts["bits_per_coordinate"] = 8 * len(data) / max(len(values), 1)
     facts["clip"] = (

@@ -7,9 +7,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -17,38 +16,24 @@ if TYPE_CHECKING:
     from cepam import Address, Codec, Key, Lattice, Law
 
 
-class LawName(StrEnum):
-    """The laws that the command line knows."""
-
-    gaussian = "gaussian"
-    laplace = "laplace"
-    uniform_ball = "uniform-ball"
-
-
-class CoderName(StrEnum):
-    """The entropy codes."""
-
-    adaptive = "adaptive"
-    paper = "paper"
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+LawName = Literal["gaussian", "laplace", "uniform-ball"]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 @dataclass(frozen=True)
 class CodecOptions:
     """What the command line says about a codec; every field is an option."""
 
-    law: Annotated[LawName, typer.Option("--law", help="The noise that the decoded vector carries.")] = LawName.gaussian
+    law: Annotated[LawName, typer.Option("--law", help="The noise that the decoded vector carries.")] = "gaussian"
     sigma: Annotated[float | None, typer.Option("--sigma", help="Standard deviation of Gaussian noise.")] = None
     b: Annotated[float | None, typer.Option("--b", help="Scale of Laplace noise.")] = None
     radius: Annotated[float | None, typer.Option("--radius", help="Radius of uniform-ball noise.")] = None
     lattice: Annotated[
         str, typer.Option("--lattice", help="auto, Z1 to Z10, A2, D4, E8, or a .npy file with a generator matrix.")
     ] = "auto"
-    coder: Annotated[CoderName, typer.Option("--coder", help="adaptive is small; paper is the paper's code.")] = (
-        CoderName.adaptive
-    )
+    coder: Annotated[
+        Literal["adaptive", "paper"], typer.Option("--coder", help="adaptive is small; paper is the paper's code.")
+    ] = "adaptive"
     bound: Annotated[float | None, typer.Option("--bound", help="Bound on the update's norm, for --coder paper.")] = (
         None
     )
@@ -58,7 +43,7 @@ class CodecOptions:
         import cepam
 
         law, lattice = law_of(self.law, self.sigma, self.b, self.radius), lattice_of(self.lattice) or "auto"
-        return cepam.Codec(law, lattice=lattice, coder=self.coder.value, bound=self.bound)
+        return cepam.Codec(law, lattice=lattice, coder=self.coder, bound=self.bound)
 
 
 @dataclass(frozen=True)
@@ -115,16 +100,16 @@ def law_of(name: LawName, sigma: float | None, b: float | None, radius: float | 
     import cepam
 
     makers = {
-        LawName.gaussian: ("--sigma", sigma, cepam.Gaussian),
-        LawName.laplace: ("--b", b, cepam.Laplace),
-        LawName.uniform_ball: ("--radius", radius, cepam.UniformBall),
+        "gaussian": ("--sigma", sigma, cepam.Gaussian),
+        "laplace": ("--b", b, cepam.Laplace),
+        "uniform-ball": ("--radius", radius, cepam.UniformBall),
     }
     for other, (option, value, _) in makers.items():
-        if other is not name and value is not None:
-            raise ValueError(f"{option} belongs to --law {other.value}, not to --law {name.value}")
+        if other != name and value is not None:
+            raise ValueError(f"{option} belongs to --law {other}, not to --law {name}")
     option, value, maker = makers[name]
     if value is None:
-        raise ValueError(f"--law {name.value} needs {option}, for example {option} 0.01")
+        raise ValueError(f"--law {name} needs {option}, for example {option} 0.01")
     return maker(value)
 
 

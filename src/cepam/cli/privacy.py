@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cepam import privacy, secure
+from cepam import privacy
+from cepam.cli.figures import print_figures
 from cepam.cli.guard import help_alone
-from cepam.cli.options import spread
+from cepam.cli.options import JsonOption, spread
 from cepam.cli.release_local import values_of
-from cepam.cli.release_names import AccountedLaw, NoiseName, SamplingName, TrustName
 from cepam.cli.release_options import ReleaseOptions
+from cepam.cli.release_sums import observers_of_sums, views_of_sums
 
 app = typer.Typer(
     help="Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
@@ -25,7 +25,6 @@ app.callback(invoke_without_command=True)(help_alone)
 
 
 Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee; 0 asks for pure DP.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("epsilon")
@@ -34,7 +33,7 @@ def print_epsilon(
     options: ReleaseOptions,
     delta: Delta = 1e-5,
     per_client: Annotated[bool, typer.Option("--per-client", help="Every client, against whom.")] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """epsilon of a whole run.
 
@@ -63,10 +62,14 @@ def print_epsilon(
     """
     release = options.release()
     spent = privacy.epsilon(release, delta)
-    found = {"epsilon": spent, **_figures(release, spent, delta, options.practice()), **_of_sums(options, delta)}
+    found = {
+        "epsilon": spent,
+        **_figures(release, spent, delta, options.practice()),
+        **observers_of_sums(options, delta),
+    }
     if per_client:
         found["per_client" if "clients" in found else "clients"] = [vars(g) for g in privacy.report(release, delta)]
-    _print(found, as_json)
+    print_figures(found, as_json)
 
 
 @app.command("calibrate")
@@ -79,7 +82,7 @@ def print_noise(
         bool, typer.Option("--per-client", help="Each client the noise that its own target needs by itself.")
     ] = False,
     names: Annotated[str, typer.Option("--names", help="What to call the clients, comma-separated.")] = "",
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """The noise that a target needs over a whole run.
 
@@ -101,11 +104,12 @@ def print_noise(
 
       cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --delta 0 --epsilon 1
     """
-    name = "sigma" if options.law == AccountedLaw.GAUSSIAN else "b"
+    name = "sigma" if options.law == "gaussian" else "b"
     given = options.release(default_noise=1.0)
     if per_client:
         targets = values_of("epsilon", epsilon, len(given.clients))
-        _print(_each(privacy.calibrate_each(given, targets, [delta] * len(targets)), targets, delta, names), as_json)
+        met = privacy.calibrate_each(given, targets, [delta] * len(targets))
+        print_figures(_each(met, targets, delta, names), as_json)
         return
     if names:
         raise ValueError("--names goes with --per-client")
@@ -118,7 +122,8 @@ def print_noise(
     elif options.batch:
         found["noise_multiplier"] = scales[0] * options.batch / (options.clip * math.sqrt(options.clients))
     spent = privacy.epsilon(release, delta)
-    _print({**found, "epsilon": spent, **_figures(release, spent, delta, options.practice())}, as_json)
+    found |= {"epsilon": spent, **_figures(release, spent, delta, options.practice())}
+    print_figures({**found, **_use(release)}, as_json)
 
 
 @app.command("explain")
@@ -127,7 +132,7 @@ def write_page(
     options: ReleaseOptions,
     delta: Delta = 1e-5,
     out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("privacy.html"),
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """A readable page about a run: figures, cautions, epsilon against rounds, delta against epsilon.
 
@@ -136,9 +141,9 @@ def write_page(
       cepam privacy explain --sigma 0.25 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --out privacy.html
     """
     release = options.release()
-    sums = _of_sums(options, delta)
+    sums = observers_of_sums(options, delta)
     page = privacy.explain(release, delta, out, options.practice(), sums.get("observers"))
-    _print({"page": str(page), "epsilon": privacy.epsilon(release, delta), "delta": delta, **sums}, as_json)
+    print_figures({"page": str(page), "epsilon": privacy.epsilon(release, delta), "delta": delta, **sums}, as_json)
 
 
 @app.command("audit")
@@ -150,7 +155,7 @@ def print_audit(
     confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bound.")] = 0.99,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated draws.")] = 0,
     actual: Annotated[float, typer.Option("--actual", help="Noise really used, as a factor: 0.5 must fail.")] = 1.0,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """An attack on the real encode and decode: a lower bound on epsilon, and the claim.
 
@@ -163,13 +168,39 @@ def print_audit(
     The same claim with half the noise, which must be refuted:
 
       cepam privacy audit --clients 1 --clip 0.5 --sigma 1 --sampling all --delta 1e-2 --actual 0.5
+
+    What a server sees that learns sums only, as each kind of observer:
+
+      cepam privacy audit --clients 5 --clip 0.5 --sigma 0.5 --sampling all --delta 1e-2 --trust sum --quorum 4
     """
-    release = options.release(sampling=SamplingName.ALL)
-    mechanism = privacy.RoundTrip.of_release(release, actual)
-    found = privacy.audit(mechanism, release, delta, trials, confidence, seed=seed)
-    _print({**vars(found), "refuted": found.refuted}, as_json)
-    if found.refuted:
+    release = options.release(sampling="all")
+    attacks = Attack(delta, trials, confidence, seed)
+    if options.trust == "sum":
+        each = {who: attacks.on(*view) for who, view in views_of_sums(options, actual).items()}
+        refuted = any(found["refuted"] for found in each.values())
+        shown = {"views": each} if as_json else {f"{who}: {k}": v for who, row in each.items() for k, v in row.items()}
+        print_figures({**shown, "refuted": refuted}, as_json)
+    else:
+        found = attacks.on(privacy.RoundTrip.of_release(release, actual), release)
+        print_figures(found, as_json)
+        refuted = found["refuted"]
+    if refuted:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How an audit goes about it."""
+
+    delta: float
+    trials: int
+    confidence: float
+    seed: int
+
+    def on(self, mechanism: privacy.Mechanism, release: privacy.Release) -> dict[str, Any]:
+        """What it found of a mechanism that is said to release this."""
+        found = privacy.audit(mechanism, release, self.delta, self.trials, self.confidence, seed=self.seed)
+        return {**vars(found), "refuted": found.refuted}
 
 
 def _each(release: privacy.Release, targets: list[float], delta: float, names: str) -> dict[str, Any]:
@@ -188,7 +219,13 @@ def _each(release: privacy.Release, targets: list[float], delta: float, names: s
     found: dict[str, Any] = {"clients": rows, "delta": delta, "adjacency": release.adjacency, "rounds": release.rounds}
     if isinstance(release, privacy.LocalRelease):
         found["observers"] = privacy.Ledger((release,)).observers(delta)
-    return {**found, "cautions": [vars(one) for one in privacy.cautions(release, worst, delta)]}
+    return {**found, **_use(release), "cautions": [vars(one) for one in privacy.cautions(release, worst, delta)]}
+
+
+def _use(release: privacy.Release) -> dict[str, Any]:
+    """What the noise that was found means for a model."""
+    found = privacy.noise_to_clip(release)
+    return {"noise_to_clip": found.noise if found.ratio is None else found.ratio, "advice": found.advice}
 
 
 def _figures(release: privacy.Release, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:
@@ -223,21 +260,6 @@ def _figures(release: privacy.Release, spent: float, delta: float, practice: pri
     return found
 
 
-def _of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
-    """epsilon of each observer where the server learns sums only; nothing where it is trusted."""
-    if options.trust != TrustName.SUM:
-        if options.quorum:
-            raise ValueError("--quorum goes with --trust sum")
-        return {}
-    if options.cohort or options.noise != NoiseName.INDEPENDENT or options.law != AccountedLaw.GAUSSIAN:
-        raise ValueError("--trust sum goes with Gaussian noise, independent from round to round, and no --cohort")
-    quorum = options.quorum or math.ceil(0.8 * options.clients)
-    return {
-        "quorum": quorum,
-        "observers": secure.epsilons(replace(options, colluders=0).release(), delta, quorum, options.colluders),
-    }
-
-
 def _about_cohorts(release: privacy.CohortRelease, delta: float) -> dict[str, Any]:
     """Who is asked, what noise everybody brings, and what each observer gets."""
     cohort, topup = release.cohort, release.topup
@@ -247,35 +269,3 @@ def _about_cohorts(release: privacy.CohortRelease, delta: float) -> dict[str, An
         found["participations"] = cohort.participations
     found |= {"mu": release.mu(0), "total_noise": topup.total, "client_noise": topup.share}
     return {**found, "observers": privacy.Ledger((release,)).observers(delta) if delta > 0 else {}}
-
-
-def _print(found: dict[str, Any], as_json: bool) -> None:
-    """One JSON object, or one line for each figure."""
-    if as_json:
-        typer.echo(json.dumps(_plain(found)))
-        return
-    for name, value in found.items():
-        if name == "observers":
-            for who, spent in value.items():
-                typer.echo(f"against {who}: {_shown(spent)}")
-        elif name == "clients" and isinstance(value, list):
-            for row in value:
-                typer.echo("client " + " ".join(f"{key}={_shown(cell)}" for key, cell in row.items()))
-        elif name == "cautions":
-            for one in value:
-                typer.echo(f"caution {one['code']}: {one['reason']}. {one['remedy']}.")
-        else:
-            typer.echo(f"{name} {_shown(value)}")
-
-
-def _plain(value: Any) -> Any:
-    """A value that JSON can hold: infinities have no number there."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from cepam.cli.release_names import AccountedLaw, AdjacencyName, NoiseName, NormName, SamplingName, UnitName
-from cepam.clip import L1, L2, Adjacency
+from cepam.clip import CLIPS, Adjacency
 from cepam.privacy import LocalRelease
 
 
 def local_release(options: Any, default_noise: float | None) -> LocalRelease:
     """The release of local DP-SGD: every step of every client drawn, clipped and noised by itself."""
-    if options.batch or options.unit == UnitName.CLIENT or options.noise == NoiseName.MATRIX or options.colluders:
+    if options.batch or options.unit == "client" or options.noise == "matrix" or options.colluders:
         raise ValueError(
             "--epochs goes with --draws (a local step's batch), and not with --batch, --unit or --colluders"
         )
-    if options.law != AccountedLaw.GAUSSIAN or options.sampling not in (None, SamplingName.POISSON):
+    if options.law != "gaussian" or options.sampling not in (None, "poisson"):
         raise ValueError("--epochs goes with Gaussian noise and poisson draws")
     if not options.draws:
         raise ValueError("--draws is needed: the records that a local step draws, in expectation")
     if not (options.noise_multiplier or options.sigma or default_noise):
         raise ValueError("--noise-multiplier is needed (a step's noise, in clips over the batch), or --sigma")
     total = options.records_total / options.clients if options.records_total else None
-    adjacency: Adjacency = "replace" if options.adjacency == AdjacencyName.REPLACE else "add-remove"
+    adjacency: Adjacency = "replace" if options.adjacency == "replace" else "add-remove"
     sigma = values_of("sigma", options.sigma, options.clients) if options.sigma else None
     made = LocalRelease.of(
         [int(many) for many in values_of("records", options.records, options.clients, total)],
-        L1(options.clip) if options.clip_norm == NormName.L1 else L2(options.clip),
+        CLIPS[options.clip_norm](options.clip),
         options.noise_multiplier or default_noise or 1.0, options.draws, options.epochs, rounds=options.rounds,
         adjacency=adjacency, coordinates=options.coordinates or None,
     )  # fmt: skip

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 
 from cepam.cli.release_local import local_release, values_of
-from cepam.cli.release_names import (
-    AccountedLaw,
-    AdjacencyName,
-    ClippedName,
-    NoiseName,
-    NormName,
-    SamplingName,
-    ScheduleName,
-    TrustName,
-    UnitName,
-)
-from cepam.clip import L1, L2
-from cepam.noise.laws import Gaussian, Laplace, Law
+from cepam.clip import CLIPS, L2, Adjacency, ClippedUnit, Unit
+from cepam.noise.laws import Gaussian, Laplace, Law, Norm
 from cepam.privacy import (
     Client,
     Cohort,
@@ -35,6 +24,7 @@ from cepam.privacy import (
     best_carry,
 )
 from cepam.privacy.cohort import CohortKind
+from cepam.privacy.sampled import SamplingKind
 
 
 def _panel(name: str, text: str, panel: str) -> Any:
@@ -51,26 +41,26 @@ class ReleaseOptions:
     """What the command line says about a release; every field is an option."""
 
     clients: Annotated[int, _panel("--clients", "Number of clients, K.", RUN)] = 30
-    law: Annotated[AccountedLaw, _panel("--law", "Family of the noise.", NOISE)] = AccountedLaw.GAUSSIAN
+    law: Annotated[Literal["gaussian", "laplace"], _panel("--law", "Family of the noise.", NOISE)] = "gaussian"
     sigma: Annotated[str, _panel("--sigma", "Gaussian noise of a client: one value, or one per client.", NOISE)] = ""
     b: Annotated[str, _panel("--b", "Laplace scale of a client: one value, or one per client.", NOISE)] = ""
     noise_multiplier: Annotated[
         float, _panel("--noise-multiplier", "All noise over one example's (--batch) or client's (--unit) share.", NOISE)
     ] = 0.0
     noise: Annotated[
-        NoiseName, _panel("--noise", "From round to round: independent, or correlated by a matrix.", MATRIX)
-    ] = NoiseName.INDEPENDENT
+        Literal["independent", "matrix"],
+        _panel("--noise", "From round to round: independent, or correlated by a matrix.", MATRIX),
+    ] = "independent"
     carry: Annotated[str, _panel("--carry", "What a message keeps of the one before: a number or auto.", MATRIX)] = ""
     bands: Annotated[int, _panel("--bands", "Cut the carry after so many messages (with poisson).", MATRIX)] = 0
     matrix: Annotated[str, _panel("--matrix", "A matrix of your own, .npy: a column or a square.", MATRIX)] = ""
     slices: Annotated[int, _panel("--slices", "Fixed slices of a client's records, used in turn.", MATRIX)] = 0
     momentum: Annotated[float, _panel("--momentum", "The server's momentum, for --carry auto.", MATRIX)] = 0.0
     schedule: Annotated[
-        ScheduleName, _panel("--schedule", "The server's learning rates, for --carry auto.", MATRIX)
-    ] = ScheduleName.CONSTANT
-    unit: Annotated[UnitName, _panel("--unit", "What is protected: a record or a whole client.", WHOLE)] = (
-        UnitName.RECORD
-    )
+        Literal["constant", "linear", "cosine"],
+        _panel("--schedule", "The server's learning rates, for --carry auto.", MATRIX),
+    ] = "constant"
+    unit: Annotated[Unit, _panel("--unit", "What is protected: a record or a whole client.", WHOLE)] = "record"
     cohort: Annotated[float, _panel("--cohort", "Clients asked a round, of --clients (poisson: expected).", WHOLE)] = (
         0.0
     )
@@ -83,11 +73,11 @@ class ReleaseOptions:
     ] = 0.0
     clip: Annotated[float, _panel("--clip", "Clipping bound, gamma.", NOISE)] = 1.0
     clipped: Annotated[
-        ClippedName | None, _panel("--clipped", "What is clipped (default: update; example with --batch).", NOISE)
+        ClippedUnit | None, _panel("--clipped", "What is clipped (default: update; example with --batch).", NOISE)
     ] = None
-    clip_norm: Annotated[NormName, _panel("--clip-norm", "Norm that is clipped.", NOISE)] = NormName.L2
+    clip_norm: Annotated[Norm, _panel("--clip-norm", "Norm that is clipped.", NOISE)] = "l2"
     weights: Annotated[str, _panel("--weights", "Aggregation weights, one per client (default 1/K).", RUN)] = ""
-    sampling: Annotated[SamplingName | None, _panel("--sampling", "How records are drawn.", DATA)] = None
+    sampling: Annotated[SamplingKind | None, _panel("--sampling", "How records are drawn.", DATA)] = None
     draws: Annotated[float, _panel("--draws", "Records a client draws a round, tau.", DATA)] = 0.0
     epochs: Annotated[int, _panel("--epochs", "Local epochs a round, each step noised: --draws is a step's.", DATA)] = 0
     records: Annotated[str, _panel("--records", "Records of a client: one value, or one per client.", DATA)] = ""
@@ -98,13 +88,13 @@ class ReleaseOptions:
     rounds: Annotated[int, _panel("--rounds", "Rounds of the run, R.", RUN)] = 1
     colluders: Annotated[int, _panel("--colluders", "Other clients who pool what they know.", RUN)] = 0
     adjacency: Annotated[
-        AdjacencyName | None,
+        Adjacency | None,
         _panel("--adjacency", "What may differ (default: replace; add-remove with --batch).", RUN),
     ] = None
     coordinates: Annotated[int, _panel("--coordinates", "Length of an update, m: charges the numerics.", RUN)] = 0
-    trust: Annotated[TrustName, _panel("--trust", "Who sees an update: the server, or nobody (sums).", RUN)] = (
-        TrustName.SERVER
-    )
+    trust: Annotated[
+        Literal["server", "sum"], _panel("--trust", "Who sees an update: the server, or nobody (sums).", RUN)
+    ] = "server"
     quorum: Annotated[int, _panel("--quorum", "Clients in every sum (--trust sum; default 0.8 of them).", RUN)] = 0
     run_rounds: Annotated[int, _panel("--run-rounds", "Rounds the figure will be quoted for.", PRACTICE)] = 0
     clip_tensors: Annotated[int, _panel("--clip-tensors", "Tensors clipped one by one.", PRACTICE)] = 1
@@ -119,7 +109,7 @@ class ReleaseOptions:
         """How the run was really done."""
         return Practice(self.run_rounds or None, self.clip_tensors, self.sampler_persists, self.state_persists)
 
-    def release(self, default_noise: float | None = None, sampling: SamplingName | None = None) -> Release:
+    def release(self, default_noise: float | None = None, sampling: SamplingKind | None = None) -> Release:
         """The record of what was released; `default_noise` stands in where noise is still to be found."""
         if self.clients < 1:
             raise ValueError(f"--clients must be at least 1, got {self.clients}")
@@ -129,34 +119,34 @@ class ReleaseOptions:
             return local_release(self, default_noise)
         for name in [name for name in ("cap", "participations", "bit_multiplier") if getattr(self, name)]:
             raise ValueError(f"--{name.replace('_', '-')} goes with --cohort")
-        noise, matrix = self._noise(default_noise), self.noise == NoiseName.MATRIX
-        plain = SamplingName.POISSON if self.batch else sampling or SamplingName.REPLACEMENT
-        every = matrix or self.unit == UnitName.CLIENT
-        kind = self.sampling or (SamplingName.ALL if every else plain)
+        noise, matrix = self._noise(default_noise), self.noise == "matrix"
+        plain = "poisson" if self.batch else sampling or "replacement"
+        every = matrix or self.unit == "client"
+        kind = self.sampling or ("all" if every else plain)
         records, draws = self._records(kind), self._draws(kind)
         weights = values_of("weights", self.weights, self.clients, 1.0 / self.clients)
-        family: type[Gaussian] | type[Laplace] = Gaussian if self.law == AccountedLaw.GAUSSIAN else Laplace
+        family: type[Gaussian] | type[Laplace] = Gaussian if self.law == "gaussian" else Laplace
         laws: list[Law] = [family(scale) for scale in noise]
-        clipped = self.clipped or (ClippedName.EXAMPLE if self.batch else ClippedName.UPDATE)
-        by_example = clipped == ClippedName.EXAMPLE
-        adjacency = self.adjacency or (AdjacencyName.ADD_REMOVE if by_example else AdjacencyName.REPLACE)
+        clipped = self.clipped or ("example" if self.batch else "update")
+        by_example = clipped == "example"
+        adjacency = self.adjacency or ("add-remove" if by_example else "replace")
         share = self.batch / self.clients if matrix and self.batch else None
         made = Release(
             tuple(Client(law, int(n), w, share) for law, n, w in zip(laws, records, weights)),
-            L1(self.clip) if self.clip_norm == NormName.L1 else L2(self.clip),
-            Sampling(kind.value, draws),
+            CLIPS[self.clip_norm](self.clip),
+            Sampling(kind, draws),
             self.rounds,
             self.colluders,
-            adjacency.value,
-            clipped.value,
+            adjacency,
+            clipped,
             self.coordinates or None,
-            unit=self.unit.value,
+            unit=self.unit,
         )
         return self._correlated(made) if matrix else self._independent(made)
 
     def _of_cohorts(self, default_noise: float | None) -> CohortRelease:
         """The release of cohorts of whole clients: nothing in it is as long as the population."""
-        if self.unit != UnitName.CLIENT or self.noise == NoiseName.MATRIX:
+        if self.unit != "client" or self.noise == "matrix":
             raise ValueError("--cohort goes with --unit client and independent noise")
         for name in [
             name for name in ("records", "draws", "batch", "records_total", "weights", "b") if getattr(self, name)
@@ -164,8 +154,8 @@ class ReleaseOptions:
             raise ValueError(
                 f"--{name.replace('_', '-')} does not go with --cohort: clients are drawn, with all their data"
             )
-        kind: CohortKind = "without" if self.sampling == SamplingName.WITHOUT else "poisson"
-        if (self.sampling or kind) != kind or self.law != AccountedLaw.GAUSSIAN or self.clip_norm != NormName.L2:
+        kind: CohortKind = "without" if self.sampling == "without" else "poisson"
+        if (self.sampling or kind) != kind or self.law != "gaussian" or self.clip_norm != "l2":
             raise ValueError("--cohort goes with --sampling poisson or without, Gaussian noise and an l2 clip")
         cohort = Cohort(self.clients, self.cohort, kind, self.cap, self.participations or None)
         if self.sigma and self.noise_multiplier:
@@ -180,7 +170,7 @@ class ReleaseOptions:
             multiplier,
             rounds=self.rounds,
             colluders=self.colluders,
-            adjacency=(self.adjacency or AdjacencyName.REPLACE).value,
+            adjacency=self.adjacency or "replace",
             coordinates=self.coordinates or None,
             bit=self.bit_multiplier or None,
         )
@@ -213,7 +203,7 @@ class ReleaseOptions:
         if self.carry in ("", "auto"):
             from cepam.fl.engine.schedule import schedule
 
-            rates = schedule(self.schedule.value, 1.0, self.rounds)
+            rates = schedule(self.schedule, 1.0, self.rounds)
             steps = [rates.at(t) for t in range(self.rounds)]
             return best_carry(self.rounds, self.slices, self.momentum, steps, self.bands or None)
         try:
@@ -222,9 +212,9 @@ class ReleaseOptions:
             raise ValueError(f"--carry must be auto or a number, got {self.carry!r}") from None
 
     def _noise(self, default: float | None) -> list[float]:
-        name, given = ("sigma", self.sigma) if self.law == AccountedLaw.GAUSSIAN else ("b", self.b)
+        name, given = ("sigma", self.sigma) if self.law == "gaussian" else ("b", self.b)
         if self.noise_multiplier:
-            whole = self.unit == UnitName.CLIENT
+            whole = self.unit == "client"
             if not (self.batch or whole) or given:
                 raise ValueError("--noise-multiplier goes with --batch or --unit client, and without --sigma or --b")
             default = self.noise_multiplier * self.clip * math.sqrt(self.clients)
@@ -233,16 +223,16 @@ class ReleaseOptions:
             raise ValueError(f"--{name} is needed (or --noise-multiplier with --batch)")
         return values_of(name, given, self.clients, default)
 
-    def _records(self, kind: SamplingName) -> list[float]:
+    def _records(self, kind: SamplingKind) -> list[float]:
         total = self.records_total / self.clients if self.records_total else None
         if total is not None and total != int(total):
             raise ValueError(f"--records-total {self.records_total} does not divide by {self.clients} clients")
-        if total is None and not self.records and kind == SamplingName.ALL:
+        if total is None and not self.records and kind == "all":
             total = 1.0
         return values_of("records", self.records, self.clients, total)
 
-    def _draws(self, kind: SamplingName) -> float:
-        if kind == SamplingName.ALL:
+    def _draws(self, kind: SamplingKind) -> float:
+        if kind == "all":
             return 1.0
         if self.batch:
             return self.batch / self.clients

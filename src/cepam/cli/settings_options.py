@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import shlex
 from collections.abc import Callable
 from dataclasses import fields
@@ -24,7 +25,15 @@ Preset = Annotated[
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="TOML file over the preset; flags go over both.")]
 Name = Annotated[str | None, typer.Option("--name", "-n", help="Folder of the run, under --runs.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def fresh_folder(runs: Path, name: str, holds: str) -> Path:
+    """The first of name, name-2, name-3, … below `runs` that holds no such file."""
+    return next(
+        folder
+        for folder in (runs / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+        if not (folder / holds).exists()
+    )
 
 
 def _plain(hint: Any) -> Any:

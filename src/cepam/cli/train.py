@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,30 +15,21 @@ from rich.console import Console
 from rich.table import Table
 
 from cepam import fl
+from cepam.cli.figures import MOST_CLIENTS
 from cepam.cli.live import Watch, wide
+from cepam.cli.options import JsonOption
 from cepam.cli.settings_options import (
-    AsJson,
     Config,
     Name,
     Preset,
     Runs,
     chosen_settings,
     differing,
+    fresh_folder,
     takes_settings,
 )
 from cepam.fl.engine.notices import told
 from cepam.fl.runs.toml import read
-
-MOST_CLIENTS = 12
-"""How many clients are shown of many."""
-
-
-def _fresh(runs: Path, name: str) -> Path:
-    """The first of name, name-2, name-3, … that is not taken."""
-    count = 1
-    while (runs / (name if count == 1 else f"{name}-{count}") / "config.toml").exists():
-        count += 1
-    return runs / (name if count == 1 else f"{name}-{count}")
 
 
 def _unfinished(runs: Path, name: str | None) -> Path:
@@ -84,7 +76,8 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
     _print_clients(console, summary)
     for text in summary["warnings"]:
         console.print(f"[yellow]warning[/] {text}")
-    console.print(f"run: {folder}   curve: {folder / 'curve.png'}")
+    console.print(f"run: {folder}")
+    console.print(f"curve: {folder / 'curve.png'}")
 
 
 def _print_clients(console: Console, summary: dict[str, Any]) -> None:
@@ -128,7 +121,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run, by --name, or the latest unfinished one.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
     **given: Any,
 ) -> None:
     """Train a model with federated clients whose every update goes through encode, bytes and decode.
@@ -169,7 +162,8 @@ def train(
             raise ValueError(f"--resume goes on with {folder} as it was started: {'; '.join(others)}")
     else:
         settings = chosen_settings(preset, config, given)
-        folder = runs / name if name else _fresh(runs, f"{preset or settings.data}-{settings.scheme}")
+        what = preset or re.sub(r"[^\w.-]+", "-", Path(settings.data).name)
+        folder = runs / name if name else fresh_folder(runs, f"{what}-{settings.scheme}", "config.toml")
     with Watch(console, shown=not as_json, simulated=settings.simulate) as watch, _stoppable(watch, folder):
         data = fl.prepared(settings, watch.fetch)
         if settings.device == "cuda":

@@ -1,7 +1,5 @@
 """The codec: updates and whole models to sealed bytes and back; the wire format; the paper's quantizers."""
 
-from __future__ import annotations
-
 from cepam.codec.batch import decode_many, encode_many
 from cepam.codec.codec import Codec, DitheredCodec
 from cepam.codec.quantizers import LRSUQ, RSUQ, SDQ

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cepam.clip import Clip
+from cepam.clip import Clip, is_tensor
 from cepam.codec.batch import why_not_on_gpu
 from cepam.codec.codec import MessageCodec
 from cepam.errors import SealBroken
@@ -125,7 +125,12 @@ def _outline(node: Any, name: str, leaves: list[Any]) -> Any:
     kind = str(getattr(node, "dtype", type(node).__name__)).removeprefix("torch.")
     if kind not in _TYPES or not hasattr(node, "shape"):
         shown = name or "the tree"
-        raise ValueError(f"{shown} must be an array or tensor of {', '.join(_TYPES)}, got {kind}: leave it out")
+        remedy = "leave it out"
+        if hasattr(node, "named_parameters"):
+            remedy = "send cepam.torch.update_between(start, model) or cepam.torch.gradients(model)"
+        elif not name:
+            remedy = "a tree is an array, or dicts, lists and tuples of arrays"
+        raise ValueError(f"{shown} must be an array or tensor of {', '.join(_TYPES)}, got {kind}: {remedy}")
     leaves.append(node)
     return ["a", *map(int, node.shape)]
 
@@ -149,14 +154,9 @@ def _rebuilt(node: Any, made: Any) -> Any:
     return next(made)
 
 
-def _tensor(leaf: Any) -> bool:
-    torch = sys.modules.get("torch")  # whoever hands over a tensor has imported it
-    return torch is not None and isinstance(leaf, torch.Tensor)
-
-
 def _one_device(leaves: list[Any], codec: MessageCodec) -> str | None:
     """The GPU that all arrays lie on and that can code them, else nothing: the host."""
-    places = {str(leaf.device) if _tensor(leaf) else "cpu" for leaf in leaves}
+    places = {str(leaf.device) if is_tensor(leaf) else "cpu" for leaf in leaves}
     (place, *others) = places
     return place if not others and place.startswith("cuda") and why_not_on_gpu(codec) is None else None
 
@@ -172,7 +172,7 @@ def _joined(leaves: list[Any], device: str | None) -> Any:
 
 
 def _host(leaf: Any) -> Any:
-    if not _tensor(leaf):
+    if not is_tensor(leaf):
         return np.asarray(leaf)
     torch = sys.modules["torch"]
     wide = leaf.detach().to("cpu", torch.float64 if leaf.dtype == torch.float64 else torch.float32)
@@ -181,9 +181,9 @@ def _host(leaf: Any) -> Any:
 
 def _alike(piece: Any, leaf: Any, dense: bool) -> Any:
     """A piece of the decoded vector in the shape, and unless `dense` in the type, of an array; on its device."""
-    if _tensor(leaf):
+    if is_tensor(leaf):
         torch = sys.modules["torch"]
-        held = piece if _tensor(piece) else torch.from_numpy(np.ascontiguousarray(piece))
+        held = piece if is_tensor(piece) else torch.from_numpy(np.ascontiguousarray(piece))
         made = held.reshape(tuple(leaf.shape)).to(leaf.device, None if dense else leaf.dtype)
         return made.clone() if made.data_ptr() == held.data_ptr() else made
     with np.errstate(over="ignore"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -12,10 +13,14 @@ import numpy.typing as npt
 from cepam.codec.sealing import Room
 
 Vector = npt.NDArray[Any]
+ANY_SHAPE = "cepam.encode_tree(codec, update, at) takes any shape, and dicts and lists of arrays"
+"""The way out for whoever has more than a vector."""
 
 
 def check_update(update: Any) -> Vector:
     """The update as a contiguous float32 or float64 array; half precision is widened, which is exact."""
+    if isinstance(update, Mapping) or (isinstance(update, list | tuple) and any(hasattr(x, "dtype") for x in update)):
+        raise ValueError(f"the update must be one array, got {type(update).__name__}: {ANY_SHAPE}")
     if not isinstance(update, np.ndarray) and str(getattr(update, "dtype", "")) == "torch.bfloat16":
         update = update.float()
     try:
@@ -27,7 +32,7 @@ def check_update(update: Any) -> Vector:
             raise ValueError(f"the update must be float16, bfloat16, float32 or float64, got {values.dtype}")
         values = values.astype(np.float32)
     if values.ndim != 1:
-        raise ValueError(f"the update must have one dimension, got shape {values.shape}")
+        raise ValueError(f"the update must have one dimension, got shape {values.shape}: {ANY_SHAPE}")
     return np.ascontiguousarray(values)
 
 

@@ -1,6 +1,7 @@
 """What all integrations share: key agreement, offers, sealed updates, and the account of what was published.
 
-A framework brings the connection and the hooks; nothing here knows which one it is.
+A framework brings the connection and the hooks; nothing here knows which one it is. Internal: what users name of it is
+in `cepam.flower` and `cepam.flare`.
 
 - `agreement`: X25519, key chains, signatures
 - `messages`: `Offer` and `Answer`, the fields beside an update

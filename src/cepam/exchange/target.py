@@ -36,31 +36,21 @@ class Target:
         """
         from cepam.privacy import calibrate
 
-        if self.rounds is None:
-            raise ValueError("rounds must be given where a strategy is not run by `start`")
-        met = calibrate(one.over(self.rounds), self.epsilon, delta)
+        met = calibrate(self._whole(one), self.epsilon, delta)
         return replace(settings, law=met.clients[0].law)
 
-    def describe(self, settings: UplinkSettings, noise: float, coordinates: int) -> str:
-        """What the noise, of `noise` in the average, means for the model, in a line."""
-        nodes, rounds = self.nodes or 1, self.rounds or 1
-        ratio = noise * math.sqrt(coordinates) / settings.clip.bound
-        return (
-            f"{settings.law} meets epsilon {self.epsilon:g} over {rounds} rounds of {nodes} replies; in the average "
-            f"the noise is {noise:.3g} a coordinate, as a whole {ratio:.3g} times the clip: {advice(ratio, rounds)}"
-        )
+    def describe(self, one: Release) -> str:
+        """What the noise of rounds like `one` means for the model, in a line."""
+        from cepam.privacy import noise_to_clip
 
+        run, nodes = self._whole(one), self.nodes or 1
+        met = f"{one.clients[0].law} meets epsilon {self.epsilon:g} over {run.rounds} rounds of {nodes} replies"
+        return f"{met}; {noise_to_clip(run).advice}"
 
-def advice(ratio: float, rounds: int) -> str:
-    """A word on a noise of `ratio` clips in the average: steps that agree add up over rounds, noise as its root."""
-    if ratio <= 1.0:
-        return "a round's average is mostly update"
-    if ratio <= math.sqrt(rounds):
-        return "single rounds are mostly noise, the run as a whole is not: prefer small steps and momentum"
-    return (
-        "more noise than the rounds can average out in all coordinates: more nodes, a larger epsilon, fewer trained "
-        "weights (a head, adapters) or a secret draw of records (Account(sampling=…)) help"
-    )
+    def _whole(self, one: Release) -> Release:
+        if self.rounds is None:
+            raise ValueError("rounds must be given where a strategy is not run by `start`")
+        return one.over(self.rounds)
 
 
 def target_of(epsilon: float | None, rounds: int | None, nodes: int | None, delta: float | None) -> Target | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from cepam.clip import L1, L2, Clip, Unit
+from cepam.clip import CLIPS, L1, L2, Clip, Unit
 from cepam.codec.codec import Codec
 from cepam.exchange.streams import StreamTerms
 from cepam.noise.lattices import Lattice, Search, _named, lattice_named
@@ -19,7 +19,6 @@ from cepam.noise.laws import Gaussian, Laplace, Law
 
 Update = Literal["parameters", "gradient"]
 _LAWS: dict[str, type[Gaussian] | type[Laplace]] = {"gaussian": Gaussian, "laplace": Laplace}
-_CLIPS: dict[str, type[L1] | type[L2]] = {"l1": L1, "l2": L2}
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,11 @@ class UplinkSettings:
         return math.hypot(self.clip.bound, self.bit) * (1.0 if self.stream is None else self.stream.gain)
 
     @property
+    def own_lattice(self) -> Lattice | None:
+        """What updates are quantized on, where that is one lattice."""
+        return None if isinstance(self.lattice, str) else self.lattice
+
+    @property
     def beside(self) -> int:
         """How many coordinates travel beside the update's."""
         return 1 if self.bit else 0
@@ -122,7 +126,7 @@ class UplinkSettings:
             (law, scale), (norm, bound) = read["law"], read["clip"]
             return cls(
                 law=_LAWS[law](scale),
-                clip=_CLIPS[norm](bound),
+                clip=CLIPS[norm](bound),
                 lattice=lattice_from_json(read["lattice"]),
                 coder=read["coder"],
                 bucket=read["bucket"],

@@ -10,8 +10,6 @@ Your own data and model: `fl.from_arrays`, `fl.from_torch`, `fl.from_clients` or
 `fl.Simulation(…, codecs=lambda client: my_codec)`.
 """
 
-from __future__ import annotations
-
 from cepam.fl.data.clients import from_clients, from_table
 from cepam.fl.data.dataset import Dataset, from_arrays, from_torch, load, synthetic
 from cepam.fl.data.fetch import DataUnavailable

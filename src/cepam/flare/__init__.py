@@ -9,8 +9,6 @@ The exchange is that of `cepam.flower` (docs/flower.md): X25519, HKDF, a key cha
 itself authenticates sites by certificate.
 """
 
-from __future__ import annotations
-
 from cepam.flare.filters import ClientFilter, ServerFilter
 from cepam.flare.weights import PAYLOAD
 

@@ -16,7 +16,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from cepam.clip import L1, L2, Unit
+from cepam.clip import CLIPS, Unit
 from cepam.errors import CepamError, WrongAddress
 from cepam.exchange.account import Account
 from cepam.exchange.client_end import Declined, check_offer, seal_update
@@ -69,8 +69,14 @@ class ServerFilter(Filter):  # type: ignore[misc]
         policy: Literal["charge", "top-up"] = "charge",
         clients: int | None = None,
         trust: Literal["server"] = "server",
+        cohort: None = None,
     ) -> None:
         super().__init__()
+        if cohort is not None:
+            raise ValueError(
+                f"cohort must be None in FLARE, got {cohort!r}: the workflow chooses who gets a task, before a filter "
+                "sees it, so no draw is secret here; cepam.flower.Private and cepam train draw cohorts"
+            )
         if trust != "server":
             raise ValueError(
                 f"trust must be 'server' in FLARE, got {trust!r}: a filter sees a task and its result, and a sum needs "
@@ -82,11 +88,11 @@ class ServerFilter(Filter):  # type: ignore[misc]
         self.delta, self.budget, self.released, self.accounts = delta, budget, released, accounts
         self.sampling, self.draws, self.adjacency = sampling, draws, adjacency
         self.colluders, self.clipped = colluders, clipped
-        self.unit, self.policy, self.clients, self.trust = unit, policy, clients, trust
+        self.unit, self.policy, self.clients, self.trust, self.cohort = unit, policy, clients, trust, cohort
         if budget is not None and not budget > 0:
             raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
         noise = {"gaussian": Gaussian, "laplace": Laplace}[law](scale)
-        clip = {"l1": L1, "l2": L2}[norm](bound)
+        clip = CLIPS[norm](bound)
         self.settings = UplinkSettings(
             noise, clip, lattice_from_json(lattice), bucket=bucket, weight=weight, records=records, unit=unit
         )

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import L2, Clip, Unit
 from cepam.exchange.account import Account, Reply
-from cepam.exchange.topup import Shares
+from cepam.exchange.topup import Shares, share_of
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.exchange.vectors import Arrays, count
 from cepam.flower.averaging import publishes_average
@@ -126,8 +126,8 @@ class CohortPolicy(ToppedUp):
         return self.account.cohort_release(self._kind.of(nodes), settings, coordinates + settings.beside)
 
     def resume(self, ledger: Ledger, run: str, clip: float | None) -> None:
-        """Nothing; a clip that follows the norms goes on where the account left it."""
-        self.clip = clip if self._adaptive is not None and self.clip is None else self.clip
+        """Nothing; a clip that follows the norms is the one that was charged last: no other may leave."""
+        self.clip = None if self._adaptive is None else clip
 
     def noise(self, asked: Sequence[UplinkSettings]) -> float:
         cohort = self._cohort or self._kind.of(len(asked))
@@ -193,7 +193,7 @@ class CohortPolicy(ToppedUp):
 
 
 def _shares(cohort: Cohort, settings: UplinkSettings) -> Shares:
-    return Shares(((settings.weight * settings.law.scale, cohort.cap),), settings.weight * cohort.size)
+    return Shares(((share_of(settings), cohort.cap),), settings.weight * cohort.size)
 
 
 @dataclass(frozen=True)

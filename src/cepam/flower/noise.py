@@ -53,7 +53,7 @@ class NodeNoise:
         target, self._target = replace(self._target, nodes=nodes), None
         one = policy.planned(self._settings, nodes, coordinates)
         self._settings = target.meet(self._settings, one, policy.account.delta)
-        log(INFO, "cepam: %s", target.describe(self._settings, policy.noise([self._settings] * nodes), coordinates))
+        log(INFO, "cepam: %s", target.describe(policy.planned(self._settings, nodes, coordinates)))
 
     def follow(self, bound: float | None) -> None:
         """Nothing; the clip is `bound`, if any, from now on, noise and bit in proportion, the noise never in less."""

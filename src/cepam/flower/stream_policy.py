@@ -59,7 +59,11 @@ class Streamed(Policy):
         self.streams.begin()
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: Tally) -> Aggregate:
-        total = np.zeros(count(self._model))
+        from cepam.privacy.blending import smoothing
+        from cepam.privacy.topup import server_noise
+
+        noises = [settings.weight * settings.law.scale for _, settings in self._asked]
+        total = server_noise(smoothing(noises), count(self._model))
         for one in tally.opened:
             total += one.settings.weight * np.asarray(one.vector, dtype=np.float64)
         mean = total / sum(settings.weight for _, settings in self._asked)

@@ -198,13 +198,14 @@ def _gosset() -> Lattice:
 A2 = _hexagonal()
 D4 = _checkerboard()
 E8 = _gosset()
+NAMED: dict[str, Lattice] = {
+    **{f"Z{n}": Integer(n) for n in range(1, LARGEST_DIMENSION + 1)}, "A2": A2, "D4": D4, "E8": E8,
+}  # fmt: skip
+"""Every lattice that has a name: the one table."""
 
 
 def lattice_named(name: str) -> Lattice:
-    """The lattice of this name: A2, D4, E8, or Z1 to Z10 for the integers; the one table of names."""
-    special = {"A2": A2, "D4": D4, "E8": E8}
-    if name in special:
-        return special[name]
-    if name[:1] == "Z" and name[1:].isdigit() and 1 <= int(name[1:]) <= 10:
-        return Integer(int(name[1:]))
-    raise ValueError(f"lattice must be auto, A2, D4, E8 or Z1 to Z10, got {name!r}")
+    """The lattice of this name."""
+    if name not in NAMED:
+        raise ValueError(f"lattice must be auto, A2, D4, E8 or Z1 to Z{LARGEST_DIMENSION}, got {name!r}")
+    return NAMED[name]

@@ -34,7 +34,7 @@ SMALLEST = 2.0**-30
 SHAPE = (TAILS, OCTAVES, SEGMENTS, COEFFICIENTS)
 
 
-def latent_table(law: Law, n: int) -> Floats:
+def radius_table(law: Law, n: int) -> Floats:
     """The table of the law's radius in dimension n, in units of the law's scale."""
     if type(law) is Gaussian:
         return _built_in("gaussian", n)

@@ -24,15 +24,13 @@ and the proofs for a sceptic.
   `best_carry`, `weight_noise`, `CorrelatedRelease`, `Cyclic`, `Separated`, `sensitivity`, `Attendance`, `Arrival`
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
-- the inverse: `calibrate`, `calibrate_each`
+- the inverse: `calibrate`, `calibrate_each`; what its noise means for use: `noise_to_clip`, `NoiseToClip`
 - what to say with a figure: `cautions`, `about_epsilon`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
 - the mechanism's own arithmetic: `slack`, `Slack`
 - the audit: `audit`, `Audit`, `Mechanism`, `RoundTrip`
 - a page with plots: `explain`; in dp-accounting's words: `to_dp_event`, `supports`
 - underneath: `Charge`, `GaussianShift`, `LaplaceShift`
 """
-
-from __future__ import annotations
 
 from cepam.clip import Adjacency
 from cepam.privacy.account import (
@@ -58,6 +56,7 @@ from cepam.privacy.guarantee import Guarantee, report
 from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.ledger import Ledger
 from cepam.privacy.local import LocalRelease, steps_of
+from cepam.privacy.noise_to_clip import NoiseToClip, noise_to_clip
 from cepam.privacy.numerics import NOT_COVERED, Slack
 from cepam.privacy.page import explain
 from cepam.privacy.participation import Cyclic, Separated, sensitivity
@@ -88,6 +87,7 @@ __all__ = [
     "Ledger",
     "LocalRelease",
     "Mechanism",
+    "NoiseToClip",
     "Practice",
     "Release",
     "RoundTrip",
@@ -113,6 +113,7 @@ __all__ = [
     "fraction_within",
     "joint_multiplier",
     "next_clip",
+    "noise_to_clip",
     "pure_epsilon",
     "report",
     "sensitivity",

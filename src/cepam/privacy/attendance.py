@@ -171,6 +171,15 @@ def published_sensitivity(
     return math.sqrt(max(float(shared[r::slices, r::slices].sum()) for r in range(min(slices, len(shared)))))
 
 
+@lru_cache(maxsize=256)
+def spread(link: Correlation, attendance: Attendance, client: int) -> float:
+    """A bound for how much longer undoing makes the client's messages together: the norm of M without its weight."""
+    if link.carry:
+        return 1.0 + link.carry
+    mixed = np.abs(attendance.noise(link, client))
+    return math.sqrt(float(mixed.sum(axis=0).max(initial=0.0)) * float(mixed.sum(axis=1).max(initial=0.0)))
+
+
 @lru_cache(maxsize=64)
 def _moves(link: Correlation, attendance: Attendance, client: int) -> Any:
     """`Attendance.moves` by position, of which most is zero: an update is in one round, unless messages were lost."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,23 +13,16 @@ from cepam.keys import Address, Key
 from cepam.noise.laws import Floats
 from cepam.privacy.release import Release, check_count
 
+AddressMaker = Callable[[int, int], Address]
 STRIDE = 24  # a multiple of every built-in lattice's dimension: 1, 2, 3, 4 and 8
-
-
-class AddressMaker(Protocol):
-    """Makes a place in the shared randomness from a round and a client."""
-
-    def __call__(self, round: int, client: int) -> Address:
-        """The address."""
-        ...
 
 
 class RoundTrip:
     """A mechanism that really encodes and decodes: one trial for each stretch of `stride` coordinates.
 
-    `codecs` has one codec for each client. The first coordinate of a stretch carries a trial and the others
-    are zero; `stride` is a multiple of the lattice's dimension, so that trials share no latent and no
-    dither. Every message has an address of its own.
+    `codecs` has one codec for each client, and `address` makes a place in the shared randomness from a round and a
+    client, a new one for every message. The first coordinate of a stretch carries a trial and the others are zero;
+    `stride` is a multiple of the lattice's dimension, so that trials share no latent and no dither.
     """
 
     def __init__(

@@ -50,8 +50,8 @@ AS_ACCOUNTED = Practice()
 def cautions(release: Release, epsilon: float, delta: float, practice: Practice = AS_ACCOUNTED) -> tuple[Caution, ...]:
     """What should be said next to (epsilon, delta) for this release, the gravest first; often nothing.
 
-    Adjacency, sampling, trust: as recorded. Rests on: FINDINGS 2; each one is triggered in
-    tests/privacy/test_cautions.py.
+    Adjacency, sampling, trust: as recorded. Rests on: docs/privacy.md; each one is triggered
+    in tests/privacy/test_cautions.py.
     """
     return (
         *about_epsilon(epsilon),

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import numpy as np
-from scipy import optimize, stats
+import numpy.typing as npt
+from scipy import optimize, special
 
 from cepam.clip import Adjacency, Clip, Unit
 from cepam.noise.lattices import Lattice
@@ -179,11 +180,12 @@ class CohortRelease(Release):
     def chance(self, client: int) -> float:
         """The chance that a given client is drawn: in a fixed cohort more, to colluders who know that they were not.
 
-        A fixed cohort whose clients retire is drawn from ever fewer: no chance is claimed for it.
+        A fixed cohort whose clients retire is drawn from ever fewer, and where clients have a state the others' tell
+        who was drawn: no chance is claimed for either (docs/privacy.md, "Layers that stay on the client").
         """
         if self.cohort.kind == "poisson":
             return self.cohort.rate
-        if self.cohort.participations is not None:
+        if self.remembers:
             return 1.0
         return min(1.0, self.cohort.size / (self.cohort.population - self.colluders))
 
@@ -242,10 +244,11 @@ def delta_seen(releases: Sequence[CohortRelease], epsilon: float) -> float:
     mu, limit = max(r.mu(0) for r in releases), _limit(releases)
     middle, spread = rounds * chance, WIDE * math.sqrt(rounds * chance * (1.0 - chance)) + 4.0 * WIDE
     counts = np.arange(max(0, int(middle - spread)), min(rounds, int(middle + spread)) + 1)
-    masses = stats.binom.pmf(counts, rounds, chance)
+    masses = _binomial(counts, rounds, chance)
     shown = [GaussianShift(mu * math.sqrt(min(int(n), limit or rounds))).profile(epsilon) for n in counts]
-    beyond = max(0.0, float(stats.binom.sf(counts[-1], rounds, chance)))
-    return float(masses @ np.array(shown)) + beyond + float(stats.binom.cdf(counts[0] - 1, rounds, chance)) * shown[0]
+    beyond = float(special.bdtrc(counts[-1], rounds, chance)) if counts[-1] < rounds else 0.0
+    below = float(special.bdtr(counts[0] - 1, rounds, chance)) if counts[0] > 0 else 0.0
+    return float(masses @ np.array(shown)) + beyond + below * shown[0]
 
 
 def epsilon_seen(releases: Sequence[CohortRelease], delta: float) -> float:
@@ -259,6 +262,13 @@ def epsilon_seen(releases: Sequence[CohortRelease], delta: float) -> float:
             return math.inf
     root = float(optimize.brentq(lambda at: delta_seen(releases, at) - delta, 0.0, high, xtol=1e-10, rtol=1e-12))
     return root * (1.0 + 1e-9) + 1e-9
+
+
+def _binomial(counts: npt.NDArray[np.int64], trials: int, chance: float) -> npt.NDArray[np.float64]:
+    """The chance of each count of successes; `scipy.stats` has it too, and takes longer to import than an answer."""
+    ways = special.gammaln(trials + 1) - special.gammaln(counts + 1) - special.gammaln(trials - counts + 1)
+    odds = special.xlogy(counts, chance) + special.xlog1py(trials - counts, -chance)
+    return np.asarray(np.exp(ways + odds), dtype=np.float64)
 
 
 def _limit(releases: Sequence[CohortRelease]) -> int | None:

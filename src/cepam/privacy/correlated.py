@@ -13,8 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
-from cepam.privacy.attendance import Attendance, precision, published_sensitivity
-from cepam.privacy.blending import hiding
+from cepam.privacy.attendance import Attendance, precision, published_sensitivity, spread
+from cepam.privacy.blending import MOST_SPREAD
 from cepam.privacy.correlation import Correlation
 from cepam.privacy.participation import Cyclic, Participation, Separated, sensitivity
 from cepam.privacy.release import Release
@@ -189,11 +189,15 @@ class CorrelatedRelease(Release):
             )
         slices, worst = 1 if self.unit == "client" else self.link.slices, 0.0
         for honest in combinations(others, len(others) - colluders):
-            came = tuple(j for j in honest if self.attendance.arrivals[j])
-            noises = tuple((j, self.clients[j].noise) for j in sorted(hiding(self.clients, (client, *came))))
+            hidden = (client, *honest) if self._is_smoothed(client) else (client,)
+            noises = tuple((j, self.clients[j].noise) for j in sorted(hidden) if j == client or self._is_smoothed(j))
             inverse = precision(self.link, self.attendance, noises)
             worst = max(worst, published_sensitivity(self.link, self.attendance, inverse, client, slices))
         return worst
+
+    def _is_smoothed(self, client: int) -> bool:
+        """Whether the server's own noise covers the grid of this client's messages, so that they blend with others."""
+        return self.attendance is not None and spread(self.link, self.attendance, client) <= MOST_SPREAD
 
     def alone(self, client: int) -> CorrelatedRelease:
         """What the same rounds would release of one client by itself."""

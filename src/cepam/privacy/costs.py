@@ -1,4 +1,4 @@
-"""What a run's charges come to: the curves of its bills, and epsilon once the mechanism's own rounding is added."""
+"""What a run's charges come to: their curves, and epsilon once the mechanism's own rounding is added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRIES = 8
 
 @dataclass(frozen=True)
 class Costs:
-    """The curves of one or several bills: the worst of them counts, or `limited`, which bounds them all, if less."""
+    """The curves of one or several histories: the worst of them counts, or `limited`, a bound on all, if less."""
 
     epsilons: tuple[Callable[[float], float], ...]
     deltas: tuple[Callable[[float], float], ...]

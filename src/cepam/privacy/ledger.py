@@ -189,8 +189,8 @@ class Ledger:
     def _costs(self, client: int | None, cells: int) -> Costs:
         """The curve of one client, or one that bounds those of all."""
         if self.releases and self.releases[0].l2_clipped_laplace:
-            bills = [self._concentrated(client)] if client is not None else self._all_concentrated()
-            return Costs(tuple(bill.epsilon for bill in bills), tuple(bill.delta for bill in bills))
+            totals = [self._concentrated(client)] if client is not None else self._all_concentrated()
+            return Costs(tuple(total.epsilon for total in totals), tuple(total.delta for total in totals))
         histories = [self.charges(client)] if client is not None else self._histories()
         return Costs(
             tuple(partial(epsilon_of, charges, cells=cells) for charges in histories),
@@ -207,11 +207,11 @@ class Ledger:
         return ((max((charge for charge, _ in known), key=lambda charge: charge.shift.size), known[0][1]),)
 
     def _histories(self) -> list[Charges]:
-        """The different bills that clients have run up, or one that covers them all when they are many."""
+        """The different histories that clients have, or one that covers them all when they are many."""
         if not self.identified and len(self.releases) > 1:
             return [self.envelope()]
-        bills = {self.charges(node) for node in self._nodes()}
-        return sorted(bills, key=repr) if len(bills) <= MOST_HISTORIES else [self.envelope()]
+        found = {self.charges(node) for node in self._nodes()}
+        return sorted(found, key=repr) if len(found) <= MOST_HISTORIES else [self.envelope()]
 
     def _nodes(self) -> list[int]:
         """Everyone who sent anything; one of each kind where there is one release only."""
@@ -230,8 +230,8 @@ class Ledger:
 
     def _worst_concentrated(self) -> list[ZeroConcentrated]:
         each = [[zcdp_of([(r, sent)]) for sent in r.sent_by_node().values()] for r in self.releases]
-        rho = sum(max((bill.rho for bill in bills), default=0.0) for bills in each)
-        return [ZeroConcentrated(rho, sum(max((bill.pure for bill in bills), default=0.0) for bills in each))]
+        rho = sum(max((cost.rho for cost in costs), default=0.0) for costs in each)
+        return [ZeroConcentrated(rho, sum(max((cost.pure for cost in costs), default=0.0) for costs in each))]
 
 
 @lru_cache(maxsize=256)
@@ -262,7 +262,7 @@ def _worst(known: Iterable[tuple[Charge, ...]]) -> list[Charge]:
 def _shown_by(release: Release) -> Shown:
     """What one round alone shows of each reply of the node that it costs most."""
     if release.l2_clipped_laplace:
-        return Shown(tuple(bill.delta for bill in Ledger((release,), identified=False)._worst_concentrated()))
+        return Shown(tuple(cost.delta for cost in Ledger((release,), identified=False)._worst_concentrated()))
     if isinstance(release, CohortRelease) and release.remembers:  # later rounds tell of this one's draw: e^epsilon
         return Shown((lambda at: 1.0,))
     worst, share = _worst(set(charges_by_node(release).values())), release.largest_round

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy import stats
+from scipy import special
 
 from cepam.kernels.model.plan import GRID_BITS, LEAST_ACCEPTANCE, MOST_TRIALS, layered_plan
 from cepam.noise.lattices import A2, D4, E8, Integer, Lattice, Search
@@ -40,7 +40,7 @@ FLUCTUATION = 64.0 * math.log(2.0)
 """Exponent of the chance, 2^-64, that the draws of a round, added up, exceed what is charged for them."""
 
 RAREST = 2.0**-WORD_BITS
-STEEPEST = math.exp(float(stats.norm.logpdf(stats.norm.isf(RAREST))) + WORD_BITS * math.log(2.0))
+STEEPEST = math.exp(-0.5 * float(special.ndtri(RAREST)) ** 2) / (math.sqrt(2.0 * math.pi) * RAREST)
 """The hazard of a normal law where 2^-64 of it lies beyond: a miss of that chance or more, whatever it is of the noise,
 grows by at most e^(STEEPEST h) when the noise moves by h standard deviations (Neyman and Pearson)."""
 

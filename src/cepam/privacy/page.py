@@ -8,14 +8,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cepam.noise.laws import Floats
-from cepam.page import bullets, heading, number, page, paragraph, picture, table
+from cepam.page import bullets, heading, joined, number, page, paragraph, picture, table
 from cepam.privacy.account import delta_without_noise, epsilon, epsilon_by_round, slack
 from cepam.privacy.cautions import AS_ACCOUNTED, Practice, cautions
 from cepam.privacy.cohort import CohortRelease
@@ -28,6 +28,7 @@ from cepam.privacy.release import Release
 
 POINTS = 24
 SHOWN_ROUNDS = 64
+MOST_ROWS = 40
 
 
 def explain(
@@ -99,15 +100,15 @@ def _facts(release: Release) -> list[str]:
     chances = sorted({release.chance(j) for j in range(len(release.clients))})
     unit = "each client's whole update" if release.clipped == "update" else "each example's gradient"
     return [
-        f"{release.enrolled} clients, {_span(records)} records each, {release.rounds} rounds"
+        f"{number(release.enrolled)} clients, {_span(records)} records each, {number(release.rounds)} rounds"
         if release.unit == "record"
-        else f"{release.enrolled} clients, {release.rounds} rounds; protected: all data of one client",
-        f"{unit} clipped to {release.clip.norm} norm {release.clip.bound:g}",
+        else f"{number(release.enrolled)} clients, {number(release.rounds)} rounds; protected: all data of one client",
+        f"{unit} clipped to {release.clip.norm} norm {number(release.clip.bound)}",
         f"{type(release.clients[0].law).__name__} noise of scale {_span(scales)} in each {_noised(release)}",
         *(_fixed_order(release) if isinstance(release, CorrelatedRelease) else []),
         *_draws(release, chances),
         f"adjacency {release.adjacency}; {_trusted(release)}",
-        f"with no noise at all delta would be {delta_without_noise(release):.4g}",
+        f"with no noise at all delta would be {number(delta_without_noise(release))}",
     ]
 
 
@@ -131,18 +132,19 @@ def _draws(release: Release, chances: Sequence[float]) -> list[str]:
         return [f"sampling {release.sampling.kind}: a given record is drawn in a round with chance {_span(chances)}"]
     cohort = release.cohort
     return [
-        f"cohorts of {cohort.size:g} ({cohort.kind}, at most {cohort.cap}): a given client is asked with chance "
-        f"{release.chance(0):.4g}, fresh and in secret; whoever sees who uploads gets another epsilon",
-        f"noise of every sum {release.topup.total:.4g}, whoever replies: the server brings what is missing",
+        f"cohorts of {number(cohort.size)} ({cohort.kind}, at most {number(cohort.cap)}): a given client is asked "
+        f"with chance {number(release.chance(0))}, fresh and in secret; whoever sees who uploads gets another epsilon",
+        f"noise of every sum {number(release.topup.total)}, whoever replies: the server brings what is missing",
     ]
 
 
 def _fixed_order(release: CorrelatedRelease) -> list[str]:
     link = release.link
-    shape = f"carry {link.carry:.6g}" if link.bands is None else f"a matrix of {link.bands} bands"
+    shape = f"carry {number(link.carry)}" if link.bands is None else f"a matrix of {link.bands} bands"
     return [
         f"records in {link.slices} fixed slices, one a message in turn; each decoded stream is undone by {shape}",
-        f"the run is {release.events} event(s) of sensitivity {release.sensitivity:.6g}; protected: one {release.unit}",
+        f"the run is {release.events} event(s) of sensitivity {number(release.sensitivity)}",
+        f"protected: one {release.unit}",
     ]
 
 
@@ -184,7 +186,9 @@ def _numerics(release: Release, spent: float) -> str:
         return "The mechanism's own rounding is not charged: say how many coordinates an update has."
     found = slack(release)
     extra = found.at(spent)
-    return f"The mechanism's own rounding is in the figure: {found.epsilon:.2g} of epsilon, {extra:.2g} of delta."
+    return (
+        f"The mechanism's own rounding is in the figure: {number(found.epsilon)} of epsilon, {number(extra)} of delta."
+    )
 
 
 def _table(guarantees: Sequence[Guarantee]) -> str:
@@ -199,21 +203,11 @@ def _table(guarantees: Sequence[Guarantee]) -> str:
         "one curious client",
         "all others collude",
     )
-    rows = []
-    for g in guarantees:
-        cells = (
-            g.client,
-            g.scale,
-            g.weight,
-            g.records,
-            g.chance,
-            g.delta,
-            g.outsider,
-            g.curious,
-            g.colluding,
-        )
-        rows.append([number(cell) for cell in cells])
-    return table(head, rows)
+    rows = (astuple(each)[: len(head)] for each in guarantees)
+    shown = joined([[str(row[0]), *(number(cell) for cell in row[1:])] for row in rows])
+    left_out = sum(many for _, many in shown[MOST_ROWS:])
+    said = paragraph(f"And {left_out:,} more clients.") if left_out else ""
+    return table(head, [row for row, _ in shown[:MOST_ROWS]]) + said
 
 
 def _plot_rounds(release: Release, delta: float) -> str:

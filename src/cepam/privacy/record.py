@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import Any
 
-from cepam.clip import L1, L2, Clip
-from cepam.noise.lattices import Lattice, lattice_named
+from cepam.clip import CLIPS, Clip
+from cepam.noise.lattices import NAMED, Lattice
 from cepam.noise.laws import Gaussian, Laplace
 from cepam.privacy.attendance import Arrival, Attendance
 from cepam.privacy.cohort import Cohort, CohortRelease
@@ -22,7 +22,6 @@ from cepam.privacy.sampled import Sampling
 
 VERSION = 1
 _LAWS = {"gaussian": Gaussian, "laplace": Laplace}
-_CLIPS: dict[str, type[Clip]] = {"l1": L1, "l2": L2}
 
 
 def fingerprint(*configuration: object) -> str:
@@ -32,11 +31,11 @@ def fingerprint(*configuration: object) -> str:
 
 def written_releases(releases: Sequence[Release]) -> dict[str, Any]:
     """The releases as plain values; a set of clients that several share is written once."""
-    fleets = list(dict.fromkeys(release.clients for release in releases))
+    groups = list(dict.fromkeys(release.clients for release in releases))
     return {
         "version": VERSION,
-        "clients": [[_written_client(client) for client in fleet] for fleet in fleets],
-        "releases": [_written_release(release, fleets.index(release.clients)) for release in releases],
+        "clients": [[_written_client(client) for client in group] for group in groups],
+        "releases": [_written_release(release, groups.index(release.clients)) for release in releases],
     }
 
 
@@ -45,8 +44,8 @@ def read_releases(state: Mapping[str, Any]) -> tuple[Release, ...]:
     if state.get("version") != VERSION:
         raise ValueError(f"the saved ledger has version {state.get('version')!r}, this program reads {VERSION}")
     try:
-        fleets = [tuple(_read_client(client) for client in fleet) for fleet in state["clients"]]
-        return tuple(_read_release(release, fleets) for release in state["releases"])
+        groups = [tuple(_read_client(client) for client in group) for group in state["clients"]]
+        return tuple(_read_release(release, groups) for release in state["releases"])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"the saved ledger is damaged: {type(error).__name__} {error}") from error
 
@@ -56,7 +55,7 @@ def _written_clip(clip: Clip | None) -> list[Any] | None:
 
 
 def _read_clip(plain: list[Any] | None) -> Clip | None:
-    return None if plain is None else _CLIPS[plain[0]](plain[1])
+    return None if plain is None else CLIPS[plain[0]](plain[1])
 
 
 def _written_client(client: Client) -> dict[str, Any]:
@@ -82,14 +81,14 @@ def _read_lattice(plain: list[Any] | None) -> Lattice | None:
     if plain is None:
         return None
     name, basis = plain
-    return lattice_named(name) if name[:1] in "ADEZ" and name[1:].isdigit() else Lattice(basis)
+    return NAMED.get(name) or Lattice(basis)
 
 
-def _written_release(release: Release, fleet: int) -> dict[str, Any]:
+def _written_release(release: Release, group: int) -> dict[str, Any]:
     if type(release) not in (Release, CohortRelease, CorrelatedRelease, LocalRelease):
         raise ValueError(f"a {type(release).__name__} cannot be saved: keep what it was made from")
     return {
-        "clients": fleet,
+        "clients": group,
         "clip": _written_clip(release.clip),
         "sampling": [release.sampling.kind, release.sampling.draws],
         "rounds": release.rounds,
@@ -107,12 +106,12 @@ def _written_release(release: Release, fleet: int) -> dict[str, Any]:
     }
 
 
-def _read_release(plain: Mapping[str, Any], fleets: Sequence[tuple[Client, ...]]) -> Release:
+def _read_release(plain: Mapping[str, Any], groups: Sequence[tuple[Client, ...]]) -> Release:
     clip = _read_clip(plain["clip"])
     if clip is None:
         raise ValueError("the saved ledger is damaged: a release without a clip")
     made = Release(
-        fleets[plain["clients"]],
+        groups[plain["clients"]],
         clip,
         Sampling(*plain["sampling"]),
         plain["rounds"],

@@ -247,7 +247,7 @@ class Release:
         """The shift of the weighted sum over the standard deviation of its noise, as one Gaussian mechanism.
 
         mu = 2 gamma w_k / sqrt(sum over j not colluding of w_j^2 sigma_j^2) for a clipped update.
-        Adjacency: as recorded. Sampling: if drawn. Trust: trusted server. Rests on: FINDINGS 2, "Sensitivity".
+        Adjacency: as recorded. Sampling: if drawn. Trust: trusted server. Rests on: docs/privacy.md, 2.
         """
         if not self.law_is_gaussian:
             raise ValueError("mu is defined for Gaussian noise; Laplace noise is charged by its own gap")

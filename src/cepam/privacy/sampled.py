@@ -5,8 +5,7 @@ round is
 
 - add-or-remove: ((1-p)Q + pP, Q) in one direction and its swap in the other;
 - replace-one: the symmetric pair whose hockey-stick curve is that of ((1-p)Q + pP, Q) at a >= 1 and its
-  mirror image 1 - a + a h(1/a) below (FINDINGS and `docs/privacy.md`: convex at a = 1, hence a pair, hence
-  it composes).
+  mirror image 1 - a + a h(1/a) below (`docs/privacy.md`: convex at a = 1, hence a pair, hence it composes).
 """
 
 from __future__ import annotations

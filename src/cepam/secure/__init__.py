@@ -26,13 +26,14 @@ from cepam.secure.refusal import SumRefused
 from cepam.secure.roster import Roster, RosterEntry
 from cepam.secure.settings import SumSettings
 from cepam.secure.sketch import Sketch
-from cepam.secure.terms import RoundCharge, RoundsLedger, Terms
+from cepam.secure.terms import AnsweredRounds, RoundCharge, Terms
 
 if TYPE_CHECKING:
     from cepam.secure.graph import sparse_graph
     from cepam.secure.observers import View, epsilons, ledger_of, release_to, run_epsilons, views
 
 __all__ = [
+    "AnsweredRounds",
     "FileJournal",
     "HelloReply",
     "HelloRequest",
@@ -42,7 +43,6 @@ __all__ = [
     "Roster",
     "RosterEntry",
     "RoundCharge",
-    "RoundsLedger",
     "Sketch",
     "SumCodec",
     "SumNode",

@@ -1,8 +1,9 @@
-"""A sum as something to certify: an update is dealt out to clients, and what comes back is the sum as it is opened."""
+"""A sum as something to certify or to attack: what comes back is the sum as the server opens it."""
 
 from __future__ import annotations
 
 import math
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from cepam.keys import Address, hkdf
 from cepam.noise.lattices import Integer, Lattice
 from cepam.noise.laws import Gaussian
 from cepam.secure.mechanism import WORD_BITS, SumCodec
+from cepam.secure.reach import fit
 
 _BYTES = WORD_BITS // 8
 
@@ -81,3 +83,29 @@ class SumChannel:
 
     def _secret(self, at: Address, client: int) -> bytes:
         return hkdf(at.derive().noise, b"", b"%d" % client, 32)
+
+
+@dataclass(frozen=True)
+class OpenedSum:
+    """A mechanism for the audit: one client's updates in a sum of `clients` masked vectors, the others' zero.
+
+    Bits are few, as in a round: what dropping the others costs is in what comes back. The audited client is 0; the
+    noise of the rest is in its sum already. Guarantee: the account of a server's view is not beaten, and is where
+    shares are missing (tests/secure/test_audit.py).
+    """
+
+    share: Gaussian
+    clients: int
+
+    def __call__(self, updates: npt.NDArray[np.float64], client: int, round: int) -> npt.NDArray[np.float64]:
+        """The opened sums that these updates are in, each coordinate a trial."""
+        if client:
+            return np.zeros(len(updates))
+        code = fit(self.share, self.clients, len(updates), float(np.abs(updates).max(initial=0.0)))
+        keys = [(secrets.token_bytes(32), 1) for _ in range(self.clients)]
+        vectors = [
+            code.mask(code.noised(np.zeros(len(updates)) if k else updates, secrets.token_bytes(32)), [key])
+            for k, key in enumerate(keys)
+        ]
+        opened: npt.NDArray[np.float64] = code.open(vectors, keys)
+        return opened

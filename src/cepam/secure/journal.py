@@ -18,7 +18,7 @@ from cepam.errors import MalformedMessage
 from cepam.files import locked_file, settle, write_atomically
 from cepam.secure.fields import ByteReader, ByteWriter
 from cepam.secure.roster import LONGEST_RUN
-from cepam.secure.terms import RoundsLedger
+from cepam.secure.terms import AnsweredRounds
 
 MAGIC = b"cepam sum journal v1"
 DIGEST_BYTES = 32
@@ -39,7 +39,7 @@ class JournalEntry:
     """Where a node stands in the runs it last took part in, and all that it has answered in any run."""
 
     places: tuple[RunPlace, ...] = ()
-    ledger: RoundsLedger = field(default_factory=RoundsLedger)
+    answered: AnsweredRounds = field(default_factory=AnsweredRounds)
 
     def place(self, run: bytes) -> RunPlace | None:
         """Where the node stands in this run; nothing where it never was, or too many runs ago."""
@@ -56,7 +56,7 @@ class JournalEntry:
         writer = ByteWriter(MAGIC).number(len(self.places), 4)
         for place in self.places:
             writer.blob(place.run).number(place.epoch, 8).raw(place.state)
-        self.ledger.write(writer)
+        self.answered.write(writer)
         return writer.bytes() + hashlib.sha256(writer.bytes()).digest()
 
     @classmethod
@@ -69,7 +69,7 @@ class JournalEntry:
             RunPlace(reader.blob(LONGEST_RUN), reader.number(8), reader.raw(DIGEST_BYTES))
             for _ in range(reader.number(4, most=MOST_RUNS))
         )
-        entry = cls(places, RoundsLedger.read(reader))
+        entry = cls(places, AnsweredRounds.read(reader))
         reader.end()
         return entry
 

@@ -67,7 +67,7 @@ class SumNode:
         asked = HelloRequest.decode(request)
         with self.journal.hold() as entry:
             place = entry.place(asked.run)
-            if self.state and (not entry.places or NodeState.decode(self.state).answered > entry.ledger.rounds):
+            if self.state and (not entry.places or NodeState.decode(self.state).answered > entry.answered.rounds):
                 raise SumRefused("terms", "the journal is gone or old, and with it what this node has spent")
             if place is not None and asked.epoch <= place.epoch:
                 raise SumRefused("position", f"epoch {asked.epoch} of this run was used before")
@@ -106,8 +106,8 @@ class SumNode:
                 state.run, state.epoch, state.public, b"", asked.roster_digest, settings.degree, settings.position + 1,
                 {peer: advance(chain) for peer, chain in chains.items()}, opened,
             )  # fmt: skip
-            charge = RoundCharge.of(settings, len(cohort), self.terms.colluders)
-            self._commit(replace(entry, ledger=entry.ledger.add(charge)), after)
+            charge = RoundCharge.of(settings, len(cohort), self.terms)
+            self._commit(replace(entry, answered=entry.answered.add(charge)), after)
         return reply.encode()
 
     def repair(self, request: bytes) -> bytes:
@@ -178,7 +178,7 @@ class SumNode:
             raise SumRefused("cohort", "the graph of an epoch does not change")
         settings.check(len(cohort))
         self.terms.check(settings, len(cohort))
-        if entry.ledger.rounds >= self.terms.rounds:
+        if entry.answered.rounds >= self.terms.rounds:
             raise SumRefused("terms", f"the {self.terms.rounds} rounds that this node allows are spent")
 
     def _circle(self, cohort: tuple[int, ...], chains: dict[int, bytes], settings: SumSettings) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ class SumNode:
             yield entry, state
 
     def _commit(self, entry: JournalEntry, state: NodeState) -> None:
-        data = replace(state, answered=entry.ledger.rounds).encode()
+        data = replace(state, answered=entry.answered.rounds).encode()
         self.journal.commit(entry.moved(RunPlace(state.run, state.epoch, hashlib.sha256(data).digest())))
         self.state = data
 
@@ -233,10 +233,11 @@ def _safe_update(work: Work, settings: SumSettings) -> Any:
                 raise ValueError("not an update of this round")
             if not bool((abs(values) < math.inf).all()):
                 raise ValueError("not finite")
-            if not settings.batch:
-                return L2(settings.clip).apply(values)
-            # A contraction: no record moves the update further for it.
             reach = settings.codec.plan.reach
-            return values.clip(-reach, reach)
+            # The second is a contraction: no record moves the update further for it.
+            made = values.clip(-reach, reach) if settings.batch else L2(settings.clip).apply(values)
+            if not bool((abs(made) <= reach).all()):
+                raise ValueError("beyond the reach of the noise")  # here, not where an error would be told
+            return made
     except Exception:
         return np.zeros(settings.coordinates, dtype=np.float32)

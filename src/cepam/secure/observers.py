@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from cepam.clip import L2
 from cepam.noise.laws import Gaussian
 from cepam.privacy import Client, Ledger, Release, Sampling, epsilon
-from cepam.secure.terms import RoundsLedger
+from cepam.secure.terms import AnsweredRounds
 
 LIES = "lying server"
 
@@ -73,7 +73,7 @@ def run_epsilons(
     return made
 
 
-def ledger_of(answered: RoundsLedger, records: int) -> Ledger:
+def ledger_of(answered: AnsweredRounds, records: int) -> Ledger:
     """What a node with `records` records has answered, as the accountant takes it: against a lying server."""
     widest = max((charge.shares for charge in answered.charges), default=1)
     ledger = Ledger()

@@ -20,8 +20,9 @@ class Terms:
 
     `noise`: least deviation of its own noise. `clip`: largest bound. `rounds`: most answers, over all runs together.
     `quorum`: fewest clients in a sum. `honest`: fewest honest clients in any sum that a lying server can open, with
-    `colluders` of them colluding, or as many as the server says if that is more. `batch`: the least batch where
-    examples are clipped; 0 refuses such offers. `chance`: the largest share of records that a round may look at.
+    `colluders` of them colluding, or as many as the server says if that is more. `batch`: where examples are clipped,
+    the least number that this node's training divides their sum by; 0 refuses such offers. `chance`: the largest share
+    of records that a round looks at. The node's own ledger believes `clip`, `batch` and `chance` here, not the offer's.
     `sparse` allows a sparse graph, whose guarantee covers a server that tells the truth only. `cohort`: the identities
     that may take part; without it, nodes that the server invents count as colluders.
     """
@@ -81,13 +82,18 @@ class RoundCharge:
     rounds: int = 1
 
     @classmethod
-    def of(cls, offer: SumSettings, clients: int, colluders: int) -> RoundCharge:
-        """What an answer to this offer costs, against a server that lies about drop-outs."""
-        return cls(offer.noise, offer.clip, offer.batch, offer.chance, offer.honest(clients, colluders))
+    def of(cls, offer: SumSettings, clients: int, terms: Terms) -> RoundCharge:
+        """What an answer to this offer costs, against a server that lies about drop-outs and about the training.
+
+        The node adds the noise and clips whole updates itself. How examples are drawn, clipped and divided its training
+        code decides: there the node believes its own terms alone, whatever smaller draw or larger batch a server says.
+        """
+        clip, batch = (terms.clip, terms.batch) if offer.batch else (offer.clip, 0.0)
+        return cls(offer.noise, clip, batch, terms.chance, offer.honest(clients, terms.colluders))
 
 
 @dataclass(frozen=True)
-class RoundsLedger:
+class AnsweredRounds:
     """All that a node has answered, in any run: it only grows."""
 
     charges: tuple[RoundCharge, ...] = ()
@@ -97,13 +103,13 @@ class RoundsLedger:
         """How many rounds in all."""
         return sum(charge.rounds for charge in self.charges)
 
-    def add(self, charge: RoundCharge) -> RoundsLedger:
-        """The ledger with one more answer; equal ones are counted, not listed."""
+    def add(self, charge: RoundCharge) -> AnsweredRounds:
+        """These and one more answer; equal ones are counted, not listed."""
         for place, known in enumerate(self.charges):
             if replace(known, rounds=1) == replace(charge, rounds=1):
                 longer = replace(known, rounds=known.rounds + charge.rounds)
-                return RoundsLedger((*self.charges[:place], longer, *self.charges[place + 1 :]))
-        return RoundsLedger((*self.charges, charge))
+                return AnsweredRounds((*self.charges[:place], longer, *self.charges[place + 1 :]))
+        return AnsweredRounds((*self.charges, charge))
 
     def write(self, writer: ByteWriter) -> None:
         """Nothing; the fields are appended."""
@@ -114,8 +120,8 @@ class RoundsLedger:
             writer.number(charge.shares, 4).number(charge.rounds, 8)
 
     @classmethod
-    def read(cls, reader: ByteReader) -> RoundsLedger:
-        """The ledger whose fields come next."""
+    def read(cls, reader: ByteReader) -> AnsweredRounds:
+        """The rounds whose fields come next."""
         return cls(tuple(_read_charge(reader) for _ in range(reader.number(4, most=MOST_CHARGES))))
 
 

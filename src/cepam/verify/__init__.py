@@ -1,7 +1,5 @@
 """The certificate that decoded noise follows its law, and the statistics behind it."""
 
-from __future__ import annotations
-
 from cepam.verify.certificate import Certificate, verify
 
 __all__ = ["Certificate", "verify"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import metadata, util
 from typing import Any
 
@@ -123,8 +123,3 @@ def _processor() -> str:
         return f"{len(names)} x {names[0]}"
     except (OSError, IndexError):
         return platform.processor() or platform.machine()
-
-
-def as_records(rows: list[Timing]) -> list[dict[str, Any]]:
-    """Timings as plain dictionaries, for JSON."""
-    return [asdict(row) for row in rows]

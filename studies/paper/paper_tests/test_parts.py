@@ -1,4 +1,4 @@
-"""Every training part on a tiny extent: the numbers that the verdicts read are there and agree with each other."""
+"""Every training part at a tiny size: the numbers that the verdicts read are there and agree with each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from cepam_paper import bits, document, exactness, gain, grid, guarantees, tables, tradeoff, variations
 from cepam_paper.estimate import differences, estimate, words
-from cepam_paper.run_size import Extent
+from cepam_paper.run_size import RunSize
 from cepam_paper.section import Part, load
 
 
@@ -34,7 +34,7 @@ def check(part: Part, report: Path) -> dict[str, Any]:
     return part.numbers
 
 
-def test_tables(tiny: Extent, report: Path) -> None:
+def test_tables(tiny: RunSize, report: Path) -> None:
     numbers = check(tables.gaussian(report, True, quiet), report)
     assert numbers["parameters"] == 6422
     assert set(numbers["accuracy"]) == {"text", "published", "correct"}
@@ -51,7 +51,7 @@ def test_tables(tiny: Extent, report: Path) -> None:
     assert laplace["accuracy"]["correct"]["fl"] == numbers["accuracy"]["correct"]["fl"]
 
 
-def test_gain(tiny: Extent, report: Path) -> None:
+def test_gain(tiny: RunSize, report: Path) -> None:
     numbers = check(gain.run(report, True, quiet), report)
     assert numbers["gain"]["cepam-gaussian-1"] == pytest.approx(1.2732, abs=1e-4)
     assert numbers["claimed"]["cepam-gaussian-1"] == pytest.approx(0.87)
@@ -61,7 +61,7 @@ def test_gain(tiny: Extent, report: Path) -> None:
     assert over == pytest.approx(published - rate)
 
 
-def test_grid(tiny: Extent, report: Path) -> None:
+def test_grid(tiny: RunSize, report: Path) -> None:
     numbers = check(grid.run(report, True, quiet), report)
     assert list(numbers["gaussian"]["accuracy"]) == ["0.5", "2.5", "5"]
     assert numbers["gaussian"]["error_swapped"] < 0.01 < numbers["gaussian"]["error_right_order"]
@@ -80,7 +80,7 @@ def test_real_epsilon_is_that_of_the_whole_run() -> None:
     assert grid.real_epsilon("gaussian", 0.13881, 80) > 1.0
 
 
-def test_tradeoff(tiny: Extent, report: Path) -> None:
+def test_tradeoff(tiny: RunSize, report: Path) -> None:
     numbers = check(tradeoff.run(report, True, quiet), report)
     for scheme in tradeoff.SCHEMES:
         assert numbers["epsilon"][scheme]["0.5"] <= 0.5
@@ -105,7 +105,7 @@ def test_guarantees_against_known_values(report: Path) -> None:
     assert first["printed_delta"] < first["true_delta"] <= first["repaired_delta"] + 1e-9
 
 
-def test_exactness_passes_ours_and_fails_the_published(tiny: Extent, report: Path) -> None:
+def test_exactness_passes_ours_and_fails_the_published(tiny: RunSize, report: Path) -> None:
     numbers = check(exactness.run(report, True, quiet), report)
     assert all(found["passed"] for found in numbers["ours"].values())
     assert not any(found["passed"] for found in numbers["published"].values())
@@ -116,7 +116,7 @@ def test_exactness_passes_ours_and_fails_the_published(tiny: Extent, report: Pat
     assert numbers["special_case"]["equal"] == numbers["special_case"]["of"] > 0
 
 
-def test_rate(tiny: Extent, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate(tiny: RunSize, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(3).normal(size=(4, 6422)) * (np.random.default_rng(4).random((4, 6422)) < 0.1)
     rows = (draw / np.linalg.norm(draw, axis=1, keepdims=True)).astype(np.float32)
     monkeypatch.setattr(bits, "gradients", lambda rounds, clients: rows)
@@ -133,7 +133,7 @@ def test_rate(tiny: Extent, report: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [bit for _, bit in numbers["by_sigma"]] == sorted((bit for _, bit in numbers["by_sigma"]), reverse=True)
 
 
-def test_variations(tiny: Extent, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variations(tiny: RunSize, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bits, "gradients", lambda rounds, clients: np.full((2, 6422), 1e-3, dtype=np.float32))
     numbers = check(variations.run(report, True, quiet), report)
     assert numbers["precision"]["median"] == pytest.approx(1e-3)

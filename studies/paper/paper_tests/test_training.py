@@ -12,9 +12,9 @@ from cepam import fl
 from cepam.keys import Address, Key
 from cepam_paper import training
 from cepam_paper.meter import Meter, Metered, tensor_ratios
-from cepam_paper.run_size import Extent
+from cepam_paper.run_size import RunSize
 from cepam_paper.training import outcome
-from cepam_paper.variants import READINGS, run_of
+from cepam_paper.variants import VARIANTS, run_of
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def data() -> fl.Dataset:
 
 
 def test_a_run_is_done_once_and_again_only_if_it_changed(
-    tiny: Extent, data: fl.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: RunSize, data: fl.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of("correct", "cepam-gaussian-1", tiny)
     first = outcome(run, tmp_path, data)
@@ -37,7 +37,7 @@ def test_a_run_is_done_once_and_again_only_if_it_changed(
     assert trained
 
 
-def test_outcomes_hold_a_curve_a_seed_and_real_bits(tiny: Extent, data: fl.Dataset, tmp_path: Path) -> None:
+def test_outcomes_hold_a_curve_a_seed_and_real_bits(tiny: RunSize, data: fl.Dataset, tmp_path: Path) -> None:
     made = outcome(run_of("text", "cepam-gaussian-2", tiny), tmp_path, data)
     assert made.rounds == (1, 2)
     assert np.shape(made.validation) == (2, 2)
@@ -47,7 +47,7 @@ def test_outcomes_hold_a_curve_a_seed_and_real_bits(tiny: Extent, data: fl.Datas
     assert published.bits_per_coordinate is None
 
 
-def test_pairs_need_the_same_seeds(tiny: Extent, data: fl.Dataset, tmp_path: Path) -> None:
+def test_pairs_need_the_same_seeds(tiny: RunSize, data: fl.Dataset, tmp_path: Path) -> None:
     one = outcome(run_of("correct", "fl", tiny), tmp_path, data)
     assert one.gain_over(one)[0] == 0.0
     with pytest.raises(ValueError, match="other seeds"):
@@ -110,7 +110,7 @@ def test_the_programs_ratio_does_not_see_a_shift_and_names_what_is_whole() -> No
 
 
 def test_runs_have_both_ratios_and_the_largest_norm_that_was_sent(
-    tiny: Extent, data: fl.Dataset, tmp_path: Path
+    tiny: RunSize, data: fl.Dataset, tmp_path: Path
 ) -> None:
     text = outcome(run_of("text", "cepam-gaussian-1", tiny), tmp_path, data)
     assert len(text.program_snr) == 2
@@ -123,8 +123,8 @@ def test_runs_have_both_ratios_and_the_largest_norm_that_was_sent(
     assert outcome(run_of("published", "fl", tiny), tmp_path, data) == free
 
 
-def test_readings_differ_as_described(tiny: Extent) -> None:
-    text, published, correct = (run_of(reading, "fl", tiny).settings for reading in READINGS)
+def test_readings_differ_as_described(tiny: RunSize) -> None:
+    text, published, correct = (run_of(reading, "fl", tiny).settings for reading in VARIANTS)
     assert (text.tau, text.rate, text.clip_norm) == (15, 0.1, "none")
     assert (published.tau, published.batch, published.rate, published.clip_norm) == (1, 15, 0.3, "none")
     assert (correct.clip_norm, correct.clip_scope) == ("l2", "tensor")

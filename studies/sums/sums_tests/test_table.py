@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 from cepam import fl
-from cepam_sums.__main__ import ENGINE, RESULTS, ROWS, TRIPS, run
-from cepam_sums.report import BEGIN, END, MISSING, NAMES, draw, engine_rows, put_into, table
+from cepam_sums.__main__ import ENGINE, RESULTS, ROWS, TRIPS, measure, run
+from cepam_sums.report import BEGIN, END, MISSING, NAMES, draw, engine_rows, put_into, table, tables
 
 ROOT = Path(__file__).parents[3]
+SMALL = {"data": "synthetic", "clients": 5, "rounds": 2, "tau": 1, "epsilon": 8.0, "simulate": True, "model": "linear",
+         "evaluate_every": 2}  # fmt: skip
 
 
 def test_every_row_of_the_table(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    base = fl.settings_from(
-        {"data": "synthetic", "clients": 5, "rounds": 2, "tau": 1, "epsilon": 8.0, "simulate": True, "model": "linear",
-         "evaluate_every": 2}
-    )  # fmt: skip
+    base = fl.settings_from(SMALL)
     rows = [name for name in ROWS if not name.endswith(("-16", "-8"))]
     found = [run(name, base) for name in rows]
     by_name = {each["row"]: each for each in found}
@@ -41,6 +40,21 @@ def test_every_row_of_the_table(tmp_path: Path) -> None:
     assert (tmp_path / "sums.png").stat().st_size > 1000
 
 
+def test_drop_outs_leave_sums_of_the_others_and_are_kept_beside(tmp_path: Path) -> None:
+    """Below the quorum a round is lost; noise counts on the quorum, so that the target holds whoever is missing."""
+    bases = [fl.settings_from({**SMALL, "rounds": 6, "evaluate_every": 6, "dropout": share}) for share in (0.0, 0.4)]
+    found = measure(["sum", "secagg+"], bases, tmp_path / "sums.json")
+    by_place = {(each["row"], each["dropout"]): each for each in found}
+    assert len(by_place) == 4
+    for name in ("sum", "secagg+"):
+        whole, some = by_place[name, 0.0], by_place[name, 0.4]
+        assert whole["lost"] == 0 < some["lost"] < 6, some
+        assert some["bytes_up"] < whole["bytes_up"]
+        assert some["epsilon"]["server"] <= 8.0 + 1e-6
+    assert measure(["sum"], bases, tmp_path / "sums.json") == json.loads((tmp_path / "sums.json").read_text())
+    assert tables(found, []).count("| sums |") == 2
+
+
 def row(name: str, seed: int, accuracy: float) -> dict[str, object]:
     epsilon = {"outsider": 1.99, "server": None, "lying server": None}
     return {"row": name, "seed": seed, "accuracy": accuracy, "epsilon": epsilon, "bits_up": 2.0, "bytes_up": 10**6,
@@ -58,12 +72,20 @@ def test_differences_are_paired_within_one_source() -> None:
     assert "| +0.00 ± " in lines["sums"]
 
 
+def test_sketches_of_several_sizes_have_a_table_of_their_own() -> None:
+    engine = [row("server", 1, 0.90) | {"numbers": None}, row("sum-sketch", 1, 0.89) | {"numbers": 1600}]
+    assert "Sketches" not in tables([], engine)
+    said = tables([], [*engine, row("sum-sketch-400", 1, 0.87) | {"numbers": 400}])
+    assert "| 400 | 1 | 87.00 | -3.00 | 2.00 |" in said
+    assert "| 1,600 | 1 | 89.00 | -1.00 | 2.00 |" in said
+
+
 def test_the_page_shows_what_is_kept(tmp_path: Path) -> None:
     """The table of docs/trust.md is that of the results in the repository: `python -m cepam_sums --report docs`."""
     page = (ROOT / "docs" / "trust.md").read_text()
     shown = page.partition(BEGIN)[2].partition(END)[0].strip()
     kept = json.loads((ROOT / RESULTS / "sums.json").read_text())
-    assert shown == table(kept, engine_rows(ROOT / ENGINE, TRIPS)).strip()
+    assert shown == tables(kept, engine_rows(ROOT / ENGINE, TRIPS)).strip()
     (tmp_path / "trust.md").write_text("no marks")
     with pytest.raises(ValueError, match="must have the lines"):
         put_into(tmp_path / "trust.md", "")

@@ -1,7 +1,5 @@
 """Small messages from the server to everybody: public weights on one public grid (docs/downlink.md)."""
 
-from __future__ import annotations
-
 from cepam.codec.broadcast.receiver import Receiver
 from cepam.codec.broadcast.server import Broadcast
 

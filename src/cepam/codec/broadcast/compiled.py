@@ -1,4 +1,4 @@
-"""The grid's arithmetic by the kernels of `kernels.difference`."""
+"""The grid's arithmetic by the compiled kernels (`kernels.numba.difference_coder`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _prior() -> Any:
 
 
 class CompiledLoop:
-    """The kernels of `kernels.difference`; they release the interpreter's lock."""
+    """The compiled kernels; they release the interpreter's lock."""
 
     def __init__(self, key: bytes) -> None:
         self.key = key_words(key)

@@ -1,7 +1,7 @@
 """The public grid of a run: weights to its nearest point, differences of two points to blocks of bytes, and back.
 
 The grid needs no secrecy: its dither comes from the run's id alone, so that everybody who knows the run finds it.
-Both ends compute with whole numbers only (`kernels.difference`); weights come out as float32, the same bits everywhere.
+Both ends compute with whole numbers only (`difference_coder`); weights come out as float32, the same bits everywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPAN = 16 * BLOCK_COORDINATES
 LARGEST_STEPS = 2**30
 LARGEST_PLACE = 2**61
 LARGEST_WEIGHT = 2.0**20
-SMALLEST_STEP, LARGEST_STEP = 2.0**-RESOLUTION, 2.0 ** (DITHER_BITS - RESOLUTION)
+SMALLEST_STEP = 2.0**-RESOLUTION
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,9 +147,13 @@ def _class_numbers(labels: Any, part: str) -> Labels:
         broken = ~(np.isfinite(given) & (np.floor(given) == given))
         if broken.any():
             raise ValueError(
-                f"{part} labels must be whole numbers of class, got {given[broken][0]}: classes=0 takes them as values"
+                f"{part} labels must be whole numbers of class, got {given[broken][0]}: classes=0 takes them as values "
+                "(on the command line, in a function of yours: --data my_module:load)"
             )
     return given.astype(np.int64)
+
+
+_SAID: dict[str | tuple[str, type[Warning], int], int] = {}
 
 
 def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
@@ -163,7 +167,8 @@ def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
         raise ValueError(f"none of the {len(inputs)} {part} examples is finite: every one holds a NaN or an infinity")
     if broken:
         text = f"{broken} of {len(inputs)} {part} examples hold a NaN or an infinity"
-        warnings.warn(text + (": they contribute nothing" if part == "train" else ""), stacklevel=4)
+        said = text + (": they contribute nothing" if part == "train" else "")
+        warnings.warn_explicit(said, UserWarning, "cepam.fl", 1, registry=_SAID)  # once, however often it is copied
 
 
 def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = None) -> Dataset:
@@ -201,8 +206,7 @@ def synthetic(records: int = 6000, tests: int = 1000, classes: int = 10, seed: i
         return images, labels
 
     train, test = make(records), make(tests)
-    made = from_arrays((train[0][:, None], train[1]), (test[0][:, None], test[1]), "synthetic", classes)
-    return made
+    return from_arrays((train[0][:, None], train[1]), (test[0][:, None], test[1]), "synthetic", classes)
 
 
 def load(name: str, folder: Path | None = None, report: Callable[[Report], None] = quiet) -> Dataset:
@@ -216,13 +220,4 @@ def load(name: str, folder: Path | None = None, report: Callable[[Report], None]
         raise ValueError(f"data must be one of {', '.join(NAMES)}, got {name!r}")
     files = fetch(name, folder, report)
     images, labels, test_images, test_labels = (read_idx(path) for path in files)
-    return Dataset(
-        name=name,
-        shape=(1, 28, 28),
-        classes=10,
-        train_inputs=images.reshape(len(images), -1),
-        train_labels=labels.astype(np.int64),
-        test_inputs=test_images.reshape(len(test_images), -1),
-        test_labels=test_labels.astype(np.int64),
-        scale=1.0 / 255.0,
-    )
+    return from_arrays((images[:, None], labels), (test_images[:, None], test_labels), name, classes=10)

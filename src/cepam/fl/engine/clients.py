@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cepam.clip import L1, L2, Clip
+from cepam.clip import CLIPS, Clip
 from cepam.codec.codec import Codec, DitheredCodec
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine import baselines
@@ -54,7 +54,7 @@ class ClientDraft:
 def _bound_of(settings: Settings, bound: float, tensors: int) -> Clip | None:
     if settings.clip_norm == "none":
         return None
-    clip = L2(bound) if settings.clip_norm == "l2" else L1(bound)
+    clip = CLIPS[settings.clip_norm](bound)
     return clip.whole(tensors) if settings.clip_scope == "tensor" else clip
 
 

@@ -18,11 +18,13 @@ from cepam.fl.engine import sampling
 from cepam.fl.engine.releases import empty_ledger, spent
 from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.sending import Posted, Senders
-from cepam.fl.engine.server import Received, aggregate
+from cepam.fl.engine.server import Received, aggregate, topped_up
 from cepam.fl.engine.server_uplink import ServerUplink
 from cepam.fl.engine.streams import drawn, lasting, link_of, most_examples
 from cepam.fl.engine.uplink import SeedRow
 from cepam.privacy import Arrival, Attendance, CorrelatedRelease, Ledger, StreamSender, fingerprint
+from cepam.privacy.blending import smoothing
+from cepam.privacy.topup import server_noise
 
 Arrivals = list[list[Arrival]]
 
@@ -97,6 +99,11 @@ class CorrelatedUplink(ServerUplink):
         silent = [sampling.silent(self.row.draws, t, 0, chosen.clients, chosen.dropout) for t in range(chosen.rounds)]
         return Attendance.observed(~np.stack(silent, axis=1))
 
+    @property
+    def may_miss(self) -> bool:
+        """Whether messages may be missing: the server then smooths what it publishes (docs/privacy.md)."""
+        return self.settings.on_silence != "wait" and bool(self.settings.dropout or self.settings.byzantine)
+
     @cached_property
     def noise(self) -> float | None:
         """Between what a round adds and what later rounds leave of it, in geometric mean: for the grid.
@@ -133,11 +140,11 @@ class CorrelatedUplink(ServerUplink):
             self.arrivals[k].append(Arrival(number, self.streams[k].position - 1))
         self.rounds = number + 1
         complete = all(len(came) == self.rounds for came in self.arrivals)
-        if not complete and self.settings.sampling == "poisson":
+        if not complete and (self.settings.sampling == "poisson" or not self.may_miss):
             missing = ", ".join(f"{self.row.name(k)} ({why})" for k, why in sorted(received.dropped.items()))
             raise ValueError(
-                f"round {number}: no message of client {missing}; secret draws and correlated noise are accounted for "
-                "together only where every message comes, so nothing of this round is published"
+                f"round {number}: no message of client {missing}; correlated noise with secret draws, or in a run that "
+                "foresees no absence, is accounted for where every message comes: nothing of this round is published"
             )
         came = None if complete else Attendance(self.rounds, tuple(map(tuple, self.arrivals)))
         self.ledger = self._booked(self.rounds, came)
@@ -148,11 +155,12 @@ class CorrelatedUplink(ServerUplink):
         for k, vector in received.vectors.items():
             position = self.streams[k].position - 1
             taken.vectors[k] = arrays.put(self.receivers[k].take(arrays.fetch(vector), position))
-        made = aggregate(arrays, self.plans, taken, self.vectors.size)
-        replied = sum(self.plans[k].weight for k in taken.vectors)
-        return (
-            made * (replied / sum(plan.weight for plan in self.plans)) if len(taken.vectors) < len(self.plans) else made
-        )
+        if not self.may_miss:
+            return aggregate(arrays, self.plans, taken, self.vectors.size)
+        weights, smooth = {k: plan.weight for k, plan in enumerate(self.plans)}, np.zeros(self.vectors.size)
+        if noises := [plan.weight * plan.law.scale for plan in self.plans if plan.law is not None]:
+            smooth = server_noise(smoothing(noises), self.vectors.size, self._server_address(number))
+        return topped_up(arrays, taken, weights, sum(weights.values()), [(1.0, smooth)])
 
     def _booked(self, rounds: int, came: Attendance | None) -> Ledger:
         empty = empty_ledger(self.settings)

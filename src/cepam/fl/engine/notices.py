@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from cepam.fl.engine.releases import least_noise
 from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.trust import surely_in
 from cepam.keys import Address, Key
-from cepam.privacy import CohortRelease, CorrelatedRelease, Ledger, Release, epsilon
+from cepam.privacy import CohortRelease, CorrelatedRelease, Ledger, Release, epsilon, noise_to_clip
 
 SIMULATED = "simulated"
 """The one word beside every epsilon of a run whose keys and draws come from a seed."""
@@ -55,12 +56,26 @@ def _figure(value: float | None) -> str:
     return "beyond any figure" if value is None or value == np.inf else f"{value:.4g}"
 
 
+def _aims(settings: Settings) -> bool:
+    return settings.epsilon is not None or any(each.epsilon is not None for each in settings.client)
+
+
+def of_target(settings: Settings, release: Release | None) -> list[str]:
+    """What the noise that was found for a target means for the model, in one sentence; nothing where none was."""
+    if release is None or not _aims(settings):
+        return []
+    found = noise_to_clip(release.over(settings.rounds))
+    if settings.share < 1.0 and not isinstance(release, CohortRelease):
+        asked = sampling.asked(settings.clients, settings.share)
+        found = replace(found, noise=found.noise * float(np.sqrt(settings.clients / asked)))
+    return [f"noise for the target: {found.advice}"]
+
+
 def check_target(settings: Settings, release: Release | None) -> None:
     """Nothing; raises where missing replies would break a target epsilon. A sum always has its quorum."""
-    aimed = settings.epsilon is not None or any(each.epsilon is not None for each in settings.client)
     if (
         release is not None
-        and aimed
+        and _aims(settings)
         and settings.dropout
         and settings.on_silence == "charge"
         and settings.trust != "sum"
@@ -127,4 +142,5 @@ def _kept(settings: Settings, plans: Sequence[ClientPlan], size: int) -> str:
         if opened
         else "; nobody will be able to open them, as their keys are erased at the end (--keep-keys keeps them)"
     )
-    return f"messages are kept, about {total / 1e6:.1f} MB{tail}"
+    size_on_disk = f"{total / 1e6:,.1f} MB" if total >= 1e5 else f"{total:,.0f} bytes"
+    return f"messages are kept, about {size_on_disk}{tail}"

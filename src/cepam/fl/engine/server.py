@@ -13,6 +13,8 @@ from cepam.fl.engine.arrays import ArrayBackend
 from cepam.fl.engine.clients import ClientPlan
 from cepam.keys import Address
 
+Weighted = tuple[float, npt.NDArray[np.float64]]
+
 
 @dataclass(frozen=True)
 class Envelope:
@@ -49,12 +51,12 @@ def receive(arrays: ArrayBackend, plans: Sequence[ClientPlan], envelopes: Sequen
 
 
 def topped_up(
-    arrays: ArrayBackend, received: Received, weights: Mapping[int, float], over: float, noise: npt.NDArray[np.float64]
+    arrays: ArrayBackend, received: Received, weights: Mapping[int, float], over: float, own: Sequence[Weighted]
 ) -> Any:
     """The weighted sum of the decoded vectors and the server's own noise, over a public number: never the replies."""
     replied = sorted(received.vectors)
-    vectors = [*(received.vectors[k] for k in replied), arrays.put(noise.astype(np.float32))]
-    return arrays.mean(vectors, [*(weights[k] for k in replied), 1.0], over)
+    vectors = [*(received.vectors[k] for k in replied), *(arrays.put(noise.astype(np.float32)) for _, noise in own)]
+    return arrays.mean(vectors, [*(weights[k] for k in replied), *(weight for weight, _ in own)], over)
 
 
 def aggregate(arrays: ArrayBackend, plans: Sequence[ClientPlan], received: Received, size: int) -> Any:

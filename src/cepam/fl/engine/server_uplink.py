@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,6 +21,7 @@ from cepam.fl.engine.releases import (
     foresee,
     noise_of_average,
     release_of,
+    share_of,
     spent,
     warnings_of,
 )
@@ -30,7 +31,7 @@ from cepam.fl.engine.server import Received, aggregate, receive, topped_up
 from cepam.fl.engine.uplink import Collected, Floats, Index, Line, Measure, SeedRow
 from cepam.keys import KEY_BYTES, Address, Key
 from cepam.privacy import Release
-from cepam.privacy.topup import UPWARD, server_noise
+from cepam.privacy.topup import stand_in
 
 MOST_LOOKED_AT = 10_000
 """Of more clients than that only the first are asked which arrays serve their codecs."""
@@ -114,10 +115,10 @@ class ServerUplink:
         if not self.tops_up or not missing:
             return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
         weights = {k: self.plans[k].weight for k in clients}
-        laws = [self.plans[k].law for k in missing]
-        sigma = UPWARD * math.hypot(*(weights[k] * law.scale for k, law in zip(missing, laws) if law is not None))
-        noise = server_noise(sigma, self.vectors.size, self._server_address(number))
-        return topped_up(self.vectors.arrays, received, weights, sum(weights.values()), noise)
+        own = stand_in(
+            Counter(share_of(self.plans[k]) for k in missing), self.vectors.size, self._server_address(number)
+        )
+        return topped_up(self.vectors.arrays, received, weights, sum(weights.values()), own)
 
     def _server_address(self, number: int) -> Address:
         """Where the server's own noise of this round lives: under a key that no client holds."""

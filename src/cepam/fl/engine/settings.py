@@ -17,6 +17,7 @@ from cepam.fl.engine.optimiser import NAMES as SERVERS
 from cepam.fl.engine.schedule import NAMES as SCHEDULES
 from cepam.fl.models.model import ACTIVATIONS
 from cepam.fl.models.model import NAMES as MODELS
+from cepam.noise.lattices import NAMED
 
 OWN = "own: "
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -25,7 +26,7 @@ UPDATES = ("gradient", "difference", "examples", "dp-sgd")
 SCHEMES = (
     "fl", "fl+sdq", "fl+gaussian", "fl+laplace", "fl+gaussian+sdq", "fl+laplace+sdq", "cepam-gaussian", "cepam-laplace",
 )  # fmt: skip
-LATTICES = ("Z1", "Z2", "Z3", "A2", "D4", "E8", "auto")
+LATTICES = (*NAMED, "auto")
 CODERS = ("adaptive", "paper")
 CLIPS = ("l2", "l1", "none")
 SCOPES = ("vector", "tensor")

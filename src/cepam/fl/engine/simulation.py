@@ -18,6 +18,7 @@ from cepam.fl.data.partition import Parts, given, partition
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
+from cepam.fl.engine.notices import of_target
 from cepam.fl.engine.optimiser import Memory, optimiser
 from cepam.fl.engine.personal import Division, own_models
 from cepam.fl.engine.randomness import RunSecret
@@ -120,7 +121,9 @@ class Simulation:
     @property
     def notices(self) -> list[str]:
         """What must be said before the first round, in one sentence each."""
-        return [*self.uplinks[0].notices, *(() if self.own is None else self.own.notices)]
+        first = self.uplinks[0]
+        met = of_target(self.settings, first.release)
+        return [*first.notices, *met, *(() if self.own is None else self.own.notices)]
 
     def _parts(self, records: Index, seed: int) -> Parts:
         chosen, labels = self.settings, self.data.train_labels[records]

@@ -34,11 +34,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_secret(path: Path, content: bytes) -> None:
     """Nothing; a new file that only its owner can read (mode 600), on disk before this returns."""
-    path.unlink(missing_ok=True)
-    with naming(path), os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
+    with naming(path):
+        files.write_atomically(path, content, private=True)
     files.settle(path.parent)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,9 @@ def _read(settings: Settings, report: Callable[[Report], None]) -> Dataset:
         return replace(made, name=settings.data)
     if not settings.refers("data"):
         return load(settings.data, Path(settings.folder) if settings.folder else None, report)
-    found = function_of(settings.data)()
+    make = function_of(settings.data)
+    with _named(settings.data):
+        found = make()
     if isinstance(found, Mapping):
         found = from_clients(found, seed=settings.seed)
     elif isinstance(found, tuple) and len(found) == 2:
@@ -65,7 +69,8 @@ def referred(settings: Settings, data: Dataset) -> Model | None:
     takes = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
 
     def built() -> Any:
-        return make(data) if takes else make()
+        with _named(settings.model):
+            return make(data) if takes else make()
 
     found = built()
     if isinstance(found, Model):
@@ -74,6 +79,17 @@ def referred(settings: Settings, data: Dataset) -> Model | None:
     if isinstance(found, nn.Module):
         return Model(built, settings.model)
     raise ValueError(f"{settings.model} must give an fl.Model or a torch module, got {type(found).__name__}")
+
+
+@contextmanager
+def _named(reference: str) -> Iterator[None]:
+    """Nothing; what the block raises carries a note that says whose function raised it, and where."""
+    try:
+        yield
+    except Exception as raised:
+        last = traceback.extract_tb(raised.__traceback__)[-1]
+        raised.add_note(f"raised by {reference}, {Path(last.filename).name} line {last.lineno}")
+        raise
 
 
 def function_of(reference: str) -> Callable[..., Any]:

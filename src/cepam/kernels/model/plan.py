@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cepam.noise.geometry import CoordinateOrder, exact_inverse
 from cepam.noise.lattices import Lattice, Search
 from cepam.noise.laws import Law, check_scale
-from cepam.noise.radius import SHAPE, SMALLEST, latent_table
+from cepam.noise.radius import SHAPE, SMALLEST, radius_table
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -94,7 +94,7 @@ def layered_plan(law: Law, lattice: Lattice) -> Plan:
         )
     n = lattice.dimension
     unit, scale = _units(law.scale)
-    table = latent_table(law, n).reshape(-1)
+    table = radius_table(law, n).reshape(-1)
     _check_radii(law, table, scale)
     accept = Accept.L1_BALL if law.norm == "l1" else Accept.L2_BALL
     return _plan(lattice, accept, unit, scale, 0, table, 1.0 / lattice.ball_radius(law.norm), _most_trials(share))

@@ -1,4 +1,4 @@
-"""How an update's coordinates hang together: the layout that the margin coder's encoder announces.
+"""How an update's coordinates hang together: the layout that the scalar coder's encoder announces.
 
 A gradient of a dense layer is a sum of outer products, so a coordinate resembles the one a row earlier. The codec knows
 no shapes; the encoder finds the row length from the autocorrelation of |X|. A poor choice costs bits, never

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,11 +12,11 @@ from cepam.errors import MalformedMessage
 from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.model.golomb import golomb_parameter
 from cepam.kernels.model.keystream import key_words
-from cepam.kernels.model.plan import GRID_BITS, Ints, Plan
+from cepam.kernels.model.plan import GRID_BITS, Ints
 from cepam.kernels.model.row_period import SHARED_BLOCKS
 from cepam.kernels.model.scalar_contexts import BYTES_A_COORDINATE, load_tables
 from cepam.kernels.model.task import CodingTask, Values, block_slices, rows_of
-from cepam.kernels.numba.integers import Numbers, numbers_of, scratch_for
+from cepam.kernels.numba.integers import kernel_plan, scratch_for
 from cepam.kernels.numba.paper_coder import WIDEST_ROW_BYTES, decode_paper, encode_paper
 from cepam.kernels.numba.row_period import find_period
 from cepam.kernels.numba.scalar_coder import Margins, decode_block, encode_block, margins_for, measure_scale
@@ -26,11 +25,6 @@ from cepam.kernels.numba.vector_coder import ROW_BYTES, code_rows
 from cepam.kernels.numba.vector_quantizer import quantize_rows, reconstruct_rows
 
 _HALF = 1 << (GRID_BITS - 1)
-
-
-@lru_cache(maxsize=64)
-def _numbers(plan: Plan) -> Numbers:
-    return numbers_of(plan)
 
 
 def is_compiling() -> bool:
@@ -95,7 +89,7 @@ def _block(count: int) -> _Block:
 
 
 def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]:
-    numbers, key, (prior, means) = _numbers(task.plan), key_words(task.key), load_tables()
+    lowered, key, (prior, means) = kernel_plan(task.plan), key_words(task.key), load_tables()
     work = _block(min(len(values), task.per_block))
     blocks: list[bytes] = []
     period = 0
@@ -105,7 +99,7 @@ def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]
         to_units(values[part], 1.0 / task.plan.unit, x)
         if part.start == 0:
             period = find_period(x)
-        widths_and_dithers(numbers, key, work.state, first + part.start, count, work.words, b, d)
+        widths_and_dithers(lowered, key, work.state, first + part.start, count, work.words, b, d)
         quantize_scalar(x, b, d, m)
         length = encode_block(m, b, d, measure_scale(x), period, prior, means, work.margins, work.out)
         blocks.append(work.out[:length].tobytes())
@@ -113,12 +107,12 @@ def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]
 
 
 def _decode_scalars(task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
-    numbers, key, (prior, means) = _numbers(task.plan), key_words(task.key), load_tables()
+    lowered, key, (prior, means) = kernel_plan(task.plan), key_words(task.key), load_tables()
     work = _block(min(len(out), task.per_block))
     for block, part in zip(blocks, block_slices(len(out), 1, task.per_block)):
         count = part.stop - part.start
         b, d, m = work.b[:count], work.d[:count], work.m[:count]
-        widths_and_dithers(numbers, key, work.state, first + part.start, count, work.words, b, d)
+        widths_and_dithers(lowered, key, work.state, first + part.start, count, work.words, b, d)
         decode_block(np.frombuffer(bytearray(block), dtype=np.uint8), b, d, prior, means, work.margins, m)
         if not reconstruct_scalar(m, b, d, _HALF, GRID_BITS, task.plan.grid, out[part]):
             raise MalformedMessage("a lattice point lies outside the range of the format")
@@ -126,9 +120,9 @@ def _decode_scalars(task: CodingTask, blocks: list[bytes], first: int, out: Valu
 
 def _encode_rows(task: CodingTask, x: Ints, first: int) -> bytes:
     data = np.zeros(len(x) * ROW_BYTES + 16, dtype=np.uint8)
-    numbers, scratch = _numbers(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
+    lowered, scratch = kernel_plan(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
     tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
-    length = code_rows(numbers, scratch, key_words(task.key), x, first, True, tables, data)
+    length = code_rows(lowered, scratch, key_words(task.key), x, first, True, tables, data)
     if length < 0:
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return data[:length].tobytes()
@@ -137,28 +131,28 @@ def _encode_rows(task: CodingTask, x: Ints, first: int) -> bytes:
 def _decode_rows(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
     units = np.empty((rows, task.plan.n), dtype=np.int64)
     data = np.frombuffer(block, dtype=np.uint8).copy()
-    numbers, scratch = _numbers(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
+    lowered, scratch = kernel_plan(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
     tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
-    if code_rows(numbers, scratch, key_words(task.key), units, first, False, tables, data) < 0:
+    if code_rows(lowered, scratch, key_words(task.key), units, first, False, tables, data) < 0:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return units
 
 
 def _encode_paper(task: CodingTask, x: Ints, first: int) -> bytes:
-    numbers, key = _numbers(task.plan), key_words(task.key)
+    lowered, key = kernel_plan(task.plan), key_words(task.key)
     h, m = np.empty(len(x), dtype=np.int64), np.empty_like(x)
-    if not quantize_rows(numbers, scratch_for(task.plan), key, x, first, h, m):
+    if not quantize_rows(lowered, scratch_for(task.plan), key, x, first, h, m):
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     run = golomb_parameter(task.acceptance)
     out = np.zeros(len(x) * WIDEST_ROW_BYTES + int(h.sum()) // 8, dtype=np.uint8)
-    bits = encode_paper(numbers, scratch_for(task.plan), key, h, m, first, task.bound, run, out)
+    bits = encode_paper(lowered, scratch_for(task.plan), key, h, m, first, task.bound, run, out)
     if bits < 0:
         raise ValueError("the update exceeds the bound that the paper's coder was given")
     return out[: (bits + 7) // 8].tobytes()
 
 
 def _decode_paper(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
-    numbers, key, n = _numbers(task.plan), key_words(task.key), task.plan.n
+    lowered, key, n = kernel_plan(task.plan), key_words(task.key), task.plan.n
     h, m, units = (
         np.empty(rows, dtype=np.int64),
         np.empty((rows, n), dtype=np.int64),
@@ -166,8 +160,8 @@ def _decode_paper(task: CodingTask, block: bytes, first: int, rows: int) -> Ints
     )
     data = np.frombuffer(block, dtype=np.uint8)
     run = golomb_parameter(task.acceptance)
-    if not decode_paper(numbers, scratch_for(task.plan), key, data, first, task.bound, run, h, m):
+    if not decode_paper(lowered, scratch_for(task.plan), key, data, first, task.bound, run, h, m):
         raise MalformedMessage("a block decodes to nothing that this codec sends")
-    if not reconstruct_rows(numbers, scratch_for(task.plan), key, h, m, first, units):
+    if not reconstruct_rows(lowered, scratch_for(task.plan), key, h, m, first, units):
         raise MalformedMessage("a lattice point lies outside the range of the format")
     return units

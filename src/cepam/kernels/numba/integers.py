@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ def inlined(kernel: Any) -> Any:
     return _inlined(stamped(kernel))
 
 
-class Numbers(NamedTuple):
+class KernelPlan(NamedTuple):
     """The fields of a plan that kernels read, with plain integers for its enumerations."""
 
     search: int
@@ -82,10 +83,11 @@ def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
     )
 
 
-def numbers_of(plan: Plan) -> Numbers:
-    """The plan's numbers."""
+@lru_cache(maxsize=64)
+def kernel_plan(plan: Plan) -> KernelPlan:
+    """The plan as kernels read it."""
     vectors = plan.relevant.astype(np.float64)
-    return Numbers(
+    return KernelPlan(
         search=int(plan.search),
         accept=int(plan.accept),
         n=plan.n,

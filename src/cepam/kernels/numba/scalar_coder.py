@@ -1,4 +1,4 @@
-"""The margin coder: quotients M of the scalar quantizer as bytes, in contexts of shared margins and past values.
+"""The adaptive coder for scalars: quotients M of their quantizer as bytes, in contexts of margins and past values.
 
 For every coordinate both ends know its layer: the width B and the dither D. With x = 0 the quotient would be M0, and it
 stays M0 while `low <= X < high`, `high - low = B`. So k = M - M0 says by how many thresholds X lies off; three kinds of

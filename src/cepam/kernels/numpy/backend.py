@@ -21,7 +21,7 @@ class NumpyBackend:
         if task.coder == "paper":
             return _encode_paper(task, x, first)
         if task.plan.n == 1:
-            return _encode_margins(task, x[:, 0], first)
+            return _encode_scalars(task, x[:, 0], first)
         return vector_coder.encode_span(task.plan, task.key, x, first, task.per_block)
 
     def decode_span(self, task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
@@ -29,7 +29,7 @@ class NumpyBackend:
         if task.coder == "paper":
             h, m = _decode_paper(task, blocks, first, rows)
         elif task.plan.n == 1:
-            h, m = _decode_margins(task, blocks, first, rows)
+            h, m = _decode_scalars(task, blocks, first, rows)
         else:
             h, m = vector_coder.decode_span(task.plan, task.key, blocks, first, rows, task.per_block)
         units = reconstruct(task.plan, task.key, h, m, first)
@@ -59,7 +59,7 @@ def _decode_paper(task: CodingTask, blocks: list[bytes], first: int, rows: int) 
     return np.concatenate([h for h, _ in parts]), np.concatenate([m for _, m in parts])
 
 
-def _encode_margins(task: CodingTask, x: Ints, first: int) -> list[bytes]:
+def _encode_scalars(task: CodingTask, x: Ints, first: int) -> list[bytes]:
     ids = first + np.arange(len(x), dtype=np.int64)
     _, b = layers(task.plan, task.key, ids)
     d = dither(task.plan, task.key, 0, ids, b)[:, 0]
@@ -71,7 +71,7 @@ def _encode_margins(task: CodingTask, x: Ints, first: int) -> list[bytes]:
     return scalar_coder.encode_span(m[:, 0], b, d, scale, period, task.per_block)
 
 
-def _decode_margins(task: CodingTask, blocks: list[bytes], first: int, rows: int) -> tuple[Ints, Ints]:
+def _decode_scalars(task: CodingTask, blocks: list[bytes], first: int, rows: int) -> tuple[Ints, Ints]:
     ids = first + np.arange(rows, dtype=np.int64)
     _, b = layers(task.plan, task.key, ids)
     d = dither(task.plan, task.key, 0, ids, b)[:, 0]

@@ -1,4 +1,4 @@
-"""The arithmetic and the coder of `difference` in NumPy: all blocks of a span in step, one lane a block."""
+"""The arithmetic and the coder of broadcasts in NumPy: all blocks of a span in step, one lane a block."""
 
 from __future__ import annotations
 

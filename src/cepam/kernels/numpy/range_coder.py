@@ -1,4 +1,4 @@
-"""The range coder of `ranging`, in NumPy: one coder a lane, all lanes in step.
+"""The range coder in NumPy: one coder a lane, all lanes in step.
 
 A lane is a block of the message. Every call names the lanes that take part, so blocks of different length and with
 different decisions advance together.

@@ -1,4 +1,4 @@
-"""The margin coder in NumPy: the model of `margin`, all blocks of a span in step, one lane a block."""
+"""The adaptive coder for scalars in NumPy: the model of `scalar_contexts`, all blocks of a span in step."""
 
 from __future__ import annotations
 

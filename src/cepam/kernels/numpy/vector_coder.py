@@ -1,4 +1,4 @@
-"""The adaptive coder for vector lattices in NumPy: the model of `contexts`, all blocks of a span in step."""
+"""The adaptive coder for vector lattices in NumPy: the model of `vector_contexts`, all blocks of a span in step."""
 
 from __future__ import annotations
 

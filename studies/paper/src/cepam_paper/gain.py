@@ -17,7 +17,7 @@ from cepam.noise.laws import Gaussian, Laplace
 from cepam_paper import picture, printed
 from cepam_paper.estimate import differences, estimate, words
 from cepam_paper.published import ARITHMETIC, mean_gain
-from cepam_paper.run_size import Extent, extent
+from cepam_paper.run_size import RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.training import Run, TrainingOutcome, outcomes
 from cepam_paper.variants import run_of
@@ -44,7 +44,7 @@ def gain_of(row: str) -> float:
     return mean_gain(Gaussian(printed.SIGMA), int(row[-1]))
 
 
-def _runs(much: Extent) -> dict[tuple[str, str], Run]:
+def _runs(much: RunSize) -> dict[tuple[str, str], Run]:
     runs: dict[tuple[str, str], Run] = {("base", ""): run_of("correct", "fl", much)}
     for row in ROWS:
         factor = gain_of(row)
@@ -57,7 +57,7 @@ def _runs(much: Extent) -> dict[tuple[str, str], Run]:
 
 def run(report: Path, quick: bool, say: Say) -> Part:
     """The gain experiment."""
-    start, much = time.monotonic(), extent(quick)
+    start, much = time.monotonic(), run_size(quick)
     runs = _runs(much)
     data = fl.prepared(runs["base", ""].settings)
     made = outcomes(runs, report, data, say)

@@ -17,7 +17,7 @@ from cepam_paper import picture, printed, theorems
 from cepam_paper.estimate import Estimate, differences, estimate, percent, words
 from cepam_paper.guarantees import release_of
 from cepam_paper.published import ARITHMETIC
-from cepam_paper.run_size import Extent, extent
+from cepam_paper.run_size import RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theorems import PaperSetting
 from cepam_paper.training import Run, TrainingOutcome, outcomes
@@ -35,7 +35,7 @@ SUMMARY = (
 )
 
 
-def _run_of(law: LawName, label: float, arm: str, much: Extent) -> Run:
+def _run_of(law: LawName, label: float, arm: str, much: RunSize) -> Run:
     noise = printed.GRIDS[law][label]
     scheme = f"fl+{law}+sdq" if arm == "sdq" else f"cepam-{law}"
     return trained(
@@ -54,7 +54,7 @@ def real_epsilon(law: LawName, noise: float, rounds: int) -> float:
 
 def run(report: Path, quick: bool, say: Say) -> Part:
     """Both grids."""
-    start, much = time.monotonic(), extent(quick)
+    start, much = time.monotonic(), run_size(quick)
     wanted = [(law, label, arm) for law in LAWS for label in _labels(law, much) for arm in ARMS]
     data = fl.prepared(_run_of(*wanted[0], much).settings)
     made = outcomes({key: _run_of(*key, much) for key in wanted}, report, data, say)
@@ -67,11 +67,11 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     )  # fmt: skip
 
 
-def _labels(law: LawName, much: Extent) -> list[float]:
+def _labels(law: LawName, much: RunSize) -> list[float]:
     return [label for at, label in enumerate(printed.GRIDS[law]) if at in much.grid_points]
 
 
-def _numbers(law: LawName, made: Found, much: Extent) -> dict[str, Any]:
+def _numbers(law: LawName, made: Found, much: RunSize) -> dict[str, Any]:
     labels = _labels(law, much)
 
     def across(a: str, b: str) -> Estimate:
@@ -119,7 +119,7 @@ def _lists(law: LawName) -> dict[str, float]:
     return {"error_right_order": right, "error_swapped": swapped}
 
 
-def _table(law: LawName, numbers: dict[str, Any], much: Extent) -> Table:
+def _table(law: LawName, numbers: dict[str, Any], much: RunSize) -> Table:
     rows = []
     for label in _labels(law, much):
         name = f"{label:g}"
@@ -135,7 +135,7 @@ def _table(law: LawName, numbers: dict[str, Any], much: Extent) -> Table:
     return Table(f"grid-{law}", f"{law.capitalize()}: test accuracy in per cent", columns, tuple(rows))
 
 
-def draw(report: Path, numbers: dict[str, Any], much: Extent) -> Figure:
+def draw(report: Path, numbers: dict[str, Any], much: RunSize) -> Figure:
     """Both grids, the three arms' bars side by side."""
     figure, axes = picture.canvas(2, width=5.0, height=3.8)
     for axis, law in zip(axes[0], LAWS):

@@ -11,9 +11,9 @@ import numpy as np
 from cepam_paper import printed
 from cepam_paper.section import Figure
 from cepam_paper.training import TrainingOutcome
-from cepam_paper.variants import READINGS, TELL, Reading
+from cepam_paper.variants import TELL, VARIANTS, Variant
 
-Found = Mapping[tuple[Reading, str], TrainingOutcome]
+Found = Mapping[tuple[Variant, str], TrainingOutcome]
 COLOURS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#bbbbbb", "#000000")
 
 
@@ -56,8 +56,8 @@ def kept(report: Path, name: str, title: str, caption: str, figure: Any) -> Figu
 
 def curves(report: Path, name: str, found: Found, rows: Sequence[str]) -> Figure:
     """Validation accuracy over the rounds, one panel a reading, mean and 95 % band over the seeds."""
-    figure, axes = canvas(len(READINGS), height=3.8)
-    for axis, reading in zip(axes[0], READINGS):
+    figure, axes = canvas(len(VARIANTS), height=3.8)
+    for axis, reading in zip(axes[0], VARIANTS):
         for colour, row in zip(COLOURS, rows):
             made = found[reading, row]
             values = 100 * np.array(made.validation)

@@ -75,7 +75,7 @@ def reproduce(names: Sequence[str], report: Path, quick: bool, say: Callable[[st
 
 
 def claim(report: Path, quick: bool) -> None:
-    """Nothing; the folder is new or holds a reproduction of this extent, so that quick and full figures never mix."""
+    """Nothing; the folder is new or holds a reproduction of this size, so that quick and full figures never mix."""
     path, mode = report / "mode", "quick" if quick else "full"
     if path.is_file() and path.read_text().strip() != mode:
         raise ValueError(f"{report} holds a {path.read_text().strip()} reproduction: choose another folder with --out")
@@ -140,7 +140,7 @@ def write_document(report: Path, docs: Path) -> Path:
 
 
 def about(parts: Sequence[Part]) -> dict[str, str]:
-    """Versions, machine, extent and command: what a reader needs to do it again."""
+    """Versions, machine, size and command: what a reader needs to do it again."""
     quick = any(part.quick for part in parts)
     facts = {
         "command": "cepam reproduce all" + (" --quick" if quick else ""),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Extent:
+class RunSize:
     """Seeds, rounds and grid points of the training parts."""
 
     seeds: int
@@ -22,16 +22,16 @@ class Extent:
     data: str = "mnist"
 
 
-FULL = Extent(
+FULL = RunSize(
     seeds=10, rounds=80, every=1, grid_seeds=4, grid_every=4, grid_points=tuple(range(10)),
     budgets=(0.5, 1.0, 2.0, 4.0, 8.0), budget_seeds=1, budget_rounds=500, samples=50_000,
 )  # fmt: skip
-QUICK = Extent(
+QUICK = RunSize(
     seeds=2, rounds=20, every=4, grid_seeds=2, grid_every=10, grid_points=(0, 4, 9), budgets=(0.5, 2.0, 8.0),
     budget_seeds=1, budget_rounds=40, samples=10_000,
 )  # fmt: skip
 
 
-def extent(quick: bool) -> Extent:
-    """The extent of a quick or a full reproduction."""
+def run_size(quick: bool) -> RunSize:
+    """The size of a quick or a full reproduction."""
     return QUICK if quick else FULL

@@ -13,15 +13,15 @@ from cepam import fl
 from cepam_paper import picture, printed
 from cepam_paper.estimate import differences, estimate, percent, words
 from cepam_paper.published import ARITHMETIC
-from cepam_paper.run_size import Extent, extent
+from cepam_paper.run_size import RunSize, run_size
 from cepam_paper.section import Part, Say, Table
 from cepam_paper.training import TrainingOutcome, outcomes
-from cepam_paper.variants import READINGS, TELL, Reading, run_of
+from cepam_paper.variants import TELL, VARIANTS, Variant, run_of
 
 LawName = Literal["gaussian", "laplace"]
-Outcomes = dict[tuple[Reading, str], TrainingOutcome]
+Outcomes = dict[tuple[Variant, str], TrainingOutcome]
 ROWS = {"gaussian": printed.GAUSSIAN_ROWS, "laplace": printed.LAPLACE_ROWS}
-EXTRA: tuple[tuple[Reading, str], ...] = (
+EXTRA: tuple[tuple[Variant, str], ...] = (
     ("text", "fl-clipped"), ("text", "fl-momentum"), ("text", "fl-server-momentum"),
     ("published", "fl-server-momentum"), ("correct", "fl-rate-0.4"),
 )  # fmt: skip
@@ -44,7 +44,7 @@ def laplace(report: Path, quick: bool, say: Say) -> Part:
 
 
 def _part(law: LawName, report: Path, quick: bool, say: Say) -> Part:
-    start, much = time.monotonic(), extent(quick)
+    start, much = time.monotonic(), run_size(quick)
     data = fl.prepared(run_of("text", "fl", much).settings)
     found = _outcomes(law, much, report, data, say)
     numbers = _numbers(law, found, much) | {"parameters": fl.build("cnn", data).size}
@@ -59,14 +59,14 @@ def _part(law: LawName, report: Path, quick: bool, say: Say) -> Part:
     )  # fmt: skip
 
 
-def _outcomes(law: LawName, much: Extent, report: Path, data: fl.Dataset, say: Say) -> Outcomes:
-    wanted: list[tuple[Reading, str]] = [(reading, row) for reading in READINGS for row in ROWS[law]]
+def _outcomes(law: LawName, much: RunSize, report: Path, data: fl.Dataset, say: Say) -> Outcomes:
+    wanted: list[tuple[Variant, str]] = [(reading, row) for reading in VARIANTS for row in ROWS[law]]
     wanted += EXTRA
     runs = {(reading, row): run_of(reading, row, much) for reading, row in wanted}
     return outcomes(runs, report, data, say)
 
 
-def _numbers(law: LawName, found: Outcomes, much: Extent) -> dict[str, Any]:
+def _numbers(law: LawName, found: Outcomes, much: RunSize) -> dict[str, Any]:
     rows = ROWS[law]
     cepam = [row for row in rows if row.startswith("cepam")]
     numbers: dict[str, Any] = {
@@ -86,7 +86,7 @@ def _numbers(law: LawName, found: Outcomes, much: Extent) -> dict[str, Any]:
         numbers["sent_norm"].setdefault(reading, {})[row] = made.largest_norm
         if made.bits_per_coordinate is not None:
             numbers["bits"].setdefault(reading, {})[row] = made.bits_per_coordinate
-    for reading in READINGS:
+    for reading in VARIANTS:
         for at, row in enumerate(cepam):
             others = [other for other in rows if not other.startswith("cepam")] + cepam[at + 1 :]
             one = {other: _paired(found, reading, row, other) for other in others}
@@ -95,7 +95,7 @@ def _numbers(law: LawName, found: Outcomes, much: Extent) -> dict[str, Any]:
     return numbers
 
 
-def _paired(found: Outcomes, reading: Reading, row: str, other: str) -> tuple[Any, Any]:
+def _paired(found: Outcomes, reading: Variant, row: str, other: str) -> tuple[Any, Any]:
     """Differences paired by seed: of test accuracy, and of mean validation accuracy over the last ten rounds."""
     a, b = found[reading, row], found[reading, other]
     tails = [[sum(curve[-10:]) / len(curve[-10:]) for curve in each.validation] for each in (a, b)]
@@ -107,13 +107,13 @@ def _accuracy(law: LawName, numbers: dict[str, Any]) -> Table:
     for row in dict.fromkeys((*ROWS[law], *(row for _, row in EXTRA))):
         own = numbers["paper"].get(row)
         cells = [printed.LABELS[row], f"{own['mean']:.2f} ± {own['half']:.2f}" if own else "–"]
-        for reading in READINGS:
+        for reading in VARIANTS:
             value = numbers["accuracy"][reading].get(row)
             cells.append(words(value) if value else "–")
         bits = numbers["bits"].get("correct", {}).get(row)
         lines.append((*cells, f"{bits:.2f}" if bits is not None else "–"))
-    columns = ("scheme", "paper", *READINGS, "bits a coordinate (correct)")
-    caption = "; ".join(f"{name}: {TELL[name]}" for name in READINGS)
+    columns = ("scheme", "paper", *VARIANTS, "bits a coordinate (correct)")
+    caption = "; ".join(f"{name}: {TELL[name]}" for name in VARIANTS)
     return Table(f"accuracy-{law}", "Test accuracy in per cent", columns, tuple(lines), caption)
 
 
@@ -121,7 +121,7 @@ def _snr(law: LawName, numbers: dict[str, Any]) -> Table:
     lines = []
     for row in ROWS[law]:
         if row in printed.SNR:
-            theirs = [numbers["program_snr_db"].get(reading, {}).get(row) for reading in READINGS]
+            theirs = [numbers["program_snr_db"].get(reading, {}).get(row) for reading in VARIANTS]
             ours = numbers["snr_db"].get("correct", {}).get(row)
             cells = ["–" if value is None else words(value) for value in theirs]
             own = "–" if ours is None else f"{ours:.2f}"
@@ -135,11 +135,11 @@ def _snr(law: LawName, numbers: dict[str, Any]) -> Table:
         "of "
         "the noise in it, the mean over rounds and seeds."
     )
-    columns = ("scheme", "paper", *(f"the program's ratio, {name}" for name in READINGS), "ours, correct")
+    columns = ("scheme", "paper", *(f"the program's ratio, {name}" for name in VARIANTS), "ours, correct")
     return Table(f"snr-{law}", "Average SNR in dB", columns, tuple(lines), caption)
 
 
-def _notes(much: Extent) -> tuple[str, ...]:
+def _notes(much: RunSize) -> tuple[str, ...]:
     return (
         f"{much.seeds} seeds, {much.rounds} rounds, 30 clients with 1,666 records each, 10,000 records for validation.",
         "The published program makes no bytes, so the `published` CEPAM rows have no bits.",

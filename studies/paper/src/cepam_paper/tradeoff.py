@@ -12,7 +12,7 @@ from typing import Any
 from cepam import fl
 from cepam_paper import picture
 from cepam_paper.estimate import estimate, words
-from cepam_paper.run_size import Extent, extent
+from cepam_paper.run_size import RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 
 SCHEMES = {"cepam-gaussian": "CEPAM-Gaussian", "fl+gaussian+sdq": "FL+Gaussian+SDQ"}
@@ -26,7 +26,7 @@ SUMMARY = (
 
 def run(report: Path, quick: bool, say: Say) -> Part:
     """The trade-off between budget and accuracy."""
-    start, much = time.monotonic(), extent(quick)
+    start, much = time.monotonic(), run_size(quick)
     seeds = tuple(range(1, much.budget_seeds + 1))
     wanted = [(scheme, budget, seed) for budget in much.budgets for scheme in SCHEMES for seed in seeds]
     made = {}
@@ -45,7 +45,7 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     )  # fmt: skip
 
 
-def _trained(report: Path, scheme: str, budget: float, seed: int, much: Extent, follow: Any) -> dict[str, Any]:
+def _trained(report: Path, scheme: str, budget: float, seed: int, much: RunSize, follow: Any) -> dict[str, Any]:
     """The summary of one run, gone on with where an interrupted one left it."""
     settings = fl.settings_from({
         **fl.preset("convolutional"), "data": much.data, "scheme": scheme, "epsilon": budget, "seed": seed,
@@ -55,7 +55,7 @@ def _trained(report: Path, scheme: str, budget: float, seed: int, much: Extent, 
     return fl.train(settings, folder, resume=(folder / "config.toml").exists(), watch=follow)
 
 
-def _numbers(made: dict[Any, dict[str, Any]], much: Extent, seeds: tuple[int, ...]) -> dict[str, Any]:
+def _numbers(made: dict[Any, dict[str, Any]], much: RunSize, seeds: tuple[int, ...]) -> dict[str, Any]:
     def accuracy(scheme: str, budget: float) -> list[float]:
         return [100 * made[scheme, budget, seed]["accuracy"] for seed in seeds]
 
@@ -85,7 +85,7 @@ def _numbers(made: dict[Any, dict[str, Any]], much: Extent, seeds: tuple[int, ..
     return numbers
 
 
-def _notes(numbers: dict[str, Any], much: Extent) -> tuple[str, ...]:
+def _notes(numbers: dict[str, Any], much: RunSize) -> tuple[str, ...]:
     told = f"{numbers['seeds']} seed(s), {much.budget_rounds} rounds."
     if numbers["repetitions"] == "seeds":
         return (told,)
@@ -96,7 +96,7 @@ def _notes(numbers: dict[str, Any], much: Extent) -> tuple[str, ...]:
     )
 
 
-def _table(numbers: dict[str, Any], much: Extent) -> Table:
+def _table(numbers: dict[str, Any], much: RunSize) -> Table:
     rows = []
     for budget in much.budgets:
         name = f"{budget:g}"
@@ -114,7 +114,7 @@ def _table(numbers: dict[str, Any], much: Extent) -> Table:
     return Table("tradeoff", "Test accuracy in per cent, delta = 1e-5", columns, tuple(rows))
 
 
-def draw(report: Path, numbers: dict[str, Any], much: Extent) -> Figure:
+def draw(report: Path, numbers: dict[str, Any], much: RunSize) -> Figure:
     """Accuracy and bits against the budget."""
     figure, axes = picture.canvas(2, width=4.6, height=3.6)
     for place, (scheme, label) in enumerate(SCHEMES.items()):

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from cepam import fl
 from cepam_paper import printed
-from cepam_paper.run_size import Extent
+from cepam_paper.run_size import RunSize
 from cepam_paper.training import Run
 
-Reading = Literal["text", "published", "correct"]
-READINGS: tuple[Reading, ...] = ("text", "published", "correct")
+Variant = Literal["text", "published", "correct"]
+VARIANTS: tuple[Variant, ...] = ("text", "published", "correct")
 TELL = {
     "text": "Algorithm 1 as printed",
     "published": "as the published code computes",
@@ -42,25 +42,25 @@ def _scheme(row: str) -> dict[str, Any]:
     return {"scheme": row, "noise": printed.B if "laplace" in row else printed.SIGMA}
 
 
-def trained(name: str, preset: str, extent: Extent, published: int | None = None, **changes: Any) -> Run:
-    """A run of a preset at this extent."""
+def trained(name: str, preset: str, size: RunSize, published: int | None = None, **changes: Any) -> Run:
+    """A run of a preset of this size."""
     values = {
-        **fl.preset(preset), "simulate": True, "data": extent.data, "seeds": extent.seeds, "rounds": extent.rounds,
-        "evaluate_every": extent.every, **changes
+        **fl.preset(preset), "simulate": True, "data": size.data, "seeds": size.seeds, "rounds": size.rounds,
+        "evaluate_every": size.every, **changes
     }  # fmt: skip
     return Run(name, fl.settings_from(values), published)
 
 
-def run_of(reading: Reading, row: str, extent: Extent, name: str | None = None, **changes: Any) -> Run:
+def run_of(reading: Variant, row: str, size: RunSize, name: str | None = None, **changes: Any) -> Run:
     """The run behind one cell of the tables. Runs that two readings share have one name, so they are done once."""
     if reading == "text":
         own = {"clip_norm": "none"} if row == "fl" else {}
-        return trained(name or f"text-{row}", "algorithm1", extent, **{**_scheme(row), **own, **changes})
+        return trained(name or f"text-{row}", "algorithm1", size, **{**_scheme(row), **own, **changes})
     if row.startswith("cepam") and reading == "published":
         n = 1 if row == "cepam-laplace" else int(row[-1])
-        return trained(name or f"published-{row}", "published", extent, n, **{**_scheme(row), **changes})
+        return trained(name or f"published-{row}", "published", size, n, **{**_scheme(row), **changes})
     if row in ("fl", "fl-server-momentum") and reading == "published":
         # Momentum is what the text asks for, so it gets the text's rate.
         free: dict[str, Any] = {"clip_norm": "none", **({} if row == "fl" else {"rate": TEXT_RATE})}
-        return trained(name or f"published-{row}", "published", extent, **{**_scheme(row), **free, **changes})
-    return trained(name or f"correct-{row}", "published", extent, **{**_scheme(row), **changes})
+        return trained(name or f"published-{row}", "published", size, **{**_scheme(row), **free, **changes})
+    return trained(name or f"correct-{row}", "published", size, **{**_scheme(row), **changes})

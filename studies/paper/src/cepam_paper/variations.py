@@ -20,7 +20,7 @@ from cepam.noise.laws import Gaussian
 from cepam_paper import bits, picture, printed
 from cepam_paper.convergence_sweep import problem_of
 from cepam_paper.estimate import Estimate, estimate, words
-from cepam_paper.run_size import Extent, extent
+from cepam_paper.run_size import RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theory.convergence import Convergence, Schedule
 from cepam_paper.theory.descent import stacked, within_round
@@ -48,7 +48,7 @@ SUMMARY = (
 
 def run(report: Path, quick: bool, say: Say) -> Part:
     """The remarks."""
-    start, much = time.monotonic(), extent(quick)
+    start, much = time.monotonic(), run_size(quick)
     runs = {f"arm {name}": _arm(name, much) for name in ARMS}
     points = [label for at, label in enumerate(POINTS) if not quick or at % 2 == 0]
     runs |= {f"difference {label:g}": _difference(label, much) for label in points}
@@ -63,13 +63,13 @@ def run(report: Path, quick: bool, say: Say) -> Part:
     )  # fmt: skip
 
 
-def _arm(name: str, much: Extent) -> Run:
+def _arm(name: str, much: RunSize) -> Run:
     if name == "base":
         return run_of("correct", "fl", much)
     return run_of("correct", "fl", much, f"variation-{name}", **ARMS[name][1])
 
 
-def _difference(label: float, much: Extent) -> Run:
+def _difference(label: float, much: RunSize) -> Run:
     """Model differences as in the earlier study: tau local steps at rate 0.01, the difference clipped and sent."""
     return trained(
         f"variation-difference-{label:g}", "algorithm1", much, update="difference", local_rate=0.01, rate=1.0,

@@ -1,6 +1,7 @@
 """Private sums side by side on one preset: accuracy, epsilon of each observer, bytes both ways, round trips.
 
-    python -m cepam_sums --seeds 1                          every row that studies/sums/results does not hold yet
+    python -m cepam_sums --seeds 5 --processes 16           every row that studies/sums/results does not hold yet
+    python -m cepam_sums --seeds 5 --processes 16 --dropout 0.1
     python -m cepam_sums --report docs                      nothing runs: the table of docs/trust.md, docs/img/sums.png
     python -m cepam_sums --rows sum,ddg-16 --rounds 50 --out /tmp/look
 
@@ -15,6 +16,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,7 @@ from cepam import fl
 from cepam.fl.engine.uplink import EngineUplink, SeedRow
 from cepam.fl.engine.uplinks import uplink_of
 from cepam.privacy import fingerprint
-from cepam_sums.report import Found, draw, engine_rows, put_into, table
+from cepam_sums.report import Found, draw, engine_rows, place_of, put_into, tables
 from cepam_sums.rivals import LegacyQuantization, RivalUplink, RotatedIntegers
 
 Make = Callable[[SeedRow], EngineUplink]
@@ -56,6 +58,7 @@ ROWS: dict[str, tuple[dict[str, Any], Make]] = {
     "ddg-12": ({}, integers("ddg", 12)),
     "skellam-12": ({}, integers("skellam", 12)),
     "ddg-8": ({}, integers("ddg", 8)),
+    "skellam-8": ({}, integers("skellam", 8)),
     "local": ({}, uplink_of),
 }
 
@@ -67,7 +70,7 @@ def settings_of(name: str, base: fl.Settings) -> fl.Settings:
         return changed
     alone = fl.Simulation(base, fl.prepared(base)).uplinks[0].plans[0].law
     assert alone is not None
-    return replace(base, epsilon=None, noise=alone.scale * math.sqrt(base.clients))
+    return replace(base, epsilon=None, noise=alone.scale * math.sqrt(base.clients), policy="charge")
 
 
 def observers_of(name: str, uplink: EngineUplink, settings: fl.Settings) -> dict[str, float | None]:
@@ -91,26 +94,30 @@ def run(name: str, base: fl.Settings) -> Found:
     lines: list[dict[str, Any]] = []
     while not simulation.done:
         lines += simulation.step()
+    sent = [line["bits_per_coordinate"] for line in lines if line["bits_per_coordinate"] is not None]
     return {
         "row": name, "seed": settings.seed, "settings": fingerprint(settings), "accuracy": lines[-1]["accuracy"],
-        "epsilon": observers_of(name, simulation.uplinks[0], settings),
-        "bits_up": float(np.mean([line["bits_per_coordinate"] for line in lines])),
+        "dropout": settings.dropout, "lost": sum(not line["replies"] for line in lines),
+        "epsilon": observers_of(name, simulation.uplinks[0], settings), "bits_up": float(np.mean(sent)),
         "bytes_up": sum(line["bits"] for line in lines) // 8,
         "bytes_down": sum(line["downlink_bits"] for line in lines) // 8,
         "trips": TRIPS.get(name.partition("-")[0], SECAGG_TRIPS),
     }  # fmt: skip
 
 
-def measure(rows: list[str], bases: list[fl.Settings], held: Path) -> list[Found]:
+def measure(rows: list[str], bases: list[fl.Settings], held: Path, processes: int = 1) -> list[Found]:
     """What the file holds, once every row of these settings is in it."""
     found: list[Found] = json.loads(held.read_text()) if held.exists() else []
-    for base in bases:
-        for name in rows:
-            wanted = fingerprint(settings_of(name, base))
-            if not any((each["row"], each["settings"]) == (name, wanted) for each in found):
-                found = [each for each in found if (each["row"], each["seed"]) != (name, base.seed)] + [run(name, base)]
-                held.write_text(json.dumps(found, indent=1) + "\n")
-                print(json.dumps(found[-1]), flush=True)
+    known = {(each["row"], each["settings"]) for each in found}
+    jobs = [
+        (name, base) for base in bases for name in rows if (name, fingerprint(settings_of(name, base))) not in known
+    ]
+    with ProcessPoolExecutor(processes) as pool:
+        for done in as_completed([pool.submit(run, *job) for job in jobs]):
+            new = done.result()
+            found = [each for each in found if place_of(each) != place_of(new)] + [new]
+            held.write_text(json.dumps(found, indent=1) + "\n")
+            print(json.dumps(new), flush=True)
     return found
 
 
@@ -120,6 +127,8 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--dropout", type=float, default=0.0, help="the chance that a client is missing in a round")
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--report", type=Path, metavar="DOCS", help="nothing runs: what is kept goes into this folder")
     parser.add_argument("--engine", type=Path, default=ENGINE)
@@ -127,17 +136,17 @@ def main() -> None:
     held, engine = given.out / "sums.json", engine_rows(given.engine, TRIPS)
     if given.report:
         found: list[Found] = json.loads(held.read_text())
-        put_into(given.report / "trust.md", table(found, engine))
+        put_into(given.report / "trust.md", tables(found, engine))
         draw(found, engine, given.report / "img" / "sums.png")
-        print(table(found, engine))
+        print(tables(found, engine))
         return
     given.out.mkdir(parents=True, exist_ok=True)
     fewer = {"rounds": given.rounds} if given.rounds else {}
     bases = [
-        fl.settings_from({**fl.preset(given.preset), "seed": seed, "simulate": True, **fewer})
+        fl.settings_from({**fl.preset(given.preset), "seed": seed, "simulate": True, "dropout": given.dropout, **fewer})
         for seed in range(1, given.seeds + 1)
     ]
-    print(table(measure(given.rows.split(","), bases, held), []))
+    print(tables(measure(given.rows.split(","), bases, held, given.processes), []))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ NAMES = {
     "server": ("trusted server", "o"), "sum": ("sums", "s"), "sum-sketch": ("sums, sketch of 1,600", "D"),
     "secagg+": ("SecAgg+ quantization, Gaussian noise", "X"), "ddg-16": ("discrete Gaussian, 16 bits", "^"),
     "skellam-16": ("Skellam, 16 bits", "v"), "ddg-12": ("discrete Gaussian, 12 bits", "<"),
-    "skellam-12": ("Skellam, 12 bits", ">"), "ddg-8": ("discrete Gaussian, 8 bits", "P"), "local": ("local noise", "*"),
+    "skellam-12": ("Skellam, 12 bits", ">"), "ddg-8": ("discrete Gaussian, 8 bits", "P"),
+    "skellam-8": ("Skellam, 8 bits", "d"), "local": ("local noise", "*"),
 }  # fmt: skip
 """Every row in the table's order: what it is called, and its marker in the picture."""
 OBSERVERS = ("outsider", "server", "lying server")
@@ -35,20 +36,47 @@ def engine_rows(path: Path, trips: dict[str, int]) -> list[Found]:
         if not wanted.items() <= job.items() or any(name in job for name in ("step_factor", "validation", "dropout")):
             continue
         name = "server" if job.get("trust", "server") == "server" else "sum" if "sketch" not in job else "sum-sketch"
-        if job.get("sketch", SKETCH) == SKETCH:
-            found.append(
-                {"row": name, "seed": job["seed"], "accuracy": run["accuracy"][0],
-                 "trips": trips[name.partition("-")[0]],
-                 "epsilon": {who: run["epsilon_against"].get(who) for who in OBSERVERS},
-                 **{field: run[field] for field in ("bits_up", "bytes_up", "bytes_down")}}
-            )  # fmt: skip
+        found.append(
+            {"row": name if job.get("sketch", SKETCH) == SKETCH else f"sum-sketch-{job['sketch']}", "seed": job["seed"],
+             "accuracy": run["accuracy"][0], "trips": trips[name.partition("-")[0]], "numbers": job.get("sketch"),
+             "epsilon": {who: run["epsilon_against"].get(who) for who in OBSERVERS},
+             **{field: run[field] for field in ("bits_up", "bytes_up", "bytes_down")}}
+        )  # fmt: skip
     return found
+
+
+def sketches(engine: list[Found]) -> str:
+    """What sketches of each size cost, paired by seed with a trusted server; nothing where one size was measured."""
+    sizes = sorted({each["numbers"] for each in engine if each["numbers"]})
+    lines = [_line(["numbers sent", "seeds", "accuracy %", "less server", "bits up"]), _line(["---"] * 5)]
+    beside = {each["seed"]: each["accuracy"] for each in engine if each["row"] == "server"}
+    for size in sizes:
+        runs = [each for each in engine if each["numbers"] == size]
+        less = percent([each["accuracy"] - beside[each["seed"]] for each in runs if each["seed"] in beside], "+")
+        cells = [f"{size:,}", str(len(runs)), percent([each["accuracy"] for each in runs]), less]
+        lines.append(_line([*cells, f"{_mean(runs, 'bits_up'):.2f}"]))
+    return "Sketches by size:\n\n" + "\n".join(lines) + "\n" if len(sizes) > 1 else ""
 
 
 def chosen(study: list[Found], engine: list[Found], name: str) -> tuple[list[Found], list[Found]]:
     """The runs of a row where it has most seeds, and those of the trusted server beside it, paired by seed."""
     rows = max((study, engine), key=lambda source: sum(each["row"] == name for each in source))
     return [each for each in rows if each["row"] == name], [each for each in rows if each["row"] == "server"]
+
+
+def place_of(run: Found) -> tuple[str, int, float]:
+    """What a run is of: its row, seed and drop-outs; there is one of each."""
+    return run["row"], run["seed"], run.get("dropout", 0.0)
+
+
+def tables(study: list[Found], engine: list[Found]) -> str:
+    """The table of runs without drop-outs, and one for each share of drop-outs that was measured."""
+    shares = sorted({place_of(each)[2] for each in study} - {0.0})
+    made = [table([each for each in study if not place_of(each)[2]], engine)]
+    for share in shares:
+        runs = [each for each in study if place_of(each)[2] == share]
+        made.append(f"With {100 * share:g} % of the clients missing in each round, at random:\n\n" + table(runs, []))
+    return "\n".join([*made, *filter(None, [sketches(engine)])])
 
 
 def percent(values: list[float], sign: str = "") -> str:
@@ -60,7 +88,7 @@ def percent(values: list[float], sign: str = "") -> str:
 def table(study: list[Found], engine: list[Found]) -> str:
     """Every row as Markdown: means over its seeds; a row that nobody ran says so."""
     head = ["", "seeds", "accuracy %", "less server", "epsilon: outsider", "server", "lying server", "bits up", "MB up",
-            "MB down", "trips"]  # fmt: skip
+            "MB down", "trips", "rounds lost"]  # fmt: skip
     lines = [_line(head), _line(["---"] * len(head))]
     for name, (label, _) in NAMES.items():
         mine, trusted = chosen(study, engine, name)
@@ -75,7 +103,8 @@ def table(study: list[Found], engine: list[Found]) -> str:
         cells += ["–" if value is None else f"{value:.2f}" for value in shown]
         cells += [f"{_mean(mine, 'bits_up'):.2f}"]
         cells += [f"{_mean(mine, way) / 1e6:,.1f}" for way in ("bytes_up", "bytes_down")]
-        lines.append(_line([*cells, str(mine[0]["trips"])]))
+        lost = sum(each.get("lost", 0) for each in mine) / len(mine)
+        lines.append(_line([*cells, str(mine[0]["trips"]), f"{lost:g}"]))
     return "\n".join(lines) + "\n"
 
 
@@ -95,7 +124,7 @@ def draw(study: list[Found], engine: list[Found], path: Path) -> None:
     from matplotlib import pyplot, ticker
 
     figure, axis = pyplot.subplots(figsize=(10, 5), constrained_layout=True)
-    absent = []
+    study, absent = [each for each in study if not place_of(each)[2]], []
     for place, (name, (label, marker)) in enumerate(NAMES.items()):
         mine, _ = chosen(study, engine, name)
         if not mine:

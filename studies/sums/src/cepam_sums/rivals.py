@@ -13,8 +13,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from cepam.fl.engine import sampling
 from cepam.fl.engine.releases import after_round
 from cepam.fl.engine.server_uplink import ServerUplink
+from cepam.fl.engine.trust import SumGraph
 from cepam.fl.engine.uplink import Collected, SeedRow
 from cepam.noise.laws import Gaussian
 from cepam.secure import Reach, Sketch
@@ -113,7 +115,11 @@ class LegacyQuantization:
 
 
 class RivalUplink(ServerUplink):
-    """A run's uplink with a rival's mechanism in it; charged as the noise that it needs was found."""
+    """A run's uplink with a rival's mechanism in it; charged as the noise that it needs was found.
+
+    Where clients drop out the sum is that of the others, as our own is: noise counts on the quorum alone, and a round
+    below it is lost.
+    """
 
     def __init__(self, row: SeedRow, make: Callable[[SeedRow, float, float], Any]) -> None:
         super().__init__(row)
@@ -121,21 +127,29 @@ class RivalUplink(ServerUplink):
         assert plan.law is not None
         assert plan.clip is not None
         moved = plan.clip.bound / plan.batch if row.settings.update == "examples" else 2.0 * plan.clip.bound
-        self.mechanism = make(row, plan.law.scale, moved)
+        clients, graph = row.settings.clients, SumGraph.of(row.settings)
+        self.quorum = graph.quorum if row.settings.dropout else clients
+        self.mechanism = make(row, plan.law.scale * math.sqrt(clients / self.quorum), moved)
 
     def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
-        rows = self.vectors.arrays.fetch(raw)
+        chosen = self.settings
+        silent = sampling.silent(self.row.draws, number, 0, chosen.clients, chosen.dropout)
+        came = [place for place, k in enumerate(clients) if not silent[k]]
+        rows = self.vectors.arrays.fetch(raw)[came]
+        if len(came) < self.quorum:
+            zero = self.vectors.arrays.put(np.zeros(self.vectors.size, dtype=np.float32))
+            return Collected(zero, (), clients, 0, {"replies": 0, "bits": 0, "bits_per_coordinate": None})
         seed = int.from_bytes(self.row.draws.random_bytes(number, _NOISE, 0, 16), "little")
         total, bits = self.mechanism.total(list(rows), np.random.default_rng(seed))
         self.ledger = after_round(self.ledger, self.release, clients)
         clean = np.sum(rows, axis=0, dtype=np.float64)
         signal, noise = float(np.square(clean).sum()), float(np.square(total - clean).sum())
-        sent = round(bits * self.row.vectors.size * len(clients))
+        sent = round(bits * self.row.vectors.size * len(came))
         line = {
-            "replies": len(clients),
+            "replies": len(came),
             "snr_db": 10.0 * math.log10(signal / noise) if signal > 0 and noise > 0 else None,
             "bits": sent,
             "bits_per_coordinate": bits,
         }
-        mean = self.vectors.arrays.put((total / len(clients)).astype(np.float32))
-        return Collected(mean, clients, clients, sent, line)
+        mean = self.vectors.arrays.put((total / len(came)).astype(np.float32))
+        return Collected(mean, [clients[place] for place in came], clients, sent, line)

@@ -1,4 +1,4 @@
-"""Local work: kinds of update, draws of records, and rates."""
+"""Local work, the way down and which clients there are: kinds of update, draws, rates; a grid that has a step."""
 
 from __future__ import annotations
 
@@ -24,3 +24,23 @@ def check_work(settings: Settings) -> None:
         raise ValueError(f"update dp-sgd clips each example as a whole, got clip_scope {settings.clip_scope}")
     if settings.schedule == "theorem" and not 0 < settings.convexity <= settings.smoothness:
         raise ValueError("schedule theorem needs 0 < convexity <= smoothness")
+
+
+def check_downlink(settings: Settings) -> None:
+    """Nothing, or a refusal of a grid that has no step."""
+    if settings.downlink == "grid" and not settings.noisy:
+        raise ValueError(
+            f"downlink grid takes its step from the noise, and scheme {settings.scheme} adds none: use downlink float32"
+        )
+    if settings.downlink == "grid" and settings.average:
+        raise ValueError(
+            f"downlink grid reports the weights that clients hold, and they hold no running average: average must "
+            f"be 0, got {settings.average!r}"
+        )
+
+
+def check_clients(settings: Settings) -> None:
+    """Nothing, or a refusal of a client number that nobody has."""
+    beyond = [k for each in settings.client for k in each.clients if isinstance(k, int) and k >= settings.clients]
+    if beyond or any(not 0 <= k < settings.clients for k in settings.byzantine):
+        raise ValueError(f"client numbers must lie in [0, {settings.clients}), got {beyond or settings.byzantine}")

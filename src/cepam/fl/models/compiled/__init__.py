@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.compiled import kernels
-from cepam.fl.models.compiled.lowering import Examples, Program, Rows, Workspace, lower
-from cepam.fl.models.compiled.tile import LANES, vectors
+from cepam.fl.models.compiled.program import Examples, Program, Rows, Workspace, lower
+from cepam.fl.models.compiled.register_tiles import LANES, vectors
 from cepam.fl.models.interface import Floats, Index, Scores
 from cepam.kernels.threads import cores
 

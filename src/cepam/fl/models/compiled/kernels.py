@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.clip import margin
-from cepam.fl.models.compiled import convolution, loops
-from cepam.fl.models.compiled.loops import Floats, loop, pasted
-from cepam.fl.models.compiled.lowering import (
+from cepam.fl.models.compiled import convolution
+from cepam.fl.models.compiled import vectorised_layers as layers
+from cepam.fl.models.compiled.program import (
     BIAS,
     CHANNELS,
     COLUMNS,
@@ -43,8 +43,9 @@ from cepam.fl.models.compiled.lowering import (
     Table,
     Workspace,
 )  # fmt: skip
-from cepam.fl.models.compiled.tile import LANES
-from cepam.fl.models.compiled.turn import add_squares, to_lanes, to_rows, weigh
+from cepam.fl.models.compiled.register_tiles import LANES
+from cepam.fl.models.compiled.transpose import add_squares, to_lanes, to_rows, weigh
+from cepam.fl.models.compiled.vectorised_layers import Floats, loop, pasted
 
 Doubles = npt.NDArray[np.float64]
 CHUNK = 8 * LANES
@@ -80,13 +81,13 @@ def forward(table: Table, weights: Floats, values: Floats, winners: Floats) -> N
         out = values[row[DST] : row[DST] + row[DST_SIZE]]
         if row[KIND] == POOL:
             where = winners[row[WINNER] : row[WINNER] + row[DST_SIZE]]
-            loops.pool(source, out, where, row[CHANNELS], row[HEIGHT], row[WIDTH], row[KERNEL], row[STRIDE])
+            layers.pool(source, out, where, row[CHANNELS], row[HEIGHT], row[WIDTH], row[KERNEL], row[STRIDE])
         elif row[KIND] == FRAME:
-            loops.pad(source, out, row[CHANNELS], row[HEIGHT], row[WIDTH], row[PAD])
+            layers.pad(source, out, row[CHANNELS], row[HEIGHT], row[WIDTH], row[PAD])
         elif row[KIND] == RELU:
-            loops.relu(source.reshape(-1), out.reshape(-1))
+            layers.relu(source.reshape(-1), out.reshape(-1))
         elif row[KIND] == TANH:
-            loops.tanh(source.reshape(-1), out.reshape(-1))
+            layers.tanh(source.reshape(-1), out.reshape(-1))
         else:
             convolution.convolve(source, weights, row[WEIGHT], row[BIAS], _shape(row), out)
 
@@ -104,13 +105,13 @@ def backward(
         back = slopes[row[SRC] : row[SRC] + row[SRC_SIZE]]
         if row[KIND] == POOL:
             where = winners[row[WINNER] : row[WINNER] + row[DST_SIZE]]
-            loops.pool_back(ahead, where, back, row[CHANNELS], row[HEIGHT], row[WIDTH], row[KERNEL], row[STRIDE])
+            layers.pool_back(ahead, where, back, row[CHANNELS], row[HEIGHT], row[WIDTH], row[KERNEL], row[STRIDE])
         elif row[KIND] == FRAME:
-            loops.pad_back(ahead, back, row[CHANNELS], row[HEIGHT], row[WIDTH], row[PAD])
+            layers.pad_back(ahead, back, row[CHANNELS], row[HEIGHT], row[WIDTH], row[PAD])
         elif row[KIND] == RELU:
-            loops.relu_back(source.reshape(-1), ahead.reshape(-1), back.reshape(-1))
+            layers.relu_back(source.reshape(-1), ahead.reshape(-1), back.reshape(-1))
         elif row[KIND] == TANH:
-            loops.tanh_back(out.reshape(-1), ahead.reshape(-1), back.reshape(-1))
+            layers.tanh_back(out.reshape(-1), ahead.reshape(-1), back.reshape(-1))
         else:
             shape = _shape(row)
             convolution.convolve_slopes(source, ahead, row[WEIGHT], row[BIAS], shape, gradient)
@@ -198,7 +199,7 @@ def _gradients(
     _read(examples.images, picks, examples.scale, examples.shift, values)
     forward(table, weights, values, winners)
     last = table[-1, DST]
-    loops.cross_entropy(values[last:], examples.labels, picks, slopes[last:], losses)
+    layers.cross_entropy(values[last:], examples.labels, picks, slopes[last:], losses)
     backward(table, weights, values, slopes, opened, winners, gradient)
 
 
@@ -285,7 +286,7 @@ def evaluate(work: Workspace, weights: Floats, examples: Examples, first: int, c
                 picks[lane] = start + (lane if lane < held else 0)
             _read(images, picks, examples.scale, examples.shift, values)
             forward(table, here, values, winners)
-            loops.cross_entropy(values[last:], labels, picks, slopes[last:], lost)
+            layers.cross_entropy(values[last:], labels, picks, slopes[last:], lost)
             for lane in range(held):
                 right += int(np.argmax(values[last:, lane]) == labels[start + lane])
                 total += lost[lane]

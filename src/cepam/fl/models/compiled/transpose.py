@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from cepam.fl.models.compiled.tile import LANES, Signed, data_of
+from cepam.fl.models.compiled.register_tiles import LANES, Signed, data_of
 
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 _DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
@@ -27,7 +27,7 @@ def _shuffled(builder: Any, a: Any, b: Any, lanes: list[int]) -> Any:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes))
 
 
-def _turned(builder: Any, rows: list[Any]) -> list[Any]:
+def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
     """The transpose of LANES vectors: in every round neighbours at twice the distance trade half of their lanes."""
     half = 1
     while half < LANES:
@@ -58,7 +58,7 @@ def to_lanes(typing: Any, source: Any, rows: Any, column: Any, out: Any) -> Sign
             )
             vector = builder.load(at, align=1)
             read.append(vector if kind == ir.FloatType() else builder.uitofp(vector, _FLOATS))
-        for n, vector in enumerate(_turned(builder, read)):
+        for n, vector in enumerate(_transposed(builder, read)):
             place = builder.mul(builder.add(start, _LONG(n)), _LONG(LANES))
             builder.store(vector, _at(context, builder, out, target, place, _FLOATS), align=4)
         return context.get_dummy_value()
@@ -76,7 +76,7 @@ def to_rows(typing: Any, source: Any, column: Any, rows: Any, out: Any) -> Signe
         chosen = context.make_array(rows)(context, builder, picks)
         places = [builder.mul(builder.add(start, _LONG(n)), _LONG(LANES)) for n in range(LANES)]
         read = [builder.load(_at(context, builder, source, array, at, _FLOATS), align=4) for at in places]
-        for lane, vector in enumerate(_turned(builder, read)):
+        for lane, vector in enumerate(_transposed(builder, read)):
             with builder.if_then(builder.icmp_signed("<", _LONG(lane), builder.extract_value(chosen.shape, 0))):
                 row = builder.load(builder.gep(chosen.data, [_LONG(lane)]))
                 at = builder.add(builder.mul(row, width), start)

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.models.compiled.tile import LANES, ONE, award, contest, enter, put
+from cepam.fl.models.compiled.register_tiles import LANES, ONE, award, contest, enter, put
 from cepam.kernels.numba.stamp import stamped
 
 Floats = npt.NDArray[np.float32]

@@ -1,4 +1,4 @@
-"""Lowering: a sequential network as a table of numbers, which the compiled passes read."""
+"""A sequential network as a program: a table of numbers that the compiled passes read."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Rows(NamedTuple):
     bounds: Floats
 
 
-class _Lowering:
+class _Table:
     """The table as it grows: the current shape and the next free place in each scratch buffer."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -127,7 +127,7 @@ def lower(module: nn.Module, shape: tuple[int, ...]) -> Program | None:
     """The program of a sequential network over inputs of this shape, or None when it holds another kind of layer."""
     if not isinstance(module, nn.Sequential):
         return None
-    to = _Lowering(shape)
+    to = _Table(shape)
     for layer in module:
         if isinstance(layer, nn.Conv2d) and _plain_conv(layer) and len(to.shape) == 3:
             to.conv(layer)

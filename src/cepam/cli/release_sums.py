@@ -1,0 +1,41 @@
+"""What `cepam privacy` says where the server learns sums only: each observer's epsilon, and what an audit attacks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from cepam import privacy
+from cepam.cli.release_options import ReleaseOptions
+from cepam.noise.laws import Gaussian
+
+
+def observers_of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
+    """epsilon of each observer where the server learns sums only; nothing where it is trusted."""
+    if options.trust != "sum":
+        if options.quorum:
+            raise ValueError("--quorum goes with --trust sum")
+        return {}
+    quorum, release = _quorum(options), replace(options, colluders=0).release()
+    from cepam.secure import epsilons  # with its kernels: other questions need none of it
+
+    return {"quorum": quorum, "observers": epsilons(release, delta, quorum, options.colluders)}
+
+
+def _quorum(options: ReleaseOptions) -> int:
+    """Clients in every sum; ValueError for what no sum carries."""
+    if options.cohort or options.noise != "independent" or options.law != "gaussian":
+        raise ValueError("--trust sum goes with Gaussian noise, independent from round to round, and no --cohort")
+    return options.quorum or math.ceil(0.8 * options.clients)
+
+
+def views_of_sums(options: ReleaseOptions, actual: float) -> dict[str, tuple[privacy.Mechanism, privacy.Release]]:
+    """By observer: sums as the server opens them, of as many clients as hide one from it, and the account of that."""
+    quorum, release = _quorum(options), replace(options, colluders=0).release(sampling="all")
+    from cepam.secure.channel import OpenedSum
+    from cepam.secure.observers import release_to, views
+
+    law = Gaussian(release.clients[0].law.scale * actual)
+    _, *known = views(options.clients, quorum, options.colluders)  # an outsider sees what the server sees
+    return {view.observer: (OpenedSum(law, view.shares), release_to(view, release)) for view in known}

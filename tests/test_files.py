@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from cepam.files import append_line, locked_file, write_atomically
+
+
+def test_a_file_is_replaced_whole_and_a_private_one_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    write_atomically(path, b"old")
+    write_atomically(path, b"new", private=True)
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["state"]
+
+
+def test_what_cannot_be_written_leaves_the_old_content(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    write_atomically(path, b"old")
+    with pytest.raises(TypeError):
+        write_atomically(path, "text")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+
+
+def test_lines_stand_behind_one_another(tmp_path: Path) -> None:
+    for line in ("one", "two"):
+        append_line(tmp_path / "index", line)
+    assert (tmp_path / "index").read_text() == "one\ntwo\n"
+
+
+def test_a_locked_file_is_one_process_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked_file(path) as held:
+        held.write(b"mine")
+        with pytest.raises(BlockingIOError), locked_file(path, wait=False):
+            pass
+    with locked_file(path, wait=False) as again:
+        assert again.read() == b"mine"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
