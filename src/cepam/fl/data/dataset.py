@@ -153,6 +153,9 @@ def _class_numbers(labels: Any, part: str) -> Labels:
     return given.astype(np.int64)
 
 
+_SAID: dict[str | tuple[str, type[Warning], int], int] = {}
+
+
 def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
     """Nothing; raises where no example is finite, and warns where some are not."""
     if inputs.dtype.kind not in "iufb":
@@ -164,7 +167,8 @@ def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
         raise ValueError(f"none of the {len(inputs)} {part} examples is finite: every one holds a NaN or an infinity")
     if broken:
         text = f"{broken} of {len(inputs)} {part} examples hold a NaN or an infinity"
-        warnings.warn(text + (": they contribute nothing" if part == "train" else ""), stacklevel=4)
+        said = text + (": they contribute nothing" if part == "train" else "")
+        warnings.warn_explicit(said, UserWarning, "cepam.fl", 1, registry=_SAID)  # once, however often it is copied
 
 
 def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = None) -> Dataset:
