@@ -106,6 +106,13 @@ def trusted_sum(seeds: int) -> list[Job]:
     return [{"preset": "private", "seed": seed, **each} for seed in range(1, seeds + 1) for each in asked]
 
 
+def sketches(seeds: int) -> list[Job]:
+    """What a sketch costs by its size, beside that of the suite `sum`; paired by seed with it."""
+    sizes = (400, 800, 3200, 6400)
+    asked = [(seed, size) for seed in range(1, min(seeds, 3) + 1) for size in sizes]
+    return [{"preset": "private", "seed": seed, "trust": "sum", "sketch": size} for seed, size in asked]
+
+
 def users(seeds: int) -> list[Job]:
     """A guarantee for whole users at four budgets."""
     budgets = (4.0, 1.0, 2.0, 8.0)
@@ -130,6 +137,7 @@ SUITES: dict[str, Callable[[int], list[Job]]] = {
     "larger-slices": larger_slices,
     "bands": bands,
     "sum": trusted_sum,
+    "sketches": sketches,
     "users": users,
     "paper": paper,
 }

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cepam import Address, Codec, Key
-from cepam.noise.lattices import Integer
+from cepam.noise.lattices import D4, Integer
 from cepam.noise.laws import Gaussian
 from cepam.privacy import TopUp, server_noise
 from cepam.privacy.blending import blends
-from cepam.privacy.topup import stand_in
+from cepam.privacy.topup import MOST_SHARES, Share, stand_in
 
 MANY = 200_000
 RARE = 1e-9
@@ -60,7 +60,17 @@ def test_the_servers_noise_is_secret_exact_and_on_the_grid() -> None:
     assert np.array_equal(first, np.round(first / grid) * grid)
 
 
+def test_one_draw_for_all_shares_that_are_alike_blends_with_any_reply() -> None:
+    """Steps of the grids, a reply's being 1: the theorem's condition, by a search that knows nothing of shares."""
+    for cap, replies in ((2, 1), (1379, 1), (1379, 900), (MOST_SHARES, 1), (MOST_SHARES, 40)):
+        server = math.ldexp(1.0, math.frexp(math.sqrt(cap - replies))[1] - 1)
+        assert blends((*[1.0] * replies, server))
+    assert not blends((1.0, 2.0**13))  # what a cap of 2^26 would make
+
+
 def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="cap must be at most"):
+        TopUp(1.0, MOST_SHARES + 1)
     with pytest.raises(ValueError, match="replies"):
         TopUp(1.0, 3).missing(4)
     with pytest.raises(ValueError, match="expected"):
@@ -74,7 +84,7 @@ def test_bad_arguments_are_refused() -> None:
 
 def test_the_server_stands_in_on_the_grids_of_those_who_are_missing() -> None:
     """Noise of weight 1 would lie on a grid at odds with theirs, and the sum would tell the two apart."""
-    missing = {(20_011.0, 0.3): 5, (7.0, 1.0): 1, (3.0, 2.0): 0}
+    missing = {Share(20_011.0, 0.3, D4): 5, Share(7.0, 1.0): 1, Share(3.0, 2.0): 0}
     made = stand_in(missing, MANY)
     assert [weight for weight, _ in made] == [7.0, 20_011.0, 20_011.0]
     alone = 20_011.0 * 0.3 * math.sqrt(5)

@@ -52,6 +52,17 @@ def test_the_sum_is_exact_to_the_last_grid_step() -> None:
     assert np.array_equal(np.rint(scaled).astype(np.int64), np.sum(drawn, axis=0))
 
 
+@pytest.mark.parametrize(("clients", "quorum"), [(3, 3), (100, 80)])
+def test_the_smallest_and_the_largest_complete_graph(clients: int, quorum: int) -> None:
+    group = cohort(clients)
+    away, mute = ({11, 12, 13}, {14, 15}) if clients == 100 else (set(), set())
+    round_, total = run_round(group, sums.settings(quorum, clients=clients), no_train=away, no_unmask=mute)
+    assert len(round_.survivors) == clients - len(away)
+    error = total - np.sum([group.updates[name] for name in round_.survivors], axis=0)
+    cells = len(round_.survivors) * round_.settings.codec.cell
+    assert np.abs(error).max() < 9 * sums.NOISE * np.sqrt(clients) + cells
+
+
 def test_chains_move_on_where_a_node_missed_rounds() -> None:
     group = cohort(5)
     run_round(group, sums.settings(4), no_train=[12])

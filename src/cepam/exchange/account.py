@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from cepam.clip import Unit
 from cepam.exchange.uplink_settings import UplinkSettings
-from cepam.noise.lattices import Lattice
 
 if TYPE_CHECKING:
     from cepam.privacy import Cohort, CohortRelease, Release, Sampling
@@ -57,11 +56,10 @@ class Account:
         if self.unit == "client" and (self.clipped != "update" or drawn):
             raise ValueError("unit 'client' needs clipped='update' and no draws of records: those do not hide a client")
 
-    def release(self, replies: Iterable[Reply], average: bool, coordinates: int, topped_up: bool = False) -> Release:
+    def release(self, replies: Iterable[Reply], average: bool, coordinates: int) -> Release:
         """One round in which these replies, of so many coordinates each, were used; ValueError if there is none.
 
-        A node that was asked twice and answered twice stands there twice, and is charged for both. `topped_up`: the
-        server brings the noise of those that did not come, on a lattice of its own: the worst one is charged.
+        A node that was asked twice and answered twice stands there twice, and is charged for both.
         Guarantee: fewer replies have less noise and cost more (tests/exchange/test_account.py).
         """
         from cepam.privacy import Client, Release, Sampling
@@ -71,7 +69,7 @@ class Account:
             raise ValueError("a round without a reply releases nothing")
         others = len({node for node, _ in used}) - 1
         return Release(
-            clients=tuple(Client(s.law, s.records, s.weight, None, s.clip, _lattice(s, topped_up)) for _, s in used),
+            clients=tuple(Client(s.law, s.records, s.weight, None, s.clip, s.own_lattice) for _, s in used),
             clip=used[0][1].clip,
             sampling=self.sampling or Sampling("all"),
             colluders=min(self.colluders, others) if average else others,
@@ -88,7 +86,7 @@ class Account:
 
         share = settings.law.scale
         return CohortRelease(
-            (Client(settings.law, settings.records, 1.0 / cohort.size),),
+            (Client(settings.law, settings.records, 1.0 / cohort.size, lattice=settings.own_lattice),),
             settings.clip,
             colluders=min(self.colluders, cohort.population - 1),
             adjacency=self.adjacency,
@@ -97,7 +95,3 @@ class Account:
             stateful=self.stateful,
             bit=share * math.sqrt(cohort.cap) / settings.bit if settings.bit else None,
         )
-
-
-def _lattice(settings: UplinkSettings, topped_up: bool) -> Lattice | None:
-    return None if topped_up or isinstance(settings.lattice, str) else settings.lattice

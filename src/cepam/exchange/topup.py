@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.noise.laws import Gaussian
-from cepam.privacy.topup import UPWARD, stand_in
+from cepam.privacy.topup import UPWARD, Share, stand_in
 
-Kind = tuple[float, float]
 Came = Sequence[tuple[UplinkSettings, npt.NDArray[np.floating]]]
 
 
@@ -22,40 +21,40 @@ Came = Sequence[tuple[UplinkSettings, npt.NDArray[np.floating]]]
 class Shares:
     """The public constants of a round: which shares of noise make its total, and what the weighted sum is divided by.
 
-    `noises` says of each share, by weight and sigma, how many there are. What no reply brings the server brings,
-    from secret randomness of its own.
+    `noises` says of each share how many there are. What no reply brings the server brings, from secret randomness of
+    its own.
     Guarantee: what is published has the same noise whoever replied, and is never divided by the replies
     (docs/privacy.md, "Dropouts"; tests/exchange/test_topup.py).
     """
 
-    noises: tuple[tuple[Kind, int], ...]
+    noises: tuple[tuple[Share, int], ...]
     divisor: float
 
     @classmethod
     def of(cls, asked: Iterable[UplinkSettings]) -> Shares:
         """The shares of these clients, and the sum of their weights; ValueError for noise that is not Gaussian."""
         settings = list(asked)
-        noises = Counter(_kind(one) for one in settings)
-        return cls(tuple(sorted(noises.items())), math.fsum(one.weight for one in settings))
+        noises = Counter(share_of(one) for one in settings)
+        return cls(tuple(noises.items()), math.fsum(one.weight for one in settings))
 
     @property
     def noise(self) -> float:
         """The standard deviation, a coordinate, of the noise in what is published."""
-        return math.sqrt(math.fsum(many * (w * sigma) ** 2 for (w, sigma), many in self.noises)) / self.divisor
+        return math.sqrt(math.fsum(many * share.noise**2 for share, many in self.noises)) / self.divisor
 
-    def absent(self, came: Iterable[UplinkSettings]) -> dict[Kind, int]:
+    def absent(self, came: Iterable[UplinkSettings]) -> dict[Share, int]:
         """How many shares of each kind these do not bring; ValueError if they are not all of the asked."""
-        counts = Counter(_kind(one) for one in came)
+        counts = Counter(share_of(one) for one in came)
         left = {kind: many - counts.pop(kind, 0) for kind, many in self.noises}
         if counts:
-            raise ValueError(f"replies with weight and noise {sorted(counts)} were not asked for")
+            raise ValueError(f"replies with weight, noise and lattice {list(counts)} were not asked for")
         if min(left.values(), default=0) < 0:
             raise ValueError(f"replies must be at most the cap of each kind, got {left} left")
         return left
 
     def missing(self, came: Iterable[UplinkSettings]) -> float:
         """The noise that the server adds to the weighted sum of these; ValueError if they are not all of the asked."""
-        return math.hypot(*(w * sigma * math.sqrt(many) for (w, sigma), many in self.absent(came).items())) * UPWARD
+        return math.hypot(*(share.noise * math.sqrt(many) for share, many in self.absent(came).items())) * UPWARD
 
     def mean(self, came: Came, coordinates: int) -> npt.NDArray[np.float64]:
         """What is published: the weighted sum of the decoded vectors and the missing noise, over the divisor."""
@@ -67,7 +66,8 @@ class Shares:
         return summed / self.divisor
 
 
-def _kind(settings: UplinkSettings) -> Kind:
+def share_of(settings: UplinkSettings) -> Share:
+    """What a client that is asked for this brings; ValueError for noise that is not Gaussian."""
     if not isinstance(settings.law, Gaussian):
         raise ValueError(f"policy 'top-up' needs Gaussian noise (a sum of others is of no law), got {settings.law!r}")
-    return settings.weight, settings.law.scale
+    return Share(settings.weight, settings.law.scale, settings.own_lattice)

@@ -76,6 +76,11 @@ class UplinkSettings:
         return math.hypot(self.clip.bound, self.bit) * (1.0 if self.stream is None else self.stream.gain)
 
     @property
+    def own_lattice(self) -> Lattice | None:
+        """What updates are quantized on, where that is one lattice."""
+        return None if isinstance(self.lattice, str) else self.lattice
+
+    @property
     def beside(self) -> int:
         """How many coordinates travel beside the update's."""
         return 1 if self.bit else 0

@@ -90,7 +90,7 @@ class JobTopUp:
     def release(self, account: Account, coordinates: int) -> Release:
         """A round, whoever was there: all sites are charged."""
         everybody = [(place, self.settings) for place in range(self.clients)]
-        return replace(account.release(everybody, True, coordinates, topped_up=True), nodes=None)
+        return replace(account.release(everybody, True, coordinates), nodes=None)
 
     def model(self, used: list[Used], reference: Arrays) -> Arrays:
         """The weights moved by the topped-up sum over all sites, never over the results."""

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import L2, Clip, Unit
 from cepam.exchange.account import Account, Reply
-from cepam.exchange.topup import Shares
+from cepam.exchange.topup import Shares, share_of
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.exchange.vectors import Arrays, count
 from cepam.flower.averaging import publishes_average
@@ -193,7 +193,7 @@ class CohortPolicy(ToppedUp):
 
 
 def _shares(cohort: Cohort, settings: UplinkSettings) -> Shares:
-    return Shares((((settings.weight, settings.law.scale), cohort.cap),), settings.weight * cohort.size)
+    return Shares(((share_of(settings), cohort.cap),), settings.weight * cohort.size)
 
 
 @dataclass(frozen=True)

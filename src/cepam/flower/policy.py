@@ -153,9 +153,6 @@ class ToppedUp(Policy):
     def _charged(self, opened: Sequence[Opened]) -> list[Reply]:
         return self._asked
 
-    def _release(self, replies: list[Reply], coordinates: int) -> Release:
-        return self.account.release(replies, self.average, coordinates, topped_up=True)
-
     def __str__(self) -> str:
         return "noise counted: that of all nodes asked, whoever replies: the server brings what is missing"
 

@@ -12,21 +12,40 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
 from cepam.keys import Address, Key
-from cepam.noise.lattices import Integer
+from cepam.noise.lattices import Integer, Lattice
 from cepam.noise.laws import Floats, Gaussian, check_scale
 from cepam.privacy.release import check_count
 
 UPWARD = 1.0 + 2.0**-50
 """More than float64 rounds off here: the server's part is never too small."""
 
+MOST_SHARES = 1 << 20
+"""Of more equal shares in one, the server's noise would lie on a grid too coarse to blend with that of one reply."""
 
-def server_noise(sigma: float, coordinates: int, at: Address | None = None) -> Floats:
+LINE = Integer(1)
+
+
+class Share(NamedTuple):
+    """What a client brings to a weighted sum: its weight, its noise, and the lattice of its codec, if that is one."""
+
+    weight: float
+    sigma: float
+    lattice: Lattice | None = None
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of this noise in the sum."""
+        return self.weight * self.sigma
+
+
+def server_noise(sigma: float, coordinates: int, at: Address | None = None, lattice: Lattice = LINE) -> Floats:
     """Gaussian noise that only the server knows: what the codec decodes of zeros, on the public grid of `sigma`.
 
     The key is fresh, from the operating system, and kept by nobody; or `at` is where the randomness lives, an address
@@ -34,24 +53,24 @@ def server_noise(sigma: float, coordinates: int, at: Address | None = None) -> F
     Guarantee: exactly the law, as any decoded vector (docs/exactness.md; tests/privacy/test_topup.py).
     """
     check_count("coordinates", coordinates)
-    codec, own = Codec(Gaussian(sigma), Integer(1)), at or Address(Key.generate(), round=0, client=0)
+    codec, own = Codec(Gaussian(sigma), lattice), at or Address(Key.generate(), round=0, client=0)
     return np.asarray(codec.decode(codec.encode(np.zeros(coordinates), own), own), dtype=np.float64)
 
 
-def stand_in(
-    missing: Mapping[tuple[float, float], int], coordinates: int, at: Address | None = None
-) -> list[tuple[float, Floats]]:
+def stand_in(missing: Mapping[Share, int], coordinates: int, at: Address | None = None) -> list[tuple[float, Floats]]:
     """Weights, and noise of the server's own under each: what clients that are missing would have brought.
 
-    `missing` says of each weight and sigma how many. The first of a kind is stood in for by itself, the others by one
-    vector: all have the kind's weight and, but for a power of two, its grid, so that they blend with whoever came where
-    the clients do among themselves (docs/privacy.md, "Sums of grids"). `at` as in `server_noise`, one client each.
+    `missing` says of each share how many. The first of a kind is stood in for by itself, the others by one vector: all
+    have the kind's weight and, but for a power of two, its grid, so that they blend with whoever came where the clients
+    do among themselves (docs/privacy.md, "Sums of grids"), and its lattice, which is the one that is charged; the line,
+    where clients choose among several and the worst is charged. `at` as in `server_noise`, one client each.
     """
     made: list[tuple[float, Floats]] = []
-    for (weight, sigma), many in sorted(missing.items()):
+    for share, many in sorted(missing.items(), key=lambda kind: kind[0][:2]):
         for part in [1] * min(1, many) + [many - 1] * (many > 1):
             own = None if at is None else replace(at, client=at.client + len(made))
-            made.append((weight, server_noise(sigma * math.sqrt(part) * UPWARD, coordinates, own)))
+            sigma = share.sigma * math.sqrt(part) * UPWARD
+            made.append((share.weight, server_noise(sigma, coordinates, own, share.lattice or LINE)))
     return made
 
 
@@ -69,6 +88,8 @@ class TopUp:
     def __post_init__(self) -> None:
         check_scale("total", self.total)
         check_count("cap", self.cap)
+        if self.cap > MOST_SHARES:
+            raise ValueError(f"cap must be at most {MOST_SHARES}, the most shares of one sum, got {self.cap}")
 
     @property
     def share(self) -> float:

@@ -72,6 +72,14 @@ def test_differences_are_paired_within_one_source() -> None:
     assert "| +0.00 ± " in lines["sums"]
 
 
+def test_sketches_of_several_sizes_have_a_table_of_their_own() -> None:
+    engine = [row("server", 1, 0.90) | {"numbers": None}, row("sum-sketch", 1, 0.89) | {"numbers": 1600}]
+    assert "Sketches" not in tables([], engine)
+    said = tables([], [*engine, row("sum-sketch-400", 1, 0.87) | {"numbers": 400}])
+    assert "| 400 | 1 | 87.00 | -3.00 | 2.00 |" in said
+    assert "| 1,600 | 1 | 89.00 | -1.00 | 2.00 |" in said
+
+
 def test_the_page_shows_what_is_kept(tmp_path: Path) -> None:
     """The table of docs/trust.md is that of the results in the repository: `python -m cepam_sums --report docs`."""
     page = (ROOT / "docs" / "trust.md").read_text()

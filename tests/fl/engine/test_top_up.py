@@ -16,7 +16,9 @@ from scipy import stats
 from cepam import fl
 from cepam.fl import Dataset, Settings, Simulation
 from cepam.fl.engine.server import aggregate, receive
-from cepam.privacy import CohortRelease, Ledger
+from cepam.keys import Address
+from cepam.noise.lattices import E8, Lattice
+from cepam.privacy import CohortRelease, Ledger, server_noise
 from tests.fl.engine.resuming import assert_resumed_like_whole
 
 FALSE_ALARMS = 1e-9
@@ -85,6 +87,30 @@ def test_the_noise_of_an_aggregate_is_the_same_whoever_drops_out(small: Dataset,
     # Rounds share no noise: their correlations are those of independent vectors.
     together = np.corrcoef(values)[np.triu_indices(4, 1)] * np.sqrt(simulation.size)
     assert np.abs(together).max() < stats.norm.isf(FALSE_ALARMS / 12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "room"), [(RECORDS, "privacy.topup"), (CLIENTS, "fl.engine.cohort_uplink")], ids=["records", "clients"]
+)
+def test_the_servers_noise_lies_on_the_lattice_that_is_charged(
+    small: Dataset, settings: Settings, room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, Lattice]] = []
+
+    def watched(sigma: float, coordinates: int, at: Address, lattice: Lattice) -> np.ndarray:
+        seen.append((sigma, lattice))
+        return server_noise(sigma, coordinates, at, lattice)
+
+    monkeypatch.setattr(f"cepam.{room}.server_noise", watched)
+    simulation = Simulation(replace(settings, lattice="E8", dropout=0.5), small)
+    uplink = simulation.uplinks[0]
+    assert uplink.release is not None
+    assert {client.lattice for client in uplink.release.clients} == {E8}
+    asked = [int(k) for k in uplink.asked(0)]
+    came = uplink.collect(0, asked, np.zeros((len(asked), simulation.size), np.float32))
+    missing = [k for k in asked if k not in came.heard]
+    assert {lattice for _, lattice in seen} == {E8}
+    assert 0 < len(seen) <= len(missing)  # no more vectors than are charged
 
 
 def test_the_sum_is_divided_by_the_expected_cohort(small: Dataset) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from cepam.fl.engine import sampling
 from cepam.fl.engine.clients import ClientPlan, draft_of, plan_of
 from cepam.fl.engine.notices import cohort_notices
-from cepam.fl.engine.releases import empty_ledger
+from cepam.fl.engine.releases import empty_ledger, lattice_of
 from cepam.fl.engine.sampling import Drawn
 from cepam.fl.engine.sending import Senders
 from cepam.fl.engine.server import Received, topped_up
@@ -25,7 +25,7 @@ from cepam.fl.engine.settings import ClientSettings, Settings
 from cepam.fl.engine.uplink import Collected, Index, SeedRow
 from cepam.noise.laws import Gaussian
 from cepam.privacy import Client, Cohort, CohortRelease, calibrate
-from cepam.privacy.topup import server_noise
+from cepam.privacy.topup import LINE, server_noise
 
 BITS = 20.0
 """z_bit of a clip that follows a quantile is the expected cohort over this: the share within is known to 1/40 or so."""
@@ -65,9 +65,9 @@ def release_of_cohort(settings: Settings, plan: ClientPlan, size: int) -> Cohort
     """One round as the accountant sees it, with the noise that is stated or that a target needs over the whole run."""
     assert plan.clip is not None
     cohort = cohort_of(settings)
-    stated = Gaussian(settings.noise or plan.clip.bound)
+    kind = Client(Gaussian(settings.noise or plan.clip.bound), 1, 1.0 / cohort.size, lattice=lattice_of(plan))
     release = CohortRelease(
-        (Client(stated, 1, 1.0 / cohort.size),), plan.clip, rounds=settings.rounds, adjacency=settings.adjacency,  # type: ignore[arg-type]
+        (kind,), plan.clip, rounds=settings.rounds, adjacency=settings.adjacency,  # type: ignore[arg-type]
         coordinates=size, cohort=cohort, bit=None if settings.clip_quantile is None else cohort.size / BITS,
         stateful=settings.personal is not None,
     )  # fmt: skip
@@ -130,7 +130,8 @@ class CohortUplink(ServerUplink):
     def _aggregate(self, number: int, clients: list[int], received: Received) -> Any:
         """The sum of what came and of the server's noise for every share that did not, over the expected cohort."""
         sigma, size = self.topup.missing(len(received.vectors)), self.vectors.size
-        noise = server_noise(sigma, size, self._server_address(number)) if sigma else np.zeros(size)
+        at, lattice = self._server_address(number), self.release.clients[0].lattice or LINE
+        noise = server_noise(sigma, size, at, lattice) if sigma else np.zeros(size)
         return topped_up(self.vectors.arrays, received, dict.fromkeys(clients, 1.0), self.cohort.size, [(1.0, noise)])
 
     def state_dict(self) -> dict[str, Any]:

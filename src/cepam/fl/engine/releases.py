@@ -17,7 +17,9 @@ from cepam.fl.engine.clients import ClientPlan, draws_of, sampling_of
 from cepam.fl.engine.settings import Settings
 from cepam.fl.engine.streams import link_of
 from cepam.noise.lattices import Lattice
+from cepam.noise.laws import Gaussian
 from cepam.privacy import Client, CorrelatedRelease, Ledger, Practice, Release, Sampling, cautions, fingerprint
+from cepam.privacy.topup import Share
 
 
 def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Release | None:
@@ -28,7 +30,7 @@ def release_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> Re
     for plan in plans:
         assert plan.law is not None
         draws = draws_of(settings, plan.batch)
-        charged.append(Client(plan.law, plan.records, plan.weight, draws, plan.clip, _lattice(plan)))
+        charged.append(Client(plan.law, plan.records, plan.weight, draws, plan.clip, lattice_of(plan)))
     clip = plans[0].clip
     assert clip is not None
     return round_of(settings, tuple(charged), clip, plans[0].batch, size)
@@ -56,10 +58,17 @@ def round_of(settings: Settings, clients: tuple[Client, ...], clip: Clip, batch:
     )
 
 
-def _lattice(plan: ClientPlan) -> Lattice | None:
-    """What a client's codec quantizes on, where that is one lattice."""
+def lattice_of(plan: ClientPlan) -> Lattice | None:
+    """What a client's codec quantizes on, where that is one lattice: the server's noise for it does so too."""
     known = plan.codec.lattices if isinstance(plan.codec, Codec) else ()
     return known[0] if len(known) == 1 else None
+
+
+def share_of(plan: ClientPlan) -> Share:
+    """What a client brings to a round's sum, and the server if it is missing."""
+    if not isinstance(plan.law, Gaussian):
+        raise ValueError(f"policy top-up needs Gaussian noise of every client, got {plan.law!r}: use charge or wait")
+    return Share(plan.weight, plan.law.scale, lattice_of(plan))
 
 
 def noise_of_average(settings: Settings, plans: Sequence[ClientPlan]) -> float | None:

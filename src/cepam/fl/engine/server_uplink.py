@@ -21,6 +21,7 @@ from cepam.fl.engine.releases import (
     foresee,
     noise_of_average,
     release_of,
+    share_of,
     spent,
     warnings_of,
 )
@@ -114,8 +115,9 @@ class ServerUplink:
         if not self.tops_up or not missing:
             return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
         weights = {k: self.plans[k].weight for k in clients}
-        laws = [(weights[k], law.scale) for k in missing if (law := self.plans[k].law) is not None]
-        own = stand_in(Counter(laws), self.vectors.size, self._server_address(number))
+        own = stand_in(
+            Counter(share_of(self.plans[k]) for k in missing), self.vectors.size, self._server_address(number)
+        )
         return topped_up(self.vectors.arrays, received, weights, sum(weights.values()), own)
 
     def _server_address(self, number: int) -> Address:

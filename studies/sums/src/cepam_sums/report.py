@@ -36,14 +36,26 @@ def engine_rows(path: Path, trips: dict[str, int]) -> list[Found]:
         if not wanted.items() <= job.items() or any(name in job for name in ("step_factor", "validation", "dropout")):
             continue
         name = "server" if job.get("trust", "server") == "server" else "sum" if "sketch" not in job else "sum-sketch"
-        if job.get("sketch", SKETCH) == SKETCH:
-            found.append(
-                {"row": name, "seed": job["seed"], "accuracy": run["accuracy"][0],
-                 "trips": trips[name.partition("-")[0]],
-                 "epsilon": {who: run["epsilon_against"].get(who) for who in OBSERVERS},
-                 **{field: run[field] for field in ("bits_up", "bytes_up", "bytes_down")}}
-            )  # fmt: skip
+        found.append(
+            {"row": name if job.get("sketch", SKETCH) == SKETCH else f"sum-sketch-{job['sketch']}", "seed": job["seed"],
+             "accuracy": run["accuracy"][0], "trips": trips[name.partition("-")[0]], "numbers": job.get("sketch"),
+             "epsilon": {who: run["epsilon_against"].get(who) for who in OBSERVERS},
+             **{field: run[field] for field in ("bits_up", "bytes_up", "bytes_down")}}
+        )  # fmt: skip
     return found
+
+
+def sketches(engine: list[Found]) -> str:
+    """What sketches of each size cost, paired by seed with a trusted server; nothing where one size was measured."""
+    sizes = sorted({each["numbers"] for each in engine if each["numbers"]})
+    lines = [_line(["numbers sent", "seeds", "accuracy %", "less server", "bits up"]), _line(["---"] * 5)]
+    beside = {each["seed"]: each["accuracy"] for each in engine if each["row"] == "server"}
+    for size in sizes:
+        runs = [each for each in engine if each["numbers"] == size]
+        less = percent([each["accuracy"] - beside[each["seed"]] for each in runs if each["seed"] in beside], "+")
+        cells = [f"{size:,}", str(len(runs)), percent([each["accuracy"] for each in runs]), less]
+        lines.append(_line([*cells, f"{_mean(runs, 'bits_up'):.2f}"]))
+    return "Sketches by size:\n\n" + "\n".join(lines) + "\n" if len(sizes) > 1 else ""
 
 
 def chosen(study: list[Found], engine: list[Found], name: str) -> tuple[list[Found], list[Found]]:
@@ -64,7 +76,7 @@ def tables(study: list[Found], engine: list[Found]) -> str:
     for share in shares:
         runs = [each for each in study if place_of(each)[2] == share]
         made.append(f"With {100 * share:g} % of the clients missing in each round, at random:\n\n" + table(runs, []))
-    return "\n".join(made)
+    return "\n".join([*made, *filter(None, [sketches(engine)])])
 
 
 def percent(values: list[float], sign: str = "") -> str:
