@@ -10,7 +10,7 @@ help:
 	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
 	@echo "make test-install  the wheel in fresh environments (newest, with Flower, lowest, core alone), every command (minutes)"
 	@echo "make test-page  pages, and the site if it is built, in headless Chromium (skips without one; REPORT=folder for a page of yours)"
-	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (under ten minutes)"
+	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (ten minutes on 2 busy cores)"
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
 	@echo "make test-slow  the longer statistical tests"
 	@echo "make lint       ruff, mypy --strict, import-linter"
@@ -42,8 +42,9 @@ test-page: $(STAMP)
 	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs studies/paper/paper_tests/test_browser.py tests/user/test_browser.py
 
 # Most of the time Flower's processes sleep between two looks: three tests at a time, the longest first.
+LONGEST := tests/flower/test_sum_loopback.py tests/flower/test_population.py
 test-flower: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --maxschedchunk 1 -m flower tests/flower/test_sum_loopback.py tests/flower tests/flare
+	$(BIN)/python -m pytest -n 3 --maxschedchunk 1 -m flower $(LONGEST) tests/flower tests/flare
 
 flower-demo: $(STAMP)
 	$(BIN)/python tools/flower_demo.py $(FLOWER_DEMO)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -43,5 +44,6 @@ def put_in_place_if_needed() -> str:
     if find_spec("cryptography") is not None:
         return "AES-256-GCM-SIV"
     sealing.cipher_of = StandIn
-    sealing._opened = lambda work: work()
+    sealing.opened = lambda work: work()
+    sealing.LEAST_ON_GPU = sys.maxsize
     return "STAND-IN (no cryptography here): clear payload with a keyed hash, same length, no secrecy"

@@ -144,19 +144,24 @@ def test_neither_the_log_nor_the_metrics_tell_who_was_asked_or_how_many(caplog, 
     assert any("of 20 replies" in record.getMessage() for record in caplog.records)
 
 
-def test_a_limit_on_participations_is_enforced_and_survives_a_restart() -> None:
+@pytest.mark.parametrize(
+    ("cohort", "same", "before"),
+    [
+        (Fixed(3, participations=2), privacy.Cohort(6, 3, "without", participations=2), 2),
+        (Poisson(1.0, participations=2), privacy.Cohort(6, 6.0, participations=2), 1),
+    ],
+)
+def test_a_limit_on_participations_is_enforced_and_survives_a_restart(cohort, same, before: int) -> None:
     account = Account(delta=DELTA, stable_nodes=True)
     first = grid_of(6)
-    model = wrapped(Fixed(3, participations=2), account=account).start(first, start_arrays(SIZE), num_rounds=2).arrays
+    model = wrapped(cohort, account=account).start(first, start_arrays(SIZE), num_rounds=before).arrays
     again = grid_of(6)
-    strategy = wrapped(Fixed(3, participations=2), account=account)
+    strategy = wrapped(cohort, account=account)
     strategy.start(again, model, num_rounds=4)
     counts = {node: (asked(first) + asked(again)).count(node) for node in first.nodes}
     assert set(counts.values()) == {2}
     # All are exhausted: nobody is asked, the rounds are noise, and cost a client nothing more than its two rounds.
-    assert strategy.epsilon == pytest.approx(
-        privacy.epsilon(charged(privacy.Cohort(6, 3, "without", participations=2), 2.0, 6), DELTA), rel=1e-3
-    )
+    assert strategy.epsilon == pytest.approx(privacy.epsilon(charged(same, 2.0, before + 4), DELTA), rel=1e-3)
     with pytest.raises(ValueError, match="stable_nodes"):
         wrapped(Fixed(3, participations=2))
 

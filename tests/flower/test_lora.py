@@ -47,6 +47,36 @@ def test_records_and_a_million_weights_in_under_60_kilobytes(tmp_path: Path) -> 
     assert found["bytes_down_a_client_and_round"] < 4 * found["adapter_weights"]
 
 
+def _saved(folder: Path) -> str:
+    """A model and a tokenizer of one's own, as `save_pretrained` leaves them: letters for tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    letters = {letter: k for k, letter in enumerate("?abcdefghijklmnopqrstuvwxyz .")}
+    words = Tokenizer(models.WordLevel(letters, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?").save_pretrained(folder)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(letters), **shape)).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.flower
+def test_a_local_model_and_text_of_ones_own(tmp_path: Path) -> None:
+    from lora_app.text import made_up
+
+    text = tmp_path / "text"
+    text.mkdir()
+    for client, name in ((0, "0.txt"), (1, "1.txt"), (-1, "test.txt")):
+        (text / name).write_text(made_up(client, 200), encoding="utf-8")
+    own = {"model": _saved(tmp_path / "model"), "text": str(text), "rank": 2, "length": 32}
+    found = ran(tmp_path, unit="record", num_server_rounds=2, clients=2, **own)
+    assert 0 < found["epsilon"] <= 8.0
+    assert found["adapter_weights"] < 5_000
+    assert found["perplexity_after"] < found["perplexity_before"]
+    assert found["bytes_up_a_client_and_round"] < 4 * found["adapter_weights"]
+
+
 @pytest.mark.flower
 def test_adapters_travel_through_a_superlink(tmp_path: Path) -> None:
     report = tmp_path / "report.json"

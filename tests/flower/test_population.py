@@ -24,9 +24,6 @@ def test_a_thousand_clients_in_secret_cohorts(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="flwr[simulation] is not installed")
     report, size, sigma, rounds = tmp_path / "report", 40_000, 0.5, 2
     config = {"report": str(report), "num-server-rounds": rounds, "nodes": 1000, "size": size, "sigma": sigma}
-    # Compiled here, once: else every process of Ray's that a node runs in does it, and the bound is one on compilers.
-    codec, at = cepam.Codec(cepam.Gaussian(sigma)), cepam.Address(cepam.Key.generate(), round=0, client=0)
-    codec.decode(codec.encode(np.zeros(size, np.float32), at), at)
     simulate(tmp_path / "simulation", APP, 1000, {**config, "rate": 0.05, "timeout": 200.0}, 400)
     cohort = privacy.Cohort(1000, 50.0)
     kind = privacy.Client(cepam.Gaussian(sigma), 1, 1.0 / cohort.size)

@@ -48,6 +48,14 @@ def test_workflows_call_targets_that_exist() -> None:
         assert called <= targets
 
 
+def test_every_wish_has_a_test_that_is_there() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "tests" / "user" / "README.md").read_text(encoding="utf-8"))
+    assert len(named) > 30
+    for file, test in named:
+        place = ROOT / (file if "/" in file else f"tests/user/{file}")
+        assert f"\ndef {test}(" in place.read_text(encoding="utf-8"), (file, test)
+
+
 def test_the_lock_names_all_that_is_installed() -> None:
     """Every package that cepam and its extras bring, and what those bring, at one version: that of constraints.txt."""
     from packaging.requirements import Requirement

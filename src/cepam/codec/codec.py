@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec import wire
+from cepam.codec import sealing, wire
 from cepam.codec.sealing import Room
 from cepam.codec.vectors import Vector, check_update, name_of_dtype, note_cpu, room_on, to_host
+from cepam.codec.vectors import gpu_of as gpu_of
 from cepam.errors import MalformedMessage, WrongSize
 from cepam.kernels.model.blocks import joined
 from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
-from cepam.kernels.model.task import Coder, CodingTask, model_fingerprint
+from cepam.kernels.model.task import Coder, CodingTask, cpu_only, model_fingerprint
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans
 from cepam.keys import Address, UsedAddresses
 from cepam.noise.automatic import suits_eight
@@ -54,6 +55,11 @@ class MessageCodec(ABC):
     def choose(self, update: Vector) -> int:
         """Which of the lattices suits this update."""
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether every message of this codec can be coded on a GPU."""
+        return not any(cpu_only(self.coder, each.search, each.dimension) for each in self.lattices)
+
     @cached_property
     def fingerprint(self) -> bytes:
         """32 bytes that both ends must share: law, lattices and coder, down to the last bit of every table."""
@@ -86,7 +92,7 @@ class MessageCodec(ABC):
         if used is not None:
             used.claim(at)
         if gpu:
-            blocks: Sequence[bytes] = gpu.encode_rows([task], values[None])[0]
+            blocks: Sequence[bytes] = gpu.encode_rows([task], values[None], sealing.LEAST_ON_GPU)[0]
         else:
             blocks = encode_spans(self.backend, self.threads, task, values)
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
@@ -119,8 +125,8 @@ class MessageCodec(ABC):
         sealed at this address by this codec.
         """
         wanted = name_of_dtype(out_dtype, device)
-        contents, task = self.open(message, at, used, size, room_on(device))
-        return self.decode_opened(contents, task, device, wanted)
+        opened = self.open(message, at, used, size, room_on(device), device if self.on_gpu else None)
+        return self.decode_opened(*opened, device, wanted)
 
     def decode_opened(
         self, contents: wire.Contents, task: CodingTask, device: str | None, wanted: str | None
@@ -140,15 +146,15 @@ class MessageCodec(ABC):
 
     def open(
         self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
-        room: Room | None = None,
+        room: Room | None = None, device: str | None = None,
     ) -> tuple[wire.Contents, CodingTask]:  # fmt: skip
-        """What a message holds once its seal is verified, and the task of its blocks; raises like `decode`."""
+        """What a message holds once its seal is verified (on `device` if it is long), and the task of its blocks."""
         if not isinstance(message, bytes | bytearray | memoryview):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         _check_address(at)
         keys = at.derive()
         dimensions = [lattice.dimension for lattice in self.lattices]
-        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions, room, self.threads)
+        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions, room, self.threads, device)
         if size is not None and contents.size != size:
             raise WrongSize(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:
@@ -283,15 +289,6 @@ def _check_options(codec: MessageCodec) -> None:
         raise ValueError(f"bucket must be a number of bytes from 1 to {2**24}, got {codec.bucket!r}")
     if codec.threads is not None and not (type(codec.threads) is int and codec.threads >= 1):
         raise ValueError(f"threads must be a positive integer, got {codec.threads!r}")
-
-
-def gpu_of(update: Any) -> Any:
-    """The backend of a tensor that lies on a GPU, else nothing: PyTorch and Triton are imported only then."""
-    if not getattr(update, "is_cuda", False):
-        return None
-    from cepam.kernels.triton import backend as triton_backend
-
-    return triton_backend
 
 
 def _check_address(at: Address) -> None:

@@ -7,6 +7,7 @@ associated data hold the tags of all others, so that chunks open together or not
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,8 +26,12 @@ from cepam.kernels.threads import cores
 SEAL_BYTES = 16
 CHUNK_BYTES = 1 << 17
 """A payload of more bytes is sealed in chunks of so many; the last one has what is left, at least a byte."""
+LEAST_ON_GPU = 4 * CHUNK_BYTES
+"""A payload of as many bytes whose blocks were coded on a GPU is sealed there, and one that is decoded there opened."""
 MOST_THREADS = 12
 """Sixteen were slower to seal on sixteen cores: between two chunks a thread needs the interpreter, and there is one."""
+
+_LARGE_PAGE = 1 << 21
 
 Bytes = npt.NDArray[np.uint8]
 Room = Callable[[int], Bytes]
@@ -47,6 +52,11 @@ class Pieces:
     def size(self) -> int:
         """Bytes of the payload."""
         return self.starts[-1]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether some buffer is a tensor."""
+        return any(hasattr(each, "is_cuda") for each in self.buffers)
 
     def between(self, begin: int, end: int) -> Any:
         """The bytes from `begin` to before `end`: a view where they lie in one buffer."""
@@ -80,24 +90,29 @@ def encrypt(key: bytes, payload: Pieces, head: bytes, context: bytes, threads: i
     cipher, size = cipher_of(key), payload.size
     chunks = count_chunks(size)
     if chunks == 1:
-        sealed_whole: bytes = cipher.encrypt(_nonce(0), payload.between(0, size), context)
+        sealed_whole: bytes = cipher.encrypt(nonce(0), payload.between(0, size), context)
         return head + sealed_whole
-    message, room = _new_bytes(len(head) + size + SEAL_BYTES * chunks)
-    room[: len(head)] = np.frombuffer(head, dtype=np.uint8)
-    sealed = room[len(head) :]
+    message, sealed = begin_message(head, size)
 
     def seal_chunk(i: int, context: bytes = context) -> None:
         clear = payload.between(i * CHUNK_BYTES, min((i + 1) * CHUNK_BYTES, size))
         _into(cipher, "encrypt", i, clear, context, _chunk(sealed, i))
 
-    _deal(threads, seal_chunk, chunks - 1)
-    seal_chunk(chunks - 1, context + _tags(sealed, chunks))
+    deal(threads, seal_chunk, chunks - 1)
+    seal_chunk(chunks - 1, context + tags_of(sealed, chunks))
     return message
+
+
+def begin_message(head: bytes, size: int) -> tuple[bytes, Bytes]:
+    """A message that begins with the head, and the memory behind it for the chunks of a payload of so many bytes."""
+    message, room = _new_bytes(len(head) + size + SEAL_BYTES * count_chunks(size))
+    room[: len(head)] = np.frombuffer(head, dtype=np.uint8)
+    return message, room[len(head) :]
 
 
 def decrypt(key: bytes, sealed: memoryview, context: bytes) -> bytes:
     """The payload of one seal."""
-    return bytes(_opened(lambda: cipher_of(key).decrypt(_nonce(0), sealed, context)))
+    return bytes(opened(lambda: cipher_of(key).decrypt(nonce(0), sealed, context)))
 
 
 def decrypt_chunks(
@@ -105,22 +120,29 @@ def decrypt_chunks(
 ) -> memoryview:
     """The payload of chunks, in memory that `room` gives; raises unless every one of them opens."""
     cipher, found = cipher_of(key), np.frombuffer(sealed, dtype=np.uint8)
-    size = payload_size(len(found))
-    chunks = count_chunks(size)
-    if chunks < 2 or len(found) != size + SEAL_BYTES * chunks:
-        raise MalformedMessage(f"{len(found)} bytes are no chunks of {CHUNK_BYTES}: damaged or cut off")
+    size, chunks = size_of_chunks(len(found))
     payload = room(size) if room is not None else np.empty(size, dtype=np.uint8)
-    contexts = {chunks - 1: context + _tags(found, chunks)}
+    contexts = {chunks - 1: context + tags_of(found, chunks)}
 
     def open_chunk(i: int) -> None:
         clear = payload[i * CHUNK_BYTES : (i + 1) * CHUNK_BYTES]
         _into(cipher, "decrypt", i, _chunk(found, i), contexts.get(i, context), clear)
 
-    _opened(lambda: _deal(threads, open_chunk, chunks))
+    opened(lambda: deal(threads, open_chunk, chunks))
     return memoryview(payload.data)
 
 
-def _opened(work: Callable[[], Any]) -> Any:
+def size_of_chunks(sealed: int) -> tuple[int, int]:
+    """(bytes, chunks) of the payload of so many sealed bytes; raises `MalformedMessage` where no payload has them."""
+    size = payload_size(sealed)
+    chunks = count_chunks(size)
+    if chunks < 2 or sealed != size + SEAL_BYTES * chunks:
+        raise MalformedMessage(f"{sealed} bytes are no chunks of {CHUNK_BYTES}: damaged or cut off")
+    return size, chunks
+
+
+def opened(work: Callable[[], Any]) -> Any:
+    """What the work gives; `SealBroken` where a seal does not open."""
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -129,7 +151,8 @@ def _opened(work: Callable[[], Any]) -> Any:
         raise SealBroken("the seal does not open: another key, round, client or codec, or damaged bytes") from broken
 
 
-def _nonce(number: int) -> bytes:
+def nonce(number: int) -> bytes:
+    """The nonce of a chunk."""
     return number.to_bytes(12, "little")
 
 
@@ -138,13 +161,13 @@ def _chunk(sealed: Bytes, i: int) -> Bytes:
     return sealed[i * step : (i + 1) * step]
 
 
-def _tags(sealed: Bytes, chunks: int) -> bytes:
+def tags_of(sealed: Bytes, chunks: int) -> bytes:
     """The tags of all chunks but the last."""
     step = CHUNK_BYTES + SEAL_BYTES
     return sealed[: (chunks - 1) * step].reshape(-1, step)[:, CHUNK_BYTES:].tobytes()
 
 
-def _deal(threads: int | None, work: Callable[[int], None], count: int) -> None:
+def deal(threads: int | None, work: Callable[[int], None], count: int) -> None:
     """Does the work of every chunk; whoever is ready takes the next one, this thread too while others wake up."""
     workers, left = min(threads or cores(), count, MOST_THREADS), deque(range(count))
 
@@ -179,9 +202,9 @@ def _into(cipher: Any, way: str, number: int, source: Any, context: bytes, out: 
     """Fills out with the sealed or opened source; older releases of `cryptography` cannot without a copy."""
     direct = getattr(cipher, f"{way}_into", None)
     if direct is not None:
-        direct(_nonce(number), source, context, out)
+        direct(nonce(number), source, context, out)
     else:
-        out[:] = np.frombuffer(getattr(cipher, way)(_nonce(number), source, context), dtype=np.uint8)
+        out[:] = np.frombuffer(getattr(cipher, way)(nonce(number), source, context), dtype=np.uint8)
 
 
 def _new_bytes(size: int) -> tuple[bytes, Bytes]:
@@ -194,4 +217,18 @@ def _new_bytes(size: int) -> tuple[bytes, Bytes]:
     find = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)
     made: bytes = make(("PyBytes_FromStringAndSize", ctypes.pythonapi))(None, size)
     address = find(("PyBytes_AsString", ctypes.pythonapi))(made)
+    _ask_for_large_pages(address, size)
     return made, np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def _ask_for_large_pages(address: int, size: int) -> None:
+    """Nothing; the system may give this new memory in large pages, which takes far less time than many small ones."""
+    advise, advice = getattr(_libc(), "madvise", None), getattr(mmap, "MADV_HUGEPAGE", None)
+    begin, end = -(-address // _LARGE_PAGE) * _LARGE_PAGE, (address + size) // _LARGE_PAGE * _LARGE_PAGE
+    if advise is not None and advice is not None and end > begin:
+        advise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), advice)
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None) if os.name == "posix" else None

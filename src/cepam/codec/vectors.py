@@ -65,3 +65,12 @@ def room_on(device: str | None) -> Room | None:
 
     room: Room = triton_backend.pinned
     return room
+
+
+def gpu_of(update: Any) -> Any:
+    """The backend of a tensor that lies on a GPU, else nothing: PyTorch and Triton are imported only then."""
+    if not getattr(update, "is_cuda", False):
+        return None
+    from cepam.kernels.triton import backend as triton_backend
+
+    return triton_backend

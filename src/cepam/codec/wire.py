@@ -13,11 +13,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec import sealing
+from cepam.codec import sealing, sealing_on_gpu
 from cepam.codec.sealing import SEAL_BYTES, Pieces, Room
 from cepam.errors import MalformedMessage, WrongAddress
 from cepam.kernels.model.blocks import JoinedBlocks, joined
@@ -27,6 +28,8 @@ WHOLE, IN_CHUNKS = 1, 2
 HEAD_BYTES = 3
 BLOCK_COORDINATES = 8192
 LARGEST_SIZE = 2**40
+_FETCHED = 1 << 14
+"""Bytes of an opened payload that are fetched from a GPU at once: the block table of ten million coordinates."""
 _DOUBLE, _PADDED, _LATTICE_SHIFT = 1, 2, 2
 
 
@@ -58,16 +61,20 @@ def seal(
     payload = _join(contents, bucket)
     version = WHOLE if sealing.count_chunks(payload.size) == 1 else IN_CHUNKS
     head = bytes([version]) + _tag(fingerprint)
+    if payload.on_gpu and version == IN_CHUNKS:
+        return sealing_on_gpu.encrypt(keys.seal, payload, head, head + fingerprint, threads)
+    payload = Pieces([sealing_on_gpu.on_host(each) for each in payload.buffers])
     return sealing.encrypt(keys.seal, payload, head, head + fingerprint, threads)
 
 
 def open_sealed(
     message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions: list[int],
-    room: Room | None = None, threads: int | None = None,
+    room: Room | None = None, threads: int | None = None, device: str | None = None,
 ) -> Contents:  # fmt: skip
     """The contents, verified whole before anything is read; raises rather than return what was not sealed here.
 
-    `room` gives the memory in which a long payload is opened.
+    `room` gives the memory in which a long payload is opened; a very long one is opened on the `device`, if there is
+    one, and its blocks stay there.
     """
     check_version(message)
     head = message[:1] + _tag(fingerprint)
@@ -76,6 +83,8 @@ def open_sealed(
     sealed, context = memoryview(message)[HEAD_BYTES:], head + fingerprint
     if message[0] == WHOLE:
         return _split(memoryview(sealing.decrypt(keys.seal, sealed, context)), dimensions)
+    if device is not None and len(sealed) >= sealing.LEAST_ON_GPU:
+        return _split(sealing_on_gpu.decrypt_chunks(keys.seal, sealed, context, device, threads), dimensions)
     return _split(sealing.decrypt_chunks(keys.seal, sealed, context, room, threads), dimensions)
 
 
@@ -99,7 +108,8 @@ def _join(contents: Contents, bucket: int | None) -> Pieces:
     table = _varints(blocks.lengths if padded else blocks.lengths[:-1])
     head = bytes([flags]) + varint(contents.size) + table
     size = len(head) + int(blocks.lengths.sum())
-    return Pieces([head, memoryview(blocks.data), bytes(_padding(size, bucket) if bucket else 0)])
+    data = blocks.data if blocks.on_gpu else memoryview(blocks.data)
+    return Pieces([head, data, bytes(_padding(size, bucket) if bucket else 0)])
 
 
 def _padding(size: int, bucket: int) -> int:
@@ -114,25 +124,29 @@ def _padding(size: int, bucket: int) -> int:
         length += 1
 
 
-def _split(payload: memoryview, dimensions: list[int]) -> Contents:
-    flags = payload[0]
+def _split(payload: Any, dimensions: list[int]) -> Contents:
+    """The contents of a payload in memory of the host or on a GPU; a number takes at most nine bytes."""
+    head = sealing_on_gpu.on_host(payload[:_FETCHED])
+    flags = head[0]
     lattice = flags >> _LATTICE_SHIFT
     if lattice >= len(dimensions):
         raise MalformedMessage(f"lattice number {lattice} is not one of this codec's {len(dimensions)}")
-    size, at = read_varint(payload, 1)
+    size, at = read_varint(head, 1)
     total = count_blocks(size, dimensions[lattice])
     if size > LARGEST_SIZE or total > len(payload) - at + 1:
         raise MalformedMessage(f"a payload of {len(payload)} bytes cannot hold {size} coordinates")
     padded = bool(flags & _PADDED)
     if total == 1 and not padded:
         return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:], np.array([len(payload) - at])))
-    lengths, at = _read_varints(payload, at, total if padded else max(total - 1, 0))
+    if at + 9 * total > _FETCHED:
+        head = sealing_on_gpu.on_host(payload[: at + 9 * total])
+    lengths, at = _read_varints(head, at, total if padded else max(total - 1, 0))
     if len(lengths) and int(lengths.max()) > len(payload):
         raise MalformedMessage("the block table does not match the payload")
     end = at + int(lengths.sum())
     if not padded and total:
         lengths, end = np.append(lengths, len(payload) - end), len(payload)
-    rest = np.frombuffer(payload, dtype=np.uint8)[end:]
+    rest = np.frombuffer(sealing_on_gpu.on_host(payload[end:]), dtype=np.uint8)
     if (total and int(lengths.min()) < 0) or end > len(payload) or rest.any() or (len(rest) and not padded):
         raise MalformedMessage("the block table does not match the payload")
     return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:end], lengths))
@@ -142,14 +156,11 @@ def _varints(values: npt.NDArray[np.int64]) -> bytes:
     """The varints of many numbers, without a loop over them."""
     if not len(values):
         return b""
-    sizes = np.ones(len(values), dtype=np.int64)
-    for shift in range(7, int(values.max(initial=0)).bit_length(), 7):
-        sizes += values >> shift > 0
-    starts, out = np.cumsum(sizes) - sizes, np.zeros(int(sizes.sum()), dtype=np.uint8)
-    for k in range(int(sizes.max())):
-        here = sizes > k
-        out[starts[here] + k] = (values[here] >> 7 * k & 127) | np.where(sizes[here] > k + 1, 128, 0)
-    return out.tobytes()
+    shifts = np.arange(0, max(int(values.max()).bit_length(), 1), 7)
+    digits = (values[:, None] >> shifts & 127).astype(np.uint8)
+    here = (shifts == 0) | (values[:, None] >> shifts > 0)
+    digits[:, :-1] |= here[:, 1:].astype(np.uint8) << 7
+    return bytes(digits[here].tobytes())
 
 
 def _read_varints(data: memoryview, at: int, count: int) -> tuple[npt.NDArray[np.int64], int]:
@@ -157,6 +168,10 @@ def _read_varints(data: memoryview, at: int, count: int) -> tuple[npt.NDArray[np
     if not count:
         return np.zeros(0, dtype=np.int64), at
     found = np.frombuffer(data, dtype=np.uint8, offset=at, count=min(9 * count, len(data) - at))
+    pairs = found[: 2 * count].reshape(-1, 2) if len(found) >= 2 * count else found[:0].reshape(0, 2)
+    if len(pairs) and int(pairs[:, 0].min()) >= 128 > int(pairs[:, 1].max()):  # as blocks of 8,192 coordinates have
+        low, high = pairs.astype(np.int64).T
+        return low - 128 + (high << 7), at + 2 * count
     last = np.flatnonzero(found < 128)[:count]
     starts = np.concatenate([[0], last[:-1] + 1])
     if len(last) < count or int((last - starts).max()) > 8:

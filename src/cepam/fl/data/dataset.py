@@ -147,9 +147,13 @@ def _class_numbers(labels: Any, part: str) -> Labels:
         broken = ~(np.isfinite(given) & (np.floor(given) == given))
         if broken.any():
             raise ValueError(
-                f"{part} labels must be whole numbers of class, got {given[broken][0]}: classes=0 takes them as values"
+                f"{part} labels must be whole numbers of class, got {given[broken][0]}: classes=0 takes them as values "
+                "(on the command line, in a function of yours: --data my_module:load)"
             )
     return given.astype(np.int64)
+
+
+_SAID: dict[str | tuple[str, type[Warning], int], int] = {}
 
 
 def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
@@ -163,7 +167,8 @@ def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
         raise ValueError(f"none of the {len(inputs)} {part} examples is finite: every one holds a NaN or an infinity")
     if broken:
         text = f"{broken} of {len(inputs)} {part} examples hold a NaN or an infinity"
-        warnings.warn(text + (": they contribute nothing" if part == "train" else ""), stacklevel=4)
+        said = text + (": they contribute nothing" if part == "train" else "")
+        warnings.warn_explicit(said, UserWarning, "cepam.fl", 1, registry=_SAID)  # once, however often it is copied
 
 
 def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = None) -> Dataset:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import triton
 
 from cepam.kernels.model.blocks import JoinedBlocks, joined
 from cepam.kernels.model.task import CodingTask
+from cepam.kernels.triton import gcm_siv
 from cepam.kernels.triton.waves import CodedBlocks, decode_blocks, encode_blocks
 
 _WIDENED = (torch.float16, torch.bfloat16)
@@ -61,9 +63,17 @@ class HostRuns:
         return self.values[part].cpu().numpy()
 
 
-def encode_rows(jobs: Sequence[CodingTask], rows: Any) -> list[JoinedBlocks]:
-    """Each client's blocks, from updates (clients, m) on a GPU; the jobs differ in their keys only."""
-    return to_host(encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block))
+def encode_rows(jobs: Sequence[CodingTask], rows: Any, kept: int = sys.maxsize) -> list[JoinedBlocks]:
+    """Each client's blocks, from updates (clients, m) on a GPU; the jobs differ in their keys only.
+
+    One client's blocks of more than `kept` bytes stay on the GPU.
+    """
+    if len(jobs) == 1 and rows.numel() > 8 * kept:  # about a bit a coordinate
+        gcm_siv.compile_ahead(rows.device)
+    blocks = encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block)
+    if len(jobs) > 1 or len(blocks.data) <= kept:
+        return to_host(blocks)
+    return [joined_on_gpu(blocks)]
 
 
 def decode_rows(
@@ -94,17 +104,59 @@ def to_host(blocks: CodedBlocks) -> list[JoinedBlocks]:
     return [JoinedBlocks(data[end - mine.sum() : end], mine) for end, mine in zip(ends.tolist(), lengths)]
 
 
+def joined_on_gpu(blocks: CodedBlocks) -> JoinedBlocks:
+    """One client's blocks where they are, their lengths on the host."""
+    return JoinedBlocks(blocks.data, blocks.lengths[0].cpu().numpy().astype(np.int64))
+
+
 def to_device(found: Sequence[Sequence[bytes]], device: Any) -> CodedBlocks:
     """Each client's blocks, moved to a device in one copy; all clients have the same number."""
     each = [joined(blocks) for blocks in found]
     lengths = np.stack([blocks.lengths for blocks in each]).astype(np.int32)
+    if each[0].on_gpu:
+        return CodedBlocks(each[0].data, torch.from_numpy(lengths).to(device, non_blocking=True))
     parts = [np.frombuffer(blocks.data, dtype=np.uint8) for blocks in each]
     if len(parts) == 1 and len(parts[0]) and parts[0].flags.writeable:
         data = torch.from_numpy(parts[0])
     else:
         data = torch.from_numpy(pinned(max(sum(map(len, parts)), 1)))
         np.concatenate(parts, out=data.numpy()[: sum(map(len, parts))])
-    return CodedBlocks(data.to(device, non_blocking=True), torch.from_numpy(lengths).to(device))
+    return CodedBlocks(*(each.to(device, non_blocking=True) for each in (data, torch.from_numpy(lengths))))
+
+
+def seal_chunks(buffers: Sequence[Any], keys: Any, context: bytes, size: int) -> tuple[Any, Any, Callable[[], None]]:
+    """The sealed chunks of `size` bytes, one for each of the keys, and the clear bytes behind them, of a payload in
+    buffers, one of them on a GPU: on the host, once what comes third has been called."""
+    device = next(each.device for each in buffers if torch.is_tensor(each))
+    parts = [each if torch.is_tensor(each) else _bytes_of(each) for each in buffers if len(each)]
+    payload = torch.cat([each.to(device, non_blocking=True) for each in parts])
+    whole = len(keys) * size
+    clear = payload[:whole].view(torch.int32).reshape(len(keys), -1)
+    sealed = gcm_siv.seal_chunks(clear, keys, context, size // 16).view(torch.uint8)
+    out, rest = pinned(sealed.numel()), pinned(len(payload) - whole)
+    torch.from_numpy(out).copy_(sealed.reshape(-1), non_blocking=True)
+    torch.from_numpy(rest).copy_(payload[whole:], non_blocking=True)
+    return out, rest, lambda: torch.cuda.current_stream(device).synchronize() if payload.is_cuda else None
+
+
+def open_chunks(sealed: Any, keys: Any, context: bytes, size: int, device: str) -> tuple[Any, Callable[[Any], bool]]:
+    """A payload on a GPU that begins with the opened chunks of `size` bytes, and what puts the given bytes behind them
+    and says whether the chunks' tags are right."""
+    check_device(device)
+    found = torch.from_numpy(sealed).to(device, non_blocking=True).view(torch.int32).reshape(len(keys), -1)
+    payload = torch.empty((len(keys) + 1) * size, dtype=torch.uint8, device=device)
+    clear = payload.view(torch.int32).reshape(len(keys) + 1, -1)[:-1]
+    wrong = gcm_siv.open_chunks(found, keys, context, clear, size // 16)
+
+    def finish(rest: bytes) -> bool:
+        payload[len(keys) * size :][: len(rest)].copy_(_bytes_of(rest), non_blocking=True)
+        return int(wrong.item()) == 0
+
+    return payload, finish
+
+
+def _bytes_of(found: Any) -> Any:
+    return torch.from_numpy(np.frombuffer(found, dtype=np.uint8).copy())
 
 
 def pinned(size: int) -> Any:

@@ -52,4 +52,4 @@ def device_plan(plan: Plan, device: str) -> DevicePlan:
 def device_keys(keys: Sequence[bytes], device: str) -> Any:
     """Keys (32 bytes each) as rows of eight words."""
     rows = np.stack([key_words(key) for key in keys]).view(np.int32)
-    return torch.from_numpy(rows).to(device)
+    return torch.from_numpy(rows).to(device, non_blocking=True)

@@ -216,10 +216,10 @@ def unpack_flat(word):
 
 @triton.jit
 def code_jump(
-    low, span, at, word, data, room, odds, k, rise, contexts, q, skip, active, lanes: tl.constexpr,
+    low, span, at, word, data, room, odds, k, rise, contexts, q, skip, active, most: tl.constexpr, lanes: tl.constexpr,
     decoding: tl.constexpr,
 ):  # fmt: skip
-    """k where it is not zero, and the odds of the contexts of side and size afterwards."""
+    """k where it is not zero, of at most `most` bits, and the odds of the contexts of side and size afterwards."""
     low, span, at, word, nearer, side_q = code_modelled(
         low, span, at, word, data, room, q[1], (k > 0) == rise, active, SIDE_RATE, decoding
     )
@@ -234,7 +234,7 @@ def code_jump(
     if any_of(longer):
         low, span, at, word, jump = code_size(
             low, span, at, word, data, room, odds, tl.abs(k), contexts[2], skip, more.to(tl.int32),
-            more & (skip + 1 < LARGEST_BITS), longer, LARGEST_BITS, lanes, decoding,
+            more & (skip + 1 < most), longer, most, lanes, decoding,
         )  # fmt: skip
     return low, span, at, word, tl.where(nearer == rise, jump, -jump), side_q, size_q
 
@@ -254,7 +254,7 @@ def code_coordinate(
     side_q, size_q = q[1], q[2]
     if any_of(moved):
         low, span, at, word, jump, side_q, size_q = code_jump(
-            low, span, at, word, data, room, odds, k, rise, contexts, q, skip, moved, lanes, decoding
+            low, span, at, word, data, room, odds, k, rise, contexts, q, skip, moved, LARGEST_BITS, lanes, decoding
         )
         k = tl.where(moved, jump, k)
     return low, span, at, word, k, (zero_q, side_q, size_q)

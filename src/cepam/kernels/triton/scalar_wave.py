@@ -23,7 +23,7 @@ from cepam.kernels.triton.scalar_coder import (
 )
 from cepam.kernels.triton.scalar_stage import CODED_FIELDS, DECODED_FIELDS, FLAT_FIELDS, TILE, fill_stage, put_values
 
-SHORTEST_SEGMENT, LONGEST_SEGMENT = 128, 2048
+SHORTEST_SEGMENT, LONGEST_SEGMENT = 128, 4096
 KERNELS = (
     *(flatten_heads, score_heads, measure_scales, gather_blocks, begin_encoding, begin_decoding, finish_encoding),
     *(fill_stage, put_values, walk_flat, walk_lanes),

@@ -13,7 +13,7 @@ import triton.language as tl
 from cepam.kernels.model import scalar_contexts
 from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.triton.range_coder import any_of, finish, start_decoder
-from cepam.kernels.triton.scalar_model import OCTAVE, TICKS, code_header, decide, log, power, within
+from cepam.kernels.triton.scalar_model import OCTAVE, TICKS, code_header, code_modelled, log, power, within
 from cepam.kernels.triton.scalar_stage import lanes_of
 from cepam.kernels.triton.vector_model import MARKS, RATE, SAME, WIDES, code_point, follow, mark_of, wide_of
 from cepam.kernels.triton.vector_quantizer import (
@@ -28,7 +28,8 @@ from cepam.kernels.triton.vector_quantizer import (
     TRIAL,
     ZERO,
     ZERO_LENGTH,
-    put_rows,
+    put_points,
+    put_zeros,
     stage_dither,
     stage_nearest,
     stage_outcome,
@@ -37,20 +38,18 @@ from cepam.kernels.triton.vector_quantizer import (
 
 VECTOR_CONTEXTS, NOTHING = tl.constexpr(contexts.CONTEXTS), tl.constexpr(scalar_contexts.NOTHING)
 _STAGED = tl.constexpr(STAGED)
-SHARE = tl.constexpr(3)
-"""A point is coded once this share of a program's lanes has one to code: a third."""
+SHARE = tl.constexpr(2)
+"""A point is coded once this share of a program's lanes has one to code: half of them."""
 
 
 @triton.jit
 def stage_trial(
-    stage, x, wide, double, keys, radii, numbers, step, begin, total, count, blocks, per_block, search: tl.constexpr,
+    stage, x, wide, double, keys, numbers, step, begin, total, count, blocks, per_block, search: tl.constexpr,
     accept: tl.constexpr, n: tl.constexpr, box: tl.constexpr, basis: tl.constexpr, order: tl.constexpr,
     lanes: tl.constexpr, decoding: tl.constexpr,
 ):  # fmt: skip
-    """One trial of every lane, from its staged row and trial to its staged outcome."""
-    stage_dither(
-        stage, keys, radii, numbers, step, begin, total, count, blocks, per_block, accept, n, box, lanes
-    )  # fmt: skip
+    """One trial of every lane, from its staged row, trial and radius to its staged outcome."""
+    stage_dither(stage, keys, numbers, step, begin, total, count, blocks, per_block, accept, n, box, lanes)
     stage_nearest(stage, stage + ZERO * lanes, search, n, basis, lanes)
     if not decoding:
         stage_targets(stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n, lanes)
@@ -71,14 +70,16 @@ def walk_rows(
     mine, anchor = stage + tl.arange(0, lanes), (scale & 1) * 128 + TICKS * OCTAVE
     sized, shift, coded = power(anchor).to(tl.int64), (scale >> 1) - TICKS, scale != NOTHING
     row, trial, busy = tl.zeros_like(scale), tl.zeros_like(scale), tl.zeros_like(scale)
-    active, waiting = size > 0, size < 0
+    active, waiting, radii = size > 0, size < 0, radii + own.to(tl.int64) * per_block
+    latent = tl.load(radii, mask=active, other=1.0e6)
     while any_of(active):
         tl.store(mine + ROW * lanes, row.to(tl.int64))
         tl.store(mine + TRIAL * lanes, trial.to(tl.int64))
+        tl.store(mine + RADIUS * lanes, latent.to(tl.int64, bitcast=True))
         # A lane that waits makes the same trial again, which changes nothing.
         stage_trial(
-            stage, x, wide, double, keys, radii, numbers, step, begin, total, count, blocks, per_block, search, accept,
-            n, box, basis, order, lanes, decoding,
+            stage, x, wide, double, keys, numbers, step, begin, total, count, blocks, per_block, search, accept, n, box,
+            basis, order, lanes, decoding,
         )  # fmt: skip
         outcome, b = tl.load(mine + OUTCOME * lanes).to(tl.int32), tl.load(mine + SCALE_AT * lanes)
         radius = tl.load(mine + RADIUS * lanes).to(tl.float64, bitcast=True)
@@ -87,40 +88,52 @@ def walk_rows(
         offset, fresh = shift * OCTAVE + z, active & (waiting == 0)
         wides, inside = wide_of(log(radius.to(tl.int64)) - offset), (outcome & 1) == 1
         context = (tl.where(inside, MARKS, 0) + mark_of(length, radius, offset, MARKS - 1)) * WIDES + wides
+        # Both decisions' odds and the next row's radius are read together, so that their latencies are one. None has a
+        # sign: it is added, which the compiler cannot know to change nothing, so it moves no read behind a decision.
+        learning = fresh & coded
+        q = tl.load(odds + context * lanes, mask=learning, other=0)
+        same_q = tl.load(odds + (SAME + context) * lanes, mask=learning, other=0)
+        ahead = tl.load(radii + row + 1, mask=active & ((row + 1) * n < size), other=1.0e6)
+        q += (same_q | (ahead.to(tl.int64, bitcast=True) >> 32).to(tl.int32)) >> 31
         ends, same = inside, inside | True
         if not decoding:
             ends, same = (outcome & 2) == 2, (outcome & 4) == 4
             busy = tl.where(fresh & ((ends != inside) | (ends & (same == 0))), 1, busy)
         if accept != CELL:
-            low, span, at, word, told = decide(
-                low, span, at, word, data, room, odds, context, ends, fresh & coded, fresh, RATE, lanes, decoding
+            low, span, at, word, told, q = code_modelled(
+                low, span, at, word, data, room, q, ends, learning, RATE, decoding
             )
+            tl.store(odds + context * lanes, q, mask=learning)
             ends = (coded & told) | ((coded == 0) & ends)
         done = fresh & ends
-        low, span, at, word, told = decide(
-            low, span, at, word, data, room, odds, SAME + context, same, done & coded, done, RATE, lanes, decoding
+        low, span, at, word, told, same_q = code_modelled(
+            low, span, at, word, data, room, same_q, same, done & coded, RATE, decoding
         )
-        waiting, moved = waiting | (done & coded & (told == 0)), size < 0
+        tl.store(odds + (SAME + context) * lanes, same_q, mask=done & coded)
+        waiting = waiting | (done & coded & (told == 0))
+        done = done & (waiting == 0)
+        if decoding:
+            tl.store(mine + OUTCOME * lanes, done.to(tl.int64))
+            put_zeros(stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n, lanes)
         # Points are coded for many lanes at once: a lane with one waits until enough others have one, or all do.
         many = tl.sum(waiting.to(tl.int32), 0)
         if (many * SHARE >= lanes) | (many == tl.sum(active.to(tl.int32), 0)):
             low, span, at, word = code_point(
                 low, span, at, word, data, room, odds, walk, mine, b, offset, waiting, n, lanes, decoding
             )
-            moved, waiting = waiting, size < 0
-        done = (done & (waiting == 0)) | moved
-        if decoding:
-            tl.store(mine + OUTCOME * lanes, done.to(tl.int64) + moved.to(tl.int64))
-            put_rows(
-                stage, x, wide, double, flags, numbers, begin, total, count, blocks, per_block, accept, n, basis, order,
-                lanes,
-            )  # fmt: skip
-        length = tl.where(moved, tl.load(mine + LENGTH * lanes).to(tl.float64, bitcast=True), length)
+            if decoding:
+                tl.store(mine + OUTCOME * lanes, waiting.to(tl.int64))
+                put_points(
+                    stage, x, wide, double, flags, numbers, begin, total, count, blocks, per_block, accept, n, basis,
+                    order, lanes,
+                )  # fmt: skip
+            length = tl.where(waiting, tl.load(mine + LENGTH * lanes).to(tl.float64, bitcast=True), length)
+            done, waiting = done | waiting, size < 0
         sized = follow(sized, z, means, length, radius, offset, wides, done)
         lost = fresh & (ends == 0) & (trial + 1 >= trials)
         busy = tl.where(lost, -1, busy)
         trial = tl.where(done, 0, trial + (fresh & (ends == 0)).to(tl.int32))
-        row = row + done.to(tl.int32)
+        row, latent = row + done.to(tl.int32), tl.where(done, ahead, latent)
         active = active & (lost == 0) & (row * n < size)
     return low, span, at, word, busy
 

@@ -11,7 +11,16 @@ import triton.language as tl
 
 from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.triton.range_coder import any_of
-from cepam.kernels.triton.scalar_model import LARGEST, OCTAVE, code_size, decide, log, power, within
+from cepam.kernels.triton.scalar_model import (
+    LARGEST,
+    OCTAVE,
+    code_jump,
+    code_modelled,
+    find_odds,
+    log,
+    power,
+    within,
+)
 from cepam.kernels.triton.vector_quantizer import APART, ZERO
 
 MARKS, WIDES, MEAN_MARKS = (tl.constexpr(i) for i in (contexts.MARKS, contexts.WIDES, contexts.MEAN_MARKS))
@@ -72,23 +81,22 @@ def code_point(
         spacing = log(b) + tl.load(axis + 2 * n).to(tl.int32) - offset
         cell = fraction * WIDES + wide_of(spacing)
         jump = tl.load(stage + (APART + told) * lanes) - goal
-        context = STAY + tl.where(goal != 0, 0, level) * (FRACTIONS * WIDES) + cell
-        low, span, at, word, stays = decide(
-            low, span, at, word, data, room, odds, context, jump == 0, active, active, RATE, lanes, decoding
+        skip = within((-spacing - 5 * OCTAVE) >> 8, MOST_BITS - 4)
+        size = SIZE + within((spacing + skip * OCTAVE + 6 * OCTAVE) >> 7, ROWS - 1) * ROW_CONTEXTS
+        contexts = (STAY + tl.where(goal != 0, 0, level) * (FRACTIONS * WIDES) + cell, SIDE + cell, size)
+        q = find_odds(odds, contexts, active, lanes)
+        # No odds have a sign: it is added so that the compiler moves no read behind the first decision.
+        stay_q = q[0] + ((q[1] | q[2]) >> 31)
+        low, span, at, word, stays, stay_q = code_modelled(
+            low, span, at, word, data, room, stay_q, jump == 0, active, RATE, decoding
         )
+        tl.store(odds + contexts[0] * lanes, stay_q, mask=active)
         moving, found = active & (stays == 0), goal
         if any_of(moving):
-            low, span, at, word, nearer = decide(
-                low, span, at, word, data, room, odds, SIDE + cell, (jump > 0) == up, moving, moving, RATE, lanes,
-                decoding,
-            )  # fmt: skip
-            skip = within((-spacing - 5 * OCTAVE) >> 8, MOST_BITS - 4)
-            base = SIZE + within((spacing + skip * OCTAVE + 6 * OCTAVE) >> 7, ROWS - 1) * ROW_CONTEXTS
-            low, span, at, word, size = code_size(
-                low, span, at, word, data, room, odds, tl.abs(jump), base, skip, tl.zeros_like(base), moving, moving,
-                MOST_BITS, lanes, decoding,
-            )  # fmt: skip
-            found = tl.where(moving, tl.where(nearer == up, goal + size, goal - size), goal)
+            low, span, at, word, jump, _side, _size = code_jump(
+                low, span, at, word, data, room, odds, jump, up, contexts, q, skip, moving, MOST_BITS, lanes, decoding
+            )
+            found = tl.where(moving, goal + jump, goal)
         tl.store(stage + (APART + told) * lanes, found, mask=active)
         near = tl.where(found != 0, 0, near)
     return low, span, at, word

@@ -123,12 +123,13 @@ def length_of(vector, accept: tl.constexpr, n: tl.constexpr):
 
 @triton.jit(noinline=True)
 def stage_dither(
-    stage, keys, radii, numbers, step, begin, total, count, blocks, per_block, accept: tl.constexpr, n: tl.constexpr,
+    stage, keys, numbers, step, begin, total, count, blocks, per_block, accept: tl.constexpr, n: tl.constexpr,
     box: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
-    """Writes radius, scale and dither of each lane's row and trial, and minus the dither as a target."""
+    """Writes scale and dither of each lane's row and trial, and minus the dither as a target; for the whole cell also
+    the radius."""
     mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
+    _, client, block, _ = lanes_of(begin, total, count, blocks, per_block * n, mine)
     lane = stage + tl.arange(0, lanes)
     row, trial = tl.load(lane + ROW * lanes), tl.load(lane + TRIAL * lanes)
     word = (block * per_block + row) * n
@@ -138,11 +139,10 @@ def stage_dither(
     if 8 % n != 0:
         ask_words(stage, client, trial + (LATENT_STREAM + 1), (word >> 3) + 1, lanes)
         stage_words(stage, stage + (WORDS + 8) * lanes, keys, lanes)
-    radius = tl.load(radii + mine.to(tl.int64) * per_block + row, mask=row * n < size, other=1.0e6)
-    b = scale_of(radius, numbers, step, accept)
+    b = scale_of(tl.load(lane + RADIUS * lanes).to(tl.float64, bitcast=True), numbers, step, accept)
     if accept == CELL:
         radius = b.to(tl.float64) / tl.load(numbers + INVERSE_BALL)
-    tl.store(lane + RADIUS * lanes, radius.to(tl.int64, bitcast=True))
+        tl.store(lane + RADIUS * lanes, radius.to(tl.int64, bitcast=True))
     tl.store(lane + SCALE_AT * lanes, b)
     for i in tl.static_range(n):
         value = tl.load(lane + (WORDS + (word & 7) + i) * lanes).to(tl.uint64, bitcast=True)
@@ -196,34 +196,46 @@ def stage_outcome(
 
 
 @triton.jit(noinline=True)
-def put_rows(
+def put_zeros(
+    stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n: tl.constexpr, lanes: tl.constexpr
+):
+    """Writes the rows of lanes whose outcome is 1 on the public grid: what the zero vector was decoded to, which is its
+    error."""
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
+    lane, grid = stage + tl.arange(0, lanes), tl.load(numbers + GRID)
+    told, at = tl.load(lane + OUTCOME * lanes) == 1, tl.load(lane + ROW * lanes) * n
+    error = load_errors(lane + (ZERO + 8) * lanes, n, lanes)
+    place = client * count + block * (per_block * n) + at
+    for i in tl.static_range(n):
+        store_value(x, wide, double, place + i, grid_value(error[i].to(tl.int64), grid), told & (at + i < size))
+
+
+@triton.jit(noinline=True)
+def put_points(
     stage, x, wide, double, flags, numbers, begin, total, count, blocks, per_block, accept: tl.constexpr,
     n: tl.constexpr, basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
-    """Writes decoded rows on the public grid and their lengths; a flag where a point lies outside the format.
-
-    The staged outcome is 0 where nothing was decoded, 1 where the point is the zero vector's, else 2.
-    """
+    """Writes the rows of lanes whose outcome is 1 on the public grid, from the points that were told, and their
+    lengths; a flag where a point lies outside the format."""
     mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
     _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
     lane = stage + tl.arange(0, lanes)
-    outcome, b = tl.load(lane + OUTCOME * lanes), tl.load(lane + SCALE_AT * lanes)
+    told, b = tl.load(lane + OUTCOME * lanes) == 1, tl.load(lane + SCALE_AT * lanes)
     at = tl.load(lane + ROW * lanes) * n
     j, units = (), ()
     for k in tl.static_range(n):
-        for told in tl.static_range(n):
-            if order[told] == k:
-                apart = tl.load(lane + (APART + told) * lanes)
-                j += (tl.load(lane + (ZERO + k) * lanes) + tl.where(outcome == 2, apart, 0),)
+        for i in tl.static_range(n):
+            if order[i] == k:
+                j += (tl.load(lane + (ZERO + k) * lanes) + tl.load(lane + (APART + i) * lanes),)
     for i in tl.static_range(n):
         unit, reach = tl.zeros_like(b), b.to(tl.float64) * 0.0
         for k in tl.static_range(n):
             unit += j[k] * basis[i * n + k]
             reach += j[k].to(tl.float64) * basis[i * n + k]
         unit = b * unit + tl.load(lane + (DITHER + i) * lanes)
-        inside = (outcome > 0) & (at + i < size)
         place = client * count + block * (per_block * n) + at + i
-        store_value(x, wide, double, place, grid_value(unit, tl.load(numbers + GRID)), inside)
-        tl.store(flags + outcome * 0, 1, mask=(outcome > 0) & ~(tl.abs(reach) * b.to(tl.float64) < FURTHEST))
+        store_value(x, wide, double, place, grid_value(unit, tl.load(numbers + GRID)), told & (at + i < size))
+        tl.store(flags + at * 0, 1, mask=told & ~(tl.abs(reach) * b.to(tl.float64) < FURTHEST))
         units += (unit,)
     tl.store(lane + LENGTH * lanes, length_of(units, accept, n).to(tl.int64, bitcast=True))

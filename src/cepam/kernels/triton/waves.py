@@ -19,7 +19,7 @@ import triton
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.plan import Plan
 from cepam.kernels.model.row_period import LARGEST_PERIOD
-from cepam.kernels.triton import scalar_wave, vector_wave
+from cepam.kernels.triton import gcm_siv, scalar_wave, vector_wave
 from cepam.kernels.triton.batch import Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
 from cepam.kernels.triton.scalar_wave import ScalarWave
@@ -27,7 +27,7 @@ from cepam.kernels.triton.vector_wave import VectorWave
 
 # Triton's key of a compiled kernel depends on which kernels it looked at before. Always in one order, so that a process
 # that begins with another lattice, or with decoding, finds what earlier ones compiled.
-for _kernel in (*scalar_wave.KERNELS, *vector_wave.KERNELS):
+for _kernel in (*scalar_wave.KERNELS, *vector_wave.KERNELS, *gcm_siv.KERNELS):
     getattr(_kernel, "cache_key", None)
 
 

@@ -1,0 +1,215 @@
+"""AES-256-GCM-SIV (RFC 8452) of a payload's whole chunks on a GPU, each under keys of its own that the host derived.
+
+A clear chunk is `blocks` blocks of four 32-bit words, a sealed one those of its cipher text, then its tag. POLYVAL is
+a sum of blocks times powers of the chunk's key: a lane adds up every `lanes`-th block, then its sum gets the power of
+its place. As in `aes`, no time depends on what is sealed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from cepam.kernels.triton.aes import ROUND_KEY_WORDS, add, encrypt_words, expand_key
+
+KEY_WORDS, SCHEDULE_WORDS = 12, ROUND_KEY_WORDS + 4
+"""Words of a chunk's keys, POLYVAL's and AES's; and of its schedule, AES's round keys and POLYVAL's key."""
+HASHED, MASKED = 256, 128
+"""Lanes of a program that hashes a chunk, and of one that masks two blocks a lane."""
+_COMPILING: list[threading.Thread] = []
+_KEY_WORDS, _SCHEDULE_WORDS, _HASH_KEY = (tl.constexpr(i) for i in (KEY_WORDS, SCHEDULE_WORDS, ROUND_KEY_WORDS))
+
+
+def seal_chunks(payload: Any, keys: Any, context: bytes, blocks: int) -> Any:
+    """The sealed chunks (chunks, 4 * blocks + 4) of clear ones (chunks, 4 * blocks), as words, on the payload's device;
+    the keys (chunks, 12) are the host's."""
+    _wait_for_compiler()
+    return _seal(payload, keys, context, blocks)
+
+
+def _seal(payload: Any, keys: Any, context: bytes, blocks: int) -> Any:
+    sealed = payload.new_empty((len(payload), 4 * blocks + 4))
+    schedule, ahead = _prepare(keys, context, blocks, payload.device)
+    _hash(payload, schedule, ahead, sealed[:, 4 * blocks :], blocks)
+    _mask(payload, sealed, sealed[:, 4 * blocks :], schedule, blocks)
+    return sealed
+
+
+def open_chunks(sealed: Any, keys: Any, context: bytes, payload: Any, blocks: int) -> Any:
+    """Fills the clear chunks; how many words of tags are not those of what was opened, as a tensor."""
+    _wait_for_compiler()
+    (schedule, ahead), tags = _prepare(keys, context, blocks, payload.device), sealed.new_empty((len(sealed), 4))
+    _mask(sealed, payload, sealed[:, 4 * blocks :], schedule, blocks)
+    _hash(payload, schedule, ahead, tags, blocks)
+    return (tags ^ sealed[:, 4 * blocks :]).count_nonzero()
+
+
+def compile_ahead(device: Any) -> None:
+    """Nothing; the kernels are compiled beside what is done next, unless they are there."""
+    if not _COMPILING and not triton.knobs.runtime.interpret:
+        _COMPILING.append(threading.Thread(target=_seal_nothing, args=(device,), daemon=True))
+        _COMPILING[0].start()
+
+
+def _seal_nothing(device: Any) -> None:
+    with torch.cuda.device(device):
+        clear, keys = (
+            torch.zeros((1, 16 * HASHED), dtype=torch.int32, device=device),
+            np.zeros((1, KEY_WORDS), np.int32),
+        )
+        _seal(clear, keys, b"", 4 * HASHED)
+
+
+def _wait_for_compiler() -> None:
+    for each in _COMPILING:
+        each.join()
+
+
+def _prepare(keys: Any, context: bytes, blocks: int, device: Any) -> tuple[Any, Any]:
+    """Every chunk's schedule, and what is hashed beside it, blocks of associated data and one of lengths."""
+    padded = np.frombuffer(context + bytes(-len(context) % 16), dtype=np.int32)
+    lengths = np.array([8 * len(context), 128 * blocks], dtype=np.int64).view(np.int32)
+    put = torch.from_numpy(np.concatenate([keys.reshape(-1), padded, lengths])).to(device, non_blocking=True)
+    schedule, lanes = put.new_empty((len(keys), SCHEDULE_WORDS)), 32
+    expand_keys[(triton.cdiv(len(keys), lanes),)](put, schedule, len(keys), lanes=lanes, num_warps=1)
+    return schedule, put[keys.size :]
+
+
+def _hash(text: Any, schedule: Any, ahead: Any, tags: Any, blocks: int) -> None:
+    lanes = min(HASHED, blocks)
+    hash_chunks[(len(text),)](
+        text, schedule, ahead, tags, text.stride(0), tags.stride(0), len(ahead) // 4 - 1, 32, lanes=lanes,
+        num_warps=triton.cdiv(lanes, 32),
+    )  # fmt: skip
+
+
+def _mask(source: Any, out: Any, tags: Any, schedule: Any, blocks: int) -> None:
+    lanes = min(MASKED, blocks // 2)
+    mask_chunks[(len(out), blocks // (2 * lanes))](
+        source, out, tags, schedule, source.stride(0), out.stride(0), tags.stride(0), lanes=lanes,
+        num_warps=triton.cdiv(lanes, 32),
+    )  # fmt: skip
+
+
+@triton.jit
+def load_words(at, count: tl.constexpr, inside):
+    """So many words in a row, as a tuple."""
+    out = ()
+    for i in tl.static_range(count):
+        out += (tl.load(at + i, mask=inside, other=0).to(tl.uint32, bitcast=True),)
+    return out
+
+
+@triton.jit
+def store_words(at, words, count: tl.constexpr):
+    """Writes so many words in a row."""
+    for i in tl.static_range(count):
+        tl.store(at + i, words[i].to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def choose(wanted, a, b):
+    """One of two elements, lane by lane."""
+    return (
+        tl.where(wanted, a[0], b[0]), tl.where(wanted, a[1], b[1]),
+        tl.where(wanted, a[2], b[2]), tl.where(wanted, a[3], b[3]),
+    )  # fmt: skip
+
+
+@triton.jit
+def dot(a, b, turns):
+    """a b / x^128 modulo x^128 + x^127 + x^126 + x^121 + 1: the product, then its low words taken out one by one.
+
+    There are 32 `turns`, one for each bit of a word: a compiler that knew would write all of them out.
+    """
+    none, k = a[0] ^ a[0], 0
+    c, a = (none, none, none, none, none, none, none, none), (a[0], a[1], a[2], a[3], none)
+    while k < turns:
+        taken, sums, doubled = (), (), (a[0] << 1,)
+        for i in tl.static_range(4):
+            taken += (0 - ((b[i] >> k) & 1),)
+            doubled += ((a[i + 1] << 1) | (a[i] >> 31),)
+        for i in tl.static_range(8):
+            total = c[i]
+            for w in tl.static_range(4):
+                if (i - w) * (i - w - 4) <= 0:  # i - w in 0..4
+                    total = total ^ (a[i - w] & taken[w])
+            sums += (total,)
+        c, a, k = sums, doubled, k + 1
+    low, high = (c[0], c[1], c[2], c[3]), (c[4], c[5], c[6], c[7])
+    for _ in tl.static_range(4):
+        out = low[0]
+        up = low[3] ^ (out << 31) ^ (out << 30) ^ (out << 25)
+        next_up = high[0] ^ out ^ (out >> 1) ^ (out >> 2) ^ (out >> 7)
+        low, high = (low[1], low[2], up, next_up), (high[1], high[2], high[3], none)
+    return low
+
+
+@triton.jit(do_not_specialize=["chunks"])
+def expand_keys(keys, schedule, chunks, lanes: tl.constexpr):
+    """Writes the round keys of every chunk; lanes past the end do the last one's again."""
+    chunk = tl.minimum(tl.program_id(0) * lanes + tl.arange(0, lanes), chunks - 1)
+    at = keys + chunk * _KEY_WORDS
+    old, new = load_words(at + 4, 4, chunk >= 0), load_words(at + 8, 4, chunk >= 0)
+    schedule = schedule + chunk * _SCHEDULE_WORDS
+    expand_key(old, new, schedule)
+    store_words(schedule + _HASH_KEY, load_words(at, 4, chunk >= 0), 4)
+
+
+@triton.jit(
+    do_not_specialize=["text_step", "tag_step", "before", "turns"],
+    do_not_specialize_on_alignment=["text", "tags", "ahead"],
+)
+def hash_chunks(text, schedule, ahead, tags, text_step, tag_step, before, turns, lanes: tl.constexpr):
+    """Writes the tags of clear chunks; `ahead` has `before` blocks of associated data, then the block of lengths."""
+    chunk, lane = tl.program_id(0).to(tl.int64), tl.arange(0, lanes)
+    schedule = schedule + chunk * _SCHEDULE_WORDS
+    key = load_words(schedule + _HASH_KEY, 4, chunk >= 0)
+    none = lane.to(tl.uint32) ^ lane.to(tl.uint32)
+    power, own = add(key, (none, none, none, none)), (none + 1, none, none, none + 0xC2000000)
+    k = 1
+    while k < lanes:
+        times = dot(own, power, turns)
+        wanted = ((lanes - lane) & k) != 0
+        own, power, k = choose(wanted, times, own), dot(power, power, turns), 2 * k
+    own = choose(lane == 0, power, own)
+    place = lane - (lanes - before)
+    total = load_words(ahead + place * 4, 4, place >= 0)
+    at, left = text + chunk * text_step + lane * 4, text_step
+    while left > 0:
+        total = add(dot(total, power, turns), load_words(at, 4, lane >= 0))
+        at, left = at + 4 * lanes, left - 4 * lanes
+    total = dot(total, own, turns)
+    total = (
+        tl.xor_sum(total[0], 0), tl.xor_sum(total[1], 0), tl.xor_sum(total[2], 0), tl.xor_sum(total[3], 0)
+    )  # fmt: skip
+    total = dot(add(total, load_words(ahead + before * 4, 4, chunk >= 0)), key, turns)
+    block = (total[0] ^ chunk.to(tl.uint32), total[1], total[2], total[3] & 0x7FFFFFFF)
+    store_words(tags + chunk * tag_step, encrypt_words(block + block, schedule), 4)
+
+
+@triton.jit(
+    do_not_specialize=["source_step", "out_step", "tag_step"],
+    do_not_specialize_on_alignment=["source", "out", "tags"],
+)
+def mask_chunks(source, out, tags, schedule, source_step, out_step, tag_step, lanes: tl.constexpr):
+    """Writes chunks plus the keystream that begins at their tags: clear ones become sealed ones, and back."""
+    chunk = tl.program_id(0).to(tl.int64)
+    tag = load_words(tags + chunk * tag_step, 4, chunk >= 0)
+    first = tl.program_id(1) * 2 * lanes + tl.arange(0, lanes)
+    one, two = first.to(tl.uint32) + tag[0], (first + lanes).to(tl.uint32) + tag[0]
+    none = one ^ one
+    b, c, d = none + tag[1], none + tag[2], none + (tag[3] | 0x80000000)
+    mask = encrypt_words((one, b, c, d, two, b, c, d), schedule + chunk * _SCHEDULE_WORDS)
+    source, out = source + chunk * source_step + first * 4, out + chunk * out_step + first * 4
+    near, far = load_words(source, 4, first >= 0), load_words(source + 4 * lanes, 4, first >= 0)
+    store_words(out, add(near, (mask[0], mask[1], mask[2], mask[3])), 4)
+    store_words(out + 4 * lanes, add(far, (mask[4], mask[5], mask[6], mask[7])), 4)
+
+
+KERNELS = (expand_keys, hash_chunks, mask_chunks)
