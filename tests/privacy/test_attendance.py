@@ -10,7 +10,7 @@ import pytest
 from cepam import L2, Gaussian
 from cepam.privacy import Arrival, Attendance, Client, CorrelatedRelease, Correlation, epsilon, report
 from cepam.privacy.attendance import precision, spread
-from cepam.privacy.blending import MOST_SPREAD
+from cepam.privacy.blending import MOST_SPREAD, smoothing
 
 ROUNDS, SLICES = 12, 3
 LINKS = {
@@ -119,6 +119,23 @@ def test_undoing_spreads_messages_no_further_than_said(link: Correlation) -> Non
     came = Attendance.observed(SENT, LOST)
     for k in range(3):
         assert np.linalg.norm(came.noise(link, k), 2) <= spread(link, came, k) * (1 + 1e-12)
+
+
+def test_a_gap_would_tell_messages_apart_but_for_the_servers_noise() -> None:
+    """Of two clients one is away in the second round: y_2 - carry y_1 on a grid of 4,096 steps, published in float32.
+
+    Few pairs give that number, where real numbers would have hidden y_1; with the server's noise all are as good.
+    """
+    rng, carry, steps = np.random.default_rng(1), 0.9617, 4096
+    ones, left = np.arange(-5 * steps, 5 * steps + 1), []
+    for _ in range(50):
+        first, second = np.rint(rng.normal(0.0, steps, 2))
+        published = np.float32(second - carry * first)
+        twos = np.rint(published + carry * ones)
+        left.append(int((np.float32(twos - carry * ones) == published).sum()))
+    assert np.median(left) < 30
+    # Every first message has a second one within a twentieth of a deviation of the server's noise.
+    assert 0.5 / (smoothing((1.0, 1.0)) * steps) < 0.05
 
 
 def test_a_new_stream_is_a_new_block() -> None:
