@@ -7,6 +7,8 @@ As in one dimension a program has as many threads as lanes, and what fills the s
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -28,8 +30,12 @@ from cepam.kernels.triton.vector_quantizer import (
     TRIAL,
     ZERO,
     ZERO_LENGTH,
+    Given,
+    Place,
+    Shape,
     put_points,
     put_zeros,
+    rows_of,
     stage_dither,
     stage_nearest,
     stage_outcome,
@@ -42,45 +48,46 @@ SHARE = tl.constexpr(2)
 """A point is coded once this share of a program's lanes has one to code: half of them."""
 
 
+class Room(NamedTuple):
+    """Tables of the model, and a program's own contexts, stage and flags."""
+
+    means: Any
+    walk: Any
+    odds: Any
+    stage: Any
+    flags: Any
+
+
 @triton.jit
-def stage_trial(
-    stage, x, wide, double, keys, numbers, step, begin, total, count, blocks, per_block, search: tl.constexpr,
-    accept: tl.constexpr, n: tl.constexpr, box: tl.constexpr, basis: tl.constexpr, order: tl.constexpr,
-    lanes: tl.constexpr, decoding: tl.constexpr,
-):  # fmt: skip
+def stage_trial(stage, given, place, shape, lanes: tl.constexpr, decoding: tl.constexpr):
     """One trial of every lane, from its staged row, trial and radius to its staged outcome."""
-    stage_dither(stage, keys, numbers, step, begin, total, count, blocks, per_block, accept, n, box, lanes)
-    stage_nearest(stage, stage + ZERO * lanes, search, n, basis, lanes)
+    stage_dither(stage, given, place, shape, lanes)
+    stage_nearest(stage, stage + ZERO * lanes, shape, lanes)
     if not decoding:
-        stage_targets(stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n, lanes)
-        stage_nearest(stage, stage + MINE * lanes, search, n, basis, lanes)
-    stage_outcome(stage, accept, n, order, lanes, decoding)
+        stage_targets(stage, given, place, shape, lanes)
+        stage_nearest(stage, stage + MINE * lanes, shape, lanes)
+    stage_outcome(stage, shape, lanes, decoding)
 
 
 @triton.jit
-def walk_rows(
-    coder, stream, x, wide, double, flags, scale, keys, radii, numbers, step, trials, means, walk,
-    odds, stage, begin, total, count, blocks, per_block, search: tl.constexpr, accept: tl.constexpr, n: tl.constexpr,
-    box: tl.constexpr, basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr,
-):  # fmt: skip
+def walk_rows(coder, stream, scale, given, room, place, shape, lanes: tl.constexpr, decoding: tl.constexpr):
     """Codes the sub-vectors of each lane, and fills x when decoding; the coder's state, and 1 where a lane did
     something that a zero update would not have done, -1 where no trial was accepted."""
-    own = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    _, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, own)
+    accept: tl.constexpr = shape.accept
+    n: tl.constexpr = shape.n
+    own, _, _, size = rows_of(place, n, lanes)
+    stage, odds = room.stage, room.odds
     mine, anchor = stage + tl.arange(0, lanes), (scale & 1) * 128 + TICKS * OCTAVE
     sized, shift, coded = power(anchor).to(tl.int64), (scale >> 1) - TICKS, scale != NOTHING
     row, trial, busy = tl.zeros_like(scale), tl.zeros_like(scale), tl.zeros_like(scale)
-    active, waiting, radii = size > 0, size < 0, radii + own.to(tl.int64) * per_block
+    active, waiting, radii = size > 0, size < 0, given.radii + own.to(tl.int64) * place.per_block
     latent = tl.load(radii, mask=active, other=1.0e6)
     while any_of(active):
         tl.store(mine + ROW * lanes, row.to(tl.int64))
         tl.store(mine + TRIAL * lanes, trial.to(tl.int64))
         tl.store(mine + RADIUS * lanes, latent.to(tl.int64, bitcast=True))
         # A lane that waits makes the same trial again, which changes nothing.
-        stage_trial(
-            stage, x, wide, double, keys, numbers, step, begin, total, count, blocks, per_block, search, accept, n, box,
-            basis, order, lanes, decoding,
-        )  # fmt: skip
+        stage_trial(stage, given, place, shape, lanes, decoding)
         outcome, b = tl.load(mine + OUTCOME * lanes).to(tl.int32), tl.load(mine + SCALE_AT * lanes)
         radius = tl.load(mine + RADIUS * lanes).to(tl.float64, bitcast=True)
         length = tl.load(mine + ZERO_LENGTH * lanes).to(tl.float64, bitcast=True)
@@ -110,21 +117,18 @@ def walk_rows(
         done = done & (waiting == 0)
         if decoding:
             tl.store(mine + OUTCOME * lanes, done.to(tl.int64))
-            put_zeros(stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n, lanes)
+            put_zeros(stage, given, place, shape, lanes)
         # Points are coded for many lanes at once: a lane with one waits until enough others have one, or all do.
         many = tl.sum(waiting.to(tl.int32), 0)
         if (many * SHARE >= lanes) | (many == tl.sum(active.to(tl.int32), 0)):
-            coder = code_point(coder, stream, odds, walk, Row(mine, b, offset), waiting, n, lanes, decoding)
+            coder = code_point(coder, stream, odds, room.walk, Row(mine, b, offset), waiting, n, lanes, decoding)
             if decoding:
                 tl.store(mine + OUTCOME * lanes, waiting.to(tl.int64))
-                put_points(
-                    stage, x, wide, double, flags, numbers, begin, total, count, blocks, per_block, accept, n, basis,
-                    order, lanes,
-                )  # fmt: skip
+                put_points(stage, given, room.flags, place, shape, lanes)
             length = tl.where(waiting, tl.load(mine + LENGTH * lanes).to(tl.float64, bitcast=True), length)
             done, waiting = done | waiting, size < 0
-        sized = follow(sized, z, means, length, radius, offset, wides, done)
-        lost = fresh & (ends == 0) & (trial + 1 >= trials)
+        sized = follow(sized, z, room.means, length, radius, offset, wides, done)
+        lost = fresh & (ends == 0) & (trial + 1 >= given.trials)
         busy = tl.where(lost, -1, busy)
         trial = tl.where(done, 0, trial + (fresh & (ends == 0)).to(tl.int32))
         row, latent = row + done.to(tl.int32), tl.where(done, ahead, latent)
@@ -159,9 +163,11 @@ def encode_vectors(
     at, word = tl.zeros_like(size), tl.zeros_like(size).to(tl.uint32)
     stream = Stream(slots + mine.to(tl.int64) * room, room)
     coder, _ = code_header(Coder(low, low - 1, at, word), stream, header, live, 7, False)
+    given = Given(x, wide, double, keys, radii, numbers, step, trials)
+    place, room = Place(begin, total, count, blocks, per_block), Room(means, walk, odds, stage, lengths)
+    # Not by a name: what is given one is no constant any more.
     coder, busy = walk_rows(
-        coder, stream, x, wide, double, lengths, header, keys, radii, numbers, step, trials, means,
-        walk, odds, stage, begin, total, count, blocks, per_block, search, accept, n, box, basis, order, lanes, False,
+        coder, stream, header, given, room, place, Shape(search, accept, n, box, basis, order), lanes, False
     )  # fmt: skip
     ended = tl.where(busy < 0, -1, finish(coder, stream, busy > 0) * busy)
     tl.store(lengths + mine, ended, mask=live)
@@ -184,8 +190,10 @@ def decode_vectors(
     data = data + tl.load(starts + lane, mask=live, other=0)
     stream = Stream(data, tl.load(lengths + lane, mask=live, other=0))
     coder, scale = code_header(start_decoder(stream, live), stream, size * 0, live, 7, True)
+    given = Given(x, wide, double, keys, radii, numbers, step, trials)
+    place, room = Place(begin, total, count, blocks, per_block), Room(means, walk, odds, stage, flags)
+    # Not by a name: what is given one is no constant any more.
     _coder, busy = walk_rows(
-        coder, stream, x, wide, double, flags, scale, keys, radii, numbers, step, trials, means,
-        walk, odds, stage, begin, total, count, blocks, per_block, search, accept, n, box, basis, order, lanes, True,
+        coder, stream, scale, given, room, place, Shape(search, accept, n, box, basis, order), lanes, True
     )  # fmt: skip
     tl.store(flags + busy * 0, 1, mask=busy < 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -38,6 +40,50 @@ DITHER, TARGET, ZERO, MINE, APART = (tl.constexpr(i) for i in (26, 34, 42, 58, 7
 STAGED = 82
 L1_BALL = tl.constexpr(int(plan.Accept.L1_BALL))
 CELL = tl.constexpr(int(plan.Accept.CELL))
+
+
+class Given(NamedTuple):
+    """What a wave quantizes, updates as float32 or float64 (`load_value`), with which keys, radii and numbers."""
+
+    x: Any
+    wide: Any
+    double: Any
+    keys: Any
+    radii: Any
+    numbers: Any
+    step: Any
+    trials: Any
+
+
+class Place(NamedTuple):
+    """Which lanes of a batch a wave has: what `lanes_of` takes, with sub-vectors a block."""
+
+    begin: Any
+    total: Any
+    count: Any
+    blocks: Any
+    per_block: Any
+
+
+class Shape(NamedTuple):
+    """What a kernel is compiled for: the plan's `DevicePlan.shape`."""
+
+    search: Any
+    accept: Any
+    n: Any
+    box: Any
+    basis: Any
+    order: Any
+
+
+@triton.jit
+def rows_of(place, n: tl.constexpr, lanes: tl.constexpr):
+    """(lane of the wave, client, block, coordinates) of this program's lanes, each a block."""
+    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    _, client, block, size = lanes_of(
+        place.begin, place.total, place.count, place.blocks, place.per_block * n, mine
+    )  # fmt: skip
+    return mine, client, block, size
 
 
 @triton.jit(do_not_specialize=["begin", "blocks", "per_block"])
@@ -77,12 +123,14 @@ def is_accepted(error, square, radius, accept: tl.constexpr, n: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def stage_nearest(stage, out, search: tl.constexpr, n: tl.constexpr, basis: tl.constexpr, lanes: tl.constexpr):
+def stage_nearest(stage, out, shape, lanes: tl.constexpr):
     """Writes coordinates (8 rows) and errors (8 rows) of the points nearest to the staged targets."""
+    search: tl.constexpr = shape.search
+    n: tl.constexpr = shape.n
     lane = tl.arange(0, lanes)
     target = load_rows(stage + TARGET * lanes + lane, n, lanes)
     b = tl.load(stage + SCALE_AT * lanes + lane)
-    j, error, _ = nearest(target, b, search, n, basis[n - 1], basis[n * n - 1])
+    j, error, _ = nearest(target, b, search, n, shape.basis[n - 1], shape.basis[n * n - 1])
     for i in tl.static_range(n):
         tl.store(out + i * lanes + lane, j[i])
         tl.store(out + (8 + i) * lanes + lane, error[i].to(tl.int64, bitcast=True))
@@ -122,57 +170,53 @@ def length_of(vector, accept: tl.constexpr, n: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def stage_dither(
-    stage, keys, numbers, step, begin, total, count, blocks, per_block, accept: tl.constexpr, n: tl.constexpr,
-    box: tl.constexpr, lanes: tl.constexpr,
-):  # fmt: skip
+def stage_dither(stage, given, place, shape, lanes: tl.constexpr):
     """Writes scale and dither of each lane's row and trial, and minus the dither as a target; for the whole cell also
     the radius."""
-    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    _, client, block, _ = lanes_of(begin, total, count, blocks, per_block * n, mine)
+    accept: tl.constexpr = shape.accept
+    n: tl.constexpr = shape.n
+    _, client, block, _ = rows_of(place, n, lanes)
     lane = stage + tl.arange(0, lanes)
     row, trial = tl.load(lane + ROW * lanes), tl.load(lane + TRIAL * lanes)
-    word = (block * per_block + row) * n
+    word = (block * place.per_block + row) * n
     ask_words(stage, client, trial + (LATENT_STREAM + 1), word >> 3, lanes)
-    stage_words(stage, stage + WORDS * lanes, keys, lanes)
+    stage_words(stage, stage + WORDS * lanes, given.keys, lanes)
     # With n = 3, 5, 6 or 7, a sub-vector's words run over the end of a block.
     if 8 % n != 0:
         ask_words(stage, client, trial + (LATENT_STREAM + 1), (word >> 3) + 1, lanes)
-        stage_words(stage, stage + (WORDS + 8) * lanes, keys, lanes)
-    b = scale_of(tl.load(lane + RADIUS * lanes).to(tl.float64, bitcast=True), numbers, step, accept)
+        stage_words(stage, stage + (WORDS + 8) * lanes, given.keys, lanes)
+    b = scale_of(tl.load(lane + RADIUS * lanes).to(tl.float64, bitcast=True), given.numbers, given.step, accept)
     if accept == CELL:
-        radius = b.to(tl.float64) / tl.load(numbers + INVERSE_BALL)
+        radius = b.to(tl.float64) / tl.load(given.numbers + INVERSE_BALL)
         tl.store(lane + RADIUS * lanes, radius.to(tl.int64, bitcast=True))
     tl.store(lane + SCALE_AT * lanes, b)
     for i in tl.static_range(n):
         value = tl.load(lane + (WORDS + (word & 7) + i) * lanes).to(tl.uint64, bitcast=True)
-        d = tl.umulhi(value, (b * box[i]).to(tl.uint64)).to(tl.int64)
+        d = tl.umulhi(value, (b * shape.box[i]).to(tl.uint64)).to(tl.int64)
         tl.store(lane + (DITHER + i) * lanes, d)
         tl.store(lane + (TARGET + i) * lanes, -d)
 
 
 @triton.jit(noinline=True)
-def stage_targets(
-    stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n: tl.constexpr, lanes: tl.constexpr
-):
+def stage_targets(stage, given, place, shape, lanes: tl.constexpr):
     """Writes the update's rows in units, zeros past the end, less the dither."""
-    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
+    n: tl.constexpr = shape.n
+    _, client, block, size = rows_of(place, n, lanes)
     lane = stage + tl.arange(0, lanes)
     at = tl.load(lane + ROW * lanes) * n
     for i in tl.static_range(n):
-        place = client * count + block * (per_block * n) + at + i
-        value = load_value(x, wide, double, place, at + i < size)
-        units = units_of(value, tl.load(numbers + PER_UNIT))
+        there = client * place.count + block * (place.per_block * n) + at + i
+        value = load_value(given.x, given.wide, given.double, there, at + i < size)
+        units = units_of(value, tl.load(given.numbers + PER_UNIT))
         tl.store(lane + (TARGET + i) * lanes, units - tl.load(lane + (DITHER + i) * lanes))
 
 
 @triton.jit(noinline=True)
-def stage_outcome(
-    stage, accept: tl.constexpr, n: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr
-):
+def stage_outcome(stage, shape, lanes: tl.constexpr, decoding: tl.constexpr):
     """Writes how a trial came out: the zero vector's length and acceptance and, encoding, the update's, how far its
     point lies from the zero vector's (in the order of telling), and the length of what will be decoded."""
+    accept: tl.constexpr = shape.accept
+    n: tl.constexpr = shape.n
     lane = stage + tl.arange(0, lanes)
     radius = tl.load(lane + RADIUS * lanes).to(tl.float64, bitcast=True)
     error = load_errors(lane + (ZERO + 8) * lanes, n, lanes)
@@ -183,7 +227,7 @@ def stage_outcome(
         error = load_errors(lane + (MINE + 8) * lanes, n, lanes)
         ends, same = is_accepted(error, square_length(error, n), radius, accept, n), inside | True
         for i in tl.static_range(n):
-            apart = tl.load(lane + (MINE + order[i]) * lanes) - tl.load(lane + (ZERO + order[i]) * lanes)
+            apart = tl.load(lane + (MINE + shape.order[i]) * lanes) - tl.load(lane + (ZERO + shape.order[i]) * lanes)
             tl.store(lane + (APART + i) * lanes, apart)
             same = same & (apart == 0)
         outcome += 2 * ends.to(tl.int64) + 4 * same.to(tl.int64)
@@ -196,46 +240,43 @@ def stage_outcome(
 
 
 @triton.jit(noinline=True)
-def put_zeros(
-    stage, x, wide, double, numbers, begin, total, count, blocks, per_block, n: tl.constexpr, lanes: tl.constexpr
-):
+def put_zeros(stage, given, place, shape, lanes: tl.constexpr):
     """Writes the rows of lanes whose outcome is 1 on the public grid: what the zero vector was decoded to, which is its
     error."""
-    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
-    lane, grid = stage + tl.arange(0, lanes), tl.load(numbers + GRID)
+    n: tl.constexpr = shape.n
+    _, client, block, size = rows_of(place, n, lanes)
+    lane, grid = stage + tl.arange(0, lanes), tl.load(given.numbers + GRID)
     told, at = tl.load(lane + OUTCOME * lanes) == 1, tl.load(lane + ROW * lanes) * n
     error = load_errors(lane + (ZERO + 8) * lanes, n, lanes)
-    place = client * count + block * (per_block * n) + at
+    there = client * place.count + block * (place.per_block * n) + at
     for i in tl.static_range(n):
-        store_value(x, wide, double, place + i, grid_value(error[i].to(tl.int64), grid), told & (at + i < size))
+        value = grid_value(error[i].to(tl.int64), grid)
+        store_value(given.x, given.wide, given.double, there + i, value, told & (at + i < size))
 
 
 @triton.jit(noinline=True)
-def put_points(
-    stage, x, wide, double, flags, numbers, begin, total, count, blocks, per_block, accept: tl.constexpr,
-    n: tl.constexpr, basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr,
-):  # fmt: skip
+def put_points(stage, given, flags, place, shape, lanes: tl.constexpr):
     """Writes the rows of lanes whose outcome is 1 on the public grid, from the points that were told, and their
     lengths; a flag where a point lies outside the format."""
-    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    _, client, block, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
+    accept: tl.constexpr = shape.accept
+    n: tl.constexpr = shape.n
+    _, client, block, size = rows_of(place, n, lanes)
     lane = stage + tl.arange(0, lanes)
     told, b = tl.load(lane + OUTCOME * lanes) == 1, tl.load(lane + SCALE_AT * lanes)
     at = tl.load(lane + ROW * lanes) * n
     j, units = (), ()
     for k in tl.static_range(n):
         for i in tl.static_range(n):
-            if order[i] == k:
+            if shape.order[i] == k:
                 j += (tl.load(lane + (ZERO + k) * lanes) + tl.load(lane + (APART + i) * lanes),)
     for i in tl.static_range(n):
         unit, reach = tl.zeros_like(b), b.to(tl.float64) * 0.0
         for k in tl.static_range(n):
-            unit += j[k] * basis[i * n + k]
-            reach += j[k].to(tl.float64) * basis[i * n + k]
+            unit += j[k] * shape.basis[i * n + k]
+            reach += j[k].to(tl.float64) * shape.basis[i * n + k]
         unit = b * unit + tl.load(lane + (DITHER + i) * lanes)
-        place = client * count + block * (per_block * n) + at + i
-        store_value(x, wide, double, place, grid_value(unit, tl.load(numbers + GRID)), told & (at + i < size))
+        there, value = client * place.count + block * (place.per_block * n) + at + i, tl.load(given.numbers + GRID)
+        store_value(given.x, given.wide, given.double, there, grid_value(unit, value), told & (at + i < size))
         tl.store(flags + at * 0, 1, mask=told & ~(tl.abs(reach) * b.to(tl.float64) < FURTHEST))
         units += (unit,)
     tl.store(lane + LENGTH * lanes, length_of(units, accept, n).to(tl.int64, bitcast=True))
