@@ -52,14 +52,6 @@ class Known(NamedTuple):
     q: Any
 
 
-class Size(NamedTuple):
-    """A size to be coded, the first of its contexts, and how many of its bits are plain."""
-
-    value: Any
-    base: Any
-    skip: Any
-
-
 class Scales(NamedTuple):
     """What a lane's model remembers: recent sizes, recent values with their signs, and the row above."""
 
@@ -161,8 +153,8 @@ def predict(scales, above, anchor, period, rise):
 def code_size(coder, stream, odds, size, more, active, most: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr):
     """The coder, and sizes of at least 1 and at most `most` bits: `skip` low ones plainly, the rest as exponent and
     mantissa, in contexts from `base` on; whether there is `more` than the exponent's first place is known."""
-    base, skip = size.base, size.skip
-    plain, rest = split_size(size.value, skip)
+    value, base, skip = size
+    plain, rest = split_size(value, skip)
     places, length, going = log(rest) >> 8, more.to(tl.int32), more & (skip + 1 < most)
     while any_of(going):
         coder, more = decide(
@@ -170,7 +162,7 @@ def code_size(coder, stream, odds, size, more, active, most: tl.constexpr, lanes
         )
         length = length + (going & more).to(tl.int32)
         going = going & more & (length + skip < most)
-    step, out = tl.zeros_like(base), tl.zeros_like(size.value) + 1
+    step, out = tl.zeros_like(base), tl.zeros_like(value) + 1
     going = active & (length + skip > 0)
     while any_of(going):
         left = length - 1 - step
@@ -246,9 +238,8 @@ def code_jump(
 ):
     """The coder, k where it is not zero, of at most `most` bits, and the odds of side and size afterwards."""
     k, skip = jump.k, jump.skip
-    coder, nearer, side_q = code_modelled(
-        coder, stream, known.q[1], (k > 0) == jump.rise, active, SIDE_RATE, decoding
-    )  # fmt: skip
+    upper = (k > 0) == jump.rise
+    coder, nearer, side_q = code_modelled(coder, stream, known.q[1], upper, active, SIDE_RATE, decoding)
     tl.store(odds + known.contexts[1] * lanes, side_q, mask=active)
     _, rest = split_size(tl.abs(k), skip)
     coder, more, size_q = code_modelled(coder, stream, known.q[2], rest > 1, active, SIZE_RATE, decoding)
@@ -256,7 +247,7 @@ def code_jump(
     more, size = active & more, tl.zeros_like(k) + 1
     longer = active & (more | (skip > 0))
     if any_of(longer):
-        asked = Size(tl.abs(k), known.contexts[2], skip)
+        asked = (tl.abs(k), known.contexts[2], skip)
         coder, size = code_size(coder, stream, odds, asked, more, longer, most, lanes, decoding)
     return coder, tl.where(nearer == jump.rise, size, -size), side_q, size_q
 
@@ -271,9 +262,7 @@ def code_coordinate(coder, stream, odds, jump, known, active, lanes: tl.constexp
     side_q, size_q = known.q[1], known.q[2]
     if any_of(moved):
         asked = Jump(k, jump.rise, jump.skip)
-        coder, told, side_q, size_q = code_jump(
-            coder, stream, odds, asked, known, moved, LARGEST_BITS, lanes, decoding
-        )  # fmt: skip
+        coder, told, side_q, size_q = code_jump(coder, stream, odds, asked, known, moved, LARGEST_BITS, lanes, decoding)
         k = tl.where(moved, told, k)
     return coder, k, (zero_q, side_q, size_q)
 

@@ -69,6 +69,67 @@ def stage_trial(stage, given, place, shape, lanes: tl.constexpr, decoding: tl.co
     stage_outcome(stage, shape, lanes, decoding)
 
 
+class Trial(NamedTuple):
+    """How a trial came out: what was staged of it, and where it lies in the local scale."""
+
+    outcome: Any
+    b: Any
+    radius: Any
+    length: Any
+    z: Any
+    offset: Any
+    wides: Any
+    context: Any
+
+
+@triton.jit
+def ask_trial(mine, row, trial, latent, lanes: tl.constexpr):
+    """Stages what a trial is made from."""
+    tl.store(mine + ROW * lanes, row.to(tl.int64))
+    tl.store(mine + TRIAL * lanes, trial.to(tl.int64))
+    tl.store(mine + RADIUS * lanes, latent.to(tl.int64, bitcast=True))
+
+
+@triton.jit
+def read_trial(mine, sized, anchor, shift, lanes: tl.constexpr):
+    """The trial that was staged, beside the local scale."""
+    outcome, b = tl.load(mine + OUTCOME * lanes).to(tl.int32), tl.load(mine + SCALE_AT * lanes)
+    radius = tl.load(mine + RADIUS * lanes).to(tl.float64, bitcast=True)
+    length = tl.load(mine + ZERO_LENGTH * lanes).to(tl.float64, bitcast=True)
+    z = within((15 * log(sized) + anchor) >> 4, 31 * OCTAVE - 1)
+    offset = shift * OCTAVE + z
+    wides, inside = wide_of(log(radius.to(tl.int64)) - offset), (outcome & 1) == 1
+    context = (tl.where(inside, MARKS, 0) + mark_of(length, radius, offset, MARKS - 1)) * WIDES + wides
+    return Trial(outcome, b, radius, length, z, offset, wides, context)
+
+
+@triton.jit
+def tell_trial(
+    coder, stream, odds, trial, ahead, asked, accept: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr
+):
+    """The coder, whether a trial ends its row, whether at a point to tell, and whether a zero update would have done
+    otherwise; `asked` says which lanes make a trial, and which are coded at all."""
+    fresh, coded = asked
+    inside, learning = (trial.outcome & 1) == 1, fresh & coded
+    # Both decisions' odds and the next row's radius are read together, so that their latencies are one. None has a
+    # sign: it is added, which the compiler cannot know to change nothing, so it moves no read behind a decision.
+    q = tl.load(odds + trial.context * lanes, mask=learning, other=0)
+    same_q = tl.load(odds + (SAME + trial.context) * lanes, mask=learning, other=0)
+    q += (same_q | (ahead.to(tl.int64, bitcast=True) >> 32).to(tl.int32)) >> 31
+    ends, same, changed = inside, inside | True, fresh
+    if not decoding:
+        ends, same = (trial.outcome & 2) == 2, (trial.outcome & 4) == 4
+        changed = fresh & ((ends != inside) | (ends & (same == 0)))
+    if accept != CELL:
+        coder, told, q = code_modelled(coder, stream, q, ends, learning, RATE, decoding)
+        tl.store(odds + trial.context * lanes, q, mask=learning)
+        ends = (coded & told) | ((coded == 0) & ends)
+    done = fresh & ends & coded
+    coder, told, same_q = code_modelled(coder, stream, same_q, same, done, RATE, decoding)
+    tl.store(odds + (SAME + trial.context) * lanes, same_q, mask=done)
+    return coder, ends, done & (told == 0), changed
+
+
 @triton.jit
 def walk_rows(coder, stream, scale, given, room, place, shape, lanes: tl.constexpr, decoding: tl.constexpr):
     """Codes the sub-vectors of each lane, and fills x when decoding; the coder's state, and 1 where a lane did
@@ -76,61 +137,40 @@ def walk_rows(coder, stream, scale, given, room, place, shape, lanes: tl.constex
     accept: tl.constexpr = shape.accept
     n: tl.constexpr = shape.n
     own, _, _, size = rows_of(place, n, lanes)
-    stage, odds = room.stage, room.odds
-    mine, anchor = stage + tl.arange(0, lanes), (scale & 1) * 128 + TICKS * OCTAVE
-    sized, shift, coded = power(anchor).to(tl.int64), (scale >> 1) - TICKS, scale != NOTHING
+    stage, odds, anchor = room.stage, room.odds, (scale & 1) * 128 + TICKS * OCTAVE
+    mine, shift, coded = stage + tl.arange(0, lanes), (scale >> 1) - TICKS, scale != NOTHING
+    sized = power(anchor).to(tl.int64)
     row, trial, busy = tl.zeros_like(scale), tl.zeros_like(scale), tl.zeros_like(scale)
     active, waiting, radii = size > 0, size < 0, given.radii + own.to(tl.int64) * place.per_block
     latent = tl.load(radii, mask=active, other=1.0e6)
     while any_of(active):
-        tl.store(mine + ROW * lanes, row.to(tl.int64))
-        tl.store(mine + TRIAL * lanes, trial.to(tl.int64))
-        tl.store(mine + RADIUS * lanes, latent.to(tl.int64, bitcast=True))
+        ask_trial(mine, row, trial, latent, lanes)
         # A lane that waits makes the same trial again, which changes nothing.
         stage_trial(stage, given, place, shape, lanes, decoding)
-        outcome, b = tl.load(mine + OUTCOME * lanes).to(tl.int32), tl.load(mine + SCALE_AT * lanes)
-        radius = tl.load(mine + RADIUS * lanes).to(tl.float64, bitcast=True)
-        length = tl.load(mine + ZERO_LENGTH * lanes).to(tl.float64, bitcast=True)
-        z = within((15 * log(sized) + anchor) >> 4, 31 * OCTAVE - 1)
-        offset, fresh = shift * OCTAVE + z, active & (waiting == 0)
-        wides, inside = wide_of(log(radius.to(tl.int64)) - offset), (outcome & 1) == 1
-        context = (tl.where(inside, MARKS, 0) + mark_of(length, radius, offset, MARKS - 1)) * WIDES + wides
-        # Both decisions' odds and the next row's radius are read together, so that their latencies are one. None has a
-        # sign: it is added, which the compiler cannot know to change nothing, so it moves no read behind a decision.
-        learning = fresh & coded
-        q = tl.load(odds + context * lanes, mask=learning, other=0)
-        same_q = tl.load(odds + (SAME + context) * lanes, mask=learning, other=0)
-        ahead = tl.load(radii + row + 1, mask=active & ((row + 1) * n < size), other=1.0e6)
-        q += (same_q | (ahead.to(tl.int64, bitcast=True) >> 32).to(tl.int32)) >> 31
-        ends, same = inside, inside | True
+        found, fresh = read_trial(mine, sized, anchor, shift, lanes), active & (waiting == 0)
+        ahead, length = tl.load(radii + row + 1, mask=active & ((row + 1) * n < size), other=1.0e6), found.length
+        told = (fresh, coded)
+        coder, ends, apart, changed = tell_trial(coder, stream, odds, found, ahead, told, accept, lanes, decoding)
         if not decoding:
-            ends, same = (outcome & 2) == 2, (outcome & 4) == 4
-            busy = tl.where(fresh & ((ends != inside) | (ends & (same == 0))), 1, busy)
-        if accept != CELL:
-            coder, told, q = code_modelled(coder, stream, q, ends, learning, RATE, decoding)
-            tl.store(odds + context * lanes, q, mask=learning)
-            ends = (coded & told) | ((coded == 0) & ends)
-        done = fresh & ends
-        coder, told, same_q = code_modelled(coder, stream, same_q, same, done & coded, RATE, decoding)
-        tl.store(odds + (SAME + context) * lanes, same_q, mask=done & coded)
-        waiting = waiting | (done & coded & (told == 0))
-        done = done & (waiting == 0)
+            busy = tl.where(changed, 1, busy)
+        waiting, done = waiting | apart, fresh & ends & ((waiting | apart) == 0)
         if decoding:
             tl.store(mine + OUTCOME * lanes, done.to(tl.int64))
             put_zeros(stage, given, place, shape, lanes)
         # Points are coded for many lanes at once: a lane with one waits until enough others have one, or all do.
         many = tl.sum(waiting.to(tl.int32), 0)
         if (many * SHARE >= lanes) | (many == tl.sum(active.to(tl.int32), 0)):
-            coder = code_point(coder, stream, odds, room.walk, Row(mine, b, offset), waiting, n, lanes, decoding)
+            coder = code_point(
+                coder, stream, odds, room.walk, Row(mine, found.b, found.offset), waiting, n, lanes, decoding
+            )
             if decoding:
                 tl.store(mine + OUTCOME * lanes, waiting.to(tl.int64))
                 put_points(stage, given, room.flags, place, shape, lanes)
             length = tl.where(waiting, tl.load(mine + LENGTH * lanes).to(tl.float64, bitcast=True), length)
             done, waiting = done | waiting, size < 0
-        sized = follow(sized, z, room.means, length, radius, offset, wides, done)
+        sized = follow(sized, found.z, room.means, length, found.radius, found.offset, found.wides, done)
         lost = fresh & (ends == 0) & (trial + 1 >= given.trials)
-        busy = tl.where(lost, -1, busy)
-        trial = tl.where(done, 0, trial + (fresh & (ends == 0)).to(tl.int32))
+        busy, trial = tl.where(lost, -1, busy), tl.where(done, 0, trial + (fresh & (ends == 0)).to(tl.int32))
         row, latent = row + done.to(tl.int32), tl.where(done, ahead, latent)
         active = active & (lost == 0) & (row * n < size)
     return coder, busy
