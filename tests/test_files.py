@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from cepam.files import append_line, locked_file, write_atomically
+from cepam.files import append_line, cache_folder, locked_file, write_atomically
+
+
+def test_environment_says_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", "/somewhere")
+    assert cache_folder() == Path("/somewhere")
+    monkeypatch.delenv("CEPAM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    assert cache_folder() == Path("/elsewhere/cepam")
 
 
 def test_a_file_is_replaced_whole_and_a_private_one_is_its_owners_alone(tmp_path: Path) -> None:

@@ -2,19 +2,11 @@
 
 from cepam import errors
 from cepam.clip import L1, L2, Clip
-from cepam.codec import (
-    LRSUQ,
-    RSUQ,
-    SDQ,
-    Codec,
-    DitheredCodec,
-    decode_many,
-    decode_tree,
-    encode_many,
-    encode_tree,
-    structure_of,
-)
+from cepam.codec.batch import decode_many, encode_many
 from cepam.codec.broadcast import Broadcast, Receiver
+from cepam.codec.codec import Codec, DitheredCodec
+from cepam.codec.quantizers import LRSUQ, RSUQ, SDQ
+from cepam.codec.tree import decode_tree, encode_tree, structure_of
 from cepam.keys import Address, Key, KeyChain, UsedAddresses
 from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
 from cepam.noise.laws import Gaussian, Laplace, Law, UniformBall

@@ -1,4 +1,4 @@
-"""Files that are written whole, and files that one process holds at a time."""
+"""Where files are kept, files that are written whole, and files that one process holds at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+
+def cache_folder() -> Path:
+    """Where what was fetched or computed is kept: $CEPAM_CACHE, else $XDG_CACHE_HOME/cepam, else ~/.cache/cepam."""
+    own = os.environ.get("CEPAM_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cepam"
 
 
 def write_atomically(path: Path, content: bytes, private: bool = False) -> None:

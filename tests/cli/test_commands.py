@@ -46,6 +46,11 @@ def test_version_and_help() -> None:
         assert "--json" in text
 
 
+@pytest.mark.parametrize(("words", "said"), [("encode", "The update: a .npy file"), ("data fetch", "mnist, fashion")])
+def test_arguments_say_what_they_are(words: str, said: str) -> None:
+    assert said in CliRunner().invoke(app, [*words.split(), "--help"]).output
+
+
 def test_keys_are_private_and_never_overwritten(folder: Path) -> None:
     assert stat.S_IMODE((folder / "a.key").stat().st_mode) == 0o600
     before = (folder / "a.key").read_bytes()

@@ -73,14 +73,6 @@ def test_a_damaged_cache_is_written_anew(content: bytes | None, cache: Path, mon
     assert radius_table(cepam.Gaussian(1.0), 6).shape == SHAPE
 
 
-def test_environment_says_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CEPAM_CACHE", "/somewhere")
-    assert latent._cache_folder() == Path("/somewhere/tables")
-    monkeypatch.delenv("CEPAM_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert latent._cache_folder() == Path("/elsewhere/cepam/tables")
-
-
 def test_segments_cover_each_tail_once() -> None:
     lower, width = latent.segment_edges()
     upper = lower + width

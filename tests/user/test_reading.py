@@ -101,6 +101,7 @@ def test_reproduce_shows_what_it_ran_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("cepam_paper")
     told = cepam("reproduce", "--help", folder=tmp_path)
+    assert "Parts to redo, as listed above." in told
     assert all(f" {part}: " in told for part in ("exactness", "privacy", "rate", "gaussian", "gain", "all", "page"))
     words = ("reproduce", "privacy", "--quick", "--out", "report")
     found = json.loads(cepam(*words, "--json", folder=tmp_path))

@@ -9,6 +9,7 @@ Another package brings a command with an entry point, whose value is a function 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -51,7 +52,7 @@ class Command:
         with one_line(place):
             try:
                 holder = self.load()
-                group = typer.main.get_command(holder)
+                group = _told(typer.main.get_command(holder))
             except Exception as broken:
                 if not self.package or (isinstance(broken, ModuleNotFoundError) and is_optional(broken)):
                     raise
@@ -62,6 +63,21 @@ class Command:
             code = group.main([self.name, *words], prog_name="cepam", standalone_mode=False)
         if code:
             raise typer.Exit(code)
+
+
+def _told(command: Any) -> Any:
+    """The command, whose arguments say what they are: click from 8.5 on drops that where Typer is older than 0.26."""
+    for inner in getattr(command, "commands", {}).values():
+        _told(inner)
+    silent = [each for each in command.params if each.param_type_name == "argument" and not getattr(each, "help", None)]
+    if silent and command.callback is not None:
+        with suppress(ImportError):
+            from typer.utils import get_params_from_function
+
+            given = get_params_from_function(command.callback)
+            for each in silent:
+                each.help = getattr(given[each.name].default, "help", None)
+    return command
 
 
 def brought() -> list[Command]:

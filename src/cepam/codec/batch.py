@@ -10,7 +10,6 @@ Guarantee: the messages and vectors are those of `codec.encode` and `codec.decod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -21,7 +20,7 @@ from cepam.codec.codec import MessageCodec
 from cepam.codec.vectors import Vector, name_of_dtype, note_cpu, room_on, to_host
 from cepam.errors import CepamError, MalformedMessage
 from cepam.kernels.model.task import CodingTask, cpu_only
-from cepam.kernels.threads import cores, encode_spans
+from cepam.kernels.threads import encode_spans, side_by_side
 from cepam.keys import Address, UsedAddresses
 
 if TYPE_CHECKING:
@@ -185,8 +184,7 @@ def _decode_rows(
 
 
 def _side_by_side(work: Callable[..., Any], *parts: Any) -> list[Any]:
-    with ThreadPoolExecutor(cores()) as pool:
-        return list(pool.map(lambda *items: _tried(work, *items), *parts))
+    return side_by_side(None, lambda *items: _tried(work, *items), *parts)
 
 
 def _tried(work: Callable[..., Made], *items: Any) -> Made | Refused:

@@ -32,6 +32,13 @@ def _rows(plan: Plan, x: npt.ArrayLike) -> Ints:
     return rows.reshape(-1, plan.n)
 
 
+def _vector(plan: Plan, at: Address, h: Ints, m: Ints, size: int | None, released: bool = False) -> Floats:
+    """The quantized vector, on the public grid where it is `released`."""
+    units = quantizer.reconstruct(plan, at.derive().noise, h, m)
+    whole, unit = (quantizer.to_grid(units), plan.grid) if released else (units, plan.unit)
+    return (whole.astype(np.float64) * unit).reshape(-1)[:size]
+
+
 @dataclass(frozen=True)
 class SDQ:
     """Subtractive dithering: the error is uniform on the lattice's cell (volume step^n) and independent of x.
@@ -53,9 +60,7 @@ class SDQ:
 
     def reconstruct(self, m: Ints, at: Address, size: int | None = None) -> Floats:
         """The quantized vector, from M and the shared dithers."""
-        h = np.ones(len(m), dtype=np.int64)
-        units = quantizer.reconstruct(self.plan, at.derive().noise, h, m)
-        return (units.astype(np.float64) * self.plan.unit).reshape(-1)[:size]
+        return _vector(self.plan, at, np.ones(len(m), dtype=np.int64), m, size)
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,7 @@ class RSUQ:
 
     def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None) -> Floats:
         """The quantized vector, from (H, M) and the shared dithers."""
-        units = quantizer.reconstruct(self.plan, at.derive().noise, h, m)
-        return (units.astype(np.float64) * self.plan.unit).reshape(-1)[:size]
+        return _vector(self.plan, at, h, m, size)
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,4 @@ class LRSUQ:
 
     def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None, released: bool = True) -> Floats:
         """The quantized vector, from (H, M) and the shared randomness."""
-        units = quantizer.reconstruct(self.plan, at.derive().noise, h, m)
-        if released:
-            return (quantizer.to_grid(units).astype(np.float64) * self.plan.grid).reshape(-1)[:size]
-        return (units.astype(np.float64) * self.plan.unit).reshape(-1)[:size]
+        return _vector(self.plan, at, h, m, size, released)

@@ -9,9 +9,10 @@ that disagree in a last bit refuse each other's messages instead of decoding the
 
 from __future__ import annotations
 
-import os
+import io
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cepam.files import cache_folder, write_atomically
 from cepam.noise.laws import Gaussian, Laplace, Law
 
 Floats = npt.NDArray[np.float64]
@@ -45,13 +47,13 @@ def radius_table(law: Law, n: int) -> Floats:
 
 @cache
 def _built_in(name: str, n: int) -> Floats:
-    for place in (resources.files("cepam.noise") / "tables", _cache_folder()):
+    for place in (resources.files("cepam.noise") / "tables", cache_folder() / "tables"):
         table = _load(place / f"{name}-{n}.npz")
         if table is not None:
             break
     else:
         table = tabulate_exactly(name, n)
-        _store(_cache_folder(), f"{name}-{n}.npz", table)
+        _store(cache_folder() / "tables" / f"{name}-{n}.npz", table)
     table.setflags(write=False)
     return table
 
@@ -66,21 +68,12 @@ def _load(entry: Any) -> Floats | None:
     return table if table.shape == SHAPE else None
 
 
-def _cache_folder() -> Path:
-    root = os.environ.get("CEPAM_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "cepam"
-    )
-    return Path(root) / "tables"
-
-
-def _store(folder: Path, name: str, table: Floats) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f".{name}.{os.getpid()}.npz"
-        np.savez_compressed(partial, table=table)
-        partial.replace(folder / name)
-    except OSError:
-        return  # a read-only home costs some seconds next time, nothing else
+def _store(path: Path, table: Floats) -> None:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, table=table)
+    with suppress(OSError):  # a read-only home costs some seconds next time, nothing else
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, buffer.getvalue())
 
 
 def segment_edges() -> tuple[Floats, Floats]:

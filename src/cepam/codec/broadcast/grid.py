@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from cepam.codec.wire import BLOCK_COORDINATES
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.difference_contexts import DITHER_BITS, RESOLUTION
 from cepam.kernels.model.plan import Ints
-from cepam.kernels.threads import BackendName, cores
+from cepam.kernels.threads import BackendName, side_by_side
 from cepam.keys import hkdf
 
 Floats = npt.NDArray[np.float32]
@@ -171,11 +170,7 @@ class Grid:
 
     def _side_by_side(self, work: Callable[[slice], Any], count: int) -> list[Any]:
         parts = [slice(start, min(start + SPAN, count)) for start in range(0, count, SPAN)]
-        workers = min(self.threads or cores(), len(parts))
-        if workers <= 1:
-            return [work(part) for part in parts]
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(work, parts))
+        return side_by_side(self.threads, work, parts)
 
 
 def _count(origin: Origin) -> int:

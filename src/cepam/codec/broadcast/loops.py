@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from cepam.kernels.model.plan import Ints
 from cepam.kernels.threads import BackendName
 
-BACKENDS = ("auto", "numba", "numpy")
+BACKENDS = get_args(BackendName)
 
 
 class Loop(Protocol):

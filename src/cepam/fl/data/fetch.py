@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cepam.files import cache_folder
+
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 MIRROR_SECONDS = 3.0
 PACKAGE_SECONDS = 120.0
@@ -80,14 +82,6 @@ SOURCES = {
 
 def quiet(report: Report) -> None:
     """Nothing: for callers who want no progress."""
-
-
-def cache_folder() -> Path:
-    """Where fetched data is kept: $CEPAM_CACHE, else $XDG_CACHE_HOME/cepam, else ~/.cache/cepam."""
-    own = os.environ.get("CEPAM_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cepam"
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:

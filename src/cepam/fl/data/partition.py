@@ -62,9 +62,12 @@ def _check(labels: Labels, clients: int) -> None:
         raise ValueError(f"{clients} clients cannot share {len(labels)} records")
 
 
-def _check_classes(labels: Labels) -> None:
+def _check_classes(labels: Labels, clients: int, alpha: float = 1.0) -> None:
+    _check(labels, clients)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError("partitions by label need class numbers, and these records have values: use iid or unequal")
+    if not alpha > 0:
+        raise ValueError(f"alpha must be positive, got {alpha}")
 
 
 def _cut(order: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Parts:
@@ -105,8 +108,7 @@ def unequal(labels: Labels, clients: int, draw: np.random.Generator, spread: flo
 
 def by_label(labels: Labels, clients: int, draw: np.random.Generator, labels_each: int = 2) -> Parts:
     """Records sorted by label, cut into `labels_each` shards a client, and dealt out: few labels each."""
-    _check(labels, clients)
-    _check_classes(labels)
+    _check_classes(labels, clients)
     if labels_each < 1 or labels_each * clients > len(labels):
         raise ValueError(f"labels_each must lie in [1, {len(labels) // clients}], got {labels_each}")
     order = draw.permutation(len(labels))
@@ -118,10 +120,7 @@ def by_label(labels: Labels, clients: int, draw: np.random.Generator, labels_eac
 
 def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: float = 0.5) -> Parts:
     """Records of every label dealt out in Dirichlet(alpha) proportions; every client holds at least one record."""
-    _check(labels, clients)
-    _check_classes(labels)
-    if not alpha > 0:
-        raise ValueError(f"alpha must be positive, got {alpha}")
+    _check_classes(labels, clients, alpha)
     held: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
         order = draw.permutation(np.flatnonzero(labels == label))
@@ -142,10 +141,7 @@ def even_dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alph
     Every record is drawn without replacement from what is left of a label, in proportion to the client's mixture; where
     nothing of its labels is left, from whatever there is.
     """
-    _check(labels, clients)
-    _check_classes(labels)
-    if not alpha > 0:
-        raise ValueError(f"alpha must be positive, got {alpha}")
+    _check_classes(labels, clients, alpha)
     known, each = np.unique(labels), len(labels) // clients
     pools = [draw.permutation(np.flatnonzero(labels == label)) for label in known]
     left = np.array([len(pool) for pool in pools])

@@ -110,10 +110,7 @@ class Work:
 
     def _examples(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
         picked, expected = self._drawn(round, rows)
-        count = np.array([len(one) for one in picked], dtype=np.int64)
-        index = np.zeros((len(rows), max(1, int(count.max()))), dtype=np.int64)
-        for row, one in enumerate(picked):
-            index[row, : len(one)] = one
+        index, count = sampling.padded(picked)
         of = np.array([s for s, _ in rows], dtype=np.int64)
         seeds, measures = self._seeds(round, rows)[:, 0], [uplink.measure(round) for uplink in self.uplinks]
         if isinstance(self.network, TorchNetwork) and any(measures):

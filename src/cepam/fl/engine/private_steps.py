@@ -95,11 +95,7 @@ class PrivateSteps:
 
     def _step(self, local: Floats, round: int, step: int, sites: list[Site], of: Index) -> tuple[Floats, list[float]]:
         """The noised mean gradient of each site at its own row of weights, and its mean loss."""
-        picked = [site.drawn(round, step) for site in sites]
-        count = np.array([len(one) for one in picked], dtype=np.int64)
-        index = np.zeros((len(sites), max(1, int(count.max()))), dtype=np.int64)
-        for row, one in enumerate(picked):
-            index[row, : len(one)] = one
+        index, count = sampling.padded([site.drawn(round, step) for site in sites])
         bounds = np.array([site.plan.clip.bound for site in sites], dtype=np.float32)
         seeds = [sampling.mask_of_step(site.draws, round, step, site.client) for site in sites]
         sums, losses = self.network.summed_gradients(local, of, index, count, bounds, np.array(seeds))

@@ -47,6 +47,15 @@ def drawn(settings: Settings, draws: Randomness, round: int, held: Index, client
     return Drawn(list(make(draws, round, held, steps, batch)[list(clients)]), np.full(len(clients), batch, np.float32))
 
 
+def padded(picked: Sequence[Index]) -> tuple[Index, Index]:
+    """Rows of records of any length as one array, and how many places of each row count."""
+    count = np.array([len(one) for one in picked], dtype=np.int64)
+    index = np.zeros((len(picked), max(1, int(count.max()))), dtype=np.int64)
+    for row, one in enumerate(picked):
+        index[row, : len(one)] = one
+    return index, count
+
+
 def every_record(steps: int, held: Index, clients: Sequence[int]) -> Drawn:
     """All that these clients hold, in every local step."""
     counts = held[list(clients)]

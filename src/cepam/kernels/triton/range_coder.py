@@ -1,16 +1,34 @@
 """The range coder of `ranging` in Triton: one coder a lane, every function takes part where `active` says so.
 
-The state of a lane is (low or code, span, at, word). An encoder keeps the last word it made in `word`, where a carry
+The state of a lane is a `Coder`. An encoder keeps the last word it made in `word`, where a carry
 costs nothing, and `at` counts words, that one included; a decoder keeps the next word there, read long before it is
 needed. Encoders write native 32-bit words to slots of `room` words; `gather_blocks` puts the bytes in order.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 ALL = tl.constexpr(0xFFFFFFFF)
+
+
+class Coder(NamedTuple):
+    """The state of a lane's coder; `low` is a decoder's code."""
+
+    low: Any
+    span: Any
+    at: Any
+    word: Any
+
+
+class Stream(NamedTuple):
+    """Where a lane's words are: an encoder's slot of `room` words, a decoder's `room` bytes."""
+
+    data: Any
+    room: Any
 
 
 @triton.jit
@@ -20,8 +38,9 @@ def any_of(mask):
 
 
 @triton.jit
-def code_bit(low, span, at, word, data, room, p, bit, active, decoding: tl.constexpr):
-    """One decision with chance p of a 1 (in 2^-16): (low, span, at, word, bit) afterwards."""
+def code_bit(coder, stream, p, bit, active, decoding: tl.constexpr):
+    """One decision with chance p of a 1 (in 2^-16): the coder and the bit afterwards."""
+    low, span, at, word = coder.low, coder.span, coder.at, coder.word
     bound = (span >> 16) * p.to(tl.uint64)
     if decoding:
         bit = low < bound
@@ -35,16 +54,16 @@ def code_bit(low, span, at, word, data, room, p, bit, active, decoding: tl.const
     if decoding:
         if any_of(full):
             low = tl.where(full, (low << 32) | word.to(tl.uint64), low)
-            word = tl.where(full, get_word(data, at, room, full), word)
+            word = tl.where(full, get_word(stream.data, at, stream.room, full), word)
             span, at = tl.where(full, span << 32, span), at + full.to(tl.int32)
     else:
         if any_of(full | carried):
-            word = settle(data, at, word, room, carried)
-            put_word(data, at - 1, word, room, full)
+            word = settle(stream.data, at, word, stream.room, carried)
+            put_word(stream.data, at - 1, word, stream.room, full)
             word = tl.where(full, (low >> 32).to(tl.uint32), word)
             low, span = tl.where(full, low << 32, low), tl.where(full, span << 32, span)
             at = at + full.to(tl.int32)
-    return low, span, at, word, bit
+    return Coder(low, span, at, word), bit
 
 
 @triton.jit
@@ -90,24 +109,26 @@ def get_word(data, at, room, active):
 
 
 @triton.jit
-def start_decoder(data, room, active):
+def start_decoder(stream, active):
     """The state of decoders at the first decision."""
+    data, room = stream.data, stream.room
     zero = tl.zeros_like(room)
     first, second = get_word(data, zero, room, active), get_word(data, zero + 1, room, active)
     low = (first.to(tl.uint64) << 32) | second.to(tl.uint64)
-    return low, tl.zeros_like(low) - 1, zero + 3, get_word(data, zero + 2, room, active)
+    return Coder(low, tl.zeros_like(low) - 1, zero + 3, get_word(data, zero + 2, room, active))
 
 
 @triton.jit
-def finish(data, low, span, at, word, room, active):
+def finish(coder, stream, active):
     """The bytes of the shortest streams that still decode; more than 4 * room - 1 where the slot is too small."""
+    low, span, at, data, room = coder.low, coder.span, coder.at, stream.data, stream.room
     value = low
     for i in tl.static_range(7):
         rounded = ((low + (0xFFFFFFFFFFFFFFFF >> (56 - 8 * i))) >> (8 + 8 * i)) << (8 + 8 * i)
         value = tl.where(rounded - low < span, rounded, value)
     zero = tl.zeros_like(low)
     value = tl.where(zero - low < span, zero, value)
-    word = settle(data, at, word, room, active & (value < low))
+    word = settle(data, at, coder.word, room, active & (value < low))
     put_word(data, at - 1, word, room, active)
     put_word(data, at, (value >> 32).to(tl.uint32), room, active)
     put_word(data, at + 1, value.to(tl.uint32), room, active)

@@ -12,11 +12,14 @@ import triton.language as tl
 
 from cepam.kernels.model import scalar_contexts as contexts
 from cepam.kernels.triton.layers import PER_UNIT, load_value, units_of
-from cepam.kernels.triton.range_coder import any_of, finish, start_decoder
+from cepam.kernels.triton.range_coder import Coder, Stream, any_of, finish, start_decoder
 from cepam.kernels.triton.scalar_model import (
     LOCAL,
     OCTAVE,
     TICKS,
+    Jump,
+    Known,
+    Scales,
     code_coordinate,
     code_header,
     contexts_of,
@@ -39,27 +42,27 @@ _STATE = tl.constexpr(STATE)
 
 
 @triton.jit
-def keep_coder(state, low, span, at, word, lanes: tl.constexpr):
+def keep_coder(state, coder, lanes: tl.constexpr):
     """Writes the range coder's state of each lane."""
-    tl.store(state, low.to(tl.int64, bitcast=True))
-    tl.store(state + lanes, span.to(tl.int64, bitcast=True))
-    tl.store(state + 2 * lanes, at.to(tl.int64))
-    tl.store(state + 3 * lanes, word.to(tl.int64))
+    tl.store(state, coder.low.to(tl.int64, bitcast=True))
+    tl.store(state + lanes, coder.span.to(tl.int64, bitcast=True))
+    tl.store(state + 2 * lanes, coder.at.to(tl.int64))
+    tl.store(state + 3 * lanes, coder.word.to(tl.int64))
 
 
 @triton.jit
 def find_coder(state, lanes: tl.constexpr):
-    """What `keep_coder` wrote: (low, span, at, word)."""
+    """What `keep_coder` wrote."""
     low, span = tl.load(state).to(tl.uint64, bitcast=True), tl.load(state + lanes).to(tl.uint64, bitcast=True)
-    return low, span, tl.load(state + 2 * lanes).to(tl.int32), tl.load(state + 3 * lanes).to(tl.uint32)
+    return Coder(low, span, tl.load(state + 2 * lanes).to(tl.int32), tl.load(state + 3 * lanes).to(tl.uint32))
 
 
 @triton.jit
-def keep_scales(state, sized, signed, across, place, busy, header, lanes: tl.constexpr):
+def keep_scales(state, scales, place, busy, header, lanes: tl.constexpr):
     """Writes the model's state of each lane."""
-    tl.store(state + 4 * lanes, sized)
-    tl.store(state + 5 * lanes, signed)
-    tl.store(state + 6 * lanes, across)
+    tl.store(state + 4 * lanes, scales.sized)
+    tl.store(state + 5 * lanes, scales.signed)
+    tl.store(state + 6 * lanes, scales.across)
     tl.store(state + 7 * lanes, place.to(tl.int64))
     tl.store(state + 8 * lanes, busy.to(tl.int64))
     tl.store(state + 9 * lanes, header.to(tl.int64))
@@ -67,19 +70,17 @@ def keep_scales(state, sized, signed, across, place, busy, header, lanes: tl.con
 
 @triton.jit
 def find_scales(state, lanes: tl.constexpr):
-    """What `keep_scales` wrote: (sized, signed, across, place, busy, header)."""
-    sized, signed, across = (
-        tl.load(state + 4 * lanes), tl.load(state + 5 * lanes), tl.load(state + 6 * lanes)
-    )  # fmt: skip
+    """What `keep_scales` wrote: (scales, place, busy, header)."""
+    scales = Scales(tl.load(state + 4 * lanes), tl.load(state + 5 * lanes), tl.load(state + 6 * lanes))
     place, busy = tl.load(state + 7 * lanes).to(tl.int32), tl.load(state + 8 * lanes).to(tl.int32)
-    return sized, signed, across, place, busy, tl.load(state + 9 * lanes).to(tl.int32)
+    return scales, place, busy, tl.load(state + 9 * lanes).to(tl.int32)
 
 
 @triton.jit
 def begin_scales(state, header, lanes: tl.constexpr):
     """Writes the model's state of each lane before its first coordinate."""
     sized = power(((header >> 11) & 1) * 128 + TICKS * OCTAVE).to(tl.int64)
-    keep_scales(state, sized, sized * 0, sized, header * 0, header * 0, header, lanes)
+    keep_scales(state, Scales(sized, sized * 0, sized), header * 0, header * 0, header, lanes)
 
 
 @triton.jit
@@ -100,9 +101,9 @@ def begin_encoding(headers, state, slots, begin, total, count, blocks, length, r
     header = tl.load(headers + lane, mask=live, other=0)
     low = tl.zeros_like(lane).to(tl.uint64)
     at, word = tl.zeros_like(size), tl.zeros_like(size).to(tl.uint32)
-    data, state = slots + mine.to(tl.int64) * room, state_of(state, lanes)
-    low, span, at, word, _ = code_header(low, low - 1, at, word, data, room, header, live, 18, False)
-    keep_coder(state, low, span, at, word, lanes)
+    stream, state = Stream(slots + mine.to(tl.int64) * room, room), state_of(state, lanes)
+    coder, _ = code_header(Coder(low, low - 1, at, word), stream, header, live, 18, False)
+    keep_coder(state, coder, lanes)
     begin_scales(state, header, lanes)
 
 
@@ -118,14 +119,23 @@ def begin_decoding(
     lane, _, _, size = lanes_of(begin, total, count, blocks, length, mine)
     live, state = size > 0, state_of(state, lanes)
     data = data + tl.load(starts + lane, mask=live, other=0)
-    room = tl.load(lengths + lane, mask=live, other=0)
-    low, span, at, word = start_decoder(data, room, live)
-    low, span, at, word, header = code_header(low, span, at, word, data, room, size * 0, live, 18, True)
+    stream = Stream(data, tl.load(lengths + lane, mask=live, other=0))
+    coder, header = code_header(start_decoder(stream, live), stream, size * 0, live, 18, True)
     # A block that says "nothing" has no row period, whatever its plain bits were.
     header = tl.where(live & ((header >> 11) != NOTHING), header, NOTHING << 11)
-    keep_coder(state, low, span, at, word, lanes)
+    keep_coder(state, coder, lanes)
     begin_scales(state, header, lanes)
     tl.store(headers + mine, header)
+
+
+@triton.jit
+def stream_of(data, starts, lengths, room, lane, mine, size, decoding: tl.constexpr):
+    """Where a lane of a wave reads its words, or writes them."""
+    if decoding:
+        data = data + tl.load(starts + lane, mask=size > 0, other=0)
+        return Stream(data, tl.load(lengths + lane, mask=size > 0, other=0))
+    else:
+        return Stream(data + mine.to(tl.int64) * room, room)
 
 
 @triton.jit(
@@ -146,15 +156,10 @@ def walk_lanes(
         column + program * columns + tl.arange(0, lanes),
     )
     state, field = state_of(state, lanes), rows.to(tl.int64) * lanes
-    low, span, at, word = find_coder(state, lanes)
-    sized, signed, across, place, busy, header = find_scales(state, lanes)
-    if decoding:
-        data = data + tl.load(starts + lane, mask=size > 0, other=0)
-        room = tl.load(lengths + lane, mask=size > 0, other=0)
-        staged = stage + program * rows * 3 + tl.arange(0, lanes)
-    else:
-        data = data + mine.to(tl.int64) * room
-        staged = stage + program * rows * 4 + tl.arange(0, lanes)
+    coder = find_coder(state, lanes)
+    scales, place, busy, header = find_scales(state, lanes)
+    stream = stream_of(data, starts, lengths, room, lane, mine, size, decoding)
+    staged = stage + program * rows * (3 if decoding else 4) + tl.arange(0, lanes)
     scale, period = header >> 11, header & 2047
     anchor, shift = (scale & 1) * 128 + TICKS * OCTAVE, (scale >> 1) - TICKS
     size = tl.where(scale == NOTHING, 0, size)
@@ -176,16 +181,14 @@ def walk_lanes(
         if rowed:
             seen = behind & (first + i >= period)
             above = tl.where(seen, tl.load(column + place * lanes, mask=seen, other=0).to(tl.int32), anchor)
-        z, level = predict(sized, signed, across, above, anchor, period, rise)
+        z, level = predict(scales, above, anchor, period, rise)
         contexts, skip = contexts_of(margins, z, level, shift)
-        q = find_odds(odds, contexts, active, lanes)
-        low, span, at, word, k, _odds = code_coordinate(
-            low, span, at, word, data, room, odds, k, rise, skip, contexts, q, active, lanes, decoding
-        )
-        sized, signed, across, over = follow(
-            sized, signed, across, means, above, k, here + WIDTH * field, here + DITHER_FIELD * field, margins,
-            contexts[0], z, shift, active,
+        known = Known(contexts, find_odds(odds, contexts, active, lanes))
+        coder, k, _odds = code_coordinate(
+            coder, stream, odds, Jump(k, rise, skip), known, active, lanes, decoding
         )  # fmt: skip
+        places = (here + WIDTH * field, here + DITHER_FIELD * field)
+        scales, over = follow(scales, means, above, k, places, margins, contexts[0], (z, shift), active)
         tl.store(column + place * lanes, over.to(tl.int16), mask=behind)
         place = tl.where(place + 1 == period, 0, place + behind.to(tl.int32))
         if decoding:
@@ -194,8 +197,8 @@ def walk_lanes(
             busy = busy | (k != 0).to(tl.int32)
         margins, k = next_margins, next_k
         i += 1
-    keep_coder(state, low, span, at, word, lanes)
-    keep_scales(state, sized, signed, across, place, busy, header, lanes)
+    keep_coder(state, coder, lanes)
+    keep_scales(state, scales, place, busy, header, lanes)
 
 
 @triton.jit(
@@ -216,15 +219,10 @@ def walk_flat(
         state_of(state, lanes),
         rows.to(tl.int64) * lanes,
     )
-    low, span, at, word = find_coder(state, lanes)
-    _, _, _, _, busy, header = find_scales(state, lanes)
-    if decoding:
-        data = data + tl.load(starts + lane, mask=size > 0, other=0)
-        room = tl.load(lengths + lane, mask=size > 0, other=0)
-        here = stage + program * rows * 3 + tl.arange(0, lanes)
-    else:
-        data = data + mine.to(tl.int64) * room
-        here = stage + program * rows * 2 + tl.arange(0, lanes)
+    coder = find_coder(state, lanes)
+    _, _, busy, header = find_scales(state, lanes)
+    stream = stream_of(data, starts, lengths, room, lane, mine, size, decoding)
+    here = stage + program * rows * (3 if decoding else 2) + tl.arange(0, lanes)
     i, left = 0, tl.minimum(tl.where(header >> 11 == NOTHING, 0, size) - first, rows)
     coded, next_coded, k, next_k = tl.load(here), tl.load(here + lanes), lane * 0, lane * 0
     if not decoding:
@@ -236,9 +234,8 @@ def walk_flat(
             far_k = tl.load(here + field + 2 * lanes)
         contexts, next_contexts, more = unpack_flat(coded), unpack_flat(next_coded), (coded >> 36).to(tl.int32)
         next_q = find_odds(odds, next_contexts, i + 1 < left, lanes)
-        low, span, at, word, k, after = code_coordinate(
-            low, span, at, word, data, room, odds, k, more >= 64, more & 63, contexts, q, i < left, lanes, decoding
-        )
+        jump, known = Jump(k, more >= 64, more & 63), Known(contexts, q)
+        coder, k, after = code_coordinate(coder, stream, odds, jump, known, i < left, lanes, decoding)
         if decoding:
             tl.store(here, k)
         else:
@@ -246,7 +243,7 @@ def walk_flat(
         q = forward(next_contexts, next_q, contexts, after)
         coded, k, next_coded, next_k = next_coded, next_k, far_coded, far_k
         here, i = here + lanes, i + 1
-    keep_coder(state, low, span, at, word, lanes)
+    keep_coder(state, coder, lanes)
     tl.store(state + 8 * lanes, busy.to(tl.int64))
 
 
@@ -259,10 +256,10 @@ def finish_encoding(state, slots, lengths, begin, total, count, blocks, length, 
     mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
     _, _, _, size = lanes_of(begin, total, count, blocks, length, mine)
     state = state_of(state, lanes)
-    low, span, at, word = find_coder(state, lanes)
-    _, _, _, _, busy, _ = find_scales(state, lanes)
-    data = slots + mine.to(tl.int64) * room
-    tl.store(lengths + mine, finish(data, low, span, at, word, room, busy > 0) * busy, mask=size > 0)
+    coder = find_coder(state, lanes)
+    _, _, busy, _ = find_scales(state, lanes)
+    stream = Stream(slots + mine.to(tl.int64) * room, room)
+    tl.store(lengths + mine, finish(coder, stream, busy > 0) * busy, mask=size > 0)
 
 
 @triton.jit(

@@ -6,7 +6,7 @@ blocks of similar data keep few sectors busy. Scales are 64-bit, contexts and lo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import triton
@@ -35,6 +35,37 @@ def flat_contexts(prior: Any) -> Any:
     zeros, sides, sizes = np.split(prior, [contexts.SIDE_AT, contexts.SIZE_AT])
     level = contexts.LEVEL_FLAT
     return np.concatenate([zeros[level :: contexts.LEVELS], sides[level :: contexts.LEVELS], sizes])
+
+
+class Jump(NamedTuple):
+    """How far a quotient lies from its guess: k, whether the upper side is nearer, and the plain bits of |k|."""
+
+    k: Any
+    rise: Any
+    skip: Any
+
+
+class Known(NamedTuple):
+    """The contexts of a jump's first three decisions, and their odds as they were read."""
+
+    contexts: Any
+    q: Any
+
+
+class Size(NamedTuple):
+    """A size to be coded, the first of its contexts, and how many of its bits are plain."""
+
+    value: Any
+    base: Any
+    skip: Any
+
+
+class Scales(NamedTuple):
+    """What a lane's model remembers: recent sizes, recent values with their signs, and the row above."""
+
+    sized: Any
+    signed: Any
+    across: Any
 
 
 @triton.jit
@@ -72,11 +103,11 @@ def measure_margins(width, dither):
 
 
 @triton.jit
-def code_modelled(low, span, at, word, data, room, q, bit, active, rate: tl.constexpr, decoding: tl.constexpr):
-    """One decision of the active lanes with odds q: (low, span, at, word, bit, odds afterwards)."""
+def code_modelled(coder, stream, q, bit, active, rate: tl.constexpr, decoding: tl.constexpr):
+    """One decision of the active lanes with odds q: the coder, the bit and the odds afterwards."""
     p = tl.minimum(tl.maximum(q, LEAST), MOST)
-    low, span, at, word, bit = code_bit(low, span, at, word, data, room, p, bit, active, decoding)
-    return low, span, at, word, bit, tl.where(active, q + ((tl.where(bit, 65535, 0) - q) >> rate), q)
+    coder, bit = code_bit(coder, stream, p, bit, active, decoding)
+    return coder, bit, tl.where(active, q + ((tl.where(bit, 65535, 0) - q) >> rate), q)
 
 
 @triton.jit
@@ -89,35 +120,33 @@ def find_odds(odds, contexts, wanted, lanes: tl.constexpr):
 
 
 @triton.jit
-def decide(
-    low, span, at, word, data, room, odds, context, bit, active, modelled, rate, lanes: tl.constexpr,
-    decoding: tl.constexpr,
-):  # fmt: skip
-    """One decision of the active lanes, of even odds where it is not modelled: (low, span, at, word, bit)."""
+def decide(coder, stream, odds, context, bit, active, modelled, lanes: tl.constexpr, decoding: tl.constexpr):
+    """One decision on a size of the active lanes, of even odds where it is not modelled: the coder and the bit."""
     place = odds + context * lanes
     learning = active & modelled
     q = tl.load(place, mask=learning, other=0)
     p = tl.where(modelled, tl.minimum(tl.maximum(q, LEAST), MOST), EVEN)
-    low, span, at, word, bit = code_bit(low, span, at, word, data, room, p, bit, active, decoding)
-    tl.store(place, q + ((tl.where(bit, 65535, 0) - q) >> rate), mask=learning)
-    return low, span, at, word, bit
+    coder, bit = code_bit(coder, stream, p, bit, active, decoding)
+    tl.store(place, q + ((tl.where(bit, 65535, 0) - q) >> SIZE_RATE), mask=learning)
+    return coder, bit
 
 
 @triton.jit
-def code_header(low, span, at, word, data, room, value, active, bits: tl.constexpr, decoding: tl.constexpr):
+def code_header(coder, stream, value, active, bits: tl.constexpr, decoding: tl.constexpr):
     """Plain bits of side information, highest first."""
     got = tl.zeros_like(value)
     for i in range(bits):
         bit = ((value >> (bits - 1 - i)) & 1) == 1
         p = tl.zeros_like(value) + EVEN
-        low, span, at, word, bit = code_bit(low, span, at, word, data, room, p, bit, active, decoding)
+        coder, bit = code_bit(coder, stream, p, bit, active, decoding)
         got = (got << 1) | bit.to(tl.int32)
-    return low, span, at, word, got
+    return coder, got
 
 
 @triton.jit
-def predict(sized, signed, across, above, anchor, period, rise):
+def predict(scales, above, anchor, period, rise):
     """(z, level): the local scale's logarithm, and the context's share of it and of recent signs."""
+    sized, signed, across = scales.sized, scales.signed, scales.across
     z = 15 * log(sized) + anchor + tl.where(period > LOCAL, 13 * (above - log(across)), 0)
     z = tl.where(period == FLAT, anchor, within(z >> 4, 31 * OCTAVE - 1))
     towards = tl.where(rise, signed, -signed)
@@ -129,36 +158,33 @@ def predict(sized, signed, across, above, anchor, period, rise):
 
 
 @triton.jit
-def code_size(
-    low, span, at, word, data, room, odds, value, base, skip, length, going, active, most: tl.constexpr,
-    lanes: tl.constexpr, decoding: tl.constexpr,
-):  # fmt: skip
-    """Sizes of at least 1 and at most `most` bits: `skip` low ones plainly, the rest as exponent and mantissa, in
-    contexts from `base` on; `length` of the exponent's decisions were made, and lanes that are `going` make more."""
-    plain, rest = split_size(value, skip)
-    places = log(rest) >> 8
+def code_size(coder, stream, odds, size, more, active, most: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr):
+    """The coder, and sizes of at least 1 and at most `most` bits: `skip` low ones plainly, the rest as exponent and
+    mantissa, in contexts from `base` on; whether there is `more` than the exponent's first place is known."""
+    base, skip = size.base, size.skip
+    plain, rest = split_size(size.value, skip)
+    places, length, going = log(rest) >> 8, more.to(tl.int32), more & (skip + 1 < most)
     while any_of(going):
-        low, span, at, word, more = decide(
-            low, span, at, word, data, room, odds, base + tl.minimum(length, 19), length < places, going, going,
-            SIZE_RATE, lanes, decoding,
-        )  # fmt: skip
+        coder, more = decide(
+            coder, stream, odds, base + tl.minimum(length, 19), length < places, going, going, lanes, decoding
+        )
         length = length + (going & more).to(tl.int32)
         going = going & more & (length + skip < most)
-    step, out = tl.zeros_like(base), tl.zeros_like(value) + 1
+    step, out = tl.zeros_like(base), tl.zeros_like(size.value) + 1
     going = active & (length + skip > 0)
     while any_of(going):
         left = length - 1 - step
         tail = plain >> within(skip + left, 63).to(tl.int64)
         bit = tl.where(left >= 0, rest >> tl.maximum(left, 0).to(tl.int64), tail) & 1
-        low, span, at, word, read = decide(
-            low, span, at, word, data, room, odds, base + 19 + tl.minimum(length, 4), bit == 1, going,
-            (step == 0) & (length > 0), SIZE_RATE, lanes, decoding,
+        coder, read = decide(
+            coder, stream, odds, base + 19 + tl.minimum(length, 4), bit == 1, going, (step == 0) & (length > 0), lanes,
+            decoding,
         )  # fmt: skip
         out = tl.where(going, (out << 1) | read.to(tl.int64), out)
         step = step + 1
         going = going & (step < length + skip)
     skipped = tl.maximum(out - (tl.full((), 1, tl.int64) << skip.to(tl.int64)), 1)
-    return low, span, at, word, tl.where(skip > 0, skipped, out)
+    return coder, tl.where(skip > 0, skipped, out)
 
 
 @triton.jit
@@ -216,48 +242,40 @@ def unpack_flat(word):
 
 @triton.jit
 def code_jump(
-    low, span, at, word, data, room, odds, k, rise, contexts, q, skip, active, most: tl.constexpr, lanes: tl.constexpr,
-    decoding: tl.constexpr,
-):  # fmt: skip
-    """k where it is not zero, of at most `most` bits, and the odds of the contexts of side and size afterwards."""
-    low, span, at, word, nearer, side_q = code_modelled(
-        low, span, at, word, data, room, q[1], (k > 0) == rise, active, SIDE_RATE, decoding
-    )
-    tl.store(odds + contexts[1] * lanes, side_q, mask=active)
+    coder, stream, odds, jump, known, active, most: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr
+):
+    """The coder, k where it is not zero, of at most `most` bits, and the odds of side and size afterwards."""
+    k, skip = jump.k, jump.skip
+    coder, nearer, side_q = code_modelled(
+        coder, stream, known.q[1], (k > 0) == jump.rise, active, SIDE_RATE, decoding
+    )  # fmt: skip
+    tl.store(odds + known.contexts[1] * lanes, side_q, mask=active)
     _, rest = split_size(tl.abs(k), skip)
-    low, span, at, word, more, size_q = code_modelled(
-        low, span, at, word, data, room, q[2], rest > 1, active, SIZE_RATE, decoding
-    )
-    tl.store(odds + contexts[2] * lanes, size_q, mask=active)
-    more, jump = active & more, tl.zeros_like(k) + 1
+    coder, more, size_q = code_modelled(coder, stream, known.q[2], rest > 1, active, SIZE_RATE, decoding)
+    tl.store(odds + known.contexts[2] * lanes, size_q, mask=active)
+    more, size = active & more, tl.zeros_like(k) + 1
     longer = active & (more | (skip > 0))
     if any_of(longer):
-        low, span, at, word, jump = code_size(
-            low, span, at, word, data, room, odds, tl.abs(k), contexts[2], skip, more.to(tl.int32),
-            more & (skip + 1 < most), longer, most, lanes, decoding,
-        )  # fmt: skip
-    return low, span, at, word, tl.where(nearer == rise, jump, -jump), side_q, size_q
+        asked = Size(tl.abs(k), known.contexts[2], skip)
+        coder, size = code_size(coder, stream, odds, asked, more, longer, most, lanes, decoding)
+    return coder, tl.where(nearer == jump.rise, size, -size), side_q, size_q
 
 
 @triton.jit
-def code_coordinate(
-    low, span, at, word, data, room, odds, k, rise, skip, contexts, q, active, lanes: tl.constexpr,
-    decoding: tl.constexpr,
-):  # fmt: skip
-    """Codes one coordinate of each active lane: the coder's state, k, and the odds of its contexts afterwards."""
-    low, span, at, word, moved, zero_q = code_modelled(
-        low, span, at, word, data, room, q[0], k != 0, active, ZERO_RATE, decoding
-    )
-    tl.store(odds + contexts[0] * lanes, zero_q, mask=active)
+def code_coordinate(coder, stream, odds, jump, known, active, lanes: tl.constexpr, decoding: tl.constexpr):
+    """Codes one coordinate of each active lane: the coder, k, and the odds of its contexts afterwards."""
+    coder, moved, zero_q = code_modelled(coder, stream, known.q[0], jump.k != 0, active, ZERO_RATE, decoding)
+    tl.store(odds + known.contexts[0] * lanes, zero_q, mask=active)
     moved = moved & active
-    k = tl.where(moved, k, 0)
-    side_q, size_q = q[1], q[2]
+    k = tl.where(moved, jump.k, 0)
+    side_q, size_q = known.q[1], known.q[2]
     if any_of(moved):
-        low, span, at, word, jump, side_q, size_q = code_jump(
-            low, span, at, word, data, room, odds, k, rise, contexts, q, skip, moved, LARGEST_BITS, lanes, decoding
-        )
-        k = tl.where(moved, jump, k)
-    return low, span, at, word, k, (zero_q, side_q, size_q)
+        asked = Jump(k, jump.rise, jump.skip)
+        coder, told, side_q, size_q = code_jump(
+            coder, stream, odds, asked, known, moved, LARGEST_BITS, lanes, decoding
+        )  # fmt: skip
+        k = tl.where(moved, told, k)
+    return coder, k, (zero_q, side_q, size_q)
 
 
 @triton.jit
@@ -270,23 +288,24 @@ def forward(contexts, q, told, after):
 
 
 @triton.jit
-def follow(sized, signed, across, means, above, k, widths, dithers, margins, zero_at, z, shift, active):
-    """(sized, signed, across, over): the scales, and a row's logarithm here, once k is known.
+def follow(scales, means, above, k, places, margins, zero_at, local, active):
+    """The scales, and a row's logarithm here, once k is known; `places` of width and dither, `local` scale and shift.
 
     Width and dither are read from memory where they are needed, which is where k is not zero.
     """
+    z, shift = local
     s, moved = power(z).to(tl.int64), k != 0
     e = tl.maximum((s * tl.load(means + zero_at)) >> 8, 1)
     v = (s * tl.load(means + MEANS_TILT + zero_at)) >> 8
     v = tl.where((margins >> 48) == 1, v, -v)
     if any_of(moved):
         _, row = size_row(((margins >> 16) & 65535).to(tl.int32), shift * OCTAVE + z)
-        size = reach(tl.load(widths), tl.load(dithers), k > 0, tl.abs(k), shift)
+        size = reach(tl.load(places[0]), tl.load(places[1]), k > 0, tl.abs(k), shift)
         size = tl.minimum(size + ((s * tl.load(means + MEANS_OVER + row)) >> 8), LARGEST)
         e = tl.where(moved, size, e)
         v = tl.where(moved, tl.where(k > 0, size, -size), v)
     was = power(above).to(tl.int64)
-    sized += tl.where(active, (e - sized) >> 2, 0)
-    signed += tl.where(active, (v - signed) >> 2, 0)
-    across += tl.where(active, ((was - across) * 3) >> 4, 0)
-    return sized, signed, across, log(tl.maximum(was + (((e - was) * 3) >> 4), 1))
+    sized = scales.sized + tl.where(active, (e - scales.sized) >> 2, 0)
+    signed = scales.signed + tl.where(active, (v - scales.signed) >> 2, 0)
+    across = scales.across + tl.where(active, ((was - scales.across) * 3) >> 4, 0)
+    return Scales(sized, signed, across), log(tl.maximum(was + (((e - was) * 3) >> 4), 1))

@@ -12,10 +12,10 @@ import triton.language as tl
 
 from cepam.kernels.model import scalar_contexts
 from cepam.kernels.model import vector_contexts as contexts
-from cepam.kernels.triton.range_coder import any_of, finish, start_decoder
+from cepam.kernels.triton.range_coder import Coder, Stream, any_of, finish, start_decoder
 from cepam.kernels.triton.scalar_model import OCTAVE, TICKS, code_header, code_modelled, log, power, within
 from cepam.kernels.triton.scalar_stage import lanes_of
-from cepam.kernels.triton.vector_model import MARKS, RATE, SAME, WIDES, code_point, follow, mark_of, wide_of
+from cepam.kernels.triton.vector_model import MARKS, RATE, SAME, WIDES, Row, code_point, follow, mark_of, wide_of
 from cepam.kernels.triton.vector_quantizer import (
     CELL,
     LENGTH,
@@ -59,7 +59,7 @@ def stage_trial(
 
 @triton.jit
 def walk_rows(
-    low, span, at, word, data, room, x, wide, double, flags, scale, keys, radii, numbers, step, trials, means, walk,
+    coder, stream, x, wide, double, flags, scale, keys, radii, numbers, step, trials, means, walk,
     odds, stage, begin, total, count, blocks, per_block, search: tl.constexpr, accept: tl.constexpr, n: tl.constexpr,
     box: tl.constexpr, basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr,
 ):  # fmt: skip
@@ -100,15 +100,11 @@ def walk_rows(
             ends, same = (outcome & 2) == 2, (outcome & 4) == 4
             busy = tl.where(fresh & ((ends != inside) | (ends & (same == 0))), 1, busy)
         if accept != CELL:
-            low, span, at, word, told, q = code_modelled(
-                low, span, at, word, data, room, q, ends, learning, RATE, decoding
-            )
+            coder, told, q = code_modelled(coder, stream, q, ends, learning, RATE, decoding)
             tl.store(odds + context * lanes, q, mask=learning)
             ends = (coded & told) | ((coded == 0) & ends)
         done = fresh & ends
-        low, span, at, word, told, same_q = code_modelled(
-            low, span, at, word, data, room, same_q, same, done & coded, RATE, decoding
-        )
+        coder, told, same_q = code_modelled(coder, stream, same_q, same, done & coded, RATE, decoding)
         tl.store(odds + (SAME + context) * lanes, same_q, mask=done & coded)
         waiting = waiting | (done & coded & (told == 0))
         done = done & (waiting == 0)
@@ -118,9 +114,7 @@ def walk_rows(
         # Points are coded for many lanes at once: a lane with one waits until enough others have one, or all do.
         many = tl.sum(waiting.to(tl.int32), 0)
         if (many * SHARE >= lanes) | (many == tl.sum(active.to(tl.int32), 0)):
-            low, span, at, word = code_point(
-                low, span, at, word, data, room, odds, walk, mine, b, offset, waiting, n, lanes, decoding
-            )
+            coder = code_point(coder, stream, odds, walk, Row(mine, b, offset), waiting, n, lanes, decoding)
             if decoding:
                 tl.store(mine + OUTCOME * lanes, waiting.to(tl.int64))
                 put_points(
@@ -135,7 +129,7 @@ def walk_rows(
         trial = tl.where(done, 0, trial + (fresh & (ends == 0)).to(tl.int32))
         row, latent = row + done.to(tl.int32), tl.where(done, ahead, latent)
         active = active & (lost == 0) & (row * n < size)
-    return low, span, at, word, busy
+    return coder, busy
 
 
 @triton.jit
@@ -161,15 +155,15 @@ def encode_vectors(
     odds, stage = places_of(odds, stage, lanes)
     live = size > 0
     header = tl.load(headers + lane, mask=live, other=0)
-    data = slots + mine.to(tl.int64) * room
     low = tl.zeros_like(lane).to(tl.uint64)
     at, word = tl.zeros_like(size), tl.zeros_like(size).to(tl.uint32)
-    low, span, at, word, _ = code_header(low, low - 1, at, word, data, room, header, live, 7, False)
-    low, span, at, word, busy = walk_rows(
-        low, span, at, word, data, room, x, wide, double, lengths, header, keys, radii, numbers, step, trials, means,
+    stream = Stream(slots + mine.to(tl.int64) * room, room)
+    coder, _ = code_header(Coder(low, low - 1, at, word), stream, header, live, 7, False)
+    coder, busy = walk_rows(
+        coder, stream, x, wide, double, lengths, header, keys, radii, numbers, step, trials, means,
         walk, odds, stage, begin, total, count, blocks, per_block, search, accept, n, box, basis, order, lanes, False,
     )  # fmt: skip
-    ended = tl.where(busy < 0, -1, finish(data, low, span, at, word, room, busy > 0) * busy)
+    ended = tl.where(busy < 0, -1, finish(coder, stream, busy > 0) * busy)
     tl.store(lengths + mine, ended, mask=live)
 
 
@@ -188,11 +182,10 @@ def decode_vectors(
     odds, stage = places_of(odds, stage, lanes)
     live = size > 0
     data = data + tl.load(starts + lane, mask=live, other=0)
-    room = tl.load(lengths + lane, mask=live, other=0)
-    low, span, at, word = start_decoder(data, room, live)
-    low, span, at, word, scale = code_header(low, span, at, word, data, room, size * 0, live, 7, True)
-    low, span, at, word, busy = walk_rows(
-        low, span, at, word, data, room, x, wide, double, flags, scale, keys, radii, numbers, step, trials, means,
+    stream = Stream(data, tl.load(lengths + lane, mask=live, other=0))
+    coder, scale = code_header(start_decoder(stream, live), stream, size * 0, live, 7, True)
+    _coder, busy = walk_rows(
+        coder, stream, x, wide, double, flags, scale, keys, radii, numbers, step, trials, means,
         walk, odds, stage, begin, total, count, blocks, per_block, search, accept, n, box, basis, order, lanes, True,
     )  # fmt: skip
     tl.store(flags + busy * 0, 1, mask=busy < 0)

@@ -6,6 +6,8 @@ how far the point lies from it, in the order in which coordinates are told.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -14,6 +16,8 @@ from cepam.kernels.triton.range_coder import any_of
 from cepam.kernels.triton.scalar_model import (
     LARGEST,
     OCTAVE,
+    Jump,
+    Known,
     code_jump,
     code_modelled,
     find_odds,
@@ -28,6 +32,14 @@ FRACTIONS, ROWS, ROW_CONTEXTS = (tl.constexpr(i) for i in (contexts.FRACTIONS, c
 SAME, STAY, SIDE, SIZE = (tl.constexpr(i) for i in (contexts.SAME, contexts.STAY, contexts.SIDE, contexts.SIZE))
 RATE, MOST_BITS = tl.constexpr(contexts.RATE), tl.constexpr(contexts.LARGEST_BITS)
 FARTHEST, LONGEST = tl.constexpr(contexts.FARTHEST), tl.constexpr(contexts.LONGEST)
+
+
+class Row(NamedTuple):
+    """A lane's row: its stage, the lattice's scale, and the logarithm of the local one."""
+
+    stage: Any
+    b: Any
+    offset: Any
 
 
 @triton.jit
@@ -65,38 +77,35 @@ def centre_of(axis, stage, b, n: tl.constexpr, lanes: tl.constexpr):
 
 
 @triton.jit
-def code_point(
-    low, span, at, word, data, room, odds, walk, stage, b, offset, active, n: tl.constexpr, lanes: tl.constexpr,
-    decoding: tl.constexpr,
-):  # fmt: skip
-    """Codes points that are not M0, coordinate by coordinate; how far they lie from it stands in `stage` afterwards."""
+def code_point(coder, stream, odds, walk, row, active, n: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr):
+    """Codes points that are not M0, coordinate by coordinate; how far they lie from it is staged afterwards."""
+    stage, b, offset = row.stage, row.b, row.offset
     near = tl.zeros_like(offset) + 1
-    for told in range(n):
-        axis = walk + told * (2 * n + 1)
+    for place in range(n):
+        axis = walk + place * (2 * n + 1)
         centre = centre_of(axis, stage, b, n, lanes)
         goal = tl.floor(centre + 0.5).to(tl.int64)
         rest = centre - goal.to(tl.float64)
         up, fraction = rest >= 0.0, within((tl.abs(rest) * (2 * FRACTIONS)).to(tl.int32), FRACTIONS - 1)
-        level = tl.where((near == 1) & (told == n - 1), 2, near)
+        level = tl.where((near == 1) & (place == n - 1), 2, near)
         spacing = log(b) + tl.load(axis + 2 * n).to(tl.int32) - offset
         cell = fraction * WIDES + wide_of(spacing)
-        jump = tl.load(stage + (APART + told) * lanes) - goal
+        jump = tl.load(stage + (APART + place) * lanes) - goal
         skip = within((-spacing - 5 * OCTAVE) >> 8, MOST_BITS - 4)
         size = SIZE + within((spacing + skip * OCTAVE + 6 * OCTAVE) >> 7, ROWS - 1) * ROW_CONTEXTS
         contexts = (STAY + tl.where(goal != 0, 0, level) * (FRACTIONS * WIDES) + cell, SIDE + cell, size)
         q = find_odds(odds, contexts, active, lanes)
         # No odds have a sign: it is added so that the compiler moves no read behind the first decision.
         stay_q = q[0] + ((q[1] | q[2]) >> 31)
-        low, span, at, word, stays, stay_q = code_modelled(
-            low, span, at, word, data, room, stay_q, jump == 0, active, RATE, decoding
-        )
+        coder, stays, stay_q = code_modelled(coder, stream, stay_q, jump == 0, active, RATE, decoding)
         tl.store(odds + contexts[0] * lanes, stay_q, mask=active)
         moving, found = active & (stays == 0), goal
         if any_of(moving):
-            low, span, at, word, jump, _side, _size = code_jump(
-                low, span, at, word, data, room, odds, jump, up, contexts, q, skip, moving, MOST_BITS, lanes, decoding
-            )
-            found = tl.where(moving, goal + jump, goal)
-        tl.store(stage + (APART + told) * lanes, found, mask=active)
+            asked, known = Jump(jump, up, skip), Known(contexts, q)
+            coder, told, _side, _size = code_jump(
+                coder, stream, odds, asked, known, moving, MOST_BITS, lanes, decoding
+            )  # fmt: skip
+            found = tl.where(moving, goal + told, goal)
+        tl.store(stage + (APART + place) * lanes, found, mask=active)
         near = tl.where(found != 0, 0, near)
-    return low, span, at, word
+    return coder
