@@ -93,7 +93,7 @@ def test_flower_finds_the_noise_for_a_target(
     with caplog.at_level("INFO", logger="flwr"):
         strategy.start(grid, start_arrays(400), num_rounds=4)
     assert 2.99 < strategy.epsilon <= 3.0
-    (said,) = [r.getMessage() for r in caplog.records if "meets epsilon 3 over 4 rounds of 4 replies" in r.getMessage()]
+    (said,) = {r.getMessage() for r in caplog.records if "meets epsilon 3 over 4 rounds of 4 replies" in r.getMessage()}
     assert "times the clip: more noise than the rounds can average out" in said
 
 

@@ -22,7 +22,7 @@ def test_schemes_by_name(quick: Settings) -> None:
     sums = with_scheme(quick, "cepam-gaussian-sum")
     assert (sums.trust, sums.scheme) == ("sum", "cepam-gaussian")
     assert with_scheme(replace(sums, sketch=70), "fl+gaussian").trust == "server"
-    for name in ("cepam", "fl-E8", "cepam-gaussian-n9", ""):
+    for name in ("cepam", "fl-E8", "cepam-gaussian-n11", ""):
         with pytest.raises(ValueError, match="unknown scheme"):
             with_scheme(quick, name)
 
