@@ -23,6 +23,16 @@ def test_what_matters_for_safety_is_written_once() -> None:
     assert {kind: where for kind, where in house_table.imports(ROOT, PACKAGE).items() if where} == {}
 
 
+def test_no_two_classes_share_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import house
+
+    assert house.classes() == {}
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text("class Row: ...\n")
+    monkeypatch.setattr(house, "PACKAGE", tmp_path)
+    assert list(house.classes()) == ["Row"]
+
+
 def test_a_second_ledger_would_be_seen(tmp_path: Path) -> None:
     import house_table
 

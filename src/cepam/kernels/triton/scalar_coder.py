@@ -18,7 +18,7 @@ from cepam.kernels.triton.scalar_model import (
     OCTAVE,
     TICKS,
     Jump,
-    Known,
+    KnownOdds,
     Scales,
     code_coordinate,
     code_header,
@@ -183,7 +183,7 @@ def walk_lanes(
             above = tl.where(seen, tl.load(column + place * lanes, mask=seen, other=0).to(tl.int32), anchor)
         z, level = predict(scales, above, anchor, period, rise)
         contexts, skip = contexts_of(margins, z, level, shift)
-        known = Known(contexts, find_odds(odds, contexts, active, lanes))
+        known = KnownOdds(contexts, find_odds(odds, contexts, active, lanes))
         coder, k, _odds = code_coordinate(
             coder, stream, odds, Jump(k, rise, skip), known, active, lanes, decoding
         )  # fmt: skip
@@ -234,7 +234,7 @@ def walk_flat(
             far_k = tl.load(here + field + 2 * lanes)
         contexts, next_contexts, more = unpack_flat(coded), unpack_flat(next_coded), (coded >> 36).to(tl.int32)
         next_q = find_odds(odds, next_contexts, i + 1 < left, lanes)
-        jump, known = Jump(k, more >= 64, more & 63), Known(contexts, q)
+        jump, known = Jump(k, more >= 64, more & 63), KnownOdds(contexts, q)
         coder, k, after = code_coordinate(coder, stream, odds, jump, known, i < left, lanes, decoding)
         if decoding:
             tl.store(here, k)

@@ -45,7 +45,7 @@ class Jump(NamedTuple):
     skip: Any
 
 
-class Known(NamedTuple):
+class KnownOdds(NamedTuple):
     """The contexts of a jump's first three decisions, and their odds as they were read."""
 
     contexts: Any

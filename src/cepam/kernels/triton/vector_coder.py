@@ -17,7 +17,7 @@ from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.triton.range_coder import Coder, Stream, any_of, finish, start_decoder
 from cepam.kernels.triton.scalar_model import OCTAVE, TICKS, code_header, code_modelled, log, power, within
 from cepam.kernels.triton.scalar_stage import lanes_of
-from cepam.kernels.triton.vector_model import MARKS, RATE, SAME, WIDES, Row, code_point, follow, mark_of, wide_of
+from cepam.kernels.triton.vector_model import MARKS, RATE, SAME, WIDES, CodedRow, code_point, follow, mark_of, wide_of
 from cepam.kernels.triton.vector_quantizer import (
     CELL,
     LENGTH,
@@ -161,7 +161,7 @@ def walk_rows(coder, stream, scale, given, room, place, shape, lanes: tl.constex
         many = tl.sum(waiting.to(tl.int32), 0)
         if (many * SHARE >= lanes) | (many == tl.sum(active.to(tl.int32), 0)):
             coder = code_point(
-                coder, stream, odds, room.walk, Row(mine, found.b, found.offset), waiting, n, lanes, decoding
+                coder, stream, odds, room.walk, CodedRow(mine, found.b, found.offset), waiting, n, lanes, decoding
             )
             if decoding:
                 tl.store(mine + OUTCOME * lanes, waiting.to(tl.int64))

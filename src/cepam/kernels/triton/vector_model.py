@@ -17,7 +17,7 @@ from cepam.kernels.triton.scalar_model import (
     LARGEST,
     OCTAVE,
     Jump,
-    Known,
+    KnownOdds,
     code_jump,
     code_modelled,
     find_odds,
@@ -34,7 +34,7 @@ RATE, MOST_BITS = tl.constexpr(contexts.RATE), tl.constexpr(contexts.LARGEST_BIT
 FARTHEST, LONGEST = tl.constexpr(contexts.FARTHEST), tl.constexpr(contexts.LONGEST)
 
 
-class Row(NamedTuple):
+class CodedRow(NamedTuple):
     """A lane's row: its stage, the lattice's scale, and the logarithm of the local one."""
 
     stage: Any
@@ -101,7 +101,7 @@ def code_point(coder, stream, odds, walk, row, active, n: tl.constexpr, lanes: t
         tl.store(odds + contexts[0] * lanes, stay_q, mask=active)
         moving, found = active & (stays == 0), goal
         if any_of(moving):
-            asked, known = Jump(jump, up, skip), Known(contexts, q)
+            asked, known = Jump(jump, up, skip), KnownOdds(contexts, q)
             coder, told, _side, _size = code_jump(
                 coder, stream, odds, asked, known, moving, MOST_BITS, lanes, decoding
             )  # fmt: skip
