@@ -173,7 +173,6 @@ def print_audit(
 
       cepam privacy audit --clients 5 --clip 0.5 --sigma 0.5 --sampling all --delta 1e-2 --trust sum --quorum 4
     """
-    release = options.release(sampling="all")
     attacks = Attack(delta, trials, confidence, seed)
     if options.trust == "sum":
         each = {who: attacks.on(*view) for who, view in views_of_sums(options, actual).items()}
@@ -181,6 +180,7 @@ def print_audit(
         shown = {"views": each} if as_json else {f"{who}: {k}": v for who, row in each.items() for k, v in row.items()}
         print_figures({**shown, "refuted": refuted}, as_json)
     else:
+        release = options.release(sampling="all")
         found = attacks.on(privacy.RoundTrip.of_release(release, actual), release)
         print_figures(found, as_json)
         refuted = found["refuted"]
