@@ -16,7 +16,7 @@ from cepam.kernels.model.plan import GRID_BITS, Ints
 from cepam.kernels.model.row_period import SHARED_BLOCKS
 from cepam.kernels.model.scalar_contexts import BYTES_A_COORDINATE, load_tables
 from cepam.kernels.model.task import CodingTask, Values, block_slices, rows_of
-from cepam.kernels.numba.integers import kernel_plan, scratch_for
+from cepam.kernels.numba.integers import kernel_plan, layer_plan, scratch_for
 from cepam.kernels.numba.paper_coder import WIDEST_ROW_BYTES, decode_paper, encode_paper
 from cepam.kernels.numba.row_period import find_period
 from cepam.kernels.numba.scalar_coder import Margins, decode_block, encode_block, margins_for, measure_scale
@@ -89,7 +89,7 @@ def _block(count: int) -> _Block:
 
 
 def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]:
-    lowered, key, (prior, means) = kernel_plan(task.plan), key_words(task.key), load_tables()
+    layers, key, (prior, means) = layer_plan(task.plan), key_words(task.key), load_tables()
     work = _block(min(len(values), task.per_block))
     blocks: list[bytes] = []
     period = 0
@@ -99,7 +99,7 @@ def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]
         to_units(values[part], 1.0 / task.plan.unit, x)
         if part.start == 0:
             period = find_period(x)
-        widths_and_dithers(lowered, key, work.state, first + part.start, count, work.words, b, d)
+        widths_and_dithers(layers, key, work.state, first + part.start, count, work.words, b, d)
         quantize_scalar(x, b, d, m)
         length = encode_block(m, b, d, measure_scale(x), period, prior, means, work.margins, work.out)
         blocks.append(work.out[:length].tobytes())
@@ -107,12 +107,12 @@ def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]
 
 
 def _decode_scalars(task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
-    lowered, key, (prior, means) = kernel_plan(task.plan), key_words(task.key), load_tables()
+    layers, key, (prior, means) = layer_plan(task.plan), key_words(task.key), load_tables()
     work = _block(min(len(out), task.per_block))
     for block, part in zip(blocks, block_slices(len(out), 1, task.per_block)):
         count = part.stop - part.start
         b, d, m = work.b[:count], work.d[:count], work.m[:count]
-        widths_and_dithers(lowered, key, work.state, first + part.start, count, work.words, b, d)
+        widths_and_dithers(layers, key, work.state, first + part.start, count, work.words, b, d)
         decode_block(np.frombuffer(bytearray(block), dtype=np.uint8), b, d, prior, means, work.margins, m)
         if not reconstruct_scalar(m, b, d, _HALF, GRID_BITS, task.plan.grid, out[part]):
             raise MalformedMessage("a lattice point lies outside the range of the format")

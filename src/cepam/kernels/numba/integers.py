@@ -12,7 +12,6 @@ from numba.extending import intrinsic
 
 from cepam.kernels.model.plan import Plan
 from cepam.kernels.numba.stamp import stamped
-from cepam.noise.radius import OCTAVES
 
 # Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
 # took most of the time of the vector kernels. Scratch space comes from the caller.
@@ -54,6 +53,15 @@ class KernelPlan(NamedTuple):
     axes: Any
     shear: Any
     spacing: Any
+
+
+class LayerPlan(NamedTuple):
+    """The few of them that widths and dithers in one dimension take: a kernel looks at all it is given."""
+
+    accept: int
+    step: int
+    scale: float
+    table: Any
 
 
 class Scratch(NamedTuple):
@@ -112,6 +120,12 @@ def kernel_plan(plan: Plan) -> KernelPlan:
     )
 
 
+@lru_cache(maxsize=64)
+def layer_plan(plan: Plan) -> LayerPlan:
+    """What `scalar_quantizer.widths_and_dithers` reads of a plan."""
+    return LayerPlan(int(plan.accept), plan.step, plan.scale, plan.table)
+
+
 @intrinsic
 def multiply_high(typingctx: Any, a: Any, b: Any) -> Any:
     """The upper 64 bits of a 128-bit product."""
@@ -140,23 +154,3 @@ def floor_divide(t: Any, b: Any) -> Any:
     q = np.int64(np.floor(np.float64(t) / np.float64(b)))
     rest = t - q * b
     return q - np.int64(rest < 0) + np.int64(rest >= b)
-
-
-@inlined
-def radius_of_word(word: Any, table: Any, scale: Any) -> Any:
-    """The latent radius in units; the same operations in the same order as the reference."""
-    odd = (word << np.uint64(1)) | np.uint64(1)
-    zeros = leading_zeros(odd)
-    mantissa = odd << zeros
-    segment = (mantissa >> np.uint64(58)) & np.uint64(31)
-    row = np.int64(((word >> np.uint64(63)) * np.uint64(OCTAVES) + zeros) * np.uint64(32) + segment) * 8
-    t = np.float64(np.int64((mantissa << np.uint64(6)) >> np.uint64(11))) * 2.0**-53
-    value = table[row + 7]
-    value = value * t + table[row + 6]
-    value = value * t + table[row + 5]
-    value = value * t + table[row + 4]
-    value = value * t + table[row + 3]
-    value = value * t + table[row + 2]
-    value = value * t + table[row + 1]
-    value = value * t + table[row]
-    return value * scale

@@ -155,7 +155,8 @@ def correlate(circle: Any, count: Any, together: Any, values: Any, spare: Any, c
 def fold_power(spectrum: Any, sines: Any, cosines: Any, folded: Any) -> None:
     """Fills the second half of folded with the vector whose real transform is a power's cosine transform at even lags.
 
-    Given is the spectrum of even places + i odd places, and so it ends; the power at k and its mirror is `level` -/+ `tilt`.
+    Given is the spectrum of even places + i odd places; what is filled has its even places first, then its odd ones.
+    The power at k and at its mirror is (mine + other) / 2 -/+ `tilt`.
     """
     half = len(spectrum) >> 1
     re, im, power = spectrum[:half], spectrum[half:], folded[:half]
@@ -179,7 +180,8 @@ def unfold(spectrum: Any, circle: Any, real: Any, imaginary: Any) -> None:
     real[0], imaginary[0] = re[0] + im[0], 0.0
     for k in range(1, len(real)):
         mirror = np.uint64(half - k)
-        sum_re, sum_im, apart_re, apart_im = re[k] + re[mirror], im[k] + im[mirror], re[k] - re[mirror], im[k] - im[mirror]
+        sum_re, apart_re = re[k] + re[mirror], re[k] - re[mirror]
+        sum_im, apart_im = im[k] + im[mirror], im[k] - im[mirror]
         sine, cosine = circle.sines[2 * k], circle.cosines[2 * k]
         real[k] = 0.5 * (sum_re + cosine * sum_im - sine * apart_re)
         imaginary[k] = 0.5 * (apart_im - sine * sum_im - cosine * apart_re)

@@ -1,9 +1,8 @@
 """The Fourier transform of a short vector in vector registers, emitted as LLVM vector code.
 
-NumPy's takes a quarter of the time of a message of some thousand coordinates. Ours is of length rows * columns: one over
-the rows for all columns at once, a turn, and one over the columns for all rows (Stockham's passes, eight lanes abreast).
-Only results that are rounded to whole numbers may hang on it: its last bits are no part of the arithmetic that both
-ends share.
+NumPy's took a quarter of the time of a message of some thousand coordinates. Ours is of length rows * columns: over the
+rows for all columns at once, then a turn, then over the columns for all rows (Stockham's passes, eight lanes abreast).
+Only what is rounded to whole numbers may hang on it: its last bits are no part of the arithmetic that both ends share.
 """
 
 from __future__ import annotations
@@ -13,17 +12,16 @@ from math import isqrt
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from cepam.kernels.numba.integers import compiled
+from cepam.kernels.numba.lanes import DOUBLES, LONG, data_of, filled, spread, transpose, vector_at
 
 LANES = 8
-RADICES = (4, 5, 3, 2)
+RADICES = (8, 5, 4, 3, 2)
 _TURN = 1
-_LONG, _VECTOR = ir.IntType(64), ir.VectorType(ir.DoubleType(), LANES)
 
 
 @cache
@@ -51,7 +49,7 @@ def _passes(length: int) -> tuple[list[int], list[Any]]:
 
 @compiled
 def transform(plan: Any, values: Any, spare: Any) -> Any:
-    """Whether the Fourier transform of values (real parts, then imaginary ones) lies in `spare`, else in their place."""
+    """Whether the Fourier transform of values (real parts, then imaginary ones) lies in `spare`, or in their place."""
     rows, columns, radices, factors = plan
     here, there, length, stride = values, spare, rows, columns
     for radix in radices:
@@ -60,6 +58,8 @@ def transform(plan: Any, values: Any, spare: Any) -> Any:
             turn_over(here, there, factors, rows, columns)
             factors = factors[2 * rows * columns :]
             length, stride = columns, rows
+        elif radix == 8:
+            pass_of_eight(here, there, factors, length, stride)
         elif radix == 4:
             pass_of_four(here, there, factors, length, stride)
         elif radix == 5:
@@ -81,23 +81,24 @@ def _pass(radix: int) -> Any:
     @intrinsic
     def run(typingctx: Any, source: Any, target: Any, factors: Any, count: Any, stride: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            x, y, w = (_data(context, builder, signature, arguments, i) for i in range(3))
+            x, y, w = (data_of(context, builder, signature, arguments, i) for i in range(3))
             count, stride = arguments[3], arguments[4]
             apart = builder.mul(count, stride)
-            imaginary = builder.mul(apart, _LONG(radix))
+            imaginary = builder.mul(apart, LONG(radix))
             with cgutils.for_range(builder, count) as place:
-                first = builder.mul(place.index, _LONG(2 * (radix - 1)))
-                turns = [_spread(builder, builder.load(_at(builder, w, first, i))) for i in range(2 * (radix - 1))]
+                first = builder.mul(place.index, LONG(2 * (radix - 1)))
+                factor = [builder.gep(w, [builder.add(first, LONG(i))]) for i in range(2 * (radix - 1))]
+                turns = [spread(builder, builder.load(each), DOUBLES) for each in factor]
                 start = builder.mul(place.index, stride)
-                with cgutils.for_range(builder, builder.udiv(stride, _LONG(LANES))) as lanes:
-                    skip = builder.mul(lanes.index, _LONG(LANES))
-                    at = [builder.add(builder.add(start, skip), builder.mul(apart, _LONG(k))) for k in range(radix)]
+                with cgutils.for_range(builder, builder.udiv(stride, LONG(LANES))) as lanes:
+                    skip = builder.mul(lanes.index, LONG(LANES))
+                    at = [builder.add(builder.add(start, skip), builder.mul(apart, LONG(k))) for k in range(radix)]
                     found = _points(builder, [_load(builder, x, each, imaginary) for each in at])
-                    to = builder.add(builder.mul(start, _LONG(radix)), skip)
+                    to = builder.add(builder.mul(start, LONG(radix)), skip)
                     for j, point in enumerate(found):
                         if j:
                             point = _times(builder, point, (turns[2 * j - 2], turns[2 * j - 1]))
-                        _store(builder, y, builder.add(to, builder.mul(stride, _LONG(j))), imaginary, point)
+                        _store(builder, y, builder.add(to, builder.mul(stride, LONG(j))), imaginary, point)
             return context.get_dummy_value()
 
         return types.void(source, target, factors, types.int64, types.int64), codegen
@@ -105,7 +106,7 @@ def _pass(radix: int) -> Any:
     return run
 
 
-pass_of_two, pass_of_three, pass_of_four, pass_of_five = (_pass(radix) for radix in (2, 3, 4, 5))
+pass_of_two, pass_of_three, pass_of_four, pass_of_five, pass_of_eight = (_pass(radix) for radix in (2, 3, 4, 5, 8))
 
 
 @intrinsic
@@ -113,20 +114,20 @@ def turn_over(typingctx: Any, source: Any, target: Any, turn: Any, rows: Any, co
     """Fills target with the transpose of source, number by number times `turn`."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, y, w = (_data(context, builder, signature, arguments, i) for i in range(3))
+        x, y, w = (data_of(context, builder, signature, arguments, i) for i in range(3))
         rows, columns = arguments[3], arguments[4]
-        imaginary, eight = builder.mul(rows, columns), _LONG(LANES)
+        imaginary, eight = builder.mul(rows, columns), LONG(LANES)
         with cgutils.for_range(builder, builder.udiv(rows, eight)) as down:
             row = builder.mul(down.index, eight)
             with cgutils.for_range(builder, builder.udiv(columns, eight)) as right:
                 column = builder.mul(right.index, eight)
                 tile = []
                 for i in range(LANES):
-                    at = builder.add(builder.mul(builder.add(row, _LONG(i)), columns), column)
+                    at = builder.add(builder.mul(builder.add(row, LONG(i)), columns), column)
                     tile.append(_times(builder, _load(builder, x, at, imaginary), _load(builder, w, at, imaginary)))
-                turned = zip(*(_transpose(builder, [each[part] for each in tile]) for part in (0, 1)))
+                turned = zip(*(transpose(builder, [each[part] for each in tile]) for part in (0, 1)))
                 for i, point in enumerate(turned):
-                    at = builder.add(builder.mul(builder.add(column, _LONG(i)), rows), row)
+                    at = builder.add(builder.mul(builder.add(column, LONG(i)), rows), row)
                     _store(builder, y, at, imaginary, point)
         return context.get_dummy_value()
 
@@ -134,22 +135,19 @@ def turn_over(typingctx: Any, source: Any, target: Any, turn: Any, rows: Any, co
 
 
 def _points(builder: Any, x: list[Any]) -> list[Any]:
-    """The Fourier transform of two, four or an odd number of complex vectors."""
+    """The Fourier transform of one, two, four, eight or an odd number of complex vectors."""
     add, subtract = builder.fadd, builder.fsub
-    if len(x) == 2:
-        return [_each(add, *x), _each(subtract, *x)]
-    if len(x) == 4:
-        (even, other), (odd, (re, im)) = _points(builder, x[::2]), _points(builder, x[1::2])
-        left = (add(other[0], im), subtract(other[1], re))
-        right = (subtract(other[0], im), add(other[1], re))
-        return [_each(add, even, odd), left, _each(subtract, even, odd), right]
+    if len(x) % 2 == 0:
+        even, odd = _points(builder, x[::2]), _points(builder, x[1::2])
+        odd = [_turned(builder, j, point, len(x)) for j, point in enumerate(odd)]
+        return [_each(way, a, b) for way in (add, subtract) for a, b in zip(even, odd)]
     pairs = range(1, len(x) // 2 + 1)
     sums, apart = [_each(add, x[k], x[-k]) for k in pairs], [_each(subtract, x[k], x[-k]) for k in pairs]
     found = {0: x[0]}
     for each in sums:
         found[0] = _each(add, found[0], each)
     for j in pairs:
-        middle, (re, im) = x[0], (ir.Constant(_VECTOR, [0.0] * LANES),) * 2
+        middle, (re, im) = x[0], (filled(DOUBLES, 0.0),) * 2
         for k in pairs:
             angle = 2.0 * np.pi * j * k / len(x)
             middle = _each(add, middle, _scaled(builder, sums[k - 1], np.cos(angle)))
@@ -159,12 +157,22 @@ def _points(builder: Any, x: list[Any]) -> list[Any]:
     return [found[j] for j in range(len(x))]
 
 
+def _turned(builder: Any, j: int, point: Any, of: int) -> Any:
+    """A point of the odd ones' transform, turned by j parts `of` a circle: by none, an eighth, a fourth, or both."""
+    re, im = point
+    if 4 * j >= of:
+        re, im, j = im, builder.fsub(filled(DOUBLES, -0.0), re), j - of // 4
+    if j:
+        re, im = _scaled(builder, (builder.fadd(re, im), builder.fsub(im, re)), 0.5**0.5)
+    return re, im
+
+
 def _each(operation: Any, a: Any, b: Any) -> Any:
     return operation(a[0], b[0]), operation(a[1], b[1])
 
 
 def _scaled(builder: Any, point: Any, by: float) -> Any:
-    factor = ir.Constant(_VECTOR, [float(by)] * LANES)
+    factor = filled(DOUBLES, float(by))
     return builder.fmul(point[0], factor), builder.fmul(point[1], factor)
 
 
@@ -173,35 +181,15 @@ def _times(builder: Any, a: Any, b: Any) -> Any:
     return re, builder.fadd(builder.fmul(a[0], b[1]), builder.fmul(a[1], b[0]))
 
 
-def _transpose(builder: Any, rows: list[Any]) -> list[Any]:
-    """Eight vectors, the i-th of which has the i-th numbers of the rows: three rounds of interleaving pairs."""
-    places = [[start + i // 2 + (i % 2) * LANES for i in range(LANES)] for start in (0, LANES // 2)]
-    low, high = (ir.Constant(ir.VectorType(ir.IntType(32), LANES), each) for each in places)
-    for _ in range(3):
-        pairs = [(rows[i], rows[i + 4]) for i in range(4)]
-        rows = [builder.shuffle_vector(a, b, which) for a, b in pairs for which in (low, high)]
-    return rows
-
-
-def _data(context: Any, builder: Any, signature: Any, arguments: Any, i: int) -> Any:
-    return context.make_array(signature.args[i])(context, builder, value=arguments[i]).data
-
-
-def _at(builder: Any, data: Any, place: Any, skip: Any = 0) -> Any:
-    return builder.gep(data, [builder.add(place, _LONG(skip) if isinstance(skip, int) else skip)])
-
-
 def _load(builder: Any, data: Any, at: Any, imaginary: Any) -> Any:
-    places = (_at(builder, data, at), _at(builder, data, at, imaginary))
-    re, im = (builder.load(builder.bitcast(each, _VECTOR.as_pointer()), align=8) for each in places)
+    re, im = (builder.load(each, align=8) for each in _places(builder, data, at, imaginary))
     return re, im
 
 
 def _store(builder: Any, data: Any, at: Any, imaginary: Any, point: Any) -> None:
-    for part, place in zip(point, (_at(builder, data, at), _at(builder, data, at, imaginary))):
-        builder.store(part, builder.bitcast(place, _VECTOR.as_pointer()), align=8)
+    for part, place in zip(point, _places(builder, data, at, imaginary)):
+        builder.store(part, place, align=8)
 
 
-def _spread(builder: Any, number: Any) -> Any:
-    first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.IntType(32)(0))
-    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+def _places(builder: Any, data: Any, at: Any, imaginary: Any) -> Any:
+    return (vector_at(builder, data, place, DOUBLES) for place in (at, builder.add(at, imaginary)))

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from cepam.kernels.model.keystream import LATENT_STREAM
-from cepam.kernels.numba.integers import compiled, inlined, multiply_high, radius_of_word
+from cepam.kernels.numba.integers import compiled, inlined, multiply_high
 from cepam.kernels.numba.keystream import chacha_lanes, fill_words, start_lanes
+from cepam.kernels.numba.layers import radius_of_word
 from cepam.kernels.numba.nearest import nearest, square_length
 
 
