@@ -125,8 +125,8 @@ def print_noise(
         found["noise_multiplier"] = scales[0] * options.batch / (options.clip * math.sqrt(options.clients))
     spent = privacy.epsilon(release, delta)
     found |= {"epsilon": spent, **_figures(release, spent, delta, options.practice())}
-    met = replace(options, sigma=",".join(map(repr, scales)), noise_multiplier=0.0)
-    print_figures({**found, **observers_of_sums(met, delta), **_use(release)}, as_json)
+    asked = replace(options, sigma=",".join(map(repr, scales)), noise_multiplier=0.0)
+    print_figures({**found, **observers_of_sums(asked, delta), **_use(release)}, as_json)
 
 
 @app.command("explain")
