@@ -19,6 +19,7 @@ from cepam.fl.models import engines
 from cepam.fl.models.network import TorchNetwork
 
 TORCH = "cepam.fl.models.network.TorchNetwork"
+FEWER = {"expected_batch": 30.0, "validation": 100}
 Install = Callable[..., None]
 
 
@@ -102,12 +103,11 @@ def test_a_run_names_its_engine_and_goes_on_with_no_other(
     assert fl.train(quick, tmp_path, small, resume=True)["engine"] == name
 
 
-@pytest.mark.parametrize("preset", ["algorithm1", "convolutional"])
+@pytest.mark.parametrize("preset", ["algorithm1", "published", "convolutional"])
 def test_cnns_train_where_no_engine_is_installed(small: Dataset, install: Install, tmp_path: Path, preset: str) -> None:
     install()
     settings = fl.settings_from({**fl.preset(preset), "data": "synthetic", "clients": 3, "rounds": 2})
-    if settings.expected_batch is not None:
-        settings = replace(settings, expected_batch=30.0)
-    summary = fl.train(settings, tmp_path, small)
+    fewer = {name: many for name, many in FEWER.items() if getattr(settings, name)}
+    summary = fl.train(replace(settings, **fewer), tmp_path, small)
     assert summary["engine"] == TORCH
     assert 0.0 <= summary["accuracy"] <= 1.0
