@@ -198,6 +198,8 @@ def test_audit_passes_and_refutes() -> None:
         ("epsilon --unit client --cohort 20 --cap 20 --noise-multiplier 1", "cap"),
         ("epsilon --noise matrix --sigma 1", "--slices"),
         ("epsilon --sigma 1 --draws 15 --records 2000 --quorum 24", "--trust sum"),
+        ("audit --clients 5 --sigma 1 --quorum 4", "--trust sum"),
+        ("calibrate --draws 15 --records 2000 --epsilon 1 --trust sum --per-client", "--per-client"),
         ("epsilon --sigma 1 --draws 15 --records 2000 --trust sum --quorum 15", "K + c < 2t"),
         ("epsilon --law laplace --b 1 --clip-norm l1 --draws 15 --records 2000 --trust sum", "Gaussian noise"),
         ("epsilon --noise matrix --sigma 1 --slices 3 --carry x", "--carry"),
@@ -226,6 +228,10 @@ def test_a_server_that_learns_sums_has_an_epsilon_for_each_observer(tmp_path) ->
         "outsider": 1.99, "server": 1.99, "server with 3 colluders": 2.15, "lying server": 2.93,
         "lying server with 3 colluders": 3.42,
     }  # fmt: skip
+    asked = given.replace("--noise-multiplier 1.658", "--epsilon 1.99")
+    met = json.loads(run(f"calibrate {asked} --json").stdout)
+    assert met["observers"]["server with 3 colluders"] == pytest.approx(1.99, abs=1e-3)
+    assert met["observers"].keys() == found["observers"].keys()
     page = tmp_path / "page.html"
     assert "against lying server" in run(f"explain --sigma 0.25 --sampling all --trust sum --out {page}").stdout
     assert "<td>lying server</td>" in page.read_text().replace('<td class="name">', "<td>")

@@ -63,7 +63,8 @@ CALIBRATIONS = [
 @pytest.mark.parametrize("question", CALIBRATIONS)
 def test_every_calibration_says_what_its_noise_means(question: str) -> None:
     said = " ".join(CliRunner().invoke(app, ["privacy", "calibrate", *question.split()]).output.split())
-    assert "noise_to_clip 0." in said or "noise_to_clip 4.44" in said
+    assert "noise_a_coordinate 0." in said
+    assert ("noise_to_clip 4.44" in said) == ("--coordinates" in question)
     assert "advice: in the average the noise is" in said
     assert "mostly" in said
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,6 +107,8 @@ def print_noise(
     name = "sigma" if options.law == "gaussian" else "b"
     given = options.release(default_noise=1.0)
     if per_client:
+        if options.trust == "sum":
+            raise ValueError("--per-client goes without --trust sum: clients of one sum have one noise")
         targets = values_of("epsilon", epsilon, len(given.clients))
         met = privacy.calibrate_each(given, targets, [delta] * len(targets))
         print_figures(_each(met, targets, delta, names), as_json)
@@ -123,7 +125,8 @@ def print_noise(
         found["noise_multiplier"] = scales[0] * options.batch / (options.clip * math.sqrt(options.clients))
     spent = privacy.epsilon(release, delta)
     found |= {"epsilon": spent, **_figures(release, spent, delta, options.practice())}
-    print_figures({**found, **_use(release)}, as_json)
+    asked = replace(options, sigma=",".join(map(repr, scales)), noise_multiplier=0.0)
+    print_figures({**found, **observers_of_sums(asked, delta), **_use(release)}, as_json)
 
 
 @app.command("explain")
@@ -225,7 +228,8 @@ def _each(release: privacy.Release, targets: list[float], delta: float, names: s
 def _use(release: privacy.Release) -> dict[str, Any]:
     """What the noise that was found means for a model."""
     found = privacy.noise_to_clip(release)
-    return {"noise_to_clip": found.noise if found.ratio is None else found.ratio, "advice": found.advice}
+    whole = {} if found.ratio is None else {"noise_to_clip": found.ratio}
+    return {"noise_a_coordinate": found.noise, **whole, "advice": found.advice}
 
 
 def _figures(release: privacy.Release, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:

@@ -113,6 +113,8 @@ class ReleaseOptions:
         """The record of what was released; `default_noise` stands in where noise is still to be found."""
         if self.clients < 1:
             raise ValueError(f"--clients must be at least 1, got {self.clients}")
+        if self.quorum and self.trust != "sum":
+            raise ValueError("--quorum goes with --trust sum")
         if self.cohort:
             return self._of_cohorts(default_noise)
         if self.epochs:
