@@ -18,7 +18,7 @@ _NONE = filled(LONGS, 0)
 
 @intrinsic
 def nearest_eight(typingctx: Any, target: Any, b: Any, z: Any, error: Any) -> Any:
-    """Whether the nearest point of 2b E8 is an odd one; fills its halves z and its difference from the target.
+    """Whether the nearest point of 2b E8 is odd, and how far it is, squared; fills its halves z and its error.
 
     Even points are 2b D8, odd ones are shifted by b: both come from one quotient, and an error of b less the other's.
     """
@@ -27,15 +27,15 @@ def nearest_eight(typingctx: Any, target: Any, b: Any, z: Any, error: Any) -> An
         places = [
             builder.bitcast(data_of(context, builder, signature, arguments, i), LONGS.as_pointer()) for i in (0, 2, 3)
         ]
-        odd, halves, errors = _emit(builder, builder.load(places[0], align=8), arguments[1])
+        odd, square, halves, errors = _emit(builder, builder.load(places[0], align=8), arguments[1])
         builder.store(halves, places[1], align=8)
         builder.store(errors, places[2], align=8)
-        return builder.zext(odd, LONG)
+        return context.make_tuple(builder, signature.return_type, (builder.zext(odd, LONG), square))
 
-    return types.int64(target, types.int64, z, error), codegen
+    return types.Tuple((types.int64, types.float64))(target, types.int64, z, error), codegen
 
 
-def _emit(builder: Any, target: Any, b: Any) -> tuple[Any, Any, Any]:
+def _emit(builder: Any, target: Any, b: Any) -> tuple[Any, Any, Any, Any]:
     half, side = spread(builder, b, LONGS), spread(builder, builder.add(b, b), LONGS)
     inverse = builder.fdiv(filled(DOUBLES, 1.0), builder.sitofp(side, DOUBLES))
     guess = builder.fmul(builder.sitofp(target, DOUBLES), inverse)
@@ -50,8 +50,10 @@ def _emit(builder: Any, target: Any, b: Any) -> tuple[Any, Any, Any]:
     worst, least = (call(builder, f"llvm.vector.reduce.{way}.v8i64", LONG, away) for way in ("smax", "smin"))
     even = _repair(builder, builder.add(q, builder.zext(upper, LONGS)), error, _at(builder, away, worst), side)
     odd = _repair(builder, q, builder.sub(half, rest), _at(builder, away, least), side)
-    nearer = builder.fcmp_ordered("<", _square_length(builder, odd[1]), _square_length(builder, even[1]))
-    return nearer, builder.select(nearer, odd[0], even[0]), builder.select(nearer, odd[1], even[1])
+    odd, even = (*odd, _square_length(builder, odd[1])), (*even, _square_length(builder, even[1]))
+    nearer = builder.fcmp_ordered("<", odd[2], even[2])
+    halves, error, square = (builder.select(nearer, a, b) for a, b in zip(odd, even))
+    return nearer, square, halves, error
 
 
 def _repair(builder: Any, z: Any, error: Any, farthest: Any, side: Any) -> tuple[Any, Any]:

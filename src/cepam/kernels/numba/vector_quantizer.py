@@ -10,12 +10,12 @@ from cepam.kernels.model.keystream import LATENT_STREAM
 from cepam.kernels.numba.integers import compiled, inlined, multiply_high
 from cepam.kernels.numba.keystream import chacha_lanes, fill_words, start_lanes
 from cepam.kernels.numba.layers import radius_of_word
-from cepam.kernels.numba.nearest import nearest, square_length
+from cepam.kernels.numba.nearest import nearest
 
 
 @inlined
-def is_accepted(p: Any, error: Any, radius: Any) -> Any:
-    """Whether the error lies in the superlevel ball."""
+def is_accepted(p: Any, error: Any, square: Any, radius: Any) -> Any:
+    """Whether an error of this squared length lies in the superlevel ball."""
     if p.accept == 2 or (p.n == 1 and p.search == 0):
         return True
     if p.accept == 0:
@@ -23,7 +23,7 @@ def is_accepted(p: Any, error: Any, radius: Any) -> Any:
         for i in range(p.n):
             total += abs(error[i])
         return np.float64(total) <= radius
-    return square_length(error, p.n) <= radius * radius
+    return square <= radius * radius
 
 
 @inlined
@@ -71,10 +71,11 @@ def dither_of(p: Any, words: Any, b: Any, d: Any, spare: Any) -> None:
 
 @inlined
 def first_words(p: Any, state: Any, row: Any, latent: Any, dithers: Any) -> None:
-    """Fills the latent words and the first trial's dither words of the 128 sub-vectors around `row`."""
+    """Fills the latent words and the first trials' dither words of the 128 sub-vectors around `row`."""
     begin = row & ~127
     fill_words(state, LATENT_STREAM, begin >> 3, latent)
-    fill_words(state, LATENT_STREAM + 1, (begin >> 3) * p.words, dithers)
+    for trial in range(len(dithers)):
+        fill_words(state, LATENT_STREAM + 1 + trial, (begin >> 3) * p.words, dithers[trial])
 
 
 @inlined
@@ -105,12 +106,13 @@ def pick_words(p: Any, row: Any, lane: Any, ahead: Any, words: Any) -> None:
 @inlined
 def draw_dither(p: Any, w: Any, row: Any, trial: Any, b: Any, d: Any) -> None:
     """Fills d with the dither of a trial; trials are asked for in order, from 0 on."""
-    if trial == 0:
-        dither_of(p, w.dithers.view(np.uint64)[(row & 127) * p.words :], b, d, w.spare)
+    if trial < len(w.dithers):
+        dither_of(p, w.dithers[trial].view(np.uint64)[(row & 127) * p.words :], b, d, w.spare)
         return
-    if trial & 15 == 1:
+    lane = (trial - len(w.dithers)) & 15
+    if lane == 0:
         words_ahead(p, w.state, row, trial, w.ahead)
-    pick_words(p, row, (trial - 1) & 15, w.ahead, w.words)
+    pick_words(p, row, lane, w.ahead, w.words)
     dither_of(p, w.words, b, d, w.spare)
 
 
@@ -129,8 +131,8 @@ def quantize_rows(p: Any, w: Any, key: Any, x: Any, first: Any, h: Any, m: Any) 
             draw_dither(p, w, row, trial, b, d)
             for i in range(p.n):
                 d[i] = x[r, i] - d[i]
-            nearest(p, d, b, m[r], error, w.spare)
-            if is_accepted(p, error, radius):
+            square = nearest(p, d, b, m[r], error, w.spare)
+            if is_accepted(p, error, square, radius):
                 h[r] = trial + 1
                 break
         if h[r] == 0:
