@@ -74,6 +74,7 @@ class Scratch(NamedTuple):
     state: Any
     ahead: Any
     latent: Any
+    radii: Any
     dithers: Any
     words: Any
     spare: Any
@@ -82,12 +83,13 @@ class Scratch(NamedTuple):
     centres: Any
 
 
-def scratch_for(plan: Plan, contexts: int) -> Scratch:
+def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
     """Fresh working memory for a plan."""
     return Scratch(
         state=aligned(256, np.uint32),
         ahead=aligned(3 * 256, np.uint32),
         latent=aligned(256, np.uint32),
+        radii=aligned(128, np.float64),
         dithers=aligned((min(TRIALS_AT_ONCE, plan.trials), 256 * plan.words), np.uint32),
         words=aligned(16, np.uint64),
         spare=aligned((4, 16), np.int64),

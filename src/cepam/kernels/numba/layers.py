@@ -58,28 +58,39 @@ def fill_dithers(words: Any, b: Any, d: Any) -> None:
         d[i] = np.int64(multiply_high(words[i], np.uint64(b[i])))
 
 
-@intrinsic
-def eight_widths(typingctx: Any, words: Any, first: Any, table: Any, scale: Any, b: Any) -> Any:
-    """Fills b at eight places from the first on."""
+def _eight(finish: Any, kind: Any) -> Any:
+    """A kernel that fills out at eight places from the first on, with what `finish` makes of their radii."""
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        w, rows, out = (data_of(context, builder, signature, arguments, i) for i in (0, 2, 4))
-        word = builder.load(vector_at(builder, w, arguments[1], LONGS), align=8)
-        row, t = _rows_and_places(builder, word)
-        found = []
-        for i in range(8):
-            at = builder.extract_element(row, ir.IntType(32)(i))
-            found.append(builder.load(vector_at(builder, rows, at, DOUBLES), align=8))
-        coefficients = transpose(builder, found)
-        value = coefficients.pop()
-        while coefficients:
-            value = builder.fadd(builder.fmul(value, t), coefficients.pop())
-        radius = builder.fptosi(builder.fmul(value, spread(builder, arguments[3], DOUBLES)), LONGS)
-        width = builder.add(builder.add(radius, radius), filled(LONGS, 1))
-        builder.store(width, vector_at(builder, out, arguments[1], LONGS), align=8)
-        return context.get_dummy_value()
+    @intrinsic
+    def fill(typingctx: Any, words: Any, first: Any, table: Any, scale: Any, out: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            w, rows, target = (data_of(context, builder, signature, arguments, i) for i in (0, 2, 4))
+            word = builder.load(vector_at(builder, w, arguments[1], LONGS), align=8)
+            row, t = _rows_and_places(builder, word)
+            found = []
+            for i in range(8):
+                at = builder.extract_element(row, ir.IntType(32)(i))
+                found.append(builder.load(vector_at(builder, rows, at, DOUBLES), align=8))
+            coefficients = transpose(builder, found)
+            value = coefficients.pop()
+            while coefficients:
+                value = builder.fadd(builder.fmul(value, t), coefficients.pop())
+            radius = builder.fmul(value, spread(builder, arguments[3], DOUBLES))
+            builder.store(finish(builder, radius), vector_at(builder, target, arguments[1], kind), align=8)
+            return context.get_dummy_value()
 
-    return types.void(words, types.int64, table, types.float64, b), codegen
+        return types.void(words, types.int64, table, types.float64, out), codegen
+
+    return fill
+
+
+def _width(builder: Any, radius: Any) -> Any:
+    whole = builder.fptosi(radius, LONGS)
+    return builder.add(builder.add(whole, whole), filled(LONGS, 1))
+
+
+eight_widths = _eight(_width, LONGS)
+eight_radii = _eight(lambda builder, radius: radius, DOUBLES)
 
 
 def _rows_and_places(builder: Any, word: Any) -> tuple[Any, Any]:

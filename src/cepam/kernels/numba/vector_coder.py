@@ -197,8 +197,8 @@ def walk_rows(
 def enter_row(p: Any, w: Any, row: Any, fresh_words: Any, offset: Any) -> Any:
     """The layer of a sub-vector, over a local scale whose logarithm is `offset`."""
     if fresh_words or row & 127 == 0:
-        first_words(p, w.state, row, w.latent, w.dithers)
-    radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+        first_words(p, w, row)
+    radius, b = layer_of(p, w, row)
     if p.accept == 2:
         radius = np.float64(b) / p.inverse_ball
     return Layer(row, radius, b, offset, wide_of(log(np.int64(radius)) - offset))

@@ -9,7 +9,7 @@ import numpy as np
 from cepam.kernels.model.keystream import LATENT_STREAM
 from cepam.kernels.numba.integers import compiled, inlined, multiply_high
 from cepam.kernels.numba.keystream import chacha_lanes, fill_words, start_lanes
-from cepam.kernels.numba.layers import radius_of_word
+from cepam.kernels.numba.layers import eight_radii
 from cepam.kernels.numba.nearest import nearest
 
 
@@ -27,11 +27,11 @@ def is_accepted(p: Any, error: Any, square: Any, radius: Any) -> Any:
 
 
 @inlined
-def layer_of(p: Any, word: Any) -> Any:
-    """The latent radius and the lattice's scale B of a sub-vector."""
+def layer_of(p: Any, w: Any, row: Any) -> Any:
+    """The latent radius and the lattice's scale B of a sub-vector, from the words around it."""
     if p.accept == 2:
         return 0.0, np.int64(p.step)
-    radius = radius_of_word(word, p.table, p.scale)
+    radius = w.radii[row & 127]
     if p.n == 1 and p.search == 0:
         return radius, 2 * np.int64(np.floor(radius)) + 1
     return radius, np.int64(np.floor(radius * p.inverse_ball)) + 2
@@ -70,12 +70,20 @@ def dither_of(p: Any, words: Any, b: Any, d: Any, spare: Any) -> None:
 
 
 @inlined
-def first_words(p: Any, state: Any, row: Any, latent: Any, dithers: Any) -> None:
-    """Fills the latent words and the first trials' dither words of the 128 sub-vectors around `row`."""
-    begin = row & ~127
-    fill_words(state, LATENT_STREAM, begin >> 3, latent)
-    for trial in range(len(dithers)):
-        fill_words(state, LATENT_STREAM + 1 + trial, (begin >> 3) * p.words, dithers[trial])
+def draw_radii(p: Any, w: Any, row: Any) -> None:
+    """Fills the latent radii of the 128 sub-vectors around `row`, so that no trial waits for its own."""
+    if p.accept != 2:
+        fill_words(w.state, LATENT_STREAM, (row & ~127) >> 3, w.latent)
+        for i in range(0, 128, 8):
+            eight_radii(w.latent.view(np.uint64), np.int64(i), p.table, p.scale, w.radii)
+
+
+@inlined
+def first_words(p: Any, w: Any, row: Any) -> None:
+    """Fills the latent radii and the first trials' dither words of the 128 sub-vectors around `row`."""
+    draw_radii(p, w, row)
+    for trial in range(len(w.dithers)):
+        fill_words(w.state, LATENT_STREAM + 1 + trial, ((row & ~127) >> 3) * p.words, w.dithers[trial])
 
 
 @inlined
@@ -124,8 +132,8 @@ def quantize_rows(p: Any, w: Any, key: Any, x: Any, first: Any, h: Any, m: Any) 
     for r in range(len(x)):
         row = first + r
         if r == 0 or row & 127 == 0:
-            first_words(p, w.state, row, w.latent, w.dithers)
-        radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+            first_words(p, w, row)
+        radius, b = layer_of(p, w, row)
         h[r] = 0
         for trial in range(p.trials):
             draw_dither(p, w, row, trial, b, d)
@@ -148,8 +156,8 @@ def reconstruct_rows(p: Any, w: Any, key: Any, h: Any, m: Any, first: Any, units
     for r in range(len(h)):
         row = first + r
         if r == 0 or row & 127 == 0:
-            fill_words(w.state, LATENT_STREAM, (row & ~127) >> 3, w.latent)
-        _, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+            draw_radii(p, w, row)
+        _, b = layer_of(p, w, row)
         words_ahead(p, w.state, row, h[r] - 1, w.ahead)
         pick_words(p, row, 0, w.ahead, w.words)
         dither_of(p, w.words, b, d, w.spare)
