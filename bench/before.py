@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,24 +35,27 @@ def least(runs: int, work: Callable[[], object]) -> float:
 
 
 def codec_rows() -> Iterator[Row]:
-    """ns a coordinate to encode and decode, sealed, at addresses of their own."""
+    """ns a coordinate to encode and decode, sealed; every message has an address of its own."""
     import cepam
 
-    key = cepam.Key(bytes(range(32)))
     for name, lattice in (("n = 1", cepam.Integer(1)), ("E8", cepam.E8)):
         codec = cepam.Codec(cepam.Gaussian(SIGMA), lattice, threads=1)
         for size in SIZES:
             x = np.random.default_rng(0).laplace(scale=0.0125 / np.sqrt(2.0), size=size).astype(np.float32)
-            at = [cepam.Address(key, round=turn, client=0) for turn in range(3_000_000 // size + 2)]
-            message = codec.encode(x, at[0])
-            codec.decode(message, at[0])
-            for what, work in (
-                ("encode", lambda at: codec.encode(x, at)),
-                ("decode", lambda _: codec.decode(message, at[0])),
-            ):
-                places = iter(at[1:])
-                seconds = least(len(at) - 1, lambda work=work, places=places: work(next(places)))
-                yield f"{what}, {name}, {size:,} coordinates", seconds / size * 1e9, "ns"
+            encode, decode = time_messages(codec, x, cepam.Address, 3_000_000 // size + 1)
+            yield f"encode, {name}, {size:,} coordinates", encode / size * 1e9, "ns"
+            yield f"decode, {name}, {size:,} coordinates", decode / size * 1e9, "ns"
+
+
+def time_messages(codec: Any, x: Any, address: Any, count: int) -> tuple[float, float]:
+    """The least seconds to encode and to decode one of so many messages, once all is compiled."""
+    places = [address(bytes(range(32)), round=turn, client=0) for turn in range(count + 1)]
+    messages: list[bytes] = []
+    codec.decode(codec.encode(x, places[count]), places[count])
+    turns = iter(places[:count])
+    encode = least(count, lambda: messages.append(codec.encode(x, next(turns))))
+    turns, sent = iter(places), iter(messages)
+    return encode, least(count, lambda: codec.decode(next(sent), next(turns)))
 
 
 def rate_rows() -> Iterator[Row]:
@@ -100,7 +104,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
 def turn_of(checkout: Path, parts: list[str]) -> list[Row]:
     """All rows of a checkout, measured in a process of its own."""
     paths = os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])
-    one = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")}
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
     ran = subprocess.run(
         [sys.executable, __file__, "--one", *parts], env={**os.environ, "PYTHONPATH": paths, **one},
         check=True, stdout=subprocess.PIPE, text=True,
