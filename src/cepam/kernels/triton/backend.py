@@ -14,6 +14,9 @@ import triton
 from cepam.kernels.model.blocks import JoinedBlocks, joined
 from cepam.kernels.model.task import CodingTask
 from cepam.kernels.triton import gcm_siv
+from cepam.kernels.triton.symbols import check_symbols as check_symbols
+from cepam.kernels.triton.symbols import quantize as quantize
+from cepam.kernels.triton.symbols import reconstruct as reconstruct
 from cepam.kernels.triton.waves import CodedBlocks, decode_blocks, encode_blocks
 
 _WIDENED = (torch.float16, torch.bfloat16)
