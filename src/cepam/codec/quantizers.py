@@ -45,7 +45,7 @@ def _quantize(plan: Plan, at: Address, x: Any) -> tuple[Any, Any]:
     if gpu is None:
         return quantizer.quantize(plan, at.derive().noise, _rows(plan, x))
     _check_on_gpu(plan)
-    found: tuple[Any, Any] = gpu.quantize(plan, at.derive().noise, gpu.check_update(x))
+    found: tuple[Any, Any] = gpu.quantize(plan, at.derive().noise, x)
     return found
 
 
@@ -54,7 +54,7 @@ def _reconstruct(plan: Plan, at: Address, h: Any, m: Any, size: int | None, rele
     gpu = gpu_of(m)
     if gpu is not None:
         _check_on_gpu(plan)
-        return gpu.reconstruct(plan, at.derive().noise, *gpu.check_symbols(plan, h, m), released)[:size]
+        return gpu.reconstruct(plan, at.derive().noise, h, m, released)[:size]
     units = quantizer.reconstruct(plan, at.derive().noise, h, m)
     whole, unit = (quantizer.to_grid(units), plan.grid) if released else (units, plan.unit)
     return (whole.astype(np.float64) * unit).reshape(-1)[:size]

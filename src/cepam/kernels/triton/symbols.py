@@ -17,7 +17,7 @@ from cepam.kernels.triton.plan import DevicePlan, device_keys, device_plan
 from cepam.kernels.triton.refusals import fill_fractions, skip_refused
 from cepam.kernels.triton.scalar_symbols import quantize_scalars, reconstruct_scalars
 from cepam.kernels.triton.vector_quantizer import Shape, fill_radii
-from cepam.kernels.triton.vector_symbols import Drawn, quantize_vectors, reconstruct_vectors
+from cepam.kernels.triton.vector_symbols import WaveDraws, quantize_vectors, reconstruct_vectors
 from cepam.noise.lattices import Search
 
 LANES, WARPS = 128, 4
@@ -82,7 +82,7 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
     else:
         for first, rows, radii in _waves(on, keys, len(m)):
             reconstruct_vectors[(triton.cdiv(rows, LANES),)](
-                h, m, out, flags, Drawn(keys, radii, on.numbers), first, len(out), shape=_shape(on),
+                h, m, out, flags, WaveDraws(keys, radii, on.numbers), first, len(out), shape=_shape(on),
                 tile=(LANES, released), num_warps=WARPS, enable_fp_fusion=False,
             )  # fmt: skip
     if flags.any():
@@ -101,7 +101,7 @@ def _quantize_vectors(on: DevicePlan, keys: Any, x: Any, h: Any, m: Any, flags: 
         if on.plan.search is Search.GOSSET and on.plan.accept is Accept.L2_BALL:
             _skip_refused(on, keys, x, h, first, rows, radii)
         quantize_vectors[(triton.cdiv(rows, TRIAL_LANES * SHARE),)](
-            x, h, m, flags, Drawn(keys, radii, on.numbers), first, len(x), shape=_shape(on), tile=(TRIAL_LANES, SHARE),
+            x, h, m, flags, WaveDraws(keys, radii, on.numbers), first, len(x), shape=_shape(on), tile=(TRIAL_LANES, SHARE),
             num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ UNENDED = tl.constexpr(2)
 """The flag, after those of `scalar_symbols`, of a sub-vector whose trials were all refused."""
 
 
-class Drawn(NamedTuple):
+class WaveDraws(NamedTuple):
     """What sub-vectors are drawn from: keys, the latent radii of a wave, and the plan's numbers."""
 
     keys: Any
