@@ -101,8 +101,8 @@ def _quantize_vectors(on: DevicePlan, keys: Any, x: Any, h: Any, m: Any, flags: 
         if on.plan.search is Search.GOSSET and on.plan.accept is Accept.L2_BALL:
             _skip_refused(on, keys, x, h, first, rows, radii)
         quantize_vectors[(triton.cdiv(rows, TRIAL_LANES * SHARE),)](
-            x, h, m, flags, WaveDraws(keys, radii, on.numbers), first, len(x), shape=_shape(on), tile=(TRIAL_LANES, SHARE),
-            num_warps=1, enable_fp_fusion=False,
+            x, h, m, flags, WaveDraws(keys, radii, on.numbers), first, len(x), shape=_shape(on),
+            tile=(TRIAL_LANES, SHARE), num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
 
 
