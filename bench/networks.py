@@ -1,10 +1,10 @@
-"""What the compiled networks buy over PyTorch, side by side, and what a round of the linear head costs.
+"""What the study's compiled networks buy over PyTorch, side by side, and what a round of the linear head costs.
 
     python bench/networks.py            calls of both engines in turn, the better of several times
     python bench/networks.py --runs     whole runs of `algorithm1` and of a private CNN on both engines as well
 
-Wall time depends on what else the machine does; processor time (both threads together) much less. Writes
-bench/results/networks.json.
+`make setup`, or `pip install ./studies/paper`, brings them. Wall time depends on what else the machine does; processor
+time (both threads together) much less. Writes bench/results/networks.json.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cepam import fl
+from cepam.fl.models.engines import engine_of
 
 RESULTS = Path(__file__).parent / "results" / "networks.json"
 ENGINES = {"compiled": "cpu", "torch": "cpu-torch"}
@@ -42,11 +44,19 @@ def timed(calls: dict[str, Callable[[], Any]], times: int) -> dict[str, dict[str
     }
 
 
+def networks(model: fl.Model, data: fl.Dataset) -> dict[str, Any]:
+    """The model's network by engine; both must be there."""
+    made = {name: model.on(data, device) for name, device in ENGINES.items()}
+    if len({engine_of(network) for network in made.values()}) < len(made):
+        raise SystemExit("only PyTorch is installed: pip install ./studies/paper")
+    return made
+
+
 def jobs(data: fl.Dataset) -> dict[str, dict[str, Callable[[], Any]]]:
     """What a round asks of a network, by name and engine."""
     draw, made = np.random.default_rng(0), {}
     model = fl.build("cnn", data)
-    engines = {name: model.on(data, device) for name, device in ENGINES.items()}
+    engines = networks(model, data)
     for rows in (30, 300):
         weights, own = np.stack([model.initial(r % 3) for r in range(rows)]), np.arange(rows)
         index, one = draw.integers(0, data.records, (rows, 1)), np.ones(rows, np.int64)
@@ -61,7 +71,7 @@ def jobs(data: fl.Dataset) -> dict[str, dict[str, Callable[[], Any]]]:
     count = draw.poisson(64, 30)
     index, bounds = draw.integers(0, data.records, (30, count.max())), np.full(30, 0.1, np.float32)
     start, same = private.initial(0)[None], np.zeros(30, np.int64)
-    engines = {name: private.on(data, device) for name, device in ENGINES.items()}
+    engines = networks(private, data)
     made["private CNN: a round of 1,920 clipped examples"] = {
         name: lambda net=net: net.summed_gradients(start, same, index, count, bounds) for name, net in engines.items()
     }
@@ -84,15 +94,16 @@ def head(data: fl.Dataset, draw: np.random.Generator) -> dict[str, dict[str, Cal
 
 
 def runs() -> list[dict[str, Any]]:
-    """Whole runs on both engines: seconds and accuracy."""
+    """Whole runs on both engines, after two rounds that compile what is compiled: seconds and accuracy."""
     made = []
-    for preset, changes in (("algorithm1", {}), ("convolutional", {})):
-        for name, device in ENGINES.items():
-            settings = fl.settings_from({**fl.preset(preset), **changes, "device": device})
+    for preset in ("algorithm1", "convolutional"):
+        for device in ENGINES.values():
+            settings = fl.settings_from({**fl.preset(preset), "device": device, "simulate": True})
             with tempfile.TemporaryDirectory() as folder:
+                fl.train(replace(settings, rounds=2), Path(folder) / "warm")
                 wall, processor = time.perf_counter(), time.process_time()
                 summary = fl.train(settings, Path(folder) / "run")
-            row = {"run": preset, "engine": name, "accuracy": summary["accuracy"],
+            row = {"run": preset, "engine": summary["engine"], "accuracy": summary["accuracy"],
                    "wall_s": time.perf_counter() - wall, "processor_s": time.process_time() - processor}  # fmt: skip
             print(row, flush=True)
             made.append(row)

@@ -13,10 +13,11 @@ BUILT = "926da84"
 MOVES = (
     "100dde3", "01fe2db", "6f3475b", "b4d5ef9", "d3c7c2b", "36dab62", "c7e0c8a", "6848c43", "04c26d6", "feac8c2",
     "adc81b6", "4539f5e", "e211cc2", "a94da49", "d4a0480", "f160d6b", "13062b8", "b11dee1", "923f406", "286365b",
-    "4e0ecbe", "f016b39", "420ca2d", "7982b37", "deb03c8",
+    "4e0ecbe", "f016b39", "420ca2d", "7982b37", "deb03c8", "663cbaf",
 )  # fmt: skip
 """Commits since that were work on the house itself: one clip, one exchange, one ledger, one writer of pages, one seam
-between updates and aggregate, commands without click, names, groups of arguments, files by noun."""
+between updates and aggregate, commands without click, names, groups of arguments, files by noun, the seam by which the
+compiled networks went to the study."""
 ALIKE = 0.6
 
 

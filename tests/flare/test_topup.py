@@ -33,7 +33,8 @@ class Scattered(Workflow):
                 data = {"w": moved if kind == DataKind.WEIGHT_DIFF else weights["w"] + moved}
                 got.append(site.open(site.seal(DXO(kind, data=data))).data)
         self.event(AppEventType.BEFORE_AGGREGATION)
-        wild = DXO(kind, data={"w": sum(10.0**k * one["w"] for k, one in enumerate(got))}).to_shareable()
+        data = {"w": sum(10.0**k * one["w"] for k, one in enumerate(got))} if got else {}
+        wild = DXO(kind, data=data).to_shareable()
         self.event(AppEventType.AFTER_AGGREGATION, **{AppConstants.AGGREGATION_RESULT: wild})
         return got, from_shareable(wild).data
 
@@ -45,14 +46,14 @@ def topped_up(folder, job: str, sites: int = SITES, **options) -> Scattered:
 @pytest.mark.parametrize("unit", ["record", "client"])
 def test_missing_sites_cost_exactly_nothing_also_after_a_restart(tmp_path, unit: str) -> None:
     spent = []
-    for silent in (set(), {1}, {0, 2, 3}):
+    for silent in (set(), {1}, {0, 2, 3}, {0, 1, 2, 3}):
         job = topped_up(tmp_path / str(len(silent)), f"{unit} {len(silent)}", unit=unit)
         _, weights = job.scatter(start(), silent)
         job.sites[0].task(weights, job.engine)  # the model is out: whoever starts from it goes on with the account
         again = topped_up(tmp_path / str(len(silent)), f"{unit} {len(silent)} again", unit=unit)
         again.scatter(weights, silent)
         spent.append([value for _, value in job.metrics + again.metrics])
-    assert spent[0] == spent[1] == spent[2]
+    assert spent[0] == spent[1] == spent[2] == spent[3]
     release = privacy.Release.uniform(
         SITES, cepam.Gaussian(SIGMA), cepam.L2(1.0), privacy.Sampling("all"), 1, rounds=2, unit=unit
     )
@@ -70,6 +71,18 @@ def test_the_published_model_has_the_noise_of_all_sites_over_all_sites(tmp_path,
     noise = made["w"].ravel().astype(np.float64) - 2 * 0.01 / norm / SITES
     assert stats.kstest(noise, stats.norm(scale=SIGMA * np.sqrt(SITES) / SITES).cdf).pvalue > 1e-9
     assert stats.kstest(noise, stats.norm(scale=SIGMA * np.sqrt(2) / SITES).cdf).pvalue < 1e-9
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+def test_a_round_without_a_result_does_not_tell_that_nobody_was_there(tmp_path, kind: str) -> None:
+    weights = {"w": np.zeros((20_000, 1), np.float32)}
+    job = topped_up(tmp_path, f"nobody {kind}")
+    _, made = job.scatter(weights, set(range(SITES)), kind)
+    noise = made["w"].ravel().astype(np.float64)
+    assert stats.kstest(noise, stats.norm(scale=SIGMA * np.sqrt(SITES) / SITES).cdf).pvalue > 1e-9
+    assert len(job.metrics) == 1
+    job.event(AppEventType.BEFORE_AGGREGATION)  # nobody was asked since: no round
+    assert len(job.metrics) == 1
 
 
 def test_results_beyond_the_cap_and_odd_settings_are_refused(tmp_path) -> None:

@@ -116,6 +116,7 @@ class ServerJob:
         self._topup = topup
         self._topped_up: Arrays | None = None
         self._used: list[Used] = []
+        self._asked = False
         self._rounds = 0
         self._start = ""
 
@@ -144,6 +145,7 @@ class ServerJob:
         peer = Peer(number_of(self.name), number_of(client))
         pending = self._end.offer(settings, peer, count(reference))
         self._pending[client] = (pending, reference)
+        self._asked = True
         return pending.offer
 
     def open(self, client: str, answer: Answer, message: bytes) -> tuple[npt.NDArray[np.floating], Arrays]:
@@ -176,11 +178,13 @@ class ServerJob:
     def settle(self, component: FLComponent, fl_ctx: FLContext) -> None:
         """Nothing; the round's results are on the account, and on disk, before they are aggregated.
 
-        Where that would exceed the budget, or fails, the job ends.
+        With a top-up a round that sites were asked in is one also where none of them sent a result: it is published
+        with all its noise, or the still model would tell that nobody was there. Where charging would exceed the budget,
+        or fails, the job ends.
         """
         with self.lock:
-            used, self._used = self._used, []
-            if not used or self.ended:
+            used, self._used, asked, self._asked = self._used, [], self._asked, False
+            if self.ended or not (used or (asked and self._topup)):
                 return
             try:
                 self._charge(used, component, fl_ctx)

@@ -40,11 +40,11 @@ def publishable(whole: Arrays, reference: Arrays, layout: Layout) -> Weights:
 
 
 def replace_result(result: object, reference: Arrays, layout: Layout, model: Arrays | None) -> None:
-    """Nothing; an aggregation result is publishable: that of the workflow, or `model` where one is given."""
+    """Nothing; an aggregation result is publishable: that of the workflow, or the whole `model` where one is given."""
     if isinstance(result, FLModel):
-        if result.params:
+        if result.params or model is not None:
             whole = result.params_type != ParamsType.DIFF
-            result.params = _corrected(result.params, reference, layout, whole, model)
+            result.params = _corrected(result.params or {}, reference, layout, whole, model)
     elif isinstance(result, Shareable):
         dxo = from_shareable(result)
         if dxo.data_kind in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
@@ -55,8 +55,8 @@ def replace_result(result: object, reference: Arrays, layout: Layout, model: Arr
 def _corrected(data: Weights, reference: Arrays, layout: Layout, whole: bool, model: Arrays | None) -> Weights:
     known = {name: np.asarray(value) for name, value in data.items() if name in reference}
     if model is not None:
-        moved = {name: model[name] for name in known}
+        moved = model
     else:
         moved = known if whole else {name: reference[name] + value for name, value in known.items()}
     made = publishable(moved, reference, layout)
-    return made if whole else {name: made[name] - reference[name] for name in known}
+    return made if whole else {name: made[name] - reference[name] for name in moved}

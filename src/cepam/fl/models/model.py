@@ -1,7 +1,7 @@
 """Models as vectors: a module, the number m of its weights, and where the weights start.
 
-A network is a model lowered onto a data set: it turns rows of weights into sums of gradients and into accuracies. On
-the CPU small sequential networks run compiled; heads on features, everything else, and CUDA run in PyTorch.
+A network is a model lowered onto a data set: it turns rows of weights into sums of gradients and into accuracies. It
+runs in PyTorch, or on the CPU by an engine that another distribution brings (`engines.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.models.compiled import CompiledNetwork, lower
+from cepam.fl.models import engines
 from cepam.fl.models.features import Features, looks_up, scattering
 from cepam.fl.models.interface import Floats, Index, Network, Scores
 from cepam.fl.models.network import TorchNetwork
@@ -80,7 +80,7 @@ class Model:
         return module if self.features is None else nn.Sequential(self.features.module, module).cpu()
 
     def on(self, data: Dataset, device: str = "auto") -> Network:
-        """The network of this model on a data set; `device` is auto, cpu, cpu-torch or cuda."""
+        """The network of this model on a data set; `device` is auto, cpu, cpu-torch (no engine is asked) or cuda."""
         chosen = resolved(device)
         if self.objective.classifies and not data.classes:
             raise ValueError(f"data set {data.name!r} has targets that are no class numbers: give the model a loss")
@@ -88,10 +88,8 @@ class Model:
         if self.features is not None:
             return TorchNetwork(self.module, self.features.of(data, where), where, self.objective)
         data = data if looks_up(self.module) else data.as_numbers()
-        program = lower(self.module, data.shape) if chosen == "cpu" and self.objective.plain else None
-        if program is not None and program.size == self.size:
-            return CompiledNetwork(program, data)
-        return TorchNetwork(self.module, data, where, self.objective)
+        brought = engines.brought(self.module, data) if chosen == "cpu" and self.objective.plain else None
+        return TorchNetwork(self.module, data, where, self.objective) if brought is None else brought
 
 
 def _check_layers(module: nn.Module) -> None:

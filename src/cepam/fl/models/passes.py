@@ -20,7 +20,7 @@ def example_factors(squares: Tensor, losses: Tensor, bounds: Tensor) -> Tensor:
     """What scales each example's gradient to its l2 bound; 0 for an example whose norm or loss is not a number.
 
     Guarantee: a clipped gradient is within its bound, measured in float64, and an example that overflows adds nothing
-    rather than everything (tests/fl/models/test_networks.py).
+    rather than everything (tests/fl/models/suite.py).
     """
     factors = clip_factors(squares.sqrt(), bounds.double(), torch.float32, ROUNDINGS)
     return torch.where(losses.isfinite(), factors, 0.0).float()

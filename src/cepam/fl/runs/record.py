@@ -1,4 +1,4 @@
-"""What a run was given, kept in its folder: settings, nonce, fingerprints of data and model, for a while its secret.
+"""What a run was given, kept in its folder: settings, nonce, marks of data and model, engine, for a while its secret.
 
 The fingerprints are keyed by the secret: a plain hash would tell anyone who guesses the data that the guess is right.
 Once the secret is erased they tell nothing.
@@ -20,7 +20,8 @@ from cepam.files import locked_file
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.settings import OWN, Settings
-from cepam.fl.models.model import Model
+from cepam.fl.models.engines import engine_of
+from cepam.fl.models.model import Model, Network
 from cepam.fl.runs import toml
 from cepam.fl.runs.files import erase, write_atomically, write_secret
 
@@ -47,12 +48,13 @@ class Record:
     nonce: str
     data: str
     model: str
+    engine: str
 
     @classmethod
-    def of(cls, secret: RunSecret, data: Dataset, model: Model, seed: int) -> Record:
-        """The record of a run on this data and model."""
-        key = secret.mark_key()
-        return cls(secret.nonce.hex(), _mark(key, _data_bytes(data)), _mark(key, _model_bytes(model, seed)))
+    def of(cls, secret: RunSecret, data: Dataset, model: Model, seed: int, network: Network) -> Record:
+        """The record of a run on this data and model, whose gradients this network computes."""
+        key, nonce = secret.mark_key(), secret.nonce.hex()
+        return cls(nonce, _mark(key, _data_bytes(data)), _mark(key, _model_bytes(model, seed)), engine_of(network))
 
 
 def _mark(key: bytes, pieces: Iterator[bytes]) -> str:
@@ -131,11 +133,12 @@ def _bytes_of(text: str, length: int) -> bytes:
 
 
 def check(folder: Path, record: Record) -> None:
-    """Nothing; raises a ValueError where the run was started with other data or another model."""
+    """Nothing; raises a ValueError where the run was started with other data, another model or another engine."""
     held = toml.read_run(folder / "config.toml")
     for name, mine in vars(record).items():
         if held.get(name) != mine:
-            what = {"data": "other data", "model": "another model"}.get(name, "another nonce")
+            engine = f"another network engine ({held.get(name, 'not recorded')}, here it is {mine})"
+            what = {"data": "other data", "model": "another model", "engine": engine}.get(name, "another nonce")
             raise ValueError(
                 f"{folder} was started with {what} than now given: a run is resumed with what it began with"
             )

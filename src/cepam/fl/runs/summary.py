@@ -9,6 +9,7 @@ from scipy import stats
 
 from cepam.fl.engine.simulation import Simulation
 from cepam.fl.engine.uplink import Line
+from cepam.fl.models.engines import engine_of
 
 
 def interval(values: list[float]) -> tuple[float, float | None]:
@@ -44,6 +45,7 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "rounds": settings.rounds,
         "seeds": list(settings.run_seeds),
         "weights": simulation.size,
+        "engine": engine_of(simulation.network),
         "accuracy": accuracy,
         "accuracy_half_width": half,
         "accuracy_by_seed": {str(seed): line.get("accuracy") for seed, line in last.items()},

@@ -87,7 +87,7 @@ def train(
     if secret is None:
         return read_summary(folder)
     simulation = Simulation(settings, data, model, watch=_keeper(settings, folder), secret=secret)
-    mine = record.Record.of(secret, data, simulation.vector, settings.seed)
+    mine = record.Record.of(secret, data, simulation.vector, settings.seed, simulation.network)
     folder.mkdir(parents=True, exist_ok=True)
     with record.alone(folder):
         if resume:

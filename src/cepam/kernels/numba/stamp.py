@@ -8,19 +8,21 @@ Numba keeps its cache (beside the source, or in the user's folder for an install
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 PACKAGE = Path(__file__).parents[2]
+ROOMS = ("kernels", "noise", "secure")
 
 
-def stamp_of(package: Path) -> str:
-    """Sixteen digits that change with any source or table which kernels may have compiled in."""
-    rooms = (package / "kernels", package / "noise", package / "secure", package / "fl" / "models" / "compiled")
-    found = (file for room in rooms for file in sorted(room.rglob("*")) if file.suffix in (".py", ".npz", ".npy"))
+def stamp_of(package: Path, rooms: Iterable[str] = ROOMS) -> str:
+    """Sixteen digits that change with any source or table which kernels may have compiled in: in folders, or files."""
+    places = [package / room for room in rooms]
+    files = (file for place in places for file in ([place] if place.is_file() else sorted(place.rglob("*"))))
+    found = (file for file in files if file.suffix in (".py", ".npz", ".npy"))
     digest = hashlib.sha256()
     for file in found:
         digest.update(str(file.relative_to(package)).encode())
@@ -31,9 +33,9 @@ def stamp_of(package: Path) -> str:
 STAMP = stamp_of(PACKAGE)
 
 
-def stamped(kernel: Kernel) -> Kernel:
+def stamped(kernel: Kernel, stamp: str = STAMP) -> Kernel:
     """The same function, under a name that carries the stamp: to be compiled with Numba's cache."""
-    kernel.__qualname__ = f"{kernel.__qualname__}_{STAMP}"
+    kernel.__qualname__ = f"{kernel.__qualname__}_{stamp}"
     return kernel
 
 

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from cepam.fl.models.compiled.register_tiles import LANES, Signed, data_of
+from cepam_paper.compiled.register_tiles import LANES, Signed, data_of
 
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 _DOUBLES = ir.VectorType(ir.DoubleType(), LANES)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cepam.fl.models.compiled.register_tiles import FOUR, LANES, ONE, SIX, add, blank, put, take
-from cepam.fl.models.compiled.vectorised_layers import Floats, loop, pasted
+from cepam_paper.compiled.register_tiles import FOUR, LANES, ONE, SIX, add, blank, put, take
+from cepam_paper.compiled.vectorised_layers import Floats, loop, pasted
 
 Shape = tuple[int, int, int, int, int, int, int, int, int]
 """Channels, height and width of the input; height, width and stride of the kernel; outputs, their height and width."""

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.clip import margin
-from cepam.fl.models.compiled import convolution
-from cepam.fl.models.compiled import vectorised_layers as layers
-from cepam.fl.models.compiled.program import (
+from cepam_paper.compiled import convolution
+from cepam_paper.compiled import vectorised_layers as layers
+from cepam_paper.compiled.program import (
     BIAS,
     CHANNELS,
     COLUMNS,
@@ -43,9 +43,9 @@ from cepam.fl.models.compiled.program import (
     Table,
     Workspace,
 )  # fmt: skip
-from cepam.fl.models.compiled.register_tiles import LANES
-from cepam.fl.models.compiled.transpose import add_squares, to_lanes, to_rows, weigh
-from cepam.fl.models.compiled.vectorised_layers import Floats, loop, pasted
+from cepam_paper.compiled.register_tiles import LANES
+from cepam_paper.compiled.transpose import add_squares, to_lanes, to_rows, weigh
+from cepam_paper.compiled.vectorised_layers import Floats, loop, pasted
 
 Doubles = npt.NDArray[np.float64]
 CHUNK = 8 * LANES

@@ -1,22 +1,26 @@
 """The loops of a small network, compiled for the CPU: LANES examples side by side, one in each lane of a vector.
 
 Activations stand as [channel][row][column][lane]. PyTorch's own operators are the oracle:
-`tests/fl/models/test_compiled.py` compares the two.
+`paper_tests/test_compiled.py` compares the two.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.models.compiled.register_tiles import LANES, ONE, award, contest, enter, put
-from cepam.kernels.numba.stamp import stamped
+from cepam.kernels.numba.stamp import PACKAGE, stamp_of, stamped
+from cepam_paper.compiled.register_tiles import LANES, ONE, award, contest, enter, put
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
+
+STAMP = stamp_of(Path(__file__).parent, ["."]) + stamp_of(PACKAGE, ["clip.py"])
+"""Of what these loops may have compiled in: this folder's sources, and cepam's rule of rounding in a clip."""
 
 # No fast-math flag: sums keep the order written here, whatever path through a loop the compiler chose.
 _loop = numba.njit(cache=True, inline="never", error_model="numpy", nogil=True)
@@ -26,12 +30,12 @@ _pasted = numba.njit(cache=True, inline="always", error_model="numpy", nogil=Tru
 
 def loop(kernel: Any) -> Any:
     """The loop, compiled once for these sources."""
-    return _loop(stamped(kernel))
+    return _loop(stamped(kernel, STAMP))
 
 
 def pasted(kernel: Any) -> Any:
     """The loop, compiled into each of its callers."""
-    return _pasted(stamped(kernel))
+    return _pasted(stamped(kernel, STAMP))
 
 
 @loop

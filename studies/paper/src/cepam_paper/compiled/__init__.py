@@ -1,6 +1,7 @@
-"""Small sequential networks on the CPU, compiled: the wall behind which the hand-written loops stand.
+"""Small sequential networks on the CPU, compiled: hundreds of runs of one small CNN, in an hour or two.
 
-`bench/networks.py` measures what they buy over PyTorch (docs/training.md); nothing else knows about them.
+`cepam` finds `compiled_network` by the entry point `cepam.networks`; `bench/networks.py` measures what it buys over
+PyTorch (docs/training.md).
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.models.compiled import kernels
-from cepam.fl.models.compiled.program import Examples, Program, Rows, Workspace, lower
-from cepam.fl.models.compiled.register_tiles import LANES, vectors
 from cepam.fl.models.interface import Floats, Index, Scores
 from cepam.kernels.threads import cores
+from cepam_paper.compiled import kernels
+from cepam_paper.compiled.program import Examples, Program, Rows, Workspace, lower
+from cepam_paper.compiled.register_tiles import LANES, vectors
 
-__all__ = ["CompiledNetwork", "lower"]
+__all__ = ["CompiledNetwork", "compiled_network"]
 
 PIECES = 16
 MANY = LANES // 2
@@ -101,6 +103,13 @@ class CompiledNetwork:
         self._share(len(correct), work)
         right, total = correct.reshape(len(weights), -1).sum(1), losses.reshape(len(weights), -1).sum(1)
         return Scores(total / len(labels), {"accuracy": right / len(labels)})
+
+
+def compiled_network(module: nn.Module, data: Dataset) -> CompiledNetwork | None:
+    """The compiled network of a sequence of layers that are known and all trained; None for any other module."""
+    program = lower(module, data.shape)
+    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return CompiledNetwork(program, data) if program is not None and program.size == trained else None
 
 
 def _gapless(inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
