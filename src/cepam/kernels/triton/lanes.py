@@ -40,6 +40,12 @@ def lanes_of(place, n, mine):
 
 
 @triton.jit
+def first_of(place, n, client, block):
+    """Where blocks begin among the coordinates of all clients."""
+    return client * place.count + block * (place.per_block * n)
+
+
+@triton.jit
 def own_lanes(lanes: tl.constexpr):
     """The lanes of the wave that this program codes, one a thread."""
     return tl.program_id(0) * lanes + tl.arange(0, lanes)

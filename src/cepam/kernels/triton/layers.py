@@ -97,8 +97,15 @@ def units_of(x, per_unit):
 
 
 @triton.jit
+def values_from(x, double, first):
+    """Where values from this one on are: `x` points to float32 values or, where double is 1, to float64 ones as if they
+    were pairs, so that one kernel serves both types."""
+    return x + (first << double)
+
+
+@triton.jit
 def load_value(x, double, at, inside):
-    """Values as float64; at `x` they are float32, or float64 where double is 1: one kernel serves both types."""
+    """Values as float64, so many behind those at x (`values_from`)."""
     narrow = tl.load(x + at, mask=inside & (double == 0), other=0.0).to(tl.float64)
     wide = x.to(tl.pointer_type(tl.float64), bitcast=True)
     return narrow + tl.load(wide + at, mask=inside & (double == 1), other=0.0)
@@ -106,7 +113,7 @@ def load_value(x, double, at, inside):
 
 @triton.jit
 def store_value(x, double, at, value, inside):
-    """Writes float64 values, rounded to float32 unless double is 1."""
+    """Writes float64 values where `load_value` finds them, rounded to float32 unless double is 1."""
     tl.store(x + at, value.to(tl.float32), mask=inside & (double == 0))
     tl.store(x.to(tl.pointer_type(tl.float64), bitcast=True) + at, value, mask=inside & (double == 1))
 

@@ -9,7 +9,15 @@ import triton
 import triton.language as tl
 
 from cepam.kernels.triton.keystream import chacha_block, load_key
-from cepam.kernels.triton.layers import GRID_BITS, HALF_GRID, PER_UNIT, draw_cells, floor_divide, load_value, units_of
+from cepam.kernels.triton.layers import (
+    GRID_BITS,
+    HALF_GRID,
+    PER_UNIT,
+    draw_cells,
+    floor_divide,
+    load_value,
+    units_of,
+)
 
 MASK_ROUNDS = tl.constexpr(20)
 
@@ -21,7 +29,8 @@ def add_noise(x, double, draws, out, count, lanes: tl.constexpr):
     b, d = draw_cells(draws, 0, eight, True)
     at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
     inside = at < count
-    units = units_of(load_value(x, double, at, inside), tl.load(draws.numbers + PER_UNIT))
+    value = load_value(x, double, at, inside)
+    units = units_of(value, tl.load(draws.numbers + PER_UNIT))
     m = floor_divide(units - d + (b >> 1), b)
     tl.store(out + at, (m * b + d + HALF_GRID) >> GRID_BITS, mask=inside)
 

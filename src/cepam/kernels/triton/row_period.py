@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from cepam.kernels.model import row_period as s
-from cepam.kernels.triton.layers import floor_divide, load_value, load_whole, units_of
+from cepam.kernels.triton.layers import floor_divide, load_value, load_whole, units_of, values_from
 from cepam.kernels.triton.plan import device_whole
 
 FLAT, LOCAL, SHORTEST, MULTIPLES = (tl.constexpr(i) for i in (s.FLAT, s.LOCAL, s.SHORTEST, s.MULTIPLES))
@@ -96,7 +96,8 @@ def flatten_heads(x, numbers, scratch, pattern, means, found, heads, tile: tl.co
     heads, head, client, group, place = head_of(heads)
     at, size = tl.arange(0, tile), heads.size
     inside = at < size
-    value = load_value(x, heads.double, client * heads.count + group * heads.step + at, inside)
+    there = values_from(x, heads.double, client * heads.count + group * heads.step)
+    value = load_value(there, heads.double, at, inside)
     entry = tl.minimum(tl.abs(units_of(value, tl.load(numbers + PER_HEAD_UNIT))), 1 << 48)
     mean = tl.sum(entry, 0) // size
     entry = floor_divide(tl.minimum(entry, 4 * mean) * UNIT, tl.zeros_like(entry) + tl.maximum(mean, 1))

@@ -14,8 +14,8 @@ import triton.language as tl
 
 from cepam.kernels.model import row_period
 from cepam.kernels.model import scalar_contexts as contexts
-from cepam.kernels.triton.lanes import lanes_of, load_place, own_lanes
-from cepam.kernels.triton.layers import PER_UNIT, load_value, units_of
+from cepam.kernels.triton.lanes import first_of, lanes_of, load_place, own_lanes
+from cepam.kernels.triton.layers import PER_UNIT, load_value, units_of, values_from
 from cepam.kernels.triton.range_coder import Stream, any_of, finish, start_decoder, start_encoder
 from cepam.kernels.triton.scalar_model import (
     LOCAL,
@@ -66,26 +66,28 @@ class ModelMemory(NamedTuple):
 @triton.jit(do_not_specialize=["room"], do_not_specialize_on_alignment=["headers"])
 def begin_encoding(headers, state, slots, place, room, lanes: tl.constexpr):
     """The first state of a wave of encoders, their headers written to slots of `room` words."""
-    mine = own_lanes(lanes)
-    lane, _, _, size = lanes_of(load_place(place), 1, mine)
+    mine, place = own_lanes(lanes), load_place(place)
+    lane, client, block, size = lanes_of(place, 1, mine)
     header = tl.load(headers + lane, mask=size > 0, other=0)
     start = mine.to(tl.int64) * room
     coder, _ = code_header(start_encoder(size * 0), Stream(slots + start, room), header, size > 0, 18, False)
-    begin_block(state_of(state, lanes), coder, header, size, (start, size * 0 + room), lanes)
+    block, stream = (first_of(place, 1, client, block), size), (start, size * 0 + room)
+    begin_block(state_of(state, tl.arange(0, lanes), lanes), coder, header, block, stream, lanes)
 
 
 @triton.jit(do_not_specialize_on_alignment=["data", "starts", "lengths"])
 def begin_decoding(data, starts, lengths, state, place, lanes: tl.constexpr):
     """The first state of a wave of decoders, their headers read."""
-    lane, _, _, size = lanes_of(load_place(place), 1, own_lanes(lanes))
+    place = load_place(place)
+    lane, client, block, size = lanes_of(place, 1, own_lanes(lanes))
     live = size > 0
     start, room = tl.load(starts + lane, mask=live, other=0), tl.load(lengths + lane, mask=live, other=0)
     stream = Stream(data + start, room)
     coder, header = code_header(start_decoder(stream, live), stream, size * 0, live, 18, True)
-    # A block that says "nothing" has no row period, whatever its plain bits were, and nothing to read.
-    told = live & ((header >> 11) != NOTHING)
-    header = tl.where(told, header, NOTHING << 11)
-    begin_block(state_of(state, lanes), coder, header, tl.where(told, size, 0), (start, room), lanes)
+    # A block that says "nothing" has no row period, whatever its plain bits were.
+    header = tl.where(live & ((header >> 11) != NOTHING), header, NOTHING << 11)
+    block = (first_of(place, 1, client, block), size)
+    begin_block(state_of(state, tl.arange(0, lanes), lanes), coder, header, block, (start, room), lanes)
 
 
 @triton.jit
@@ -104,14 +106,14 @@ def walk_lanes(data, stage, state, memory, columns, first, rows, lanes: tl.const
     stage."""
     program, own = tl.program_id(0).to(tl.int64) * lanes, tl.arange(0, lanes)
     odds, column = memory.odds + program * SCALAR_CONTEXTS + own, memory.column + program * columns + own
-    state, field = state_of(state, lanes), rows.to(tl.int64) * lanes
+    state, field = state_of(state, own, lanes), rows.to(tl.int64) * lanes
     coder, scales, stream = find_coder(state, lanes), find_scales(state, lanes), find_stream(state, data, lanes)
     place, busy = load_state(state, COLUMN, lanes), load_state(state, BUSY, lanes)
     header, size = load_state(state, HEADER, lanes), load_state(state, SIZE, lanes)
     staged = stage + program * rows * (3 if decoding else 4) + own
     scale, period = header >> 11, header & 2047
     anchor, shift = (scale & 1) * 128 + TICKS * OCTAVE, (scale >> 1) - TICKS
-    rowed, i = any_of(period > LOCAL), 0
+    rowed, size, i = any_of(period > LOCAL), tl.where(scale == NOTHING, 0, size), 0
     margins, k = read_staged(staged, field, decoding)
     while i < rows:
         here = staged + i * lanes
@@ -144,10 +146,11 @@ def walk_flat(data, stage, state, odds, first, rows, lanes: tl.constexpr, decodi
     """`walk_lanes` where no layout has memory: contexts were staged, and the next coordinate's odds are read while this
     one is coded. The stage holds two coordinates more than `rows`."""
     program, own = tl.program_id(0).to(tl.int64) * lanes, tl.arange(0, lanes)
-    odds, state, field = odds + program * FLAT_CONTEXTS + own, state_of(state, lanes), rows.to(tl.int64) * lanes
+    odds, state, field = odds + program * FLAT_CONTEXTS + own, state_of(state, own, lanes), rows.to(tl.int64) * lanes
     coder, stream, busy = find_coder(state, lanes), find_stream(state, data, lanes), load_state(state, BUSY, lanes)
     here = stage + program * rows * (3 if decoding else 2) + own
-    i, left = 0, tl.minimum(load_state(state, SIZE, lanes) - first, rows)
+    told = load_state(state, HEADER, lanes) >> 11 != NOTHING
+    i, left = 0, tl.minimum(tl.where(told, load_state(state, SIZE, lanes), 0) - first, rows)
     coded, next_coded = tl.load(here), tl.load(here + lanes)
     k, next_k = coded * 0, coded * 0
     if not decoding:
@@ -175,7 +178,7 @@ def walk_flat(data, stage, state, odds, first, rows, lanes: tl.constexpr, decodi
 @triton.jit(do_not_specialize_on_alignment=["lengths"])
 def finish_encoding(state, slots, lengths, lanes: tl.constexpr):
     """Writes the ends of a wave's streams to their slots, and their bytes to `lengths`."""
-    state = state_of(state, lanes)
+    state = state_of(state, tl.arange(0, lanes), lanes)
     coder, busy, size = find_coder(state, lanes), load_state(state, BUSY, lanes), load_state(state, SIZE, lanes)
     ended = finish(coder, find_stream(state, slots, lanes), busy > 0) * busy
     tl.store(lengths + own_lanes(lanes), ended, mask=size > 0)
@@ -188,10 +191,11 @@ def measure_scales(x, numbers, periods, headers, most, place, n, chunk: tl.const
     place = load_place(place)
     lane, client, block, size = lanes_of(place, n, tl.program_id(0))
     total = tl.zeros((chunk,), tl.int64)
-    first, begin = client * place.count + block * (place.per_block * n), 0
+    x, begin = values_from(x, place.double, first_of(place, n, client, block)), 0
     while begin < size:
         at = begin + tl.arange(0, chunk)
-        units = units_of(load_value(x, place.double, first + at, at < size), tl.load(numbers + PER_UNIT))
+        value = load_value(x, place.double, at, at < size)
+        units = units_of(value, tl.load(numbers + PER_UNIT))
         total += tl.minimum(tl.abs(units), 1 << 48)
         begin += chunk
     scale = (log(tl.sum(total, 0) // ((size + n - 1) // n * n)) + 64) >> 7

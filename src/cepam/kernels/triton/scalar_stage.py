@@ -22,9 +22,10 @@ from cepam.kernels.triton.layers import (
     load_value,
     store_value,
     units_of,
+    values_from,
 )
 from cepam.kernels.triton.scalar_model import measure_margins, pack_flat
-from cepam.kernels.triton.scalar_state import HEADER, STATE
+from cepam.kernels.triton.scalar_state import FIRST, HEADER, SIZE, load_state, state_of
 
 DECODED_FIELDS, CODED_FIELDS, FLAT_FIELDS = 3, 4, 2
 """Fields of the stage: margins, width, dither and, for an encoder, k; a decoder puts k where the margins stood. Where
@@ -32,7 +33,7 @@ no layout has memory, contexts stand in the place of margins, and for an encoder
 MARGINS, WIDTH, DITHER_FIELD, JUMP = (tl.constexpr(i) for i in range(4))
 TILE = 128
 """Groups of eight coordinates that a program stages, of all lanes of a program of the coder."""
-_TILE, _STATE = tl.constexpr(TILE), tl.constexpr(STATE)
+_TILE = tl.constexpr(TILE)
 
 
 class Staged(NamedTuple):
@@ -47,46 +48,45 @@ class Staged(NamedTuple):
 def fill_stage(x, stage, state, draws, place, first, rows, lanes, kind: tl.constexpr):
     """Stages coordinates `first` to before `first + rows` of each lane's block, for a coder with so many lanes."""
     fields: tl.constexpr = 3 if kind.decoding else (2 if kind.flat else 4)
-    each, place, field = tl.arange(0, _TILE), load_place(place), rows.to(tl.int64) * lanes
-    program, eight = tl.program_id(0), tl.program_id(1) * (_TILE // lanes) + each // lanes
-    _, client, block, size = lanes_of(place, 1, program * lanes + each % lanes)
+    each, near = tl.arange(0, _TILE), tl.arange(0, 8)[None, :]
+    own, eight = each % lanes, tl.program_id(1) * (_TILE // lanes) + each // lanes
+    place, state, field = load_place(place), state_of(state, own, lanes), rows.to(tl.int64) * lanes
+    _, client, block, _ = lanes_of(place, 1, tl.program_id(0) * lanes + own)
     b, d = draw_cells(draws, client, block * (place.per_block >> 3) + (first >> 3) + eight, kind.layered)
-    row = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
-    at = stage + program.to(tl.int64) * fields * field + row * lanes + (each % lanes)[:, None]
+    row = eight[:, None] * 8 + near
+    at = stage + tl.program_id(0).to(tl.int64) * fields * field + row * lanes + own[:, None]
     # The last program may reach over the end of the stage.
     fits = (eight * 8 < rows)[:, None] & (b >= 0)
     margins = measure_margins(b, d)
     if kind.flat:
-        header = tl.load(state + (program.to(tl.int64) * _STATE + HEADER) * lanes + each % lanes).to(tl.int32)
-        margins = pack_flat(margins, (header >> 11)[:, None])
+        margins = pack_flat(margins, (load_state(state, HEADER, lanes) >> 11)[:, None])
     tl.store(at + MARGINS * field, margins, mask=fits)
     if kind.decoding or not kind.flat:
         tl.store(at + WIDTH * field, b, mask=fits)
         tl.store(at + DITHER_FIELD * field, d, mask=fits)
     if not kind.decoding:
-        inside = fits & (first + row < size[:, None])
-        there = (client * place.count + block * place.per_block)[:, None] + (first + row)
-        units = units_of(load_value(x, place.double, there, inside), tl.load(draws.numbers + PER_UNIT))
+        inside = fits & (first + row < load_state(state, SIZE, lanes)[:, None])
+        there = values_from(x, place.double, tl.load(state + FIRST * lanes) + first + eight * 8)[:, None]
+        units = units_of(load_value(there, place.double, near, inside), tl.load(draws.numbers + PER_UNIT))
         m = floor_divide(units - d + (b >> 1), b)
         tl.store(at + (fields - 1) * field, m + (d > (b >> 1)).to(tl.int64), mask=fits)
 
 
-@triton.jit(do_not_specialize=["first", "rows"], do_not_specialize_on_alignment=["x"])
-def put_values(x, stage, numbers, flags, place, first, rows, lanes: tl.constexpr):
+@triton.jit(do_not_specialize=["first", "rows", "double"], do_not_specialize_on_alignment=["x"])
+def put_values(x, double, stage, state, numbers, flags, first, rows, lanes: tl.constexpr):
     """Writes decoded values on the public grid; a flag where a point lies outside the range of the format.
 
     A tile is read with lanes next to each other and written with coordinates next to each other.
     """
     tall: tl.constexpr = 8 * _TILE // lanes
-    lane, place, field = tl.arange(0, lanes), load_place(place), rows.to(tl.int64) * lanes
-    _, client, block, size = lanes_of(place, 1, tl.program_id(0) * lanes + lane)
-    row = tl.program_id(1) * tall + tl.arange(0, tall)
+    lane, field = tl.arange(0, lanes), rows.to(tl.int64) * lanes
+    state, row = state_of(state, lane, lanes), tl.program_id(1) * tall + tl.arange(0, tall)
     at = stage + tl.program_id(0).to(tl.int64) * 3 * field + row[:, None] * lanes + lane[None, :]
-    inside = (row < rows)[:, None] & ((first + row)[:, None] < size[None, :])
+    inside = (row < rows)[:, None] & ((first + row)[:, None] < load_state(state, SIZE, lanes)[None, :])
     k = tl.load(at + MARGINS * field, mask=inside, other=0)
     b, d = tl.load(at + WIDTH * field, mask=inside, other=1), tl.load(at + DITHER_FIELD * field, mask=inside, other=0)
     m = k - (d > (b >> 1)).to(tl.int64)
     outside = tl.abs(m.to(tl.float64) * b.to(tl.float64)) >= FURTHEST
-    there = (client * place.count + block * place.per_block)[None, :] + (first + row)[:, None]
-    store_value(x, place.double, there, grid_value(m * b + d, tl.load(numbers + GRID)), inside)
+    there = values_from(x, double, tl.load(state + FIRST * lanes) + first)[None, :]
+    store_value(there, double, row[:, None], grid_value(m * b + d, tl.load(numbers + GRID)), inside)
     tl.store(flags + m * 0, 1, mask=inside & outside)

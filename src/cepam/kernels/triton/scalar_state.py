@@ -8,22 +8,22 @@ import triton.language as tl
 from cepam.kernels.triton.range_coder import Coder, Stream
 from cepam.kernels.triton.scalar_model import OCTAVE, TICKS, Scales, power
 
-LOW, SPAN, AT, WORD, SIZED, SIGNED, ACROSS, COLUMN, BUSY, HEADER, SIZE, START, ROOM = (
-    tl.constexpr(i) for i in range(13)
+LOW, SPAN, AT, WORD, SIZED, SIGNED, ACROSS, COLUMN, BUSY, HEADER, FIRST, SIZE, START, ROOM = (
+    tl.constexpr(i) for i in range(14)
 )
-STATE = 13
-"""Words of a lane: its coder, its model, what it codes (header and coordinates) and where (`Stream`)."""
+STATE = 14
+"""Words of a lane: its coder, its model, what it codes (header, first coordinate, how many) and where (`Stream`)."""
 _STATE = tl.constexpr(STATE)
 
 
 @triton.jit
-def state_of(state, lanes: tl.constexpr):
-    """This thread's lane in the state of this program."""
-    return state + tl.program_id(0).to(tl.int64) * lanes * _STATE + tl.arange(0, lanes)
+def state_of(state, own, lanes):
+    """Lanes `own` in the state of this program."""
+    return state + tl.program_id(0).to(tl.int64) * lanes * _STATE + own
 
 
 @triton.jit
-def load_state(state, word: tl.constexpr, lanes: tl.constexpr):
+def load_state(state, word: tl.constexpr, lanes):
     """A word of each lane's state that has 32 bits."""
     return tl.load(state + word * lanes).to(tl.int32)
 
@@ -69,12 +69,14 @@ def find_stream(state, data, lanes: tl.constexpr):
 
 
 @triton.jit
-def begin_block(state, coder, header, size, place, lanes: tl.constexpr):
-    """Writes each lane's state before its first coordinate; `place` is where its words start, and their room."""
+def begin_block(state, coder, header, block, stream, lanes: tl.constexpr):
+    """Writes each lane's state before its first coordinate; of a block it takes where it begins among all coordinates
+    and how many it has, of a stream where its words start and their room."""
     sized = power(((header >> 11) & 1) * 128 + TICKS * OCTAVE).to(tl.int64)
     keep_coder(state, coder, lanes)
     keep_scales(state, Scales(sized, sized * 0, sized), header * 0, header * 0, lanes)
     tl.store(state + HEADER * lanes, header.to(tl.int64))
-    tl.store(state + SIZE * lanes, size.to(tl.int64))
-    tl.store(state + START * lanes, place[0])
-    tl.store(state + ROOM * lanes, place[1].to(tl.int64))
+    tl.store(state + FIRST * lanes, block[0])
+    tl.store(state + SIZE * lanes, block[1].to(tl.int64))
+    tl.store(state + START * lanes, stream[0])
+    tl.store(state + ROOM * lanes, stream[1].to(tl.int64))

@@ -78,8 +78,9 @@ class ScalarWave(Wave):
             self._fill(stage, state, first, rows, Staged(batch.on.layered, True, columns == FLAT))
             walk(stage, first, rows)
             put_values[self._tiles(rows)](
-                batch.words, stage, batch.on.numbers, flags, self.place, first, rows, lanes=batch.width, **_TILED
-            )
+                batch.words, batch.double, stage, state, batch.on.numbers, flags, first, rows,
+                lanes=batch.width, **_TILED,
+            )  # fmt: skip
 
     def _walk(self, data: Any, state: Any, columns: int, decoding: bool) -> Callable[[Any, int, int], Any]:
         """What codes a staged segment; without memory in any layout there is less to do."""

@@ -17,7 +17,7 @@ from cepam.kernels.triton.keystream import (
     stage_words,
     stream_words,
 )
-from cepam.kernels.triton.lanes import lanes_of, load_place, own_lanes
+from cepam.kernels.triton.lanes import first_of, lanes_of, load_place, own_lanes
 from cepam.kernels.triton.layers import (
     FURTHEST,
     GRID,
@@ -30,6 +30,7 @@ from cepam.kernels.triton.layers import (
     radius_of_word,
     store_value,
     units_of,
+    values_from,
 )
 from cepam.kernels.triton.nearest import nearest, square_length
 
@@ -160,9 +161,9 @@ def stage_dither(stage, draws, place, shape: tl.constexpr, lanes: tl.constexpr):
         radius = b.to(tl.float64) / tl.load(draws.numbers + INVERSE_BALL)
         tl.store(lane + RADIUS * lanes, radius.to(tl.int64, bitcast=True))
     tl.store(lane + SCALE_AT * lanes, b)
+    words = load_rows(lane + (WORDS + (word & 7)) * lanes, n, lanes)
     for i in tl.static_range(n):
-        value = tl.load(lane + (WORDS + (word & 7) + i) * lanes).to(tl.uint64, bitcast=True)
-        d = tl.umulhi(value, (b * shape.box[i]).to(tl.uint64)).to(tl.int64)
+        d = tl.umulhi(words[i].to(tl.uint64, bitcast=True), (b * shape.box[i]).to(tl.uint64)).to(tl.int64)
         tl.store(lane + (DITHER + i) * lanes, d)
         tl.store(lane + (TARGET + i) * lanes, -d)
 
@@ -173,11 +174,14 @@ def stage_targets(stage, x, numbers, place, shape: tl.constexpr, lanes: tl.const
     n: tl.constexpr = shape.n
     _, client, block, size = lanes_of(place, n, own_lanes(lanes))
     lane = stage + tl.arange(0, lanes)
-    at = tl.load(lane + ROW * lanes) * n
+    at, per_unit = tl.load(lane + ROW * lanes) * n, tl.load(numbers + PER_UNIT)
+    there = values_from(x, place.double, first_of(place, n, client, block) + at)
+    # All are read before the first is written, so that their latencies are one.
+    dither, units = load_rows(lane + DITHER * lanes, n, lanes), ()
     for i in tl.static_range(n):
-        there = client * place.count + block * (place.per_block * n) + at + i
-        units = units_of(load_value(x, place.double, there, at + i < size), tl.load(numbers + PER_UNIT))
-        tl.store(lane + (TARGET + i) * lanes, units - tl.load(lane + (DITHER + i) * lanes))
+        units += (units_of(load_value(there, place.double, i, at + i < size), per_unit),)
+    for i in tl.static_range(n):
+        tl.store(lane + (TARGET + i) * lanes, units[i] - dither[i])
 
 
 @triton.jit(noinline=True)
@@ -217,10 +221,10 @@ def put_zeros(stage, x, numbers, place, shape: tl.constexpr, lanes: tl.constexpr
     lane, grid = stage + tl.arange(0, lanes), tl.load(numbers + GRID)
     told, at = tl.load(lane + OUTCOME * lanes) == 1, tl.load(lane + ROW * lanes) * n
     error = load_errors(lane + (ZERO + 8) * lanes, n, lanes)
-    there = client * place.count + block * (place.per_block * n) + at
+    there = values_from(x, place.double, first_of(place, n, client, block) + at)
     for i in tl.static_range(n):
         value = grid_value(error[i].to(tl.int64), grid)
-        store_value(x, place.double, there + i, value, told & (at + i < size))
+        store_value(there, place.double, i, value, told & (at + i < size))
 
 
 @triton.jit(noinline=True)
@@ -232,7 +236,8 @@ def put_points(stage, x, numbers, flags, place, shape: tl.constexpr, lanes: tl.c
     _, client, block, size = lanes_of(place, n, own_lanes(lanes))
     lane = stage + tl.arange(0, lanes)
     told, b = tl.load(lane + OUTCOME * lanes) == 1, tl.load(lane + SCALE_AT * lanes)
-    at = tl.load(lane + ROW * lanes) * n
+    at, grid = tl.load(lane + ROW * lanes) * n, tl.load(numbers + GRID)
+    there = values_from(x, place.double, first_of(place, n, client, block) + at)
     j, units = (), ()
     for k in tl.static_range(n):
         for i in tl.static_range(n):
@@ -244,8 +249,7 @@ def put_points(stage, x, numbers, flags, place, shape: tl.constexpr, lanes: tl.c
             unit += j[k] * shape.basis[i * n + k]
             reach += j[k].to(tl.float64) * shape.basis[i * n + k]
         unit = b * unit + tl.load(lane + (DITHER + i) * lanes)
-        there, value = client * place.count + block * (place.per_block * n) + at + i, tl.load(numbers + GRID)
-        store_value(x, place.double, there, grid_value(unit, value), told & (at + i < size))
+        store_value(there, place.double, i, grid_value(unit, grid), told & (at + i < size))
         tl.store(flags + at * 0, 1, mask=told & ~(tl.abs(reach) * b.to(tl.float64) < FURTHEST))
         units += (unit,)
     tl.store(lane + LENGTH * lanes, length_of(units, accept, n).to(tl.int64, bitcast=True))
