@@ -38,18 +38,20 @@ import cepam  # noqa: E402
 import gpu_identity  # noqa: E402
 import stand_in_seal  # noqa: E402
 from cepam.codec import codec as codecs  # noqa: E402
+from cepam.codec import quantizers  # noqa: E402
 from cepam.codec.wire import rows_per_block  # noqa: E402
 from cepam.kernels.model.plan import layered_plan  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import waves  # noqa: E402
 from cepam.kernels.triton.row_period import find_periods  # noqa: E402
+from cepam.noise.lattices import lattice_named  # noqa: E402
 
 DEVICE, SIGMA, KEY = "cpu" if SMOKE else "cuda", 0.01, bytes(range(7, 39))
 AT = cepam.Address(bytes(32), round=1, client=1)
 WHOLE, MIDDLE = (20, 9) if SMOKE else (1 << 28, 10_000_000)
 RESULTS: dict[str, Any] = {}
 if SMOKE:
-    codecs.gpu_of = lambda update: triton_backend if torch.is_tensor(update) else None
+    codecs.gpu_of = quantizers.gpu_of = lambda update: triton_backend if torch.is_tensor(update) else None
 
 
 def seconds_of(work: Callable[[], Any], repeats: int = 5) -> float:
@@ -88,6 +90,10 @@ CODECS = {
 }
 
 
+QUANTIZED = {"Z1": 95, "E8": 25}
+"""Lattices on which quantizing alone is timed, and how many G coordinates a second it must reach at 2^28 on an H200."""
+
+
 def section_first() -> None:
     """The first calls after an installation, kernels compiled; float64 and half precision need no others. Ten million
     coordinates are sealed on the GPU too."""
@@ -111,7 +117,7 @@ def section_first() -> None:
 
 
 def section_user() -> None:
-    """The rows of the table: through `encode` and `decode`, the seal included."""
+    """The rows of the table: through `encode` and `decode`, the seal included, and quantizing alone."""
     x = gradient_like(WHOLE)
     copied = torch.empty_like(x)
     note("PyTorch copy", WHOLE, seconds_of(lambda: copied.copy_(x)))
@@ -119,6 +125,21 @@ def section_user() -> None:
     for name, codec in CODECS.items():
         time_messages(name, codec, x)
         time_messages(name, codec, x[:MIDDLE])
+    for name, must in QUANTIZED.items():
+        time_symbols(name, must, x)
+
+
+def time_symbols(name: str, must: int, x: torch.Tensor) -> None:
+    """Quantizing alone and back, through `cepam.LRSUQ`; the first call compiles."""
+    quantizer, size = cepam.LRSUQ(cepam.Gaussian(SIGMA), lattice_named(name)), len(x)
+    begun = time.perf_counter()
+    h, m = quantizer.quantize(x, AT)
+    settle()
+    first = time.perf_counter() - begun
+    more = f"must {must}; first call {first:.1f} s; {m.dtype}"
+    note(f"quantize, {name}, {size}", size, seconds_of(lambda: quantizer.quantize(x, AT)), more)
+    quantizer.reconstruct(h, m, AT)
+    note(f"reconstruct, {name}, {size}", size, seconds_of(lambda: quantizer.reconstruct(h, m, AT)), "float64")
 
 
 def time_messages(name: str, codec: cepam.Codec, x: torch.Tensor) -> None:
@@ -215,6 +236,7 @@ def main() -> None:
         "first": section_first, "user": section_user, "blocks": section_blocks, "parts": section_parts,
         "memory": section_memory, "cpu": section_cpu,
         "identity": lambda: RESULTS.update(identity=gpu_identity.check(DEVICE, SMOKE)),
+        "symbols": lambda: RESULTS.update(symbols=gpu_identity.check_symbols(DEVICE, SMOKE)),
     }  # fmt: skip
     wanted = ["first", "user", "blocks"] if chosen.only == "user" else [s for s in chosen.only.split(",") if s]
     for name, section in sections.items():

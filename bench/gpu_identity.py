@@ -1,4 +1,4 @@
-"""The GPU's messages and vectors beside the CPU's, bit for bit, through `encode` and `decode`.
+"""The GPU's messages, symbols and vectors beside the CPU's, bit for bit, through codecs and quantizers.
 
 PYTHONPATH=src python bench/gpu_identity.py "Gaussian on E8"     # compiles the kernels of one codec, no more
 """
@@ -85,6 +85,36 @@ def check(device: str, smoke: bool) -> dict[str, str]:
     if wrong:
         raise AssertionError(f"the GPU differs from the CPU: {wrong}")
     return outcome
+
+
+def check_symbols(device: str, smoke: bool) -> dict[str, str]:
+    """How the quantizers' integers and vectors compare, half precision included; raises if anything differs."""
+    outcome = {}
+    for (name, law), lattice in itertools.product({**LAWS, "cells": None}.items(), LATTICES):
+        if smoke and (name, lattice.name) not in (("Gaussian", "Z1"), ("cells", "A2")):
+            continue
+        of: Any = cepam.SDQ(0.02, lattice) if law is None else cepam.LRSUQ(law(0.01), lattice)
+        said = "identical"
+        for size in (9,) if smoke else (1, 6422, 100_003):
+            for kind, x in updates(size).items():
+                for given in (torch.from_numpy(x), torch.from_numpy(x).bfloat16()):
+                    if not symbols_alike(of, given.to(device), np.asarray(given.double())):
+                        said = f"DIFFERENT, {kind} at {size}"
+        outcome[f"{name} on {lattice.name}"] = said
+        print(f"  {name} on {lattice.name:16s} {said}", flush=True)
+    if set(outcome.values()) != {"identical"}:
+        raise AssertionError(f"the GPU differs from the CPU: {outcome}")
+    return outcome
+
+
+def symbols_alike(of: Any, given: torch.Tensor, x: np.ndarray) -> bool:
+    """Whether symbols and vectors of a tensor on a GPU are those of the same values on the CPU."""
+    found, wanted = of.quantize(given, AT), of.quantize(x, AT)
+    found, wanted = (each if isinstance(each, tuple) else (each,) for each in (found, wanted))
+    if not all(np.array_equal(a.cpu().numpy(), b) for a, b in zip(found, wanted)):
+        return False
+    back = of.reconstruct(*found, AT, len(x)).cpu().numpy()
+    return bool(back.tobytes() == of.reconstruct(*wanted, AT, len(x)).tobytes())
 
 
 if __name__ == "__main__":

@@ -1,22 +1,29 @@
 """The paper's three quantizers by themselves: SDQ, RSUQ and LRSUQ, on real vectors, without coding or sealing.
 
-They run on the reference kernels. `cepam.Codec` is LRSUQ plus an entropy code plus a seal.
+SDQ and LRSUQ of a tensor on a GPU run there, to the same integers and vectors; all else runs on the reference kernels.
+`cepam.Codec` is LRSUQ plus an entropy code plus a seal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from cepam.codec.vectors import gpu_of
 from cepam.kernels.model.plan import MOST_TRIALS, Floats, Ints, Plan, cell_plan, layered_plan
+from cepam.kernels.model.task import cpu_only
 from cepam.kernels.numpy import quantizer
 from cepam.kernels.numpy.nearest import nearest
 from cepam.keys import Address
 from cepam.noise.lattices import Integer, Lattice
 from cepam.noise.laws import Law
+
+if TYPE_CHECKING:
+    import torch
 
 _PATIENCE = 1 << 13
 
@@ -32,18 +39,40 @@ def _rows(plan: Plan, x: npt.ArrayLike) -> Ints:
     return rows.reshape(-1, plan.n)
 
 
-def _vector(plan: Plan, at: Address, h: Ints, m: Ints, size: int | None, released: bool = False) -> Floats:
-    """The quantized vector, on the public grid where it is `released`."""
+def _quantize(plan: Plan, at: Address, x: Any) -> tuple[Any, Any]:
+    """(H, M) where x is: on its GPU, or on the reference kernels."""
+    gpu = gpu_of(x)
+    if gpu is None:
+        return quantizer.quantize(plan, at.derive().noise, _rows(plan, x))
+    _check_on_gpu(plan)
+    found: tuple[Any, Any] = gpu.quantize(plan, at.derive().noise, x)
+    return found
+
+
+def _reconstruct(plan: Plan, at: Address, h: Any, m: Any, size: int | None, released: bool = False) -> Any:
+    """The quantized vector where M is, on the public grid where it is `released`."""
+    gpu = gpu_of(m)
+    if gpu is not None:
+        _check_on_gpu(plan)
+        return gpu.reconstruct(plan, at.derive().noise, h, m, released)[:size]
     units = quantizer.reconstruct(plan, at.derive().noise, h, m)
     whole, unit = (quantizer.to_grid(units), plan.grid) if released else (units, plan.unit)
     return (whole.astype(np.float64) * unit).reshape(-1)[:size]
+
+
+def _check_on_gpu(plan: Plan) -> None:
+    missing = cpu_only("adaptive", plan.search, plan.n)
+    if missing:
+        raise ValueError(f"{missing} has no quantizer on a GPU: pass x.cpu(), or a lattice such as cepam.E8")
 
 
 @dataclass(frozen=True)
 class SDQ:
     """Subtractive dithering: the error is uniform on the lattice's cell (volume step^n) and independent of x.
 
-    Paper: Definition 1.
+    A tensor on a GPU is quantized there; what comes back are tensors on that GPU.
+
+    Paper: Definition 1. Guarantee: a GPU gives the CPU's integers and vectors (tests/identity/test_triton_symbols.py).
     """
 
     step: float
@@ -54,13 +83,26 @@ class SDQ:
         """The quantizer's numbers."""
         return cell_plan(self.lattice, float(self.step))
 
-    def quantize(self, x: npt.ArrayLike, at: Address) -> Ints:
-        """M, one row of lattice coordinates a sub-vector."""
-        return quantizer.quantize(self.plan, at.derive().noise, _rows(self.plan, x))[1]
+    @overload
+    def quantize(self, x: torch.Tensor, at: Address) -> Any: ...
 
-    def reconstruct(self, m: Ints, at: Address, size: int | None = None) -> Floats:
-        """The quantized vector, from M and the shared dithers."""
-        return _vector(self.plan, at, np.ones(len(m), dtype=np.int64), m, size)
+    @overload
+    def quantize(self, x: npt.ArrayLike, at: Address) -> Ints: ...
+
+    def quantize(self, x: Any, at: Address) -> Any:
+        """M, one row of lattice coordinates a sub-vector; on a GPU int32, or int64 as `LRSUQ.quantize` says."""
+        return _quantize(self.plan, at, x)[1]
+
+    @overload
+    def reconstruct(self, m: torch.Tensor, at: Address, size: int | None = None) -> Any: ...
+
+    @overload
+    def reconstruct(self, m: Ints, at: Address, size: int | None = None) -> Floats: ...
+
+    def reconstruct(self, m: Any, at: Address, size: int | None = None) -> Any:
+        """The quantized vector, float64, from M and the shared dithers."""
+        one = m.new_ones(1).expand(len(m)) if gpu_of(m) else np.ones(len(m), dtype=np.int64)
+        return _reconstruct(self.plan, at, one, m, size)
 
 
 @dataclass(frozen=True)
@@ -68,7 +110,7 @@ class RSUQ:
     """Rejection-sampled dithering: the error is uniform on a set A inside the lattice's cell, independent of x.
 
     `inside` gets errors as rows of an (N, n) array and says which lie in A. A must lie inside the Voronoi cell of the
-    lattice scaled to volume step^n, or the law is that of A's part in the cell.
+    lattice scaled to volume step^n, or the law is that of A's part in the cell. It runs on the CPU, as `inside` does.
 
     Paper: Definition 2.
     """
@@ -84,6 +126,7 @@ class RSUQ:
 
     def quantize(self, x: npt.ArrayLike, at: Address) -> tuple[Ints, Ints]:
         """(H, M): the accepted trial, counted from 1, and lattice coordinates."""
+        _check_on_cpu("x", x)
         plan, key = self.plan, at.derive().noise
         rows = _rows(plan, x)
         ids = np.arange(len(rows), dtype=np.int64)
@@ -104,15 +147,28 @@ class RSUQ:
 
     def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None) -> Floats:
         """The quantized vector, from (H, M) and the shared dithers."""
-        return _vector(self.plan, at, h, m, size)
+        _check_on_cpu("m", m)
+        found: Floats = _reconstruct(self.plan, at, h, m, size)
+        return found
+
+
+def _check_on_cpu(name: str, given: Any) -> None:
+    if gpu_of(given):
+        raise ValueError(
+            f"{name} is on {given.device}, but RSUQ asks a function of yours on the CPU: pass {name}.cpu(), or use"
+            " LRSUQ(UniformBall(radius), lattice), which has a ball for the set A and runs on a GPU"
+        )
 
 
 @dataclass(frozen=True)
 class LRSUQ:
     """Layered rejection-sampled dithering: the error follows the law, independent of x.
 
+    A tensor on a GPU is quantized there; what comes back are tensors on that GPU.
+
     Paper: Definition 3. `reconstruct` returns multiples of the public grid; `released=False` returns the point itself,
-    which reveals its layer and must not leave the server (docs/exactness.md, the layer leak).
+    which reveals its layer and must not leave the server (docs/exactness.md, the layer leak). Guarantee: a GPU gives
+    the CPU's integers and vectors (tests/identity/test_triton_symbols.py).
     """
 
     law: Law
@@ -123,10 +179,28 @@ class LRSUQ:
         """The quantizer's numbers."""
         return layered_plan(self.law, self.lattice)
 
-    def quantize(self, x: npt.ArrayLike, at: Address) -> tuple[Ints, Ints]:
-        """(H, M): the accepted trial, counted from 1, and lattice coordinates."""
-        return quantizer.quantize(self.plan, at.derive().noise, _rows(self.plan, x))
+    @overload
+    def quantize(self, x: torch.Tensor, at: Address) -> tuple[Any, Any]: ...
 
-    def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None, released: bool = True) -> Floats:
-        """The quantized vector, from (H, M) and the shared randomness."""
-        return _vector(self.plan, at, h, m, size, released)
+    @overload
+    def quantize(self, x: npt.ArrayLike, at: Address) -> tuple[Ints, Ints]: ...
+
+    def quantize(self, x: Any, at: Address) -> tuple[Any, Any]:
+        """(H, M): the accepted trial, counted from 1, and lattice coordinates.
+
+        On a GPU both are int32, and in one dimension H, which is always 1 there, takes no memory. M is int64 where it
+        might not fit: a coordinate has more than 31 bits or, in one dimension, x one of some thousand noise scales.
+        """
+        return _quantize(self.plan, at, x)
+
+    @overload
+    def reconstruct(
+        self, h: torch.Tensor, m: torch.Tensor, at: Address, size: int | None = None, released: bool = True
+    ) -> Any: ...
+
+    @overload
+    def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None, released: bool = True) -> Floats: ...
+
+    def reconstruct(self, h: Any, m: Any, at: Address, size: int | None = None, released: bool = True) -> Any:
+        """The quantized vector, float64, from (H, M) and the shared randomness."""
+        return _reconstruct(self.plan, at, h, m, size, released)

@@ -12,8 +12,9 @@ import torch
 import triton
 
 from cepam.kernels.model.blocks import JoinedBlocks, joined
+from cepam.kernels.model.plan import Plan
 from cepam.kernels.model.task import CodingTask
-from cepam.kernels.triton import gcm_siv
+from cepam.kernels.triton import gcm_siv, symbols
 from cepam.kernels.triton.waves import CodedBlocks, decode_blocks, encode_blocks
 
 _WIDENED = (torch.float16, torch.bfloat16)
@@ -87,6 +88,16 @@ def decode_rows(
     kept = torch.float64 if dtype == "float64" else torch.float32
     keys, wanted = [task.key for task in jobs], getattr(torch, dtype)
     return decode_blocks(jobs[0].plan, keys, to_device(blocks, device), count, kept, jobs[0].per_block).to(wanted)
+
+
+def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
+    """(H, M) of a tensor on a GPU, in one dimension, of the types that updates have."""
+    return symbols.quantize(plan, key, check_update(x))
+
+
+def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
+    """The quantized vector of (H, M) on a GPU, float64, on the public grid where it is released."""
+    return symbols.reconstruct(plan, key, *symbols.check_symbols(plan, h, m), released)
 
 
 def put(values: Any, dtype: str, device: str) -> Any:

@@ -19,11 +19,13 @@ COEFFICIENTS = tl.constexpr(radius.COEFFICIENTS)
 TABLE_ROWS = tl.constexpr(radius.TAILS * radius.OCTAVES * radius.SEGMENTS)
 GRID_BITS = tl.constexpr(plan.GRID_BITS)
 HALF_GRID = tl.constexpr(1 << (plan.GRID_BITS - 1))
+FRACTION = tl.constexpr((1 << 58) - (1 << 5))
 FURTHEST = tl.constexpr(2.0 ** (plan.RANGE_BITS + 1))
+REACH = tl.constexpr(2.0**plan.RANGE_BITS)
 
 # Where a plan's float64 numbers stand in the array that kernels read them from: a float passed to a Triton kernel as
 # an argument would be cut to float32.
-SCALE, INVERSE_BALL, PER_UNIT, GRID, STEP, TRIALS = (tl.constexpr(i) for i in range(6))
+SCALE, INVERSE_BALL, PER_UNIT, GRID, STEP, TRIALS, UNIT = (tl.constexpr(i) for i in range(7))
 
 
 @triton.jit
@@ -41,9 +43,11 @@ def load_whole(at, many: tl.constexpr):
 @triton.jit
 def leading_zeros(v):
     """The number of zero bits above the highest set bit of a 64-bit word that is not 0."""
-    # Without the bit below the highest, no rounding can carry the conversion to the next power of two.
-    exponent = (v ^ (v & (v >> 1))).to(tl.float64).to(tl.int64, bitcast=True) >> 52
-    return 1086 - exponent
+    # float64 holds 32 bits exactly, so no rounding carries the conversion to the next power of two.
+    high = (v >> 32).to(tl.uint32)
+    empty = high == 0
+    exponent = tl.where(empty, v.to(tl.uint32), high).to(tl.float64).to(tl.int64, bitcast=True) >> 52
+    return tl.where(empty, 1086, 1054) - exponent.to(tl.int32)
 
 
 @triton.jit
@@ -55,15 +59,23 @@ def floor_divide(t, b):
 
 
 @triton.jit
+def invert(b):
+    """1 / b in float64 with an error under 2^-43 of itself, for guesses: a division has branches in the way."""
+    root = tl.rsqrt(b.to(tl.float32)).to(tl.float64)
+    inverse = root * root
+    return inverse * tl.fma(-b.to(tl.float64), inverse, 2.0)
+
+
+@triton.jit
 def radius_of_word(word, table, scale):
     """The latent radius in units; the table is coefficient-major, so that lanes rarely meet in one memory bank."""
     odd = (word << 1) | 1
-    zeros = leading_zeros(odd)
-    mantissa = odd << zeros.to(tl.uint64)
-    octave = tl.minimum(zeros, OCTAVES - 1).to(tl.int32)
-    segment = (mantissa >> 58).to(tl.int32) & (SEGMENTS - 1)
-    row = ((word >> 63).to(tl.int32) * OCTAVES + octave) * SEGMENTS + segment
-    t = ((mantissa << 6) >> 11).to(tl.int64).to(tl.float64) * 1.1102230246251565e-16  # 2^-53
+    octave = leading_zeros(odd)
+    mantissa = odd << octave.to(tl.uint64)
+    # The six highest bits are a one and the segment.
+    row = (word >> 63).to(tl.int32) * (OCTAVES * SEGMENTS) + (octave * SEGMENTS + (mantissa >> 58).to(tl.int32))
+    table -= SEGMENTS
+    t = (mantissa & FRACTION).to(tl.int64).to(tl.float64) * 3.469446951953614e-18  # 2^-58
     value = tl.load(table + (COEFFICIENTS - 1) * TABLE_ROWS + row)
     for i in tl.static_range(COEFFICIENTS - 1):
         value = value * t + tl.load(table + (COEFFICIENTS - 2 - i) * TABLE_ROWS + row)

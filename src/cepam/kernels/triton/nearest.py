@@ -60,30 +60,50 @@ def move_error(error, place, side, n: tl.constexpr):
 
 
 @triton.jit
+def find_shifted_one(z, error, n: tl.constexpr):
+    """`find_odd_one` of the points shifted by half a side: theirs is the largest error where this one is the least."""
+    total, worst, least = (z[0] - (error[0] > 0).to(tl.int64)).to(tl.int32), z[0].to(tl.int32) * 0, tl.abs(error[0])
+    for i in tl.static_range(1, n):
+        total = total + (z[i] - (error[i] > 0).to(tl.int64)).to(tl.int32)
+        size = tl.abs(error[i])
+        worst = tl.where(size < least, i, worst)
+        least = tl.minimum(size, least)
+    return tl.where((total & 1) != 0, worst, -1)
+
+
+@triton.jit
+def moved_square(error, place, side, n: tl.constexpr):
+    """The squared length after the coordinate at `place` moved to its second nearest point."""
+    total = error[0] * 0.0
+    for i in tl.static_range(n):
+        size = tl.where(place == i, side - tl.abs(error[i]), error[i])
+        total = total + size * size
+    return total
+
+
+@triton.jit
 def nearest_gosset(target, b):
     """Coordinates, errors and the squared length for b times 2 E8: the better of the even and the odd points."""
     side, wide = 2 * b, b.to(tl.float64)
     inverse = 1.0 / side.to(tl.float64)
-    z, error, odd_z, odd_error = (), (), (), ()
+    z, error, odd_error = (), (), ()
     for i in tl.static_range(8):
         q, e = round_to(target[i], side, b, inverse)
-        # Rounding to odd multiples needs no second quotient: the even one's error says on which side they lie.
-        above = e > 0
         z += (q,)
         error += (e,)
-        odd_z += (q - above.to(tl.int64),)
-        odd_error += (tl.where(above, e - wide, e + wide),)
-    place, odd_place = find_odd_one(z, error, 8), find_odd_one(odd_z, odd_error, 8)
-    moved, odd_moved = move_error(error, place, 2 * wide, 8), move_error(odd_error, odd_place, 2 * wide, 8)
-    square, odd_square = square_length(moved, 8), square_length(odd_moved, 8)
+        # Rounding to odd multiples needs no second quotient: the even one's error says on which side they lie.
+        odd_error += (tl.where(e > 0, e - wide, e + wide),)
+    place, odd_place = find_odd_one(z, error, 8), find_shifted_one(z, error, 8)
+    square = moved_square(error, place, 2 * wide, 8)
+    odd_square = moved_square(odd_error, odd_place, 2 * wide, 8)
     odd = odd_square < square
     place = tl.where(odd, odd_place, place)
     best, errors = (), ()
     for i in tl.static_range(8):
-        before = tl.where(odd, odd_error[i], error[i])
-        rounded = tl.where(odd, odd_z[i], z[i])
-        best += (tl.where(place == i, tl.where(before <= 0, rounded + 1, rounded - 1), rounded),)
-        errors += (tl.where(odd, odd_moved[i], moved[i]),)
+        above, before = error[i] > 0, tl.where(odd, odd_error[i], error[i])
+        back = tl.where(odd & above, -1, 0) + tl.where(place == i, tl.where(odd == above, 1, -1), 0)
+        best += (z[i] + back.to(tl.int64),)
+        errors += (tl.where(place == i, before + tl.where(odd == above, 2 * wide, -2 * wide), before),)
     j = (2 * best[0] + odd.to(tl.int64),)
     total = best[0] * 0
     for i in tl.static_range(1, 7):

@@ -17,7 +17,7 @@ from cepam.kernels.triton.keystream import (
     stage_words,
     stream_words,
 )
-from cepam.kernels.triton.lanes import first_of, lanes_of, load_place, own_lanes
+from cepam.kernels.triton.lanes import first_of, lanes_of, own_lanes
 from cepam.kernels.triton.layers import (
     FURTHEST,
     GRID,
@@ -57,24 +57,24 @@ class Given(NamedTuple):
     flags: Any
 
 
-@triton.jit
-def fill_radii(draws, radii, place, lanes: tl.constexpr):
+@triton.jit(do_not_specialize=["begin", "blocks", "per_block"])
+def fill_radii(draws, radii, begin, blocks, per_block, lanes: tl.constexpr):
     """Fills radii (lanes of the wave, per_block) with latent radii: one row of programs for each coded block."""
-    lane, place = tl.program_id(0), load_place(place)
-    _, client, block, _ = lanes_of(place, 1, lane)
+    lane = tl.program_id(0).to(tl.int64)
+    client, block = (begin + lane) // blocks, (begin + lane) % blocks
     eight = tl.program_id(1).to(tl.int64) * lanes + tl.arange(0, lanes)
     at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
-    stream, number = tl.full((), LATENT_STREAM, tl.int64), block * (place.per_block >> 3) + eight
+    stream, number = tl.full((), LATENT_STREAM, tl.int64), block * (per_block >> 3) + eight
     words = side_by_side(stream_words(load_key(draws.keys, client), stream, number, ROUNDS), lanes)
     value = radius_of_word(words, draws.table, tl.load(draws.numbers + SCALE))
-    tl.store(radii + lane.to(tl.int64) * place.per_block + at, value, mask=at < place.per_block)
+    tl.store(radii + lane * per_block + at, value, mask=at < per_block)
 
 
 @triton.jit
-def scale_of(radius, numbers, accept: tl.constexpr):
+def scale_of(radius, numbers, step, accept: tl.constexpr):
     """The lattice's integer scale B of sub-vectors with these latent radii."""
     if accept == CELL:
-        return (radius * 0.0).to(tl.int64) + tl.load(numbers + STEP).to(tl.int64)
+        return (radius * 0.0).to(tl.int64) + step
     else:
         return (radius * tl.load(numbers + INVERSE_BALL)).to(tl.int64) + 2
 
@@ -156,7 +156,8 @@ def stage_dither(stage, draws, place, shape: tl.constexpr, lanes: tl.constexpr):
     if 8 % n != 0:
         ask_words(stage, client, trial + (LATENT_STREAM + 1), (word >> 3) + 1, lanes)
         stage_words(stage, stage + (WORDS + 8) * lanes, draws.keys, lanes)
-    b = scale_of(tl.load(lane + RADIUS * lanes).to(tl.float64, bitcast=True), draws.numbers, accept)
+    step = tl.load(draws.numbers + STEP).to(tl.int64)
+    b = scale_of(tl.load(lane + RADIUS * lanes).to(tl.float64, bitcast=True), draws.numbers, step, accept)
     if accept == CELL:
         radius = b.to(tl.float64) / tl.load(draws.numbers + INVERSE_BALL)
         tl.store(lane + RADIUS * lanes, radius.to(tl.int64, bitcast=True))

@@ -42,7 +42,8 @@ class VectorWave(Wave):
         radii = batch.x.new_zeros((self.lanes, batch.per_block), dtype=torch.float64)
         if batch.on.layered:
             fill_radii[self.lanes, triton.cdiv(batch.per_block, 8 * LANES)](
-                batch.draws, radii, self.place, lanes=LANES, num_warps=1, enable_fp_fusion=False
-            )
+                batch.draws, radii, self.begin, batch.blocks, batch.per_block, lanes=LANES, num_warps=1,
+                enable_fp_fusion=False,
+            )  # fmt: skip
         odds = batch.fresh_odds(self.programs)
         return Given(batch.draws, radii, batch.tables[1], batch.on.walk, odds, stage, flags)

@@ -1,0 +1,235 @@
+"""The quantizers on a GPU beside the CPU's, through Triton's interpreter: the same integers and vectors.
+
+`bench/gpu.py --only identity` compares many more on a GPU, for every law on every lattice.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+
+import numpy as np
+import pytest
+
+import cepam
+from cepam.codec import quantizers
+from cepam.errors import MalformedMessage
+from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.numpy import quantizer as reference
+from cepam.kernels.numpy.nearest import nearest
+from tests.identity.interpreter import quick  # noqa: F401
+
+torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
+triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
+tl = pytest.importorskip("triton.language")
+
+from cepam.kernels.triton import backend as triton_backend  # noqa: E402
+from cepam.kernels.triton import refusals, symbols  # noqa: E402
+from cepam.kernels.triton.plan import device_keys, device_plan  # noqa: E402
+from cepam.kernels.triton.scalar_symbols import round_quotient  # noqa: E402
+
+AT = cepam.Address(bytes(range(32)), round=3, client=1)
+LAWS = {"Gaussian": cepam.Gaussian(0.01), "Laplace": cepam.Laplace(0.3), "ball": cepam.UniformBall(2.0)}
+LATTICES = {"Z1": cepam.Integer(1), "A2": cepam.A2, "D4": cepam.D4, "E8": cepam.E8}
+
+
+@pytest.fixture(autouse=True)
+def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantizers, "gpu_of", lambda x: triton_backend if torch.is_tensor(x) else None)
+    # The interpreter runs programs one after another: few and small ones.
+    for name, value in {"LANES": 8, "WARPS": 1, "TRIAL_LANES": 16, "SHARE": 2}.items():
+        monkeypatch.setattr(symbols, name, value)
+
+
+def update(size: int, scale: float) -> np.ndarray:
+    draw = np.random.default_rng(size)
+    return (draw.normal(0, scale, size) * np.exp(draw.normal(0, 1.5, size))).astype(np.float32)
+
+
+def check_alike(of: cepam.LRSUQ, x: np.ndarray) -> tuple[object, object]:
+    """(H, M) on the GPU, after a comparison of integers and vectors, bit for bit."""
+    h, m = of.quantize(torch.from_numpy(x), AT)
+    wanted = of.quantize(x, AT)
+    assert h.dtype == torch.int32
+    assert np.array_equal(h.numpy(), wanted[0])
+    assert np.array_equal(m.numpy(), wanted[1])
+    for released in (True, False):
+        found = of.reconstruct(h, m, AT, len(x), released).numpy()
+        assert found.tobytes() == of.reconstruct(*wanted, AT, len(x), released).tobytes()
+    return h, m
+
+
+PAIRS = [
+    pytest.param(law, lattice, marks=pytest.mark.slow if (law, lattice) == ("Laplace", "E8") else ())
+    for law in LAWS
+    for lattice in LATTICES
+]
+"""Laplace on E8 accepts one trial in 157."""
+
+
+@pytest.mark.parametrize(("law", "lattice"), PAIRS)
+def test_symbols_and_vectors_are_the_cpus(law: str, lattice: str) -> None:
+    """Not a whole number of sub-vectors."""
+    of = cepam.LRSUQ(LAWS[law], LATTICES[lattice])
+    check_alike(of, update(3 * of.lattice.dimension + 1, of.law.scale))
+
+
+def test_nothing_and_one() -> None:
+    of = cepam.LRSUQ(LAWS["Gaussian"], cepam.A2)
+    h, m = of.quantize(torch.zeros(0), AT)
+    assert (h.shape, m.shape, of.reconstruct(h, m, AT).shape) == ((0,), (0, 2), (0,))
+    check_alike(of, update(1, 0.01))
+
+
+def test_words_that_run_over_a_block() -> None:
+    """Three coordinates a sub-vector, in more than one wave and program."""
+    check_alike(cepam.LRSUQ(LAWS["Gaussian"], cepam.Integer(3)), update(3 * 20, 0.01))
+
+
+def test_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbols, "WAVE", 64)
+    check_alike(cepam.LRSUQ(LAWS["Gaussian"], cepam.E8), update(8 * 67, 0.01))
+
+
+def test_plain_dithering_is_the_cpus() -> None:
+    for lattice in (cepam.Integer(1), cepam.E8):
+        of, x = cepam.SDQ(0.02, lattice), update(21, 0.1)
+        m = of.quantize(torch.from_numpy(x), AT)
+        assert np.array_equal(m.numpy(), of.quantize(x, AT))
+        assert (
+            of.reconstruct(m, AT, 21).numpy().tobytes() == of.reconstruct(m.numpy().astype(np.int64), AT, 21).tobytes()
+        )
+
+
+def test_one_dimension_takes_little_memory_and_int64_where_it_must() -> None:
+    of, x = cepam.LRSUQ(LAWS["Gaussian"]), update(40, 0.01)
+    h, m = check_alike(of, x)
+    assert (h.stride(), m.dtype) == ((0,), torch.int32)
+    x[7], x[9] = of.plan.reach, -1e4
+    assert check_alike(of, x.astype(np.float64))[1].dtype == torch.int64
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_widened(dtype: str) -> None:
+    of, x = cepam.LRSUQ(LAWS["Gaussian"]), torch.from_numpy(update(17, 0.01)).to(getattr(torch, dtype))
+    assert np.array_equal(of.quantize(x, AT)[1].numpy(), of.quantize(x.float().numpy(), AT)[1])
+
+
+def test_another_key_gives_other_symbols() -> None:
+    of, x = cepam.LRSUQ(LAWS["Gaussian"]), torch.from_numpy(update(200, 0.01))
+    other = cepam.Address(bytes(32), round=3, client=1)
+    assert not torch.equal(of.quantize(x, AT)[1], of.quantize(x, other)[1])
+
+
+@pytest.mark.parametrize("lattice", ["Z1", "A2"])
+def test_what_is_no_vector_is_refused(lattice: str) -> None:
+    of = cepam.LRSUQ(LAWS["Gaussian"], LATTICES[lattice])
+    for bad in (np.nan, np.inf, -np.inf, 1.001 * of.plan.reach):
+        x = torch.zeros(19, dtype=torch.float64)
+        x[18] = bad
+        with pytest.raises(ValueError, match="finite vector"):
+            of.quantize(x, AT)
+    for wrong in (torch.zeros(2, 2), torch.zeros(3, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="must"):
+            of.quantize(wrong, AT)
+
+
+def test_what_quantize_never_returns_is_refused() -> None:
+    of = cepam.LRSUQ(LAWS["Gaussian"], cepam.A2)
+    h, m = torch.ones(3, dtype=torch.int32), torch.zeros((3, 2), dtype=torch.int32)
+    for trials, points in (
+        (h[:2], m),
+        (h - 1, m),
+        (h + of.plan.trials, m),
+        (h.float(), m),
+        (h, m[:, :1]),
+        (h, m.float()),
+    ):
+        with pytest.raises(ValueError, match=r"[hm] must"):
+            of.reconstruct(trials, points, AT)
+    for each in (of, cepam.LRSUQ(LAWS["Gaussian"])):
+        far = torch.full((3, each.lattice.dimension), 2**60)
+        with pytest.raises(MalformedMessage):
+            each.reconstruct(h, far, AT)
+
+
+def test_what_has_no_kernels_is_refused() -> None:
+    x = torch.zeros(4)
+    with pytest.raises(ValueError, match=r"x\.cpu\(\)"):
+        cepam.LRSUQ(LAWS["Gaussian"], cepam.Lattice([[2.0, 1.0], [0.0, 1.0]])).quantize(x, AT)
+    rsuq = cepam.RSUQ(0.1, lambda errors: np.abs(errors).max(axis=1) < 0.04)
+    with pytest.raises(ValueError, match=r"x\.cpu\(\)"):
+        rsuq.quantize(x, AT)
+    with pytest.raises(ValueError, match=r"m\.cpu\(\)"):
+        rsuq.reconstruct(*(torch.from_numpy(each) for each in rsuq.quantize(x.numpy(), AT)), AT)
+
+
+@triton.jit
+def fill_quotients(t, b, out, fits, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, lanes)
+    symbol, right = round_quotient(tl.load(t + at), tl.load(b + at))
+    tl.store(out + at, symbol)
+    tl.store(fits + at, right.to(tl.int32))
+
+
+def test_quotients_are_exact_or_say_that_they_may_not_be() -> None:
+    """Beside Python's whole numbers: next to halves and wholes of widths from 2^11 to 2^50, odd and even."""
+    draw, lanes = np.random.default_rng(2), 4096
+    b = (2.0 ** draw.uniform(11, 49.9, lanes)).astype(np.int64)
+    q = (draw.choice([-1, 1], lanes) * 2.0 ** draw.uniform(0, np.minimum(33, 51.9 - np.log2(b)))).astype(np.int64)
+    t = q * b + draw.choice([0, 1], lanes) * (b // 2) + draw.integers(-2, 3, lanes)
+    out, fits = torch.zeros(lanes, dtype=torch.int32), torch.zeros(lanes, dtype=torch.int32)
+    fill_quotients[(1,)](torch.from_numpy(t), torch.from_numpy(b), out, fits, lanes=lanes)
+    wanted = np.array([(int(x) + int(w) // 2) // int(w) for x, w in zip(t, b)])
+    right = fits.numpy() == 1
+    assert np.array_equal(out.numpy()[right], wanted[right])
+    assert np.array_equal(right, np.abs(wanted) < 2**31 - 2**10)
+    assert (~right).sum() > 50
+
+
+@triton.jit
+def fill_squares(fractions, words, out, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, mine, high = tl.arange(0, lanes), (), ()
+    for i in tl.static_range(8):
+        mine += (tl.load(fractions + at * 8 + i),)
+        word = tl.load(words + at * 8 + i).to(tl.uint32, bitcast=True)
+        high += (word, word)
+    tl.store(out + at, refusals.square_distance(mine, high))
+
+
+def test_squares_in_32_bits_are_close_to_the_exact_ones() -> None:
+    """Within the 2^-15 that `refusals` proves, for the least and larger scales; the margin is four times that."""
+    draw, lanes = np.random.default_rng(4), 4096
+    plan = layered_plan(LAWS["Gaussian"], cepam.E8)
+    b = np.where(np.arange(lanes) % 2, 1 << 26, draw.integers(1 << 26, 1 << 42, lanes))
+    x = (draw.normal(0, 4.0, (lanes, 8)) * b[:, None]).astype(np.int64)
+    words = draw.integers(0, 2**64, (lanes, 8), dtype=np.uint64)
+    x[:99], words[:99] = 0, 0  # on a point
+    dither = reference.multiply_high(words, (b[:, None] * plan.box).astype(np.uint64)).astype(np.int64)
+    exact = reference.square_length(nearest(plan, x - dither, b)[1]) / b.astype(np.float64) ** 2
+    fractions = torch.from_numpy(((x % (4 * b[:, None])) * 2.0**30 / b[:, None]).astype(np.int64).astype(np.int32))
+    high = torch.from_numpy((words >> np.uint64(32)).astype(np.uint32).view(np.int32))
+    out = torch.zeros(lanes)
+    fill_squares[(1,)](fractions, high, out, lanes=lanes)
+    assert np.abs(out.numpy() - exact).max() < 2.0**-15
+    assert refusals.MARGIN.value >= 4 * 2.0**-15
+
+
+def skipped_to(x: np.ndarray) -> np.ndarray:
+    """The trial that each sub-vector on E8 begins its exact trials with."""
+    plan = layered_plan(LAWS["Gaussian"], cepam.E8)
+    on, keys = device_plan(plan, "cpu"), device_keys([AT.derive().noise], "cpu")
+    h = torch.zeros(-(-len(x) // 8), dtype=torch.int32)
+    for first, rows, radii in symbols._waves(on, keys, len(h)):
+        symbols._skip_refused(on, keys, torch.from_numpy(x), h, first, rows, radii)
+    return h.numpy()
+
+
+def test_skipped_trials_are_refused_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every trial that is accepted is kept, and next to no other; a margin below zero skips accepted ones."""
+    x = update(8 * 32, 0.01)
+    accepted = cepam.LRSUQ(LAWS["Gaussian"], cepam.E8).quantize(x, AT)[0]
+    assert np.array_equal(skipped_to(x), accepted)
+    monkeypatch.setattr(refusals, "MARGIN", tl.constexpr(-0.25))
+    assert (skipped_to(x) > accepted).any()
