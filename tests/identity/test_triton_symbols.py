@@ -38,7 +38,7 @@ LATTICES = {"Z1": cepam.Integer(1), "A2": cepam.A2, "D4": cepam.D4, "E8": cepam.
 def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantizers, "gpu_of", lambda x: triton_backend if torch.is_tensor(x) else None)
     # The interpreter runs programs one after another: few and small ones.
-    for name, value in {"LANES": 8, "WARPS": 1, "TRIAL_LANES": 16, "SHARE": 2}.items():
+    for name, value in {"LANES": 8, "WARPS": 1, "TRIAL_LANES": 16, "SHARE": 2, "PROGRAMS": 1}.items():
         monkeypatch.setattr(symbols, name, value)
 
 
