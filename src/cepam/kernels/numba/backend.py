@@ -12,7 +12,7 @@ from cepam.errors import MalformedMessage
 from cepam.kernels.model import vector_contexts as contexts
 from cepam.kernels.model.golomb import golomb_parameter
 from cepam.kernels.model.keystream import key_words
-from cepam.kernels.model.plan import GRID_BITS, Ints
+from cepam.kernels.model.plan import GRID_BITS, Ints, Plan
 from cepam.kernels.model.row_period import SHARED_BLOCKS
 from cepam.kernels.model.scalar_contexts import BYTES_A_COORDINATE, load_tables
 from cepam.kernels.model.task import CodingTask, Values, block_slices, rows_of
@@ -138,11 +138,25 @@ def _decode_rows(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
     return units
 
 
+def quantize(plan: Plan, key: bytes, x: Ints, first: int = 0) -> tuple[Ints, Ints]:
+    """(H, M) of sub-vectors first, first + 1, … (rows of x): trials counted from 1, lattice coordinates."""
+    h, m = np.empty(len(x), dtype=np.int64), np.empty_like(x)
+    if not quantize_rows(kernel_plan(plan), scratch_for(plan), key_words(key), x, first, h, m):
+        raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
+    return h, m
+
+
+def reconstruct(plan: Plan, key: bytes, h: Ints, m: Ints, first: int = 0) -> Ints:
+    """The decoded sub-vectors B (M + V_H), in units; trials in h are at least 1."""
+    units = np.empty((len(h), plan.n), dtype=np.int64)
+    if not reconstruct_rows(kernel_plan(plan), scratch_for(plan), key_words(key), h, m, first, units):
+        raise MalformedMessage("a lattice point lies outside the range of the format")
+    return units
+
+
 def _encode_paper(task: CodingTask, x: Ints, first: int) -> bytes:
     lowered, key = kernel_plan(task.plan), key_words(task.key)
-    h, m = np.empty(len(x), dtype=np.int64), np.empty_like(x)
-    if not quantize_rows(lowered, scratch_for(task.plan), key, x, first, h, m):
-        raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
+    h, m = quantize(task.plan, task.key, x, first)
     run = golomb_parameter(task.acceptance)
     out = np.zeros(len(x) * WIDEST_ROW_BYTES + int(h.sum()) // 8, dtype=np.uint8)
     bits = encode_paper(lowered, scratch_for(task.plan), key, h, m, first, task.bound, run, out)
@@ -152,16 +166,10 @@ def _encode_paper(task: CodingTask, x: Ints, first: int) -> bytes:
 
 
 def _decode_paper(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
-    lowered, key, n = kernel_plan(task.plan), key_words(task.key), task.plan.n
-    h, m, units = (
-        np.empty(rows, dtype=np.int64),
-        np.empty((rows, n), dtype=np.int64),
-        np.empty((rows, n), dtype=np.int64),
-    )
+    lowered, key = kernel_plan(task.plan), key_words(task.key)
+    h, m = np.empty(rows, dtype=np.int64), np.empty((rows, task.plan.n), dtype=np.int64)
     data = np.frombuffer(block, dtype=np.uint8)
     run = golomb_parameter(task.acceptance)
     if not decode_paper(lowered, scratch_for(task.plan), key, data, first, task.bound, run, h, m):
         raise MalformedMessage("a block decodes to nothing that this codec sends")
-    if not reconstruct_rows(lowered, scratch_for(task.plan), key, h, m, first, units):
-        raise MalformedMessage("a lattice point lies outside the range of the format")
-    return units
+    return reconstruct(task.plan, task.key, h, m, first)

@@ -18,11 +18,21 @@ from cepam.kernels.triton.refusals import fill_fractions, skip_refused
 from cepam.kernels.triton.scalar_symbols import quantize_scalars, reconstruct_scalars
 from cepam.kernels.triton.vector_quantizer import fill_radii
 from cepam.kernels.triton.vector_symbols import WaveDraws, quantize_vectors, reconstruct_vectors
+from cepam.kernels.triton.waves import announce
 from cepam.noise.lattices import Search
 
+# After those of `waves`, in one order, for the reason given there.
+for _kernel in (
+    *(quantize_scalars, reconstruct_scalars),
+    *(fill_radii, fill_fractions, skip_refused, quantize_vectors, reconstruct_vectors),
+):
+    getattr(_kernel, "cache_key", None)
+
 LANES, WARPS = 128, 4
-TRIAL_LANES, SHARE = 32, 16
+TRIAL_LANES, SHARE = 32, 8
 """Lanes of a program of trials, one a thread of its warp, and how many sub-vectors each has on average."""
+PROGRAMS, MOST_SHARED = 8192, 32
+"""Programs that skip refused trials of a wave, while a lane has no more sub-vectors than that: many keep lanes busy."""
 WAVE = 1 << 23
 _WHOLE = (torch.int32, torch.int64)
 
@@ -38,6 +48,7 @@ def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
     rows = -(-len(x) // plan.n)
     h, m = x.new_ones(1 if plan.n == 1 else rows, dtype=torch.int32), x.new_empty((rows, plan.n), dtype=torch.int32)
     if rows:
+        announce("quantize", plan.n, int(plan.search), int(plan.accept))
         fill = _quantize_scalars if plan.n == 1 else _quantize_vectors
         fill(on, keys, x, h, m, flags)
         refused, wide, unended = flags.tolist()
@@ -74,6 +85,7 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
     out = m.new_empty(m.numel(), dtype=torch.float64)
     if not len(out):
         return out
+    announce("reconstruct", plan.n, int(plan.search), int(plan.accept))
     if plan.n == 1:
         reconstruct_scalars[(triton.cdiv(len(out), 8 * LANES),)](
             m, out, flags, keys, _table(on), on.numbers, len(out), released=released, lanes=LANES,
@@ -112,8 +124,9 @@ def _skip_refused(on: DevicePlan, keys: Any, x: Any, h: Any, first: int, rows: i
     fill_fractions[(len(radii) // LANES,)](
         x, radii, on.numbers, fractions, bounds, first, len(x), lanes=LANES, num_warps=WARPS, enable_fp_fusion=False
     )
-    skip_refused[(triton.cdiv(rows, TRIAL_LANES * SHARE),)](
-        fractions, bounds, keys, h, first, len(x), lanes=TRIAL_LANES, share=SHARE, num_warps=1
+    share = min(max(rows // (TRIAL_LANES * PROGRAMS), 1), MOST_SHARED)
+    skip_refused[(triton.cdiv(rows, TRIAL_LANES * share),)](
+        fractions, bounds, keys, h, first, len(x), share, lanes=TRIAL_LANES, num_warps=1
     )
 
 
