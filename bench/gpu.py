@@ -117,7 +117,7 @@ def section_first() -> None:
 
 
 def section_user() -> None:
-    """The rows of the table: through `encode` and `decode`, the seal included, and quantizing alone."""
+    """The rows of the table: through `encode` and `decode`, the seal included."""
     x = gradient_like(WHOLE)
     copied = torch.empty_like(x)
     note("PyTorch copy", WHOLE, seconds_of(lambda: copied.copy_(x)))
@@ -125,12 +125,17 @@ def section_user() -> None:
     for name, codec in CODECS.items():
         time_messages(name, codec, x)
         time_messages(name, codec, x[:MIDDLE])
+
+
+def section_quantizers() -> None:
+    """More rows of the table: quantizing alone and back, through `cepam.LRSUQ`; the first call compiles."""
+    x = gradient_like(WHOLE)
     for name, must in QUANTIZED.items():
         time_symbols(name, must, x)
 
 
 def time_symbols(name: str, must: int, x: torch.Tensor) -> None:
-    """Quantizing alone and back, through `cepam.LRSUQ`; the first call compiles."""
+    """Both directions of one vector."""
     quantizer, size = cepam.LRSUQ(cepam.Gaussian(SIGMA), lattice_named(name)), len(x)
     begun = time.perf_counter()
     h, m = quantizer.quantize(x, AT)
@@ -177,9 +182,7 @@ def section_parts() -> None:
     note("part: least and largest value", WHOLE, seconds_of(lambda: triton_backend.ends_of(x), 3))
     batch = waves.Batch(waves.device_plan(plan, DEVICE), waves.device_keys([KEY], DEVICE), x[None], 8192)
     note("part: scales and row periods", WHOLE, seconds_of(batch.measure_headers, 3))
-    note(
-        "part: row periods", WHOLE, seconds_of(lambda: find_periods(batch.values, (1, WHOLE), 1.0 / plan.unit, 8192), 3)
-    )
+    note("part: row periods", WHOLE, seconds_of(lambda: find_periods(x[None], 1.0 / plan.unit, 8192), 3))
     contents = codecs.wire.Contents(WHOLE, False, 0, triton_backend.joined_on_gpu(made))
     keys, room = AT.derive(), triton_backend.pinned
     seal = lambda: codecs.wire.seal(contents, keys, codec.fingerprint)  # noqa: E731
@@ -235,12 +238,14 @@ def main() -> None:
         RESULTS["device"] = torch.cuda.get_device_name()
         print(RESULTS["device"], "cores", os.cpu_count(), flush=True)
     sections: dict[str, Callable[[], Any]] = {
-        "first": section_first, "user": section_user, "blocks": section_blocks, "parts": section_parts,
-        "memory": section_memory, "cpu": section_cpu,
+        "first": section_first, "user": section_user, "quantizers": section_quantizers, "blocks": section_blocks,
+        "parts": section_parts, "memory": section_memory, "cpu": section_cpu,
         "identity": lambda: RESULTS.update(identity=gpu_identity.check(DEVICE, SMOKE)),
         "symbols": lambda: RESULTS.update(symbols=gpu_identity.check_symbols(DEVICE, SMOKE)),
     }  # fmt: skip
-    wanted = ["first", "user", "blocks"] if chosen.only == "user" else [s for s in chosen.only.split(",") if s]
+    wanted = (
+        ["first", "user", "quantizers", "blocks"] if chosen.only == "user" else [s for s in chosen.only.split(",") if s]
+    )
     for name, section in sections.items():
         if (wanted and name not in wanted) or time.perf_counter() - begun > chosen.seconds:
             continue

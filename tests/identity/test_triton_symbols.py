@@ -38,7 +38,7 @@ LATTICES = {"Z1": cepam.Integer(1), "A2": cepam.A2, "D4": cepam.D4, "E8": cepam.
 def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantizers, "gpu_of", lambda x: triton_backend if torch.is_tensor(x) else None)
     # The interpreter runs programs one after another: few and small ones.
-    for name, value in {"LANES": 8, "WARPS": 1, "TRIAL_LANES": 16, "SHARE": 2}.items():
+    for name, value in {"LANES": 8, "WARPS": 1, "TRIAL_LANES": 16, "SHARE": 2, "PROGRAMS": 1}.items():
         monkeypatch.setattr(symbols, name, value)
 
 
@@ -48,12 +48,13 @@ def update(size: int, scale: float) -> np.ndarray:
 
 
 def check_alike(of: cepam.LRSUQ, x: np.ndarray) -> tuple[object, object]:
-    """(H, M) on the GPU, after a comparison of integers and vectors, bit for bit."""
+    """(H, M) on the GPU, after a comparison of integers and vectors, bit for bit, with the reference and on the CPU."""
     h, m = of.quantize(torch.from_numpy(x), AT)
-    wanted = of.quantize(x, AT)
+    wanted = reference.quantize(of.plan, AT.derive().noise, quantizers._rows(of.plan, x))
     assert h.dtype == torch.int32
-    assert np.array_equal(h.numpy(), wanted[0])
-    assert np.array_equal(m.numpy(), wanted[1])
+    for found in ((h.numpy(), m.numpy()), of.quantize(x, AT)):
+        assert np.array_equal(found[0], wanted[0])
+        assert np.array_equal(found[1], wanted[1])
     for released in (True, False):
         found = of.reconstruct(h, m, AT, len(x), released).numpy()
         assert found.tobytes() == of.reconstruct(*wanted, AT, len(x), released).tobytes()

@@ -24,14 +24,30 @@ def test_reconstruction_costs_the_same_for_every_h(lattice: cepam.Lattice, monke
         return plain(key, stream, index)
 
     monkeypatch.setattr(reference, "stream_words", counted)
-    quantizer = cepam.LRSUQ(cepam.Gaussian(1.0), lattice)
+    plan = cepam.LRSUQ(cepam.Gaussian(1.0), lattice).plan
     m = np.zeros((50, lattice.dimension), dtype=np.int64)
     costs = []
     for h in (1, 2, 1000):
         drawn.clear()
-        quantizer.reconstruct(np.full(50, h), m, AT)
+        reference.reconstruct(plan, AT.derive().noise, np.full(50, h), m)
         costs.append((len(drawn), sum(drawn)))
     assert costs[0] == costs[1] == costs[2] == (2, 50 * (1 + lattice.dimension))
+
+
+@pytest.mark.parametrize("lattice", [cepam.Integer(3), cepam.E8, cepam.Lattice([[2.0, 1.0], [0.0, 1.0]])])
+def test_compiled_quantizers_are_the_reference(lattice: cepam.Lattice) -> None:
+    quantizer, key = cepam.LRSUQ(cepam.Gaussian(1.0), lattice), AT.derive().noise
+    x = np.random.default_rng(1).standard_t(2, 40 * lattice.dimension) * 3
+    h, m = quantizer.quantize(x, AT)
+    rows = np.trunc(x / quantizer.plan.unit).astype(np.int64).reshape(-1, lattice.dimension)
+    wanted = reference.quantize(quantizer.plan, key, rows)
+    assert np.array_equal(h, wanted[0])
+    assert np.array_equal(m, wanted[1])
+    units = reference.reconstruct(quantizer.plan, key, *wanted)
+    assert np.array_equal(quantizer.reconstruct(h, m, AT, released=False), units.reshape(-1) * quantizer.plan.unit)
+    for trials, points in ((h - h, m), (h[1:], m), (h, m[:, 1:])):
+        with pytest.raises(ValueError, match="h must be trials"):
+            quantizer.reconstruct(trials, points, AT)
 
 
 @pytest.mark.parametrize("lattice", [cepam.Integer(1), cepam.A2, cepam.D4, cepam.E8])

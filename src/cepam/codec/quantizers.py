@@ -1,7 +1,8 @@
 """The paper's three quantizers by themselves: SDQ, RSUQ and LRSUQ, on real vectors, without coding or sealing.
 
-SDQ and LRSUQ of a tensor on a GPU run there, to the same integers and vectors; all else runs on the reference kernels.
-`cepam.Codec` is LRSUQ plus an entropy code plus a seal.
+SDQ and LRSUQ run on the GPU that a tensor is on, or on the compiled kernels, to the same integers and vectors. RSUQ,
+which asks a function of the user's, has its trials on the reference kernels. `cepam.Codec` is LRSUQ plus an entropy
+code plus a seal.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ def _rows(plan: Plan, x: npt.ArrayLike) -> Ints:
 
 
 def _quantize(plan: Plan, at: Address, x: Any) -> tuple[Any, Any]:
-    """(H, M) where x is: on its GPU, or on the reference kernels."""
+    """(H, M) where x is: on its GPU, or on the compiled kernels."""
     gpu = gpu_of(x)
-    if gpu is None:
-        return quantizer.quantize(plan, at.derive().noise, _rows(plan, x))
-    _check_on_gpu(plan)
-    found: tuple[Any, Any] = gpu.quantize(plan, at.derive().noise, x)
-    return found
+    if gpu is not None:
+        _check_on_gpu(plan)
+        found: tuple[Any, Any] = gpu.quantize(plan, at.derive().noise, x)
+        return found
+    from cepam.kernels.numba import backend as compiled
+
+    return compiled.quantize(plan, at.derive().noise, _rows(plan, x))
 
 
 def _reconstruct(plan: Plan, at: Address, h: Any, m: Any, size: int | None, released: bool = False) -> Any:
@@ -55,9 +58,21 @@ def _reconstruct(plan: Plan, at: Address, h: Any, m: Any, size: int | None, rele
     if gpu is not None:
         _check_on_gpu(plan)
         return gpu.reconstruct(plan, at.derive().noise, h, m, released)[:size]
-    units = quantizer.reconstruct(plan, at.derive().noise, h, m)
+    from cepam.kernels.numba import backend as compiled
+
+    units = compiled.reconstruct(plan, at.derive().noise, *_symbols(plan, h, m))
     whole, unit = (quantizer.to_grid(units), plan.grid) if released else (units, plan.unit)
     return (whole.astype(np.float64) * unit).reshape(-1)[:size]
+
+
+def _symbols(plan: Plan, h: npt.ArrayLike, m: npt.ArrayLike) -> tuple[Ints, Ints]:
+    trials, points = (np.ascontiguousarray(each, dtype=np.int64) for each in (h, m))
+    if points.shape != (len(points), plan.n) or trials.shape != (len(points),) or (trials < 1).any():
+        raise ValueError(
+            f"h must be trials from 1 on and m rows of {plan.n}, as quantize returned them,"
+            f" got shapes {trials.shape} and {points.shape}"
+        )
+    return trials, points
 
 
 def _check_on_gpu(plan: Plan) -> None:

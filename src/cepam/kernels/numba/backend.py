@@ -156,31 +156,38 @@ def _decode_rows(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
     return units
 
 
-def _encode_paper(task: CodingTask, x: Ints, first: int) -> bytes:
-    lowered, key, scratch = kernel_plan(task.plan), key_words(task.key), _row_block(task, len(x)).scratch
+def quantize(plan: Plan, key: bytes, x: Ints, first: int = 0) -> tuple[Ints, Ints]:
+    """(H, M) of sub-vectors first, first + 1, … (rows of x): trials counted from 1, lattice coordinates."""
     h, m = np.empty(len(x), dtype=np.int64), np.empty_like(x)
-    if not quantize_rows(lowered, scratch, key, x, first, h, m):
+    if not quantize_rows(kernel_plan(plan), scratch_for(plan), key_words(key), x, first, h, m):
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
+    return h, m
+
+
+def reconstruct(plan: Plan, key: bytes, h: Ints, m: Ints, first: int = 0) -> Ints:
+    """The decoded sub-vectors B (M + V_H), in units; trials in h are at least 1."""
+    units = np.empty((len(h), plan.n), dtype=np.int64)
+    if not reconstruct_rows(kernel_plan(plan), scratch_for(plan), key_words(key), h, m, first, units):
+        raise MalformedMessage("a lattice point lies outside the range of the format")
+    return units
+
+
+def _encode_paper(task: CodingTask, x: Ints, first: int) -> bytes:
+    lowered, key = kernel_plan(task.plan), key_words(task.key)
+    h, m = quantize(task.plan, task.key, x, first)
     run = golomb_parameter(task.acceptance)
     out = np.zeros(len(x) * WIDEST_ROW_BYTES + int(h.sum()) // 8, dtype=np.uint8)
-    bits = encode_paper(lowered, scratch, key, h, m, first, task.bound, run, out)
+    bits = encode_paper(lowered, scratch_for(task.plan), key, h, m, first, task.bound, run, out)
     if bits < 0:
         raise ValueError("the update exceeds the bound that the paper's coder was given")
     return out[: (bits + 7) // 8].tobytes()
 
 
 def _decode_paper(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
-    lowered, key, n = kernel_plan(task.plan), key_words(task.key), task.plan.n
-    scratch = _row_block(task, rows).scratch
-    h, m, units = (
-        np.empty(rows, dtype=np.int64),
-        np.empty((rows, n), dtype=np.int64),
-        np.empty((rows, n), dtype=np.int64),
-    )
+    lowered, key = kernel_plan(task.plan), key_words(task.key)
+    h, m = np.empty(rows, dtype=np.int64), np.empty((rows, task.plan.n), dtype=np.int64)
     data = np.frombuffer(block, dtype=np.uint8)
     run = golomb_parameter(task.acceptance)
-    if not decode_paper(lowered, scratch, key, data, first, task.bound, run, h, m):
+    if not decode_paper(lowered, scratch_for(task.plan), key, data, first, task.bound, run, h, m):
         raise MalformedMessage("a block decodes to nothing that this codec sends")
-    if not reconstruct_rows(lowered, scratch, key, h, m, first, units):
-        raise MalformedMessage("a lattice point lies outside the range of the format")
-    return units
+    return reconstruct(task.plan, task.key, h, m, first)

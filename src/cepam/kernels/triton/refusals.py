@@ -63,8 +63,8 @@ def square_distance(fractions, words):
     return tl.minimum(even, odd)
 
 
-@triton.jit(do_not_specialize=["first", "count"])
-def skip_refused(fractions, bounds, keys, h, first, count, lanes: tl.constexpr, share: tl.constexpr):
+@triton.jit(do_not_specialize=["first", "count", "share"])
+def skip_refused(fractions, bounds, keys, h, first, count, share, lanes: tl.constexpr):
     """Fills h, from `first` on, with the first trial that is not surely refused, counted from 1.
 
     A lane that is done takes the next sub-vector of its program's, so that none waits for the slowest.

@@ -16,13 +16,23 @@ from cepam.kernels.model.plan import Accept, Plan
 from cepam.kernels.triton.plan import DevicePlan, device_keys, device_plan
 from cepam.kernels.triton.refusals import fill_fractions, skip_refused
 from cepam.kernels.triton.scalar_symbols import quantize_scalars, reconstruct_scalars
-from cepam.kernels.triton.vector_quantizer import Shape, fill_radii
+from cepam.kernels.triton.vector_quantizer import fill_radii
 from cepam.kernels.triton.vector_symbols import WaveDraws, quantize_vectors, reconstruct_vectors
+from cepam.kernels.triton.waves import announce
 from cepam.noise.lattices import Search
 
+# After those of `waves`, in one order, for the reason given there.
+for _kernel in (
+    *(quantize_scalars, reconstruct_scalars),
+    *(fill_radii, fill_fractions, skip_refused, quantize_vectors, reconstruct_vectors),
+):
+    getattr(_kernel, "cache_key", None)
+
 LANES, WARPS = 128, 4
-TRIAL_LANES, SHARE = 32, 16
+TRIAL_LANES, SHARE = 32, 8
 """Lanes of a program of trials, one a thread of its warp, and how many sub-vectors each has on average."""
+PROGRAMS, MOST_SHARED = 8192, 32
+"""Programs that skip refused trials of a wave, while a lane has no more sub-vectors than that: many keep lanes busy."""
 WAVE = 1 << 23
 _WHOLE = (torch.int32, torch.int64)
 
@@ -38,6 +48,7 @@ def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
     rows = -(-len(x) // plan.n)
     h, m = x.new_ones(1 if plan.n == 1 else rows, dtype=torch.int32), x.new_empty((rows, plan.n), dtype=torch.int32)
     if rows:
+        announce("quantize", plan.n, int(plan.search), int(plan.accept))
         fill = _quantize_scalars if plan.n == 1 else _quantize_vectors
         fill(on, keys, x, h, m, flags)
         refused, wide, unended = flags.tolist()
@@ -74,6 +85,7 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
     out = m.new_empty(m.numel(), dtype=torch.float64)
     if not len(out):
         return out
+    announce("reconstruct", plan.n, int(plan.search), int(plan.accept))
     if plan.n == 1:
         reconstruct_scalars[(triton.cdiv(len(out), 8 * LANES),)](
             m, out, flags, keys, _table(on), on.numbers, len(out), released=released, lanes=LANES,
@@ -82,7 +94,7 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
     else:
         for first, rows, radii in _waves(on, keys, len(m)):
             reconstruct_vectors[(triton.cdiv(rows, LANES),)](
-                h, m, out, flags, WaveDraws(keys, radii, on.numbers), first, len(out), shape=_shape(on),
+                h, m, out, flags, WaveDraws(keys, radii, on.numbers), first, len(out), shape=on.shape,
                 tile=(LANES, released), num_warps=WARPS, enable_fp_fusion=False,
             )  # fmt: skip
     if flags.any():
@@ -101,7 +113,7 @@ def _quantize_vectors(on: DevicePlan, keys: Any, x: Any, h: Any, m: Any, flags: 
         if on.plan.search is Search.GOSSET and on.plan.accept is Accept.L2_BALL:
             _skip_refused(on, keys, x, h, first, rows, radii)
         quantize_vectors[(triton.cdiv(rows, TRIAL_LANES * SHARE),)](
-            x, h, m, flags, WaveDraws(keys, radii, on.numbers), first, len(x), shape=_shape(on),
+            x, h, m, flags, WaveDraws(keys, radii, on.numbers), first, len(x), shape=on.shape,
             tile=(TRIAL_LANES, SHARE), num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
 
@@ -112,8 +124,9 @@ def _skip_refused(on: DevicePlan, keys: Any, x: Any, h: Any, first: int, rows: i
     fill_fractions[(len(radii) // LANES,)](
         x, radii, on.numbers, fractions, bounds, first, len(x), lanes=LANES, num_warps=WARPS, enable_fp_fusion=False
     )
-    skip_refused[(triton.cdiv(rows, TRIAL_LANES * SHARE),)](
-        fractions, bounds, keys, h, first, len(x), lanes=TRIAL_LANES, share=SHARE, num_warps=1
+    share = min(max(rows // (TRIAL_LANES * PROGRAMS), 1), MOST_SHARED)
+    skip_refused[(triton.cdiv(rows, TRIAL_LANES * share),)](
+        fractions, bounds, keys, h, first, len(x), share, lanes=TRIAL_LANES, num_warps=1
     )
 
 
@@ -124,18 +137,13 @@ def _waves(on: DevicePlan, keys: Any, total: int) -> Iterator[tuple[int, int, An
     for wave, first in enumerate(range(0, total, held)):
         if on.layered:
             fill_radii[1, held // (8 * LANES)](
-                keys, on.table, on.numbers, radii, wave, wave + 1, held, lanes=LANES, num_warps=WARPS,
-                enable_fp_fusion=False,
-            )  # fmt: skip
+                on.draws(keys), radii, wave, wave + 1, held, lanes=LANES, num_warps=WARPS, enable_fp_fusion=False
+            )
         yield first, min(held, total - first), radii
 
 
 def _table(on: DevicePlan) -> Any:
     return on.table if on.layered else None
-
-
-def _shape(on: DevicePlan) -> Shape:
-    return Shape(**on.shape)
 
 
 def _flags(like: Any) -> Any:

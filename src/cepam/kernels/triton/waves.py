@@ -49,7 +49,7 @@ def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, roo
     lengths = x.new_zeros(batch.lanes, dtype=torch.int32)
     if not len(lengths):
         return CodedBlocks(x.new_empty(0, dtype=torch.uint8), lengths.reshape(len(x), batch.blocks))
-    _announce("encode", plan.n, int(plan.search), int(plan.accept))
+    announce("encode", plan.n, int(plan.search), int(plan.accept))
     headers, most = batch.measure_headers()
     scale, columns = most.tolist()
     parts, begin, room = [], 0, room or _first_room(plan, scale, per_block)
@@ -74,7 +74,7 @@ def decode_blocks(
     batch = Batch(device_plan(plan, str(device)), device_keys(keys, str(device)), out, per_block)
     if not out.numel():
         return out
-    _announce("decode", plan.n, int(plan.search), int(plan.accept))
+    announce("decode", plan.n, int(plan.search), int(plan.accept))
     lengths = blocks.lengths.reshape(-1)
     starts = lengths.cumsum(0, dtype=torch.int64) - lengths
     flags = torch.zeros(1, dtype=torch.int32, device=device)
@@ -103,7 +103,7 @@ def _first_room(plan: Plan, scale: int, per_block: int) -> int:
 
 
 @cache
-def _announce(way: str, n: int, search: int, accept: int) -> None:
+def announce(way: str, n: int, search: int, accept: int) -> None:
     """Nothing; one line on the log, which shows on stderr: the first call on a machine compiles for some seconds."""
     if not triton.knobs.runtime.interpret:
         what = "the integers" if n == 1 else f"a lattice in {n} dimensions"
