@@ -50,9 +50,9 @@ def _emit(builder: Any, target: Any, b: Any) -> tuple[Any, Any, Any, Any]:
     worst, least = (call(builder, f"llvm.vector.reduce.{way}.v8i64", LONG, away) for way in ("smax", "smin"))
     even = _repair(builder, builder.add(q, builder.zext(upper, LONGS)), error, _at(builder, away, worst), side)
     odd = _repair(builder, q, builder.sub(half, rest), _at(builder, away, least), side)
-    odd, even = (*odd, _square_length(builder, odd[1])), (*even, _square_length(builder, even[1]))
-    nearer = builder.fcmp_ordered("<", odd[2], even[2])
-    halves, error, square = (builder.select(nearer, a, b) for a, b in zip(odd, even))
+    squares = [_square_length(builder, each[1]) for each in (odd, even)]
+    nearer = builder.fcmp_ordered("<", *squares)
+    square, halves, error = (builder.select(nearer, *each) for each in (squares, *zip(odd, even)))
     return nearer, square, halves, error
 
 
