@@ -114,7 +114,7 @@ def test_compiled_dither_words_are_the_reference_words(lattice: str, row: int) -
     index = row * plan.words + np.arange(plan.words, dtype=np.int64)
     for trial in (0, 16, 65520):
         words_ahead(numbers, scratch.state, row, trial, scratch.ahead)
-        for lane in (0, 15):
+        for lane in (0, 7):
             pick_words(numbers, row, lane, scratch.ahead, scratch.words)
             expected = stream_words(SECRET, dither_stream(trial + lane), index)
             assert np.array_equal(scratch.words[: plan.words], expected)

@@ -15,7 +15,7 @@ from cepam.kernels.model.plan import Plan
 from cepam.kernels.numba.stamp import stamped
 
 TRIALS_AT_ONCE = 4
-"""First trials whose words are made for many sub-vectors at once; later ones are made for one, sixteen trials ahead."""
+"""First trials whose words are made for many sub-vectors at once; later ones are made for one, eight trials ahead."""
 
 # Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
 # took most of the time of the vector kernels. Scratch space comes from the caller.
@@ -87,7 +87,7 @@ def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
     """Fresh working memory for a plan."""
     return Scratch(
         state=aligned(256, np.uint32),
-        ahead=aligned(3 * 256, np.uint32),
+        ahead=aligned(3 * 128, np.uint32),
         latent=aligned(256, np.uint32),
         radii=aligned(128, np.float64),
         dithers=aligned((min(TRIALS_AT_ONCE, plan.trials), 256 * plan.words), np.uint32),

@@ -13,7 +13,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from cepam.kernels.model.keystream import CONSTANTS, ROUNDS
-from cepam.kernels.numba.lanes import data_of, filled, transpose
+from cepam.kernels.numba.lanes import LONG, data_of, filled, transpose, vector_at
 from cepam.kernels.numba.stamp import stamped
 
 LANES = 16
@@ -24,13 +24,9 @@ _PARTS = (
 )
 
 
-def _emit(builder: Any, source: Any, target: Any, rounds: int) -> None:
-    vector = ir.VectorType(ir.IntType(32), LANES)
-    pointer = vector.as_pointer()
-    inputs = builder.bitcast(source, pointer)
-    outputs = builder.bitcast(target, pointer)
-    index = ir.IntType(64)
-    start = [builder.load(builder.gep(inputs, [index(i)]), align=4) for i in range(16)]
+def _emit(builder: Any, source: Any, target: Any, rounds: int, lanes: int) -> None:
+    vector = ir.VectorType(ir.IntType(32), lanes)
+    start = [builder.load(vector_at(builder, source, LONG(LANES * i), vector), align=4) for i in range(16)]
     state = list(start)
 
     def turn(value: Any, bits: int) -> Any:
@@ -42,17 +38,20 @@ def _emit(builder: Any, source: Any, target: Any, rounds: int) -> None:
                 for x, y, z, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
                     state[x] = builder.add(state[x], state[y])
                     state[z] = turn(builder.xor(state[z], state[x]), bits)
-    rows = transpose(builder, [builder.add(s, t) for s, t in zip(state, start)])
-    for i, row in enumerate(rows):
-        builder.store(row, builder.gep(outputs, [index(i)]), align=4)
+    words = [builder.add(s, t) for s, t in zip(state, start)]
+    for first in range(0, 16, lanes):
+        for lane, row in enumerate(transpose(builder, words[first : first + lanes])):
+            builder.store(row, vector_at(builder, target, LONG(16 * lane + first), vector), align=4)
 
 
-def _block_function(rounds: int) -> Any:
+def _block_function(rounds: int, lanes: int = LANES) -> Any:
+    """The blocks of the first lanes of a state, one after the other."""
+
     @intrinsic
     def block(typingctx: Any, source: Any, target: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             source, target = (data_of(context, builder, signature, arguments, i) for i in (0, 1))
-            _emit(builder, source, target, rounds)
+            _emit(builder, source, target, rounds, lanes)
             return context.get_dummy_value()
 
         return types.void(source, target), codegen
@@ -61,6 +60,7 @@ def _block_function(rounds: int) -> Any:
 
 
 chacha_lanes = _block_function(ROUNDS)
+chacha_half = _block_function(ROUNDS, LANES // 2)
 chacha20_lanes = _block_function(20)
 
 

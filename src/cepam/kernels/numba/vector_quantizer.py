@@ -8,7 +8,7 @@ import numpy as np
 
 from cepam.kernels.model.keystream import LATENT_STREAM
 from cepam.kernels.numba.integers import compiled, inlined, multiply_high
-from cepam.kernels.numba.keystream import chacha_lanes, fill_words, start_lanes
+from cepam.kernels.numba.keystream import chacha_half, fill_words, start_lanes
 from cepam.kernels.numba.layers import eight_radii
 from cepam.kernels.numba.nearest import nearest
 
@@ -88,27 +88,27 @@ def first_words(p: Any, w: Any, row: Any) -> None:
 
 @inlined
 def words_ahead(p: Any, state: Any, row: Any, trial: Any, ahead: Any) -> None:
-    """Fills ahead (up to three keystream blocks for each of sixteen trials) for one sub-vector, from `trial` on."""
+    """Fills ahead (up to three keystream blocks for each of eight trials) for one sub-vector, from `trial` on."""
     begin = row * p.words
-    for lane in range(16):
+    for lane in range(8):
         stream = np.uint64(LATENT_STREAM + 1 + trial + lane)
         state[14 * 16 + lane] = np.uint32(stream & np.uint64(0xFFFFFFFF))
         state[15 * 16 + lane] = np.uint32(stream >> np.uint64(32))
     for k in range(((begin & 7) + p.words + 7) >> 3):
         block = np.uint64((begin >> 3) + k)
-        for lane in range(16):
+        for lane in range(8):
             state[12 * 16 + lane] = np.uint32(block & np.uint64(0xFFFFFFFF))
             state[13 * 16 + lane] = np.uint32(block >> np.uint64(32))
-        chacha_lanes(state, ahead[k * 256 : k * 256 + 256])
+        chacha_half(state, ahead[k * 128 : k * 128 + 128])
 
 
 @inlined
 def pick_words(p: Any, row: Any, lane: Any, ahead: Any, words: Any) -> None:
-    """Fills words with the dither words of one of the sixteen trials."""
+    """Fills words with the dither words of one of the eight trials."""
     whole = ahead.view(np.uint64)
     offset = (row * p.words) & 7
     for i in range(p.words):
-        words[i] = whole[((offset + i) >> 3) * 128 + lane * 8 + ((offset + i) & 7)]
+        words[i] = whole[((offset + i) >> 3) * 64 + lane * 8 + ((offset + i) & 7)]
 
 
 @inlined
@@ -117,7 +117,7 @@ def draw_dither(p: Any, w: Any, row: Any, trial: Any, b: Any, d: Any) -> None:
     if trial < len(w.dithers):
         dither_of(p, w.dithers[trial].view(np.uint64)[(row & 127) * p.words :], b, d, w.spare)
         return
-    lane = (trial - len(w.dithers)) & 15
+    lane = (trial - len(w.dithers)) & 7
     if lane == 0:
         words_ahead(p, w.state, row, trial, w.ahead)
     pick_words(p, row, lane, w.ahead, w.words)
