@@ -95,7 +95,7 @@ def quantize_vectors(x, h, m, flags, drawn, first, count, shape: tl.constexpr, t
     lanes: tl.constexpr = tile[0]
     each: tl.constexpr = tile[0] * tile[1]
     begin = first + tl.program_id(0).to(tl.int64) * each
-    end = tl.minimum(begin + each, (count + n - 1) // n)
+    end = tl.minimum(begin + each, (count - 1) // n + 1)
     row, taken, left = begin + tl.arange(0, lanes), begin + lanes, (end - begin).to(tl.int32)
     step = tl.load(drawn.numbers + STEP).to(tl.int64)
     trial = tl.load(h + tl.minimum(row, end - 1)) - 1
@@ -128,7 +128,7 @@ def reconstruct_vectors(h, m, out, flags, drawn, first, count, shape: tl.constex
     """
     n: tl.constexpr = shape.n
     lanes: tl.constexpr = tile[0]
-    rows = (count + n - 1) // n
+    rows = (count - 1) // n + 1
     row = first + tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     held = tl.minimum(row, rows - 1)
     step = tl.load(drawn.numbers + STEP).to(tl.int64)
