@@ -223,8 +223,7 @@ def test_strides_are_the_cpus(length: int) -> None:
     x[2, :length] = 0.0
     x[3] = 0.03 * x[1]
     x[4] = x[3] * np.repeat(np.exp(rng.normal(0, 2.0, count // 16 + 1)), 16)[:count]
-    values = (torch.zeros(1, dtype=torch.float32), torch.from_numpy(x), 1)
-    found = triton_stride.find_periods(values, x.shape, per_unit, length).numpy()
+    found = triton_stride.find_periods(torch.from_numpy(x), per_unit, length).numpy()
     for row, strides in zip(x, found):
         units = np.trunc(row * per_unit).astype(np.int64)
         starts = (0, stride.SHARED_BLOCKS * length)

@@ -27,11 +27,9 @@ def noised(plan: Plan, update: Any, key: bytes) -> Any:
     """
     held = update.detach().contiguous()
     out, on = torch.empty(len(held), dtype=torch.int64, device=held.device), device_plan(plan, str(held.device))
-    other = held.new_zeros(1, dtype=torch.float64 if held.dtype == torch.float32 else torch.float32)
-    both = (held, other, 0) if held.dtype == torch.float32 else (other, held, 1)
     add_noise[(_programs(len(held), 8 * _LANES),)](
-        *both, device_keys([key], str(held.device)), on.table, on.numbers, out, len(held),
-        lanes=_LANES, enable_fp_fusion=False,
+        held.view(torch.float32), int(held.dtype == torch.float64), on.draws(device_keys([key], str(held.device))), out,
+        len(held), lanes=_LANES, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 import triton
 
-from cepam.kernels.model import row_period, scalar_contexts, vector_contexts
-from cepam.kernels.triton.plan import DevicePlan
+from cepam.kernels.model import scalar_contexts, vector_contexts
+from cepam.kernels.triton.lanes import Place
+from cepam.kernels.triton.plan import DevicePlan, Draws, device_whole
 from cepam.kernels.triton.range_coder import gather_blocks
 from cepam.kernels.triton.row_period import find_periods
 from cepam.kernels.triton.scalar_coder import measure_scales
@@ -73,12 +74,20 @@ class Batch:
         """What the coder's kernels are compiled with."""
         return {"lanes": self.width, "num_warps": max(self.width // 32, 1), "enable_fp_fusion": False}
 
-    @cached_property
-    def values(self) -> tuple[Any, Any, int]:
-        """The rows as float32 and as float64, one of them a stand-in, and which: one kernel serves both types."""
-        double = self.x.dtype == torch.float64
-        other = self.x.new_zeros(1, dtype=torch.float32 if double else torch.float64)
-        return (other, self.x, 1) if double else (self.x, other, 0)
+    @property
+    def words(self) -> Any:
+        """The rows as kernels take them, whatever their type: float64 as pairs of float32."""
+        return self.x.view(torch.float32)
+
+    @property
+    def double(self) -> int:
+        """1 where the rows are float64."""
+        return int(self.x.dtype == torch.float64)
+
+    @property
+    def draws(self) -> Draws:
+        """What the batch's noise is drawn with."""
+        return self.on.draws(self.keys)
 
     @cached_property
     def tables(self) -> tuple[Any, Any, Any]:
@@ -96,18 +105,21 @@ class Batch:
         fit = max(self.memory // (bytes_a_lane * self.width), 1)
         return int(triton.cdiv(programs, triton.cdiv(programs, fit))) * self.width
 
+    def place(self, begin: int, lanes: int) -> Any:
+        """So many lanes from lane number `begin` on, as kernels take them."""
+        place = Place(int(self.x.shape[1]), begin, begin + lanes, self.blocks, self.per_block, self.double)
+        return device_whole(place, str(self.x.device))
+
     def measure_headers(self) -> tuple[Any, Any]:
         """Every block's side information in one word, its scale and in one dimension its row period; and the largest
         of both."""
         headers = self.x.new_empty(self.lanes, dtype=torch.int32)
         most, periods = self.x.new_zeros(2, dtype=torch.int32), headers
         if self.on.plan.n == 1:
-            shape = (len(self.x), int(self.x.shape[1]))
-            periods = find_periods(self.values, shape, 1.0 / self.on.plan.unit, self.length)
-        shared = row_period.SHARED_BLOCKS
+            periods = find_periods(self.x, 1.0 / self.on.plan.unit, self.length)
         measure_scales[(self.lanes,)](
-            *self.values, self.on.numbers, periods, headers, most, self.x.shape[1], self.blocks, self.length,
-            self.on.plan.n, -(-self.blocks // shared), shared, chunk=_CHUNK, enable_fp_fusion=False,
+            self.words, self.on.numbers, periods, headers, most, self.place(0, self.lanes), self.on.plan.n,
+            chunk=_CHUNK, enable_fp_fusion=False,
         )  # fmt: skip
         return headers, most
 
@@ -147,8 +159,7 @@ class Wave:
         """Programs of the coder."""
         return int(triton.cdiv(self.lanes, self.batch.width))
 
-    @property
-    def place(self) -> tuple[int, ...]:
+    @cached_property
+    def place(self) -> Any:
         """Which lanes these are, as every kernel takes it."""
-        batch = self.batch
-        return self.begin, self.begin + self.lanes, int(batch.x.shape[1]), batch.blocks, batch.per_block
+        return self.batch.place(self.begin, self.lanes)

@@ -1,4 +1,4 @@
-"""Latents, scales and dithers in Triton: the integer arithmetic of `reference`, on tensors of any shape.
+"""Latents, scales and dithers in Triton: the integer arithmetic of `numpy.quantizer`, on tensors of any shape.
 
 Launch every kernel with `enable_fp_fusion=False`: a fused multiply-add would round once where the other backends round
 twice, and two ends of a message would then disagree.
@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from cepam.kernels.model import plan
+from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, load_key, side_by_side, stream_words
 from cepam.noise import radius
 
 OCTAVES = tl.constexpr(radius.OCTAVES)
@@ -25,6 +26,18 @@ REACH = tl.constexpr(2.0**plan.RANGE_BITS)
 # Where a plan's float64 numbers stand in the array that kernels read them from: a float passed to a Triton kernel as
 # an argument would be cut to float32.
 SCALE, INVERSE_BALL, PER_UNIT, GRID, STEP, TRIALS, UNIT = (tl.constexpr(i) for i in range(7))
+
+
+@triton.jit
+def load_whole(at, many: tl.constexpr):
+    """So many whole numbers of `device_whole`, as a tuple: the first, a count of coordinates, of 64 bits, others of 32.
+
+    64-bit quotients are slow.
+    """
+    numbers = (tl.load(at),)
+    for i in tl.static_range(1, many):
+        numbers += (tl.load(at + i).to(tl.int32),)
+    return numbers
 
 
 @triton.jit
@@ -76,23 +89,45 @@ def width_of_word(word, table, scale):
 
 
 @triton.jit
+def draw_cells(draws, client, number, layered: tl.constexpr):
+    """(width, dither) of groups of eight coordinates in one dimension, (groups, 8) each."""
+    key, latent = load_key(draws.keys, client), tl.full((), LATENT_STREAM, tl.int64)
+    groups: tl.constexpr = number.shape[0]
+    if layered:
+        word = side_by_side(stream_words(key, latent, number, ROUNDS), groups)
+        b = width_of_word(word, draws.table, tl.load(draws.numbers + SCALE))
+    else:
+        b = tl.zeros((groups, 8), tl.int64) + tl.load(draws.numbers + STEP).to(tl.int64)
+    word = side_by_side(stream_words(key, latent + 1, number, ROUNDS), groups)
+    return b, tl.umulhi(word, b.to(tl.uint64)).to(tl.int64)
+
+
+@triton.jit
 def units_of(x, per_unit):
     """Values cut toward zero to whole units."""
     return (x.to(tl.float64) * per_unit).to(tl.int64)
 
 
 @triton.jit
-def load_value(x, wide, double, at, inside):
-    """Values as float64, from `wide` where the update is float64 (double is 1) and from `x` where it is float32."""
+def values_from(x, double, first):
+    """Where values from this one on are: `x` points to float32 values or, where double is 1, to float64 ones as if they
+    were pairs, so that one kernel serves both types."""
+    return x + (first << double)
+
+
+@triton.jit
+def load_value(x, double, at, inside):
+    """Values as float64, so many behind those at x (`values_from`)."""
     narrow = tl.load(x + at, mask=inside & (double == 0), other=0.0).to(tl.float64)
+    wide = x.to(tl.pointer_type(tl.float64), bitcast=True)
     return narrow + tl.load(wide + at, mask=inside & (double == 1), other=0.0)
 
 
 @triton.jit
-def store_value(x, wide, double, at, value, inside):
-    """Writes float64 values to `wide` (double is 1) or, rounded, to `x`: one kernel for both types of updates."""
+def store_value(x, double, at, value, inside):
+    """Writes float64 values where `load_value` finds them, rounded to float32 unless double is 1."""
     tl.store(x + at, value.to(tl.float32), mask=inside & (double == 0))
-    tl.store(wide + at, value, mask=inside & (double == 1))
+    tl.store(x.to(tl.pointer_type(tl.float64), bitcast=True) + at, value, mask=inside & (double == 1))
 
 
 @triton.jit

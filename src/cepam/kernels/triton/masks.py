@@ -8,41 +8,30 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from cepam.kernels.triton.keystream import (
-    LATENT_STREAM,
-    ROUNDS,
-    chacha_block,
-    load_key,
-    side_by_side,
-    stream_words,
-)
+from cepam.kernels.triton.keystream import chacha_block, load_key
 from cepam.kernels.triton.layers import (
     GRID_BITS,
     HALF_GRID,
     PER_UNIT,
-    SCALE,
+    draw_cells,
     floor_divide,
     load_value,
     units_of,
-    width_of_word,
 )
 
 MASK_ROUNDS = tl.constexpr(20)
 
 
-@triton.jit(do_not_specialize=["double", "count"], do_not_specialize_on_alignment=["x", "wide"])
-def add_noise(x, wide, double, keys, table, numbers, out, count, lanes: tl.constexpr):
+@triton.jit(do_not_specialize=["double", "count"], do_not_specialize_on_alignment=["x"])
+def add_noise(x, double, draws, out, count, lanes: tl.constexpr):
     """Writes values plus noise as multiples of the public grid; a lane has eight coordinates."""
     eight = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
-    key, latent = load_key(keys, 0), tl.full((), LATENT_STREAM, tl.int64)
-    word = side_by_side(stream_words(key, latent, eight, ROUNDS), lanes)
-    b = width_of_word(word, table, tl.load(numbers + SCALE))
-    word = side_by_side(stream_words(key, latent + 1, eight, ROUNDS), lanes)
-    d = tl.umulhi(word, b.to(tl.uint64)).to(tl.int64)
+    b, d = draw_cells(draws, 0, eight, True)
     at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
     inside = at < count
-    value = load_value(x, wide, double, at, inside)
-    m = floor_divide(units_of(value, tl.load(numbers + PER_UNIT)) - d + (b >> 1), b)
+    value = load_value(x, double, at, inside)
+    units = units_of(value, tl.load(draws.numbers + PER_UNIT))
+    m = floor_divide(units - d + (b >> 1), b)
     tl.store(out + at, (m * b + d + HALF_GRID) >> GRID_BITS, mask=inside)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,25 @@ import torch
 from cepam.kernels.model.keystream import key_words
 from cepam.kernels.model.plan import Accept, Plan
 from cepam.noise.radius import COEFFICIENTS
+
+
+class Shape(NamedTuple):
+    """What the kernels of a vector lattice are compiled for."""
+
+    search: int
+    accept: int
+    n: int
+    box: tuple[int, ...]
+    basis: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+class Draws(NamedTuple):
+    """What noise is drawn with: rows of keys, the table of latent radii, the plan's numbers."""
+
+    keys: Any
+    table: Any
+    numbers: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +48,17 @@ class DevicePlan:
         """Whether the lattice's scale is drawn from a latent, or is one fixed step."""
         return self.plan.accept is not Accept.CELL
 
-    @property
-    def shape(self) -> dict[str, Any]:
-        """What the kernels of a vector lattice are compiled for."""
+    @cached_property
+    def shape(self) -> Shape:
+        """What the kernels of this plan's lattice are compiled for."""
         plan = self.plan
-        lists = {"box": plan.box, "basis": plan.basis.reshape(-1), "order": plan.walk.order}
-        return {"search": int(plan.search), "accept": int(plan.accept), "n": plan.n} | {
-            name: tuple(int(value) for value in values) for name, values in lists.items()
-        }
+        lists = (plan.box, plan.basis.reshape(-1), plan.walk.order)
+        box, basis, order = (tuple(int(value) for value in values) for values in lists)
+        return Shape(int(plan.search), int(plan.accept), plan.n, box, basis, order)
+
+    def draws(self, keys: Any) -> Draws:
+        """What noise is drawn with under keys on the device."""
+        return Draws(keys, self.table, self.numbers)
 
 
 @lru_cache(maxsize=64)
@@ -47,6 +69,15 @@ def device_plan(plan: Plan, device: str) -> DevicePlan:
     order, axes, shear, spacing = plan.walk.order, plan.walk.axes, plan.walk.shear, plan.walk.spacing
     walk = np.concatenate([axes[order], shear[order][:, order], spacing[order, None].astype(np.float64)], axis=1)
     return DevicePlan(plan, *(torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (table, numbers, walk)))
+
+
+@lru_cache(maxsize=4096)
+def device_whole(numbers: tuple[int, ...], device: str) -> Any:
+    """Whole numbers on a device, copied once, for `load_whole`.
+
+    Triton would compile a kernel anew for each number in a tuple of arguments that is 1, or divisible by 16.
+    """
+    return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)
 
 
 def device_keys(keys: Sequence[bytes], device: str) -> Any:

@@ -1,4 +1,4 @@
-"""The range coder of `ranging` in Triton: one coder a lane, every function takes part where `active` says so.
+"""The range coder of `numba.range_coder` in Triton: one coder a lane, every function takes part where `active` says so.
 
 The state of a lane is a `Coder`. An encoder keeps the last word it made in `word`, where a carry
 costs nothing, and `at` counts words, that one included; a decoder keeps the next word there, read long before it is
@@ -109,6 +109,13 @@ def get_word(data, at, room, active):
 
 
 @triton.jit
+def start_encoder(none):
+    """The state of encoders at the first decision; `none` is a 32-bit zero of each lane."""
+    low = none.to(tl.uint64)
+    return Coder(low, low - 1, none, none.to(tl.uint32))
+
+
+@triton.jit
 def start_decoder(stream, active):
     """The state of decoders at the first decision."""
     data, room = stream.data, stream.room
@@ -141,7 +148,7 @@ def finish(coder, stream, active):
     return length
 
 
-@triton.jit(do_not_specialize=["room"])
+@triton.jit(do_not_specialize=["room"], do_not_specialize_on_alignment=["lengths"])
 def gather_blocks(slots, lengths, starts, out, room, chunk: tl.constexpr):
     """Copies each lane's words to its place among the message's bytes, highest byte first."""
     lane = tl.program_id(0).to(tl.int64)

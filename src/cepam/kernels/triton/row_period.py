@@ -7,7 +7,7 @@ PyTorch's: a search by small operations of PyTorch alone took longer to launch t
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 
 from cepam.kernels.model import row_period as s
-from cepam.kernels.triton.layers import floor_divide, load_value, units_of
+from cepam.kernels.triton.layers import floor_divide, load_value, load_whole, units_of, values_from
+from cepam.kernels.triton.plan import device_whole
 
 FLAT, LOCAL, SHORTEST, MULTIPLES = (tl.constexpr(i) for i in (s.FLAT, s.LOCAL, s.SHORTEST, s.MULTIPLES))
 WINDOW, UNIT, RATIO, LARGEST_RATIO = (tl.constexpr(i) for i in (s.WINDOW, s.UNIT, s.RATIO, s.LARGEST_RATIO))
@@ -26,46 +27,53 @@ WHOLE = tl.constexpr(1.5 * 2.0**52)
 _BATCH = 1024
 
 
-def find_periods(values: tuple[Any, Any, int], shape: tuple[int, int], per_unit: float, length: int) -> Any:
-    """The layout that each group of blocks of updates (clients, m) announces, (clients, groups) as int32.
+class Heads(NamedTuple):
+    """Which heads a launch looks at: numbers that its kernels read from memory."""
 
-    `values` are the updates as `Batch.values` gives them.
-    """
-    clients, count = shape
-    groups = -(-count // (s.SHARED_BLOCKS * length))
-    device = values[0].device
-    found, numbers = torch.empty((clients, groups), dtype=torch.int32, device=device), _numbers(per_unit, str(device))
-    last = count - (groups - 1) * s.SHARED_BLOCKS * length
+    count: Any  # coordinates of a client's update
+    begin: Any  # the first head, counted through all clients
+    groups: Any  # groups of each client that have such a head, and the first of them
+    first: Any
+    width: Any  # groups of each client in all
+    size: Any  # coordinates of a head, and from one head to the next
+    step: Any
+    room: Any  # coordinates of a pattern that a transform takes
+    longest: Any  # the longest row that may be found
+    double: Any  # 1 where updates are float64 (`load_value`)
+
+
+def find_periods(x: Any, per_unit: float, length: int) -> Any:
+    """The layout that each group of blocks of updates (clients, m) announces, (clients, groups) as int32."""
+    clients, count = (int(size) for size in x.shape)
+    step = s.SHARED_BLOCKS * length
+    groups = -(-count // step)
+    found = torch.empty((clients, groups), dtype=torch.int32, device=x.device)
+    last = count - (groups - 1) * step
     whole = groups - (last < length)
-    if whole:
-        _search(values, numbers, found, (clients, whole, 0, length), count, length)
-    if whole < groups:
-        _search(values, numbers, found, (clients, 1, whole, last), count, length)
+    for each, first, size in ((whole, 0, length), (groups - whole, whole, last)):
+        longest = min(s.LARGEST_PERIOD, size // 3)
+        room = min((fast for fast in s.FOURIER_LENGTHS if fast > size + longest), default=size + longest + 1)
+        for begin in range(0, clients * each, _BATCH):
+            heads = Heads(count, begin, each, first, groups, size, step, room, longest, int(x.dtype == torch.float64))
+            _search(x, _numbers(per_unit, str(x.device)), found, heads, length)
     return found
 
 
-def _search(values: Any, numbers: Any, found: Any, heads: tuple[int, ...], count: int, length: int) -> None:
-    """Fills in the layouts of heads (clients, groups of each, the first group, coordinates of each)."""
-    clients, groups, first, size = heads
-    longest = min(s.LARGEST_PERIOD, size // 3)
-    room = min((fast for fast in s.FOURIER_LENGTHS if fast > size + longest), default=size + longest + 1)
-    for begin in range(0, clients * groups, _BATCH):
-        many = min(_BATCH, clients * groups - begin)
-        place = (begin, groups, first, found.shape[1], size)
-        scratch, means = numbers.new_empty((many, size), dtype=torch.int32), numbers.new_empty(many, dtype=torch.int64)
-        pattern = numbers.new_zeros((many, room))
-        flatten_heads[(many,)](
-            *values, numbers, scratch, pattern, means, found, *place, count, s.SHARED_BLOCKS * length, room,
-            tile=triton.next_power_of_2(length), num_warps=16, enable_fp_fusion=False,
-        )  # fmt: skip
-        if size < 4 * s.SHORTEST:
-            continue
-        spectrum = torch.fft.rfft(pattern)
-        product = torch.fft.irfft(spectrum * spectrum.conj(), room)
-        score_heads[(many,)](
-            product, numbers, means, found, *place, longest, room,
-            tile=triton.next_power_of_2(min(s.LARGEST_PERIOD, length // 3) + 1), num_warps=8, enable_fp_fusion=False,
-        )  # fmt: skip
+def _search(x: Any, numbers: Any, found: Any, heads: Heads, length: int) -> None:
+    """Fills in the layouts of at most `_BATCH` heads of blocks of `length` coordinates."""
+    many, size = min(_BATCH, len(x) * heads.groups - heads.begin), heads.size
+    scratch, means = numbers.new_empty((many, size), dtype=torch.int32), numbers.new_empty(many, dtype=torch.int64)
+    pattern, place = numbers.new_zeros((many, heads.room)), device_whole(heads, str(x.device))
+    flatten_heads[(many,)](
+        x.view(torch.float32), numbers, scratch, pattern, means, found, place,
+        tile=triton.next_power_of_2(length), num_warps=16, enable_fp_fusion=False,
+    )  # fmt: skip
+    if size < 4 * s.SHORTEST:
+        return
+    spectrum = torch.fft.rfft(pattern)
+    product = torch.fft.irfft(spectrum * spectrum.conj(), heads.room)
+    tile = triton.next_power_of_2(min(s.LARGEST_PERIOD, length // 3) + 1)
+    score_heads[(many,)](product, numbers, means, found, place, tile=tile, num_warps=8, enable_fp_fusion=False)
 
 
 @cache
@@ -75,27 +83,21 @@ def _numbers(per_unit: float, device: str) -> Any:
 
 
 @triton.jit
-def head_of(begin, groups, first, width):
-    """(head of this launch, client, group, place among the layouts) of a program."""
-    head = tl.program_id(0).to(tl.int64)
-    client, group = (begin + head) // groups, first + (begin + head) % groups
-    return head, client, group, client * width + group
+def head_of(heads):
+    """(heads of this launch, this program's, client, group, place among the layouts)."""
+    heads, head = Heads(*load_whole(heads, 10)), tl.program_id(0).to(tl.int64)
+    client, group = (heads.begin + head) // heads.groups, heads.first + (heads.begin + head) % heads.groups
+    return heads, head, client, group, client * heads.width + group
 
 
-@triton.jit(
-    do_not_specialize=["double", "begin", "groups", "first", "width", "size", "count", "step", "room"],
-    do_not_specialize_on_alignment=["x", "wide"],
-)
-def flatten_heads(
-    x, wide, double, numbers, scratch, pattern, means, found, begin, groups, first, width, size, count, step,
-    room,
-    tile: tl.constexpr,
-):  # fmt: skip
+@triton.jit(do_not_specialize_on_alignment=["x"])
+def flatten_heads(x, numbers, scratch, pattern, means, found, heads, tile: tl.constexpr):
     """Fills each head's pattern and its mean; `found` gets what it is where no row is found."""
-    head, client, group, place = head_of(begin, groups, first, width)
-    at = tl.arange(0, tile)
+    heads, head, client, group, place = head_of(heads)
+    at, size = tl.arange(0, tile), heads.size
     inside = at < size
-    value = load_value(x, wide, double, client * count + group * step + at, inside)
+    there = values_from(x, heads.double, client * heads.count + group * heads.step)
+    value = load_value(there, heads.double, at, inside)
     entry = tl.minimum(tl.abs(units_of(value, tl.load(numbers + PER_HEAD_UNIT))), 1 << 48)
     mean = tl.sum(entry, 0) // size
     entry = floor_divide(tl.minimum(entry, 4 * mean) * UNIT, tl.zeros_like(entry) + tl.maximum(mean, 1))
@@ -122,7 +124,7 @@ def flatten_heads(
     middle = tl.sum(ratio, 0)
     # Down, as everywhere: here `//` rounds toward zero.
     middle = tl.where(middle < 0, -((size - 1 - middle) // size), middle // size)
-    tl.store(pattern + head * room + at, (ratio - middle).to(tl.float64), mask=inside)
+    tl.store(pattern + head * heads.room + at, (ratio - middle).to(tl.float64), mask=inside)
 
 
 @triton.jit
@@ -132,13 +134,12 @@ def correlation_at(product, lag, most, inside, size):
     return sums / most * size.to(tl.float64) / tl.maximum(size - lag, 1).to(tl.float64)
 
 
-@triton.jit(do_not_specialize=["begin", "groups", "first", "width", "size", "longest", "room"])
-def score_heads(
-    product, numbers, means, found, begin, groups, first, width, size, longest, room, tile: tl.constexpr
-):  # fmt: skip
+@triton.jit
+def score_heads(product, numbers, means, found, heads, tile: tl.constexpr):
     """Puts the row length of each head that has one in the place of what `flatten_heads` found."""
-    head, _, _, place = head_of(begin, groups, first, width)
-    product, lag = product + head * room, tl.arange(0, tile)
+    heads, head, _, _, place = head_of(heads)
+    size, longest = heads.size, heads.longest
+    product, lag = product + head * heads.room, tl.arange(0, tile)
     most = tl.maximum((tl.load(product) + WHOLE) - WHOLE, 1.0)
     total, terms = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.int32)
     for multiple in tl.static_range(1, MULTIPLES + 1):

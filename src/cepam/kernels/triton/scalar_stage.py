@@ -6,23 +6,26 @@ field: [program of the coder][field][coordinate][lane], so that the lanes of a c
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, load_key, side_by_side, stream_words
+from cepam.kernels.triton.lanes import lanes_of, load_place
 from cepam.kernels.triton.layers import (
     FURTHEST,
     GRID,
     PER_UNIT,
-    SCALE,
+    draw_cells,
     floor_divide,
     grid_value,
     load_value,
     store_value,
     units_of,
-    width_of_word,
+    values_from,
 )
 from cepam.kernels.triton.scalar_model import measure_margins, pack_flat
+from cepam.kernels.triton.scalar_state import FIRST, HEADER, SIZE, load_state, state_of
 
 DECODED_FIELDS, CODED_FIELDS, FLAT_FIELDS = 3, 4, 2
 """Fields of the stage: margins, width, dither and, for an encoder, k; a decoder puts k where the margins stood. Where
@@ -30,90 +33,60 @@ no layout has memory, contexts stand in the place of margins, and for an encoder
 MARGINS, WIDTH, DITHER_FIELD, JUMP = (tl.constexpr(i) for i in range(4))
 TILE = 128
 """Groups of eight coordinates that a program stages, of all lanes of a program of the coder."""
+_TILE = tl.constexpr(TILE)
 
 
-@triton.jit
-def lanes_of(begin, total, count, blocks, length, mine):
-    """(lane in the batch, client, block of the client, coordinates) of lanes of the wave, one lane for each block."""
-    # A message has at most 2^27 blocks: 32 bits are enough, and 64-bit quotients are slow.
-    lane = mine + begin
-    inside = lane < total
-    client = tl.where(inside, lane // blocks, 0)
-    block = tl.where(inside, lane - client * blocks, 0).to(tl.int64)
-    size = tl.where(inside, tl.minimum(count - block * length, length), 0).to(tl.int32)
-    return lane.to(tl.int64), client.to(tl.int64), block, size
+class Staged(NamedTuple):
+    """What a stage is filled for: scales from latents or one step, which way, and whether no layout has memory."""
+
+    layered: bool
+    decoding: bool
+    flat: bool
 
 
-@triton.jit
-def tile_of(stage, rows, fields, lanes, tile: tl.constexpr):
-    """(lanes of the wave, groups of eight coordinates, stage): a program's tile of lanes and groups."""
-    each = tl.arange(0, tile)
-    eight = tl.program_id(1) * (tile // lanes) + each // lanes
-    base = tl.program_id(0).to(tl.int64) * fields * rows * lanes
-    at = stage + base + (eight[:, None] * 8 + tl.arange(0, 8)[None, :]) * lanes + (each % lanes)[:, None]
-    return tl.program_id(0) * lanes + each % lanes, eight, at
-
-
-@triton.jit(
-    do_not_specialize=["double", "step", "begin", "total", "count", "blocks", "length", "first", "rows", "lanes"],
-    do_not_specialize_on_alignment=["x", "wide", "headers"],
-)
-def fill_stage(
-    x, wide, double, keys, table, numbers, step, headers, stage, begin, total, count, blocks, length, first, rows,
-    lanes, layered: tl.constexpr, decoding: tl.constexpr, flat: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    """Stages coordinates `first` to before `first + rows` of each lane's block; `headers` are those of the wave."""
-    fields: tl.constexpr = 3 if decoding else (2 if flat else 4)
-    mine, eight, at = tile_of(stage, rows, fields, lanes, tile)
-    _, client, block, size = lanes_of(begin, total, count, blocks, length, mine)
-    number = block * (length >> 3) + (first >> 3) + eight
-    key, latent = load_key(keys, client), tl.full((), LATENT_STREAM, tl.int64)
-    if layered:
-        word = side_by_side(stream_words(key, latent, number, ROUNDS), tile)
-        b = width_of_word(word, table, tl.load(numbers + SCALE))
-    else:
-        b = tl.zeros((tile, 8), tl.int64) + step
-    word = side_by_side(stream_words(key, latent + 1, number, ROUNDS), tile)
-    d = tl.umulhi(word, b.to(tl.uint64)).to(tl.int64)
-    field = rows.to(tl.int64) * lanes
+@triton.jit(do_not_specialize=["first", "rows", "lanes"], do_not_specialize_on_alignment=["x"])
+def fill_stage(x, stage, state, draws, place, first, rows, lanes, kind: tl.constexpr):
+    """Stages coordinates `first` to before `first + rows` of each lane's block, for a coder with so many lanes."""
+    fields: tl.constexpr = 3 if kind.decoding else (2 if kind.flat else 4)
+    each, near = tl.arange(0, _TILE), tl.arange(0, 8)[None, :]
+    own, eight = each % lanes, tl.program_id(1) * (_TILE // lanes) + each // lanes
+    place, state, field = load_place(place), state_of(state, own, lanes), rows.to(tl.int64) * lanes
+    _, client, block, _ = lanes_of(place, 1, tl.program_id(0) * lanes + own)
+    b, d = draw_cells(draws, client, block * (place.per_block >> 3) + (first >> 3) + eight, kind.layered)
+    row = eight[:, None] * 8 + near
+    at = stage + tl.program_id(0).to(tl.int64) * fields * field + row * lanes + own[:, None]
     # The last program may reach over the end of the stage.
     fits = (eight * 8 < rows)[:, None] & (b >= 0)
     margins = measure_margins(b, d)
-    if flat:
-        margins = pack_flat(margins, (tl.load(headers + mine, mask=size > 0, other=0) >> 11)[:, None])
+    if kind.flat:
+        margins = pack_flat(margins, (load_state(state, HEADER, lanes) >> 11)[:, None])
     tl.store(at + MARGINS * field, margins, mask=fits)
-    if decoding or not flat:
+    if kind.decoding or not kind.flat:
         tl.store(at + WIDTH * field, b, mask=fits)
         tl.store(at + DITHER_FIELD * field, d, mask=fits)
-    if not decoding:
-        place = first + eight[:, None] * 8 + tl.arange(0, 8)[None, :]
-        inside = fits & (place < size[:, None])
-        value = load_value(x, wide, double, (client * count + block * length)[:, None] + place, inside)
-        m = floor_divide(units_of(value, tl.load(numbers + PER_UNIT)) - d + (b >> 1), b)
+    if not kind.decoding:
+        inside = fits & (first + row < load_state(state, SIZE, lanes)[:, None])
+        there = values_from(x, place.double, tl.load(state + FIRST * lanes) + first + eight * 8)[:, None]
+        units = units_of(load_value(there, place.double, near, inside), tl.load(draws.numbers + PER_UNIT))
+        m = floor_divide(units - d + (b >> 1), b)
         tl.store(at + (fields - 1) * field, m + (d > (b >> 1)).to(tl.int64), mask=fits)
 
 
-@triton.jit(
-    do_not_specialize=["double", "begin", "total", "count", "blocks", "length", "first", "rows"],
-    do_not_specialize_on_alignment=["x", "wide"],
-)
-def put_values(
-    x, wide, double, numbers, stage, flags, begin, total, count, blocks, length, first, rows, lanes: tl.constexpr,
-    tile: tl.constexpr,
-):  # fmt: skip
+@triton.jit(do_not_specialize=["first", "rows", "double"], do_not_specialize_on_alignment=["x"])
+def put_values(x, double, stage, state, numbers, flags, first, rows, lanes: tl.constexpr):
     """Writes decoded values on the public grid; a flag where a point lies outside the range of the format.
 
     A tile is read with lanes next to each other and written with coordinates next to each other.
     """
-    lane = tl.arange(0, lanes)
-    _, client, block, size = lanes_of(begin, total, count, blocks, length, tl.program_id(0) * lanes + lane)
-    row, field = tl.program_id(1) * (tile // lanes) + tl.arange(0, tile // lanes), rows.to(tl.int64) * lanes
+    tall: tl.constexpr = 8 * _TILE // lanes
+    lane, field = tl.arange(0, lanes), rows.to(tl.int64) * lanes
+    state, row = state_of(state, lane, lanes), tl.program_id(1) * tall + tl.arange(0, tall)
     at = stage + tl.program_id(0).to(tl.int64) * 3 * field + row[:, None] * lanes + lane[None, :]
-    inside = (row < rows)[:, None] & ((first + row)[:, None] < size[None, :])
+    inside = (row < rows)[:, None] & ((first + row)[:, None] < load_state(state, SIZE, lanes)[None, :])
     k = tl.load(at + MARGINS * field, mask=inside, other=0)
     b, d = tl.load(at + WIDTH * field, mask=inside, other=1), tl.load(at + DITHER_FIELD * field, mask=inside, other=0)
     m = k - (d > (b >> 1)).to(tl.int64)
     outside = tl.abs(m.to(tl.float64) * b.to(tl.float64)) >= FURTHEST
-    where = (client * count + block * length)[None, :] + (first + row)[:, None]
-    store_value(x, wide, double, where, grid_value(m * b + d, tl.load(numbers + GRID)), inside)
+    there = values_from(x, double, tl.load(state + FIRST * lanes) + first)[None, :]
+    store_value(there, double, row[:, None], grid_value(m * b + d, tl.load(numbers + GRID)), inside)
     tl.store(flags + m * 0, 1, mask=inside & outside)

@@ -13,7 +13,7 @@ from cepam.kernels.triton.batch import Batch, Wave
 from cepam.kernels.triton.range_coder import gather_blocks
 from cepam.kernels.triton.row_period import flatten_heads, score_heads
 from cepam.kernels.triton.scalar_coder import (
-    STATE,
+    ModelMemory,
     begin_decoding,
     begin_encoding,
     finish_encoding,
@@ -21,14 +21,23 @@ from cepam.kernels.triton.scalar_coder import (
     walk_flat,
     walk_lanes,
 )
-from cepam.kernels.triton.scalar_stage import CODED_FIELDS, DECODED_FIELDS, FLAT_FIELDS, TILE, fill_stage, put_values
+from cepam.kernels.triton.scalar_stage import (
+    CODED_FIELDS,
+    DECODED_FIELDS,
+    FLAT_FIELDS,
+    TILE,
+    Staged,
+    fill_stage,
+    put_values,
+)
+from cepam.kernels.triton.scalar_state import HEADER, STATE
 
 SHORTEST_SEGMENT, LONGEST_SEGMENT = 128, 4096
 KERNELS = (
     *(flatten_heads, score_heads, measure_scales, gather_blocks, begin_encoding, begin_decoding, finish_encoding),
     *(fill_stage, put_values, walk_flat, walk_lanes),
 )
-_TILED = {"tile": TILE, "num_warps": TILE // 32, "enable_fp_fusion": False}
+_TILED = {"num_warps": TILE // 32, "enable_fp_fusion": False}
 
 
 def bytes_a_lane(batch: Batch, slot: int, columns: int, decoding: bool) -> int:
@@ -49,51 +58,45 @@ class ScalarWave(Wave):
         """The bytes of the wave's blocks, or nothing where a stream outgrew its slot."""
         batch = self.batch
         slots, state = batch.x.new_empty(self.lanes * room, dtype=torch.int32), self._words(STATE)
-        begin_encoding[(self.programs,)](headers, state, slots, *self.place, room, **batch.options)
-        walk = self._walk(state, columns, (slots, slots, lengths), room, decoding=False)
-        fields, mine = FLAT_FIELDS if columns == FLAT else CODED_FIELDS, headers[self.begin : self.begin + self.lanes]
+        begin_encoding[(self.programs,)](headers, state, slots, self.place, room, **batch.options)
+        walk, flat = self._walk(slots, state, columns, decoding=False), columns == FLAT
+        fields = FLAT_FIELDS if flat else CODED_FIELDS
         for first, rows, stage in self._segments(fields, _taken(batch, 4 * room, columns)):
-            self._fill(stage, mine, first, rows, decoding=False, flat=columns == FLAT)
+            self._fill(stage, state, first, rows, Staged(batch.on.layered, False, flat))
             walk(stage, first, rows)
-        finish_encoding[(self.programs,)](state, slots, lengths, *self.place, room, **batch.options)
+        finish_encoding[(self.programs,)](state, slots, lengths, **batch.options)
         return batch.gather(slots, lengths, room)
 
     def decode(self, data: Any, starts: Any, lengths: Any, flags: Any) -> None:
         """Fills the batch with the values of the wave's blocks."""
         batch, state = self.batch, self._words(STATE)
-        headers = batch.x.new_zeros(self.programs * batch.width, dtype=torch.int32)
-        begin_decoding[(self.programs,)](data, starts, lengths, headers, state, *self.place, **batch.options)
+        begin_decoding[(self.programs,)](data, starts, lengths, state, self.place, **batch.options)
+        headers = state.reshape(self.programs, STATE, batch.width)[:, HEADER.value]
         columns = int((headers & 2047).amax())
-        walk = self._walk(state, columns, (data, starts, lengths), 0, decoding=True)
+        walk = self._walk(data, state, columns, decoding=True)
         for first, rows, stage in self._segments(DECODED_FIELDS, _taken(batch, 0, columns)):
-            self._fill(stage, headers, first, rows, decoding=True, flat=columns == FLAT)
+            self._fill(stage, state, first, rows, Staged(batch.on.layered, True, columns == FLAT))
             walk(stage, first, rows)
             put_values[self._tiles(rows)](
-                *batch.values, batch.on.numbers, stage, flags, *self.place, first, rows, lanes=batch.width,
-                **_TILED | {"tile": 8 * TILE},
+                batch.words, batch.double, stage, state, batch.on.numbers, flags, first, rows,
+                lanes=batch.width, **_TILED,
             )  # fmt: skip
 
-    def _walk(
-        self, state: Any, columns: int, streams: tuple[Any, Any, Any], room: int, decoding: bool
-    ) -> Callable[[Any, int, int], Any]:
+    def _walk(self, data: Any, state: Any, columns: int, decoding: bool) -> Callable[[Any, int, int], Any]:
         """What codes a staged segment; without memory in any layout there is less to do."""
         batch, grid, odds = self.batch, (self.programs,), self.batch.fresh_odds(self.programs, columns == FLAT)
         options = {"decoding": decoding} | batch.options
         if columns == FLAT:
-            return lambda stage, first, rows: walk_flat[grid](
-                stage, state, odds, *streams, *self.place, room, first, rows, **options
-            )
+            return lambda stage, first, rows: walk_flat[grid](data, stage, state, odds, first, rows, **options)
         column = batch.x.new_empty(self.programs * columns * batch.width, dtype=torch.int16)
-        return lambda stage, first, rows: walk_lanes[grid](
-            stage, state, odds, column, batch.tables[1], *streams, *self.place, columns, room, first, rows, **options
-        )
+        memory = ModelMemory(odds, column, batch.tables[1])
+        return lambda stage, first, rows: walk_lanes[grid](data, stage, state, memory, columns, first, rows, **options)
 
-    def _fill(self, stage: Any, headers: Any, first: int, rows: int, decoding: bool, flat: bool) -> None:
-        on = self.batch.on
+    def _fill(self, stage: Any, state: Any, first: int, rows: int, kind: Staged) -> None:
+        batch = self.batch
         fill_stage[self._tiles(rows)](
-            *self.batch.values, self.batch.keys, on.table, on.numbers, on.plan.step, headers, stage, *self.place, first,
-            rows, self.batch.width, layered=on.layered, decoding=decoding, flat=flat, **_TILED,
-        )  # fmt: skip
+            batch.words, stage, state, batch.draws, self.place, first, rows, batch.width, kind=kind, **_TILED
+        )
 
     def _tiles(self, rows: int) -> tuple[int, int]:
         return self.programs, int(triton.cdiv(rows, 8 * TILE // self.batch.width))

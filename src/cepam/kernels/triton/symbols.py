@@ -16,7 +16,7 @@ from cepam.kernels.model.plan import Accept, Plan
 from cepam.kernels.triton.plan import DevicePlan, device_keys, device_plan
 from cepam.kernels.triton.refusals import fill_fractions, skip_refused
 from cepam.kernels.triton.scalar_symbols import quantize_scalars, reconstruct_scalars
-from cepam.kernels.triton.vector_quantizer import Shape, fill_radii
+from cepam.kernels.triton.vector_quantizer import fill_radii
 from cepam.kernels.triton.vector_symbols import WaveDraws, quantize_vectors, reconstruct_vectors
 from cepam.kernels.triton.waves import announce
 from cepam.noise.lattices import Search
@@ -95,7 +95,7 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
     else:
         for first, rows, radii in _waves(on, keys, len(m)):
             reconstruct_vectors[(triton.cdiv(rows, LANES),)](
-                h, m, out, flags, WaveDraws(keys, radii, on.numbers), first, len(out), shape=_shape(on),
+                h, m, out, flags, WaveDraws(keys, radii, on.numbers), first, len(out), shape=on.shape,
                 tile=(LANES, released), num_warps=WARPS, enable_fp_fusion=False,
             )  # fmt: skip
     if flags.any():
@@ -114,7 +114,7 @@ def _quantize_vectors(on: DevicePlan, keys: Any, x: Any, h: Any, m: Any, flags: 
         if on.plan.search is Search.GOSSET and on.plan.accept is Accept.L2_BALL:
             _skip_refused(on, keys, x, h, first, rows, radii)
         quantize_vectors[(triton.cdiv(rows, TRIAL_LANES * SHARE),)](
-            x, h, m, flags, WaveDraws(keys, radii, on.numbers), first, len(x), shape=_shape(on),
+            x, h, m, flags, WaveDraws(keys, radii, on.numbers), first, len(x), shape=on.shape,
             tile=(TRIAL_LANES, SHARE), num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
 
@@ -138,18 +138,13 @@ def _waves(on: DevicePlan, keys: Any, total: int) -> Iterator[tuple[int, int, An
     for wave, first in enumerate(range(0, total, held)):
         if on.layered:
             fill_radii[1, held // (8 * LANES)](
-                keys, on.table, on.numbers, radii, wave, wave + 1, held, lanes=LANES, num_warps=WARPS,
-                enable_fp_fusion=False,
-            )  # fmt: skip
+                on.draws(keys), radii, wave, wave + 1, held, lanes=LANES, num_warps=WARPS, enable_fp_fusion=False
+            )
         yield first, min(held, total - first), radii
 
 
 def _table(on: DevicePlan) -> Any:
     return on.table if on.layered else None
-
-
-def _shape(on: DevicePlan) -> Shape:
-    return Shape(**on.shape)
 
 
 def _flags(like: Any) -> Any:

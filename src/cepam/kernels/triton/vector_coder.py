@@ -14,9 +14,10 @@ import triton.language as tl
 
 from cepam.kernels.model import scalar_contexts
 from cepam.kernels.model import vector_contexts as contexts
-from cepam.kernels.triton.range_coder import Coder, Stream, any_of, finish, start_decoder
+from cepam.kernels.triton.lanes import lanes_of, load_place, own_lanes
+from cepam.kernels.triton.layers import TRIALS
+from cepam.kernels.triton.range_coder import Stream, any_of, finish, start_decoder, start_encoder
 from cepam.kernels.triton.scalar_model import OCTAVE, TICKS, code_header, code_modelled, log, power, within
-from cepam.kernels.triton.scalar_stage import lanes_of
 from cepam.kernels.triton.vector_model import MARKS, RATE, SAME, WIDES, CodedRow, code_point, follow, mark_of, wide_of
 from cepam.kernels.triton.vector_quantizer import (
     CELL,
@@ -30,12 +31,8 @@ from cepam.kernels.triton.vector_quantizer import (
     TRIAL,
     ZERO,
     ZERO_LENGTH,
-    Given,
-    Place,
-    Shape,
     put_points,
     put_zeros,
-    rows_of,
     stage_dither,
     stage_nearest,
     stage_outcome,
@@ -48,23 +45,13 @@ SHARE = tl.constexpr(2)
 """A point is coded once this share of a program's lanes has one to code: half of them."""
 
 
-class Room(NamedTuple):
-    """Tables of the model, and a program's own contexts, stage and flags."""
-
-    means: Any
-    walk: Any
-    odds: Any
-    stage: Any
-    flags: Any
-
-
 @triton.jit
-def stage_trial(stage, given, place, shape, lanes: tl.constexpr, decoding: tl.constexpr):
+def stage_trial(stage, x, draws, place, shape: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr):
     """One trial of every lane, from its staged row, trial and radius to its staged outcome."""
-    stage_dither(stage, given, place, shape, lanes)
+    stage_dither(stage, draws, place, shape, lanes)
     stage_nearest(stage, stage + ZERO * lanes, shape, lanes)
     if not decoding:
-        stage_targets(stage, given, place, shape, lanes)
+        stage_targets(stage, x, draws.numbers, place, shape, lanes)
         stage_nearest(stage, stage + MINE * lanes, shape, lanes)
     stage_outcome(stage, shape, lanes, decoding)
 
@@ -131,109 +118,74 @@ def tell_trial(
 
 
 @triton.jit
-def walk_rows(coder, stream, scale, given, room, place, shape, lanes: tl.constexpr, decoding: tl.constexpr):
+def walk_rows(coder, stream, scale, x, given, place, shape: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr):
     """Codes the sub-vectors of each lane, and fills x when decoding; the coder's state, and 1 where a lane did
     something that a zero update would not have done, -1 where no trial was accepted."""
-    accept: tl.constexpr = shape.accept
     n: tl.constexpr = shape.n
-    own, _, _, size = rows_of(place, n, lanes)
-    stage, odds, anchor = room.stage, room.odds, (scale & 1) * 128 + TICKS * OCTAVE
-    mine, shift, coded = stage + tl.arange(0, lanes), (scale >> 1) - TICKS, scale != NOTHING
-    sized = power(anchor).to(tl.int64)
+    own, numbers, program = own_lanes(lanes), given.draws.numbers, tl.program_id(0).to(tl.int64) * lanes
+    _, _, _, size = lanes_of(place, n, own)
+    odds, stage = given.odds + program * VECTOR_CONTEXTS + tl.arange(0, lanes), given.stage + program * _STAGED
+    mine, anchor, shift = stage + tl.arange(0, lanes), (scale & 1) * 128 + TICKS * OCTAVE, (scale >> 1) - TICKS
+    sized, coded, trials = power(anchor).to(tl.int64), scale != NOTHING, tl.load(numbers + TRIALS).to(tl.int32)
     row, trial, busy = tl.zeros_like(scale), tl.zeros_like(scale), tl.zeros_like(scale)
     active, waiting, radii = size > 0, size < 0, given.radii + own.to(tl.int64) * place.per_block
     latent = tl.load(radii, mask=active, other=1.0e6)
     while any_of(active):
         ask_trial(mine, row, trial, latent, lanes)
         # A lane that waits makes the same trial again, which changes nothing.
-        stage_trial(stage, given, place, shape, lanes, decoding)
+        stage_trial(stage, x, given.draws, place, shape, lanes, decoding)
         found, fresh = read_trial(mine, sized, anchor, shift, lanes), active & (waiting == 0)
         ahead, length = tl.load(radii + row + 1, mask=active & ((row + 1) * n < size), other=1.0e6), found.length
-        told = (fresh, coded)
-        coder, ends, apart, changed = tell_trial(coder, stream, odds, found, ahead, told, accept, lanes, decoding)
+        coder, ends, apart, changed = tell_trial(
+            coder, stream, odds, found, ahead, (fresh, coded), shape.accept, lanes, decoding
+        )  # fmt: skip
         if not decoding:
             busy = tl.where(changed, 1, busy)
         waiting, done = waiting | apart, fresh & ends & ((waiting | apart) == 0)
         if decoding:
             tl.store(mine + OUTCOME * lanes, done.to(tl.int64))
-            put_zeros(stage, given, place, shape, lanes)
+            put_zeros(stage, x, numbers, place, shape, lanes)
         # Points are coded for many lanes at once: a lane with one waits until enough others have one, or all do.
         many = tl.sum(waiting.to(tl.int32), 0)
         if (many * SHARE >= lanes) | (many == tl.sum(active.to(tl.int32), 0)):
-            coder = code_point(
-                coder, stream, odds, room.walk, CodedRow(mine, found.b, found.offset), waiting, n, lanes, decoding
-            )
+            point = CodedRow(mine, found.b, found.offset)
+            coder = code_point(coder, stream, odds, given.walk, point, waiting, n, lanes, decoding)
             if decoding:
                 tl.store(mine + OUTCOME * lanes, waiting.to(tl.int64))
-                put_points(stage, given, room.flags, place, shape, lanes)
+                put_points(stage, x, numbers, given.flags, place, shape, lanes)
             length = tl.where(waiting, tl.load(mine + LENGTH * lanes).to(tl.float64, bitcast=True), length)
             done, waiting = done | waiting, size < 0
-        sized = follow(sized, found.z, room.means, length, found.radius, found.offset, found.wides, done)
-        lost = fresh & (ends == 0) & (trial + 1 >= given.trials)
+        sized = follow(sized, found.z, given.means, length, found.radius, found.offset, found.wides, done)
+        lost = fresh & (ends == 0) & (trial + 1 >= trials)
         busy, trial = tl.where(lost, -1, busy), tl.where(done, 0, trial + (fresh & (ends == 0)).to(tl.int32))
         row, latent = row + done.to(tl.int32), tl.where(done, ahead, latent)
         active = active & (lost == 0) & (row * n < size)
     return coder, busy
 
 
-@triton.jit
-def places_of(odds, stage, lanes: tl.constexpr):
-    """This program's own contexts at this thread's lane, and its stage."""
-    program = tl.program_id(0).to(tl.int64) * lanes
-    return odds + program * VECTOR_CONTEXTS + tl.arange(0, lanes), stage + program * _STAGED
-
-
-@triton.jit(
-    do_not_specialize=["double", "step", "trials", "begin", "total", "count", "blocks", "per_block", "room"],
-    do_not_specialize_on_alignment=["x", "wide", "headers", "lengths"],
-)
+@triton.jit(do_not_specialize=["room"], do_not_specialize_on_alignment=["x", "headers", "lengths"])
 def encode_vectors(
-    x, wide, double, keys, radii, numbers, step, trials, means, walk, headers, odds, stage, slots, lengths, begin,
-    total, count, blocks, per_block, room, search: tl.constexpr, accept: tl.constexpr, n: tl.constexpr,
-    box: tl.constexpr, basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr,
+    x, headers, slots, lengths, given, place, room, shape: tl.constexpr, lanes: tl.constexpr
 ):  # fmt: skip
-    """Codes a wave of blocks from lane number `begin` on into slots of `room` words; `lengths` gets their bytes, -1
-    where no trial was accepted."""
-    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    lane, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
-    odds, stage = places_of(odds, stage, lanes)
-    live = size > 0
-    header = tl.load(headers + lane, mask=live, other=0)
-    low = tl.zeros_like(lane).to(tl.uint64)
-    at, word = tl.zeros_like(size), tl.zeros_like(size).to(tl.uint32)
-    stream = Stream(slots + mine.to(tl.int64) * room, room)
-    coder, _ = code_header(Coder(low, low - 1, at, word), stream, header, live, 7, False)
-    given = Given(x, wide, double, keys, radii, numbers, step, trials)
-    place, room = Place(begin, total, count, blocks, per_block), Room(means, walk, odds, stage, lengths)
-    # Not by a name: what is given one is no constant any more.
-    coder, busy = walk_rows(
-        coder, stream, header, given, room, place, Shape(search, accept, n, box, basis, order), lanes, False
-    )  # fmt: skip
+    """Codes a wave of blocks into slots of `room` words; `lengths` gets their bytes, -1 where no trial was accepted."""
+    place, mine = load_place(place), own_lanes(lanes)
+    lane, _, _, size = lanes_of(place, shape.n, mine)
+    live, stream = size > 0, Stream(slots + mine.to(tl.int64) * room, room)
+    scale = tl.load(headers + lane, mask=live, other=0)
+    coder, _ = code_header(start_encoder(size * 0), stream, scale, live, 7, False)
+    coder, busy = walk_rows(coder, stream, scale, x, given, place, shape, lanes, False)
     ended = tl.where(busy < 0, -1, finish(coder, stream, busy > 0) * busy)
     tl.store(lengths + mine, ended, mask=live)
 
 
-@triton.jit(
-    do_not_specialize=["double", "step", "trials", "begin", "total", "count", "blocks", "per_block"],
-    do_not_specialize_on_alignment=["x", "wide", "data", "starts", "lengths"],
-)
-def decode_vectors(
-    x, wide, double, keys, radii, numbers, step, trials, means, walk, data, starts, lengths, odds, stage, flags, begin,
-    total, count, blocks, per_block, search: tl.constexpr, accept: tl.constexpr, n: tl.constexpr, box: tl.constexpr,
-    basis: tl.constexpr, order: tl.constexpr, lanes: tl.constexpr,
-):  # fmt: skip
-    """Decodes a wave of blocks from lane number `begin` on into x; a flag where a block makes no sense."""
-    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    lane, _, _, size = lanes_of(begin, total, count, blocks, per_block * n, mine)
-    odds, stage = places_of(odds, stage, lanes)
+@triton.jit(do_not_specialize_on_alignment=["x", "data", "starts", "lengths"])
+def decode_vectors(x, data, starts, lengths, given, place, shape: tl.constexpr, lanes: tl.constexpr):
+    """Decodes a wave of blocks into x; a flag where a block makes no sense."""
+    place = load_place(place)
+    lane, _, _, size = lanes_of(place, shape.n, own_lanes(lanes))
     live = size > 0
-    data = data + tl.load(starts + lane, mask=live, other=0)
-    stream = Stream(data, tl.load(lengths + lane, mask=live, other=0))
+    start, room = tl.load(starts + lane, mask=live, other=0), tl.load(lengths + lane, mask=live, other=0)
+    stream = Stream(data + start, room)
     coder, scale = code_header(start_decoder(stream, live), stream, size * 0, live, 7, True)
-    given = Given(x, wide, double, keys, radii, numbers, step, trials)
-    place, room = Place(begin, total, count, blocks, per_block), Room(means, walk, odds, stage, flags)
-    # Not by a name: what is given one is no constant any more.
-    _coder, busy = walk_rows(
-        coder, stream, scale, given, room, place, Shape(search, accept, n, box, basis, order), lanes, True
-    )  # fmt: skip
-    tl.store(flags + busy * 0, 1, mask=busy < 0)
+    _coder, busy = walk_rows(coder, stream, scale, x, given, place, shape, lanes, True)
+    tl.store(given.flags + busy * 0, 1, mask=busy < 0)

@@ -17,20 +17,22 @@ from cepam.kernels.triton.keystream import (
     stage_words,
     stream_words,
 )
+from cepam.kernels.triton.lanes import first_of, lanes_of, own_lanes
 from cepam.kernels.triton.layers import (
     FURTHEST,
     GRID,
     INVERSE_BALL,
     PER_UNIT,
     SCALE,
+    STEP,
     grid_value,
     load_value,
     radius_of_word,
     store_value,
     units_of,
+    values_from,
 )
 from cepam.kernels.triton.nearest import nearest, square_length
-from cepam.kernels.triton.scalar_stage import lanes_of
 
 # Rows of the stage, each a 64-bit word a lane. The first three are what `stage_words` is asked.
 WORDS, ROW, TRIAL, RADIUS, SCALE_AT, OUTCOME, ZERO_LENGTH, LENGTH = (
@@ -43,59 +45,28 @@ CELL = tl.constexpr(int(plan.Accept.CELL))
 
 
 class Given(NamedTuple):
-    """What a wave quantizes, updates as float32 or float64 (`load_value`), with which keys, radii and numbers."""
+    """What a wave works with beside updates and streams: draws and radii, the model's tables (means, the order and
+    axes of telling), and every program's own contexts and stage; a decoder's flags."""
 
-    x: Any
-    wide: Any
-    double: Any
-    keys: Any
+    draws: Any
     radii: Any
-    numbers: Any
-    step: Any
-    trials: Any
-
-
-class Place(NamedTuple):
-    """Which lanes of a batch a wave has: what `lanes_of` takes, with sub-vectors a block."""
-
-    begin: Any
-    total: Any
-    count: Any
-    blocks: Any
-    per_block: Any
-
-
-class Shape(NamedTuple):
-    """What a kernel is compiled for: the plan's `DevicePlan.shape`."""
-
-    search: Any
-    accept: Any
-    n: Any
-    box: Any
-    basis: Any
-    order: Any
-
-
-@triton.jit
-def rows_of(place, n: tl.constexpr, lanes: tl.constexpr):
-    """(lane of the wave, client, block, coordinates) of this program's lanes, each a block."""
-    mine = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    _, client, block, size = lanes_of(
-        place.begin, place.total, place.count, place.blocks, place.per_block * n, mine
-    )  # fmt: skip
-    return mine, client, block, size
+    means: Any
+    walk: Any
+    odds: Any
+    stage: Any
+    flags: Any
 
 
 @triton.jit(do_not_specialize=["begin", "blocks", "per_block"])
-def fill_radii(keys, table, numbers, radii, begin, blocks, per_block, lanes: tl.constexpr):
+def fill_radii(draws, radii, begin, blocks, per_block, lanes: tl.constexpr):
     """Fills radii (lanes of the wave, per_block) with latent radii: one row of programs for each coded block."""
     lane = tl.program_id(0).to(tl.int64)
     client, block = (begin + lane) // blocks, (begin + lane) % blocks
     eight = tl.program_id(1).to(tl.int64) * lanes + tl.arange(0, lanes)
     at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
     stream, number = tl.full((), LATENT_STREAM, tl.int64), block * (per_block >> 3) + eight
-    words = side_by_side(stream_words(load_key(keys, client), stream, number, ROUNDS), lanes)
-    value = radius_of_word(words, table, tl.load(numbers + SCALE))
+    words = side_by_side(stream_words(load_key(draws.keys, client), stream, number, ROUNDS), lanes)
+    value = radius_of_word(words, draws.table, tl.load(draws.numbers + SCALE))
     tl.store(radii + lane * per_block + at, value, mask=at < per_block)
 
 
@@ -123,7 +94,7 @@ def is_accepted(error, square, radius, accept: tl.constexpr, n: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def stage_nearest(stage, out, shape, lanes: tl.constexpr):
+def stage_nearest(stage, out, shape: tl.constexpr, lanes: tl.constexpr):
     """Writes coordinates (8 rows) and errors (8 rows) of the points nearest to the staged targets."""
     search: tl.constexpr = shape.search
     n: tl.constexpr = shape.n
@@ -170,49 +141,52 @@ def length_of(vector, accept: tl.constexpr, n: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def stage_dither(stage, given, place, shape, lanes: tl.constexpr):
+def stage_dither(stage, draws, place, shape: tl.constexpr, lanes: tl.constexpr):
     """Writes scale and dither of each lane's row and trial, and minus the dither as a target; for the whole cell also
     the radius."""
     accept: tl.constexpr = shape.accept
     n: tl.constexpr = shape.n
-    _, client, block, _ = rows_of(place, n, lanes)
+    _, client, block, _ = lanes_of(place, n, own_lanes(lanes))
     lane = stage + tl.arange(0, lanes)
     row, trial = tl.load(lane + ROW * lanes), tl.load(lane + TRIAL * lanes)
     word = (block * place.per_block + row) * n
     ask_words(stage, client, trial + (LATENT_STREAM + 1), word >> 3, lanes)
-    stage_words(stage, stage + WORDS * lanes, given.keys, lanes)
+    stage_words(stage, stage + WORDS * lanes, draws.keys, lanes)
     # With n = 3, 5, 6 or 7, a sub-vector's words run over the end of a block.
     if 8 % n != 0:
         ask_words(stage, client, trial + (LATENT_STREAM + 1), (word >> 3) + 1, lanes)
-        stage_words(stage, stage + (WORDS + 8) * lanes, given.keys, lanes)
-    b = scale_of(tl.load(lane + RADIUS * lanes).to(tl.float64, bitcast=True), given.numbers, given.step, accept)
+        stage_words(stage, stage + (WORDS + 8) * lanes, draws.keys, lanes)
+    step = tl.load(draws.numbers + STEP).to(tl.int64)
+    b = scale_of(tl.load(lane + RADIUS * lanes).to(tl.float64, bitcast=True), draws.numbers, step, accept)
     if accept == CELL:
-        radius = b.to(tl.float64) / tl.load(given.numbers + INVERSE_BALL)
+        radius = b.to(tl.float64) / tl.load(draws.numbers + INVERSE_BALL)
         tl.store(lane + RADIUS * lanes, radius.to(tl.int64, bitcast=True))
     tl.store(lane + SCALE_AT * lanes, b)
+    words = load_rows(lane + (WORDS + (word & 7)) * lanes, n, lanes)
     for i in tl.static_range(n):
-        value = tl.load(lane + (WORDS + (word & 7) + i) * lanes).to(tl.uint64, bitcast=True)
-        d = tl.umulhi(value, (b * shape.box[i]).to(tl.uint64)).to(tl.int64)
+        d = tl.umulhi(words[i].to(tl.uint64, bitcast=True), (b * shape.box[i]).to(tl.uint64)).to(tl.int64)
         tl.store(lane + (DITHER + i) * lanes, d)
         tl.store(lane + (TARGET + i) * lanes, -d)
 
 
 @triton.jit(noinline=True)
-def stage_targets(stage, given, place, shape, lanes: tl.constexpr):
+def stage_targets(stage, x, numbers, place, shape: tl.constexpr, lanes: tl.constexpr):
     """Writes the update's rows in units, zeros past the end, less the dither."""
     n: tl.constexpr = shape.n
-    _, client, block, size = rows_of(place, n, lanes)
+    _, client, block, size = lanes_of(place, n, own_lanes(lanes))
     lane = stage + tl.arange(0, lanes)
-    at = tl.load(lane + ROW * lanes) * n
+    at, per_unit = tl.load(lane + ROW * lanes) * n, tl.load(numbers + PER_UNIT)
+    there = values_from(x, place.double, first_of(place, n, client, block) + at)
+    # All are read before the first is written, so that their latencies are one.
+    dither, units = load_rows(lane + DITHER * lanes, n, lanes), ()
     for i in tl.static_range(n):
-        there = client * place.count + block * (place.per_block * n) + at + i
-        value = load_value(given.x, given.wide, given.double, there, at + i < size)
-        units = units_of(value, tl.load(given.numbers + PER_UNIT))
-        tl.store(lane + (TARGET + i) * lanes, units - tl.load(lane + (DITHER + i) * lanes))
+        units += (units_of(load_value(there, place.double, i, at + i < size), per_unit),)
+    for i in tl.static_range(n):
+        tl.store(lane + (TARGET + i) * lanes, units[i] - dither[i])
 
 
 @triton.jit(noinline=True)
-def stage_outcome(stage, shape, lanes: tl.constexpr, decoding: tl.constexpr):
+def stage_outcome(stage, shape: tl.constexpr, lanes: tl.constexpr, decoding: tl.constexpr):
     """Writes how a trial came out: the zero vector's length and acceptance and, encoding, the update's, how far its
     point lies from the zero vector's (in the order of telling), and the length of what will be decoded."""
     accept: tl.constexpr = shape.accept
@@ -240,30 +214,31 @@ def stage_outcome(stage, shape, lanes: tl.constexpr, decoding: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def put_zeros(stage, given, place, shape, lanes: tl.constexpr):
+def put_zeros(stage, x, numbers, place, shape: tl.constexpr, lanes: tl.constexpr):
     """Writes the rows of lanes whose outcome is 1 on the public grid: what the zero vector was decoded to, which is its
     error."""
     n: tl.constexpr = shape.n
-    _, client, block, size = rows_of(place, n, lanes)
-    lane, grid = stage + tl.arange(0, lanes), tl.load(given.numbers + GRID)
+    _, client, block, size = lanes_of(place, n, own_lanes(lanes))
+    lane, grid = stage + tl.arange(0, lanes), tl.load(numbers + GRID)
     told, at = tl.load(lane + OUTCOME * lanes) == 1, tl.load(lane + ROW * lanes) * n
     error = load_errors(lane + (ZERO + 8) * lanes, n, lanes)
-    there = client * place.count + block * (place.per_block * n) + at
+    there = values_from(x, place.double, first_of(place, n, client, block) + at)
     for i in tl.static_range(n):
         value = grid_value(error[i].to(tl.int64), grid)
-        store_value(given.x, given.wide, given.double, there + i, value, told & (at + i < size))
+        store_value(there, place.double, i, value, told & (at + i < size))
 
 
 @triton.jit(noinline=True)
-def put_points(stage, given, flags, place, shape, lanes: tl.constexpr):
+def put_points(stage, x, numbers, flags, place, shape: tl.constexpr, lanes: tl.constexpr):
     """Writes the rows of lanes whose outcome is 1 on the public grid, from the points that were told, and their
     lengths; a flag where a point lies outside the format."""
     accept: tl.constexpr = shape.accept
     n: tl.constexpr = shape.n
-    _, client, block, size = rows_of(place, n, lanes)
+    _, client, block, size = lanes_of(place, n, own_lanes(lanes))
     lane = stage + tl.arange(0, lanes)
     told, b = tl.load(lane + OUTCOME * lanes) == 1, tl.load(lane + SCALE_AT * lanes)
-    at = tl.load(lane + ROW * lanes) * n
+    at, grid = tl.load(lane + ROW * lanes) * n, tl.load(numbers + GRID)
+    there = values_from(x, place.double, first_of(place, n, client, block) + at)
     j, units = (), ()
     for k in tl.static_range(n):
         for i in tl.static_range(n):
@@ -275,8 +250,7 @@ def put_points(stage, given, flags, place, shape, lanes: tl.constexpr):
             unit += j[k] * shape.basis[i * n + k]
             reach += j[k].to(tl.float64) * shape.basis[i * n + k]
         unit = b * unit + tl.load(lane + (DITHER + i) * lanes)
-        there, value = client * place.count + block * (place.per_block * n) + at + i, tl.load(given.numbers + GRID)
-        store_value(given.x, given.wide, given.double, there, grid_value(unit, value), told & (at + i < size))
+        store_value(there, place.double, i, grid_value(unit, grid), told & (at + i < size))
         tl.store(flags + at * 0, 1, mask=told & ~(tl.abs(reach) * b.to(tl.float64) < FURTHEST))
         units += (unit,)
     tl.store(lane + LENGTH * lanes, length_of(units, accept, n).to(tl.int64, bitcast=True))

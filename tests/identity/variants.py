@@ -1,0 +1,80 @@
+"""Prints, as JSON, how many kernels Triton would compile for updates of many sizes, places and types; needs no GPU.
+
+Nothing is compiled or run: what Triton would look a kernel up by is noted at each launch.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+import cepam
+from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.triton.batch import Batch
+from cepam.kernels.triton.plan import device_keys, device_plan
+from cepam.kernels.triton.scalar_wave import ScalarWave
+from cepam.kernels.triton.vector_wave import VectorWave
+
+SEEN: dict[str, set[str]] = collections.defaultdict(set)
+UPDATES = [(1, 1, 8, 0), (1, 4096, 4096, 0), (3, 4097, 4096, 1), (16, 8 * 256, 256, 16), (5, 8, 8, 0)]
+"""Clients, coordinates, coordinates of a block, first lane: numbers that are 1, divisible by 16, and neither."""
+
+
+class NoGpu:
+    """What Triton asks of a driver before it compiles for an H200."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+
+def look_up(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+    """Nothing; the launch's key is noted."""
+    _, keys, options_of = kernel.device_caches[0][4](*args, **options)
+    SEEN[kernel.__name__].add(str(keys) + str(options_of))
+
+
+@triton.jit
+def grouped_numbers(numbers):  # type: ignore[no-untyped-def]
+    """The control: whole numbers in a tuple."""
+
+
+def launch(wave: Any, columns: int, off: int) -> None:
+    """Every kernel of a wave, both ways."""
+    batch, lengths = wave.batch, torch.zeros(wave.batch.lanes, dtype=torch.int32)
+    batch.measure_headers()
+    headers, data = torch.zeros_like(lengths), torch.zeros(99, dtype=torch.uint8)[off:]
+    wave.encode(headers, columns, 16 + off, lengths[wave.begin :])
+    wave.decode(data, torch.zeros(batch.lanes, dtype=torch.int64), lengths, torch.zeros(1, dtype=torch.int32))
+    if batch.on.plan.n == 1:
+        wave._walk(data, wave._words(16), 7, True)(wave._words(99), off, 8)
+    grouped_numbers[(1,)]((batch.lanes, off))
+
+
+def main() -> None:
+    """Launches all there is."""
+    driver.set_active(NoGpu())
+    JITFunction.run = look_up
+    torch.Tensor.amax = lambda found: torch.tensor(0)  # of states that no kernel has filled
+    for dtype, off in ((torch.float32, 0), (torch.float64, 1), (torch.float32, 3)):
+        for lattice, kind in ((cepam.Integer(1), ScalarWave), (cepam.E8, VectorWave)):
+            on = device_plan(layered_plan(cepam.Gaussian(0.01), lattice), "cpu")
+            for clients, count, length, begin in UPDATES:
+                x = torch.zeros(clients * count + off, dtype=dtype)[off:].reshape(clients, count)
+                batch = Batch(on, device_keys([bytes(32)] * clients, "cpu"), x, max(length // lattice.dimension, 8))
+                for columns in (0, 7) if lattice.dimension == 1 else (0,):
+                    launch(kind(batch, begin, batch.lanes - begin), columns, off)
+    print(json.dumps({name: len(keys) for name, keys in SEEN.items()}))
+
+
+if __name__ == "__main__":
+    main()
