@@ -34,6 +34,7 @@ TRIAL_LANES, SHARE = 32, 8
 PROGRAMS, MOST_SHARED = 8192, 32
 """Programs that skip refused trials of a wave, while a lane has no more sub-vectors than that: many keep lanes busy."""
 WAVE = 1 << 23
+"""Sub-vectors of a wave: whole programs of every kernel."""
 _WHOLE = (torch.int32, torch.int64)
 
 

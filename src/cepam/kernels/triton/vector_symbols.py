@@ -88,7 +88,7 @@ def store_points(m, row, j, done, n: tl.constexpr, lanes: tl.constexpr):
     return (above == 0) | (m.dtype.element_ty == tl.int64)
 
 
-@triton.jit(do_not_specialize=["first", "count"])
+@triton.jit(do_not_specialize=["first", "count"], do_not_specialize_on_alignment=["x"])
 def quantize_vectors(x, h, m, flags, drawn, first, count, shape: tl.constexpr, tile: tl.constexpr):
     """Fills (H, M) of sub-vectors `first`, `first` + 1, …; trials begin with the one that h holds, counted from 1."""
     n: tl.constexpr = shape.n
@@ -120,7 +120,7 @@ def quantize_vectors(x, h, m, flags, drawn, first, count, shape: tl.constexpr, t
         trial = tl.where(done, tl.load(h + tl.minimum(row, end - 1), mask=done, other=0) - 1, trial + 1)
 
 
-@triton.jit(do_not_specialize=["first", "count"])
+@triton.jit(do_not_specialize=["first", "count"], do_not_specialize_on_alignment=["h", "m"])
 def reconstruct_vectors(h, m, out, flags, drawn, first, count, shape: tl.constexpr, tile: tl.constexpr):
     """Fills out with B (M + V_H) of sub-vectors `first`, `first` + 1, …; flags points outside the format's range.
 
