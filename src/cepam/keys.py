@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -103,9 +104,13 @@ class Address:
     def derive(self) -> StreamKeys:
         """The two keys of this address."""
         info = b"cepam address v1" + struct.pack("<QQI", self.round, self.client, self.attempt)
-        salt = hashlib.sha256(b"cepam run" + self.run).digest()
-        material = hkdf(self.key.secret, salt, info, 2 * KEY_BYTES)
+        material = hkdf(self.key.secret, _salt(self.run), info, 2 * KEY_BYTES)
         return StreamKeys(noise=material[:KEY_BYTES], seal=material[KEY_BYTES:])
+
+
+@lru_cache(maxsize=64)
+def _salt(run: bytes) -> bytes:
+    return hashlib.sha256(b"cepam run" + run).digest()
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from cepam.kernels.model.keystream import LATENT_STREAM, dither_stream, key_word
 from cepam.kernels.model.plan import layered_plan
 from cepam.kernels.numba.integers import kernel_plan, scratch_for
 from cepam.kernels.numba.keystream import LANES, chacha20_lanes, fill_words, start_lanes
-from cepam.kernels.numba.vector_quantizer import pick_words, words_ahead
+from cepam.kernels.numba.vector_quantizer import first_words, pick_words, words_ahead
 from cepam.kernels.numpy import keystream as reference
 from cepam.kernels.numpy.keystream import chacha, stream_words
+from cepam.kernels.numpy.quantizer import radius_of_word
 from tests.corpus import LATTICES, LAWS, SECRET
 
 # RFC 8439, section 2.3.2: (key, words 12 to 15 of the state, keystream block).
@@ -117,6 +118,12 @@ def test_compiled_dither_words_are_the_reference_words(lattice: str, row: int) -
             pick_words(numbers, row, lane, scratch.ahead, scratch.words)
             expected = stream_words(SECRET, dither_stream(trial + lane), index)
             assert np.array_equal(scratch.words[: plan.words], expected)
+    first_words(numbers, scratch, row)
+    for trial, words in enumerate(scratch.dithers.view(np.uint64)):
+        found = words.reshape(128, plan.words)[row & 127]
+        assert np.array_equal(found, stream_words(SECRET, dither_stream(trial), index))
+    expected = radius_of_word(plan, stream_words(SECRET, LATENT_STREAM, np.arange(row & ~127, (row | 127) + 1)))
+    assert np.array_equal(scratch.radii, expected)
 
 
 def test_words_do_not_depend_on_how_they_are_asked_for() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.kernels.model.plan import GRID_BITS
+from cepam.kernels.model.plan import GRID_BITS, layered_plan
+from cepam.kernels.numba.layers import fill_dithers, fill_widths
 from cepam.kernels.numpy import quantizer as reference
 
 AT = cepam.Address(bytes(range(32)), round=3, client=1)
@@ -88,6 +89,22 @@ def test_a_million_noise_scales_are_carried_and_more_is_refused(sigma: float) ->
     for bad in (2.0**21 * sigma * 1.001, np.inf, np.nan):
         with pytest.raises(ValueError, match=r"reach|NaN"):
             codec.encode(np.array([bad]), AT)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 129])
+def test_widths_and_dithers_eight_abreast_are_those_one_by_one(count: int) -> None:
+    plan = layered_plan(cepam.Gaussian(0.01), cepam.Integer(1))
+    rng = np.random.default_rng(count)
+    words = rng.integers(0, 2**64, count, dtype=np.uint64) >> rng.integers(0, 64, count, dtype=np.uint64)
+    words[: count // 3] = ~words[: count // 3]
+    b, d = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    fill_widths(words, plan.table, plan.scale, b)
+    assert (b == 2 * reference.radius_of_word(plan, words).astype(np.int64) + 1).all()
+    widest = rng.integers(1, 2**49, count)
+    widest[: count // 2] = 2**49 - 1
+    for widths in (b, widest):
+        fill_dithers(words, widths, d)
+        assert d.tolist() == [int(word) * int(width) >> 64 for word, width in zip(words, widths)]
 
 
 def test_multiply_high_against_python_integers() -> None:

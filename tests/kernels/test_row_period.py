@@ -7,6 +7,7 @@ import pytest
 
 from cepam.kernels.model import row_period as reference
 from cepam.kernels.numba import row_period
+from cepam.kernels.numba.transform import transform, transform_plan
 
 KINDS = ("i.i.d.", "rows", "weak rows", "neighbours", "sparse", "heavy", "quiet", "huge")
 
@@ -42,15 +43,24 @@ def test_the_compiled_search_finds_what_the_reference_finds(kind: str) -> None:
 
 def test_correlations_of_both_are_the_same_whole_numbers() -> None:
     rng = np.random.default_rng(8)
-    for count, longest in ((64, 21), (6422, 2047), (8192, 2047)):
+    for count in (32, 64, 65, 500, 1001, 2048, 3000, 4000, 5000, 6422, 8192):
+        longest = min(reference.LARGEST_PERIOD, count // 3)
         size = rng.integers(0, 4097, count)
         values = reference.flatten(size)
-        length = min(length for length in reference.FOURIER_LENGTHS if length > count + longest)
-        padded, folded = np.zeros(length), np.empty(length // 2)
-        row_period.flatten(size, np.empty(count + 2 * reference.WINDOW, dtype=np.int64), padded)
-        assert (padded[:count] == values).all()
-        sines, cosines = row_period._circle(length)
-        second = row_period.fold_power(np.fft.rfft(padded), sines, cosines, padded, folded)
-        found = np.empty(longest + 1)
-        row_period.judge_lags(np.fft.rfft(folded), second, count, found, padded)
+        length = min(length for length in row_period.LENGTHS if length > count + longest)
+        real, found = np.full((2, length), np.nan), np.empty(longest + 1)
+        together = row_period.flatten(size, np.empty(count + 2 * reference.WINDOW, dtype=np.int64), real[0])
+        assert together == values[1:] @ values[:-1]
+        assert (real[0].reshape(2, -1).T.reshape(-1)[:count] == values).all()
+        row_period.correlate(row_period.circle_of(length), count, together, real[0], real[1], found)
         assert (found == reference.correlate(values, longest)).all()
+
+
+@pytest.mark.parametrize("length", [64, 128, 320, 384, 576, 1920, 2304, 2560, 4608, 5120])
+def test_the_transform_is_that_of_fourier(length: int) -> None:
+    values = np.random.default_rng(9).normal(size=(2, length))
+    expected = np.fft.fft(values[0] + 1j * values[1])
+    spare = np.empty(2 * length)
+    found = spare if transform(transform_plan(length), values.reshape(-1), spare) else values
+    re, im = found.reshape(2, -1)
+    assert np.abs(re + 1j * im - expected).max() < 1e-13 * np.sqrt(length)

@@ -12,8 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -37,16 +36,11 @@ Bytes = npt.NDArray[np.uint8]
 Room = Callable[[int], Bytes]
 
 
-@dataclass(frozen=True, eq=False)
 class Pieces:
-    """A payload that lies in several buffers, one after the other."""
+    """A payload that lies in several buffers, one after the other; `starts`: where each begins, and the last ends."""
 
-    buffers: Sequence[Any]
-
-    @cached_property
-    def starts(self) -> list[int]:
-        """Where each buffer begins, and the end of the last."""
-        return [0, *accumulate(len(each) for each in self.buffers)]
+    def __init__(self, buffers: Sequence[Any]) -> None:
+        self.buffers, self.starts = buffers, [0, *accumulate(map(len, buffers))]
 
     @property
     def size(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,9 +62,10 @@ def seal(
     payload = _join(contents, bucket)
     version = WHOLE if sealing.count_chunks(payload.size) == 1 else IN_CHUNKS
     head = bytes([version]) + _tag(fingerprint)
-    if payload.on_gpu and version == IN_CHUNKS:
-        return sealing_on_gpu.encrypt(keys.seal, payload, head, head + fingerprint, threads)
-    payload = Pieces([sealing_on_gpu.on_host(each) for each in payload.buffers])
+    if payload.on_gpu:
+        if version == IN_CHUNKS:
+            return sealing_on_gpu.encrypt(keys.seal, payload, head, head + fingerprint, threads)
+        payload = Pieces([sealing_on_gpu.on_host(each) for each in payload.buffers])
     return sealing.encrypt(keys.seal, payload, head, head + fingerprint, threads)
 
 
@@ -98,6 +100,7 @@ def check_version(message: bytes) -> None:
         )
 
 
+@lru_cache(maxsize=64)
 def _tag(fingerprint: bytes) -> bytes:
     return hashlib.sha256(b"cepam tag" + fingerprint).digest()[: HEAD_BYTES - 1]
 
@@ -107,9 +110,10 @@ def _join(contents: Contents, bucket: int | None) -> Pieces:
     flags = (_DOUBLE if contents.double else 0) | (_PADDED if padded else 0) | contents.lattice << _LATTICE_SHIFT
     table = _varints(blocks.lengths if padded else blocks.lengths[:-1])
     head = bytes([flags]) + varint(contents.size) + table
-    size = len(head) + int(blocks.lengths.sum())
     data = blocks.data if blocks.on_gpu else memoryview(blocks.data)
-    return Pieces([head, data, bytes(_padding(size, bucket) if bucket else 0)])
+    if bucket is None:
+        return Pieces([head, data])
+    return Pieces([head, data, bytes(_padding(len(head) + len(data), bucket))])
 
 
 def _padding(size: int, bucket: int) -> int:

@@ -7,7 +7,8 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -50,12 +51,13 @@ def decode_spans(name: BackendName, threads: int | None, task: CodingTask, block
         )
 
 
+def _saying_what_takes_long(name: BackendName, kind: str) -> AbstractContextManager[None]:
+    """Says on the log, which shows on stderr, when the first call of a kind still compiles after a while."""
+    return nullcontext() if name == "numpy" or kind in _SEEN else _waiting_for(kind)
+
+
 @contextmanager
-def _saying_what_takes_long(name: BackendName, kind: str) -> Iterator[None]:
-    """Nothing; a line on the log, which shows on stderr, when the first call of a kind still compiles after a while."""
-    if name == "numpy" or kind in _SEEN:
-        yield
-        return
+def _waiting_for(kind: str) -> Iterator[None]:
     timer = threading.Timer(_PATIENCE_SECONDS, _say_compiling)
     timer.daemon = True
     timer.start()
@@ -73,6 +75,7 @@ def _say_compiling() -> None:
         logging.getLogger("cepam").warning("cepam: compiling the CPU's kernels, once a machine; takes some 20 seconds")
 
 
+@cache
 def _backend(name: BackendName) -> Backend:
     if name == "numpy":
         from cepam.kernels.numpy.backend import NumpyBackend

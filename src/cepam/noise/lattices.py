@@ -75,7 +75,7 @@ class Lattice:
     def __hash__(self) -> int:
         return hash(self.token)
 
-    @property
+    @cached_property
     def token(self) -> bytes:
         """What identifies the lattice in a codec's fingerprint."""
         return bytes([self.dimension, int(self.search)]) + self.basis.astype("<i8").tobytes()

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.keystream import key_words
 from cepam.kernels.model.plan import GRID_BITS, Floats, Ints, Plan, layered_plan
-from cepam.kernels.numba.integers import kernel_plan
+from cepam.kernels.numba.integers import layer_plan
 from cepam.kernels.numba.keystream import LANE_WORDS
 from cepam.kernels.numba.scalar_quantizer import quantize_scalar, to_units, widths_and_dithers
 from cepam.noise.lattices import Integer
@@ -209,7 +209,7 @@ def _keys(masks: Masks) -> tuple[Words, Words]:
 
 
 def _noised(plan: Plan, key: bytes, values: npt.NDArray[Any]) -> Ints:
-    lowered = kernel_plan(plan)
+    layers = layer_plan(plan)
     words, secret = np.empty(2 * _CHUNK, dtype=np.uint32), key_words(key)
     state = np.empty(LANE_WORDS, dtype=np.uint32)
     x, b, d, m = (np.empty(_CHUNK, dtype=np.int64) for _ in range(4))
@@ -217,7 +217,7 @@ def _noised(plan: Plan, key: bytes, values: npt.NDArray[Any]) -> Ints:
     for start in range(0, len(values), _CHUNK):
         count = min(_CHUNK, len(values) - start)
         to_units(values[start : start + count], 1.0 / plan.unit, x[:count])
-        widths_and_dithers(lowered, secret, state, start, count, words, b, d)
+        widths_and_dithers(layers, secret, state, start, count, words, b, d)
         quantize_scalar(x[:count], b[:count], d[:count], m[:count])
         round_to_grid(m[:count], b[:count], d[:count], _HALF, GRID_BITS, out[start : start + count])
     return out

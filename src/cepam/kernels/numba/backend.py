@@ -16,7 +16,7 @@ from cepam.kernels.model.plan import GRID_BITS, Ints, Plan
 from cepam.kernels.model.row_period import SHARED_BLOCKS
 from cepam.kernels.model.scalar_contexts import BYTES_A_COORDINATE, load_tables
 from cepam.kernels.model.task import CodingTask, Values, block_slices, rows_of
-from cepam.kernels.numba.integers import kernel_plan, scratch_for
+from cepam.kernels.numba.integers import Scratch, aligned, kernel_plan, layer_plan, scratch_for
 from cepam.kernels.numba.paper_coder import WIDEST_ROW_BYTES, decode_paper, encode_paper
 from cepam.kernels.numba.row_period import find_period
 from cepam.kernels.numba.scalar_coder import Margins, decode_block, encode_block, margins_for, measure_scale
@@ -42,10 +42,12 @@ class NumbaBackend:
         if task.plan.n == 1 and task.coder == "adaptive":
             return _encode_scalars(task, values, first)
         n, blocks = task.plan.n, []
+        encode = _encode_paper if task.coder == "paper" else _encode_rows
         for part in block_slices(len(values), n, task.per_block):
-            x = np.zeros((rows_of(values[part], n), n), dtype=np.int64)
+            count, rows = part.stop - part.start, rows_of(values[part], n)
+            x = _row_block(task, rows).x[:rows]
             to_units(values[part], 1.0 / task.plan.unit, x.reshape(-1))
-            encode = _encode_paper if task.coder == "paper" else _encode_rows
+            x.reshape(-1)[count:] = 0
             blocks.append(encode(task, x, first + part.start // n))
         return blocks
 
@@ -81,15 +83,33 @@ def _block(count: int) -> _Block:
     """Working memory for at least `count` coordinates, this thread's own: new memory costs a fault a page."""
     kept: _Block | None = getattr(_kept, "block", None)
     if kept is None or len(kept.x) < count:
-        state, words = np.empty(256, dtype=np.uint32), np.empty(-(-count // 128) * 256, dtype=np.uint32)
-        x, b, d, m = (np.empty(count, dtype=np.int64) for _ in range(4))
+        state, words = aligned(256, np.uint32), aligned(-(-count // 128) * 256, np.uint32)
+        x, b, d, m = (aligned(count, np.int64) for _ in range(4))
         out = np.empty(count * BYTES_A_COORDINATE + 16, dtype=np.uint8)
         kept = _kept.block = _Block(state, words, x, b, d, m, margins_for(count), out)
     return kept
 
 
+class _RowBlock(NamedTuple):
+    """Working memory for one block of sub-vectors."""
+
+    plan: Plan
+    scratch: Scratch
+    x: Ints
+    out: npt.NDArray[np.uint8]
+
+
+def _row_block(task: CodingTask, rows: int) -> _RowBlock:
+    """Working memory for at least so many sub-vectors of the task's plan, this thread's own."""
+    kept: _RowBlock | None = getattr(_kept, "rows", None)
+    if kept is None or kept.plan is not task.plan or len(kept.x) < rows:
+        x, out = aligned((rows, task.plan.n), np.int64), aligned(rows * ROW_BYTES + 16, np.uint8)
+        kept = _kept.rows = _RowBlock(task.plan, scratch_for(task.plan, contexts.CONTEXTS), x, out)
+    return kept
+
+
 def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]:
-    lowered, key, (prior, means) = kernel_plan(task.plan), key_words(task.key), load_tables()
+    layers, key, (prior, means) = layer_plan(task.plan), key_words(task.key), load_tables()
     work = _block(min(len(values), task.per_block))
     blocks: list[bytes] = []
     period = 0
@@ -99,7 +119,7 @@ def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]
         to_units(values[part], 1.0 / task.plan.unit, x)
         if part.start == 0:
             period = find_period(x)
-        widths_and_dithers(lowered, key, work.state, first + part.start, count, work.words, b, d)
+        widths_and_dithers(layers, key, work.state, first + part.start, count, work.words, b, d)
         quantize_scalar(x, b, d, m)
         length = encode_block(m, b, d, measure_scale(x), period, prior, means, work.margins, work.out)
         blocks.append(work.out[:length].tobytes())
@@ -107,31 +127,29 @@ def _encode_scalars(task: CodingTask, values: Values, first: int) -> list[bytes]
 
 
 def _decode_scalars(task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
-    lowered, key, (prior, means) = kernel_plan(task.plan), key_words(task.key), load_tables()
+    layers, key, (prior, means) = layer_plan(task.plan), key_words(task.key), load_tables()
     work = _block(min(len(out), task.per_block))
     for block, part in zip(blocks, block_slices(len(out), 1, task.per_block)):
         count = part.stop - part.start
         b, d, m = work.b[:count], work.d[:count], work.m[:count]
-        widths_and_dithers(lowered, key, work.state, first + part.start, count, work.words, b, d)
+        widths_and_dithers(layers, key, work.state, first + part.start, count, work.words, b, d)
         decode_block(np.frombuffer(bytearray(block), dtype=np.uint8), b, d, prior, means, work.margins, m)
         if not reconstruct_scalar(m, b, d, _HALF, GRID_BITS, task.plan.grid, out[part]):
             raise MalformedMessage("a lattice point lies outside the range of the format")
 
 
 def _encode_rows(task: CodingTask, x: Ints, first: int) -> bytes:
-    data = np.zeros(len(x) * ROW_BYTES + 16, dtype=np.uint8)
-    lowered, scratch = kernel_plan(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
-    tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
-    length = code_rows(lowered, scratch, key_words(task.key), x, first, True, tables, data)
+    work, tables = _row_block(task, len(x)), contexts.load_tables(int(task.plan.accept), task.plan.n)
+    length = code_rows(kernel_plan(task.plan), work.scratch, key_words(task.key), x, first, True, tables, work.out)
     if length < 0:
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
-    return data[:length].tobytes()
+    return work.out[:length].tobytes()
 
 
 def _decode_rows(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
     units = np.empty((rows, task.plan.n), dtype=np.int64)
     data = np.frombuffer(block, dtype=np.uint8).copy()
-    lowered, scratch = kernel_plan(task.plan), scratch_for(task.plan, contexts.CONTEXTS)
+    lowered, scratch = kernel_plan(task.plan), _row_block(task, rows).scratch
     tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
     if code_rows(lowered, scratch, key_words(task.key), units, first, False, tables, data) < 0:
         raise MalformedMessage("a block decodes to nothing that this codec sends")

@@ -6,13 +6,16 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
 from cepam.kernels.model.plan import Plan
 from cepam.kernels.numba.stamp import stamped
-from cepam.noise.radius import OCTAVES
+
+TRIALS_AT_ONCE = 4
+"""First trials whose words are made for many sub-vectors at once; later ones are made for one, sixteen trials ahead."""
 
 # Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
 # took most of the time of the vector kernels. Scratch space comes from the caller.
@@ -31,7 +34,7 @@ def inlined(kernel: Any) -> Any:
 
 
 class KernelPlan(NamedTuple):
-    """The fields of a plan that kernels read, with plain integers for its enumerations."""
+    """The fields of a plan that kernels read, with plain integers for its enumerations; axes and shear transposed."""
 
     search: int
     accept: int
@@ -56,31 +59,52 @@ class KernelPlan(NamedTuple):
     spacing: Any
 
 
+class LayerPlan(NamedTuple):
+    """The few of them that widths and dithers in one dimension take: a kernel looks at all it is given."""
+
+    accept: int
+    step: int
+    scale: float
+    table: Any
+
+
 class Scratch(NamedTuple):
     """Working memory of the kernels on vector lattices; one for each thread."""
 
     state: Any
     ahead: Any
     latent: Any
+    radii: Any
     dithers: Any
     words: Any
     spare: Any
     work: Any
     odds: Any
+    centres: Any
 
 
 def scratch_for(plan: Plan, contexts: int = 0) -> Scratch:
     """Fresh working memory for a plan."""
     return Scratch(
-        state=np.empty(256, dtype=np.uint32),
-        ahead=np.empty(3 * 256, dtype=np.uint32),
-        latent=np.empty(256, dtype=np.uint32),
-        dithers=np.empty(256 * plan.words, dtype=np.uint32),
-        words=np.empty(16, dtype=np.uint64),
-        spare=np.empty((4, 16), dtype=np.int64),
-        work=np.empty((8, 16), dtype=np.int64),
-        odds=np.empty(contexts, dtype=np.uint16),
+        state=aligned(256, np.uint32),
+        ahead=aligned(3 * 256, np.uint32),
+        latent=aligned(256, np.uint32),
+        radii=aligned(128, np.float64),
+        dithers=aligned((min(TRIALS_AT_ONCE, plan.trials), 256 * plan.words), np.uint32),
+        words=aligned(16, np.uint64),
+        spare=aligned((4, 16), np.int64),
+        work=aligned((8, 16), np.int64),
+        odds=aligned(contexts, np.uint16),
+        centres=aligned(16, np.float64),
     )
+
+
+def aligned(shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+    """New memory that begins where a cache line does: a vector across two of them is slow to be read back."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 @lru_cache(maxsize=64)
@@ -106,10 +130,25 @@ def kernel_plan(plan: Plan) -> KernelPlan:
         trials=plan.trials,
         order=plan.walk.order,
         straight=not (plan.walk.axes - np.diag(np.diag(plan.walk.axes))).any(),
-        axes=plan.walk.axes,
-        shear=plan.walk.shear,
+        axes=np.ascontiguousarray(plan.walk.axes.T),
+        shear=np.ascontiguousarray(plan.walk.shear.T),
         spacing=plan.walk.spacing,
     )
+
+
+@inlined
+def in_eight(p: Any) -> Any:
+    """The plan of E8 with what it always has as constants, so that loops over eight coordinates are unrolled."""
+    return KernelPlan(
+        2, p.accept, 8, 8, p.scale, p.step, p.inverse_ball, p.table, p.basis, p.box, p.inverse, p.relevant, p.steps,
+        p.squares, p.determinant, p.trials, p.order, p.straight, p.axes, p.shear, p.spacing,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def layer_plan(plan: Plan) -> LayerPlan:
+    """What `scalar_quantizer.widths_and_dithers` reads of a plan."""
+    return LayerPlan(int(plan.accept), plan.step, plan.scale, plan.table)
 
 
 @intrinsic
@@ -140,23 +179,3 @@ def floor_divide(t: Any, b: Any) -> Any:
     q = np.int64(np.floor(np.float64(t) / np.float64(b)))
     rest = t - q * b
     return q - np.int64(rest < 0) + np.int64(rest >= b)
-
-
-@inlined
-def radius_of_word(word: Any, table: Any, scale: Any) -> Any:
-    """The latent radius in units; the same operations in the same order as the reference."""
-    odd = (word << np.uint64(1)) | np.uint64(1)
-    zeros = leading_zeros(odd)
-    mantissa = odd << zeros
-    segment = (mantissa >> np.uint64(58)) & np.uint64(31)
-    row = np.int64(((word >> np.uint64(63)) * np.uint64(OCTAVES) + zeros) * np.uint64(32) + segment) * 8
-    t = np.float64(np.int64((mantissa << np.uint64(6)) >> np.uint64(11))) * 2.0**-53
-    value = table[row + 7]
-    value = value * t + table[row + 6]
-    value = value * t + table[row + 5]
-    value = value * t + table[row + 4]
-    value = value * t + table[row + 3]
-    value = value * t + table[row + 2]
-    value = value * t + table[row + 1]
-    value = value * t + table[row]
-    return value * scale

@@ -1,7 +1,6 @@
 """ChaCha on sixteen blocks at once, in vector registers: the shared randomness of the compiled backend.
 
-The block function is emitted as LLVM vector code, so one source runs at full width on AVX-512, AVX2 and NEON alike.
-A plain loop over lanes in Numba does not vectorise.
+The block function is emitted as LLVM vector code. A plain loop over lanes in Numba does not vectorise.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from cepam.kernels.model.keystream import CONSTANTS, ROUNDS
+from cepam.kernels.numba.lanes import data_of, filled, transpose
 from cepam.kernels.numba.stamp import stamped
 
 LANES = 16
@@ -34,9 +34,7 @@ def _emit(builder: Any, source: Any, target: Any, rounds: int) -> None:
     state = list(start)
 
     def turn(value: Any, bits: int) -> Any:
-        left = ir.Constant(vector, [bits] * LANES)
-        right = ir.Constant(vector, [32 - bits] * LANES)
-        return builder.or_(builder.shl(value, left), builder.lshr(value, right))
+        return builder.or_(builder.shl(value, filled(vector, bits)), builder.lshr(value, filled(vector, 32 - bits)))
 
     for _ in range(rounds // 2):
         for part in _PARTS:
@@ -44,33 +42,17 @@ def _emit(builder: Any, source: Any, target: Any, rounds: int) -> None:
                 for x, y, z, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
                     state[x] = builder.add(state[x], state[y])
                     state[z] = turn(builder.xor(state[z], state[x]), bits)
-    rows = _transpose(builder, [builder.add(s, t) for s, t in zip(state, start)])
+    rows = transpose(builder, [builder.add(s, t) for s, t in zip(state, start)])
     for i, row in enumerate(rows):
         builder.store(row, builder.gep(outputs, [index(i)]), align=4)
-
-
-def _transpose(builder: Any, rows: list[Any]) -> list[Any]:
-    """Rows of lanes to lanes of words: four rounds of interleaving pairs."""
-    low = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [i // 2 + (i % 2) * 16 for i in range(16)])
-    high = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [8 + i // 2 + (i % 2) * 16 for i in range(16)])
-    for _ in range(4):
-        mixed = []
-        for i in range(8):
-            mixed.append(builder.shuffle_vector(rows[i], rows[i + 8], low))
-            mixed.append(builder.shuffle_vector(rows[i], rows[i + 8], high))
-        rows = mixed
-    return rows
 
 
 def _block_function(rounds: int) -> Any:
     @intrinsic
     def block(typingctx: Any, source: Any, target: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = [
-                context.make_array(kind)(context, builder, value=value).data
-                for kind, value in zip(signature.args, arguments)
-            ]
-            _emit(builder, data[0], data[1], rounds)
+            source, target = (data_of(context, builder, signature, arguments, i) for i in (0, 1))
+            _emit(builder, source, target, rounds)
             return context.get_dummy_value()
 
         return types.void(source, target), codegen

@@ -46,16 +46,17 @@ def square_length(error: Any, n: Any) -> Any:
 
 
 @inlined
-def nearest_gosset(target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
-    """Fills j (lattice coordinates) and error for b times 2 E8: the better of the even and the odd points."""
+def nearest_gosset(target: Any, b: Any, j: Any, error: Any, spare: Any) -> Any:
+    """The error's squared length; fills j (lattice coordinates) and error for b times 2 E8."""
     z = spare[0]
-    odd = nearest_eight(target, b, z, error)
+    odd, square = nearest_eight(target, b, z, error)
     j[0] = 2 * z[0] + odd
     total = np.int64(0)
     for i in range(1, 7):
         j[i] = z[i] - z[0]
         total += j[i]
     j[7] = (z[7] - z[0] - total) >> 1
+    return square
 
 
 @inlined
@@ -104,8 +105,10 @@ def nearest_general(p: Any, target: Any, b: Any, j: Any, error: Any) -> None:
 
 
 @inlined
-def nearest(p: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None:
-    """Fills j and error for the lattice of the plan."""
+def nearest(p: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> Any:
+    """The error's squared length; fills j and error for the lattice of the plan."""
+    if p.search == 2:
+        return nearest_gosset(target, b, j, error, spare)
     if p.search == 0:
         nearest_cubic(target, b, p.n, j, error)
     elif p.search == 1:
@@ -114,9 +117,8 @@ def nearest(p: Any, target: Any, b: Any, j: Any, error: Any, spare: Any) -> None
         for i in range(p.n - 1):
             total += j[i]
         j[p.n - 1] = (j[p.n - 1] - total) >> 1
-    elif p.search == 2:
-        nearest_gosset(target, b, j, error, spare)
     elif p.search == 3:
         nearest_hexagonal(p.basis, target, b, j, error, spare)
     else:
         nearest_general(p, target, b, j, error)
+    return square_length(error, p.n)

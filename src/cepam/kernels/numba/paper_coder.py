@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from cepam.kernels.model.keystream import LATENT_STREAM
 from cepam.kernels.model.plan import MOST_TRIALS
 from cepam.kernels.numba.integers import compiled, floor_divide, leading_zeros
-from cepam.kernels.numba.keystream import fill_words, start_lanes
-from cepam.kernels.numba.vector_quantizer import layer_of
+from cepam.kernels.numba.keystream import start_lanes
+from cepam.kernels.numba.vector_quantizer import draw_radii, layer_of
 
 WIDEST_ROW_BYTES = 96
 
@@ -82,8 +81,8 @@ def encode_paper(p: Any, w: Any, key: Any, h: Any, m: Any, first: Any, bound: An
     for r in range(len(h)):
         row = first + r
         if r == 0 or row & 127 == 0:
-            fill_words(w.state, LATENT_STREAM, (row & ~127) >> 3, w.latent)
-        _, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+            draw_radii(p, w, row)
+        _, b = layer_of(p, w, row)
         if run > 0:
             quotient, rest = (h[r] - 1) // run, (h[r] - 1) % run
             for _ in range(quotient):
@@ -142,8 +141,8 @@ def decode_paper(p: Any, w: Any, key: Any, data: Any, first: Any, bound: Any, ru
     for r in range(len(h)):
         row = first + r
         if r == 0 or row & 127 == 0:
-            fill_words(w.state, LATENT_STREAM, (row & ~127) >> 3, w.latent)
-        _, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+            draw_radii(p, w, row)
+        _, b = layer_of(p, w, row)
         h[r] = 1
         if run > 0:
             h[r], at = read_trials(data, at, total, run)

@@ -7,29 +7,24 @@ from typing import Any
 import numpy as np
 
 from cepam.kernels.model.keystream import LATENT_STREAM
-from cepam.kernels.numba.integers import compiled, floor_divide, multiply_high, radius_of_word
+from cepam.kernels.numba.integers import compiled, floor_divide
 from cepam.kernels.numba.keystream import fill_words, start_lanes
+from cepam.kernels.numba.layers import fill_dithers, fill_widths
 
 
 @compiled
-def widths_and_dithers(numbers: Any, key: Any, state: Any, first: Any, count: Any, words: Any, b: Any, d: Any) -> None:
+def widths_and_dithers(plan: Any, key: Any, state: Any, first: Any, count: Any, words: Any, b: Any, d: Any) -> None:
     """Fills b and d with the widths B and dithers D of `count` coordinates from number `first` (a multiple of 8) on."""
     start_lanes(key, state)
-    whole = -(-count // 128) * 256
-    if numbers.accept == 2:
+    some = words[: -(-count // 128) * 256]
+    if plan.accept == 2:
         for i in range(count):
-            b[i] = numbers.step
+            b[i] = plan.step
     else:
-        fill_words(state, LATENT_STREAM, first >> 3, words[:whole])
-        latent = words.view(np.uint64)
-        table = numbers.table
-        scale = numbers.scale
-        for i in range(count):
-            b[i] = 2 * np.int64(radius_of_word(latent[i], table, scale)) + 1
-    fill_words(state, LATENT_STREAM + 1, first >> 3, words[:whole])
-    dithers = words.view(np.uint64)
-    for i in range(count):
-        d[i] = np.int64(multiply_high(dithers[i], np.uint64(b[i])))
+        fill_words(state, LATENT_STREAM, first >> 3, some)
+        fill_widths(some.view(np.uint64), plan.table, plan.scale, b[:count])
+    fill_words(state, LATENT_STREAM + 1, first >> 3, some)
+    fill_dithers(some.view(np.uint64), b[:count], d)
 
 
 @compiled

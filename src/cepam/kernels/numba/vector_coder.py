@@ -9,7 +9,7 @@ import numpy as np
 from cepam.kernels.model import vector_contexts as c
 from cepam.kernels.model.scalar_contexts import LARGEST, NOTHING, OCTAVE, TICKS
 from cepam.kernels.numba.decisions import chance, choose, learn, log, power, walk_header, walk_size, within
-from cepam.kernels.numba.integers import compiled, inlined
+from cepam.kernels.numba.integers import compiled, in_eight, inlined
 from cepam.kernels.numba.keystream import start_lanes
 from cepam.kernels.numba.nearest import nearest, square_length
 from cepam.kernels.numba.range_coder import finish, fresh, start
@@ -23,14 +23,14 @@ ROW_BYTES = 240
 
 
 @inlined
-def length_of(p: Any, vector: Any) -> Any:
-    """The length of a vector in the law's norm."""
+def length_of(p: Any, vector: Any, square: Any) -> Any:
+    """The length of a vector in the law's norm, given that in the Euclidean one, squared."""
     if p.accept == 0:
         total = np.int64(0)
         for i in range(p.n):
             total += abs(vector[i])
         return np.float64(total)
-    return np.sqrt(square_length(vector, p.n))
+    return np.sqrt(square)
 
 
 @inlined
@@ -58,22 +58,11 @@ class Layer(NamedTuple):
 
 @inlined
 def walk_coordinate(
-    p: Any, data: Any, state: Any, told: Any, stage: Any, layer: Any, w: Any, decoding: Any
+    p: Any, data: Any, state: Any, i: Any, stage: Any, layer: Any, w: Any, decoding: Any
 ) -> Any:  # fmt: skip
-    """Codes the difference of one lattice coordinate from M0's; w.work holds e0 (row 4) and differences (row 6)."""
-    error0, step, odds = w.work[4], w.work[6], w.odds
-    i = p.order[told]
-    centre = 0.0
-    if p.straight:
-        centre -= p.axes[i, i] * np.float64(error0[i])
-    else:
-        for k in range(p.n):
-            centre -= p.axes[i, k] * np.float64(error0[k])
-    centre /= np.float64(layer.b)
-    for before in range(told):
-        k = p.order[before]
-        centre -= p.shear[i, k] * np.float64(step[k])
-    centre = min(max(centre, -FARTHEST), FARTHEST)
+    """Codes the difference of lattice coordinate i from M0's; w.work holds differences (row 6)."""
+    step, odds = w.work[6], w.odds
+    centre = min(max(w.centres[i], -FARTHEST), FARTHEST)
     goal = np.int64(np.floor(centre + 0.5))
     rest = centre - np.float64(goal)
     if goal != 0:
@@ -103,21 +92,37 @@ def walk_coordinate(
 @inlined
 def walk_point(p: Any, data: Any, state: Any, layer: Any, w: Any, decoding: Any) -> Any:
     """Codes a point that is not M0, coordinate by coordinate; w.work: j (row 1), j0 (row 3), differences (row 6)."""
-    j, j0, step = w.work[1], w.work[3], w.work[6]
+    j, j0, step, centres = w.work[1], w.work[3], w.work[6], w.centres
+    start_centres(p, w.work[4], layer.b, centres)
     for i in range(p.n):
-        w.work[7, i] = j[i] - j0[i]
-        step[i] = 0
+        step[i] = j[i] - j0[i]
     stage = 1
     for told in range(p.n):
         i = p.order[told]
         if told == p.n - 1 and stage == 1:
             stage = 2
-        step[i] = w.work[7, i]
-        state = walk_coordinate(p, data, state, told, stage, layer, w, decoding)
+        state = walk_coordinate(p, data, state, i, stage, layer, w, decoding)
         j[i] = j0[i] + step[i]
         if step[i] != 0:
             stage = 0
+        for k in range(p.n):
+            centres[k] -= p.shear[i, k] * np.float64(step[i])
     return state
+
+
+@inlined
+def start_centres(p: Any, error0: Any, b: Any, centres: Any) -> None:
+    """Fills centres with where a zero update would lie from M0, for all coordinates abreast."""
+    for i in range(p.n):
+        centres[i] = 0.0
+    for k in range(p.n):
+        if p.straight:
+            centres[k] -= p.axes[k, k] * np.float64(error0[k])
+        else:
+            for i in range(p.n):
+                centres[i] -= p.axes[k, i] * np.float64(error0[k])
+    for i in range(p.n):
+        centres[i] /= np.float64(b)
 
 
 @compiled
@@ -143,6 +148,8 @@ def code_rows(p: Any, w: Any, key: Any, rows: Any, first: Any, writing: Any, tab
     for i in range(CONTEXTS):
         w.odds[i] = tables[0][i]
     start_lanes(key, w.state)
+    if p.search == 2:
+        return walk_rows(in_eight(p), w, rows, first, scale, tables[1], data, state, decoding)
     return walk_rows(p, w, rows, first, scale, tables[1], data, state, decoding)
 
 
@@ -190,8 +197,8 @@ def walk_rows(
 def enter_row(p: Any, w: Any, row: Any, fresh_words: Any, offset: Any) -> Any:
     """The layer of a sub-vector, over a local scale whose logarithm is `offset`."""
     if fresh_words or row & 127 == 0:
-        first_words(p, w.state, row, w.latent, w.dithers)
-    radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+        first_words(p, w, row)
+    radius, b = layer_of(p, w, row)
     if p.accept == 2:
         radius = np.float64(b) / p.inverse_ball
     return Layer(row, radius, b, offset, wide_of(log(np.int64(radius)) - offset))
@@ -208,16 +215,16 @@ def walk_trials(
         draw_dither(p, w, layer.row, trial, layer.b, d)
         for i in range(p.n):
             target[i] = -d[i]
-        nearest(p, target, layer.b, j0, error0, w.spare)
-        accept = inside = is_accepted(p, error0, layer.radius)
-        length = length_of(p, error0)
+        square = nearest(p, target, layer.b, j0, error0, w.spare)
+        accept = inside = is_accepted(p, error0, square, layer.radius)
+        length = length_of(p, error0, square)
         mark = mark_of(length, layer.radius, layer.offset, MARKS - 1)
         context = ((MARKS if inside else 0) + mark) * WIDES + layer.wide
         if not decoding:
             for i in range(p.n):
                 target[i] = x[i] - d[i]
-            nearest(p, target, layer.b, j, error, w.spare)
-            accept = is_accepted(p, error, layer.radius)
+            square = nearest(p, target, layer.b, j, error, w.spare)
+            accept = is_accepted(p, error, square, layer.radius)
             unlike |= accept != inside
         if p.accept != 2 and not nothing:
             state, accept = choose(data, state, accept, chance(w.odds, context), decoding)
@@ -236,7 +243,7 @@ def leave_row(p: Any, w: Any, x: Any, b: Any, length: Any, same: Any, decoding: 
     if same:
         return length
     if decoding:
-        return length_of(p, x)
+        return length_of(p, x, square_length(x, p.n))
     for i in range(p.n):
         target[i] = x[i] + error[i]
-    return length_of(p, target)
+    return length_of(p, target, square_length(target, p.n))

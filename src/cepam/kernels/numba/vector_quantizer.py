@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from cepam.kernels.model.keystream import LATENT_STREAM
-from cepam.kernels.numba.integers import compiled, inlined, multiply_high, radius_of_word
+from cepam.kernels.numba.integers import compiled, inlined, multiply_high
 from cepam.kernels.numba.keystream import chacha_lanes, fill_words, start_lanes
-from cepam.kernels.numba.nearest import nearest, square_length
+from cepam.kernels.numba.layers import eight_radii
+from cepam.kernels.numba.nearest import nearest
 
 
 @inlined
-def is_accepted(p: Any, error: Any, radius: Any) -> Any:
-    """Whether the error lies in the superlevel ball."""
+def is_accepted(p: Any, error: Any, square: Any, radius: Any) -> Any:
+    """Whether an error of this squared length lies in the superlevel ball."""
     if p.accept == 2 or (p.n == 1 and p.search == 0):
         return True
     if p.accept == 0:
@@ -22,15 +23,15 @@ def is_accepted(p: Any, error: Any, radius: Any) -> Any:
         for i in range(p.n):
             total += abs(error[i])
         return np.float64(total) <= radius
-    return square_length(error, p.n) <= radius * radius
+    return square <= radius * radius
 
 
 @inlined
-def layer_of(p: Any, word: Any) -> Any:
-    """The latent radius and the lattice's scale B of a sub-vector."""
+def layer_of(p: Any, w: Any, row: Any) -> Any:
+    """The latent radius and the lattice's scale B of a sub-vector, from the words around it."""
     if p.accept == 2:
         return 0.0, np.int64(p.step)
-    radius = radius_of_word(word, p.table, p.scale)
+    radius = w.radii[row & 127]
     if p.n == 1 and p.search == 0:
         return radius, 2 * np.int64(np.floor(radius)) + 1
     return radius, np.int64(np.floor(radius * p.inverse_ball)) + 2
@@ -69,11 +70,20 @@ def dither_of(p: Any, words: Any, b: Any, d: Any, spare: Any) -> None:
 
 
 @inlined
-def first_words(p: Any, state: Any, row: Any, latent: Any, dithers: Any) -> None:
-    """Fills the latent words and the first trial's dither words of the 128 sub-vectors around `row`."""
-    begin = row & ~127
-    fill_words(state, LATENT_STREAM, begin >> 3, latent)
-    fill_words(state, LATENT_STREAM + 1, (begin >> 3) * p.words, dithers)
+def draw_radii(p: Any, w: Any, row: Any) -> None:
+    """Fills the latent radii of the 128 sub-vectors around `row`, so that no trial waits for its own."""
+    if p.accept != 2:
+        fill_words(w.state, LATENT_STREAM, (row & ~127) >> 3, w.latent)
+        for i in range(0, 128, 8):
+            eight_radii(w.latent.view(np.uint64), np.int64(i), p.table, p.scale, w.radii)
+
+
+@inlined
+def first_words(p: Any, w: Any, row: Any) -> None:
+    """Fills the latent radii and the first trials' dither words of the 128 sub-vectors around `row`."""
+    draw_radii(p, w, row)
+    for trial in range(len(w.dithers)):
+        fill_words(w.state, LATENT_STREAM + 1 + trial, ((row & ~127) >> 3) * p.words, w.dithers[trial])
 
 
 @inlined
@@ -104,12 +114,13 @@ def pick_words(p: Any, row: Any, lane: Any, ahead: Any, words: Any) -> None:
 @inlined
 def draw_dither(p: Any, w: Any, row: Any, trial: Any, b: Any, d: Any) -> None:
     """Fills d with the dither of a trial; trials are asked for in order, from 0 on."""
-    if trial == 0:
-        dither_of(p, w.dithers.view(np.uint64)[(row & 127) * p.words :], b, d, w.spare)
+    if trial < len(w.dithers):
+        dither_of(p, w.dithers[trial].view(np.uint64)[(row & 127) * p.words :], b, d, w.spare)
         return
-    if trial & 15 == 1:
+    lane = (trial - len(w.dithers)) & 15
+    if lane == 0:
         words_ahead(p, w.state, row, trial, w.ahead)
-    pick_words(p, row, (trial - 1) & 15, w.ahead, w.words)
+    pick_words(p, row, lane, w.ahead, w.words)
     dither_of(p, w.words, b, d, w.spare)
 
 
@@ -121,15 +132,15 @@ def quantize_rows(p: Any, w: Any, key: Any, x: Any, first: Any, h: Any, m: Any) 
     for r in range(len(x)):
         row = first + r
         if r == 0 or row & 127 == 0:
-            first_words(p, w.state, row, w.latent, w.dithers)
-        radius, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+            first_words(p, w, row)
+        radius, b = layer_of(p, w, row)
         h[r] = 0
         for trial in range(p.trials):
             draw_dither(p, w, row, trial, b, d)
             for i in range(p.n):
                 d[i] = x[r, i] - d[i]
-            nearest(p, d, b, m[r], error, w.spare)
-            if is_accepted(p, error, radius):
+            square = nearest(p, d, b, m[r], error, w.spare)
+            if is_accepted(p, error, square, radius):
                 h[r] = trial + 1
                 break
         if h[r] == 0:
@@ -145,8 +156,8 @@ def reconstruct_rows(p: Any, w: Any, key: Any, h: Any, m: Any, first: Any, units
     for r in range(len(h)):
         row = first + r
         if r == 0 or row & 127 == 0:
-            fill_words(w.state, LATENT_STREAM, (row & ~127) >> 3, w.latent)
-        _, b = layer_of(p, w.latent.view(np.uint64)[row & 127])
+            draw_radii(p, w, row)
+        _, b = layer_of(p, w, row)
         words_ahead(p, w.state, row, h[r] - 1, w.ahead)
         pick_words(p, row, 0, w.ahead, w.words)
         dither_of(p, w.words, b, d, w.spare)

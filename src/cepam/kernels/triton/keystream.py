@@ -9,10 +9,7 @@ from cepam.kernels.model import keystream
 
 ROUNDS = tl.constexpr(keystream.ROUNDS)
 LATENT_STREAM = tl.constexpr(keystream.LATENT_STREAM)
-_EXPAND = tl.constexpr(int(keystream.CONSTANTS[0]))
-_THIRTY = tl.constexpr(int(keystream.CONSTANTS[1]))
-_TWO_BYTE = tl.constexpr(int(keystream.CONSTANTS[2]))
-_K = tl.constexpr(int(keystream.CONSTANTS[3]))
+_CONSTANTS = tl.constexpr(tuple(int(word) for word in keystream.CONSTANTS))
 
 
 @triton.jit
@@ -61,19 +58,11 @@ def double_round(s):
 @triton.jit
 def chacha_block(key, stream, block, rounds: tl.constexpr):
     """The sixteen words of keystream blocks; `stream` and `block` are 64-bit, one of them a tensor of lanes."""
-    head = (
-        tl.full((), _EXPAND, tl.uint32),
-        tl.full((), _THIRTY, tl.uint32),
-        tl.full((), _TWO_BYTE, tl.uint32),
-        tl.full((), _K, tl.uint32),
-    )
-    tail = (
-        block.to(tl.uint32),
-        (block >> 32).to(tl.uint32),
-        stream.to(tl.uint32),
-        (stream >> 32).to(tl.uint32),
-    )
-    start = head + key + tail
+    head = ()
+    for i in tl.static_range(4):
+        head += (tl.full((), _CONSTANTS[i], tl.uint32),)
+    place = (block.to(tl.uint32), (block >> 32).to(tl.uint32), stream.to(tl.uint32), (stream >> 32).to(tl.uint32))
+    start = head + key + place
     # The columns that hold no counter stay scalars through the first half of this round: computed once for all lanes.
     state = double_round(start)
     for _ in tl.static_range(rounds // 2 - 1):

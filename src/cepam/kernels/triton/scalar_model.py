@@ -114,12 +114,10 @@ def find_odds(odds, contexts, wanted, lanes: tl.constexpr):
 @triton.jit
 def decide(coder, stream, odds, context, bit, active, modelled, lanes: tl.constexpr, decoding: tl.constexpr):
     """One decision on a size of the active lanes, of even odds where it is not modelled: the coder and the bit."""
-    place = odds + context * lanes
-    learning = active & modelled
-    q = tl.load(place, mask=learning, other=0)
-    p = tl.where(modelled, tl.minimum(tl.maximum(q, LEAST), MOST), EVEN)
-    coder, bit = code_bit(coder, stream, p, bit, active, decoding)
-    tl.store(place, q + ((tl.where(bit, 65535, 0) - q) >> SIZE_RATE), mask=learning)
+    place, learning = odds + context * lanes, active & modelled
+    q = tl.load(place, mask=learning, other=EVEN)
+    coder, bit, q = code_modelled(coder, stream, q, bit, active, SIZE_RATE, decoding)
+    tl.store(place, q, mask=learning)
     return coder, bit
 
 

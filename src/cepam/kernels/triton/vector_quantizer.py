@@ -80,15 +80,21 @@ def scale_of(radius, numbers, step, accept: tl.constexpr):
 
 
 @triton.jit
+def sum_sizes(vector, n: tl.constexpr):
+    """The sum of magnitudes, added up from the first coordinate on."""
+    total = tl.abs(vector[0])
+    for i in tl.static_range(1, n):
+        total = total + tl.abs(vector[i])
+    return total
+
+
+@triton.jit
 def is_accepted(error, square, radius, accept: tl.constexpr, n: tl.constexpr):
     """Whether errors lie in the superlevel ball."""
     if accept == CELL:
         return square >= 0
     elif accept == L1_BALL:
-        total = tl.abs(error[0])
-        for i in tl.static_range(1, n):
-            total = total + tl.abs(error[i])
-        return total <= radius
+        return sum_sizes(error, n) <= radius
     else:
         return square <= radius * radius
 
@@ -129,10 +135,7 @@ def load_errors(stage, n: tl.constexpr, lanes: tl.constexpr):
 def length_of(vector, accept: tl.constexpr, n: tl.constexpr):
     """The length of vectors of whole numbers in the law's norm."""
     if accept == L1_BALL:
-        total = tl.abs(vector[0])
-        for i in tl.static_range(1, n):
-            total = total + tl.abs(vector[i])
-        return total.to(tl.float64)
+        return sum_sizes(vector, n).to(tl.float64)
     else:
         whole = ()
         for i in tl.static_range(n):
