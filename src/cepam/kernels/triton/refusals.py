@@ -27,14 +27,13 @@ def fill_fractions(x, radii, numbers, fractions, bounds, first, count, lanes: tl
     """Fills the fractions (rows of eight) of sub-vectors first, first + 1, … and the squared distance, in squares of B,
     above which a trial of theirs is surely refused; both count from `first`."""
     row = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
-    at = row[:, None] * 8 + tl.arange(0, 8)[None, :]
-    inside = first * 8 + at < count
+    at, there = row[:, None] * 8 + tl.arange(0, 8)[None, :], (row + first)[:, None] * 8 + tl.arange(0, 8)[None, :]
     radius = tl.load(radii + row)
     b = (radius * tl.load(numbers + INVERSE_BALL)).to(tl.int64) + 2
     inverse = invert(4 * b)
     share = 4.0 * radius * inverse
     tl.store(bounds + row, tl.where(b < LEAST_SCALE, float("inf"), share * share + MARGIN).to(tl.float32))
-    units = units_of(tl.load(x + first * 8 + at, mask=inside, other=0.0), tl.load(numbers + PER_UNIT))
+    units = units_of(tl.load(x + there, mask=there < count, other=0.0), tl.load(numbers + PER_UNIT))
     rest = units - (units.to(tl.float64) * inverse[:, None]).to(tl.int64) * (4 * b)[:, None]
     fraction = (rest.to(tl.float64) * (inverse * 4294967296.0)[:, None]).to(tl.int64)
     tl.store(fractions + at, fraction.to(tl.int32))
@@ -70,7 +69,7 @@ def skip_refused(fractions, bounds, keys, h, first, count, share, lanes: tl.cons
     A lane that is done takes the next sub-vector of its program's, so that none waits for the slowest.
     """
     begin = tl.program_id(0) * (lanes * share)
-    end = tl.minimum(begin + lanes * share, ((count + 7) // 8 - first).to(tl.int32))
+    end = tl.minimum(begin + lanes * share, ((count - 1) // 8 + 1 - first).to(tl.int32))
     row, taken, left = begin + tl.arange(0, lanes), begin + lanes, end - begin
     key, trial = load_key(keys, 0), tl.zeros((lanes,), tl.int32)
     while left > 0:

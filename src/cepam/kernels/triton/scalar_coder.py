@@ -34,7 +34,7 @@ from cepam.kernels.triton.scalar_model import (
     predict,
     unpack_flat,
 )
-from cepam.kernels.triton.scalar_stage import DITHER_FIELD, JUMP, MARGINS, WIDTH
+from cepam.kernels.triton.scalar_stage import DITHER_FIELD, JUMP, MARGINS, WIDTH, fields_of
 from cepam.kernels.triton.scalar_state import (
     BUSY,
     COLUMN,
@@ -110,7 +110,7 @@ def walk_lanes(data, stage, state, memory, columns, first, rows, lanes: tl.const
     coder, scales, stream = find_coder(state, lanes), find_scales(state, lanes), find_stream(state, data, lanes)
     place, busy = load_state(state, COLUMN, lanes), load_state(state, BUSY, lanes)
     header, size = load_state(state, HEADER, lanes), load_state(state, SIZE, lanes)
-    staged = stage + program * rows * (3 if decoding else 4) + own
+    staged = stage + program * rows * fields_of(decoding, False) + own
     scale, period = header >> 11, header & 2047
     anchor, shift = (scale & 1) * 128 + TICKS * OCTAVE, (scale >> 1) - TICKS
     rowed, size, i = any_of(period > LOCAL), tl.where(scale == NOTHING, 0, size), 0
@@ -148,7 +148,7 @@ def walk_flat(data, stage, state, odds, first, rows, lanes: tl.constexpr, decodi
     program, own = tl.program_id(0).to(tl.int64) * lanes, tl.arange(0, lanes)
     odds, state, field = odds + program * FLAT_CONTEXTS + own, state_of(state, own, lanes), rows.to(tl.int64) * lanes
     coder, stream, busy = find_coder(state, lanes), find_stream(state, data, lanes), load_state(state, BUSY, lanes)
-    here = stage + program * rows * (3 if decoding else 2) + own
+    here = stage + program * rows * fields_of(decoding, True) + own
     told = load_state(state, HEADER, lanes) >> 11 != NOTHING
     i, left = 0, tl.minimum(tl.where(told, load_state(state, SIZE, lanes), 0) - first, rows)
     coded, next_coded = tl.load(here), tl.load(here + lanes)

@@ -27,9 +27,6 @@ from cepam.kernels.triton.layers import (
 from cepam.kernels.triton.scalar_model import measure_margins, pack_flat
 from cepam.kernels.triton.scalar_state import FIRST, HEADER, SIZE, load_state, state_of
 
-DECODED_FIELDS, CODED_FIELDS, FLAT_FIELDS = 3, 4, 2
-"""Fields of the stage: margins, width, dither and, for an encoder, k; a decoder puts k where the margins stood. Where
-no layout has memory, contexts stand in the place of margins, and for an encoder k in that of width and dither."""
 MARGINS, WIDTH, DITHER_FIELD, JUMP = (tl.constexpr(i) for i in range(4))
 TILE = 128
 """Groups of eight coordinates that a program stages, of all lanes of a program of the coder."""
@@ -44,10 +41,18 @@ class Staged(NamedTuple):
     flat: bool
 
 
+@triton.constexpr_function
+def fields_of(decoding, flat):
+    """How many fields a stage has: margins, width, dither and, for an encoder, k; a decoder puts k where the margins
+    stood. Where no layout has memory, contexts stand in the place of margins, and for an encoder k in that of width and
+    dither."""
+    return 3 if decoding else (2 if flat else 4)
+
+
 @triton.jit(do_not_specialize=["first", "rows", "lanes"], do_not_specialize_on_alignment=["x"])
 def fill_stage(x, stage, state, draws, place, first, rows, lanes, kind: tl.constexpr):
     """Stages coordinates `first` to before `first + rows` of each lane's block, for a coder with so many lanes."""
-    fields: tl.constexpr = 3 if kind.decoding else (2 if kind.flat else 4)
+    fields: tl.constexpr = fields_of(kind.decoding, kind.flat)
     each, near = tl.arange(0, _TILE), tl.arange(0, 8)[None, :]
     own, eight = each % lanes, tl.program_id(1) * (_TILE // lanes) + each // lanes
     place, state, field = load_place(place), state_of(state, own, lanes), rows.to(tl.int64) * lanes
@@ -81,7 +86,7 @@ def put_values(x, double, stage, state, numbers, flags, first, rows, lanes: tl.c
     tall: tl.constexpr = 8 * _TILE // lanes
     lane, field = tl.arange(0, lanes), rows.to(tl.int64) * lanes
     state, row = state_of(state, lane, lanes), tl.program_id(1) * tall + tl.arange(0, tall)
-    at = stage + tl.program_id(0).to(tl.int64) * 3 * field + row[:, None] * lanes + lane[None, :]
+    at = stage + tl.program_id(0).to(tl.int64) * fields_of(True, False) * field + row[:, None] * lanes + lane[None, :]
     inside = (row < rows)[:, None] & ((first + row)[:, None] < load_state(state, SIZE, lanes)[None, :])
     k = tl.load(at + MARGINS * field, mask=inside, other=0)
     b, d = tl.load(at + WIDTH * field, mask=inside, other=1), tl.load(at + DITHER_FIELD * field, mask=inside, other=0)

@@ -68,7 +68,7 @@ def width_of(word, table, numbers):
         return width_of_word(word, table, tl.load(numbers + SCALE))
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["x"])
 def quantize_scalars(x, m, flags, keys, table, numbers, count, lanes: tl.constexpr):
     """Fills m with the nearest multiples (Paper: M) of `count` coordinates.
 
@@ -94,7 +94,7 @@ def quantize_scalars(x, m, flags, keys, table, numbers, count, lanes: tl.constex
     tl.store(flags + block * 0 + (WIDE if narrow else REFUSED), 1, mask=~good)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["m"])
 def reconstruct_scalars(m, out, flags, keys, table, numbers, count, released: tl.constexpr, lanes: tl.constexpr):
     """Fills out with decoded values; flags points outside the range of the format."""
     block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)

@@ -21,15 +21,7 @@ from cepam.kernels.triton.scalar_coder import (
     walk_flat,
     walk_lanes,
 )
-from cepam.kernels.triton.scalar_stage import (
-    CODED_FIELDS,
-    DECODED_FIELDS,
-    FLAT_FIELDS,
-    TILE,
-    Staged,
-    fill_stage,
-    put_values,
-)
+from cepam.kernels.triton.scalar_stage import TILE, Staged, fields_of, fill_stage, put_values
 from cepam.kernels.triton.scalar_state import HEADER, STATE
 
 SHORTEST_SEGMENT, LONGEST_SEGMENT = 128, 4096
@@ -42,8 +34,7 @@ _TILED = {"num_warps": TILE // 32, "enable_fp_fusion": False}
 
 def bytes_a_lane(batch: Batch, slot: int, columns: int, decoding: bool) -> int:
     """Working memory of a lane with the shortest segments and rows of so many columns."""
-    fields = DECODED_FIELDS if decoding else CODED_FIELDS
-    return _taken(batch, slot, columns) + 8 * fields * SHORTEST_SEGMENT
+    return _taken(batch, slot, columns) + 8 * fields_of(decoding, False) * SHORTEST_SEGMENT
 
 
 def _taken(batch: Batch, slot: int, columns: int) -> int:
@@ -60,8 +51,7 @@ class ScalarWave(Wave):
         slots, state = batch.x.new_empty(self.lanes * room, dtype=torch.int32), self._words(STATE)
         begin_encoding[(self.programs,)](headers, state, slots, self.place, room, **batch.options)
         walk, flat = self._walk(slots, state, columns, decoding=False), columns == FLAT
-        fields = FLAT_FIELDS if flat else CODED_FIELDS
-        for first, rows, stage in self._segments(fields, _taken(batch, 4 * room, columns)):
+        for first, rows, stage in self._segments(fields_of(False, flat), _taken(batch, 4 * room, columns)):
             self._fill(stage, state, first, rows, Staged(batch.on.layered, False, flat))
             walk(stage, first, rows)
         finish_encoding[(self.programs,)](state, slots, lengths, **batch.options)
@@ -73,9 +63,9 @@ class ScalarWave(Wave):
         begin_decoding[(self.programs,)](data, starts, lengths, state, self.place, **batch.options)
         headers = state.reshape(self.programs, STATE, batch.width)[:, HEADER.value]
         columns = int((headers & 2047).amax())
-        walk = self._walk(data, state, columns, decoding=True)
-        for first, rows, stage in self._segments(DECODED_FIELDS, _taken(batch, 0, columns)):
-            self._fill(stage, state, first, rows, Staged(batch.on.layered, True, columns == FLAT))
+        walk, flat = self._walk(data, state, columns, decoding=True), columns == FLAT
+        for first, rows, stage in self._segments(fields_of(True, flat), _taken(batch, 0, columns)):
+            self._fill(stage, state, first, rows, Staged(batch.on.layered, True, flat))
             walk(stage, first, rows)
             put_values[self._tiles(rows)](
                 batch.words, batch.double, stage, state, batch.on.numbers, flags, first, rows,

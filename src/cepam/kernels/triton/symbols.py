@@ -34,6 +34,7 @@ TRIAL_LANES, SHARE = 32, 8
 PROGRAMS, MOST_SHARED = 8192, 32
 """Programs that skip refused trials of a wave, while a lane has no more sub-vectors than that: many keep lanes busy."""
 WAVE = 1 << 23
+"""Sub-vectors of a wave: whole programs of every kernel."""
 _WHOLE = (torch.int32, torch.int64)
 
 
@@ -46,7 +47,8 @@ def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
     """
     on, keys, flags = device_plan(plan, str(x.device)), device_keys([key], str(x.device)), _flags(x)
     rows = -(-len(x) // plan.n)
-    h, m = x.new_ones(1 if plan.n == 1 else rows, dtype=torch.int32), x.new_empty((rows, plan.n), dtype=torch.int32)
+    h = x.new_ones(0 if plan.n == 1 else rows, dtype=torch.int32)
+    m = x.new_empty((rows, plan.n), dtype=torch.int32)
     if rows:
         announce("quantize", plan.n, int(plan.search), int(plan.accept))
         fill = _quantize_scalars if plan.n == 1 else _quantize_vectors
@@ -60,7 +62,7 @@ def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
             raise ValueError(f"x must be a finite vector with coordinates up to {plan.reach:.3g} in size")
         if unended:
             raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
-    return h.expand(rows), m
+    return h.new_ones(1).expand(rows) if plan.n == 1 else h, m
 
 
 def check_symbols(plan: Plan, h: Any, m: Any) -> tuple[Any, Any]:

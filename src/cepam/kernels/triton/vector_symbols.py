@@ -88,14 +88,14 @@ def store_points(m, row, j, done, n: tl.constexpr, lanes: tl.constexpr):
     return (above == 0) | (m.dtype.element_ty == tl.int64)
 
 
-@triton.jit(do_not_specialize=["first", "count"])
+@triton.jit(do_not_specialize=["first", "count"], do_not_specialize_on_alignment=["x"])
 def quantize_vectors(x, h, m, flags, drawn, first, count, shape: tl.constexpr, tile: tl.constexpr):
     """Fills (H, M) of sub-vectors `first`, `first` + 1, …; trials begin with the one that h holds, counted from 1."""
     n: tl.constexpr = shape.n
     lanes: tl.constexpr = tile[0]
     each: tl.constexpr = tile[0] * tile[1]
     begin = first + tl.program_id(0).to(tl.int64) * each
-    end = tl.minimum(begin + each, (count + n - 1) // n)
+    end = tl.minimum(begin + each, (count - 1) // n + 1)
     row, taken, left = begin + tl.arange(0, lanes), begin + lanes, (end - begin).to(tl.int32)
     step = tl.load(drawn.numbers + STEP).to(tl.int64)
     trial = tl.load(h + tl.minimum(row, end - 1)) - 1
@@ -120,7 +120,7 @@ def quantize_vectors(x, h, m, flags, drawn, first, count, shape: tl.constexpr, t
         trial = tl.where(done, tl.load(h + tl.minimum(row, end - 1), mask=done, other=0) - 1, trial + 1)
 
 
-@triton.jit(do_not_specialize=["first", "count"])
+@triton.jit(do_not_specialize=["first", "count"], do_not_specialize_on_alignment=["h", "m"])
 def reconstruct_vectors(h, m, out, flags, drawn, first, count, shape: tl.constexpr, tile: tl.constexpr):
     """Fills out with B (M + V_H) of sub-vectors `first`, `first` + 1, …; flags points outside the format's range.
 
@@ -128,7 +128,7 @@ def reconstruct_vectors(h, m, out, flags, drawn, first, count, shape: tl.constex
     """
     n: tl.constexpr = shape.n
     lanes: tl.constexpr = tile[0]
-    rows = (count + n - 1) // n
+    rows = (count - 1) // n + 1
     row = first + tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     held = tl.minimum(row, rows - 1)
     step = tl.load(drawn.numbers + STEP).to(tl.int64)
