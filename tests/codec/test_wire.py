@@ -300,3 +300,10 @@ def test_endless_refusals_end_soon(backend: str) -> None:
     assert codec.plan_on(cepam.D4).trials < 100
     with pytest.raises(MalformedMessage):
         codec.decode(message, AT)
+
+
+@pytest.mark.parametrize("ends", [(128, 16383), (127, 16383), (128, 16384), (0, 2**40), (300, 300)])
+def test_numbers_of_two_bytes_are_written_like_all_others(ends: tuple[int, int]) -> None:
+    """A table whose numbers all take two bytes goes a shorter way."""
+    numbers = np.array([*ends, 300, 255, 256], dtype=np.int64)
+    assert wire._varints(numbers) == b"".join(varint(int(each)) for each in numbers)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.noise.automatic import RUN, RUNS, suits_eight
+from cepam.noise.automatic import RUN, RUNS, sample_of, suits_eight
 
 
 def test_entries_alike_take_eight_at_any_noise() -> None:
@@ -27,6 +27,15 @@ def test_sparse_entries_take_eight_only_under_large_noise() -> None:
 def test_any_size(size: int) -> None:
     assert suits_eight(np.ones(size), 1.0) == (size > 0)
     assert not suits_eight(np.zeros(size), 1.0)
+
+
+@pytest.mark.parametrize("size", [0, RUN * RUNS, RUN * RUNS + 1, RUN * RUNS + 16, 10**6 + 3])
+def test_the_sample_is_runs_spread_evenly_and_its_own_sample(size: int) -> None:
+    """So that a tensor's sample alone is fetched from its GPU, and says what the whole would."""
+    x, step = np.arange(size), max(size // RUNS, RUN)
+    wanted = [each for start in range(0, size // RUNS * RUNS, step) for each in range(start, start + RUN)]
+    assert sample_of(x).tolist() == wanted
+    assert sample_of(sample_of(x)).tolist() == wanted
 
 
 def test_huge_entries_do_not_overflow() -> None:

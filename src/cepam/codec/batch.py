@@ -22,6 +22,7 @@ from cepam.errors import CepamError, MalformedMessage
 from cepam.kernels.model.task import CodingTask, cpu_only
 from cepam.kernels.threads import encode_spans, side_by_side
 from cepam.keys import Address, UsedAddresses
+from cepam.noise.automatic import sample_of
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +119,7 @@ def _encode_rows(
 ) -> list[bytes | Refused]:
     keys = [at.derive() for at in addresses]
     several = len(codec.lattices) > 1
-    choices = [codec.choose(gpu.HostRuns(row)) if several else 0 for row in rows]
+    choices = [codec.choose(to_host(sample_of(row))) if several else 0 for row in rows]
     jobs = [codec.task(choice, key.noise) for choice, key in zip(choices, keys)]
     made: list[Any] = [
         _tried(_admit, codec, task, ends, at, used) for task, ends, at in zip(jobs, gpu.ends_of_rows(rows), addresses)

@@ -23,7 +23,7 @@ from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
 from cepam.kernels.model.task import Coder, CodingTask, cpu_only, model_fingerprint
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans
 from cepam.keys import Address, UsedAddresses
-from cepam.noise.automatic import suits_eight
+from cepam.noise.automatic import sample_of, suits_eight
 from cepam.noise.lattices import E8, Integer, Lattice, lattice_named
 from cepam.noise.laws import Law, check_scale
 
@@ -80,19 +80,20 @@ class MessageCodec(ABC):
         gpu = gpu_of(update)
         values = gpu.check_update(update) if gpu else check_update(update)
         _check_address(at)
-        choice = self.choose(gpu.HostRuns(values) if gpu else values)
+        choice = self.choose(to_host(sample_of(values)) if gpu and len(self.lattices) > 1 else values)
         keys = at.derive()
         task = self.task(choice, keys.noise)
         if gpu and task.cpu_only:
             note_cpu(task.cpu_only)
             values, gpu = to_host(values), None
+        measured = gpu.measure_one(task, values, sealing.LEAST_ON_GPU) if gpu else None
         if len(values):
-            low, high = gpu.ends_of(values) if gpu else (float(values.min()), float(values.max()))
+            low, high = measured.ends if measured else (float(values.min()), float(values.max()))
             self.check_range(low, high, task.plan)
         if used is not None:
             used.claim(at)
         if gpu:
-            blocks: Sequence[bytes] = gpu.encode_rows([task], values[None], sealing.LEAST_ON_GPU)[0]
+            blocks: Sequence[bytes] = gpu.encode_one(measured, sealing.LEAST_ON_GPU)
         else:
             blocks = encode_spans(self.backend, self.threads, task, values)
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)

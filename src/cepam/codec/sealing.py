@@ -207,12 +207,19 @@ def _new_bytes(size: int) -> tuple[bytes, Bytes]:
     The C API allows this for exactly such an object. A join would copy everything once more on one core, and touching
     so much new memory takes longer than sealing it.
     """
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)
-    find = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)
-    made: bytes = make(("PyBytes_FromStringAndSize", ctypes.pythonapi))(None, size)
-    address = find(("PyBytes_AsString", ctypes.pythonapi))(made)
+    make, find = _calls_for_bytes()
+    made: bytes = make(None, size)
+    address: int = find(made)
     _ask_for_large_pages(address, size)
     return made, np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+@cache
+def _calls_for_bytes() -> tuple[Any, Any]:
+    """What makes a bytes object of a size, and what finds the memory of one."""
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)
+    find = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)
+    return make(("PyBytes_FromStringAndSize", ctypes.pythonapi)), find(("PyBytes_AsString", ctypes.pythonapi))
 
 
 def _ask_for_large_pages(address: int, size: int) -> None:

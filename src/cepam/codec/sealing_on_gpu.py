@@ -26,31 +26,45 @@ def encrypt(key: bytes, payload: Pieces, head: bytes, context: bytes, threads: i
 
     size = payload.size
     whole = sealing.count_chunks(size) - 1
-    chunks, rest, wait = gpu.seal_chunks(payload.buffers, chunk_keys(key, whole), context, sealing.CHUNK_BYTES)
+    made = gpu.seal_chunks(payload.buffers, chunk_keys(key, whole), context, sealing.CHUNK_BYTES)
     message, sealed = sealing.begin_message(head, size)
-    _each_part(threads, lambda part: sealed[part][::4096].fill(0), len(chunks))  # takes memory while the GPU is busy
-    wait()
-    _each_part(threads, lambda part: np.copyto(sealed[part], chunks[part]), len(chunks))
-    last = sealing.cipher_of(key).encrypt(nonce(whole), rest, context + tags_of(sealed, whole + 1))
-    sealed[len(chunks) :] = np.frombuffer(last, dtype=np.uint8)
+    parts = _parts_of(len(made.chunks))
+    deal(threads, lambda i: sealed[parts[i]][::4096].fill(0), len(parts))  # takes memory while the GPU is busy
+
+    def seal_rest() -> None:
+        made.wait_for_tags()
+        last = sealing.cipher_of(key).encrypt(nonce(whole), made.rest, context + made.tags.tobytes())
+        sealed[len(made.chunks) :] = np.frombuffer(last, dtype=np.uint8)
+
+    def copy(part: slice) -> None:
+        made.wait()
+        np.copyto(sealed[part], made.chunks[part])
+
+    # The last chunk needs the tags alone: it is sealed while the GPU masks the others and threads copy them.
+    deal(threads, lambda i: copy(parts[i - 1]) if i else seal_rest(), 1 + len(parts))
     return message
 
 
-def decrypt_chunks(key: bytes, sealed: memoryview, context: bytes, device: str, threads: int | None = None) -> Any:
-    """The payload as a tensor on the device; raises unless every chunk opens."""
+def decrypt_chunks(
+    key: bytes, sealed: memoryview, context: bytes, device: str, wanted: int, threads: int | None = None
+) -> tuple[Any, memoryview]:
+    """The payload as a tensor on the device, and its first bytes, so many, on the host; raises unless every chunk
+    opens."""
     from cepam.kernels.triton import backend as gpu
 
     found = np.frombuffer(sealed, dtype=np.uint8)
     size, chunks = sealing.size_of_chunks(len(found))
     whole = chunks - 1
     staged: Bytes = gpu.pinned(whole * (sealing.CHUNK_BYTES + SEAL_BYTES))
-    _each_part(threads, lambda part: np.copyto(staged[part], found[part]), len(staged))
+    parts = _parts_of(len(staged))
+    deal(threads, lambda i: np.copyto(staged[parts[i]], found[parts[i]]), len(parts))
     payload, finish = gpu.open_chunks(staged, chunk_keys(key, whole), context, sealing.CHUNK_BYTES, device)
     ending = context + tags_of(found, chunks)
     rest = sealing.opened(lambda: sealing.cipher_of(key).decrypt(nonce(whole), found[len(staged) :], ending))
-    if not finish(rest):
+    first = finish(rest, wanted)
+    if first is None:
         raise SealBroken("the seal does not open: another key, round, client or codec, or damaged bytes")
-    return payload[:size]
+    return payload[:size], memoryview(first)
 
 
 def on_host(found: Any) -> memoryview:
@@ -68,6 +82,5 @@ def chunk_keys(key: bytes, chunks: int) -> npt.NDArray[np.int32]:
     return np.frombuffer(made, dtype=np.int32).reshape(chunks, 6, 4)[:, :, :2].reshape(chunks, 12)
 
 
-def _each_part(threads: int | None, work: Any, size: int) -> None:
-    parts = [slice(begin, min(begin + _COPIED, size)) for begin in range(0, size, _COPIED)]
-    deal(threads, lambda i: work(parts[i]), len(parts))
+def _parts_of(size: int) -> list[slice]:
+    return [slice(begin, min(begin + _COPIED, size)) for begin in range(0, size, _COPIED)]

@@ -84,10 +84,13 @@ def open_sealed(
         raise WrongAddress("the message was made by another codec: law, lattice or coder differ")
     sealed, context = memoryview(message)[HEAD_BYTES:], head + fingerprint
     if message[0] == WHOLE:
-        return _split(memoryview(sealing.decrypt(keys.seal, sealed, context)), dimensions)
+        payload = memoryview(sealing.decrypt(keys.seal, sealed, context))
+        return _split(payload, payload, dimensions)
     if device is not None and len(sealed) >= sealing.LEAST_ON_GPU:
-        return _split(sealing_on_gpu.decrypt_chunks(keys.seal, sealed, context, device, threads), dimensions)
-    return _split(sealing.decrypt_chunks(keys.seal, sealed, context, room, threads), dimensions)
+        opened = sealing_on_gpu.decrypt_chunks(keys.seal, sealed, context, device, _FETCHED, threads)
+        return _split(*opened, dimensions)
+    payload = sealing.decrypt_chunks(keys.seal, sealed, context, room, threads)
+    return _split(payload, payload, dimensions)
 
 
 def check_version(message: bytes) -> None:
@@ -128,9 +131,9 @@ def _padding(size: int, bucket: int) -> int:
         length += 1
 
 
-def _split(payload: Any, dimensions: list[int]) -> Contents:
-    """The contents of a payload in memory of the host or on a GPU; a number takes at most nine bytes."""
-    head = sealing_on_gpu.on_host(payload[:_FETCHED])
+def _split(payload: Any, head: memoryview, dimensions: list[int]) -> Contents:
+    """The contents of a payload in memory of the host or on a GPU; `head` is all of it or its first `_FETCHED` bytes, a
+    number takes at most nine."""
     flags = head[0]
     lattice = flags >> _LATTICE_SHIFT
     if lattice >= len(dimensions):
@@ -142,7 +145,7 @@ def _split(payload: Any, dimensions: list[int]) -> Contents:
     padded = bool(flags & _PADDED)
     if total == 1 and not padded:
         return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:], np.array([len(payload) - at])))
-    if at + 9 * total > _FETCHED:
+    if at + 9 * total > len(head) < len(payload):
         head = sealing_on_gpu.on_host(payload[: at + 9 * total])
     lengths, at = _read_varints(head, at, total if padded else max(total - 1, 0))
     if len(lengths) and int(lengths.max()) > len(payload):
@@ -150,7 +153,7 @@ def _split(payload: Any, dimensions: list[int]) -> Contents:
     end = at + int(lengths.sum())
     if not padded and total:
         lengths, end = np.append(lengths, len(payload) - end), len(payload)
-    rest = np.frombuffer(sealing_on_gpu.on_host(payload[end:]), dtype=np.uint8)
+    rest = np.frombuffer(sealing_on_gpu.on_host(payload[end:]) if end < len(payload) else b"", dtype=np.uint8)
     if (total and int(lengths.min()) < 0) or end > len(payload) or rest.any() or (len(rest) and not padded):
         raise MalformedMessage("the block table does not match the payload")
     return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:end], lengths))
@@ -160,6 +163,8 @@ def _varints(values: npt.NDArray[np.int64]) -> bytes:
     """The varints of many numbers, without a loop over them."""
     if not len(values):
         return b""
+    if values.min() >= 128 and values.max() < 1 << 14:  # as blocks of 8,192 coordinates have
+        return bytes((values & 127 | 128 | values >> 7 << 8).astype("<u2").tobytes())
     shifts = np.arange(0, max(int(values.max()).bit_length(), 1), 7)
     digits = (values[:, None] >> shifts & 127).astype(np.uint8)
     here = (shifts == 0) | (values[:, None] >> shifts > 0)

@@ -24,20 +24,21 @@ def suits_eight(update: npt.NDArray[Any], scale: float) -> bool:
     Looks at no more than 16 runs of 4,096 coordinates, spread evenly. Sums are of integers (|x| to 24 bits of the
     largest), so that every machine finds the same.
     """
-    sample = [np.abs(update[start : start + RUN].astype(np.float64)) for start in _starts(len(update))]
-    largest = max((float(size.max()) for size in sample), default=0.0)
+    sample = np.abs(sample_of(update).astype(np.float64))
+    largest = float(sample.max(initial=0.0))
     if not 0.0 < largest < math.inf:
         return False
     per_unit = math.ldexp(1.0, BITS - math.frexp(largest)[1])
-    whole = [(size * per_unit).astype(np.int64) for size in sample]
-    count = sum(len(size) for size in whole)
-    mean = sum(int(size.sum()) for size in whole) / count
-    rms = math.sqrt(sum(int(size @ size) for size in whole) / count)
+    whole = (sample * per_unit).astype(np.int64)
+    mean = int(whole.sum()) / len(whole)
+    squares = sum(int(run @ run) for run in np.split(whole, range(RUN, len(whole), RUN)))  # 60 bits each
+    rms = math.sqrt(squares / len(whole))
     return 2.0 * rms * rms * rms < mean * mean * (scale * per_unit) or mean > ALIKE * rms
 
 
-def _starts(size: int) -> range:
-    """Where the runs begin: everywhere in a short update, evenly spread over a long one."""
-    if size <= RUN * RUNS:
-        return range(0, size, RUN)
-    return range(0, size // RUNS * RUNS, size // RUNS)
+def sample_of(update: Any) -> Any:
+    """The coordinates that `suits_eight` looks at, of an array or a tensor: all of a short update; and all of these."""
+    if len(update) <= RUN * RUNS:
+        return update
+    step = len(update) // RUNS
+    return update[: RUNS * step].reshape(RUNS, step)[:, :RUN].reshape(-1)

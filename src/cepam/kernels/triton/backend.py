@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,14 @@ from cepam.kernels.model.blocks import JoinedBlocks, joined
 from cepam.kernels.model.plan import Plan
 from cepam.kernels.model.task import CodingTask
 from cepam.kernels.triton import gcm_siv, symbols
-from cepam.kernels.triton.waves import CodedBlocks, decode_blocks, encode_blocks
+from cepam.kernels.triton.waves import (
+    CodedBlocks,
+    Measured,
+    decode_blocks,
+    encode_blocks,
+    encode_measured,
+    measure,
+)
 
 _WIDENED = (torch.float16, torch.bfloat16)
 
@@ -37,12 +43,6 @@ def check_device(device: str) -> None:
         raise ValueError(f"device must name a GPU such as 'cuda', got {device!r}: leave it out to decode on the CPU")
 
 
-def ends_of(values: Any) -> tuple[float, float]:
-    """The least and the largest value; NaN if there is one."""
-    low, high = torch.stack(torch.aminmax(values)).tolist()
-    return low, high
-
-
 def ends_of_rows(rows: Any) -> list[tuple[float, float]]:
     """The least and the largest value of each row, NaN if there is one; zeros for rows without values."""
     if not rows.numel():
@@ -51,30 +51,22 @@ def ends_of_rows(rows: Any) -> list[tuple[float, float]]:
     return [(least, most) for least, most in torch.stack([low, high], dim=1).tolist()]
 
 
-@dataclass(frozen=True, eq=False)
-class HostRuns:
-    """An update on a GPU of which slices are read on the host: the choice of a lattice looks at a few."""
-
-    values: Any
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __getitem__(self, part: slice) -> Any:
-        return self.values[part].cpu().numpy()
+def measure_one(task: CodingTask, values: Any, kept: int) -> Measured:
+    """What must be known of an update on a GPU before it is coded, its least and largest value too."""
+    if values.numel() > 8 * kept:  # about a bit a coordinate
+        gcm_siv.compile_ahead(values.device)
+    return measure(task.plan, [task.key], values[None], task.per_block, ends=True)
 
 
-def encode_rows(jobs: Sequence[CodingTask], rows: Any, kept: int = sys.maxsize) -> list[JoinedBlocks]:
-    """Each client's blocks, from updates (clients, m) on a GPU; the jobs differ in their keys only.
+def encode_one(found: Measured, kept: int) -> JoinedBlocks:
+    """The blocks of an update that was measured; more than `kept` bytes stay on the GPU."""
+    blocks = encode_measured(found)
+    return to_host(blocks)[0] if len(blocks.data) <= kept else joined_on_gpu(blocks)
 
-    One client's blocks of more than `kept` bytes stay on the GPU.
-    """
-    if len(jobs) == 1 and rows.numel() > 8 * kept:  # about a bit a coordinate
-        gcm_siv.compile_ahead(rows.device)
-    blocks = encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block)
-    if len(jobs) > 1 or len(blocks.data) <= kept:
-        return to_host(blocks)
-    return [joined_on_gpu(blocks)]
+
+def encode_rows(jobs: Sequence[CodingTask], rows: Any) -> list[JoinedBlocks]:
+    """Each client's blocks, from updates (clients, m) on a GPU; the jobs differ in their keys only."""
+    return to_host(encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block))
 
 
 def decode_rows(
@@ -108,62 +100,94 @@ def put(values: Any, dtype: str, device: str) -> Any:
 
 def to_host(blocks: CodedBlocks) -> list[JoinedBlocks]:
     """Each client's blocks on the host: one copy for all of them."""
-    lengths, size = blocks.lengths.cpu().numpy().astype(np.int64), len(blocks.data)
-    data = pinned(size)
+    lengths, data = blocks.lengths, pinned(len(blocks.data))
     torch.from_numpy(data).copy_(blocks.data)
     ends = lengths.sum(axis=1).cumsum()
     return [JoinedBlocks(data[end - mine.sum() : end], mine) for end, mine in zip(ends.tolist(), lengths)]
 
 
 def joined_on_gpu(blocks: CodedBlocks) -> JoinedBlocks:
-    """One client's blocks where they are, their lengths on the host."""
-    return JoinedBlocks(blocks.data, blocks.lengths[0].cpu().numpy().astype(np.int64))
+    """One client's blocks where they are."""
+    return JoinedBlocks(blocks.data, blocks.lengths[0])
 
 
 def to_device(found: Sequence[Sequence[bytes]], device: Any) -> CodedBlocks:
     """Each client's blocks, moved to a device in one copy; all clients have the same number."""
     each = [joined(blocks) for blocks in found]
-    lengths = np.stack([blocks.lengths for blocks in each]).astype(np.int32)
+    lengths = np.stack([blocks.lengths for blocks in each])
     if each[0].on_gpu:
-        return CodedBlocks(each[0].data, torch.from_numpy(lengths).to(device, non_blocking=True))
+        return CodedBlocks(each[0].data, lengths)
     parts = [np.frombuffer(blocks.data, dtype=np.uint8) for blocks in each]
     if len(parts) == 1 and len(parts[0]) and parts[0].flags.writeable:
         data = torch.from_numpy(parts[0])
     else:
         data = torch.from_numpy(pinned(max(sum(map(len, parts)), 1)))
         np.concatenate(parts, out=data.numpy()[: sum(map(len, parts))])
-    return CodedBlocks(*(each.to(device, non_blocking=True) for each in (data, torch.from_numpy(lengths))))
+    return CodedBlocks(data.to(device, non_blocking=True), lengths)
 
 
-def seal_chunks(buffers: Sequence[Any], keys: Any, context: bytes, size: int) -> tuple[Any, Any, Callable[[], None]]:
-    """The sealed chunks of `size` bytes, one for each of the keys, and the clear bytes behind them, of a payload in
-    buffers, one of them on a GPU: on the host, once what comes third has been called."""
+@dataclass(frozen=True, eq=False)
+class SealedChunks:
+    """Sealed chunks of a payload one after the other, their tags, and the clear bytes behind the chunks: on the host,
+    tags and clear bytes once `wait_for_tags` has been called, the chunks once `wait` has."""
+
+    chunks: Any
+    tags: Any
+    rest: Any
+    wait_for_tags: Callable[[], None]
+    wait: Callable[[], None]
+
+
+def seal_chunks(buffers: Sequence[Any], keys: Any, context: bytes, size: int) -> SealedChunks:
+    """The chunks of `size` bytes, one for each of the keys, of a payload in buffers, one of them on a GPU."""
     device = next(each.device for each in buffers if torch.is_tensor(each))
     parts = [each if torch.is_tensor(each) else _bytes_of(each) for each in buffers if len(each)]
     payload = torch.cat([each.to(device, non_blocking=True) for each in parts])
-    whole = len(keys) * size
+    whole, waits = len(keys) * size, []
+    tags, rest, out = pinned(16 * len(keys)), pinned(len(payload) - whole), pinned(len(keys) * (size + 16))
+
+    def fetch_tags(found: Any) -> None:
+        _fetch(found, tags)
+        _fetch(payload[whole:], rest)
+        waits.append(_mark(payload))
+
     clear = payload[:whole].view(torch.int32).reshape(len(keys), -1)
-    sealed = gcm_siv.seal_chunks(clear, keys, context, size // 16).view(torch.uint8)
-    out, rest = pinned(sealed.numel()), pinned(len(payload) - whole)
-    torch.from_numpy(out).copy_(sealed.reshape(-1), non_blocking=True)
-    torch.from_numpy(rest).copy_(payload[whole:], non_blocking=True)
-    return out, rest, lambda: torch.cuda.current_stream(device).synchronize() if payload.is_cuda else None
+    _fetch(gcm_siv.seal_chunks(clear, keys, context, size // 16, fetch_tags), out)
+    return SealedChunks(out, tags, rest, waits[0], _mark(payload))
 
 
-def open_chunks(sealed: Any, keys: Any, context: bytes, size: int, device: str) -> tuple[Any, Callable[[Any], bool]]:
-    """A payload on a GPU that begins with the opened chunks of `size` bytes, and what puts the given bytes behind them
-    and says whether the chunks' tags are right."""
+def open_chunks(
+    sealed: Any, keys: Any, context: bytes, size: int, device: str
+) -> tuple[Any, Callable[[Any, int], Any | None]]:
+    """A payload on a GPU that begins with the opened chunks of `size` bytes; and what puts the given bytes behind them
+    and gives its first bytes, so many, on the host, or nothing unless all chunks' tags are right."""
     check_device(device)
     found = torch.from_numpy(sealed).to(device, non_blocking=True).view(torch.int32).reshape(len(keys), -1)
     payload = torch.empty((len(keys) + 1) * size, dtype=torch.uint8, device=device)
     clear = payload.view(torch.int32).reshape(len(keys) + 1, -1)[:-1]
-    wrong = gcm_siv.open_chunks(found, keys, context, clear, size // 16)
+    wrong = gcm_siv.open_chunks(found, keys, context, clear, size // 16).reshape(-1).view(torch.uint8)
 
-    def finish(rest: bytes) -> bool:
-        payload[len(keys) * size :][: len(rest)].copy_(_bytes_of(rest), non_blocking=True)
-        return int(wrong.item()) == 0
+    def finish(rest: bytes, wanted: int) -> Any | None:
+        end = len(keys) * size + len(rest)
+        payload[len(keys) * size : end].copy_(_bytes_of(rest), non_blocking=True)
+        seen = torch.cat([wrong, payload[: min(wanted, end)]]).cpu().numpy()  # one wait for both
+        return None if seen[: len(wrong)].any() else seen[len(wrong) :]
 
     return payload, finish
+
+
+def _fetch(found: Any, out: Any) -> None:
+    """Nothing; the bytes of a tensor will be in memory of the host once its device has done what it was asked."""
+    torch.from_numpy(out).copy_(found.contiguous().view(torch.uint8).reshape(-1), non_blocking=True)
+
+
+def _mark(on: Any) -> Callable[[], None]:
+    """What waits, in any thread, until all is done that the tensor's device was asked for up to now."""
+    if not on.is_cuda:
+        return lambda: None
+    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(on.device))
+    return event.synchronize
 
 
 def _bytes_of(found: Any) -> Any:

@@ -110,18 +110,17 @@ class Batch:
         place = Place(int(self.x.shape[1]), begin, begin + lanes, self.blocks, self.per_block, self.double)
         return device_whole(place, str(self.x.device))
 
-    def measure_headers(self) -> tuple[Any, Any]:
-        """Every block's side information in one word, its scale and in one dimension its row period; and the largest
-        of both."""
-        headers = self.x.new_empty(self.lanes, dtype=torch.int32)
-        most, periods = self.x.new_zeros(2, dtype=torch.int32), headers
+    def measure_headers(self, most: Any) -> Any:
+        """Every block's side information in one word, its scale and in one dimension its row period; `most`, two zeros,
+        gets the largest of both."""
+        headers = periods = self.x.new_empty(self.lanes, dtype=torch.int32)
         if self.on.plan.n == 1:
             periods = find_periods(self.x, 1.0 / self.on.plan.unit, self.length)
         measure_scales[(self.lanes,)](
             self.words, self.on.numbers, periods, headers, most, self.place(0, self.lanes), self.on.plan.n,
             chunk=_CHUNK, enable_fp_fusion=False,
         )  # fmt: skip
-        return headers, most
+        return headers
 
     def prior(self, flat: bool) -> Any:
         """The odds of all contexts at a block's start, or of those that the layout without memory has."""
@@ -133,17 +132,18 @@ class Batch:
         odds = self.x.new_empty((programs, len(prior), self.width), dtype=torch.int32)
         return odds.copy_(prior[None, :, None].expand_as(odds))
 
-    def gather(self, slots: Any, lengths: Any, room: int) -> Any:
-        """The bytes of a wave's streams one after the other, or nothing where one outgrew its slot."""
-        ends = lengths.cumsum(0, dtype=torch.int64)
-        least, longest, total = torch.stack([*(e.to(torch.int64) for e in lengths.aminmax()), ends[-1]]).tolist()
-        if least < 0:
+    def gather(self, slots: Any, lengths: Any, room: int) -> tuple[Any, Any] | None:
+        """The bytes of a wave's streams one after the other, and on the host the length of each; nothing where one
+        outgrew its slot."""
+        starts = lengths.cumsum(0, dtype=torch.int64) - lengths
+        found = lengths.cpu().numpy().astype(np.int64)  # the one wait for the coder
+        if found.min() < 0:
             raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
-        if longest > 4 * room:
+        if found.max() > 4 * room:
             return None
-        out = self.x.new_empty(total, dtype=torch.uint8)
-        gather_blocks[(len(lengths),)](slots, lengths, ends - lengths, out, room, chunk=_CHUNK)
-        return out
+        out = self.x.new_empty(int(found.sum()), dtype=torch.uint8)
+        gather_blocks[(len(lengths),)](slots, lengths, starts, out, room, chunk=_CHUNK)
+        return out, found
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,3 +163,8 @@ class Wave:
     def place(self) -> Any:
         """Which lanes these are, as every kernel takes it."""
         return self.batch.place(self.begin, self.lanes)
+
+    def _streams(self, room: int) -> tuple[Any, Any]:
+        """Slots of `room` words for the lanes' streams, and where the length of each is written."""
+        new = self.batch.x.new_empty
+        return new(self.lanes * room, dtype=torch.int32), new(self.lanes, dtype=torch.int32)

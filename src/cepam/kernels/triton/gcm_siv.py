@@ -8,6 +8,7 @@ its place. As in `aes`, no time depends on what is sealed.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,28 +26,29 @@ _COMPILING: list[threading.Thread] = []
 _KEY_WORDS, _SCHEDULE_WORDS, _HASH_KEY = (tl.constexpr(i) for i in (KEY_WORDS, SCHEDULE_WORDS, ROUND_KEY_WORDS))
 
 
-def seal_chunks(payload: Any, keys: Any, context: bytes, blocks: int) -> Any:
-    """The sealed chunks (chunks, 4 * blocks + 4) of clear ones (chunks, 4 * blocks), as words, on the payload's device;
-    the keys (chunks, 12) are the host's."""
+def seal_chunks(payload: Any, keys: Any, context: bytes, blocks: int, tagged: Callable[[Any], None]) -> Any:
+    """Sealed chunks (chunks, 4 * blocks + 4) of clear ones (chunks, 4 * blocks), as words, on the payload's device;
+    the keys (chunks, 12) are the host's. Tags come first: `tagged` gets them before the rest is asked of the device."""
     _wait_for_compiler()
-    return _seal(payload, keys, context, blocks)
+    return _seal(payload, keys, context, blocks, tagged)
 
 
-def _seal(payload: Any, keys: Any, context: bytes, blocks: int) -> Any:
+def _seal(payload: Any, keys: Any, context: bytes, blocks: int, tagged: Callable[[Any], None]) -> Any:
     sealed = payload.new_empty((len(payload), 4 * blocks + 4))
     schedule, ahead = _prepare(keys, context, blocks, payload.device)
     _hash(payload, schedule, ahead, sealed[:, 4 * blocks :], blocks)
+    tagged(sealed[:, 4 * blocks :])
     _mask(payload, sealed, sealed[:, 4 * blocks :], schedule, blocks)
     return sealed
 
 
 def open_chunks(sealed: Any, keys: Any, context: bytes, payload: Any, blocks: int) -> Any:
-    """Fills the clear chunks; how many words of tags are not those of what was opened, as a tensor."""
+    """Fills the clear chunks; words that are zero where the tags are those of what was opened, (chunks, 4)."""
     _wait_for_compiler()
     (schedule, ahead), tags = _prepare(keys, context, blocks, payload.device), sealed.new_empty((len(sealed), 4))
     _mask(sealed, payload, sealed[:, 4 * blocks :], schedule, blocks)
     _hash(payload, schedule, ahead, tags, blocks)
-    return (tags ^ sealed[:, 4 * blocks :]).count_nonzero()
+    return tags ^ sealed[:, 4 * blocks :]
 
 
 def compile_ahead(device: Any) -> None:
@@ -62,7 +64,7 @@ def _seal_nothing(device: Any) -> None:
             torch.zeros((1, 16 * HASHED), dtype=torch.int32, device=device),
             np.zeros((1, KEY_WORDS), np.int32),
         )
-        _seal(clear, keys, b"", 4 * HASHED)
+        _seal(clear, keys, b"", 4 * HASHED, lambda _: None)
 
 
 def _wait_for_compiler() -> None:

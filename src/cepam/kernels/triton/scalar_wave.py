@@ -45,10 +45,10 @@ def _taken(batch: Batch, slot: int, columns: int) -> int:
 class ScalarWave(Wave):
     """Lanes of a batch, staged, walked and put in place by segments."""
 
-    def encode(self, headers: Any, columns: int, room: int, lengths: Any) -> Any:
-        """The bytes of the wave's blocks, or nothing where a stream outgrew its slot."""
+    def encode(self, headers: Any, columns: int, room: int) -> tuple[Any, Any] | None:
+        """The bytes of the wave's blocks and, on the host, their lengths; nothing where a stream outgrew its slot."""
         batch = self.batch
-        slots, state = batch.x.new_empty(self.lanes * room, dtype=torch.int32), self._words(STATE)
+        slots, lengths, state = *self._streams(room), self._words(STATE)
         begin_encoding[(self.programs,)](headers, state, slots, self.place, room, **batch.options)
         walk, flat = self._walk(slots, state, columns, decoding=False), columns == FLAT
         for first, rows, stage in self._segments(fields_of(False, flat), _taken(batch, 4 * room, columns)):

@@ -22,9 +22,9 @@ def bytes_a_lane(batch: Batch, slot: int) -> int:
 class VectorWave(Wave):
     """Lanes of a batch whose radii come first, then trials and code."""
 
-    def encode(self, headers: Any, columns: int, room: int, lengths: Any) -> Any:
-        """The bytes of the wave's blocks, or nothing where a stream outgrew its slot."""
-        batch, slots = self.batch, self.batch.x.new_empty(self.lanes * room, dtype=torch.int32)
+    def encode(self, headers: Any, columns: int, room: int) -> tuple[Any, Any] | None:
+        """The bytes of the wave's blocks and, on the host, their lengths; nothing where a stream outgrew its slot."""
+        batch, (slots, lengths) = self.batch, self._streams(room)
         given, options = self._given(None), batch.options | {"shape": batch.on.shape}
         encode_vectors[(self.programs,)](batch.words, headers, slots, lengths, given, self.place, room, **options)
         return batch.gather(slots, lengths, room)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import triton
 
@@ -33,36 +35,65 @@ for _kernel in (*scalar_wave.KERNELS, *vector_wave.KERNELS, *gcm_siv.KERNELS):
 
 @dataclass(frozen=True, eq=False)
 class CodedBlocks:
-    """Coded blocks one after the other on a device: their bytes, and the length of each (clients, blocks)."""
+    """Coded blocks one after the other: their bytes on a device; on the host the length of each (clients, blocks)."""
 
     data: Any
-    lengths: Any
+    lengths: npt.NDArray[np.int64]
 
 
-def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, room: int = 0) -> CodedBlocks:
-    """The coded blocks of updates (clients, m), `per_block` sub-vectors each; all values within the plan's reach.
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Updates before they are coded: headers of their blocks on the device; on the host the largest of both parts of a
+    header and, where they were asked for, the least and the largest value (NaN if there is one)."""
+
+    batch: Batch
+    headers: Any
+    most: tuple[int, int]
+    ends: tuple[float, float]
+
+
+def measure(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, ends: bool = False) -> Measured:
+    """What must be known before updates (clients, m) are coded, whatever their values: the host waits for it once."""
+    device, words = str(x.device), x.element_size() // 2
+    found = x.new_zeros(2 + words, dtype=torch.int32)
+    if ends and x.numel():  # first: the device is busy while the host copies keys
+        low_high = found[2:].view(x.dtype)
+        torch.aminmax(x, out=(low_high[0], low_high[1]))
+    batch = Batch(device_plan(plan, device), device_keys(keys, device), x, per_block)
+    if not batch.lanes:
+        return Measured(batch, None, (0, 0), (0.0, 0.0))
+    announce("encode", plan.n, int(plan.search), int(plan.accept))
+    headers = batch.measure_headers(found[:2])
+    seen = found.cpu()
+    (scale, columns), (low, high) = seen[:2].tolist(), seen[2:].view(x.dtype).tolist()
+    return Measured(batch, headers, (scale, columns), (low, high))
+
+
+def encode_measured(found: Measured, room: int = 0) -> CodedBlocks:
+    """The coded blocks of updates, all values within the plan's reach.
 
     `room` is the first guess of a block's words. Guarantee: the bytes of the other backends
     (tests/identity/test_triton_coder.py, tests/identity/test_triton_vectors.py).
     """
-    batch = Batch(device_plan(plan, str(x.device)), device_keys(keys, str(x.device)), x, per_block)
-    lengths = x.new_zeros(batch.lanes, dtype=torch.int32)
-    if not len(lengths):
-        return CodedBlocks(x.new_empty(0, dtype=torch.uint8), lengths.reshape(len(x), batch.blocks))
-    announce("encode", plan.n, int(plan.search), int(plan.accept))
-    headers, most = batch.measure_headers()
-    scale, columns = most.tolist()
-    parts, begin, room = [], 0, room or _first_room(plan, scale, per_block)
-    while begin < len(lengths):
-        lanes = min(batch.lanes_a_wave(_bytes_a_lane(batch, 4 * room, columns, False)), len(lengths) - begin)
-        part = _wave(batch, begin, lanes).encode(headers, columns, room, lengths[begin : begin + lanes])
-        if part is None:
+    batch, (scale, columns) = found.batch, found.most
+    parts, lengths, begin = [batch.x.new_empty(0, dtype=torch.uint8)], [np.zeros(0, dtype=np.int64)], 0
+    room = room or _first_room(batch.on.plan, scale, batch.per_block)
+    while begin < batch.lanes:
+        lanes = min(batch.lanes_a_wave(_bytes_a_lane(batch, 4 * room, columns, False)), batch.lanes - begin)
+        made = _wave(batch, begin, lanes).encode(found.headers, columns, room)
+        if made is None:
             room *= 4
             continue
-        parts.append(part)
+        parts.append(made[0])
+        lengths.append(made[1])
         begin += lanes
-    data = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return CodedBlocks(data, lengths.reshape(len(x), batch.blocks))
+    data = parts[-1] if len(parts) <= 2 else torch.cat(parts)
+    return CodedBlocks(data, np.concatenate(lengths).reshape(len(batch.x), batch.blocks))
+
+
+def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, room: int = 0) -> CodedBlocks:
+    """The coded blocks of updates (clients, m), `per_block` sub-vectors each; all values within the plan's reach."""
+    return encode_measured(measure(plan, keys, x, per_block), room)
 
 
 def decode_blocks(
@@ -75,8 +106,7 @@ def decode_blocks(
     if not out.numel():
         return out
     announce("decode", plan.n, int(plan.search), int(plan.accept))
-    lengths = blocks.lengths.reshape(-1)
-    starts = lengths.cumsum(0, dtype=torch.int64) - lengths
+    starts, lengths = _put_table(blocks.lengths.reshape(-1), device)
     flags = torch.zeros(1, dtype=torch.int32, device=device)
     step = batch.lanes_a_wave(_bytes_a_lane(batch, 0, LARGEST_PERIOD + 1, True))
     for begin in range(0, len(lengths), step):
@@ -84,6 +114,14 @@ def decode_blocks(
     if int(flags.item()):
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return out
+
+
+def _put_table(lengths: npt.NDArray[np.int64], device: Any) -> tuple[Any, Any]:
+    """Where each block begins and how long it is, on the device, in one copy."""
+    many, begins = len(lengths), np.cumsum(lengths) - lengths
+    put = torch.from_numpy(np.concatenate([begins.view(np.int32), lengths.astype(np.int32)]))
+    put = put.to(device, non_blocking=True)
+    return put[: 2 * many].view(torch.int64), put[2 * many :]
 
 
 def _wave(batch: Batch, begin: int, lanes: int) -> ScalarWave | VectorWave:
