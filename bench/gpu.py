@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -224,6 +225,13 @@ def section_cpu() -> None:
         print(f"  CPU, {name}: first encode {first:.1f} s, then {len(x) / again / 1e9:.4f} G/s", flush=True)
 
 
+def keep() -> None:
+    """Nothing; what was found so far is in the files."""
+    if not SMOKE:
+        for folder in (Path(__file__).parent / "results", *([Path(os.environ["OUT"])] if "OUT" in os.environ else [])):
+            (folder / "gpu.json").write_text(json.dumps(RESULTS, indent=1, default=str) + "\n")
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--smoke", action="store_true")
@@ -231,6 +239,8 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=1e9 if SMOKE else 270, help="no section begins after this")
     chosen = options.parse_args()
     begun = time.perf_counter()
+    # What `timeout` sends: the section that runs then keeps what it has.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("cut off"))
     print("seal:", stand_in_seal.put_in_place_if_needed(), "torch", torch.__version__, "triton", triton.__version__)
     if not SMOKE:
         torch.randn(8, device=DEVICE)
@@ -239,8 +249,8 @@ def main() -> None:
     sections: dict[str, Callable[[], Any]] = {
         "first": section_first, "user": section_user, "quantizers": section_quantizers, "blocks": section_blocks,
         "parts": section_parts, "memory": section_memory, "cpu": section_cpu,
-        "identity": lambda: RESULTS.update(identity=gpu_identity.check(DEVICE, SMOKE)),
-        "symbols": lambda: RESULTS.update(symbols=gpu_identity.check_symbols(DEVICE, SMOKE)),
+        "identity": lambda: gpu_identity.check(DEVICE, SMOKE, RESULTS.setdefault("identity", {})),
+        "symbols": lambda: gpu_identity.check_symbols(DEVICE, SMOKE, RESULTS.setdefault("symbols", {})),
     }  # fmt: skip
     wanted = (
         ["first", "user", "quantizers", "blocks"] if chosen.only == "user" else [s for s in chosen.only.split(",") if s]
@@ -256,12 +266,8 @@ def main() -> None:
         except Exception:
             RESULTS[f"failed: {name}"] = traceback.format_exc()
             print(traceback.format_exc()[-3000:], flush=True)
-        if not SMOKE:
-            for folder in (
-                Path(__file__).parent / "results",
-                *([Path(os.environ["OUT"])] if "OUT" in os.environ else []),
-            ):
-                (folder / "gpu.json").write_text(json.dumps(RESULTS, indent=1, default=str) + "\n")
+        finally:
+            keep()
     failed = [name for name in RESULTS if name.startswith("failed")]
     print(f"\nall done in {time.perf_counter() - begun:.0f} s; {', '.join(failed) or 'no section failed'}")
     sys.exit(bool(failed))

@@ -1,6 +1,7 @@
 """The GPU's messages, symbols and vectors beside the CPU's, bit for bit, through codecs and quantizers.
 
-PYTHONPATH=src python bench/gpu_identity.py "Gaussian on E8"     # compiles the kernels of one codec, no more
+PYTHONPATH=src python bench/gpu_identity.py "Gaussian on E8"              # compiles the kernels of one codec, no more
+PYTHONPATH=src python bench/gpu_identity.py "symbols, Gaussian on E8"     # those of one quantizer
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -40,30 +42,42 @@ def updates(size: int) -> dict[str, np.ndarray]:
     return {"wild": wild.astype(np.float32), "rows": rows, "sparse": sparse.astype(np.float32)}
 
 
-def use(codec: Any, device: str) -> None:
-    """Nothing; updates with and without rows were coded on the device, so its kernels are compiled."""
+def quantizers() -> dict[str, Any]:
+    """Every law on every lattice that has kernels on a GPU, and plain dithering on each."""
+    pairs = itertools.product(LAWS.items(), LATTICES)
+    found: dict[str, Any] = {f"symbols, {name} on {on.name}": cepam.LRSUQ(law(0.01), on) for (name, law), on in pairs}
+    return found | {f"symbols, cells of {on.name}": cepam.SDQ(0.02, on) for on in LATTICES}
+
+
+def use(of: Any, device: str | None) -> None:
+    """Nothing; updates with and without rows went to the device and back, so its kernels are compiled."""
     for x in updates(6422).values():
-        codec.decode(codec.encode(torch.from_numpy(x).to(device), AT), AT, device=device)
+        given = x if device is None else torch.from_numpy(x).to(device)
+        if isinstance(of, (cepam.LRSUQ, cepam.SDQ)):
+            of.reconstruct(*symbols_of(of, given), AT, len(x))
+        else:
+            of.decode(of.encode(given, AT), AT, device=device)
 
 
-def compile_side_by_side() -> None:
-    """Nothing; the kernels of all codecs are in Triton's cache and the CPU's are compiled, a process for each codec."""
+def compile_side_by_side(found: dict[str, Any]) -> None:
+    """Nothing; the GPU's kernels of all these are in Triton's cache, a process for each, and the CPU's are compiled."""
+    begun = time.perf_counter()
+    names = [name for name in found if name != "default" and "ball" not in name]  # balls have the Gaussian's kernels
+    started = {name: subprocess.Popen([sys.executable, __file__, name]) for name in names}
+    for name in names:
+        if name.endswith(("Gaussian on Z1", "Gaussian on E8")):
+            use(found[name], None)
+    for name, process in started.items():
+        said = "compiled" if process.wait() == 0 else f"NOT compiled, exit status {process.returncode}"
+        print(f"  {name:32s} {said} at {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+def check(device: str, smoke: bool, outcome: dict[str, str]) -> None:
+    """Nothing; how each comparison came out is put down one by one; raises if anything differs."""
     found = codecs()
-    names = [name for name in found if name != "default" and not name.startswith("ball")]
-    started = [subprocess.Popen([sys.executable, __file__, name]) for name in names]
-    for name in ("Gaussian on Z1", "Gaussian on E8"):
-        for x in updates(100).values():
-            found[name].decode(found[name].encode(x, AT), AT)
-    for process in started:
-        process.wait()
-
-
-def check(device: str, smoke: bool) -> dict[str, str]:
-    """How each comparison came out; raises if anything differs."""
-    outcome = {}
     if not smoke:
-        compile_side_by_side()
-    for name, codec in codecs().items():
+        compile_side_by_side(found)
+    for name, codec in found.items():
         if smoke and name not in ("Gaussian on Z1", "cells of A2"):
             continue
         said = "identical"
@@ -81,36 +95,48 @@ def check(device: str, smoke: bool) -> dict[str, str]:
                     said = f"DIFFERENT vectors, {kind} at {size}"
         outcome[name] = said
         print(f"  {name:24s} {said}", flush=True)
+    raise_if_different(outcome)
+
+
+def check_symbols(device: str, smoke: bool, outcome: dict[str, str]) -> None:
+    """Nothing; how the quantizers' integers and vectors compare is put down one by one; raises if anything differs.
+
+    Half precision is widened before any kernel, so it is compared on the integers alone.
+    """
+    found = quantizers()
+    if not smoke:
+        compile_side_by_side(found)
+    for name, of in found.items():
+        if smoke and name not in ("symbols, Gaussian on Z1", "symbols, cells of A2"):
+            continue
+        begun, said = time.perf_counter(), "identical"
+        for size in (9,) if smoke else (1, 100_003):
+            for kind, x in updates(size).items():
+                given = torch.from_numpy(x)
+                for each in (given, given.bfloat16()) if of.lattice.dimension == 1 else (given,):
+                    if not symbols_alike(of, each.to(device), np.asarray(each.double())):
+                        said = f"DIFFERENT, {kind} at {size}"
+        outcome[name] = said
+        print(f"  {name:32s} {said} ({time.perf_counter() - begun:.1f} s)", flush=True)
+    raise_if_different(outcome)
+
+
+def raise_if_different(outcome: dict[str, str]) -> None:
+    """Nothing; `AssertionError` names the comparisons that did not come out identical."""
     wrong = [name for name, said in outcome.items() if said != "identical"]
     if wrong:
         raise AssertionError(f"the GPU differs from the CPU: {wrong}")
-    return outcome
 
 
-def check_symbols(device: str, smoke: bool) -> dict[str, str]:
-    """How the quantizers' integers and vectors compare, half precision included; raises if anything differs."""
-    outcome = {}
-    for (name, law), lattice in itertools.product({**LAWS, "cells": None}.items(), LATTICES):
-        if smoke and (name, lattice.name) not in (("Gaussian", "Z1"), ("cells", "A2")):
-            continue
-        of: Any = cepam.SDQ(0.02, lattice) if law is None else cepam.LRSUQ(law(0.01), lattice)
-        said = "identical"
-        for size in (9,) if smoke else (1, 6422, 100_003):
-            for kind, x in updates(size).items():
-                for given in (torch.from_numpy(x), torch.from_numpy(x).bfloat16()):
-                    if not symbols_alike(of, given.to(device), np.asarray(given.double())):
-                        said = f"DIFFERENT, {kind} at {size}"
-        outcome[f"{name} on {lattice.name}"] = said
-        print(f"  {name} on {lattice.name:16s} {said}", flush=True)
-    if set(outcome.values()) != {"identical"}:
-        raise AssertionError(f"the GPU differs from the CPU: {outcome}")
-    return outcome
+def symbols_of(of: Any, x: Any) -> tuple[Any, ...]:
+    """(H, M), or M alone in a tuple for plain dithering."""
+    found = of.quantize(x, AT)
+    return found if isinstance(found, tuple) else (found,)
 
 
 def symbols_alike(of: Any, given: torch.Tensor, x: np.ndarray) -> bool:
     """Whether symbols and vectors of a tensor on a GPU are those of the same values on the CPU."""
-    found, wanted = of.quantize(given, AT), of.quantize(x, AT)
-    found, wanted = (each if isinstance(each, tuple) else (each,) for each in (found, wanted))
+    found, wanted = symbols_of(of, given), symbols_of(of, x)
     if not all(np.array_equal(a.cpu().numpy(), b) for a, b in zip(found, wanted)):
         return False
     back = of.reconstruct(*found, AT, len(x)).cpu().numpy()
@@ -121,4 +147,4 @@ if __name__ == "__main__":
     import stand_in_seal
 
     stand_in_seal.put_in_place_if_needed()
-    use(codecs()[sys.argv[1]], "cuda")
+    use((quantizers() if sys.argv[1].startswith("symbols") else codecs())[sys.argv[1]], "cuda")

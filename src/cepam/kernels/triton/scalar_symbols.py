@@ -60,12 +60,38 @@ def draw_words(keys, table, block):
 
 
 @triton.jit
-def width_of(word, table, numbers):
-    """The width B of coordinates with these latent words."""
+def under_each_other(w, lanes: tl.constexpr):
+    """Eight tensors of lanes as one, all lanes of the first before all of the second: a lane keeps its own eight."""
+    even = tl.join(tl.join(w[0], w[4]), tl.join(w[2], w[6]))
+    odd = tl.join(tl.join(w[1], w[5]), tl.join(w[3], w[7]))
+    return tl.reshape(tl.permute(tl.join(even, odd), (1, 2, 3, 0)), (8 * lanes,))
+
+
+@triton.jit
+def apart(w, lanes: tl.constexpr):
+    """The eight tensors that `under_each_other` made one of."""
+    even, odd = tl.split(tl.permute(tl.reshape(w, (2, 2, 2, lanes)), (3, 0, 1, 2)))
+    w04, w26 = tl.split(even)
+    w15, w37 = tl.split(odd)
+    w0, w4 = tl.split(w04)
+    w2, w6 = tl.split(w26)
+    w1, w5 = tl.split(w15)
+    w3, w7 = tl.split(w37)
+    return w0, w1, w2, w3, w4, w5, w6, w7
+
+
+@triton.jit
+def widths_of(words, table, numbers, lanes: tl.constexpr):
+    """The widths B of coordinates with these latent words, a tuple of eight.
+
+    They are looked up as one tensor: one of Triton's passes walks through the whole kernel for every access of memory,
+    and sixty-four took it a quarter of a minute. No value leaves its lane, so the machine code is no longer.
+    """
     if table is None:
-        return tl.zeros_like(word).to(tl.int64) + tl.load(numbers + STEP).to(tl.int64)
+        step = tl.zeros((lanes,), tl.int64) + tl.load(numbers + STEP).to(tl.int64)
+        return step, step, step, step, step, step, step, step
     else:
-        return width_of_word(word, table, tl.load(numbers + SCALE))
+        return apart(width_of_word(under_each_other(words, lanes), table, tl.load(numbers + SCALE)), lanes)
 
 
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["x"])
@@ -77,12 +103,13 @@ def quantize_scalars(x, m, flags, keys, table, numbers, count, lanes: tl.constex
     """
     block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     latents, dithers = draw_words(keys, table, block)
+    widths = widths_of(latents, table, numbers, lanes)
     left, good = tl.minimum(count - block * 8, 8).to(tl.int32), block >= 0
     x, m, per_unit = x + block * 8, m + block * 8, tl.load(numbers + PER_UNIT)
     narrow: tl.constexpr = m.dtype.element_ty == tl.int32
     for i in tl.static_range(8):
         value = tl.load(x + i, mask=left > i, other=0.0).to(tl.float64) * per_unit
-        b = width_of(latents[i], table, numbers)
+        b = widths[i]
         t = value.to(tl.int64) - tl.umulhi(dithers[i], b.to(tl.uint64)).to(tl.int64)
         if narrow:
             symbol, fits = round_quotient(t, b)
@@ -99,11 +126,12 @@ def reconstruct_scalars(m, out, flags, keys, table, numbers, count, released: tl
     """Fills out with decoded values; flags points outside the range of the format."""
     block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     latents, dithers = draw_words(keys, table, block)
+    widths = widths_of(latents, table, numbers, lanes)
     left, good = tl.minimum(count - block * 8, 8).to(tl.int32), block >= 0
     m, out = m + block * 8, out + block * 8
     for i in tl.static_range(8):
         symbol = tl.load(m + i, mask=left > i, other=0).to(tl.int64)
-        b = width_of(latents[i], table, numbers)
+        b = widths[i]
         units = symbol * b + tl.umulhi(dithers[i], b.to(tl.uint64)).to(tl.int64)
         good = good & (tl.abs(symbol.to(tl.float64) * b.to(tl.float64)) < FURTHEST)
         tl.store(out + i, value_of(units, numbers, released), mask=left > i)

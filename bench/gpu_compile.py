@@ -1,0 +1,87 @@
+"""What the quantizers' first call on an H200 compiles, without a GPU: seconds, instructions and registers by kernel.
+
+    PYTHONPATH=src python bench/gpu_compile.py Z1 E8
+
+Seconds are of the processor. Instructions are those of a whole program, padding left out: in one dimension it has eight
+coordinates a lane.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+import cepam
+from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.triton import symbols
+from cepam.noise.lattices import lattice_named
+
+COMPILE = JITFunction.run
+TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+class CompilerOnly:
+    """What Triton asks of a driver before it compiles for an H200."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+    """Nothing; the launch compiled and ran nothing, and one line says what it took."""
+    begun = processor_seconds()
+    made = COMPILE(kernel, *args, grid=grid, warmup=True, **options)
+    seconds = processor_seconds() - begun
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        code, used = (disassemble(how, file.name) for how in ("-sass", "-res-usage"))
+    names = re.findall(r"^\s+/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_]+)", code, re.M)
+    registers = re.search(r"REG:(\d+)", used)
+    many = sum(name != "NOP" for name in names)
+    held = registers[1] if registers else "?"
+    print(f"  {kernel.__name__:20s} {seconds:6.1f} s {many:6d} instructions {held:>4s} registers", flush=True)
+
+
+def disassemble(how: str, file: str) -> str:
+    """What NVIDIA's tool says of a compiled kernel."""
+    return subprocess.run([TOOL, how, file], capture_output=True, text=True, check=True).stdout
+
+
+def processor_seconds() -> float:
+    """Of this process and of those that it started: the assembler is one."""
+    return sum(os.times()[:4])
+
+
+def main() -> None:
+    """Both ways of a vector under Gaussian noise, on the lattices that are named."""
+    driver.set_active(CompilerOnly())
+    JITFunction.run = compile_only
+    for name in sys.argv[1:] or ["Z1", "E8"]:
+        print(name)
+        plan, x = layered_plan(cepam.Gaussian(0.01), lattice_named(name)), torch.zeros(1024)
+        h, m = symbols.quantize(plan, bytes(32), x)
+        symbols.reconstruct(plan, bytes(32), h[:1] if plan.n == 1 else h, m, True)
+
+
+if __name__ == "__main__":
+    main()
