@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import triton
 
 from cepam.kernels.model import scalar_contexts, vector_contexts
 from cepam.kernels.triton.lanes import Place
@@ -54,27 +53,27 @@ class Batch:
         """Coordinates of a block."""
         return self.on.plan.n * self.per_block
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """Blocks of a client."""
         return -(-int(self.x.shape[1]) // self.length)
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Blocks of all clients."""
         return len(self.x) * self.blocks
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Lanes of a program of the coder."""
         return FEW_LANES if self.lanes < FEW_BLOCKS else LANES
 
-    @property
+    @cached_property
     def options(self) -> dict[str, Any]:
         """What the coder's kernels are compiled with."""
         return {"lanes": self.width, "num_warps": max(self.width // 32, 1), "enable_fp_fusion": False}
 
-    @property
+    @cached_property
     def words(self) -> Any:
         """The rows as kernels take them, whatever their type: float64 as pairs of float32."""
         return self.x.view(torch.float32)
@@ -84,7 +83,7 @@ class Batch:
         """1 where the rows are float64."""
         return int(self.x.dtype == torch.float64)
 
-    @property
+    @cached_property
     def draws(self) -> Draws:
         """What the batch's noise is drawn with."""
         return self.on.draws(self.keys)
@@ -101,9 +100,9 @@ class Batch:
 
     def lanes_a_wave(self, bytes_a_lane: int) -> int:
         """Lanes whose working memory stays within the bound: whole programs, shared evenly by the fewest waves."""
-        programs = triton.cdiv(self.lanes, self.width)
+        programs = -(-self.lanes // self.width)
         fit = max(self.memory // (bytes_a_lane * self.width), 1)
-        return int(triton.cdiv(programs, triton.cdiv(programs, fit))) * self.width
+        return -(-programs // -(-programs // fit)) * self.width
 
     def place(self, begin: int, lanes: int) -> Any:
         """So many lanes from lane number `begin` on, as kernels take them."""
@@ -154,10 +153,10 @@ class Wave:
     begin: int
     lanes: int
 
-    @property
+    @cached_property
     def programs(self) -> int:
         """Programs of the coder."""
-        return int(triton.cdiv(self.lanes, self.batch.width))
+        return -(-self.lanes // self.batch.width)
 
     @cached_property
     def place(self) -> Any:

@@ -78,7 +78,7 @@ def _prepare(keys: Any, context: bytes, blocks: int, device: Any) -> tuple[Any, 
     lengths = np.array([8 * len(context), 128 * blocks], dtype=np.int64).view(np.int32)
     put = torch.from_numpy(np.concatenate([keys.reshape(-1), padded, lengths])).to(device, non_blocking=True)
     schedule, lanes = put.new_empty((len(keys), SCHEDULE_WORDS)), 32
-    expand_keys[(triton.cdiv(len(keys), lanes),)](put, schedule, len(keys), lanes=lanes, num_warps=1)
+    expand_keys[(-(-len(keys) // lanes),)](put, schedule, len(keys), lanes=lanes, num_warps=1)
     return schedule, put[keys.size :]
 
 
@@ -86,7 +86,7 @@ def _hash(text: Any, schedule: Any, ahead: Any, tags: Any, blocks: int) -> None:
     lanes = min(HASHED, blocks)
     hash_chunks[(len(text),)](
         text, schedule, ahead, tags, text.stride(0), tags.stride(0), len(ahead) // 4 - 1, 32, lanes=lanes,
-        num_warps=triton.cdiv(lanes, 32),
+        num_warps=-(-lanes // 32),
     )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def _mask(source: Any, out: Any, tags: Any, schedule: Any, blocks: int) -> None:
     lanes = min(MASKED, blocks // 2)
     mask_chunks[(len(out), blocks // (2 * lanes))](
         source, out, tags, schedule, source.stride(0), out.stride(0), tags.stride(0), lanes=lanes,
-        num_warps=triton.cdiv(lanes, 32),
+        num_warps=-(-lanes // 32),
     )  # fmt: skip
 
 

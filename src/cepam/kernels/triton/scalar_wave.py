@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import triton
 
 from cepam.kernels.model.row_period import FLAT
 from cepam.kernels.triton.batch import Batch, Wave
@@ -89,7 +88,7 @@ class ScalarWave(Wave):
         )
 
     def _tiles(self, rows: int) -> tuple[int, int]:
-        return self.programs, int(triton.cdiv(rows, 8 * TILE // self.batch.width))
+        return self.programs, -(-rows // (8 * TILE // self.batch.width))
 
     def _words(self, count: int) -> Any:
         return self.batch.x.new_empty(self.programs * count * self.batch.width, dtype=torch.int64)
