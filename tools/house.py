@@ -45,7 +45,10 @@ SUBJECTS = {
         "fl/models/features.py", "fl/models/scattering.py", "fl/models/layers.py", "fl/models/passes.py",
         "fl/models/network.py", "fl/models/interface.py",
     ),
-    "GPU as a user sees it": ("kernels/triton/*", "kernels/model/blocks.py", "codec/sealing*.py", "codec/vectors.py"),
+    "GPU as a user sees it": (
+        "kernels/triton/*", "kernels/model/blocks.py", "codec/sealing*.py", "codec/vectors.py",
+        "kernels/numba/transform.py", "kernels/numba/lanes.py", "kernels/numba/layers.py",
+    ),
     "fits your code": (
         "codec/tree.py", "torch.py", "fl/data/clients.py", "fl/models/mapped.py", "fl/models/objective.py",
         "fl/runs/sources.py", "fl/runs/trackers.py", "fl/engine/private_steps.py", "fl/engine/local_uplink.py",
