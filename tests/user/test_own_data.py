@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import Result
 
 torch: Any = pytest.importorskip("torch")
 
 from cepam import fl  # noqa: E402
+from tests.user.terminal import answered  # noqa: E402
 
 QUICK = {"rounds": 2, "tau": 2, "batch": 4, "clip": 1.0, "evaluate_every": 2, "model": "linear", "noise": 0.5}
 
@@ -107,9 +106,8 @@ def build(data):
 """
 
 
-def cepam(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cepam", "train", "--rounds", "2", "--tau", "1", "--batch", "4", *words]
-    return subprocess.run(command, cwd=folder, env=os.environ.copy(), capture_output=True, text=True, check=False)
+def trained(folder: Path, *words: str) -> Result:
+    return answered("train", "--rounds", "2", "--tau", "1", "--batch", "4", *words, folder=folder)
 
 
 def test_a_function_that_gives_clients_and_test_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,15 +122,15 @@ def test_a_function_that_gives_clients_and_test_examples(tmp_path: Path, monkeyp
 def test_functions_and_tables_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
     own = ("--data", "mine:load", "--model", "mine:build", "--noise", "0.5", "--name", "own")
-    done = cepam(tmp_path, *own, "--client", "'site 3' noise=0.75")
-    assert done.returncode == 0, done.stderr
+    done = trained(tmp_path, *own, "--client", "'site 3' noise=0.75")
+    assert done.exit_code == 0, done.stderr
     assert "site 3" in done.stdout
     assert "site 15" not in done.stdout
     assert "and 8 more clients: summary.json has them all" in done.stdout
     table(tmp_path / "patients.csv", ["0", "1"])
     named = ("--data", "patients.csv", "--target", "ill", "--client-column", "site", "--model", "linear")
-    assert cepam(tmp_path, *named, "--noise", "0.5").returncode == 0
-    lost = cepam(tmp_path, "--data", "mine:lost", "--noise", "0.5")
+    assert trained(tmp_path, *named, "--noise", "0.5").exit_code == 0
+    lost = trained(tmp_path, "--data", "mine:lost", "--noise", "0.5")
     assert lost.stderr.strip() == "cepam train: mine:lost: module mine has no function 'lost'"
 
 

@@ -14,20 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from cepam.cli import app
+from tests.user.terminal import cepam
 
 SITES = "500,1000,2000,3000,5000,8000,12000,20000"
 
 
-def privacy(*words: str) -> str:
-    command = [sys.executable, "-m", "cepam", "privacy", *words]
-    done = subprocess.run(command, env=os.environ.copy(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_hospitals_each_with_its_own_noise() -> None:
     question = f"calibrate --per-client --clients 8 --records {SITES} --epochs 5 --draws 64 --rounds 50 --epsilon 3"
-    found = json.loads(privacy(*question.split(), "--delta", "1e-6", "--names", "A,B,C,D,E,F,G,H", "--json"))
+    found = json.loads(cepam("privacy", *question.split(), "--delta", "1e-6", "--names", "A,B,C,D,E,F,G,H", "--json"))
     assert [row["name"] for row in found["clients"]] == list("ABCDEFGH")
     assert all(2.99 < row["epsilon"] <= row["target"] == 3.0 for row in found["clients"])
     multipliers = [row["noise_multiplier"] for row in found["clients"]]
@@ -40,11 +34,13 @@ def test_hospitals_each_with_its_own_noise() -> None:
 def test_phones_asked_in_secret_cohorts() -> None:
     """100,000 users, 1,000 a round, 1,000 rounds: what noise costs, and what noise a target needs."""
     users = "--unit client --clients 100000 --cohort 1000 --rounds 1000 --adjacency add-remove"
-    said = privacy(*f"epsilon {users} --noise-multiplier 1 --delta 1e-6".split())
+    said = cepam("privacy", *f"epsilon {users} --noise-multiplier 1 --delta 1e-6".split())
     assert "epsilon 2.12" in said
     assert "against whoever sees who uploads: " in said
     assert "caution" not in said
-    found = json.loads(privacy(*f"calibrate {users} --epsilon 2 --delta 1e-6 --coordinates 4000 --json".split()))
+    found = json.loads(
+        cepam("privacy", *f"calibrate {users} --epsilon 2 --delta 1e-6 --coordinates 4000 --json".split())
+    )
     assert 1.99 < found["epsilon"] <= 2.0
     assert abs(found["noise_multiplier"] - 1.04) < 0.02
     # In the average of 1,000 users, over 4,000 weights: noise_multiplier / 1000 * sqrt(4000) clips.
@@ -71,7 +67,7 @@ def test_every_calibration_says_what_its_noise_means(question: str) -> None:
 
 def test_the_natural_misreading_of_phones_draws_a_caution() -> None:
     question = "epsilon --clients 100000 --draws 1000 --records 1 --rounds 1000 --sigma 1"
-    said = " ".join(privacy(*question.split()).split())
+    said = " ".join(cepam("privacy", *question.split()).split())
     assert "caution draws-of-clients" in said
     assert "--unit client --cohort" in said
 

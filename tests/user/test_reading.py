@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-
-def cepam(*words: str, folder: Path, columns: int = 80) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "cepam", *words],
-        cwd=folder,
-        env=os.environ | {"COLUMNS": str(columns)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from tests.user.terminal import answered, cepam
 
 
 @pytest.mark.parametrize("columns", [80, 60])
@@ -57,32 +43,17 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-def test_errors_all_begin_alike(tmp_path: Path) -> None:
-    """One line that begins with the command, exit code 2; in one process, since each is only an answer."""
+@pytest.mark.parametrize("words", MISTAKES)
+def test_errors_all_begin_alike(tmp_path: Path, words: str) -> None:
+    """One line that begins with the command, exit code 2."""
     pytest.importorskip("torch")
-    script = f"""
-import io, sys
-from contextlib import redirect_stderr, redirect_stdout
-from cepam.cli import app
-for words in {MISTAKES!r}:
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said), redirect_stdout(io.StringIO()):
-            app(words.split(), prog_name="cepam")
-    except SystemExit as left:
-        print(left.code, len(said.getvalue().splitlines()), said.getvalue().strip(), sep=chr(9))
-"""
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ.copy(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answers = [line.split("\t") for line in done.stdout.splitlines()]
-    assert len(answers) == len(MISTAKES)
-    for words, (code, lines, said) in zip(MISTAKES, answers):
-        assert (code, lines) == ("2", "1"), (words, said)
-        first = "" if words == "trian" else f" {words.split()[0]}"
-        assert said.startswith(f"cepam{first}"), said
-        assert re.match(r"cepam[a-z ]*: \S", said), said
-        assert "Did you mean 'train'? Did" not in said
+    done = answered(*words.split(), folder=tmp_path)
+    assert done.exit_code == 2
+    (said,) = done.stderr.strip().splitlines()
+    first = "" if words == "trian" else f" {words.split()[0]}"
+    assert said.startswith(f"cepam{first}")
+    assert re.match(r"cepam[a-z ]*: \S", said)
+    assert "Did you mean 'train'? Did" not in said
 
 
 def test_lists_of_clients_are_abbreviated(tmp_path: Path) -> None:
