@@ -28,7 +28,7 @@ from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import refusals, scalar_symbols, symbols  # noqa: E402
 from cepam.kernels.triton.layers import invert  # noqa: E402
 from cepam.kernels.triton.plan import device_keys, device_plan  # noqa: E402
-from cepam.kernels.triton.scalar_symbols import round_quotient  # noqa: E402
+from cepam.kernels.triton.scalar_symbols import round_near_quotient  # noqa: E402
 
 AT = cepam.Address(bytes(range(32)), round=3, client=1)
 LAWS = {"Gaussian": cepam.Gaussian(0.01), "Laplace": cepam.Laplace(0.3), "ball": cepam.UniformBall(2.0)}
@@ -175,7 +175,7 @@ def test_what_has_no_kernels_is_refused() -> None:
 @triton.jit
 def fill_quotients(t, b, out, fits, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, lanes)
-    symbol, right = round_quotient(tl.load(t + at), tl.load(b + at))
+    symbol, right = round_near_quotient(tl.load(t + at), tl.load(b + at))
     tl.store(out + at, symbol)
     tl.store(fits + at, right.to(tl.int32))
 
