@@ -71,10 +71,10 @@ def invert(b):
 
 @triton.jit
 def round_quotient(t, b):
-    """floor((t + b // 2) / b) for |t| < 2^62 and b < 2^52, while it is under 2^50 in size.
+    """floor((t + b // 2) / b) for |t| < 2^62 and b < 2^52, while it is under 2^51 in size.
 
-    The first guess has an error under 2^-42 of itself, so that under 2^9 b is left. The second, lowered by 2^-10, is the
-    quotient of that or one less. A sum with 3 * 2^51 has a whole number in its low bits.
+    The first guess has an error under 2^-42 of itself, so that at most 513 b are left, with either sign. The second,
+    lowered by 2^-10, is the quotient of that or one less. A sum with 3 * 2^51 has a whole number in its low bits.
     """
     inverse = invert(b)
     q = (t.to(tl.float64) * inverse + WHOLE).to(tl.int64, bitcast=True) - WHOLE_BITS

@@ -29,7 +29,6 @@ KERNELS = (
     *(fill_stage, put_values, walk_flat, walk_lanes),
 )
 _TILED = {"num_warps": TILE // 32, "enable_fp_fusion": False}
-_STAGED = {} | _TILED
 
 
 def bytes_a_lane(batch: Batch, slot: int, columns: int, decoding: bool) -> int:
@@ -85,7 +84,7 @@ class ScalarWave(Wave):
     def _fill(self, stage: Any, state: Any, first: int, rows: int, kind: Staged) -> None:
         batch = self.batch
         fill_stage[self._tiles(rows)](
-            batch.words, stage, state, batch.draws, self.place, first, rows, lanes=batch.width, kind=kind, **_STAGED
+            batch.words, stage, state, batch.draws, self.place, first, rows, lanes=batch.width, kind=kind, **_TILED
         )
 
     def _tiles(self, rows: int) -> tuple[int, int]:

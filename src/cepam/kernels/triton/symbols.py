@@ -47,7 +47,7 @@ def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
     """
     on, keys, flags = device_plan(plan, str(x.device)), device_keys([key], str(x.device)), _flags(x)
     rows = -(-len(x) // plan.n)
-    h = x.new_ones((1 if plan.n == 1 else rows,), dtype=torch.int32)
+    h = x.new_ones(rows if plan.n > 1 else 1, dtype=torch.int32)
     m = x.new_empty((rows, plan.n), dtype=torch.int32)
     if rows:
         announce("quantize", plan.n, int(plan.search), int(plan.accept))
