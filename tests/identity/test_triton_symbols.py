@@ -206,7 +206,8 @@ def quotients(t: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def awkward(most: float, largest: float, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Values under 2^most next to halves and wholes of widths from 2^11 to 2^50, odd and even; quotients to 2^largest."""
+    """Values under 2^most next to halves and wholes of widths from 2^11 to 2^50, odd and even; quotients too large for
+    2^largest are left out."""
     b = (2.0 ** draw.uniform(11, 49.9, 4096)).astype(np.int64)
     large = 2.0 ** draw.uniform(0, np.minimum(largest, most - 0.1 - np.log2(b)))
     q = (draw.choice([-1, 1], 4096) * large).astype(np.int64)

@@ -99,6 +99,13 @@ def below_each_other(w, lanes: tl.constexpr):
 
 
 @triton.jit
+def in_rows(v, lanes: tl.constexpr):
+    """What is `below_each_other` as (lanes, 8): where a lane's eight are neighbours in memory too, threads share out
+    the accesses, and none is narrow."""
+    return tl.permute(tl.reshape(v, (8, lanes)), (1, 0))
+
+
+@triton.jit
 def eight_times(v, lanes: tl.constexpr):
     """What each of a lane's eight have in common."""
     return below_each_other((v, v, v, v, v, v, v, v), lanes)

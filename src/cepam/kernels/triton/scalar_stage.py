@@ -11,7 +11,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from cepam.kernels.triton.keystream import eight_times, number_eight
+from cepam.kernels.triton.keystream import eight_times, in_rows, number_eight
 from cepam.kernels.triton.lanes import lanes_of, load_place
 from cepam.kernels.triton.layers import (
     FURTHEST,
@@ -80,9 +80,8 @@ def fill_stage(x, stage, state, draws, place, first, rows, lanes: tl.constexpr, 
 def put_field(field, value, eight, own, rows, lanes: tl.constexpr):
     """Writes a field of the stage; the last program may reach over its end."""
     if lanes == 1:
-        # Eight coordinates of a thread stand in a row, where many narrow writes would meet: they are dealt out first.
-        at, fits = eight[:, None] * 8 + tl.arange(0, 8)[None, :], (eight * 8 < rows)[:, None]
-        tl.store(field + at, tl.permute(tl.reshape(value, (8, _TILE)), (1, 0)), mask=fits)
+        at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
+        tl.store(field + at, in_rows(value, _TILE), mask=(eight * 8 < rows)[:, None])
     else:
         at = eight_times(eight * 8 * lanes + own, _TILE) + number_eight(_TILE) * lanes
         tl.store(field + at, value, mask=eight_times(eight * 8 < rows, _TILE))
