@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-import cepam
-
+# A worker a core: threads of linear algebra beside them would wait for each other, turning. Before NumPy is imported.
+WORKER = "PYTEST_XDIST_WORKER"
+if WORKER in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Before Triton is imported, by whomever: its own functions are interpreted or not from then on.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from numba.core.compiler_lock import global_compiler_lock  # noqa: E402
+from numba.core.dispatcher import Dispatcher  # noqa: E402
+
+import cepam  # noqa: E402
+from cepam.files import locked_file  # noqa: E402
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_by_one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing; where several workers need a kernel at a time, one compiles it and the others wait for its file."""
+    if WORKER not in os.environ:
+        yield
+        return
+    folder, compile_now = tmp_path_factory.getbasetemp().parent, Dispatcher.compile
+
+    def compile_alone(kernel: Any, signature: Any) -> Any:
+        name = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}.lock"
+        # Numba's own lock first: it is held while a kernel that this one calls is compiled.
+        with global_compiler_lock, locked_file(folder / name):
+            return compile_now(kernel, signature)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dispatcher, "compile", compile_alone)
+        yield
 
 
 @pytest.fixture
@@ -30,7 +59,6 @@ def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What nodes and servers run lies compiled on disk: by one process, and not by every node's at a time."""
     import numpy as np
 
-    from cepam.files import locked_file
     from cepam.secure import fit
 
     law, update, key = cepam.Gaussian(0.1), np.ones(100, dtype=np.float32), bytes(32)

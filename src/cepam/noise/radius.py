@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import resources
@@ -94,12 +94,14 @@ def _tabulate_float64(law: Law, n: int) -> Floats:
     values = np.stack([law.radius_below(p, n), law.radius_above(p, n)]).astype(np.float64)
     if not np.isfinite(values).all() or (values <= 0).any():
         raise ValueError(f"{law!r} gives a latent radius that is not finite and positive in dimension {n}")
-    table = np.array([_fit(row) for row in values.reshape(-1, COEFFICIENTS).tolist()]).reshape(SHAPE)
+    rows = [tuple(row) for row in values.reshape(-1, COEFFICIENTS).tolist()]
+    fits = {row: _fit(row) for row in set(rows)}  # a uniform ball has one radius, and a second of equal rows
+    table = np.array([fits[row] for row in rows]).reshape(SHAPE)
     table.setflags(write=False)
     return table
 
 
-def _fit(values: list[Any]) -> list[float]:
+def _fit(values: Sequence[Any]) -> list[float]:
     """The polynomial through a segment's values at the nodes, lowest coefficient first.
 
     With exact weights: an inverse in float64 would lose fourteen bits to its condition number.

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +20,53 @@ import torch
 from cepam.fl import Dataset, Settings, read_metrics, train
 from cepam.fl.runs.toml import write
 
-WORKER = """
-import sys
+FORKS = """
+import json, os, sys
 from pathlib import Path
+import matplotlib.pyplot
+import cepam.codec.codec, cepam.kernels.numba.backend
 from cepam.fl import settings_from, synthetic, train
 from cepam.fl.runs.toml import read
-settings = settings_from(read(Path(sys.argv[1])))
-train(settings, Path(sys.argv[2]), synthetic(records=600, tests=200), resume=len(sys.argv) > 3)
+for line in sys.stdin:
+    config, folder, resume = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        try:
+            train(settings_from(read(Path(config))), Path(folder), synthetic(records=600, tests=200), resume=resume)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    print(child, flush=True)
+    print(os.waitpid(child, 0)[1], flush=True)
 """
+
+
+class Forks:
+    """Processes that train, forked from one that has imported all there is and run nothing."""
+
+    def __init__(self) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+        self.parent: Any = subprocess.Popen([sys.executable, "-c", FORKS], **pipes)
+
+    def start(self, config: Path, folder: Path, resume: bool) -> int:
+        """The number of a process that trains in the folder."""
+        self.parent.stdin.write(json.dumps([str(config), str(folder), resume]).encode() + b"\n")
+        return int(self.parent.stdout.readline())
+
+    def ends_within(self, seconds: float) -> bool:
+        return bool(select.select([self.parent.stdout], [], [], seconds)[0])
+
+    def wait(self) -> int:
+        """The status that the process ends with."""
+        return int(self.parent.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    made = Forks()
+    yield made
+    made.parent.stdin.close()
+    assert made.parent.wait(60) == 0
 
 
 def outcome(folder: Path) -> tuple[str, bytes, list[bytes]]:
@@ -76,7 +118,7 @@ def test_resume_of_another_configuration_is_refused(tmp_path: Path, small: Datas
     ],
 )
 def test_killed_and_resumed_is_bit_identical(
-    tmp_path: Path, quick: Settings, simulate: bool, changes: dict[str, Any]
+    tmp_path: Path, quick: Settings, forks: Forks, simulate: bool, changes: dict[str, Any]
 ) -> None:
     """Kills twice with SIGKILL at arbitrary moments, once between checkpoints, and compares every bit.
 
@@ -87,19 +129,18 @@ def test_killed_and_resumed_is_bit_identical(
         quick, rounds=12, noise=2.0, checkpoint_every=5, server="momentum", dropout=0.2, keep_messages=True,
         simulate=simulate, **changes,
     )  # fmt: skip
-    (tmp_path / "config.toml").write_text(write(settings))
-    base = [sys.executable, "-c", WORKER, str(tmp_path / "config.toml")]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    config, killed, whole = tmp_path / "config.toml", tmp_path / "killed", tmp_path / "whole"
+    config.write_text(write(settings))
     for after in (2 * settings.seeds, 8 * settings.seeds):
-        resuming = ["resume"] if killed.exists() else []
-        worker = subprocess.Popen([*base, str(killed), *resuming], env=os.environ)
+        resuming = killed.exists()
+        process = forks.start(config, killed, resuming)
         metrics, deadline = killed / "metrics.jsonl", time.monotonic() + 120
-        while time.monotonic() < deadline and worker.poll() is None:
+        while time.monotonic() < deadline and not forks.ends_within(0.002):
             if metrics.exists() and metrics.read_bytes().count(b"\n") >= after:
                 break
-            time.sleep(0.002)
-        worker.send_signal(signal.SIGKILL)
-        worker.wait()
+        with suppress(ProcessLookupError):  # it has ended by itself
+            os.kill(process, signal.SIGKILL)
+        forks.wait()
         with metrics.open("ab") as torn:
             torn.write(b'{"round": 99, "torn')
         if not resuming:
@@ -107,6 +148,7 @@ def test_killed_and_resumed_is_bit_identical(
             for name in ("config.toml", *([] if simulate else ["secret.key"])):
                 shutil.copy2(killed / name, whole / name)
     for folder in (killed, whole):
-        subprocess.run([*base, str(folder), "resume"], check=True, env=os.environ)
+        forks.start(config, folder, True)
+        assert forks.wait() == 0
         assert not (folder / "secret.key").exists()
     assert outcome(killed) == outcome(whole)

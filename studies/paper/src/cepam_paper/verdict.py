@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from scipy import stats
@@ -52,13 +53,19 @@ class Estimate:
         """The same mean with the interval that misses the truth with this chance instead of 0.05."""
         if math.isinf(self.low):
             return self
-        law = stats.t(self.seeds - 1) if self.seeds > 1 else stats.norm
-        times = float(law.ppf(1 - chance / 2) / law.ppf(0.975))
+        times = _widening(chance, self.seeds)
         return Estimate(self.mean, self.mean - times * self.half, self.mean + times * self.half, self.seeds)
 
     def less(self, other: Estimate) -> Estimate:
         """The difference to an estimate from other runs: at least 95 % sure, since both ends are taken together."""
         return Estimate(self.mean - other.mean, self.low - other.high, self.high - other.low)
+
+
+@cache
+def _widening(chance: float, seeds: int) -> float:
+    """How many times as wide as the 95 % interval of so many seeds is the one that misses with this chance."""
+    law = stats.t(seeds - 1) if seeds > 1 else stats.norm
+    return float(law.ppf(1 - chance / 2) / law.ppf(0.975))
 
 
 @dataclass(frozen=True)
