@@ -65,14 +65,14 @@ def _search(x: Any, numbers: Any, found: Any, heads: Heads, length: int) -> None
     pattern, place = numbers.new_empty((many, size), dtype=torch.int8), device_whole(heads, str(x.device))
     flatten_heads[(many,)](
         x.view(torch.float32), numbers, scratch, pattern, means, found, place,
-        tile=triton.next_power_of_2(length), num_warps=16, enable_fp_fusion=False,
+        tile=triton.next_power_of_2(length), num_warps=32, enable_fp_fusion=False,
     )  # fmt: skip
     if size < 4 * s.SHORTEST:
         return
     tile, lags = triton.next_power_of_2(min(s.LARGEST_PERIOD, length // 3) + 1), ROWS.value * ACROSS.value
     sums = scratch.new_empty((many, -(-tile // lags) * lags))
-    correlate_heads[many, sums.shape[1] // lags](pattern, sums, place)
-    score_heads[(many,)](sums, numbers, means, found, place, tile=tile, num_warps=8, enable_fp_fusion=False)
+    correlate_heads[many, sums.shape[1] // lags](pattern, sums, place, num_warps=8)
+    score_heads[(many,)](sums, numbers, means, found, place, tile=tile, num_warps=16, enable_fp_fusion=False)
 
 
 @cache
