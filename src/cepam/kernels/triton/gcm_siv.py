@@ -85,7 +85,7 @@ def _prepare(keys: Any, context: bytes, blocks: int, device: Any) -> tuple[Any, 
 def _hash(text: Any, schedule: Any, ahead: Any, tags: Any, blocks: int) -> None:
     lanes = min(HASHED, blocks)
     hash_chunks[(len(text),)](
-        text, schedule, ahead, tags, text.stride(0), tags.stride(0), len(ahead) // 4 - 1, 32, lanes=lanes,
+        text, schedule, ahead, tags, text.stride(0), tags.stride(0), len(ahead) // 4 - 1, lanes=lanes,
         num_warps=-(-lanes // 32),
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ def multiply_pairs(a, b):
 
 
 @triton.jit
-def dot(a, b, turns):
+def dot(a, b):
     """a b / x^128 modulo x^128 + x^127 + x^126 + x^121 + 1: the product, then its low words taken out one by one."""
     none = a[0] ^ a[0]
     low, high = multiply_pairs((a[0], a[1]), (b[0], b[1])), multiply_pairs((a[2], a[3]), (b[2], b[3]))
@@ -180,10 +180,10 @@ def expand_keys(keys, schedule, chunks, lanes: tl.constexpr):
 
 
 @triton.jit(
-    do_not_specialize=["text_step", "tag_step", "before", "turns"],
+    do_not_specialize=["text_step", "tag_step", "before"],
     do_not_specialize_on_alignment=["text", "tags", "ahead"],
 )
-def hash_chunks(text, schedule, ahead, tags, text_step, tag_step, before, turns, lanes: tl.constexpr):
+def hash_chunks(text, schedule, ahead, tags, text_step, tag_step, before, lanes: tl.constexpr):
     """Writes the tags of clear chunks; `ahead` has `before` blocks of associated data, then the block of lengths."""
     chunk, lane = tl.program_id(0).to(tl.int64), tl.arange(0, lanes)
     schedule = schedule + chunk * _SCHEDULE_WORDS
@@ -192,21 +192,21 @@ def hash_chunks(text, schedule, ahead, tags, text_step, tag_step, before, turns,
     power, own = add(key, (none, none, none, none)), (none + 1, none, none, none + 0xC2000000)
     k = 1
     while k < lanes:
-        times = dot(own, power, turns)
+        times = dot(own, power)
         wanted = ((lanes - lane) & k) != 0
-        own, power, k = choose(wanted, times, own), dot(power, power, turns), 2 * k
+        own, power, k = choose(wanted, times, own), dot(power, power), 2 * k
     own = choose(lane == 0, power, own)
     place = lane - (lanes - before)
     total = load_words(ahead + place * 4, 4, place >= 0)
     at, left = text + chunk * text_step + lane * 4, text_step
     while left > 0:
-        total = add(dot(total, power, turns), load_words(at, 4, lane >= 0))
+        total = add(dot(total, power), load_words(at, 4, lane >= 0))
         at, left = at + 4 * lanes, left - 4 * lanes
-    total = dot(total, own, turns)
+    total = dot(total, own)
     total = (
         tl.xor_sum(total[0], 0), tl.xor_sum(total[1], 0), tl.xor_sum(total[2], 0), tl.xor_sum(total[3], 0)
     )  # fmt: skip
-    total = dot(add(total, load_words(ahead + before * 4, 4, chunk >= 0)), key, turns)
+    total = dot(add(total, load_words(ahead + before * 4, 4, chunk >= 0)), key)
     block = (total[0] ^ chunk.to(tl.uint32), total[1], total[2], total[3] & 0x7FFFFFFF)
     store_words(tags + chunk * tag_step, encrypt_words(block + block, schedule), 4)
 

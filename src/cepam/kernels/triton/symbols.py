@@ -21,12 +21,13 @@ from cepam.kernels.triton.vector_symbols import WaveDraws, quantize_vectors, rec
 from cepam.kernels.triton.waves import announce
 from cepam.noise.lattices import Search
 
-# After those of `waves`, in one order, for the reason given there.
+# After those of `waves`, in one order, and constants compared no more, for the reasons given there.
 for _kernel in (
     *(quantize_scalars, reconstruct_scalars),
     *(fill_radii, fill_fractions, skip_refused, quantize_vectors, reconstruct_vectors),
 ):
     getattr(_kernel, "cache_key", None)
+    getattr(_kernel, "used_global_vals", {}).clear()
 
 LANES, WARPS = 128, 4
 TRIAL_LANES, SHARE = 32, 8
