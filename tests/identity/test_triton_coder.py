@@ -217,7 +217,7 @@ def test_what_a_gpu_does_not_code_goes_over_the_cpu(monkeypatch: pytest.MonkeyPa
 
 
 def test_autocorrelations_are_whole_numbers() -> None:
-    """Sums of products of two patterns of the largest values, at every lag of a program, some of them beyond the end."""
+    """Sums of products of patterns of the largest values, at every lag of a program, some of them beyond the end."""
     pattern, size = np.random.default_rng(5).choice([-64, 64], (2, 500)).astype(np.int8), 500
     heads, sums = triton_stride.Heads(size, 0, 1, 0, 1, size, size, 0, 0), torch.zeros((2, 512), dtype=torch.int32)
     triton_stride.correlate_heads[2, 1](torch.from_numpy(pattern), sums, device_whole(heads, "cpu"))
