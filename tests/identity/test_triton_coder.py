@@ -37,6 +37,7 @@ from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import batch, scalar_wave, waves  # noqa: E402
 from cepam.kernels.triton import range_coder as triton_ranging  # noqa: E402
 from cepam.kernels.triton import row_period as triton_stride  # noqa: E402
+from cepam.kernels.triton.plan import device_whole  # noqa: E402
 
 SCALE = 0.01
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
@@ -213,6 +214,15 @@ def test_what_a_gpu_does_not_code_goes_over_the_cpu(monkeypatch: pytest.MonkeyPa
         message = codec.encode(torch.from_numpy(x), AT)
     assert message == codec.encode(x, AT)
     assert codec.decode(message, AT, device="cpu").numpy().tobytes() == codec.decode(message, AT).tobytes()
+
+
+def test_autocorrelations_are_whole_numbers() -> None:
+    """Sums of products of patterns of the largest values, at every lag of a program, some of them beyond the end."""
+    pattern, size = np.random.default_rng(5).choice([-64, 64], (2, 500)).astype(np.int8), 500
+    heads, sums = triton_stride.Heads(size, 0, 1, 0, 1, size, size, 0, 0), torch.zeros((2, 512), dtype=torch.int32)
+    triton_stride.correlate_heads[2, 1](torch.from_numpy(pattern), sums, device_whole(heads, "cpu"))
+    for row, found in zip(pattern.astype(np.int64), sums.tolist()):
+        assert found == [int(row[lag:] @ row[: max(size - lag, 0)]) for lag in range(512)]
 
 
 @pytest.mark.parametrize("length", [8, 100, 2048])

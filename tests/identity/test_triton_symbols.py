@@ -25,10 +25,10 @@ triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
 tl = pytest.importorskip("triton.language")
 
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
-from cepam.kernels.triton import refusals, scalar_symbols, symbols  # noqa: E402
+from cepam.kernels.triton import layers, refusals, scalar_symbols, symbols  # noqa: E402
 from cepam.kernels.triton.layers import invert  # noqa: E402
 from cepam.kernels.triton.plan import device_keys, device_plan  # noqa: E402
-from cepam.kernels.triton.scalar_symbols import round_quotient  # noqa: E402
+from cepam.kernels.triton.scalar_symbols import round_near_quotient  # noqa: E402
 
 AT = cepam.Address(bytes(range(32)), round=3, client=1)
 LAWS = {"Gaussian": cepam.Gaussian(0.01), "Laplace": cepam.Laplace(0.3), "ball": cepam.UniformBall(2.0)}
@@ -173,11 +173,12 @@ def test_what_has_no_kernels_is_refused() -> None:
 
 
 @triton.jit
-def fill_quotients(t, b, out, fits, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+def fill_quotients(t, b, near, wide, fits, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, lanes)
-    symbol, right = round_quotient(tl.load(t + at), tl.load(b + at))
-    tl.store(out + at, symbol)
+    symbol, right = round_near_quotient(tl.load(t + at), tl.load(b + at))
+    tl.store(near + at, symbol)
     tl.store(fits + at, right.to(tl.int32))
+    tl.store(wide + at, layers.round_quotient(tl.load(t + at), tl.load(b + at)))
 
 
 @triton.jit
@@ -190,22 +191,48 @@ def invert_badly_below(b):  # type: ignore[no-untyped-def]
     return invert(b) * 0.9999999999998863
 
 
+@triton.jit
+def invert_too_badly(b):  # type: ignore[no-untyped-def]
+    return invert(b) * 1.0001
+
+
+def quotients(t: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """In 32 bits, whether they fit, in 64 bits, and Python's."""
+    near, fits = torch.zeros(len(t), dtype=torch.int32), torch.zeros(len(t), dtype=torch.int32)
+    wide = torch.zeros(len(t), dtype=torch.int64)
+    fill_quotients[(1,)](torch.from_numpy(t), torch.from_numpy(b), near, wide, fits, lanes=len(t))
+    wanted = np.array([(int(x) + int(w) // 2) // int(w) for x, w in zip(t, b)])
+    return near.numpy(), fits.numpy() == 1, wide.numpy(), wanted
+
+
+def awkward(most: float, largest: float, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Values under 2^most next to halves and wholes of widths from 2^11 to 2^50, odd and even; quotients too large for
+    2^largest are left out."""
+    b = (2.0 ** draw.uniform(11, 49.9, 4096)).astype(np.int64)
+    large = 2.0 ** draw.uniform(0, np.minimum(largest, most - 0.1 - np.log2(b)))
+    q = (draw.choice([-1, 1], 4096) * large).astype(np.int64)
+    return q * b + draw.choice([0, 1], 4096) * (b // 2) + draw.integers(-2, 3, 4096), b
+
+
 @pytest.mark.parametrize("guess", [invert, invert_badly, invert_badly_below])
 def test_quotients_are_exact_or_say_that_they_may_not_be(guess: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside Python's whole numbers: next to halves and wholes of widths from 2^11 to 2^50, odd and even, with guesses
-    as bad as a GPU's may be."""
+    """Beside Python's whole numbers, with guesses as bad as a GPU's may be."""
     monkeypatch.setattr(scalar_symbols, "invert", guess)
-    draw, lanes = np.random.default_rng(2), 4096
-    b = (2.0 ** draw.uniform(11, 49.9, lanes)).astype(np.int64)
-    q = (draw.choice([-1, 1], lanes) * 2.0 ** draw.uniform(0, np.minimum(33, 51.9 - np.log2(b)))).astype(np.int64)
-    t = q * b + draw.choice([0, 1], lanes) * (b // 2) + draw.integers(-2, 3, lanes)
-    out, fits = torch.zeros(lanes, dtype=torch.int32), torch.zeros(lanes, dtype=torch.int32)
-    fill_quotients[(1,)](torch.from_numpy(t), torch.from_numpy(b), out, fits, lanes=lanes)
-    wanted = np.array([(int(x) + int(w) // 2) // int(w) for x, w in zip(t, b)])
-    right = fits.numpy() == 1
-    assert np.array_equal(out.numpy()[right], wanted[right])
+    monkeypatch.setattr(layers, "invert", guess)
+    near, right, wide, wanted = quotients(*awkward(52, 33, np.random.default_rng(2)))
+    assert np.array_equal(near[right], wanted[right])
     assert np.array_equal(right, np.abs(wanted) < 2**31 - 2**10)
     assert (~right).sum() > 50
+    assert np.array_equal(wide, wanted)
+    _, _, wide, wanted = quotients(*awkward(62, 50, np.random.default_rng(3)))
+    assert np.array_equal(wide, wanted)
+    assert (np.abs(wanted) > 2**43).sum() > 50
+
+
+def test_quotients_from_guesses_that_are_too_bad_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "invert", invert_too_badly)
+    _, _, wide, wanted = quotients(*awkward(62, 50, np.random.default_rng(3)))
+    assert not np.array_equal(wide, wanted)
 
 
 @triton.jit

@@ -25,5 +25,5 @@ def test_one_kernel_serves_every_size_place_and_type() -> None:
     assert made.returncode == 0, made.stderr.decode()
     found = json.loads(made.stdout)
     assert found.pop("grouped_numbers") > 3
-    assert len(found) == 14
+    assert len(found) == 15
     assert {name: many for name, many in found.items() if many > 1} == BY_KIND

@@ -85,7 +85,7 @@ def _prepare(keys: Any, context: bytes, blocks: int, device: Any) -> tuple[Any, 
 def _hash(text: Any, schedule: Any, ahead: Any, tags: Any, blocks: int) -> None:
     lanes = min(HASHED, blocks)
     hash_chunks[(len(text),)](
-        text, schedule, ahead, tags, text.stride(0), tags.stride(0), len(ahead) // 4 - 1, 32, lanes=lanes,
+        text, schedule, ahead, tags, text.stride(0), tags.stride(0), len(ahead) // 4 - 1, lanes=lanes,
         num_warps=-(-lanes // 32),
     )  # fmt: skip
 
@@ -124,26 +124,42 @@ def choose(wanted, a, b):
 
 
 @triton.jit
-def dot(a, b, turns):
-    """a b / x^128 modulo x^128 + x^127 + x^126 + x^121 + 1: the product, then its low words taken out one by one.
+def thinned(x):
+    """Every fourth bit of a word, from each of the lowest four, as words of 64 bits."""
+    return (
+        (x & 0x11111111).to(tl.uint64), (x & 0x22222222).to(tl.uint64),
+        (x & 0x44444444).to(tl.uint64), (x & 0x88888888).to(tl.uint64),
+    )  # fmt: skip
 
-    There are 32 `turns`, one for each bit of a word: a compiler that knew would write all of them out.
-    """
-    none, k = a[0] ^ a[0], 0
-    c, a = (none, none, none, none, none, none, none, none), (a[0], a[1], a[2], a[3], none)
-    while k < turns:
-        taken, sums, doubled = (), (), (a[0] << 1,)
-        for i in tl.static_range(4):
-            taken += (0 - ((b[i] >> k) & 1),)
-            doubled += ((a[i + 1] << 1) | (a[i] >> 31),)
-        for i in tl.static_range(8):
-            total = c[i]
-            for w in tl.static_range(4):
-                if (i - w) * (i - w - 4) <= 0:  # i - w in 0..4
-                    total = total ^ (a[i - w] & taken[w])
-            sums += (total,)
-        c, a, k = sums, doubled, k + 1
-    low, high = (c[0], c[1], c[2], c[3]), (c[4], c[5], c[6], c[7])
+
+@triton.jit
+def multiply_words(x, y):
+    """The product of two polynomials of 32 bits, low and high word: sixteen products of `thinned` factors as whole
+    numbers, in which at most eight ones meet, so that no sum reaches the next bit that is looked at."""
+    x, y, total = thinned(x), thinned(y), ()
+    for k in tl.static_range(4):
+        mixed = (x[0] * y[k]) ^ (x[1] * y[(k + 3) % 4]) ^ (x[2] * y[(k + 2) % 4]) ^ (x[3] * y[(k + 1) % 4])
+        total += (mixed & (0x1111111111111111 << k),)
+    total = total[0] | total[1] | total[2] | total[3]
+    return total.to(tl.uint32), (total >> 32).to(tl.uint32)
+
+
+@triton.jit
+def multiply_pairs(a, b):
+    """The product of two polynomials of two words each, four words: three products of words instead of four."""
+    low, high, both = multiply_words(a[0], b[0]), multiply_words(a[1], b[1]), multiply_words(a[0] ^ a[1], b[0] ^ b[1])
+    return low[0], low[1] ^ both[0] ^ low[0] ^ high[0], high[0] ^ both[1] ^ low[1] ^ high[1], high[1]
+
+
+@triton.jit
+def dot(a, b):
+    """a b / x^128 modulo x^128 + x^127 + x^126 + x^121 + 1: the product, then its low words taken out one by one."""
+    none = a[0] ^ a[0]
+    low, high = multiply_pairs((a[0], a[1]), (b[0], b[1])), multiply_pairs((a[2], a[3]), (b[2], b[3]))
+    both = multiply_pairs((a[0] ^ a[2], a[1] ^ a[3]), (b[0] ^ b[2], b[1] ^ b[3]))
+    middle = add(both, add(low, high))
+    low = (low[0], low[1], low[2] ^ middle[0], low[3] ^ middle[1])
+    high = (high[0] ^ middle[2], high[1] ^ middle[3], high[2], high[3])
     for _ in tl.static_range(4):
         out = low[0]
         up = low[3] ^ (out << 31) ^ (out << 30) ^ (out << 25)
@@ -164,10 +180,10 @@ def expand_keys(keys, schedule, chunks, lanes: tl.constexpr):
 
 
 @triton.jit(
-    do_not_specialize=["text_step", "tag_step", "before", "turns"],
+    do_not_specialize=["text_step", "tag_step", "before"],
     do_not_specialize_on_alignment=["text", "tags", "ahead"],
 )
-def hash_chunks(text, schedule, ahead, tags, text_step, tag_step, before, turns, lanes: tl.constexpr):
+def hash_chunks(text, schedule, ahead, tags, text_step, tag_step, before, lanes: tl.constexpr):
     """Writes the tags of clear chunks; `ahead` has `before` blocks of associated data, then the block of lengths."""
     chunk, lane = tl.program_id(0).to(tl.int64), tl.arange(0, lanes)
     schedule = schedule + chunk * _SCHEDULE_WORDS
@@ -176,21 +192,21 @@ def hash_chunks(text, schedule, ahead, tags, text_step, tag_step, before, turns,
     power, own = add(key, (none, none, none, none)), (none + 1, none, none, none + 0xC2000000)
     k = 1
     while k < lanes:
-        times = dot(own, power, turns)
+        times = dot(own, power)
         wanted = ((lanes - lane) & k) != 0
-        own, power, k = choose(wanted, times, own), dot(power, power, turns), 2 * k
+        own, power, k = choose(wanted, times, own), dot(power, power), 2 * k
     own = choose(lane == 0, power, own)
     place = lane - (lanes - before)
     total = load_words(ahead + place * 4, 4, place >= 0)
     at, left = text + chunk * text_step + lane * 4, text_step
     while left > 0:
-        total = add(dot(total, power, turns), load_words(at, 4, lane >= 0))
+        total = add(dot(total, power), load_words(at, 4, lane >= 0))
         at, left = at + 4 * lanes, left - 4 * lanes
-    total = dot(total, own, turns)
+    total = dot(total, own)
     total = (
         tl.xor_sum(total[0], 0), tl.xor_sum(total[1], 0), tl.xor_sum(total[2], 0), tl.xor_sum(total[3], 0)
     )  # fmt: skip
-    total = dot(add(total, load_words(ahead + before * 4, 4, chunk >= 0)), key, turns)
+    total = dot(add(total, load_words(ahead + before * 4, 4, chunk >= 0)), key)
     block = (total[0] ^ chunk.to(tl.uint32), total[1], total[2], total[3] & 0x7FFFFFFF)
     store_words(tags + chunk * tag_step, encrypt_words(block + block, schedule), 4)
 

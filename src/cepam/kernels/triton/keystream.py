@@ -91,6 +91,32 @@ def side_by_side(w, lanes: tl.constexpr):
     return tl.reshape(tl.join(even, odd), (lanes, 8))
 
 
+@triton.jit
+def below_each_other(w, lanes: tl.constexpr):
+    """Eight tensors of lanes as one (8 * lanes,), the second behind the first: every lane keeps its own eight, and no
+    value passes between threads, as it would in two dimensions."""
+    return tl.reshape(tl.permute(side_by_side(w, lanes), (1, 0)), (8 * lanes,))
+
+
+@triton.jit
+def in_rows(v, lanes: tl.constexpr):
+    """What is `below_each_other` as (lanes, 8): where a lane's eight are neighbours in memory too, threads share out
+    the accesses, and none is narrow."""
+    return tl.permute(tl.reshape(v, (8, lanes)), (1, 0))
+
+
+@triton.jit
+def eight_times(v, lanes: tl.constexpr):
+    """What each of a lane's eight have in common."""
+    return below_each_other((v, v, v, v, v, v, v, v), lanes)
+
+
+@triton.jit
+def number_eight(lanes: tl.constexpr):
+    """0 to 7: which of its lane's eight each is."""
+    return tl.arange(0, 8 * lanes) // lanes
+
+
 @triton.jit(noinline=True)
 def stage_words(asked, out, keys, lanes: tl.constexpr):
     """Writes the eight words of one keystream block a lane; `asked` holds the lanes' clients, streams and blocks."""

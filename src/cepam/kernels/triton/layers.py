@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from cepam.kernels.model import plan
-from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, load_key, side_by_side, stream_words
+from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, below_each_other, load_key, stream_words
 from cepam.noise import radius
 
 OCTAVES = tl.constexpr(radius.OCTAVES)
@@ -22,6 +22,9 @@ HALF_GRID = tl.constexpr(1 << (plan.GRID_BITS - 1))
 FRACTION = tl.constexpr((1 << 58) - (1 << 5))
 FURTHEST = tl.constexpr(2.0 ** (plan.RANGE_BITS + 1))
 REACH = tl.constexpr(2.0**plan.RANGE_BITS)
+SLACK = tl.constexpr(2.0**-10)
+WHOLE = tl.constexpr(1.5 * 2.0**52)
+WHOLE_BITS = tl.constexpr(0x4338000000000000)
 
 # Where a plan's float64 numbers stand in the array that kernels read them from: a float passed to a Triton kernel as
 # an argument would be cut to float32.
@@ -67,6 +70,21 @@ def invert(b):
 
 
 @triton.jit
+def round_quotient(t, b):
+    """floor((t + b // 2) / b) for |t| < 2^62 and b < 2^52, while it is under 2^51 in size.
+
+    The first guess has an error under 2^-42 of itself, so that at most 513 b are left, with either sign. The second,
+    lowered by 2^-10, is the quotient of that or one less. A sum with 3 * 2^51 has a whole number in its low bits.
+    """
+    inverse = invert(b)
+    q = (t.to(tl.float64) * inverse + WHOLE).to(tl.int64, bitcast=True) - WHOLE_BITS
+    rest = t - q * b
+    more = (tl.fma(rest.to(tl.float64), inverse, -SLACK) + WHOLE).to(tl.int64, bitcast=True) - WHOLE_BITS
+    rest -= more * b
+    return q + more + (rest + rest >= b).to(tl.int64)
+
+
+@triton.jit
 def radius_of_word(word, table, scale):
     """The latent radius in units; the table is coefficient-major, so that lanes rarely meet in one memory bank."""
     odd = (word << 1) | 1
@@ -90,15 +108,15 @@ def width_of_word(word, table, scale):
 
 @triton.jit
 def draw_cells(draws, client, number, layered: tl.constexpr):
-    """(width, dither) of groups of eight coordinates in one dimension, (groups, 8) each."""
+    """(width, dither) of groups of eight coordinates in one dimension, `below_each_other`."""
     key, latent = load_key(draws.keys, client), tl.full((), LATENT_STREAM, tl.int64)
     groups: tl.constexpr = number.shape[0]
     if layered:
-        word = side_by_side(stream_words(key, latent, number, ROUNDS), groups)
+        word = below_each_other(stream_words(key, latent, number, ROUNDS), groups)
         b = width_of_word(word, draws.table, tl.load(draws.numbers + SCALE))
     else:
-        b = tl.zeros((groups, 8), tl.int64) + tl.load(draws.numbers + STEP).to(tl.int64)
-    word = side_by_side(stream_words(key, latent + 1, number, ROUNDS), groups)
+        b = tl.zeros((8 * groups,), tl.int64) + tl.load(draws.numbers + STEP).to(tl.int64)
+    word = below_each_other(stream_words(key, latent + 1, number, ROUNDS), groups)
     return b, tl.umulhi(word, b.to(tl.uint64)).to(tl.int64)
 
 

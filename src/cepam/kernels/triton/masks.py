@@ -8,14 +8,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from cepam.kernels.triton.keystream import chacha_block, load_key
+from cepam.kernels.triton.keystream import chacha_block, in_rows, load_key
 from cepam.kernels.triton.layers import (
     GRID_BITS,
     HALF_GRID,
     PER_UNIT,
     draw_cells,
-    floor_divide,
     load_value,
+    round_quotient,
     units_of,
 )
 
@@ -27,11 +27,11 @@ def add_noise(x, double, draws, out, count, lanes: tl.constexpr):
     """Writes values plus noise as multiples of the public grid; a lane has eight coordinates."""
     eight = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     b, d = draw_cells(draws, 0, eight, True)
-    at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
+    b, d, at = in_rows(b, lanes), in_rows(d, lanes), eight[:, None] * 8 + tl.arange(0, 8)[None, :]
     inside = at < count
     value = load_value(x, double, at, inside)
     units = units_of(value, tl.load(draws.numbers + PER_UNIT))
-    m = floor_divide(units - d + (b >> 1), b)
+    m = round_quotient(units - d, b)
     tl.store(out + at, (m * b + d + HALF_GRID) >> GRID_BITS, mask=inside)
 
 

@@ -1,7 +1,8 @@
 """The search of `model.row_period` on a device: the same whole numbers for many blocks at once, so the same layouts.
 
-A head is the first block of a group; a program looks at one of them. The transforms between the two kernels are
-PyTorch's: a search by small operations of PyTorch alone took longer to launch than ten million coordinates to code.
+A head is the first block of a group. Its pattern holds whole numbers of at most 7 bits, so that its autocorrelation is
+a product of two matrices of shifted patterns in 32-bit integers: exact, where the CPU's transform is after rounding,
+and one launch, where transforms of PyTorch and what goes with them took longer to ask for than to compute.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ FLAT, LOCAL, SHORTEST, MULTIPLES = (tl.constexpr(i) for i in (s.FLAT, s.LOCAL, s
 WINDOW, UNIT, RATIO, LARGEST_RATIO = (tl.constexpr(i) for i in (s.WINDOW, s.UNIT, s.RATIO, s.LARGEST_RATIO))
 QUIET = tl.constexpr(s.QUIET)
 PER_HEAD_UNIT, FIRST_OF_EQUALS, EVIDENCE, NEIGHBOURLY = (tl.constexpr(i) for i in range(4))
-WHOLE = tl.constexpr(1.5 * 2.0**52)
-"""Added and taken away, it rounds float64 under 2^51 to whole numbers, halves to even."""
+ROWS, ACROSS, DEEP = (tl.constexpr(i) for i in (16, 32, 256))
+"""Lags that a program finds, and the terms that it adds up at a time."""
 _BATCH = 1024
 
 
@@ -37,7 +38,6 @@ class Heads(NamedTuple):
     width: Any  # groups of each client in all
     size: Any  # coordinates of a head, and from one head to the next
     step: Any
-    room: Any  # coordinates of a pattern that a transform takes
     longest: Any  # the longest row that may be found
     double: Any  # 1 where updates are float64 (`load_value`)
 
@@ -52,9 +52,8 @@ def find_periods(x: Any, per_unit: float, length: int) -> Any:
     whole = groups - (last < length)
     for each, first, size in ((whole, 0, length), (groups - whole, whole, last)):
         longest = min(s.LARGEST_PERIOD, size // 3)
-        room = min((fast for fast in s.FOURIER_LENGTHS if fast > size + longest), default=size + longest + 1)
         for begin in range(0, clients * each, _BATCH):
-            heads = Heads(count, begin, each, first, groups, size, step, room, longest, int(x.dtype == torch.float64))
+            heads = Heads(count, begin, each, first, groups, size, step, longest, int(x.dtype == torch.float64))
             _search(x, _numbers(per_unit, str(x.device)), found, heads, length)
     return found
 
@@ -63,17 +62,17 @@ def _search(x: Any, numbers: Any, found: Any, heads: Heads, length: int) -> None
     """Fills in the layouts of at most `_BATCH` heads of blocks of `length` coordinates."""
     many, size = min(_BATCH, len(x) * heads.groups - heads.begin), heads.size
     scratch, means = numbers.new_empty((many, size), dtype=torch.int32), numbers.new_empty(many, dtype=torch.int64)
-    pattern, place = numbers.new_zeros((many, heads.room)), device_whole(heads, str(x.device))
+    pattern, place = numbers.new_empty((many, size), dtype=torch.int8), device_whole(heads, str(x.device))
     flatten_heads[(many,)](
         x.view(torch.float32), numbers, scratch, pattern, means, found, place,
-        tile=triton.next_power_of_2(length), num_warps=16, enable_fp_fusion=False,
+        tile=triton.next_power_of_2(length), num_warps=32, enable_fp_fusion=False,
     )  # fmt: skip
     if size < 4 * s.SHORTEST:
         return
-    spectrum = torch.fft.rfft(pattern)
-    product = torch.fft.irfft(spectrum * spectrum.conj(), heads.room)
-    tile = triton.next_power_of_2(min(s.LARGEST_PERIOD, length // 3) + 1)
-    score_heads[(many,)](product, numbers, means, found, place, tile=tile, num_warps=8, enable_fp_fusion=False)
+    tile, lags = triton.next_power_of_2(min(s.LARGEST_PERIOD, length // 3) + 1), ROWS.value * ACROSS.value
+    sums = scratch.new_empty((many, -(-tile // lags) * lags))
+    correlate_heads[many, sums.shape[1] // lags](pattern, sums, place, num_warps=8)
+    score_heads[(many,)](sums, numbers, means, found, place, tile=tile, num_warps=16, enable_fp_fusion=False)
 
 
 @cache
@@ -85,7 +84,7 @@ def _numbers(per_unit: float, device: str) -> Any:
 @triton.jit
 def head_of(heads):
     """(heads of this launch, this program's, client, group, place among the layouts)."""
-    heads, head = Heads(*load_whole(heads, 10)), tl.program_id(0).to(tl.int64)
+    heads, head = Heads(*load_whole(heads, 9)), tl.program_id(0).to(tl.int64)
     client, group = (heads.begin + head) // heads.groups, heads.first + (heads.begin + head) % heads.groups
     return heads, head, client, group, client * heads.width + group
 
@@ -124,27 +123,46 @@ def flatten_heads(x, numbers, scratch, pattern, means, found, heads, tile: tl.co
     middle = tl.sum(ratio, 0)
     # Down, as everywhere: here `//` rounds toward zero.
     middle = tl.where(middle < 0, -((size - 1 - middle) // size), middle // size)
-    tl.store(pattern + head * heads.room + at, (ratio - middle).to(tl.float64), mask=inside)
+    tl.store(pattern + head * size + at, (ratio - middle).to(tl.int8), mask=inside)
+
+
+@triton.jit(do_not_specialize_on_alignment=["pattern"])
+def correlate_heads(pattern, sums, heads):
+    """Writes the sums of products of each head's pattern with itself, `ROWS` times `ACROSS` lags a program.
+
+    At lag ACROSS * row + column a term is pattern[i + ACROSS * row] * pattern[i - column].
+    """
+    heads, head, _, _, _ = head_of(heads)
+    size, first = heads.size, tl.program_id(1) * ROWS
+    row, column, i = first + tl.arange(0, ROWS)[:, None], tl.arange(0, ACROSS)[None, :], tl.arange(0, DEEP)
+    pattern, total, begin = pattern + head * size, tl.zeros((ROWS, ACROSS), tl.int32), 0
+    while begin < size - first * ACROSS:
+        later, earlier = begin + i[None, :] + row * ACROSS, begin + i[:, None] - column
+        a = tl.load(pattern + later, mask=later < size, other=0)
+        b = tl.load(pattern + earlier, mask=(earlier >= 0) & (earlier < size), other=0)
+        total, begin = tl.dot(a, b, total, out_dtype=tl.int32), begin + DEEP
+    tl.store(sums + head * tl.num_programs(1) * (ROWS * ACROSS) + row * ACROSS + column, total)
 
 
 @triton.jit
-def correlation_at(product, lag, most, inside, size):
+def correlation_at(sums, lag, most, inside, size):
     """The autocorrelation at lags, each divided by what lag 0 would give with as many terms."""
-    sums = (tl.load(product + lag, mask=inside, other=0.0) + WHOLE) - WHOLE
-    return sums / most * size.to(tl.float64) / tl.maximum(size - lag, 1).to(tl.float64)
+    product = tl.load(sums + lag, mask=inside, other=0).to(tl.float64)
+    return product / most * size.to(tl.float64) / tl.maximum(size - lag, 1).to(tl.float64)
 
 
 @triton.jit
-def score_heads(product, numbers, means, found, heads, tile: tl.constexpr):
+def score_heads(sums, numbers, means, found, heads, tile: tl.constexpr):
     """Puts the row length of each head that has one in the place of what `flatten_heads` found."""
     heads, head, _, _, place = head_of(heads)
     size, longest = heads.size, heads.longest
-    product, lag = product + head * heads.room, tl.arange(0, tile)
-    most = tl.maximum((tl.load(product) + WHOLE) - WHOLE, 1.0)
+    lag, lags = tl.arange(0, tile), (tile + ROWS * ACROSS - 1) // (ROWS * ACROSS) * (ROWS * ACROSS)
+    sums += head * lags
+    most = tl.maximum(tl.load(sums).to(tl.float64), 1.0)
     total, terms = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.int32)
     for multiple in tl.static_range(1, MULTIPLES + 1):
         inside = lag * multiple <= longest
-        total += tl.where(inside, correlation_at(product, lag * multiple, most, inside, size), 0.0)
+        total += tl.where(inside, correlation_at(sums, lag * multiple, most, inside, size), 0.0)
         terms += inside.to(tl.int32)
     lowest = float("-inf")
     score = total / tl.sqrt((tl.maximum(terms, 1) * MULTIPLES).to(tl.float64))

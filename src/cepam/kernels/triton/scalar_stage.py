@@ -11,15 +11,16 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from cepam.kernels.triton.keystream import eight_times, in_rows, number_eight
 from cepam.kernels.triton.lanes import lanes_of, load_place
 from cepam.kernels.triton.layers import (
     FURTHEST,
     GRID,
     PER_UNIT,
     draw_cells,
-    floor_divide,
     grid_value,
     load_value,
+    round_quotient,
     store_value,
     units_of,
     values_from,
@@ -49,32 +50,41 @@ def fields_of(decoding, flat):
     return 3 if decoding else (2 if flat else 4)
 
 
-@triton.jit(do_not_specialize=["first", "rows", "lanes"], do_not_specialize_on_alignment=["x"])
-def fill_stage(x, stage, state, draws, place, first, rows, lanes, kind: tl.constexpr):
+@triton.jit(do_not_specialize=["first", "rows"], do_not_specialize_on_alignment=["x"])
+def fill_stage(x, stage, state, draws, place, first, rows, lanes: tl.constexpr, kind: tl.constexpr):
     """Stages coordinates `first` to before `first + rows` of each lane's block, for a coder with so many lanes."""
     fields: tl.constexpr = fields_of(kind.decoding, kind.flat)
-    each, near = tl.arange(0, _TILE), tl.arange(0, 8)[None, :]
+    each, number = tl.arange(0, _TILE), number_eight(_TILE)
     own, eight = each % lanes, tl.program_id(1) * (_TILE // lanes) + each // lanes
     place, state, field = load_place(place), state_of(state, own, lanes), rows.to(tl.int64) * lanes
     _, client, block, _ = lanes_of(place, 1, tl.program_id(0) * lanes + own)
     b, d = draw_cells(draws, client, block * (place.per_block >> 3) + (first >> 3) + eight, kind.layered)
-    row = eight[:, None] * 8 + near
-    at = stage + tl.program_id(0).to(tl.int64) * fields * field + row * lanes + own[:, None]
-    # The last program may reach over the end of the stage.
-    fits = (eight * 8 < rows)[:, None] & (b >= 0)
+    stage += tl.program_id(0).to(tl.int64) * fields * field
     margins = measure_margins(b, d)
     if kind.flat:
-        margins = pack_flat(margins, (load_state(state, HEADER, lanes) >> 11)[:, None])
-    tl.store(at + MARGINS * field, margins, mask=fits)
+        margins = pack_flat(margins, eight_times(load_state(state, HEADER, lanes) >> 11, _TILE))
+    put_field(stage + MARGINS * field, margins, eight, own, rows, lanes)
     if kind.decoding or not kind.flat:
-        tl.store(at + WIDTH * field, b, mask=fits)
-        tl.store(at + DITHER_FIELD * field, d, mask=fits)
+        put_field(stage + WIDTH * field, b, eight, own, rows, lanes)
+        put_field(stage + DITHER_FIELD * field, d, eight, own, rows, lanes)
     if not kind.decoding:
-        inside = fits & (first + row < load_state(state, SIZE, lanes)[:, None])
-        there = values_from(x, place.double, tl.load(state + FIRST * lanes) + first + eight * 8)[:, None]
-        units = units_of(load_value(there, place.double, near, inside), tl.load(draws.numbers + PER_UNIT))
-        m = floor_divide(units - d + (b >> 1), b)
-        tl.store(at + (fields - 1) * field, m + (d > (b >> 1)).to(tl.int64), mask=fits)
+        left = tl.minimum(load_state(state, SIZE, lanes) - first, rows) - eight * 8
+        there = values_from(x, place.double, eight_times(tl.load(state + FIRST * lanes) + first + eight * 8, _TILE))
+        inside = number < eight_times(left, _TILE)
+        units = units_of(load_value(there, place.double, number, inside), tl.load(draws.numbers + PER_UNIT))
+        k = round_quotient(units - d, b) + (d > (b >> 1)).to(tl.int64)
+        put_field(stage + (fields - 1) * field, k, eight, own, rows, lanes)
+
+
+@triton.jit
+def put_field(field, value, eight, own, rows, lanes: tl.constexpr):
+    """Writes a field of the stage; the last program may reach over its end."""
+    if lanes == 1:
+        at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
+        tl.store(field + at, in_rows(value, _TILE), mask=(eight * 8 < rows)[:, None])
+    else:
+        at = eight_times(eight * 8 * lanes + own, _TILE) + number_eight(_TILE) * lanes
+        tl.store(field + at, value, mask=eight_times(eight * 8 < rows, _TILE))
 
 
 @triton.jit(do_not_specialize=["first", "rows", "double"], do_not_specialize_on_alignment=["x"])

@@ -10,7 +10,7 @@ import torch
 from cepam.kernels.model.row_period import FLAT
 from cepam.kernels.triton.batch import Batch, Wave
 from cepam.kernels.triton.range_coder import gather_blocks
-from cepam.kernels.triton.row_period import flatten_heads, score_heads
+from cepam.kernels.triton.row_period import correlate_heads, flatten_heads, score_heads
 from cepam.kernels.triton.scalar_coder import (
     ModelMemory,
     begin_decoding,
@@ -25,8 +25,8 @@ from cepam.kernels.triton.scalar_state import HEADER, STATE
 
 SHORTEST_SEGMENT, LONGEST_SEGMENT = 128, 4096
 KERNELS = (
-    *(flatten_heads, score_heads, measure_scales, gather_blocks, begin_encoding, begin_decoding, finish_encoding),
-    *(fill_stage, put_values, walk_flat, walk_lanes),
+    *(flatten_heads, correlate_heads, score_heads, measure_scales, gather_blocks, begin_encoding, begin_decoding),
+    *(finish_encoding, fill_stage, put_values, walk_flat, walk_lanes),
 )
 _TILED = {"num_warps": TILE // 32, "enable_fp_fusion": False}
 
@@ -84,7 +84,7 @@ class ScalarWave(Wave):
     def _fill(self, stage: Any, state: Any, first: int, rows: int, kind: Staged) -> None:
         batch = self.batch
         fill_stage[self._tiles(rows)](
-            batch.words, stage, state, batch.draws, self.place, first, rows, batch.width, kind=kind, **_TILED
+            batch.words, stage, state, batch.draws, self.place, first, rows, lanes=batch.width, kind=kind, **_TILED
         )
 
     def _tiles(self, rows: int) -> tuple[int, int]:

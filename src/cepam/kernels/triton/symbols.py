@@ -21,12 +21,13 @@ from cepam.kernels.triton.vector_symbols import WaveDraws, quantize_vectors, rec
 from cepam.kernels.triton.waves import announce
 from cepam.noise.lattices import Search
 
-# After those of `waves`, in one order, for the reason given there.
+# After those of `waves`, in one order, and constants compared no more, for the reasons given there.
 for _kernel in (
     *(quantize_scalars, reconstruct_scalars),
     *(fill_radii, fill_fractions, skip_refused, quantize_vectors, reconstruct_vectors),
 ):
     getattr(_kernel, "cache_key", None)
+    getattr(_kernel, "used_global_vals", {}).clear()
 
 LANES, WARPS = 128, 4
 TRIAL_LANES, SHARE = 32, 8
@@ -47,7 +48,7 @@ def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
     """
     on, keys, flags = device_plan(plan, str(x.device)), device_keys([key], str(x.device)), _flags(x)
     rows = -(-len(x) // plan.n)
-    h = x.new_ones(0 if plan.n == 1 else rows, dtype=torch.int32)
+    h = x.new_ones(rows if plan.n > 1 else 1, dtype=torch.int32)
     m = x.new_empty((rows, plan.n), dtype=torch.int32)
     if rows:
         announce("quantize", plan.n, int(plan.search), int(plan.accept))
@@ -62,7 +63,7 @@ def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
             raise ValueError(f"x must be a finite vector with coordinates up to {plan.reach:.3g} in size")
         if unended:
             raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
-    return h.new_ones(1).expand(rows) if plan.n == 1 else h, m
+    return h.expand(rows), m
 
 
 def check_symbols(plan: Plan, h: Any, m: Any) -> tuple[Any, Any]:
@@ -89,10 +90,7 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
         return out
     announce("reconstruct", plan.n, int(plan.search), int(plan.accept))
     if plan.n == 1:
-        reconstruct_scalars[(triton.cdiv(len(out), 8 * LANES),)](
-            m, out, flags, keys, _table(on), on.numbers, len(out), released=released, lanes=LANES,
-            num_warps=WARPS, enable_fp_fusion=False,
-        )  # fmt: skip
+        _by_eights(reconstruct_scalars, on, keys, m.view(-1), out, flags, released=released)
     else:
         for first, rows, radii in _waves(on, keys, len(m)):
             reconstruct_vectors[(triton.cdiv(rows, LANES),)](
@@ -105,9 +103,20 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
 
 
 def _quantize_scalars(on: DevicePlan, keys: Any, x: Any, h: Any, m: Any, flags: Any) -> None:
-    quantize_scalars[(triton.cdiv(len(x), 8 * LANES),)](
-        x, m, flags, keys, _table(on), on.numbers, len(x), lanes=LANES, num_warps=WARPS, enable_fp_fusion=False
-    )
+    _by_eights(quantize_scalars, on, keys, x, m.view(-1), flags)
+
+
+def _by_eights(kernel: Any, on: DevicePlan, keys: Any, source: Any, out: Any, flags: Any, **options: Any) -> None:
+    """Fills out; the last coordinates, where they are not eight, are filled up with zeros and go alone."""
+    count, rest = divmod(len(source), 8)
+    options |= {"layered": on.layered, "lanes": LANES, "num_warps": WARPS, "enable_fp_fusion": False}
+    if count:
+        kernel[(triton.cdiv(count, LANES),)](source, out, flags, on.draws(keys), None, count, **options)
+    if rest:
+        last, made = source.new_zeros(8), out.new_empty(8)
+        last[:rest] = source[8 * count :]
+        kernel[(1,)](last, made, flags, on.draws(keys), count, 1, **options)
+        out[8 * count :] = made[:rest]
 
 
 def _quantize_vectors(on: DevicePlan, keys: Any, x: Any, h: Any, m: Any, flags: Any) -> None:
@@ -142,10 +151,6 @@ def _waves(on: DevicePlan, keys: Any, total: int) -> Iterator[tuple[int, int, An
                 on.draws(keys), radii, wave, wave + 1, held, lanes=LANES, num_warps=WARPS, enable_fp_fusion=False
             )
         yield first, min(held, total - first), radii
-
-
-def _table(on: DevicePlan) -> Any:
-    return on.table if on.layered else None
 
 
 def _flags(like: Any) -> Any:

@@ -31,6 +31,8 @@ from cepam.kernels.triton.vector_wave import VectorWave
 # that begins with another lattice, or with decoding, finds what earlier ones compiled.
 for _kernel in (*scalar_wave.KERNELS, *vector_wave.KERNELS, *gcm_siv.KERNELS):
     getattr(_kernel, "cache_key", None)
+    # Before every launch it compares what it found of constants, which here never change, one by one.
+    getattr(_kernel, "used_global_vals", {}).clear()
 
 
 @dataclass(frozen=True, eq=False)
