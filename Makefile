@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 .PHONY: help setup demo test test-install test-page test-flower flower-demo test-slow lint docs bench reproduce fuzz clean
 help:
 	@echo "make demo       set up, then run the main job on the default data"
-	@echo "make test       set up, then run the tests (about ten minutes on 2 cores at most)"
+	@echo "make test       set up, then run the tests (six minutes on 2 cores)"
 	@echo "make test-install  the wheel in fresh environments (newest, with Flower, lowest, core alone), every command (minutes)"
 	@echo "make test-page  pages, and the site if it is built, in headless Chromium (skips without one; REPORT=folder for a page of yours)"
 	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (ten minutes on 2 busy cores)"
