@@ -86,17 +86,20 @@ def round_quotient(t, b):
 
 @triton.jit
 def radius_of_word(word, table, scale):
-    """The latent radius in units; the table is coefficient-major, so that lanes rarely meet in one memory bank."""
+    """The latent radii in units of words in one dimension; the table holds pairs of coefficients, each pair's of all rows
+    together: one access for two, and lanes rarely meet in one memory bank."""
     odd = (word << 1) | 1
     octave = leading_zeros(odd)
     mantissa = odd << octave.to(tl.uint64)
     # The six highest bits are a one and the segment.
     row = (word >> 63).to(tl.int32) * (OCTAVES * SEGMENTS) + (octave * SEGMENTS + (mantissa >> 58).to(tl.int32))
-    table -= SEGMENTS
     t = (mantissa & FRACTION).to(tl.int64).to(tl.float64) * 3.469446951953614e-18  # 2^-58
-    value = tl.load(table + (COEFFICIENTS - 1) * TABLE_ROWS + row)
-    for i in tl.static_range(COEFFICIENTS - 1):
-        value = value * t + tl.load(table + (COEFFICIENTS - 2 - i) * TABLE_ROWS + row)
+    at = table + ((row - SEGMENTS) * 2)[:, None] + tl.arange(0, 2)[None, :]
+    low, high = tl.split(tl.load(at + (COEFFICIENTS - 2) * TABLE_ROWS))
+    value = high * t + low
+    for i in tl.static_range(4, COEFFICIENTS + 1, 2):
+        low, high = tl.split(tl.load(at + (COEFFICIENTS - i) * TABLE_ROWS))
+        value = (value * t + high) * t + low
     return value * scale
 
 

@@ -60,13 +60,6 @@ def fill_stage(x, stage, state, draws, place, first, rows, lanes: tl.constexpr, 
     _, client, block, _ = lanes_of(place, 1, tl.program_id(0) * lanes + own)
     b, d = draw_cells(draws, client, block * (place.per_block >> 3) + (first >> 3) + eight, kind.layered)
     stage += tl.program_id(0).to(tl.int64) * fields * field
-    margins = measure_margins(b, d)
-    if kind.flat:
-        margins = pack_flat(margins, eight_times(load_state(state, HEADER, lanes) >> 11, _TILE))
-    put_field(stage + MARGINS * field, margins, eight, own, rows, lanes)
-    if kind.decoding or not kind.flat:
-        put_field(stage + WIDTH * field, b, eight, own, rows, lanes)
-        put_field(stage + DITHER_FIELD * field, d, eight, own, rows, lanes)
     if not kind.decoding:
         left = tl.minimum(load_state(state, SIZE, lanes) - first, rows) - eight * 8
         there = values_from(x, place.double, eight_times(tl.load(state + FIRST * lanes) + first + eight * 8, _TILE))
@@ -74,6 +67,13 @@ def fill_stage(x, stage, state, draws, place, first, rows, lanes: tl.constexpr, 
         units = units_of(load_value(there, place.double, number, inside), tl.load(draws.numbers + PER_UNIT))
         k = round_quotient(units - d, b) + (d > (b >> 1)).to(tl.int64)
         put_field(stage + (fields - 1) * field, k, eight, own, rows, lanes)
+    margins = measure_margins(b, d)
+    if kind.flat:
+        margins = pack_flat(margins, eight_times(load_state(state, HEADER, lanes) >> 11, _TILE))
+    put_field(stage + MARGINS * field, margins, eight, own, rows, lanes)
+    if kind.decoding or not kind.flat:
+        put_field(stage + WIDTH * field, b, eight, own, rows, lanes)
+        put_field(stage + DITHER_FIELD * field, d, eight, own, rows, lanes)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ import triton
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.plan import Accept, Plan
-from cepam.kernels.triton.plan import DevicePlan, device_keys, device_plan
+from cepam.kernels.triton.plan import DevicePlan, device_plan
 from cepam.kernels.triton.refusals import fill_fractions, skip_refused
 from cepam.kernels.triton.scalar_symbols import quantize_scalars, reconstruct_scalars
 from cepam.kernels.triton.vector_quantizer import fill_radii
@@ -46,24 +46,22 @@ def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
     value is not finite or beyond the plan's reach. Guarantee: the integers of the CPU
     (tests/identity/test_triton_symbols.py).
     """
-    on, keys, flags = device_plan(plan, str(x.device)), device_keys([key], str(x.device)), _flags(x)
-    rows = -(-len(x) // plan.n)
-    h = x.new_ones(rows if plan.n > 1 else 1, dtype=torch.int32)
+    on, (keys, flags), rows = device_plan(plan, str(x.device)), _put_key(key, x.device), -(-len(x) // plan.n)
     m = x.new_empty((rows, plan.n), dtype=torch.int32)
-    if rows:
-        announce("quantize", plan.n, int(plan.search), int(plan.accept))
-        fill = _quantize_scalars if plan.n == 1 else _quantize_vectors
-        fill(on, keys, x, h, m, flags)
-        refused, wide, unended = flags.tolist()
-        if wide and not refused:
-            m = m.to(torch.int64)
-            fill(on, keys, x, h, m, flags)
-            refused, _, unended = flags.tolist()
-        if refused:
-            raise ValueError(f"x must be a finite vector with coordinates up to {plan.reach:.3g} in size")
-        if unended:
-            raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
-    return h.expand(rows), m
+    if not rows:
+        return x.new_ones(0, dtype=torch.int32), m
+    announce("quantize", plan.n, int(plan.search), int(plan.accept))
+    h = _fill(on, keys, x, m, flags)
+    refused, wide, unended = flags.tolist()
+    if wide and not refused:
+        m = m.to(torch.int64)
+        h = _fill(on, keys, x, m, flags)
+        refused, _, unended = flags.tolist()
+    if refused:
+        raise ValueError(f"x must be a finite vector with coordinates up to {plan.reach:.3g} in size")
+    if unended:
+        raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
+    return h, m
 
 
 def check_symbols(plan: Plan, h: Any, m: Any) -> tuple[Any, Any]:
@@ -84,7 +82,7 @@ def check_symbols(plan: Plan, h: Any, m: Any) -> tuple[Any, Any]:
 
 def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
     """The quantized vector (rows * n,), float64, of what `check_symbols` returned, on the public grid if released."""
-    on, keys, flags = device_plan(plan, str(m.device)), device_keys([key], str(m.device)), _flags(m)
+    on, (keys, flags) = device_plan(plan, str(m.device)), _put_key(key, m.device)
     out = m.new_empty(m.numel(), dtype=torch.float64)
     if not len(out):
         return out
@@ -102,8 +100,14 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
     return out
 
 
-def _quantize_scalars(on: DevicePlan, keys: Any, x: Any, h: Any, m: Any, flags: Any) -> None:
-    _by_eights(quantize_scalars, on, keys, x, m.view(-1), flags)
+def _fill(on: DevicePlan, keys: Any, x: Any, m: Any, flags: Any) -> Any:
+    """H; M is filled."""
+    if on.plan.n == 1:
+        _by_eights(quantize_scalars, on, keys, x, m.view(-1), flags)
+        return x.new_ones(1, dtype=torch.int32).expand(len(m))  # asked for while the device is busy
+    h = x.new_ones(len(m), dtype=torch.int32)
+    _quantize_vectors(on, keys, x, h, m, flags)
+    return h
 
 
 def _by_eights(kernel: Any, on: DevicePlan, keys: Any, source: Any, out: Any, flags: Any, **options: Any) -> None:
@@ -153,5 +157,7 @@ def _waves(on: DevicePlan, keys: Any, total: int) -> Iterator[tuple[int, int, An
         yield first, min(held, total - first), radii
 
 
-def _flags(like: Any) -> Any:
-    return like.new_zeros(3, dtype=torch.int32)
+def _put_key(key: bytes, device: Any) -> tuple[Any, Any]:
+    """The key's words and three flags that are not set, on the device in one copy."""
+    put = torch.frombuffer(bytearray(key) + bytes(12), dtype=torch.int32).to(device, non_blocking=True)
+    return put[:8], put[8:]

@@ -12,8 +12,9 @@ from cepam.kernels.triton.keystream import (
     LATENT_STREAM,
     ROUNDS,
     ask_words,
+    below_each_other,
+    in_rows,
     load_key,
-    side_by_side,
     stage_words,
     stream_words,
 )
@@ -65,9 +66,9 @@ def fill_radii(draws, radii, begin, blocks, per_block, lanes: tl.constexpr):
     eight = tl.program_id(1).to(tl.int64) * lanes + tl.arange(0, lanes)
     at = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
     stream, number = tl.full((), LATENT_STREAM, tl.int64), block * (per_block >> 3) + eight
-    words = side_by_side(stream_words(load_key(draws.keys, client), stream, number, ROUNDS), lanes)
+    words = below_each_other(stream_words(load_key(draws.keys, client), stream, number, ROUNDS), lanes)
     value = radius_of_word(words, draws.table, tl.load(draws.numbers + SCALE))
-    tl.store(radii + lane * per_block + at, value, mask=at < per_block)
+    tl.store(radii + lane * per_block + at, in_rows(value, lanes), mask=at < per_block)
 
 
 @triton.jit
