@@ -281,7 +281,7 @@ def read_varint(data: bytes) -> tuple[int, bytes]:
 
 def open_seals(message: bytes, seal: bytes, fingerprint: bytes) -> bytes:
     """The payload: one seal in version 1, chunks in version 2, the last of which names the tags of all others."""
-    cipher, context, step = AESGCMSIV(seal), message[:3] + fingerprint, 2**17 + 16
+    cipher, context, step = AESGCMSIV(seal), message[:3] + fingerprint, 2**16 + 16
     if message[0] == 1:
         return cipher.decrypt(bytes(12), message[3:], context)
     assert message[0] == 2
@@ -290,7 +290,7 @@ def open_seals(message: bytes, seal: bytes, fingerprint: bytes) -> bytes:
     for number, chunk in enumerate(chunks):
         tags = b"".join(each[-16:] for each in chunks[:-1]) if number == len(chunks) - 1 else b""
         payload += cipher.decrypt(number.to_bytes(12, "little"), chunk, context + tags)
-    assert len(payload) > 2**17
+    assert len(payload) > 2**16
     return payload
 
 

@@ -23,9 +23,9 @@ from cepam.errors import MalformedMessage, SealBroken
 from cepam.kernels.threads import cores
 
 SEAL_BYTES = 16
-CHUNK_BYTES = 1 << 17
+CHUNK_BYTES = 1 << 16
 """A payload of more bytes is sealed in chunks of so many; the last one has what is left, at least a byte."""
-LEAST_ON_GPU = 4 * CHUNK_BYTES
+LEAST_ON_GPU = 8 * CHUNK_BYTES
 """A payload of as many bytes whose blocks were coded on a GPU is sealed there, and one that is decoded there opened."""
 MOST_THREADS = 12
 """Sixteen were slower to seal on sixteen cores: between two chunks a thread needs the interpreter, and there is one."""

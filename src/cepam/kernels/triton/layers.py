@@ -86,7 +86,7 @@ def round_quotient(t, b):
 
 @triton.jit
 def radius_of_word(word, table, scale):
-    """The latent radii in units of words in one dimension; the table holds pairs of coefficients, each pair's of all rows
+    """The latent radii in units of words in one dimension; the table holds pairs of coefficients, each pair of all rows
     together: one access for two, and lanes rarely meet in one memory bank."""
     odd = (word << 1) | 1
     octave = leading_zeros(odd)
