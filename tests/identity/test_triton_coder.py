@@ -172,9 +172,9 @@ def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="float32 or float64"):
         codec.encode(torch.zeros(3, dtype=torch.int32), AT)
     used = cepam.UsedAddresses()
-    for dtype in (torch.float32, torch.float64):
+    for dtype, sign in ((torch.float32, 1.0), (torch.float64, -1.0)):
         with pytest.raises(ValueError, match="NaN"):
-            codec.encode(torch.tensor([0.0, float("nan"), 1.0], dtype=dtype), AT, used)
+            codec.encode(torch.tensor([0.0, np.copysign(np.nan, sign), 1.0], dtype=dtype), AT, used)
         with pytest.raises(ValueError, match="reach"):
             codec.encode(torch.tensor([0.0, -1e30, 1.0], dtype=dtype), AT, used)
     used.claim(AT)  # what was refused has used nothing

@@ -88,8 +88,8 @@ class MessageCodec(ABC):
             values, gpu = to_host(values), None
         measured = gpu.measure_one(task, values, sealing.LEAST_ON_GPU) if gpu else None
         if len(values):
-            low, high = measured.ends if measured else (float(values.min()), float(values.max()))
-            self.check_range(low, high, task.plan)
+            low, high = (-measured.largest, measured.largest) if measured else (values.min(), values.max())
+            self.check_range(float(low), float(high), task.plan)
         if used is not None:
             used.claim(at)
         if gpu:

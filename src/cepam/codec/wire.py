@@ -134,29 +134,32 @@ def _padding(size: int, bucket: int) -> int:
 def _split(payload: Any, head: memoryview, dimensions: list[int]) -> Contents:
     """The contents of a payload in memory of the host or on a GPU; `head` is all of it or its first `_FETCHED` bytes, a
     number takes at most nine."""
-    flags = head[0]
+    flags, held = head[0], len(payload)
     lattice = flags >> _LATTICE_SHIFT
     if lattice >= len(dimensions):
         raise MalformedMessage(f"lattice number {lattice} is not one of this codec's {len(dimensions)}")
     size, at = read_varint(head, 1)
     total = count_blocks(size, dimensions[lattice])
-    if size > LARGEST_SIZE or total > len(payload) - at + 1:
-        raise MalformedMessage(f"a payload of {len(payload)} bytes cannot hold {size} coordinates")
+    if size > LARGEST_SIZE or total > held - at + 1:
+        raise MalformedMessage(f"a payload of {held} bytes cannot hold {size} coordinates")
     padded = bool(flags & _PADDED)
     if total == 1 and not padded:
-        return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:], np.array([len(payload) - at])))
-    if at + 9 * total > len(head) < len(payload):
+        return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:], np.array([held - at])))
+    if at + 9 * total > len(head) < held:
         head = sealing_on_gpu.on_host(payload[: at + 9 * total])
     lengths, at = _read_varints(head, at, total if padded else max(total - 1, 0))
-    if len(lengths) and int(lengths.max()) > len(payload):
+    if int(lengths.max(initial=0)) > held:
         raise MalformedMessage("the block table does not match the payload")
-    end = at + int(lengths.sum())
-    if not padded and total:
-        lengths, end = np.append(lengths, len(payload) - end), len(payload)
-    rest = np.frombuffer(sealing_on_gpu.on_host(payload[end:]) if end < len(payload) else b"", dtype=np.uint8)
-    if (total and int(lengths.min()) < 0) or end > len(payload) or rest.any() or (len(rest) and not padded):
+    left = held - at - int(lengths.sum())
+    if total and not padded:  # the last block has what is left
+        lengths, left = np.concatenate([lengths, [left]]), min(left, 0)
+    if left < 0 or (left and not (padded and _zeros(payload[held - left :]))):
         raise MalformedMessage("the block table does not match the payload")
-    return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:end], lengths))
+    return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at : held - left], lengths))
+
+
+def _zeros(padding: Any) -> bool:
+    return not np.frombuffer(sealing_on_gpu.on_host(padding), dtype=np.uint8).any()
 
 
 def _varints(values: npt.NDArray[np.int64]) -> bytes:
@@ -177,10 +180,9 @@ def _read_varints(data: memoryview, at: int, count: int) -> tuple[npt.NDArray[np
     if not count:
         return np.zeros(0, dtype=np.int64), at
     found = np.frombuffer(data, dtype=np.uint8, offset=at, count=min(9 * count, len(data) - at))
-    pairs = found[: 2 * count].reshape(-1, 2) if len(found) >= 2 * count else found[:0].reshape(0, 2)
-    if len(pairs) and int(pairs[:, 0].min()) >= 128 > int(pairs[:, 1].max()):  # as blocks of 8,192 coordinates have
-        low, high = pairs.astype(np.int64).T
-        return low - 128 + (high << 7), at + 2 * count
+    pairs = found[: 2 * count].view("<u2") if len(found) >= 2 * count else None
+    if pairs is not None and ((pairs & 0x8080) == 0x80).all():  # as blocks of 8,192 coordinates have
+        return (pairs & 127 | pairs >> 8 << 7).astype(np.int64), at + 2 * count
     last = np.flatnonzero(found < 128)[:count]
     starts = np.concatenate([[0], last[:-1] + 1])
     if len(last) < count or int((last - starts).max()) > 8:

@@ -52,10 +52,10 @@ def ends_of_rows(rows: Any) -> list[tuple[float, float]]:
 
 
 def measure_one(task: CodingTask, values: Any, kept: int) -> Measured:
-    """What must be known of an update on a GPU before it is coded, its least and largest value too."""
+    """What must be known of an update on a GPU before it is coded."""
     if values.numel() > 8 * kept:  # about a bit a coordinate
         gcm_siv.compile_ahead(values.device)
-    return measure(task.plan, [task.key], values[None], task.per_block, ends=True)
+    return measure(task.plan, [task.key], values[None], task.per_block)
 
 
 def encode_one(found: Measured, kept: int) -> JoinedBlocks:

@@ -110,8 +110,8 @@ class Batch:
         return device_whole(place, str(self.x.device))
 
     def measure_headers(self, most: Any) -> Any:
-        """Every block's side information in one word, its scale and in one dimension its row period; `most`, two zeros,
-        gets the largest of both."""
+        """Every block's side information in one word, its scale and in one dimension its row period; `most`, three
+        zeros, gets what `measure_scales` finds largest."""
         headers = periods = self.x.new_empty(self.lanes, dtype=torch.int32)
         if self.on.plan.n == 1:
             periods = find_periods(self.x, 1.0 / self.on.plan.unit, self.length)

@@ -53,6 +53,7 @@ from cepam.kernels.triton.scalar_state import (
 SCALAR_CONTEXTS, NOTHING = tl.constexpr(contexts.CONTEXTS), tl.constexpr(contexts.NOTHING)
 FLAT_CONTEXTS = tl.constexpr(len(flat_contexts(contexts.load_tables()[0])))
 SHARED_BLOCKS = tl.constexpr(row_period.SHARED_BLOCKS)
+UNSIGNED = tl.constexpr((1 << 63) - 1)
 
 
 class ModelMemory(NamedTuple):
@@ -76,8 +77,8 @@ def begin_encoding(headers, state, slots, place, room, lanes: tl.constexpr):
 
 
 @triton.jit(do_not_specialize_on_alignment=["data", "starts", "lengths"])
-def begin_decoding(data, starts, lengths, state, place, lanes: tl.constexpr):
-    """The first state of a wave of decoders, their headers read."""
+def begin_decoding(data, starts, lengths, state, place, flags, lanes: tl.constexpr):
+    """The first state of a wave of decoders, their headers read; flags[1] gets the largest row period of all waves."""
     place = load_place(place)
     lane, client, block, size = lanes_of(place, 1, own_lanes(lanes))
     live = size > 0
@@ -86,6 +87,7 @@ def begin_decoding(data, starts, lengths, state, place, lanes: tl.constexpr):
     coder, header = code_header(start_decoder(stream, live), stream, size * 0, live, 18, True)
     # A block that says "nothing" has no row period, whatever its plain bits were.
     header = tl.where(live & ((header >> 11) != NOTHING), header, NOTHING << 11)
+    tl.atomic_max(flags + 1, tl.max(header & 2047, 0))
     block = (first_of(place, 1, client, block), size)
     begin_block(state_of(state, tl.arange(0, lanes), lanes), coder, header, block, (start, room), lanes)
 
@@ -187,23 +189,26 @@ def finish_encoding(state, slots, lengths, lanes: tl.constexpr):
 @triton.jit(do_not_specialize=["n"], do_not_specialize_on_alignment=["x"])
 def measure_scales(x, numbers, periods, headers, most, place, n, chunk: tl.constexpr):
     """Each block's scale code, half octaves of the mean of |X| (1..126), with the zeros that fill up a row of n; in one
-    dimension before its group's row period. `most` gets the largest scale and period."""
+    dimension before its group's row period. `most` gets the bits of the largest |x|, with which NaN counts as larger
+    than all, and the largest scale and period."""
     place = load_place(place)
     lane, client, block, size = lanes_of(place, n, tl.program_id(0))
-    total = tl.zeros((chunk,), tl.int64)
+    total, largest = tl.zeros((chunk,), tl.int64), tl.zeros((chunk,), tl.int64)
     x, begin = values_from(x, place.double, first_of(place, n, client, block)), 0
     while begin < size:
         at = begin + tl.arange(0, chunk)
         value = load_value(x, place.double, at, at < size)
         units = units_of(value, tl.load(numbers + PER_UNIT))
         total += tl.minimum(tl.abs(units), 1 << 48)
+        largest = tl.maximum(largest, value.to(tl.int64, bitcast=True) & UNSIGNED)
         begin += chunk
     scale = (log(tl.sum(total, 0) // ((size + n - 1) // n * n)) + 64) >> 7
     scale = tl.minimum(tl.maximum(scale, 1), NOTHING - 1)
-    tl.atomic_max(most, scale)
+    tl.atomic_max(most, tl.max(largest, 0))
+    tl.atomic_max(most + 1, scale)
     if n == 1:
         groups = (place.blocks + SHARED_BLOCKS - 1) // SHARED_BLOCKS
         period = tl.load(periods + client * groups + block // SHARED_BLOCKS)
-        tl.atomic_max(most + 1, period)
+        tl.atomic_max(most + 2, period)
         scale = scale << 11 | period
     tl.store(headers + lane, scale)

@@ -21,7 +21,7 @@ from cepam.kernels.triton.scalar_coder import (
     walk_lanes,
 )
 from cepam.kernels.triton.scalar_stage import TILE, Staged, fields_of, fill_stage, put_values
-from cepam.kernels.triton.scalar_state import HEADER, STATE
+from cepam.kernels.triton.scalar_state import STATE
 
 SHORTEST_SEGMENT, LONGEST_SEGMENT = 128, 4096
 KERNELS = (
@@ -49,9 +49,10 @@ class ScalarWave(Wave):
         batch = self.batch
         slots, lengths, state = *self._streams(room), self._words(STATE)
         begin_encoding[(self.programs,)](headers, state, slots, self.place, room, **batch.options)
-        walk, flat = self._walk(slots, state, columns, decoding=False), columns == FLAT
+        walk, flat = None, columns == FLAT
         for first, rows, stage in self._segments(fields_of(False, flat), _taken(batch, 4 * room, columns)):
             self._fill(stage, state, first, rows, Staged(batch.on.layered, False, flat))
+            walk = walk or self._walk(slots, state, columns, decoding=False)  # while the device stages
             walk(stage, first, rows)
         finish_encoding[(self.programs,)](state, slots, lengths, **batch.options)
         return batch.gather(slots, lengths, room)
@@ -59,12 +60,12 @@ class ScalarWave(Wave):
     def decode(self, data: Any, starts: Any, lengths: Any, flags: Any) -> None:
         """Fills the batch with the values of the wave's blocks."""
         batch, state = self.batch, self._words(STATE)
-        begin_decoding[(self.programs,)](data, starts, lengths, state, self.place, **batch.options)
-        headers = state.reshape(self.programs, STATE, batch.width)[:, HEADER.value]
-        columns = int((headers & 2047).amax())
-        walk, flat = self._walk(data, state, columns, decoding=True), columns == FLAT
+        begin_decoding[(self.programs,)](data, starts, lengths, state, self.place, flags, **batch.options)
+        columns = int(flags[1])
+        walk, flat = None, columns == FLAT
         for first, rows, stage in self._segments(fields_of(True, flat), _taken(batch, 0, columns)):
             self._fill(stage, state, first, rows, Staged(batch.on.layered, True, flat))
+            walk = walk or self._walk(data, state, columns, decoding=True)
             walk(stage, first, rows)
             put_values[self._tiles(rows)](
                 batch.words, batch.double, stage, state, batch.on.numbers, flags, first, rows,

@@ -46,29 +46,25 @@ class CodedBlocks:
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Updates before they are coded: headers of their blocks on the device; on the host the largest of both parts of a
-    header and, where they were asked for, the least and the largest value (NaN if there is one)."""
+    header and the largest magnitude of a value (NaN if there is one)."""
 
     batch: Batch
     headers: Any
     most: tuple[int, int]
-    ends: tuple[float, float]
+    largest: float
 
 
-def measure(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, ends: bool = False) -> Measured:
+def measure(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int) -> Measured:
     """What must be known before updates (clients, m) are coded, whatever their values: the host waits for it once."""
-    device, words = str(x.device), x.element_size() // 2
-    found = x.new_zeros(2 + words, dtype=torch.int32)
-    if ends and x.numel():  # first: the device is busy while the host copies keys
-        low_high = found[2:].view(x.dtype)
-        torch.aminmax(x, out=(low_high[0], low_high[1]))
+    device = str(x.device)
     batch = Batch(device_plan(plan, device), device_keys(keys, device), x, per_block)
     if not batch.lanes:
-        return Measured(batch, None, (0, 0), (0.0, 0.0))
+        return Measured(batch, None, (0, 0), 0.0)
     announce("encode", plan.n, int(plan.search), int(plan.accept))
-    headers = batch.measure_headers(found[:2])
-    seen = found.cpu()
-    (scale, columns), (low, high) = seen[:2].tolist(), seen[2:].view(x.dtype).tolist()
-    return Measured(batch, headers, (scale, columns), (low, high))
+    found = x.new_zeros(3, dtype=torch.int64)
+    headers = batch.measure_headers(found)
+    largest, scale, columns = found.cpu().numpy()
+    return Measured(batch, headers, (int(scale), int(columns)), float(largest.view(np.float64)))
 
 
 def encode_measured(found: Measured, room: int = 0) -> CodedBlocks:
@@ -108,22 +104,21 @@ def decode_blocks(
     if not out.numel():
         return out
     announce("decode", plan.n, int(plan.search), int(plan.accept))
-    starts, lengths = _put_table(blocks.lengths.reshape(-1), device)
-    flags = torch.zeros(1, dtype=torch.int32, device=device)
+    flags, starts, lengths = _put_table(blocks.lengths.reshape(-1), device)
     step = batch.lanes_a_wave(_bytes_a_lane(batch, 0, LARGEST_PERIOD + 1, True))
     for begin in range(0, len(lengths), step):
         _wave(batch, begin, min(step, len(lengths) - begin)).decode(blocks.data, starts, lengths, flags)
-    if int(flags.item()):
+    if int(flags[0]):
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return out
 
 
-def _put_table(lengths: npt.NDArray[np.int64], device: Any) -> tuple[Any, Any]:
-    """Where each block begins and how long it is, on the device, in one copy."""
-    many, begins = len(lengths), np.cumsum(lengths) - lengths
-    put = torch.from_numpy(np.concatenate([begins.view(np.int32), lengths.astype(np.int32)]))
-    put = put.to(device, non_blocking=True)
-    return put[: 2 * many].view(torch.int64), put[2 * many :]
+def _put_table(lengths: npt.NDArray[np.int64], device: Any) -> tuple[Any, Any, Any]:
+    """Flags that are not set, where each block begins and how long it is, on the device, in one copy."""
+    begins, flags = np.cumsum(lengths) - lengths, np.zeros(4, dtype=np.int32)  # four: what follows is aligned
+    table: Any = torch.from_numpy(np.concatenate([flags, begins.view(np.int32), lengths.astype(np.int32)]))
+    flags, starts, lengths = table.to(device, non_blocking=True).split([4, 2 * len(lengths), len(lengths)])
+    return flags, starts.view(torch.int64), lengths
 
 
 def _wave(batch: Batch, begin: int, lanes: int) -> ScalarWave | VectorWave:
