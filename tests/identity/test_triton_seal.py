@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cepam
+from cepam.codec import codec as codec_module
 from cepam.codec import sealing, wire
 from cepam.errors import SealBroken
 from cepam.kernels.model.blocks import JoinedBlocks
@@ -19,6 +21,8 @@ from tests.identity.interpreter import quick  # noqa: F401
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 gcm_siv = pytest.importorskip("cepam.kernels.triton.gcm_siv", reason="the GPU path needs Triton")
+
+from cepam.kernels.triton import backend, waves  # noqa: E402
 
 KEYS, MARK = AT.derive(), bytes(range(100, 132))
 LENGTHS = np.array([150, 0, 129])
@@ -56,6 +60,23 @@ def test_seals_are_those_of_the_library_and_open_together_or_not_at_all(monkeypa
     for at in (3 + 2 * 144 - 1, len(message) - 1):
         with pytest.raises(SealBroken):
             opens(flipped(message, at))
+
+
+def test_schedules_are_asked_for_before_a_payload_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update of two seals, coded and sealed on one device: the message of the CPU, by schedules that were asked for
+    once, by a bound of its length."""
+    for name, value in (("LEAST_ON_GPU", 32), ("CHUNK_BYTES", 64)):
+        monkeypatch.setattr(sealing, name, value)
+    monkeypatch.setattr(waves, "_first_room", lambda *_: 48)
+    monkeypatch.setattr(codec_module, "gpu_of", lambda update: backend if torch.is_tensor(update) else None)
+    seen, prepare = [], gcm_siv.prepare
+    monkeypatch.setattr(gcm_siv, "prepare", lambda keys, *more: (seen.append(len(keys)), prepare(keys, *more))[1])
+    codec = cepam.Codec(cepam.Gaussian(0.01), cepam.Integer(1), backend="numpy")
+    x = np.random.default_rng(2).normal(0, 0.02, 264).astype(np.float32)
+    message = codec.encode(torch.from_numpy(x), AT)
+    assert message == codec.encode(x, AT)
+    assert message[0] == wire.IN_CHUNKS
+    assert seen == [2]
 
 
 def flipped(message: bytes, at: int) -> bytes:

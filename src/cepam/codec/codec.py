@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -92,12 +92,14 @@ class MessageCodec(ABC):
             self.check_range(float(low), float(high), task.plan)
         if used is not None:
             used.claim(at)
+        blocks: Sequence[bytes]
         if gpu:
-            blocks: Sequence[bytes] = gpu.encode_one(measured, sealing.LEAST_ON_GPU)
+            prepare = partial(wire.prepare, keys, self.fingerprint)
+            blocks, ready = gpu.encode_one(measured, sealing.LEAST_ON_GPU, prepare)
         else:
-            blocks = encode_spans(self.backend, self.threads, task, values)
+            blocks, ready = encode_spans(self.backend, self.threads, task, values), None
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
-        return wire.seal(contents, keys, self.fingerprint, self.bucket, self.threads)
+        return wire.seal(contents, keys, self.fingerprint, self.bucket, self.threads, ready)
 
     @overload
     def decode(

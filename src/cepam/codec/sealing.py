@@ -48,9 +48,9 @@ class Pieces:
         return self.starts[-1]
 
     @property
-    def on_gpu(self) -> bool:
-        """Whether some buffer is a tensor."""
-        return any(hasattr(each, "is_cuda") for each in self.buffers)
+    def device(self) -> Any | None:
+        """The device of the buffer that is a tensor, if one is."""
+        return next((each.device for each in self.buffers if hasattr(each, "is_cuda")), None)
 
     def between(self, begin: int, end: int) -> Any:
         """The bytes from `begin` to before `end`: a view where they lie in one buffer."""

@@ -20,13 +20,25 @@ _COPIED = 1 << 21
 """Bytes that a thread copies before it takes the next ones."""
 
 
-def encrypt(key: bytes, payload: Pieces, head: bytes, context: bytes, threads: int | None = None) -> bytes:
-    """The head and the sealed payload, of several chunks, behind it."""
+def prepare(key: bytes, context: bytes, size: int, device: Any) -> Any:
+    """What the GPU seals or opens a payload of at most so many bytes with, asked of it before the payload is there."""
+    from cepam.kernels.triton import backend as gpu
+
+    keys = chunk_keys(key, sealing.count_chunks(size) - 1)
+    return gpu.prepare_chunks(keys, context, sealing.CHUNK_BYTES, device)
+
+
+def encrypt(
+    key: bytes, payload: Pieces, head: bytes, context: bytes, threads: int | None = None, ready: Any = None
+) -> bytes:
+    """The head and the sealed payload, of several chunks, behind it; `ready` is what `prepare` gave, if asked."""
     from cepam.kernels.triton import backend as gpu
 
     size = payload.size
     whole = sealing.count_chunks(size) - 1
-    made = gpu.seal_chunks(payload.buffers, chunk_keys(key, whole), context, sealing.CHUNK_BYTES)
+    if ready is None or len(ready.each) < whole:
+        ready = prepare(key, context, size, payload.device)
+    made = gpu.seal_chunks(payload.buffers, ready, whole, sealing.CHUNK_BYTES)
     message, sealed = sealing.begin_message(head, size)
     parts = _parts_of(len(made.chunks))
     deal(threads, lambda i: sealed[parts[i]][::4096].fill(0), len(parts))  # takes memory while the GPU is busy
@@ -52,13 +64,14 @@ def decrypt_chunks(
     opens."""
     from cepam.kernels.triton import backend as gpu
 
+    gpu.check_device(device)
     found = np.frombuffer(sealed, dtype=np.uint8)
     size, chunks = sealing.size_of_chunks(len(found))
     whole = chunks - 1
     staged: Bytes = gpu.pinned(whole * (sealing.CHUNK_BYTES + SEAL_BYTES))
     parts = _parts_of(len(staged))
     deal(threads, lambda i: np.copyto(staged[parts[i]], found[parts[i]]), len(parts))
-    payload, finish = gpu.open_chunks(staged, chunk_keys(key, whole), context, sealing.CHUNK_BYTES, device)
+    payload, finish = gpu.open_chunks(staged, prepare(key, context, size, device), sealing.CHUNK_BYTES)
     ending = context + tags_of(found, chunks)
     rest = sealing.opened(lambda: sealing.cipher_of(key).decrypt(nonce(whole), found[len(staged) :], ending))
     first = finish(rest, wanted)

@@ -55,16 +55,22 @@ def count_blocks(size: int, n: int) -> int:
     return -(-rows // rows_per_block(n))
 
 
+def prepare(keys: StreamKeys, fingerprint: bytes, size: int, device: Any) -> Any:
+    """What a GPU seals a payload of at most so many bytes with, asked of it while there is none: for `seal`."""
+    return sealing_on_gpu.prepare(keys.seal, bytes([IN_CHUNKS]) + _tag(fingerprint) + fingerprint, size, device)
+
+
 def seal(
-    contents: Contents, keys: StreamKeys, fingerprint: bytes, bucket: int | None = None, threads: int | None = None
-) -> bytes:
-    """The message; its length is a multiple of `bucket` if one is given."""
+    contents: Contents, keys: StreamKeys, fingerprint: bytes, bucket: int | None = None, threads: int | None = None,
+    ready: Any = None,
+) -> bytes:  # fmt: skip
+    """The message; its length is a multiple of `bucket` if one is given. `ready` is what `prepare` gave, if asked."""
     payload = _join(contents, bucket)
     version = WHOLE if sealing.count_chunks(payload.size) == 1 else IN_CHUNKS
     head = bytes([version]) + _tag(fingerprint)
-    if payload.on_gpu:
+    if payload.device is not None:
         if version == IN_CHUNKS:
-            return sealing_on_gpu.encrypt(keys.seal, payload, head, head + fingerprint, threads)
+            return sealing_on_gpu.encrypt(keys.seal, payload, head, head + fingerprint, threads, ready)
         payload = Pieces([sealing_on_gpu.on_host(each) for each in payload.buffers])
     return sealing.encrypt(keys.seal, payload, head, head + fingerprint, threads)
 

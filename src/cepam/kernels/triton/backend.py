@@ -53,15 +53,25 @@ def ends_of_rows(rows: Any) -> list[tuple[float, float]]:
 
 def measure_one(task: CodingTask, values: Any, kept: int) -> Measured:
     """What must be known of an update on a GPU before it is coded."""
-    if values.numel() > 8 * kept:  # about a bit a coordinate
+    if _long(values, kept):
         gcm_siv.compile_ahead(values.device)
     return measure(task.plan, [task.key], values[None], task.per_block)
 
 
-def encode_one(found: Measured, kept: int) -> JoinedBlocks:
-    """The blocks of an update that was measured; more than `kept` bytes stay on the GPU."""
-    blocks = encode_measured(found)
-    return to_host(blocks)[0] if len(blocks.data) <= kept else joined_on_gpu(blocks)
+def encode_one(
+    found: Measured, kept: int, prepare: Callable[[int, Any], gcm_siv.ChunkSchedules]
+) -> tuple[JoinedBlocks, gcm_siv.ChunkSchedules | None]:
+    """The blocks of an update that was measured; more than `kept` bytes stay on the GPU. Where that is likely, it is
+    asked to prepare their seals while it codes: `prepare` takes a bound of the bytes, and the device."""
+    x, ready = found.batch.x, []
+    ask = (lambda most: ready.append(prepare(most, x.device))) if _long(x, kept) else None
+    blocks = encode_measured(found, meanwhile=ask)
+    there = to_host(blocks)[0] if len(blocks.data) <= kept else joined_on_gpu(blocks)
+    return there, ready[0] if ready else None
+
+
+def _long(x: Any, kept: int) -> bool:
+    return bool(x.numel() > 8 * kept)  # about a bit a coordinate
 
 
 def encode_rows(jobs: Sequence[CodingTask], rows: Any) -> list[JoinedBlocks]:
@@ -138,47 +148,53 @@ class SealedChunks:
     wait: Callable[[], None]
 
 
-def seal_chunks(buffers: Sequence[Any], keys: Any, context: bytes, size: int) -> SealedChunks:
-    """The chunks of `size` bytes, one for each of the keys, of a payload in buffers, one of them on a GPU."""
-    device = next(each.device for each in buffers if torch.is_tensor(each))
+def prepare_chunks(keys: Any, context: bytes, size: int, device: Any) -> gcm_siv.ChunkSchedules:
+    """What chunks of `size` bytes are sealed and opened with on a GPU, under so many keys."""
+    return gcm_siv.prepare(keys, context, size // 16, device)
+
+
+def seal_chunks(buffers: Sequence[Any], schedules: gcm_siv.ChunkSchedules, count: int, size: int) -> SealedChunks:
+    """So many chunks of `size` bytes of a payload in buffers, one of them on a GPU."""
+    device = schedules.each.device
     parts = [each if torch.is_tensor(each) else _bytes_of(each) for each in buffers if len(each)]
     payload = torch.cat([each.to(device, non_blocking=True) for each in parts])
-    whole, waits = len(keys) * size, []
-    tags, rest, out = pinned(16 * len(keys)), pinned(len(payload) - whole), pinned(len(keys) * (size + 16))
+    whole, first = count * size, []
 
     def fetch_tags(found: Any) -> None:
-        _fetch(found, tags)
-        _fetch(payload[whole:], rest)
-        waits.append(_mark(payload))
+        first.extend([_fetch(found), _fetch(payload[whole:]), _mark(payload)])
 
-    clear = payload[:whole].view(torch.int32).reshape(len(keys), -1)
-    _fetch(gcm_siv.seal_chunks(clear, keys, context, size // 16, fetch_tags), out)
-    return SealedChunks(out, tags, rest, waits[0], _mark(payload))
+    clear = payload[:whole].view(torch.int32).reshape(count, -1)
+    chunks = _fetch(gcm_siv.seal_chunks(clear, schedules, size // 16, fetch_tags))
+    tags, rest, wait_for_tags = first
+    return SealedChunks(chunks, tags, rest, wait_for_tags, _mark(payload))
 
 
 def open_chunks(
-    sealed: Any, keys: Any, context: bytes, size: int, device: str
+    sealed: Any, schedules: gcm_siv.ChunkSchedules, size: int
 ) -> tuple[Any, Callable[[Any, int], Any | None]]:
     """A payload on a GPU that begins with the opened chunks of `size` bytes; and what puts the given bytes behind them
     and gives its first bytes, so many, on the host, or nothing unless all chunks' tags are right."""
-    check_device(device)
-    found = torch.from_numpy(sealed).to(device, non_blocking=True).view(torch.int32).reshape(len(keys), -1)
-    payload = torch.empty((len(keys) + 1) * size, dtype=torch.uint8, device=device)
-    clear = payload.view(torch.int32).reshape(len(keys) + 1, -1)[:-1]
-    wrong = gcm_siv.open_chunks(found, keys, context, clear, size // 16).reshape(-1).view(torch.uint8)
+    device, count = schedules.each.device, len(schedules.each)
+    found = torch.from_numpy(sealed).to(device, non_blocking=True).view(torch.int32).reshape(count, -1)
+    payload = torch.empty((count + 1) * size, dtype=torch.uint8, device=device)
+    clear = payload.view(torch.int32).reshape(count + 1, -1)[:-1]
+    wrong = gcm_siv.open_chunks(found, schedules, clear, size // 16).reshape(-1).view(torch.uint8)
 
     def finish(rest: bytes, wanted: int) -> Any | None:
-        end = len(keys) * size + len(rest)
-        payload[len(keys) * size : end].copy_(_bytes_of(rest), non_blocking=True)
+        end = count * size + len(rest)
+        payload[count * size : end].copy_(_bytes_of(rest), non_blocking=True)
         seen = torch.cat([wrong, payload[: min(wanted, end)]]).cpu().numpy()  # one wait for both
         return None if seen[: len(wrong)].any() else seen[len(wrong) :]
 
     return payload, finish
 
 
-def _fetch(found: Any, out: Any) -> None:
-    """Nothing; the bytes of a tensor will be in memory of the host once its device has done what it was asked."""
-    torch.from_numpy(out).copy_(found.contiguous().view(torch.uint8).reshape(-1), non_blocking=True)
+def _fetch(found: Any) -> Any:
+    """Memory of the host that will hold a tensor's bytes once its device has done what it was asked."""
+    found = found.contiguous().view(torch.uint8).reshape(-1)
+    out = pinned(len(found))
+    torch.from_numpy(out).copy_(found, non_blocking=True)
+    return out
 
 
 def _mark(on: Any) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -131,10 +132,14 @@ class Batch:
         odds = self.x.new_empty((programs, len(prior), self.width), dtype=torch.int32)
         return odds.copy_(prior[None, :, None].expand_as(odds))
 
-    def gather(self, slots: Any, lengths: Any, room: int) -> tuple[Any, Any] | None:
+    def gather(
+        self, slots: Any, lengths: Any, room: int, meanwhile: Callable[[], None] | None = None
+    ) -> tuple[Any, Any] | None:
         """The bytes of a wave's streams one after the other, and on the host the length of each; nothing where one
-        outgrew its slot."""
+        outgrew its slot. While the device still codes, `meanwhile` is done."""
         starts = lengths.cumsum(0, dtype=torch.int64) - lengths
+        if meanwhile is not None:
+            meanwhile()
         found = lengths.cpu().numpy().astype(np.int64)  # the one wait for the coder
         if found.min() < 0:
             raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,29 +26,37 @@ _COMPILING: list[threading.Thread] = []
 _KEY_WORDS, _SCHEDULE_WORDS, _HASH_KEY = (tl.constexpr(i) for i in (KEY_WORDS, SCHEDULE_WORDS, ROUND_KEY_WORDS))
 
 
-def seal_chunks(payload: Any, keys: Any, context: bytes, blocks: int, tagged: Callable[[Any], None]) -> Any:
-    """Sealed chunks (chunks, 4 * blocks + 4) of clear ones (chunks, 4 * blocks), as words, on the payload's device;
-    the keys (chunks, 12) are the host's. Tags come first: `tagged` gets them before the rest is asked of the device."""
+class ChunkSchedules(NamedTuple):
+    """What chunks are sealed and opened with, on a device: the schedule of each, at least as many as there are chunks,
+    and what is hashed beside any of them, blocks of associated data and one of lengths."""
+
+    each: Any
+    ahead: Any
+
+
+def prepare(keys: Any, context: bytes, blocks: int, device: Any) -> ChunkSchedules:
+    """The schedules of chunks under keys of the host (chunks, 12): no chunk need be there yet."""
     _wait_for_compiler()
-    return _seal(payload, keys, context, blocks, tagged)
+    return _prepare(keys, context, blocks, device)
 
 
-def _seal(payload: Any, keys: Any, context: bytes, blocks: int, tagged: Callable[[Any], None]) -> Any:
+def seal_chunks(payload: Any, schedules: ChunkSchedules, blocks: int, tagged: Callable[[Any], None]) -> Any:
+    """Sealed chunks (chunks, 4 * blocks + 4) of clear ones (chunks, 4 * blocks), as words, on the payload's device.
+    Tags come first: `tagged` gets them before the rest is asked of the device."""
     sealed = payload.new_empty((len(payload), 4 * blocks + 4))
-    schedule, ahead = _prepare(keys, context, blocks, payload.device)
-    _hash(payload, schedule, ahead, sealed[:, 4 * blocks :], blocks)
-    tagged(sealed[:, 4 * blocks :])
-    _mask(payload, sealed, sealed[:, 4 * blocks :], schedule, blocks)
+    tags = sealed[:, 4 * blocks :]
+    _hash(payload, schedules, tags, blocks)
+    tagged(tags)
+    _mask(payload, sealed, tags, schedules, blocks)
     return sealed
 
 
-def open_chunks(sealed: Any, keys: Any, context: bytes, payload: Any, blocks: int) -> Any:
+def open_chunks(sealed: Any, schedules: ChunkSchedules, payload: Any, blocks: int) -> Any:
     """Fills the clear chunks; words that are zero where the tags are those of what was opened, (chunks, 4)."""
-    _wait_for_compiler()
-    (schedule, ahead), tags = _prepare(keys, context, blocks, payload.device), sealed.new_empty((len(sealed), 4))
-    _mask(sealed, payload, sealed[:, 4 * blocks :], schedule, blocks)
-    _hash(payload, schedule, ahead, tags, blocks)
-    return tags ^ sealed[:, 4 * blocks :]
+    tags, found = sealed.new_empty((len(sealed), 4)), sealed[:, 4 * blocks :]
+    _mask(sealed, payload, found, schedules, blocks)
+    _hash(payload, schedules, tags, blocks)
+    return tags ^ found
 
 
 def compile_ahead(device: Any) -> None:
@@ -60,11 +68,8 @@ def compile_ahead(device: Any) -> None:
 
 def _seal_nothing(device: Any) -> None:
     with torch.cuda.device(device):
-        clear, keys = (
-            torch.zeros((1, 16 * HASHED), dtype=torch.int32, device=device),
-            np.zeros((1, KEY_WORDS), np.int32),
-        )
-        _seal(clear, keys, b"", 4 * HASHED, lambda _: None)
+        clear, blocks = torch.zeros((1, 16 * HASHED), dtype=torch.int32, device=device), 4 * HASHED
+        seal_chunks(clear, _prepare(np.zeros((1, KEY_WORDS), np.int32), b"", blocks, device), blocks, lambda _: None)
 
 
 def _wait_for_compiler() -> None:
@@ -72,28 +77,27 @@ def _wait_for_compiler() -> None:
         each.join()
 
 
-def _prepare(keys: Any, context: bytes, blocks: int, device: Any) -> tuple[Any, Any]:
-    """Every chunk's schedule, and what is hashed beside it, blocks of associated data and one of lengths."""
+def _prepare(keys: Any, context: bytes, blocks: int, device: Any) -> ChunkSchedules:
     padded = np.frombuffer(context + bytes(-len(context) % 16), dtype=np.int32)
     lengths = np.array([8 * len(context), 128 * blocks], dtype=np.int64).view(np.int32)
     put = torch.from_numpy(np.concatenate([keys.reshape(-1), padded, lengths])).to(device, non_blocking=True)
     schedule, lanes = put.new_empty((len(keys), SCHEDULE_WORDS)), 32
     expand_keys[(-(-len(keys) // lanes),)](put, schedule, len(keys), lanes=lanes, num_warps=1)
-    return schedule, put[keys.size :]
+    return ChunkSchedules(schedule, put[keys.size :])
 
 
-def _hash(text: Any, schedule: Any, ahead: Any, tags: Any, blocks: int) -> None:
-    lanes = min(HASHED, blocks)
+def _hash(text: Any, schedules: ChunkSchedules, tags: Any, blocks: int) -> None:
+    lanes, (schedule, ahead) = min(HASHED, blocks), schedules
     hash_chunks[(len(text),)](
         text, schedule, ahead, tags, text.stride(0), tags.stride(0), len(ahead) // 4 - 1, lanes=lanes,
         num_warps=-(-lanes // 32),
     )  # fmt: skip
 
 
-def _mask(source: Any, out: Any, tags: Any, schedule: Any, blocks: int) -> None:
+def _mask(source: Any, out: Any, tags: Any, schedules: ChunkSchedules, blocks: int) -> None:
     lanes = min(MASKED, blocks // 2)
     mask_chunks[(len(out), blocks // (2 * lanes))](
-        source, out, tags, schedule, source.stride(0), out.stride(0), tags.stride(0), lanes=lanes,
+        source, out, tags, schedules.each, source.stride(0), out.stride(0), tags.stride(0), lanes=lanes,
         num_warps=-(-lanes // 32),
     )  # fmt: skip
 

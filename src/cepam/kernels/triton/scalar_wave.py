@@ -44,8 +44,8 @@ def _taken(batch: Batch, slot: int, columns: int) -> int:
 class ScalarWave(Wave):
     """Lanes of a batch, staged, walked and put in place by segments."""
 
-    def encode(self, headers: Any, columns: int, room: int) -> tuple[Any, Any] | None:
-        """The bytes of the wave's blocks and, on the host, their lengths; nothing where a stream outgrew its slot."""
+    def encode(self, headers: Any, columns: int, room: int) -> tuple[Any, Any]:
+        """Slots that will hold the wave's streams, and the length of each."""
         batch = self.batch
         slots, lengths, state = *self._streams(room), self._words(STATE)
         begin_encoding[(self.programs,)](headers, state, slots, self.place, room, **batch.options)
@@ -55,7 +55,7 @@ class ScalarWave(Wave):
             walk = walk or self._walk(slots, state, columns, decoding=False)  # while the device stages
             walk(stage, first, rows)
         finish_encoding[(self.programs,)](state, slots, lengths, **batch.options)
-        return batch.gather(slots, lengths, room)
+        return slots, lengths
 
     def decode(self, data: Any, starts: Any, lengths: Any, flags: Any) -> None:
         """Fills the batch with the values of the wave's blocks."""

@@ -22,12 +22,12 @@ def bytes_a_lane(batch: Batch, slot: int) -> int:
 class VectorWave(Wave):
     """Lanes of a batch whose radii come first, then trials and code."""
 
-    def encode(self, headers: Any, columns: int, room: int) -> tuple[Any, Any] | None:
-        """The bytes of the wave's blocks and, on the host, their lengths; nothing where a stream outgrew its slot."""
+    def encode(self, headers: Any, columns: int, room: int) -> tuple[Any, Any]:
+        """Slots that will hold the wave's streams, and the length of each."""
         batch, (slots, lengths) = self.batch, self._streams(room)
         given, options = self._given(None), batch.options | {"shape": batch.on.shape}
         encode_vectors[(self.programs,)](batch.words, headers, slots, lengths, given, self.place, room, **options)
-        return batch.gather(slots, lengths, room)
+        return slots, lengths
 
     def decode(self, data: Any, starts: Any, lengths: Any, flags: Any) -> None:
         """Fills the batch with the values of the wave's blocks."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -67,10 +67,11 @@ def measure(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int) -> Measur
     return Measured(batch, headers, (int(scale), int(columns)), float(largest.view(np.float64)))
 
 
-def encode_measured(found: Measured, room: int = 0) -> CodedBlocks:
+def encode_measured(found: Measured, room: int = 0, meanwhile: Callable[[int], None] | None = None) -> CodedBlocks:
     """The coded blocks of updates, all values within the plan's reach.
 
-    `room` is the first guess of a block's words. Guarantee: the bytes of the other backends
+    `room` is the first guess of a block's words. While the device codes, `meanwhile` is done, which is told how many
+    bytes the blocks will hardly exceed. Guarantee: the bytes of the other backends
     (tests/identity/test_triton_coder.py, tests/identity/test_triton_vectors.py).
     """
     batch, (scale, columns) = found.batch, found.most
@@ -78,7 +79,9 @@ def encode_measured(found: Measured, room: int = 0) -> CodedBlocks:
     room = room or _first_room(batch.on.plan, scale, batch.per_block)
     while begin < batch.lanes:
         lanes = min(batch.lanes_a_wave(_bytes_a_lane(batch, 4 * room, columns, False)), batch.lanes - begin)
-        made = _wave(batch, begin, lanes).encode(found.headers, columns, room)
+        slots = _wave(batch, begin, lanes).encode(found.headers, columns, room)
+        made = batch.gather(*slots, room, partial(meanwhile, 4 * room * batch.lanes) if meanwhile else None)
+        meanwhile = None
         if made is None:
             room *= 4
             continue
