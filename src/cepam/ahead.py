@@ -1,8 +1,8 @@
 """Work done ahead of its time: in a thread beside, and kept for whoever asks for it later.
 
-A thread that is in compiled code when the interpreter ends does not come back from there: it is ended where it asks for
-the interpreter's lock, and of C++ (SciPy's Fourier transforms, Triton's compiler) that makes SIGABRT before Python 3.14,
-however well the run went. So whatever is still done ahead is given up before the interpreter ends.
+A thread that is in compiled code when the interpreter ends does not come back from there: before Python 3.14 it is
+ended where it asks for the interpreter's lock, and if that is in C++ (SciPy's Fourier transforms, Triton's compiler)
+the whole process dies by SIGABRT, however well its run went. So what is not done yet is given up before that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def give_up(thread: Thread) -> None:
         thread.join(_ASKED_AGAIN_SECONDS)  # again, should something have caught it
 
 
-@atexit.register
 def _give_up_all() -> None:
     for thread in list(_STARTED):  # after a fork none of them is alive
         give_up(thread)
+
+
+atexit.register(_give_up_all)
