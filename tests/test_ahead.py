@@ -15,14 +15,19 @@ import cepam
 from cepam.ahead import give_up, start_ahead
 from cepam.kernels import threads
 
-# Fourier transforms without end. The process goes on when the first is done: from then on it ends in the midst of one.
+# Fourier transforms without end. The process goes on when the first is done: from then on it ends in the midst of one,
+# and while the interpreter takes its modules apart there is time for that one to come back.
 TRANSFORMING = """
 import os, sys, threading, time
 import numpy as np
 from scipy import fft
 from cepam.ahead import start_ahead
 
-masses, begun = np.ones(1 << 18), threading.Event()
+class Lingering:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+
+masses, begun, last = np.ones(1 << 18), threading.Event(), Lingering()
 
 def transform():
     while True:
