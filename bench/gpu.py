@@ -260,9 +260,9 @@ def main() -> None:
         print(RESULTS["device"], "cores", os.cpu_count(), flush=True)
     sections: dict[str, Callable[[], Any]] = {
         "first": section_first, "user": section_user, "quantizers": section_quantizers, "blocks": section_blocks,
-        "parts": section_parts, "memory": section_memory, "cpu": section_cpu,
-        "identity": lambda: gpu_identity.check(DEVICE, SMOKE, RESULTS.setdefault("identity", {})),
         "symbols": lambda: gpu_identity.check_symbols(DEVICE, SMOKE, RESULTS.setdefault("symbols", {})),
+        "identity": lambda: gpu_identity.check(DEVICE, SMOKE, RESULTS.setdefault("identity", {})),
+        "parts": section_parts, "memory": section_memory, "cpu": section_cpu,
     }  # fmt: skip
     wanted = (
         ["first", "user", "quantizers", "blocks"] if chosen.only == "user" else [s for s in chosen.only.split(",") if s]

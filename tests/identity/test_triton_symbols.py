@@ -89,6 +89,13 @@ def test_nothing_and_one() -> None:
     check_alike(of, update(1, 0.01))
 
 
+def test_programs_of_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six tiles in two programs of four, the last of them short, and coordinates that are no whole group."""
+    for name, value in {"LANES": 2, "PROGRAMS": 1}.items():
+        monkeypatch.setattr(symbols, name, value)
+    check_alike(cepam.LRSUQ(LAWS["Gaussian"]), update(8 * 2 * 5 + 8 + 3, 0.01))
+
+
 def test_words_that_run_over_a_block() -> None:
     """Three coordinates a sub-vector, more than fit one keystream block."""
     check_alike(cepam.LRSUQ(LAWS["Gaussian"], cepam.Integer(3)), update(3 * 11, 0.01))

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from cepam.kernels.model import plan
-from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, below_each_other, load_key, stream_words
+from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, below_each_other, stream_words
 from cepam.noise import radius
 
 OCTAVES = tl.constexpr(radius.OCTAVES)
@@ -111,9 +111,9 @@ def width_of_word(word, table, scale):
 
 
 @triton.jit
-def draw_cells(draws, client, number, layered: tl.constexpr):
-    """(width, dither) of groups of eight coordinates in one dimension, `below_each_other`."""
-    key, latent = load_key(draws.keys, client), tl.full((), LATENT_STREAM, tl.int64)
+def draw_cells(draws, key, number, layered: tl.constexpr):
+    """(width, dither) under a key of groups of eight coordinates in one dimension, `below_each_other`."""
+    latent = tl.full((), LATENT_STREAM, tl.int64)
     groups: tl.constexpr = number.shape[0]
     if layered:
         word = below_each_other(stream_words(key, latent, number, ROUNDS), groups)

@@ -26,7 +26,7 @@ MASK_ROUNDS = tl.constexpr(20)
 def add_noise(x, double, draws, out, count, lanes: tl.constexpr):
     """Writes values plus noise as multiples of the public grid; a lane has eight coordinates."""
     eight = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
-    b, d = draw_cells(draws, 0, eight, True)
+    b, d = draw_cells(draws, load_key(draws.keys, 0), eight, True)
     b, d, at = in_rows(b, lanes), in_rows(d, lanes), eight[:, None] * 8 + tl.arange(0, 8)[None, :]
     inside = at < count
     value = load_value(x, double, at, inside)

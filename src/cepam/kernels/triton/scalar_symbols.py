@@ -5,9 +5,12 @@ Launch with `enable_fp_fusion=False`, as every kernel over `layers`, for whole g
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
+from cepam.kernels.triton.keystream import load_key
 from cepam.kernels.triton.layers import (
     FURTHEST,
     GRID,
@@ -21,6 +24,14 @@ from cepam.kernels.triton.layers import (
     invert,
     round_quotient,
 )
+
+
+class Kind(NamedTuple):
+    """What symbols are of: scales from latents or one step; and whether values are put on the public grid."""
+
+    layered: bool
+    released: bool = True
+
 
 REFUSED, WIDE = (tl.constexpr(i) for i in range(2))
 """Which flag is raised: a value that is not finite or beyond reach; what 32 bits may not hold."""
@@ -68,39 +79,44 @@ def raise_flag(flag, bad, lanes: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["first", "count"])
-def quantize_scalars(x, m, flags, draws, first, count, layered: tl.constexpr, lanes: tl.constexpr):
+def quantize_scalars(x, m, flags, draws, first, count, tiles: tl.constexpr, kind: tl.constexpr, lanes: tl.constexpr):
     """Fills m with the nearest multiples (Paper: M) of `count` groups of coordinates, from number `first` of a vector,
     or from its first without a sum: the keystream's columns that hold no counter are then the scalar unit's.
 
-    32-bit symbols raise the flag `WIDE` where a value is not under 2^52 units in size, NaN included, or a symbol does
-    not fit; 64-bit ones raise `REFUSED` where it is not finite or beyond reach.
+    A program does so many tiles of lanes, so that it computes those columns once. 32-bit symbols raise the flag `WIDE`
+    where a value is not under 2^52 units in size, NaN included, or a symbol does not fit; 64-bit ones raise `REFUSED`
+    where it is not finite or beyond reach.
     """
-    block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
-    b, d = draw_cells(draws, 0, block if first is None else block + first, layered)
     narrow: tl.constexpr = m.dtype.element_ty == tl.int32
-    inside = block < count
-    value = load_eight(x, block, inside, lanes).to(tl.float64) * tl.load(draws.numbers + PER_UNIT)
-    t = value.to(tl.int64) - d
-    if narrow:
-        symbol, fits = round_near_quotient(t, b)
-        raise_flag(flags + WIDE, ~(fits & (tl.abs(value) < NEAR)), lanes)
-    else:
-        symbol = round_quotient(t, b)
-        raise_flag(flags + REFUSED, ~(tl.abs(value) <= REACH), lanes)
-    store_eight(m, block, symbol, inside, lanes)
+    key = load_key(draws.keys, 0)
+    for tile in range(tiles):
+        block = (tl.program_id(0) * tiles + tile).to(tl.int64) * lanes + tl.arange(0, lanes)
+        b, d = draw_cells(draws, key, block if first is None else block + first, kind.layered)
+        inside = block < count
+        value = load_eight(x, block, inside, lanes).to(tl.float64) * tl.load(draws.numbers + PER_UNIT)
+        t = value.to(tl.int64) - d
+        if narrow:
+            symbol, fits = round_near_quotient(t, b)
+            raise_flag(flags + WIDE, ~(fits & (tl.abs(value) < NEAR)), lanes)
+        else:
+            symbol = round_quotient(t, b)
+            raise_flag(flags + REFUSED, ~(tl.abs(value) <= REACH), lanes)
+        store_eight(m, block, symbol, inside, lanes)
 
 
 @triton.jit(do_not_specialize=["first", "count"])
 def reconstruct_scalars(
-    m, out, flags, draws, first, count, layered: tl.constexpr, released: tl.constexpr, lanes: tl.constexpr
+    m, out, flags, draws, first, count, tiles: tl.constexpr, kind: tl.constexpr, lanes: tl.constexpr
 ):
-    """Fills out with decoded values; flags points outside the range of the format."""
-    block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
-    b, d = draw_cells(draws, 0, block if first is None else block + first, layered)
-    inside = block < count
-    symbol = load_eight(m, block, inside, lanes).to(tl.int64)
-    raise_flag(flags + REFUSED, tl.abs(symbol.to(tl.float64) * b.to(tl.float64)) >= FURTHEST, lanes)
-    store_eight(out, block, value_of(symbol * b + d, draws.numbers, released), inside, lanes)
+    """Fills out with decoded values, as `quantize_scalars` filled m; flags points outside the range of the format."""
+    key = load_key(draws.keys, 0)
+    for tile in range(tiles):
+        block = (tl.program_id(0) * tiles + tile).to(tl.int64) * lanes + tl.arange(0, lanes)
+        b, d = draw_cells(draws, key, block if first is None else block + first, kind.layered)
+        inside = block < count
+        symbol = load_eight(m, block, inside, lanes).to(tl.int64)
+        raise_flag(flags + REFUSED, tl.abs(symbol.to(tl.float64) * b.to(tl.float64)) >= FURTHEST, lanes)
+        store_eight(out, block, value_of(symbol * b + d, draws.numbers, kind.released), inside, lanes)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ from cepam.errors import MalformedMessage
 from cepam.kernels.model.plan import Accept, Plan
 from cepam.kernels.triton.plan import DevicePlan, device_plan
 from cepam.kernels.triton.refusals import fill_fractions, skip_refused
-from cepam.kernels.triton.scalar_symbols import quantize_scalars, reconstruct_scalars
+from cepam.kernels.triton.scalar_symbols import Kind, quantize_scalars, reconstruct_scalars
 from cepam.kernels.triton.vector_quantizer import fill_radii
 from cepam.kernels.triton.vector_symbols import WaveDraws, quantize_vectors, reconstruct_vectors
 from cepam.kernels.triton.waves import announce
@@ -34,6 +34,9 @@ TRIAL_LANES, SHARE = 32, 8
 """Lanes of a program of trials, one a thread of its warp, and how many sub-vectors each has on average."""
 PROGRAMS, MOST_SHARED = 8192, 32
 """Programs that skip refused trials of a wave, while a lane has no more sub-vectors than that: many keep lanes busy."""
+TILES, REGISTERS = 4, 64
+"""Tiles of lanes that a program in one dimension does, where that leaves many programs; and registers of its threads,
+so few that eight programs of four warps are on a multiprocessor, and enough that nothing is spilled."""
 WAVE = 1 << 23
 """Sub-vectors of a wave: whole programs of every kernel."""
 _WHOLE = (torch.int32, torch.int64)
@@ -88,7 +91,7 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
         return out
     announce("reconstruct", plan.n, int(plan.search), int(plan.accept))
     if plan.n == 1:
-        _by_eights(reconstruct_scalars, on, keys, m.view(-1), out, flags, released=released)
+        _by_eights(reconstruct_scalars, on, keys, m.view(-1), out, flags, Kind(on.layered, released))
     else:
         for first, rows, radii in _waves(on, keys, len(m)):
             reconstruct_vectors[(triton.cdiv(rows, LANES),)](
@@ -103,23 +106,25 @@ def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
 def _fill(on: DevicePlan, keys: Any, x: Any, m: Any, flags: Any) -> Any:
     """H; M is filled."""
     if on.plan.n == 1:
-        _by_eights(quantize_scalars, on, keys, x, m.view(-1), flags)
+        _by_eights(quantize_scalars, on, keys, x, m.view(-1), flags, Kind(on.layered))
         return x.new_ones(1, dtype=torch.int32).expand(len(m))  # asked for while the device is busy
     h = x.new_ones(len(m), dtype=torch.int32)
     _quantize_vectors(on, keys, x, h, m, flags)
     return h
 
 
-def _by_eights(kernel: Any, on: DevicePlan, keys: Any, source: Any, out: Any, flags: Any, **options: Any) -> None:
+def _by_eights(kernel: Any, on: DevicePlan, keys: Any, source: Any, out: Any, flags: Any, kind: Kind) -> None:
     """Fills out; the last coordinates, where they are not eight, are filled up with zeros and go alone."""
-    count, rest = divmod(len(source), 8)
-    options |= {"layered": on.layered, "lanes": LANES, "num_warps": WARPS, "enable_fp_fusion": False}
+    (count, rest), draws = divmod(len(source), 8), on.draws(keys)
+    options = {"kind": kind, "lanes": LANES, "num_warps": WARPS, "maxnreg": REGISTERS, "enable_fp_fusion": False}
     if count:
-        kernel[(triton.cdiv(count, LANES),)](source, out, flags, on.draws(keys), None, count, **options)
+        tiles = TILES if count > TILES * LANES * PROGRAMS else 1
+        programs = triton.cdiv(count, LANES * tiles)
+        kernel[(programs,)](source, out, flags, draws, None, count, tiles=tiles, **options)
     if rest:
         last, made = source.new_zeros(8), out.new_empty(8)
         last[:rest] = source[8 * count :]
-        kernel[(1,)](last, made, flags, on.draws(keys), count, 1, **options)
+        kernel[(1,)](last, made, flags, draws, count, 1, tiles=1, **options)
         out[8 * count :] = made[:rest]
 
 
