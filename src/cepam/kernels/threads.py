@@ -65,6 +65,7 @@ def _waiting_for(kind: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()  # what it says, it says before the interpreter can end
         _SEEN.add(kind)
 
 

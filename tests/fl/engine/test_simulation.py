@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from cepam import ahead
 from cepam.fl import Dataset, Settings, Simulation
 from cepam.fl.engine import sampling as draws
+from cepam.fl.engine import server_uplink
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.releases import foresee
-from cepam.privacy import ledger
+from cepam.privacy import Release, composition, ledger
 from tests.fl.models.plain import algorithm_1, gradient
 
 
@@ -176,3 +179,35 @@ def test_what_a_run_will_spend_is_foreseen(quick: Settings, small: Dataset) -> N
         lines = simulation.step()
     assert lines[0]["epsilon"] == pytest.approx(simulation.views()["outsider"], rel=1e-3)
     assert ledger._remembered.cache_info().misses == known
+
+
+def forget_figures() -> None:
+    for kept in (ledger._remembered, composition._composed, composition.discretize):
+        kept.cache_clear()
+
+
+def test_what_was_foreseen_in_part_changes_no_figure(
+    quick: Settings, small: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends gives the thread up: wherever that is, what the thread has kept is right."""
+    begun = threading.Event()
+
+    def foresee_without_end(settings: Settings, release: Release) -> None:
+        while True:
+            forget_figures()
+            foresee(settings, release)
+            begun.set()
+
+    monkeypatch.setattr(server_uplink, "foresee", foresee_without_end)
+    quick = replace(quick, noise=0.5)
+    before = set(ahead._STARTED)
+    release = Simulation(quick, small).uplinks[0].release
+    assert release is not None
+    assert begun.wait(60)
+    (thread,) = set(ahead._STARTED) - before
+    ahead.give_up(thread)
+    assert not thread.is_alive()
+    whole = ledger.Ledger().add(release.over(quick.rounds))
+    found = whole.running(quick.delta, quick.rounds), whole.observers(quick.delta)
+    forget_figures()
+    assert found == (whole.running(quick.delta, quick.rounds), whole.observers(quick.delta))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
+
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from cepam.fl import Dataset, Model, build
 from cepam.fl.models.interface import Network
 from cepam.fl.models.mapped import Mapped
-from cepam.fl.models.network import TorchNetwork
+from cepam.fl.models.network import TorchNetwork, shared_out
 from cepam.fl.models.passes import Layered
 from tests.fl.models.suite import NetworkSuite
 
@@ -37,3 +41,19 @@ def test_tensors_give_tensors(small: Dataset) -> None:
     sums, losses = network.summed_gradients(torch.from_numpy(model.initial(0)[None]), of, index, count)
     assert isinstance(sums, torch.Tensor)
     assert isinstance(losses, torch.Tensor)
+
+
+def share_nothing() -> None:
+    shared_out(lambda job: None, range(4), "cpu")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_fork_of_a_process_that_trained_can_train() -> None:
+    """Its threads are its own: those that it was forked beside would never answer."""
+    share_nothing()
+    worker = multiprocessing.get_context("fork").Process(target=share_nothing)
+    worker.start()
+    worker.join(60)
+    worker.kill()
+    assert worker.exitcode == 0

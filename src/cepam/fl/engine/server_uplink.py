@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from threading import Thread
 from typing import Any
 
 import numpy as np
 
+from cepam.ahead import start_ahead
 from cepam.fl.engine import sampling
 from cepam.fl.engine.calibration import plan_clients
 from cepam.fl.engine.clients import ClientPlan
@@ -153,7 +153,7 @@ class ServerUplink:
     def foresee(self) -> None:
         chosen, release = self.settings, self.release
         if release is not None and chosen.share == 1.0 and (chosen.dropout == 0.0 or chosen.on_silence != "charge"):
-            Thread(target=foresee, args=(chosen, release), daemon=True).start()
+            start_ahead(foresee, chosen, release)
 
     def state_dict(self) -> dict[str, Any]:
         return {"ledger": self.ledger.state_dict()}

@@ -6,6 +6,7 @@ row's bits depend neither on the other rows nor on the number of threads.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -43,6 +44,10 @@ def steady() -> AbstractContextManager[None]:
 def _pool() -> ThreadPoolExecutor:
     """A thread a core, each with one thread of PyTorch's: threads that sleep, where a parallel region would spin."""
     return ThreadPoolExecutor(cores(), initializer=lambda: torch.set_num_threads(1))
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str, in_turn: bool = False) -> None:

@@ -7,8 +7,8 @@ its place. As in `aes`, no time depends on what is sealed.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +16,14 @@ import torch
 import triton
 import triton.language as tl
 
+from cepam.ahead import start_ahead
 from cepam.kernels.triton.aes import ROUND_KEY_WORDS, add, encrypt_words, expand_key
 
 KEY_WORDS, SCHEDULE_WORDS = 12, ROUND_KEY_WORDS + 4
 """Words of a chunk's keys, POLYVAL's and AES's; and of its schedule, AES's round keys and POLYVAL's key."""
 HASHED, MASKED = 256, 128
 """Lanes of a program that hashes a chunk, and of one that masks two blocks a lane."""
-_COMPILING: list[threading.Thread] = []
+_COMPILING: list[Thread] = []
 _KEY_WORDS, _SCHEDULE_WORDS, _HASH_KEY = (tl.constexpr(i) for i in (KEY_WORDS, SCHEDULE_WORDS, ROUND_KEY_WORDS))
 
 
@@ -62,8 +63,7 @@ def open_chunks(sealed: Any, schedules: ChunkSchedules, payload: Any, blocks: in
 def compile_ahead(device: Any) -> None:
     """Nothing; the kernels are compiled beside what is done next, unless they are there."""
     if not _COMPILING and not triton.knobs.runtime.interpret:
-        _COMPILING.append(threading.Thread(target=_seal_nothing, args=(device,), daemon=True))
-        _COMPILING[0].start()
+        _COMPILING.append(start_ahead(_seal_nothing, device))
 
 
 def _seal_nothing(device: Any) -> None:
