@@ -148,6 +148,10 @@ class BackendIdentity:
             pytest.skip("the reference keeps every trial of every row: at an acceptance of 2/315 that takes 22 GB")
         self.same(make_codec(law, lattice, coder), sparse_update(1_000_000))
 
+    @pytest.mark.slow
+    def test_million_of_plain_dithering(self) -> None:
+        self.same(cepam.DitheredCodec(SCALE, cepam.E8), sparse_update(1_000_000, np.float32))
+
 
 def on(codec: MessageCodec, backend: BackendName) -> MessageCodec:
     """The same codec on another backend."""

@@ -180,6 +180,28 @@ def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     used.claim(AT)  # what was refused has used nothing
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_no_value_hides_from_the_largest_magnitude() -> None:
+    """NaN of both signs, quiet and signalling, counts as larger than all, infinities as larger than what is finite;
+    the last value of the second of two clients, in a last block that is short."""
+    plan = layered_plan(cepam.Gaussian(SCALE), cepam.A2)
+
+    def largest(x: np.ndarray) -> float:
+        return waves.measure(plan, KEYS, torch.from_numpy(x), 8).largest
+
+    for kind, bits, above in ((np.float32, np.uint32, 22), (np.float64, np.uint64, 51)):
+        x = np.full((2, 37), -1.0, dtype=kind)
+        x[1, 36] = -1.5
+        assert largest(x) == 1.5
+        x[0, 0], x[1, 36] = np.finfo(kind).max, -np.inf
+        assert largest(x) == np.inf
+        infinite = int(x.view(bits)[1, 36])
+        for nan in (infinite | 1 << above, infinite | 1):
+            for sign in (0, 1 << 8 * x.itemsize - 1):
+                x.view(bits)[1, 36] = nan ^ sign
+                assert np.isnan(largest(x))
+
+
 @triton.jit
 def settle_lanes(data, words, carried, out):  # type: ignore[no-untyped-def]
     lane = tl.arange(0, 4)

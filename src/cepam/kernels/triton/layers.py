@@ -71,9 +71,10 @@ def invert(b):
 
 @triton.jit
 def round_quotient(t, b):
-    """floor((t + b // 2) / b) for |t| < 2^62 and b < 2^52, while it is under 2^51 in size.
+    """floor((t + b // 2) / b) for |t| < 2^62 and b < 2^52, while it is at most 2^50 in size: values reach to 2^61, and
+    widths begin at 2^11 + 1.
 
-    The first guess has an error under 2^-42 of itself, so that at most 513 b are left, with either sign. The second,
+    The first guess has an error under 2^-42 of itself, so that at most 257 b are left, with either sign. The second,
     lowered by 2^-10, is the quotient of that or one less. A sum with 3 * 2^51 has a whole number in its low bits.
     """
     inverse = invert(b)
