@@ -51,7 +51,8 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 def ended(start: str, end: str) -> tuple[int, str]:
     """Exit status and stderr of a process that ends in the midst of its work; a minute, and it hangs."""
     script = TRANSFORMING.format(start=start, end=end)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]  # of a fork beside threads
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stderr
 
 
