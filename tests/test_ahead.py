@@ -63,7 +63,7 @@ def test_a_process_ends_in_the_midst_of_it(end: str, status: int) -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="threads that come back too late wait for the process to end")
 def test_a_plain_daemon_would_end_it_by_a_signal() -> None:
-    """On a busy machine not each time, 2 of 40 failed beside two others: it is given a dozen, and needs one."""
+    """On a busy machine not each time, 39 of 40 beside two others: it is given a dozen, and needs one."""
     ends = (ended(PLAIN, "") for _ in range(12))
     assert any(status == -signal.SIGABRT and "terminate called" in said for status, said in ends)
 
