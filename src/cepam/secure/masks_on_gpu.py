@@ -13,7 +13,7 @@ import triton
 from cepam.kernels.model.plan import Plan
 from cepam.kernels.triton.backend import check_device
 from cepam.kernels.triton.masks import add_masks, add_noise, add_packed, pack_top_bits
-from cepam.kernels.triton.plan import device_keys, device_plan
+from cepam.kernels.triton.plan import device_keys, device_plan, launching_on
 
 _LANES = 128
 _WORDS = 1024
@@ -27,10 +27,11 @@ def noised(plan: Plan, update: Any, key: bytes) -> Any:
     """
     held = update.detach().contiguous()
     out, on = torch.empty(len(held), dtype=torch.int64, device=held.device), device_plan(plan, str(held.device))
-    add_noise[(_programs(len(held), 8 * _LANES),)](
-        held.view(torch.float32), int(held.dtype == torch.float64), on.draws(device_keys([key], str(held.device))), out,
-        len(held), lanes=_LANES, enable_fp_fusion=False,
-    )  # fmt: skip
+    with launching_on(held.device):
+        add_noise[(_programs(len(held), 8 * _LANES),)](
+            held.view(torch.float32), int(held.dtype == torch.float64), on.draws(device_keys([key], str(held.device))),
+            out, len(held), lanes=_LANES, enable_fp_fusion=False,
+        )  # fmt: skip
     return out
 
 
@@ -38,9 +39,10 @@ def packed(multiples: Any, gain: int, bits: int, keys: npt.NDArray[np.uint32], s
     """The top bits of gain times the multiples plus the masks, packed into 32-bit words."""
     # The lower half of each 64-bit product.
     words = (multiples * gain).view(torch.int32)[::2].contiguous()
-    _mask(words, keys, signs)
     out = words.new_empty(-(-len(words) * bits // 32))
-    pack_top_bits[(_programs(len(out), _WORDS),)](words, len(words), bits, out, len(out), lanes=_WORDS)
+    with launching_on(words.device):
+        _mask(words, keys, signs)
+        pack_top_bits[(_programs(len(out), _WORDS),)](words, len(words), bits, out, len(out), lanes=_WORDS)
     sent: bytes = out.cpu().numpy().astype("<i4", copy=False).tobytes()
     return sent
 
@@ -57,8 +59,9 @@ def unmasked(
         mine[: len(message)] = np.frombuffer(message, dtype=np.uint8)
     held = torch.from_numpy(rows.view("<i4")).to(device)
     words = torch.zeros(count, dtype=torch.int32, device=device)
-    add_packed[(_programs(count, _WORDS),)](held, row, len(messages), bits, words, count, lanes=_WORDS)
-    _mask(words, keys, signs)
+    with launching_on(device):
+        add_packed[(_programs(count, _WORDS),)](held, row, len(messages), bits, words, count, lanes=_WORDS)
+        _mask(words, keys, signs)
     return words
 
 

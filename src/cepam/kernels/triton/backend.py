@@ -14,6 +14,7 @@ from cepam.kernels.model.blocks import JoinedBlocks, joined
 from cepam.kernels.model.plan import Plan
 from cepam.kernels.model.task import CodingTask
 from cepam.kernels.triton import gcm_siv, symbols
+from cepam.kernels.triton.plan import launching_on
 from cepam.kernels.triton.waves import (
     CodedBlocks,
     Measured,
@@ -55,7 +56,8 @@ def measure_one(task: CodingTask, values: Any, kept: int) -> Measured:
     """What must be known of an update on a GPU before it is coded."""
     if _long(values, kept):
         gcm_siv.compile_ahead(values.device)
-    return measure(task.plan, [task.key], values[None], task.per_block)
+    with launching_on(values.device):
+        return measure(task.plan, [task.key], values[None], task.per_block)
 
 
 def encode_one(
@@ -65,7 +67,8 @@ def encode_one(
     asked to prepare their seals while it codes: `prepare` takes a bound of the bytes, and the device."""
     x, ready = found.batch.x, []
     ask = (lambda most: ready.append(prepare(most, x.device))) if _long(x, kept) else None
-    blocks = encode_measured(found, meanwhile=ask)
+    with launching_on(x.device):
+        blocks = encode_measured(found, meanwhile=ask)
     there = to_host(blocks)[0] if len(blocks.data) <= kept else joined_on_gpu(blocks)
     return there, ready[0] if ready else None
 
@@ -76,7 +79,8 @@ def _long(x: Any, kept: int) -> bool:
 
 def encode_rows(jobs: Sequence[CodingTask], rows: Any) -> list[JoinedBlocks]:
     """Each client's blocks, from updates (clients, m) on a GPU; the jobs differ in their keys only."""
-    return to_host(encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block))
+    with launching_on(rows.device):
+        return to_host(encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block))
 
 
 def decode_rows(
@@ -89,17 +93,20 @@ def decode_rows(
     check_device(device)
     kept = torch.float64 if dtype == "float64" else torch.float32
     keys, wanted = [task.key for task in jobs], getattr(torch, dtype)
-    return decode_blocks(jobs[0].plan, keys, to_device(blocks, device), count, kept, jobs[0].per_block).to(wanted)
+    with launching_on(device):
+        return decode_blocks(jobs[0].plan, keys, to_device(blocks, device), count, kept, jobs[0].per_block).to(wanted)
 
 
 def quantize(plan: Plan, key: bytes, x: Any) -> tuple[Any, Any]:
     """(H, M) of a tensor on a GPU, in one dimension, of the types that updates have."""
-    return symbols.quantize(plan, key, check_update(x))
+    with launching_on(x.device):
+        return symbols.quantize(plan, key, check_update(x))
 
 
 def reconstruct(plan: Plan, key: bytes, h: Any, m: Any, released: bool) -> Any:
     """The quantized vector of (H, M) on a GPU, float64, on the public grid where it is released."""
-    return symbols.reconstruct(plan, key, *symbols.check_symbols(plan, h, m), released)
+    with launching_on(m.device):
+        return symbols.reconstruct(plan, key, *symbols.check_symbols(plan, h, m), released)
 
 
 def put(values: Any, dtype: str, device: str) -> Any:
@@ -150,7 +157,8 @@ class SealedChunks:
 
 def prepare_chunks(keys: Any, context: bytes, size: int, device: Any) -> gcm_siv.ChunkSchedules:
     """What chunks of `size` bytes are sealed and opened with on a GPU, under so many keys."""
-    return gcm_siv.prepare(keys, context, size // 16, device)
+    with launching_on(device):
+        return gcm_siv.prepare(keys, context, size // 16, device)
 
 
 def seal_chunks(buffers: Sequence[Any], schedules: gcm_siv.ChunkSchedules, count: int, size: int) -> SealedChunks:
@@ -164,7 +172,8 @@ def seal_chunks(buffers: Sequence[Any], schedules: gcm_siv.ChunkSchedules, count
         first.extend([_fetch(found), _fetch(payload[whole:]), _mark(payload)])
 
     clear = payload[:whole].view(torch.int32).reshape(count, -1)
-    chunks = _fetch(gcm_siv.seal_chunks(clear, schedules, size // 16, fetch_tags))
+    with launching_on(device):
+        chunks = _fetch(gcm_siv.seal_chunks(clear, schedules, size // 16, fetch_tags))
     tags, rest, wait_for_tags = first
     return SealedChunks(chunks, tags, rest, wait_for_tags, _mark(payload))
 
@@ -178,7 +187,8 @@ def open_chunks(
     found = torch.from_numpy(sealed).to(device, non_blocking=True).view(torch.int32).reshape(count, -1)
     payload = torch.empty((count + 1) * size, dtype=torch.uint8, device=device)
     clear = payload.view(torch.int32).reshape(count + 1, -1)[:-1]
-    wrong = gcm_siv.open_chunks(found, schedules, clear, size // 16).reshape(-1).view(torch.uint8)
+    with launching_on(device):
+        wrong = gcm_siv.open_chunks(found, schedules, clear, size // 16).reshape(-1).view(torch.uint8)
 
     def finish(rest: bytes, wanted: int) -> Any | None:
         end = count * size + len(rest)

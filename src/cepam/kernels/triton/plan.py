@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -13,6 +14,12 @@ import torch
 from cepam.kernels.model.keystream import key_words
 from cepam.kernels.model.plan import Accept, Plan
 from cepam.noise.radius import COEFFICIENTS
+
+
+def launching_on(device: Any) -> AbstractContextManager[Any]:
+    """A context in which this GPU is the current one: Triton launches kernels there, wherever their tensors lie."""
+    device = torch.device(device)
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class Shape(NamedTuple):
