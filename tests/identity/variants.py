@@ -36,6 +36,9 @@ class NoGpu:
     def get_current_device(self) -> int:
         return 0
 
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
 
 def look_up(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
     """Nothing; the launch's key is noted."""

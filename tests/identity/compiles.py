@@ -1,0 +1,105 @@
+"""Prints, as JSON, which kernels Triton compiles for an H200 and which it does not, with the error; needs no GPU.
+
+Nothing is run: what the interpreter takes and the compiler refuses shows here.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import tempfile
+from typing import Any
+
+os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
+
+import numpy as np
+import torch
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+from variants import NoGpu
+
+import cepam
+from cepam.kernels.model.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.triton import gcm_siv, symbols
+from cepam.kernels.triton.batch import Batch
+from cepam.kernels.triton.plan import device_keys, device_plan
+from cepam.kernels.triton.scalar_wave import ScalarWave
+from cepam.kernels.triton.vector_wave import VectorWave
+from cepam.secure import masks_on_gpu
+
+COMPILE = JITFunction.run
+KEY = bytes(32)
+MADE: dict[str, set[str]] = collections.defaultdict(set)
+REFUSED: dict[str, str] = {}
+
+
+def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+    """Nothing; the kernel was compiled for such a launch, or it is noted why not."""
+    try:
+        MADE[kernel.__name__].add(COMPILE(kernel, *args, grid=grid, warmup=True, **options).hash)
+    except Exception as refused:
+        REFUSED[kernel.__name__] = str(refused)[-2000:]
+
+
+def launch_waves(lattice: cepam.Lattice, kind: Any, count: int, columns: int) -> None:
+    """A wave of blocks, coded and decoded; many coordinates are coded by other kernels than few."""
+    plan, x = layered_plan(cepam.Gaussian(0.01), lattice), torch.zeros(1, count)
+    batch = Batch(device_plan(plan, "cpu"), device_keys([KEY], "cpu"), x, 8192 // lattice.dimension)
+    wave, headers = kind(batch, 0, batch.lanes), torch.zeros(batch.lanes, dtype=torch.int32)
+    batch.measure_headers(torch.zeros(3, dtype=torch.int64))
+    wave.encode(headers, columns, 16)
+    batch.gather(torch.zeros(batch.lanes * 16, dtype=torch.int32), headers + 4, 16)
+    flags = torch.tensor([0, columns, 0, 0], dtype=torch.int32)
+    wave.decode(torch.zeros(99, dtype=torch.uint8), torch.zeros(batch.lanes, dtype=torch.int64), headers, flags)
+
+
+def launch_symbols(plan: Plan, dtype: Any) -> None:
+    """Both ways of symbols of 32 and of 64 bits, some of them in no whole group."""
+    h, m = symbols.quantize(plan, KEY, torch.zeros(8195, dtype=dtype))
+    trials = h[:1] if plan.n == 1 else h
+    symbols.reconstruct(plan, KEY, trials, m, True)
+    symbols.reconstruct(plan, KEY, trials, m.to(torch.int64), False)
+
+
+def launch_seals() -> None:
+    """Two chunks, sealed and opened."""
+    clear, sealed = (torch.zeros((2, words), dtype=torch.int32) for words in (4 * 4096, 4 * 4096 + 4))
+    schedules = gcm_siv.prepare(np.zeros((2, gcm_siv.KEY_WORDS), np.int32), b"context", 4096, "cpu")
+    gcm_siv.seal_chunks(clear, schedules, 4096, lambda _: None)
+    gcm_siv.open_chunks(sealed, schedules, clear, 4096)
+
+
+def launch_sums() -> None:
+    """Noise, masks, packing, and the sum."""
+    keys, signs = np.zeros((1, 8), np.uint32), np.ones(1, np.uint32)
+    noised = masks_on_gpu.noised(layered_plan(cepam.Gaussian(0.18), cepam.Integer(1)), torch.zeros(40), KEY)
+    masks_on_gpu.packed(noised, 3, 7, keys, signs)
+    masks_on_gpu.check_device = lambda device: None
+    masks_on_gpu.unmasked([bytes(36)], 40, 7, keys, signs, "cpu")
+
+
+def main() -> None:
+    """Launches all there is."""
+    driver.set_active(NoGpu())
+    JITFunction.run = compile_only
+    torch.Tensor.new_empty = torch.Tensor.new_zeros  # no kernel fills anything in
+    for count in (8192, 8192 * 4097):
+        for columns in (0, 7):
+            launch_waves(cepam.Integer(1), ScalarWave, count, columns)
+    launch_waves(cepam.E8, VectorWave, 8192, 0)
+    launch_waves(cepam.A2, VectorWave, 8192, 0)
+    for programs in (symbols.PROGRAMS, 1):  # one tile a program, and several
+        symbols.PROGRAMS = programs
+        for dtype in (torch.float32, torch.float64):
+            for plan in (layered_plan(cepam.Gaussian(0.01), cepam.Integer(1)), cell_plan(cepam.Integer(1), 0.02)):
+                launch_symbols(plan, dtype)
+    for lattice in (cepam.E8, cepam.D4, cepam.A2, cepam.Integer(3)):
+        launch_symbols(layered_plan(cepam.Gaussian(0.01), lattice), torch.float32)
+    launch_seals()
+    launch_sums()
+    print(json.dumps({"made": {name: len(hashes) for name, hashes in MADE.items()}, "refused": REFUSED}))
+
+
+if __name__ == "__main__":
+    main()
