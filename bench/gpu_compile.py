@@ -20,9 +20,12 @@ os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "identity"))
+
+from no_gpu import NoGpu
 
 import cepam
 from cepam.kernels.model.plan import layered_plan
@@ -31,19 +34,6 @@ from cepam.noise.lattices import lattice_named
 
 COMPILE = JITFunction.run
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-
-
-class CompilerOnly:
-    """What Triton asks of a driver before it compiles for an H200."""
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
 
 
 def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -74,7 +64,7 @@ def processor_seconds() -> float:
 
 def main() -> None:
     """Both ways of a vector under Gaussian noise, on the lattices that are named."""
-    driver.set_active(CompilerOnly())
+    driver.set_active(NoGpu())
     JITFunction.run = compile_only
     for name in sys.argv[1:] or ["Z1", "E8"]:
         print(name)

@@ -15,9 +15,9 @@ os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
 
 import numpy as np
 import torch
+from no_gpu import NoGpu
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
-from variants import NoGpu
 
 import cepam
 from cepam.kernels.model.plan import Plan, cell_plan, layered_plan

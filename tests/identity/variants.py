@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
+from no_gpu import NoGpu
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -25,19 +25,6 @@ from cepam.kernels.triton.vector_wave import VectorWave
 SEEN: dict[str, set[str]] = collections.defaultdict(set)
 UPDATES = [(1, 1, 8, 0), (1, 4096, 4096, 0), (3, 4097, 4096, 1), (16, 8 * 256, 256, 16), (5, 8, 8, 0)]
 """Clients, coordinates, coordinates of a block, first lane: numbers that are 1, divisible by 16, and neither."""
-
-
-class NoGpu:
-    """What Triton asks of a driver before it compiles for an H200."""
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
 
 
 def look_up(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:

@@ -58,8 +58,8 @@ def fill_stage(x, stage, state, draws, place, first, rows, lanes: tl.constexpr, 
     own, eight = each % lanes, tl.program_id(1) * (_TILE // lanes) + each // lanes
     place, state, field = load_place(place), state_of(state, own, lanes), rows.to(tl.int64) * lanes
     _, client, block, _ = lanes_of(place, 1, tl.program_id(0) * lanes + own)
-    number_of = block * (place.per_block >> 3) + (first >> 3) + eight
-    b, d = draw_cells(draws, load_key(draws.keys, client), number_of, kind.layered)
+    group = block * (place.per_block >> 3) + (first >> 3) + eight
+    b, d = draw_cells(draws, load_key(draws.keys, client), group, kind.layered)
     stage += tl.program_id(0).to(tl.int64) * fields * field
     if not kind.decoding:
         left = tl.minimum(load_state(state, SIZE, lanes) - first, rows) - eight * 8

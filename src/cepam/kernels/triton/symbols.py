@@ -18,16 +18,12 @@ from cepam.kernels.triton.refusals import fill_fractions, skip_refused
 from cepam.kernels.triton.scalar_symbols import Kind, quantize_scalars, reconstruct_scalars
 from cepam.kernels.triton.vector_quantizer import fill_radii
 from cepam.kernels.triton.vector_symbols import WaveDraws, quantize_vectors, reconstruct_vectors
-from cepam.kernels.triton.waves import announce
+from cepam.kernels.triton.waves import announce, look_at
 from cepam.noise.lattices import Search
 
-# After those of `waves`, in one order, and constants compared no more, for the reasons given there.
-for _kernel in (
-    *(quantize_scalars, reconstruct_scalars),
-    *(fill_radii, fill_fractions, skip_refused, quantize_vectors, reconstruct_vectors),
-):
-    getattr(_kernel, "cache_key", None)
-    getattr(_kernel, "used_global_vals", {}).clear()
+# After those of `waves`, which is imported first.
+look_at((quantize_scalars, reconstruct_scalars))
+look_at((fill_radii, fill_fractions, skip_refused, quantize_vectors, reconstruct_vectors))
 
 LANES, WARPS = 128, 4
 TRIAL_LANES, SHARE = 32, 8

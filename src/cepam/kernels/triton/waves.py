@@ -27,12 +27,20 @@ from cepam.kernels.triton.plan import device_keys, device_plan
 from cepam.kernels.triton.scalar_wave import ScalarWave
 from cepam.kernels.triton.vector_wave import VectorWave
 
-# Triton's key of a compiled kernel depends on which kernels it looked at before. Always in one order, so that a process
-# that begins with another lattice, or with decoding, finds what earlier ones compiled.
-for _kernel in (*scalar_wave.KERNELS, *vector_wave.KERNELS, *gcm_siv.KERNELS):
-    getattr(_kernel, "cache_key", None)
-    # Before every launch it compares what it found of constants, which here never change, one by one.
-    getattr(_kernel, "used_global_vals", {}).clear()
+
+def look_at(kernels: Sequence[Any]) -> None:
+    """Nothing; Triton has looked at the kernels in this order, and will not compare constants before each launch.
+
+    Its key of a compiled kernel depends on which kernels it looked at before. Always in one order, so that a process
+    that begins with another lattice, or with decoding, finds what earlier ones compiled. And before every launch it
+    compares what it found of constants, which here never change, one by one.
+    """
+    for kernel in kernels:
+        getattr(kernel, "cache_key", None)
+        getattr(kernel, "used_global_vals", {}).clear()
+
+
+look_at((*scalar_wave.KERNELS, *vector_wave.KERNELS, *gcm_siv.KERNELS))
 
 
 @dataclass(frozen=True, eq=False)
