@@ -133,7 +133,7 @@ def _encode_rows(
         blocks = _encode_alike(gpu, codec, [jobs[i] for i in places], mine)
         double = rows.element_size() == 8
         held = [wire.Contents(rows.shape[1], double, choice, each) for each in blocks]
-        sealed = _side_by_side(
+        sealed = _one_by_one(
             lambda contents, key: wire.seal(contents, key, codec.fingerprint, codec.bucket, codec.threads),
             held, [keys[i] for i in places],
         )  # fmt: skip
@@ -165,7 +165,7 @@ def _decode_rows(
     from cepam.kernels.triton import backend as gpu
 
     room = room_on(device)
-    found = _side_by_side(lambda message, at: codec.open(message, at, used, size, room), messages, addresses)
+    found = _one_by_one(lambda message, at: codec.open(message, at, used, size, room), messages, addresses)
     alike: dict[tuple[int, bool, int], list[int]] = {}
     for i, opened in enumerate(found):
         if isinstance(opened, tuple):
@@ -182,6 +182,11 @@ def _decode_rows(
         for i, row in zip(places, rows):
             found[i] = row
     return found
+
+
+def _one_by_one(work: Callable[..., Any], *parts: Any) -> list[Any]:
+    """For seals: most of a short one is the interpreter's, for which threads wait, and a long one has its own."""
+    return [_tried(work, *items) for items in zip(*parts)]
 
 
 def _side_by_side(work: Callable[..., Any], *parts: Any) -> list[Any]:

@@ -164,6 +164,10 @@ def tags_of(sealed: Bytes, chunks: int) -> bytes:
 def deal(threads: int | None, work: Callable[[int], None], count: int) -> None:
     """Does the work of every chunk; whoever is ready takes the next one, this thread too while others wake up."""
     workers, left = min(threads or cores(), count, MOST_THREADS), deque(range(count))
+    if workers <= 1:  # as for a message of ten million coordinates, while a GPU waits
+        for i in left:
+            work(i)
+        return
 
     def work_on() -> None:
         while left:

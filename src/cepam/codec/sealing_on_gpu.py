@@ -43,17 +43,12 @@ def encrypt(
     parts = _parts_of(len(made.chunks))
     deal(threads, lambda i: sealed[parts[i]][::4096].fill(0), len(parts))  # takes memory while the GPU is busy
 
-    def seal_rest() -> None:
-        made.wait_for_tags()
-        last = sealing.cipher_of(key).encrypt(nonce(whole), made.rest, context + made.tags.tobytes())
-        sealed[len(made.chunks) :] = np.frombuffer(last, dtype=np.uint8)
-
-    def copy(part: slice) -> None:
-        made.wait()
-        np.copyto(sealed[part], made.chunks[part])
-
-    # The last chunk needs the tags alone: it is sealed while the GPU masks the others and threads copy them.
-    deal(threads, lambda i: copy(parts[i - 1]) if i else seal_rest(), 1 + len(parts))
+    # The last chunk needs the tags alone: it is sealed while the GPU masks the others.
+    made.wait_for_tags()
+    last = sealing.cipher_of(key).encrypt(nonce(whole), made.rest, context + made.tags.tobytes())
+    sealed[len(made.chunks) :] = np.frombuffer(last, dtype=np.uint8)
+    made.wait()
+    deal(threads, lambda i: np.copyto(sealed[parts[i]], made.chunks[parts[i]]), len(parts))
     return message
 
 
