@@ -26,7 +26,7 @@ tl = pytest.importorskip("triton.language")
 
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import layers, refusals, scalar_symbols, symbols  # noqa: E402
-from cepam.kernels.triton.layers import invert  # noqa: E402
+from cepam.kernels.triton.layers import invert_below  # noqa: E402
 from cepam.kernels.triton.plan import device_keys, device_plan  # noqa: E402
 from cepam.kernels.triton.scalar_symbols import round_near_quotient  # noqa: E402
 
@@ -180,6 +180,31 @@ def test_what_has_no_kernels_is_refused() -> None:
 
 
 @triton.jit
+def fill_radii_of_words(words, zeros, radii, widths, draws, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, lanes)
+    word, scale = tl.load(words + at).to(tl.uint64, bitcast=True), tl.load(draws.numbers + layers.SCALE)
+    tl.store(zeros + at, layers.leading_zeros((word << 1) | 1))
+    tl.store(radii + at, layers.radius_of_word(word, draws.table, scale))
+    tl.store(widths + at, layers.width_of_word(word, draws.table, scale))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_radii_of_awkward_words_are_the_cpus(law: str) -> None:
+    """Next to every power of two, where a rounding that carries would take the wrong octave, and at random."""
+    near = [s << 63 | (1 << k) + j & (1 << 63) - 1 for s in (0, 1) for k in range(64) for j in range(-4, 5)]
+    drawn = np.random.default_rng(5).integers(0, 2**64, 2048 - len(near), dtype=np.uint64)
+    words = np.concatenate([np.array(near, dtype=np.uint64), drawn])
+    plan = layered_plan(LAWS[law], cepam.Integer(1))
+    zeros, radii, widths = (torch.zeros(2048, dtype=kind) for kind in (torch.int32, torch.float64, torch.int64))
+    draws = device_plan(plan, "cpu").draws(device_keys([bytes(32)], "cpu"))
+    fill_radii_of_words[(1,)](torch.from_numpy(words.view(np.int64)), zeros, radii, widths, draws, lanes=2048)
+    assert zeros.tolist() == [64 - (2 * int(word) % 2**64 + 1).bit_length() for word in words]
+    expected = reference.radius_of_word(plan, words)
+    assert radii.numpy().tobytes() == expected.tobytes()
+    assert np.array_equal(widths.numpy(), reference.scale_of_radius(plan, expected))
+
+
+@triton.jit
 def fill_quotients(t, b, near, wide, fits, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, lanes)
     symbol, right = round_near_quotient(tl.load(t + at), tl.load(b + at))
@@ -190,17 +215,17 @@ def fill_quotients(t, b, near, wide, fits, lanes: tl.constexpr):  # type: ignore
 
 @triton.jit
 def invert_badly(b):  # type: ignore[no-untyped-def]
-    return invert(b) * 1.0000000000001137  # 1 + 2^-43
+    return invert_below(b) * 1.0000000000001137  # 1 + 2^-43
 
 
 @triton.jit
 def invert_badly_below(b):  # type: ignore[no-untyped-def]
-    return invert(b) * 0.9999999999998863
+    return invert_below(b) * 0.9999999999998863
 
 
 @triton.jit
 def invert_too_badly(b):  # type: ignore[no-untyped-def]
-    return invert(b) * 1.0001
+    return invert_below(b) * 1.0001
 
 
 def quotients(t: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -221,11 +246,11 @@ def awkward(most: float, largest: float, draw: np.random.Generator) -> tuple[np.
     return q * b + draw.choice([0, 1], 4096) * (b // 2) + draw.integers(-2, 3, 4096), b
 
 
-@pytest.mark.parametrize("guess", [invert, invert_badly, invert_badly_below])
+@pytest.mark.parametrize("guess", [invert_below, invert_badly, invert_badly_below])
 def test_quotients_are_exact_or_say_that_they_may_not_be(guess: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside Python's whole numbers, with guesses as bad as a GPU's may be."""
-    monkeypatch.setattr(scalar_symbols, "invert", guess)
-    monkeypatch.setattr(layers, "invert", guess)
+    monkeypatch.setattr(scalar_symbols, "invert_below", guess)
+    monkeypatch.setattr(layers, "invert_below", guess)
     near, right, wide, wanted = quotients(*awkward(52, 33, np.random.default_rng(2)))
     assert np.array_equal(near[right], wanted[right])
     assert np.array_equal(right, np.abs(wanted) < 2**31 - 2**10)
@@ -237,7 +262,7 @@ def test_quotients_are_exact_or_say_that_they_may_not_be(guess: object, monkeypa
 
 
 def test_quotients_from_guesses_that_are_too_bad_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "invert", invert_too_badly)
+    monkeypatch.setattr(layers, "invert_below", invert_too_badly)
     _, _, wide, wanted = quotients(*awkward(62, 50, np.random.default_rng(3)))
     assert not np.array_equal(wide, wanted)
 

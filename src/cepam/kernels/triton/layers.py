@@ -46,11 +46,11 @@ def load_whole(at, many: tl.constexpr):
 @triton.jit
 def leading_zeros(v):
     """The number of zero bits above the highest set bit of a 64-bit word that is not 0."""
-    # float64 holds 32 bits exactly, so no rounding carries the conversion to the next power of two.
+    # Without the bits that have a one above them, no rounding carries the conversion to the next power of two. Only a
+    # word of more than 53 bits is rounded, so the upper half suffices.
     high = (v >> 32).to(tl.uint32)
-    empty = high == 0
-    exponent = tl.where(empty, v.to(tl.uint32), high).to(tl.float64).to(tl.int64, bitcast=True) >> 52
-    return tl.where(empty, 1086, 1054) - exponent.to(tl.int32)
+    thin = ((high ^ (high & (high >> 1))).to(tl.uint64) << 32) | v.to(tl.uint32).to(tl.uint64)
+    return 1086 - (thin.to(tl.float64).to(tl.int64, bitcast=True) >> 52).to(tl.int32)
 
 
 @triton.jit
@@ -62,11 +62,17 @@ def floor_divide(t, b):
 
 
 @triton.jit
-def invert(b):
-    """1 / b in float64 with an error under 2^-43 of itself, for guesses: a division has branches in the way."""
+def invert_below(b):
+    """-1 / b in float64 with an error under 2^-43 of itself, for guesses: a division has branches in the way."""
     root = tl.rsqrt(b.to(tl.float32)).to(tl.float64)
     inverse = root * root
-    return inverse * tl.fma(-b.to(tl.float64), inverse, 2.0)
+    return inverse * tl.fma(b.to(tl.float64), inverse, -2.0)  # a factor -b would take an instruction
+
+
+@triton.jit
+def whole_less(x):
+    """3 * 2^51 less x, which has -x, rounded, in its low bits."""
+    return x * -1.0 + WHOLE  # one instruction: a product with -1 is no product, but -x is 0 - x to Triton
 
 
 @triton.jit
@@ -77,24 +83,24 @@ def round_quotient(t, b):
     The first guess has an error under 2^-42 of itself, so that at most 257 b are left, with either sign. The second,
     lowered by 2^-10, is the quotient of that or one less. A sum with 3 * 2^51 has a whole number in its low bits.
     """
-    inverse = invert(b)
-    q = (t.to(tl.float64) * inverse + WHOLE).to(tl.int64, bitcast=True) - WHOLE_BITS
+    inverse = invert_below(b)
+    q = whole_less(t.to(tl.float64) * inverse).to(tl.int64, bitcast=True) - WHOLE_BITS
     rest = t - q * b
-    more = (tl.fma(rest.to(tl.float64), inverse, -SLACK) + WHOLE).to(tl.int64, bitcast=True) - WHOLE_BITS
+    more = whole_less(tl.fma(rest.to(tl.float64), inverse, SLACK)).to(tl.int64, bitcast=True) - WHOLE_BITS
     rest -= more * b
     return q + more + (rest + rest >= b).to(tl.int64)
 
 
 @triton.jit
 def radius_of_word(word, table, scale):
-    """The latent radii in units of words in one dimension; the table holds pairs of coefficients, each pair of all rows
-    together: one access for two, and lanes rarely meet in one memory bank."""
+    """The latent radii in units of words in one dimension; the table of `device_plan` holds pairs of coefficients, each
+    pair of all rows together: one access for two, and lanes rarely meet in one memory bank."""
     odd = (word << 1) | 1
     octave = leading_zeros(odd)
     mantissa = odd << octave.to(tl.uint64)
     # The six highest bits are a one and the segment.
     row = (word >> 63).to(tl.int32) * (OCTAVES * SEGMENTS) + (octave * SEGMENTS + (mantissa >> 58).to(tl.int32))
-    t = (mantissa & FRACTION).to(tl.int64).to(tl.float64) * 3.469446951953614e-18  # 2^-58
+    t = (mantissa & FRACTION).to(tl.int64).to(tl.float64)  # times 2^58
     at = table + ((row - SEGMENTS) * 2)[:, None] + tl.arange(0, 2)[None, :]
     low, high = tl.split(tl.load(at + (COEFFICIENTS - 2) * TABLE_ROWS))
     value = high * t + low
@@ -106,8 +112,8 @@ def radius_of_word(word, table, scale):
 
 @triton.jit
 def width_of_word(word, table, scale):
-    """The width B = 2 floor(r) + 1 of a coordinate in one dimension, where the ball is the cell."""
-    return 2 * radius_of_word(word, table, scale).to(tl.int64) + 1
+    """The width B = 2 floor(r) + 1, which is floor(2 r) made odd, in one dimension, where the ball is the cell."""
+    return radius_of_word(word, table, 2.0 * scale).to(tl.int64) | 1
 
 
 @triton.jit

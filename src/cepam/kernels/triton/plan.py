@@ -70,8 +70,13 @@ class DevicePlan:
 
 @lru_cache(maxsize=64)
 def device_plan(plan: Plan, device: str) -> DevicePlan:
-    """The plan's numbers on a device, copied once."""
-    table = np.ascontiguousarray(plan.table.reshape(-1, COEFFICIENTS // 2, 2).swapaxes(0, 1))
+    """The plan's numbers on a device, copied once.
+
+    A radius is a polynomial of t, a multiple of 2^-53 below 1. Coefficients are those of 2^58 t, of which the kernels
+    need not take 2^-58: all products and sums are what they were, times a power of two, and rounded alike.
+    """
+    powers = np.ldexp(plan.table.reshape(-1, COEFFICIENTS), -58 * np.arange(COEFFICIENTS))
+    table = np.ascontiguousarray(powers.reshape(-1, COEFFICIENTS // 2, 2).swapaxes(0, 1))
     numbers = np.array([plan.scale, plan.inverse_ball, 1.0 / plan.unit, plan.grid, plan.step, plan.trials, plan.unit])
     order, axes, shear, spacing = plan.walk.order, plan.walk.axes, plan.walk.shear, plan.walk.spacing
     walk = np.concatenate([axes[order], shear[order][:, order], spacing[order, None].astype(np.float64)], axis=1)

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from cepam.kernels.model import plan
 from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, chacha_block, load_key
-from cepam.kernels.triton.layers import INVERSE_BALL, PER_UNIT, invert, units_of
+from cepam.kernels.triton.layers import INVERSE_BALL, PER_UNIT, invert_below, units_of
 
 MARGIN = tl.constexpr(2.0**-13)
 LEAST_SCALE = tl.constexpr(1 << 26)
@@ -30,12 +30,12 @@ def fill_fractions(x, radii, numbers, fractions, bounds, first, count, lanes: tl
     at, there = row[:, None] * 8 + tl.arange(0, 8)[None, :], (row + first)[:, None] * 8 + tl.arange(0, 8)[None, :]
     radius = tl.load(radii + row)
     b = (radius * tl.load(numbers + INVERSE_BALL)).to(tl.int64) + 2
-    inverse = invert(4 * b)
+    inverse = invert_below(4 * b)
     share = 4.0 * radius * inverse
     tl.store(bounds + row, tl.where(b < LEAST_SCALE, float("inf"), share * share + MARGIN).to(tl.float32))
     units = units_of(tl.load(x + there, mask=there < count, other=0.0), tl.load(numbers + PER_UNIT))
-    rest = units - (units.to(tl.float64) * inverse[:, None]).to(tl.int64) * (4 * b)[:, None]
-    fraction = (rest.to(tl.float64) * (inverse * 4294967296.0)[:, None]).to(tl.int64)
+    rest = units + (units.to(tl.float64) * inverse[:, None]).to(tl.int64) * (4 * b)[:, None]
+    fraction = (rest.to(tl.float64) * (inverse * -4294967296.0)[:, None]).to(tl.int64)
     tl.store(fractions + at, fraction.to(tl.int32))
 
 

@@ -18,11 +18,11 @@ from cepam.kernels.triton.layers import (
     REACH,
     SLACK,
     UNIT,
-    WHOLE,
     draw_cells,
     grid_value,
-    invert,
+    invert_below,
     round_quotient,
+    whole_less,
 )
 
 
@@ -48,11 +48,11 @@ def round_near_quotient(t, b):
     keystream fills, is spared.
     """
     whole, wide = t.to(tl.float64), b.to(tl.float64)
-    guess = tl.fma(whole, invert(b), -SLACK) + WHOLE
-    q = guess - WHOLE
-    rest = tl.fma(-q, wide, whole)
+    guess = whole_less(tl.fma(whole, invert_below(b), SLACK))
+    below = whole_less(guess)
+    rest = tl.fma(below, wide, whole)
     low = guess.to(tl.int64, bitcast=True).to(tl.int32)
-    return low + (rest + rest >= wide).to(tl.int32), tl.abs(q) < MOST
+    return low + (rest + rest >= wide).to(tl.int32), tl.abs(below) < MOST
 
 
 @triton.jit
