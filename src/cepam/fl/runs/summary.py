@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from cepam.fl.engine.simulation import Simulation
 from cepam.fl.engine.uplink import Line
@@ -18,7 +18,7 @@ def interval(values: list[float]) -> tuple[float, float | None]:
     if len(values) < 2:
         return mean, None
     spread = float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return mean, float(stats.t.ppf(0.975, len(values) - 1)) * spread
+    return mean, float(special.stdtrit(len(values) - 1, 0.975)) * spread
 
 
 def _metrics(simulation: Simulation, lines: list[Line]) -> list[str]:
