@@ -50,8 +50,8 @@ def launch_waves(lattice: cepam.Lattice, kind: Any, count: int, columns: int) ->
     batch.measure_headers(torch.zeros(3, dtype=torch.int64))
     wave.encode(headers, columns, 16)
     batch.gather(torch.zeros(batch.lanes * 16, dtype=torch.int32), headers + 4, 16)
-    flags = torch.tensor([0, columns, 0, 0], dtype=torch.int32)
-    wave.decode(torch.zeros(99, dtype=torch.uint8), torch.zeros(batch.lanes, dtype=torch.int64), headers, flags)
+    flags, starts = torch.tensor([0, columns, 0, 0], dtype=torch.int32), torch.zeros(batch.lanes, dtype=torch.int64)
+    wave.decode(torch.zeros(99, dtype=torch.uint8), starts, headers, flags, False)
 
 
 def launch_symbols(plan: Plan, dtype: Any) -> None:

@@ -102,6 +102,21 @@ def test_layouts_over_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
     same_values(plan, same_bytes(plan, x[None]), x[None])
 
 
+def test_an_update_with_rows_after_one_without_is_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And after one with rows the device is asked first: what comes back is the same in any order."""
+    plan, rng = layered_plan(cepam.Gaussian(0.02), cepam.Integer(1)), np.random.default_rng(8)
+    flat = rng.normal(0, 0.02, (1, 2 * LENGTH)).astype(np.float32)
+    rowed = flat * np.tile(np.where(np.arange(8) == 3, 9.0, 0.1), 2 * LENGTH // 8).astype(np.float32)
+    coded = {name: same_bytes(plan, x) for name, x in (("flat", flat), ("rowed", rowed))}
+    passes: list[bool] = []
+    decode = scalar_wave.ScalarWave.decode
+    noted = lambda *args: (passes.append(args[-1]), decode(*args))[1]  # noqa: E731
+    monkeypatch.setattr(scalar_wave.ScalarWave, "decode", noted)
+    for name in ("flat", "rowed", "rowed", "flat", "flat"):
+        same_values(plan, coded[name], flat if name == "flat" else rowed)
+    assert passes == [True, True, False, False, False, True]
+
+
 def test_small_slots_and_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams that outgrow their slots are coded again, and a wave of one program follows another."""
     monkeypatch.setattr(batch, "_LEAST_MEMORY", 1)

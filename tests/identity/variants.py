@@ -44,7 +44,8 @@ def launch(wave: Any, columns: int, off: int) -> None:
     batch.measure_headers(torch.zeros(3, dtype=torch.int64))
     headers, data = torch.zeros_like(lengths), torch.zeros(99, dtype=torch.uint8)[off:]
     batch.gather(*wave.encode(headers, columns, 16 + off), 16 + off)
-    wave.decode(data, torch.zeros(batch.lanes, dtype=torch.int64), lengths, torch.zeros(2, dtype=torch.int32))
+    starts, flags = torch.zeros(batch.lanes, dtype=torch.int64), torch.zeros(2, dtype=torch.int32)
+    wave.decode(data, starts, lengths, flags, True)
     if batch.on.plan.n == 1:
         wave._walk(data, wave._words(16), 7, True)(wave._words(99), off, 8)
     grouped_numbers[(1,)]((batch.lanes, off))

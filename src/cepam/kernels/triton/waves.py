@@ -20,7 +20,7 @@ import triton
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.plan import Plan
-from cepam.kernels.model.row_period import LARGEST_PERIOD
+from cepam.kernels.model.row_period import FLAT, LARGEST_PERIOD
 from cepam.kernels.triton import gcm_siv, scalar_wave, vector_wave
 from cepam.kernels.triton.batch import Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
@@ -117,19 +117,33 @@ def decode_blocks(
     announce("decode", plan.n, int(plan.search), int(plan.accept))
     flags, starts, lengths = _put_table(blocks.lengths.reshape(-1), device)
     step = batch.lanes_a_wave(_bytes_a_lane(batch, 0, LARGEST_PERIOD + 1, True))
-    for begin in range(0, len(lengths), step):
-        _wave(batch, begin, min(step, len(lengths) - begin)).decode(blocks.data, starts, lengths, flags)
-    if int(flags[0]):
+
+    def decode(flat: bool) -> list[int]:
+        for begin in range(0, len(lengths), step):
+            _wave(batch, begin, min(step, len(lengths) - begin)).decode(blocks.data, starts, lengths, flags, flat)
+        return list(flags[:2].tolist())
+
+    # Blocks say themselves whether they have rows. After an update without, the device is not asked before the next is
+    # walked: updates of a model are mostly alike, and one that does have rows is decoded again.
+    flat = batch.on.last.flat
+    outside, period = decode(flat)
+    if flat and period != FLAT:
+        flags.zero_()
+        outside, period = decode(False)
+    batch.on.last.flat = period == FLAT
+    if outside:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return out
 
 
 def _put_table(lengths: npt.NDArray[np.int64], device: Any) -> tuple[Any, Any, Any]:
     """Flags that are not set, where each block begins and how long it is, on the device, in one copy."""
-    begins, flags = np.cumsum(lengths) - lengths, np.zeros(4, dtype=np.int32)  # four: what follows is aligned
-    table: Any = torch.from_numpy(np.concatenate([flags, begins.view(np.int32), lengths.astype(np.int32)]))
-    flags, starts, lengths = table.to(device, non_blocking=True).split([4, 2 * len(lengths), len(lengths)])
-    return flags, starts.view(torch.int64), lengths
+    count = len(lengths)
+    table = np.zeros(4 + 3 * count, dtype=np.int32)  # four flags: what follows is aligned
+    np.cumsum(lengths[:-1], out=table[6 : 4 + 2 * count].view(np.int64))
+    table[4 + 2 * count :] = lengths
+    put = torch.from_numpy(table).to(device, non_blocking=True)
+    return put[:4], put[4 : 4 + 2 * count].view(torch.int64), put[4 + 2 * count :]
 
 
 def _wave(batch: Batch, begin: int, lanes: int) -> ScalarWave | VectorWave:
