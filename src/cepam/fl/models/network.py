@@ -32,6 +32,10 @@ EXAMPLES_AT_ONCE = {"cpu": 64, "cuda": 8192}
 DENSE_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
 """Examples a pass takes at once: in a convolution each has a gradient of its own in memory, in a dense layer none."""
 SCORED_AT_ONCE = {"cpu": 100, "cuda": 10_000}
+DENSE_SCORED_AT_ONCE = {"cpu": 1000, "cuda": 10_000}
+DENSE_THREADS = 4
+"""Threads that share out what has no convolution. PyTorch gives the interpreter away at every operation; where these
+are short, more threads wait for it longer than they work (bench/threads.py)."""
 
 
 def steady() -> AbstractContextManager[None]:
@@ -41,24 +45,27 @@ def steady() -> AbstractContextManager[None]:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    """A thread a core, each with one thread of PyTorch's: threads that sleep, where a parallel region would spin."""
-    return ThreadPoolExecutor(cores(), initializer=lambda: torch.set_num_threads(1))
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads with one thread of PyTorch's each: they sleep, where a parallel region would spin."""
+    return ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1))
 
 
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def shared_out(work: Callable[[Any], None], jobs: Iterable[Any], device: str, in_turn: bool = False) -> None:
-    """Runs work over the jobs, without gradients: on the CPU side by side, on a GPU or `in_turn` one by one."""
+def shared_out(
+    work: Callable[[Any], None], jobs: Iterable[Any], device: str, in_turn: bool = False, most: int | None = None
+) -> None:
+    """Runs work over the jobs, without gradients: on the CPU side by side, a thread a core or so many at most; on a GPU
+    or `in_turn` one by one."""
 
     def quietly(job: Any) -> None:
         with torch.no_grad():
             work(job)
 
     if device == "cpu" and not in_turn:
-        list(_pool().map(quietly, jobs))
+        list(_pool(min(cores(), most or cores())).map(quietly, jobs))
         return
     with steady():
         for job in jobs:
@@ -78,6 +85,8 @@ class TorchNetwork:
         first = next((layer for layer in layers or [] if not isinstance(layer, nn.Flatten)), None)
         convolutions = layers is None or any(isinstance(layer, Convolution) for layer in layers)
         self.at_once = (EXAMPLES_AT_ONCE if convolutions else DENSE_AT_ONCE)[device]
+        self.scored = (SCORED_AT_ONCE if convolutions else DENSE_SCORED_AT_ONCE)[device]
+        self.most_threads = None if convolutions else DENSE_THREADS
         self.known = self._input_squares() if isinstance(first, Dense) else None
 
     def _mapped(self, module: nn.Module) -> Mapped:
@@ -154,11 +163,12 @@ class TorchNetwork:
                 alone(np.array([row]))
 
         at_once = ROWS_TOGETHER[self.device]
-        shared_out(together, [few[at : at + at_once] for at in range(0, len(few), at_once)], self.device)
+        groups = [few[at : at + at_once] for at in range(0, len(few), at_once)]
+        shared_out(together, groups, self.device, most=self.most_threads)
         if self.draws:  # one generator for the whole process: rows go one after the other, each from its own seed
             shared_out(drawing, many, self.device, in_turn=True)
         else:
-            shared_out(alone, self._blocks(of, many), self.device)
+            shared_out(alone, self._blocks(of, many), self.device, most=self.most_threads)
         return (sums, losses) if isinstance(weights, Tensor) else (sums.cpu().numpy(), losses.cpu().numpy())
 
     def _blocks(self, of: Index, rows: Index) -> list[Index]:
@@ -210,7 +220,7 @@ class TorchNetwork:
         inputs, labels = self.test if index is None or test else self.train
         where = None if index is None else self._put(index)
         vectors, total = self._put(weights), len(labels) if where is None else len(where)
-        at_once = SCORED_AT_ONCE[self.device]
+        at_once = self.scored
         jobs = [(row, at) for at in range(0, total, at_once) for row in range(len(vectors))]
         found: list[dict[str, float]] = [{}] * len(jobs)
 
@@ -222,7 +232,7 @@ class TorchNetwork:
             sums = {"loss": self.objective.losses(logits, answers).double().sum()}
             found[job] = {name: float(x) for name, x in (sums | self.objective.scores(logits, answers)).items()}
 
-        shared_out(work, range(len(jobs)), self.device)
+        shared_out(work, range(len(jobs)), self.device, most=self.most_threads)
         means = {
             name: np.array([each[name] for each in found]).reshape(-1, len(vectors)).sum(0) / total for name in found[0]
         }
