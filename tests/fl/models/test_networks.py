@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from cepam.fl import Dataset, Model, build
+from cepam.fl.models import network
 from cepam.fl.models.interface import Network
 from cepam.fl.models.mapped import Mapped
 from cepam.fl.models.network import TorchNetwork, shared_out
@@ -41,6 +43,20 @@ def test_tensors_give_tensors(small: Dataset) -> None:
     sums, losses = network.summed_gradients(torch.from_numpy(model.initial(0)[None]), of, index, count)
     assert isinstance(sums, torch.Tensor)
     assert isinstance(losses, torch.Tensor)
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(2, 2), (None, 8)])
+def test_threads_that_share_work_out(most: int | None, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One a core, or so many at most; jobs go on only when that many are at work."""
+    monkeypatch.setattr(network, "cores", lambda: 8)
+    threads, together = set(), threading.Barrier(wanted)
+
+    def work(job: int) -> None:
+        together.wait(60)
+        threads.add(threading.get_ident())
+
+    shared_out(work, range(64), "cpu", most=most)
+    assert len(threads) == wanted
 
 
 def share_nothing() -> None:
