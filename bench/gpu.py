@@ -176,12 +176,17 @@ def section_blocks() -> None:
             time_blocks(lattice, size)
 
 
+def encoded(plan: Any, rows: torch.Tensor, per_block: int) -> Any:
+    """The coded blocks of an update, on the device."""
+    return waves.encode_measured(waves.measure(plan, [KEY], rows, per_block))
+
+
 def time_blocks(lattice: cepam.Lattice, size: int) -> None:
     """Both directions of one update."""
     rows, name = gradient_like(size)[None], f"coded blocks, {lattice.name}"
     plan, per_block = layered_plan(cepam.Gaussian(SIGMA), lattice), rows_per_block(lattice.dimension)
-    made = waves.encode_blocks(plan, [KEY], rows, per_block)
-    seconds = seconds_of(lambda: waves.encode_blocks(plan, [KEY], rows, per_block), 3)
+    made = encoded(plan, rows, per_block)
+    seconds = seconds_of(lambda: encoded(plan, rows, per_block), 3)
     note(f"{name}, encode, {size}", size, seconds, f"{8 * made.data.numel() / size:.4f} bits a coordinate")
     seconds = seconds_of(lambda: waves.decode_blocks(plan, [KEY], made, size, torch.float32, per_block), 3)
     note(f"{name}, decode, {size}", size, seconds)
@@ -191,7 +196,7 @@ def section_parts() -> None:
     """Where the time of a whole call goes: rows of a profile by the clock."""
     codec, x = CODECS["Integer(1)"], gradient_like(WHOLE)
     plan = codec.plan_on(codec.lattices[0])
-    made = waves.encode_blocks(plan, [KEY], x[None], 8192)
+    made = encoded(plan, x[None], 8192)
     measured = lambda: waves.measure(plan, [KEY], x[None], 8192)  # noqa: E731
     note("part: largest magnitude, scales, row periods", WHOLE, seconds_of(measured, 3))
     note("part: row periods", WHOLE, seconds_of(lambda: find_periods(x[None], 1.0 / plan.unit, 8192), 3))
@@ -217,7 +222,7 @@ def section_memory() -> None:
         x, plan = gradient_like(size)[None], layered_plan(cepam.Gaussian(SIGMA), lattice)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        made = waves.encode_blocks(plan, [KEY], x, rows_per_block(lattice.dimension))
+        made = encoded(plan, x, rows_per_block(lattice.dimension))
         settle()
         peak = (torch.cuda.max_memory_allocated() - before - made.data.numel()) / size
         RESULTS[f"encode 2^30 on {lattice.name}, bytes a coordinate"] = peak

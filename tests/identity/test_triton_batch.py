@@ -19,6 +19,8 @@ torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
 
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
+from cepam.kernels.triton import waves  # noqa: E402
+from cepam.kernels.triton.plan import device_plan  # noqa: E402
 
 PLACES = [cepam.Address(bytes([i]) * 32, round=3, client=i) for i in range(4)]
 SCALE = 0.01
@@ -87,3 +89,26 @@ def test_shapes_are_checked() -> None:
     empty = cepam.encode_many(codec, torch.zeros((2, 0)), PLACES[:2])
     assert empty == [codec.encode(np.zeros(0, dtype=np.float32), at) for at in PLACES[:2]]
     assert cepam.decode_many(codec, empty, PLACES[:2], device="cpu").shape == (2, 0)
+
+
+@pytest.mark.parametrize("codec", [cepam.Codec(cepam.Gaussian(SCALE), each) for each in (cepam.Integer(1), cepam.D4)])
+def test_what_is_launched_to_be_compiled_runs(codec: cepam.Codec) -> None:
+    """Zeros, measured, coded and decoded with rows and without; on a GPU nobody would hear of an error there."""
+    task = codec.task(0, bytes(32))
+    kernels = waves.Kernels(device_plan(task.plan, "cpu"), 8, False)
+    for way in (waves.MEASURING, *waves.ENCODING.values(), *waves.DECODING.values()):
+        kernels._launch(way)
+
+
+def test_something_is_done_while_a_gpu_codes() -> None:
+    """Once a batch, however many launches it takes; a batch that is refused as a whole has no such time."""
+    codec, done = cepam.Codec(cepam.Gaussian(SCALE)), []
+    x = np.stack([np.full(9, SCALE), np.where(np.arange(9) == 4, 50 * SCALE, 0.0)]).astype(np.float32)
+    made = encode_each(codec, torch.from_numpy(x), PLACES[:2], meanwhile=lambda: done.append(1))
+    assert made == [codec.encode(row, at) for row, at in zip(x, PLACES)]
+    assert done == [1]
+    codec = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1))
+    made = encode_each(codec, torch.full((2, 9), float("nan")), PLACES[:2], meanwhile=lambda: done.append(1))
+    assert all(isinstance(each, ValueError) for each in made)
+    assert done == [1]
+    assert codec.encode(x[0], PLACES[0]) == encode_each(codec, torch.from_numpy(x[:1]), PLACES[:1])[0]

@@ -59,7 +59,7 @@ def compiled_values(plan: Plan, key: bytes, blocks: list[bytes], like: np.ndarra
 
 def same_bytes(plan: Plan, x: np.ndarray, **options: Any) -> list[list[bytes]]:
     """Each client's blocks (x: clients, m), once both made the same ones."""
-    coded = waves.encode_blocks(plan, KEYS[: len(x)], torch.from_numpy(x), LENGTH, **options)
+    coded = waves.encode_measured(waves.measure(plan, KEYS[: len(x)], torch.from_numpy(x), LENGTH), **options)
     made = [list(blocks) for blocks in triton_backend.to_host(coded)]
     for key, row, blocks in zip(KEYS, x, made):
         assert blocks == compiled_blocks(plan, key, row)
@@ -102,26 +102,36 @@ def test_layouts_over_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
     same_values(plan, same_bytes(plan, x[None]), x[None])
 
 
-def test_an_update_with_rows_after_one_without_is_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And after one with rows the device is asked first: what comes back is the same in any order."""
+@pytest.mark.parametrize(
+    ("seen", "passes"),
+    [(None, [0, 0, None, None, None, 0]), ("truly", [0, None, None, 0, 0]), (True, [0, 0, None, 0, None, 0, 0])],
+)
+def test_an_update_that_has_rows_after_all_is_decoded_again(
+    seen: bool | str | None, passes: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the host has not seen the blocks, an update is taken to be like the one before; a host that looks is right,
+    and if it were wrong, the values would be right all the same."""
+    if seen != "truly":
+        monkeypatch.setattr(triton_backend, "seem_flat", lambda *_: seen)
     plan, rng = layered_plan(cepam.Gaussian(0.02), cepam.Integer(1)), np.random.default_rng(8)
     flat = rng.normal(0, 0.02, (1, 2 * LENGTH)).astype(np.float32)
     rowed = flat * np.tile(np.where(np.arange(8) == 3, 9.0, 0.1), 2 * LENGTH // 8).astype(np.float32)
     coded = {name: same_bytes(plan, x) for name, x in (("flat", flat), ("rowed", rowed))}
-    passes: list[bool] = []
+    found: list[int | None] = []
     decode = scalar_wave.ScalarWave.decode
-    noted = lambda *args: (passes.append(args[-1]), decode(*args))[1]  # noqa: E731
+    noted = lambda *args: (found.append(args[-1]), decode(*args))[1]  # noqa: E731
     monkeypatch.setattr(scalar_wave.ScalarWave, "decode", noted)
     for name in ("flat", "rowed", "rowed", "flat", "flat"):
         same_values(plan, coded[name], flat if name == "flat" else rowed)
-    assert passes == [True, True, False, False, False, True]
+    assert found == passes
 
 
 def test_small_slots_and_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams that outgrow their slots are coded again, and a wave of one program follows another."""
     monkeypatch.setattr(batch, "_LEAST_MEMORY", 1)
     x = np.random.default_rng(3).normal(0, 300 * SCALE, (1, 33 * 8))
-    made = list(triton_backend.to_host(waves.encode_blocks(GAUSSIAN, KEYS[:1], torch.from_numpy(x), 8, room=2))[0])
+    found = waves.measure(GAUSSIAN, KEYS[:1], torch.from_numpy(x), 8)
+    made = list(triton_backend.to_host(waves.encode_measured(found, room=2))[0])
     assert made == compiled_blocks(GAUSSIAN, KEYS[0], x[0], 8)
     assert max(map(len, made)) > 8
 

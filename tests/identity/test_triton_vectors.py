@@ -51,7 +51,7 @@ def test_bytes_and_vectors_are_the_cpus(name: str) -> None:
     x[1, :] = 0.0
     x[0, 5] = -plan.reach
     x = x.astype(np.float64 if plan.n % 2 else np.float32)
-    coded = waves.encode_blocks(plan, KEYS, torch.from_numpy(x), ROWS)
+    coded = waves.encode_measured(waves.measure(plan, KEYS, torch.from_numpy(x), ROWS))
     for key, row, blocks in zip(KEYS, x, triton_backend.to_host(coded)):
         assert list(blocks) == compiled(plan, key, row)
     back = waves.decode_blocks(plan, KEYS, coded, size, torch.from_numpy(x).dtype, ROWS).numpy()

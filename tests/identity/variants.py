@@ -16,8 +16,10 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 import cepam
+from cepam.codec.wire import rows_per_block
 from cepam.kernels.model.plan import layered_plan
-from cepam.kernels.triton.batch import Batch
+from cepam.kernels.triton import waves
+from cepam.kernels.triton.batch import FEW_BLOCKS, Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
 from cepam.kernels.triton.scalar_wave import ScalarWave
 from cepam.kernels.triton.vector_wave import VectorWave
@@ -45,10 +47,31 @@ def launch(wave: Any, columns: int, off: int) -> None:
     headers, data = torch.zeros_like(lengths), torch.zeros(99, dtype=torch.uint8)[off:]
     batch.gather(*wave.encode(headers, columns, 16 + off), 16 + off)
     starts, flags = torch.zeros(batch.lanes, dtype=torch.int64), torch.zeros(2, dtype=torch.int32)
-    wave.decode(data, starts, lengths, flags, True)
+    wave.decode(data, starts, lengths, flags, columns)
     if batch.on.plan.n == 1:
         wave._walk(data, wave._words(16), 7, True)(wave._words(99), off, 8)
     grouped_numbers[(1,)]((batch.lanes, off))
+
+
+def look_ahead() -> int:
+    """How many kernels messages of all kinds would compile that `compile_ahead` did not."""
+    for lattice, kind in ((cepam.Integer(1), ScalarWave), (cepam.E8, VectorWave)):
+        plan, per_block = layered_plan(cepam.Gaussian(0.01), lattice), rows_per_block(lattice.dimension)
+        on = device_plan(plan, "cpu")
+        for many in (False, True):
+            waves.compile_ahead(plan, per_block, FEW_BLOCKS if many else 1, "cpu")
+            x, keys = torch.zeros(30, 39_700), device_keys([bytes(32)] * 30, "cpu")
+            batch = Batch(on, keys, x, per_block, many)
+            for way in (waves.MEASURING, *waves.ENCODING.values(), *waves.DECODING.values()):
+                waves.Kernels.of(batch).wait_for(way)
+            before = sum(map(len, SEEN.values()))
+            for columns in (0, 7, 2047) if lattice.dimension == 1 else (0,):
+                launch(kind(batch, 0, batch.lanes), columns, 0)
+            SEEN.pop("grouped_numbers")
+            if sum(map(len, SEEN.values())) > before or not before:
+                return sum(map(len, SEEN.values())) - before or -1
+    SEEN.clear()
+    return 0
 
 
 def main() -> None:
@@ -57,6 +80,7 @@ def main() -> None:
     JITFunction.run = look_up
     # No kernel fills anything in.
     torch.Tensor.new_empty = torch.Tensor.new_zeros
+    later = look_ahead()
     for dtype, off in ((torch.float32, 0), (torch.float64, 1), (torch.float32, 3)):
         for lattice, kind in ((cepam.Integer(1), ScalarWave), (cepam.E8, VectorWave)):
             on = device_plan(layered_plan(cepam.Gaussian(0.01), lattice), "cpu")
@@ -65,7 +89,7 @@ def main() -> None:
                 batch = Batch(on, device_keys([bytes(32)] * clients, "cpu"), x, max(length // lattice.dimension, 8))
                 for columns in (0, 7) if lattice.dimension == 1 else (0,):
                     launch(kind(batch, begin, batch.lanes - begin), columns, off)
-    print(json.dumps({name: len(keys) for name, keys in SEEN.items()}))
+    print(json.dumps({"later": later} | {name: len(keys) for name, keys in SEEN.items()}))
 
 
 if __name__ == "__main__":

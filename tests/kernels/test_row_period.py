@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import cepam
 from cepam.kernels.model import row_period as reference
+from cepam.kernels.model.blocks import joined
 from cepam.kernels.numba import row_period
 from cepam.kernels.numba.transform import transform, transform_plan
+from cepam.kernels.threads import encode_spans
 
 KINDS = ("i.i.d.", "rows", "weak rows", "neighbours", "sparse", "heavy", "quiet", "huge")
 
@@ -54,6 +57,22 @@ def test_correlations_of_both_are_the_same_whole_numbers() -> None:
         assert (real[0].reshape(2, -1).T.reshape(-1)[:count] == values).all()
         row_period.correlate(row_period.circle_of(length), count, together, real[0], real[1], found)
         assert (found == reference.correlate(values, longest)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_bytes_tell_layouts(kind: str) -> None:
+    """Streams of one and of several blocks, nothing among them; the control is the layout itself."""
+    codec, rng = cepam.Codec(cepam.Gaussian(0.01), cepam.Integer(1)), np.random.default_rng(9)
+    task, flat = codec.task(0, bytes(32)), []
+    for count in (1, 7, 40, 500, 8192, 9000, 20_000):
+        x = block(kind, count, rng) * task.plan.unit
+        x[8192:16384] = 0.0
+        streams = joined(encode_spans("auto", 1, task, x))
+        layout = reference.find_period(np.trunc(x[:8192] / task.plan.unit).astype(np.int64))
+        flat.append(layout == reference.FLAT)
+        told = reference.seem_flat(np.frombuffer(streams.data, dtype=np.uint8), streams.lengths)
+        assert told == (flat[-1] or not len(streams.data)), (kind, count)
+    assert kind not in ("rows", "neighbours", "i.i.d.") or 1 < sum(flat) < len(flat) + (kind == "i.i.d.")
 
 
 @pytest.mark.parametrize("length", [64, 128, 320, 384, 576, 1920, 2304, 2560, 4608, 5120])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
+from cepam.ahead import start_ahead
 from cepam.codec import codec as codecs
 from cepam.codec import wire
 from cepam.codec.codec import MessageCodec
@@ -84,12 +85,16 @@ def encode_each(
     updates: Sequence[Vector] | Vector | torch.Tensor,
     addresses: Sequence[Address],
     used: UsedAddresses | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> list[bytes | Refused]:
-    """Like `encode_many`, but a row that is refused gives its exception in its place, and the others their messages."""
+    """Like `encode_many`, but a row that is refused gives its exception in its place, and the others their messages.
+
+    While a GPU codes, `meanwhile` is done.
+    """
     _check_lengths("updates", updates, addresses)
     gpu = codecs.gpu_of(updates)
     if gpu is not None:
-        return _encode_rows(gpu, codec, gpu.check_update(updates, 2), addresses, used)
+        return _encode_rows(gpu, codec, gpu.check_update(updates, 2), addresses, used, meanwhile)
     return _side_by_side(lambda update, at: codec.encode(update, at, used), updates, addresses)
 
 
@@ -114,23 +119,46 @@ def why_not_on_gpu(codec: object) -> str | None:
     return next((f"{reason} has no GPU form" for reason in reasons if reason is not None), None)
 
 
+def expect_updates(codec: object, clients: int, size: int, device: str) -> None:
+    """Nothing; what a GPU codes and decodes so many updates of this size with is compiled in threads, unless it is on
+    the disk. Where each update chooses its lattice, that waits until one has."""
+    if isinstance(codec, MessageCodec) and why_not_on_gpu(codec) is None and len(codec.lattices) == 1:
+        task, dimension = codec.task(0, bytes(32)), codec.lattices[0].dimension
+        start_ahead(_expect_blocks, task, clients * wire.count_blocks(size, dimension), device)
+
+
+def _expect_blocks(task: CodingTask, blocks: int, device: str) -> None:
+    from cepam.kernels.triton import backend as gpu  # half a second of imports, for the thread beside too
+
+    gpu.expect_blocks(task, blocks, device)
+
+
 def _encode_rows(
-    gpu: Any, codec: MessageCodec, rows: Any, addresses: Sequence[Address], used: UsedAddresses | None
-) -> list[bytes | Refused]:
+    gpu: Any, codec: MessageCodec, rows: Any, addresses: Sequence[Address], used: UsedAddresses | None,
+    meanwhile: Callable[[], None] | None,
+) -> list[bytes | Refused]:  # fmt: skip
     keys = [at.derive() for at in addresses]
     several = len(codec.lattices) > 1
     choices = [codec.choose(to_host(sample_of(row))) if several else 0 for row in rows]
     jobs = [codec.task(choice, key.noise) for choice, key in zip(choices, keys)]
-    made: list[Any] = [
-        _tried(_admit, codec, task, ends, at, used) for task, ends, at in zip(jobs, gpu.ends_of_rows(rows), addresses)
-    ]
+    # One look at all rows, which coding them needs too; only where a value is out of range it matters whose it is.
+    measured = None if several or not jobs or jobs[0].cpu_only else gpu.measure_rows(jobs, rows)
+    if measured is not None and measured.largest <= jobs[0].plan.reach:
+        ends = [(-measured.largest, measured.largest)] * len(jobs)
+    else:
+        ends = gpu.ends_of_rows(rows)
+    made: list[Any] = [_tried(_admit, codec, task, each, at, used) for task, each, at in zip(jobs, ends, addresses)]
     alike: dict[int, list[int]] = {}
     for i, refusal in enumerate(made):
         if refusal is None:
             alike.setdefault(choices[i], []).append(i)
     for choice, places in alike.items():
-        mine = rows if len(places) == len(rows) else rows[places]
-        blocks = _encode_alike(gpu, codec, [jobs[i] for i in places], mine)
+        if measured is None or len(places) < len(rows):
+            theirs, mine = [jobs[i] for i in places], rows if len(places) == len(rows) else rows[places]
+            blocks = _encode_alike(gpu, codec, theirs, mine, meanwhile)
+        else:
+            blocks = gpu.encode_rows(measured, meanwhile)
+        meanwhile = None
         double = rows.element_size() == 8
         held = [wire.Contents(rows.shape[1], double, choice, each) for each in blocks]
         sealed = _one_by_one(
@@ -142,10 +170,12 @@ def _encode_rows(
     return made
 
 
-def _encode_alike(gpu: Any, codec: MessageCodec, jobs: list[CodingTask], rows: Any) -> Any:
+def _encode_alike(
+    gpu: Any, codec: MessageCodec, jobs: list[CodingTask], rows: Any, meanwhile: Callable[[], None] | None
+) -> Any:
     """The blocks of rows whose tasks differ in their keys only."""
     if not jobs[0].cpu_only:
-        return gpu.encode_rows(jobs, rows)
+        return gpu.encode_rows(gpu.measure_rows(jobs, rows), meanwhile)
     note_cpu(jobs[0].cpu_only)
     return _side_by_side(lambda task, row: encode_spans(codec.backend, 1, task, row), jobs, to_host(rows))
 

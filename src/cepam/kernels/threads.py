@@ -18,6 +18,7 @@ from cepam.kernels.model.task import Backend, CodingTask, Values
 BackendName = Literal["auto", "numba", "numpy"]
 _PATIENCE_SECONDS = 5.0
 _SEEN: set[str] = set()
+_SAID: list[bool] = []
 
 
 def cores() -> int:
@@ -72,7 +73,8 @@ def _waiting_for(kind: str) -> Iterator[None]:
 def _say_compiling() -> None:
     from cepam.kernels.numba.backend import is_compiling
 
-    if is_compiling():
+    if is_compiling() and not _SAID:
+        _SAID.append(True)  # not by each of the threads that wait
         logging.getLogger("cepam").warning("cepam: compiling the CPU's kernels, once a machine; takes some 20 seconds")
 
 

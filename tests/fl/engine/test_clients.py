@@ -8,6 +8,7 @@ import pytest
 from cepam import L2, Gaussian, privacy
 from cepam.fl import ClientSettings, Settings, settings_from
 from cepam.fl.engine.calibration import plan_clients
+from cepam.fl.engine.clients import usual_codec
 from cepam.fl.engine.releases import after_round, empty_ledger, release_of
 
 PRIVATE = settings_from(
@@ -76,3 +77,20 @@ def test_impossible_target_is_refused() -> None:
     with pytest.raises(ValueError, match="delta"):
         plan_clients(replace(PRIVATE, delta=0.9999999), EVEN, 100, 8)
     assert isinstance(PRIVATE, Settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PRIVATE,
+        Settings(scheme="cepam-laplace", noise=0.3, clip_norm="l1", lattice="Z1", bucket=64),
+        Settings(scheme="fl+sdq", lattice="E8", noise=None),
+        Settings(scheme="fl+gaussian", noise=0.3),
+        Settings(scheme="fl", noise=None),
+    ],
+)
+def test_the_usual_codec_is_a_clients_but_for_its_noise(settings: Settings) -> None:
+    """What a GPU's kernels are compiled for before the clients are planned."""
+    usual, planned = usual_codec(settings), plan_clients(settings, EVEN, 6422, 8)[3].codec
+    kinds = [[type(each), getattr(each, "lattices", None), getattr(each, "bucket", None)] for each in (usual, planned)]
+    assert kinds[0] == kinds[1]

@@ -6,7 +6,7 @@ host everywhere: they are the uplink.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -25,6 +25,10 @@ Posted = tuple[Any, bytes | str]
 
 class ArrayBackend(Protocol):
     """The operations of a round on vectors; rows and vectors are arrays or tensors of this backend."""
+
+    def expect(self, codec: UpdateCodec, clients: int, size: int) -> None:
+        """Nothing; rounds will encode and decode so many updates of this size, most with codecs that differ from this
+        one in their noise only: what must be made ready for it is, beside what is done next."""
 
     def put(self, array: npt.NDArray[Any]) -> Any:
         """The array, here."""
@@ -65,6 +69,9 @@ class Host:
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(cores())
+
+    def expect(self, codec: UpdateCodec, clients: int, size: int) -> None:
+        """Nothing: kernels are compiled when the first update comes."""
 
     def put(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array.copy()
@@ -141,10 +148,10 @@ def unfit(size: int) -> str:
     return f"not a vector of {size} finite weights"
 
 
-def backend_of(device: str) -> ArrayBackend:
-    """The array backend of a run on this device, one of cpu, cpu-torch and cuda."""
+def backend_of(device: str, idle: Callable[[], None] | None = None) -> ArrayBackend:
+    """The array backend of a run on this device, one of cpu, cpu-torch and cuda; `idle` is done where it waits."""
     if device != "cuda":
         return Host()
     from cepam.fl.engine.tensors import Tensors
 
-    return Tensors("cuda")
+    return Tensors("cuda", idle)

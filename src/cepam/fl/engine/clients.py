@@ -100,6 +100,12 @@ def plan_of(settings: Settings, draft: ClientDraft, scale: float | None) -> Clie
     return ClientPlan(draft.records, draft.weight, draft.batch, draft.clip, law, _codec(settings, draft, law))
 
 
+def usual_codec(settings: Settings) -> UpdateCodec:
+    """The codec of a client without wishes of its own, but for the scale of its noise, which is 1."""
+    draft = draft_of(settings, ClientSettings((0,), noise=1.0), 1, 1.0, 1)
+    return plan_of(settings, draft, 1.0).codec
+
+
 def _codec(settings: Settings, draft: ClientDraft, law: Law | None) -> UpdateCodec:
     if draft.scheme.startswith("cepam"):
         assert law is not None

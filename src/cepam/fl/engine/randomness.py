@@ -19,7 +19,18 @@ from cepam.fl.engine.settings import Settings
 from cepam.keys import KEY_BYTES, Key, hkdf
 
 NONCE_BYTES = 16
+LONG_DRAW = 1 << 16
+"""Bytes from which a draw takes long enough to be made ahead."""
 Words = npt.NDArray[np.uint64]
+Place = tuple[int, int, int, int]
+
+
+@dataclass
+class LookAhead:
+    """The last long draw, and what is at hand already, by (round, purpose, client, bytes)."""
+
+    asked: Place | None = None
+    ready: dict[Place, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,7 @@ class Randomness:
     """What one seed's row of a run draws from: a root key, and words found by (round, purpose, client)."""
 
     root: Key = field(repr=False)
+    ahead: LookAhead = field(default_factory=LookAhead, repr=False, compare=False)
 
     def key(self, client: int) -> Key:
         """The key that this client shares with the server."""
@@ -38,8 +50,24 @@ class Randomness:
 
     def random_bytes(self, round: int, purpose: int, client: int, count: int) -> bytes:
         """So many bytes of the keystream of this address (SHAKE-256 of a key of its own)."""
+        place = round, purpose, client, count
+        if count >= LONG_DRAW:
+            self.ahead.asked = place
+        return self.ahead.ready.pop(place, None) or self._draw(*place)
+
+    def _draw(self, round: int, purpose: int, client: int, count: int) -> bytes:
         info = b"draws v1" + struct.pack("<QQQ", round, purpose, client)
         return hashlib.shake_256(hkdf(self.root.secret, b"cepam run", info, KEY_BYTES)).digest(count)
+
+    def look_ahead(self) -> None:
+        """Nothing; the last long draw is made for the next round too, by whoever has to wait for something else.
+
+        A draw is found by its address, so that it is the same whenever it is made.
+        """
+        if self.ahead.asked is not None:
+            round, purpose, client, count = self.ahead.asked
+            place = round + 1, purpose, client, count
+            self.ahead.ready = {place: self._draw(*place)}
 
     def words(self, round: int, purpose: int, client: int, count: int) -> Words:
         """So many words of 64 bits of the address."""

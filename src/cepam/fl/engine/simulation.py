@@ -16,6 +16,7 @@ from cepam.codec.protocol import UpdateCodec
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.partition import Parts, given, partition
 from cepam.fl.engine.arrays import ArrayBackend, backend_of
+from cepam.fl.engine.clients import usual_codec
 from cepam.fl.engine.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.engine.local_work import Work
 from cepam.fl.engine.notices import of_target
@@ -102,10 +103,13 @@ class Simulation:
         device = resolved(
             chosen.device, self.size * asked(chosen.clients, chosen.share) * len(chosen.run_seeds) // max(chosen.tau, 1)
         )
-        self.network = self.vector.on(self.data, device)
-        self.arrays = self.backend or backend_of(device)
         held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
+        self.arrays = self.backend or backend_of(device, self._look_ahead)
+        if device == "cuda" and chosen.trust == "server":
+            usual = usual_codec(chosen) if self.codecs is None else self.codecs(0)
+            self.arrays.expect(usual, asked(chosen.clients, chosen.share), self.size)
+        self.network = self.vector.on(self.data, device)
         self.uplinks = tuple(self._uplink(s, held.nonce, part) for s, part in enumerate(parts))
         kind = chosen.schedule if chosen.local_schedule == "same" else chosen.local_schedule
         local = self._schedule(kind, chosen.local_rate or chosen.rate)
@@ -124,6 +128,11 @@ class Simulation:
         first = self.uplinks[0]
         met = of_target(self.settings, first.release)
         return [*first.notices, *met, *(() if self.own is None else self.own.notices)]
+
+    def _look_ahead(self) -> None:
+        """Nothing; what the next round draws is made, while a GPU is waited for."""
+        for draws in self.rows:
+            draws.look_ahead()
 
     def _parts(self, records: Index, seed: int) -> Parts:
         chosen, labels = self.settings, self.data.train_labels[records]
@@ -199,8 +208,9 @@ class Simulation:
         """The weights that clients will compute at: the exact ones, or the nearest points of the grid."""
         if self.settings.downlink == "float32":
             return self.state.exact
-        self._check_finite(self.state.exact, self.state.round + 1)
-        rows = zip(self.state.downlinks, self.arrays.fetch(self.state.exact))
+        fetched = self.arrays.fetch(self.state.exact)
+        self._check_finite(fetched, self.state.round + 1)
+        rows = zip(self.state.downlinks, fetched)
         made = [each.publish(exact, rate) for each, exact in rows if isinstance(each, GridDownlink)]
         return self.arrays.put(np.stack(made))
 

@@ -6,7 +6,7 @@ update, and the run says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cepam.clip import Clip, clip_rows
-from cepam.codec.batch import decode_each, encode_each, why_not_on_gpu
+from cepam.codec.batch import decode_each, encode_each, expect_updates, why_not_on_gpu
 from cepam.codec.protocol import UpdateCodec
 from cepam.fl.engine.arrays import Floats, Host, Posted, broken, unable, unfit
 from cepam.keys import Address
@@ -26,11 +26,15 @@ AT_ONCE = 64
 
 
 class Tensors:
-    """Tensors on one device, by default a GPU."""
+    """Tensors on one device, by default a GPU. While that codes, `idle` is done."""
 
-    def __init__(self, device: str = "cuda") -> None:
-        self.device = device
+    def __init__(self, device: str = "cuda", idle: Callable[[], None] | None = None) -> None:
+        self.device, self.idle = device, idle
         self.host = Host()
+
+    def expect(self, codec: UpdateCodec, clients: int, size: int) -> None:
+        if not _triton_is_missing():
+            expect_updates(codec, clients, size, self.device)
 
     def put(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.array(array)).to(self.device)
@@ -60,7 +64,7 @@ class Tensors:
 
     def _encoded(self, codec: Any, updates: Tensor, addresses: list[Address]) -> list[Posted]:
         """Each update with its message; zeros where the codec refuses the update, None where it refuses zeros too."""
-        found = encode_each(codec, updates, addresses)
+        found = encode_each(codec, updates, addresses, meanwhile=self.idle)
         refused = [i for i, message in enumerate(found) if isinstance(message, Exception)]
         made: list[Any] = list(zip(updates, found))
         if refused:

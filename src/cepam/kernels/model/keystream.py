@@ -18,5 +18,5 @@ def dither_stream(trial: int) -> int:
 
 
 def key_words(key: bytes) -> Half:
-    """A 32-byte key as eight little-endian words."""
+    """A 32-byte key as eight little-endian words; several keys one after the other as so many more."""
     return np.frombuffer(key, dtype="<u4").astype(np.uint32)

@@ -12,14 +12,15 @@ import triton
 
 from cepam.kernels.model.blocks import JoinedBlocks, joined
 from cepam.kernels.model.plan import Plan
+from cepam.kernels.model.row_period import seem_flat
 from cepam.kernels.model.task import CodingTask
 from cepam.kernels.triton import gcm_siv, symbols
 from cepam.kernels.triton.plan import launching_on
 from cepam.kernels.triton.waves import (
     CodedBlocks,
     Measured,
+    compile_ahead,
     decode_blocks,
-    encode_blocks,
     encode_measured,
     measure,
 )
@@ -52,12 +53,17 @@ def ends_of_rows(rows: Any) -> list[tuple[float, float]]:
     return [(least, most) for least, most in torch.stack([low, high], dim=1).tolist()]
 
 
+def expect_blocks(task: CodingTask, blocks: int, device: str) -> None:
+    """Nothing; what codes and decodes so many blocks of such tasks is compiled beside what is done next."""
+    with launching_on(device):
+        compile_ahead(task.plan, task.per_block, blocks, device)
+
+
 def measure_one(task: CodingTask, values: Any, kept: int) -> Measured:
     """What must be known of an update on a GPU before it is coded."""
     if _long(values, kept):
         gcm_siv.compile_ahead(values.device)
-    with launching_on(values.device):
-        return measure(task.plan, [task.key], values[None], task.per_block)
+    return measure_rows([task], values[None])
 
 
 def encode_one(
@@ -77,10 +83,17 @@ def _long(x: Any, kept: int) -> bool:
     return bool(x.numel() > 8 * kept)  # about a bit a coordinate
 
 
-def encode_rows(jobs: Sequence[CodingTask], rows: Any) -> list[JoinedBlocks]:
-    """Each client's blocks, from updates (clients, m) on a GPU; the jobs differ in their keys only."""
+def measure_rows(jobs: Sequence[CodingTask], rows: Any) -> Measured:
+    """What must be known of updates (clients, m) on a GPU before they are coded; the jobs differ in their keys only."""
     with launching_on(rows.device):
-        return to_host(encode_blocks(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block))
+        return measure(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block)
+
+
+def encode_rows(found: Measured, meanwhile: Callable[[], None] | None = None) -> list[JoinedBlocks]:
+    """Each client's blocks, of updates that were measured; `meanwhile` is done while the GPU codes."""
+    ask = None if meanwhile is None else (lambda _: meanwhile())
+    with launching_on(found.batch.x.device):
+        return to_host(encode_measured(found, meanwhile=ask))
 
 
 def decode_rows(
@@ -140,7 +153,7 @@ def to_device(found: Sequence[Sequence[bytes]], device: Any) -> CodedBlocks:
     else:
         data = torch.from_numpy(pinned(max(sum(map(len, parts)), 1)))
         np.concatenate(parts, out=data.numpy()[: sum(map(len, parts))])
-    return CodedBlocks(data.to(device, non_blocking=True), lengths)
+    return CodedBlocks(data.to(device, non_blocking=True), lengths, seem_flat(data.numpy(), lengths.reshape(-1)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,6 +42,8 @@ class Batch:
     keys: Any
     x: Any
     per_block: int
+    many: bool | None = None
+    """Whether programs are for many blocks; by default, whether there are many."""
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or len(self.x) != len(self.keys) or not self.x.is_contiguous():
@@ -67,7 +69,8 @@ class Batch:
     @cached_property
     def width(self) -> int:
         """Lanes of a program of the coder."""
-        return FEW_LANES if self.lanes < FEW_BLOCKS else LANES
+        many = self.lanes >= FEW_BLOCKS if self.many is None else self.many
+        return LANES if many else FEW_LANES
 
     @cached_property
     def options(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ its place. As in `aes`, no time depends on what is sealed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Thread
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +16,13 @@ import torch
 import triton
 import triton.language as tl
 
-from cepam.ahead import start_ahead
 from cepam.kernels.triton.aes import ROUND_KEY_WORDS, add, encrypt_words, expand_key
+from cepam.kernels.triton.compiling import compile_beside, wait_for
 
 KEY_WORDS, SCHEDULE_WORDS = 12, ROUND_KEY_WORDS + 4
 """Words of a chunk's keys, POLYVAL's and AES's; and of its schedule, AES's round keys and POLYVAL's key."""
 HASHED, MASKED = 256, 128
 """Lanes of a program that hashes a chunk, and of one that masks two blocks a lane."""
-_COMPILING: list[Thread] = []
 _KEY_WORDS, _SCHEDULE_WORDS, _HASH_KEY = (tl.constexpr(i) for i in (KEY_WORDS, SCHEDULE_WORDS, ROUND_KEY_WORDS))
 
 
@@ -37,7 +36,7 @@ class ChunkSchedules(NamedTuple):
 
 def prepare(keys: Any, context: bytes, blocks: int, device: Any) -> ChunkSchedules:
     """The schedules of chunks under keys of the host (chunks, 12): no chunk need be there yet."""
-    _wait_for_compiler()
+    wait_for(__name__)
     return _prepare(keys, context, blocks, device)
 
 
@@ -62,19 +61,13 @@ def open_chunks(sealed: Any, schedules: ChunkSchedules, payload: Any, blocks: in
 
 def compile_ahead(device: Any) -> None:
     """Nothing; the kernels are compiled beside what is done next, unless they are there."""
-    if not _COMPILING and not triton.knobs.runtime.interpret:
-        _COMPILING.append(start_ahead(_seal_nothing, device))
+    compile_beside(__name__, partial(_seal_nothing, device))
 
 
 def _seal_nothing(device: Any) -> None:
     with torch.cuda.device(device):
         clear, blocks = torch.zeros((1, 16 * HASHED), dtype=torch.int32, device=device), 4 * HASHED
         seal_chunks(clear, _prepare(np.zeros((1, KEY_WORDS), np.int32), b"", blocks, device), blocks, lambda _: None)
-
-
-def _wait_for_compiler() -> None:
-    for each in _COMPILING:
-        each.join()
 
 
 def _prepare(keys: Any, context: bytes, blocks: int, device: Any) -> ChunkSchedules:

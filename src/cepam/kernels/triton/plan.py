@@ -102,5 +102,5 @@ def device_whole(numbers: tuple[int, ...], device: str) -> Any:
 
 def device_keys(keys: Sequence[bytes], device: str) -> Any:
     """Keys (32 bytes each) as rows of eight words."""
-    rows = np.stack([key_words(key) for key in keys]).view(np.int32)
+    rows = key_words(b"".join(keys)).view(np.int32).reshape(-1, 8)
     return torch.from_numpy(rows).to(device, non_blocking=True)

@@ -57,12 +57,12 @@ class ScalarWave(Wave):
         finish_encoding[(self.programs,)](state, slots, lengths, **batch.options)
         return slots, lengths
 
-    def decode(self, data: Any, starts: Any, lengths: Any, flags: Any, flat: bool) -> None:
+    def decode(self, data: Any, starts: Any, lengths: Any, flags: Any, columns: int | None) -> None:
         """Fills the batch with the values of the wave's blocks; flags[1] tells their largest row period. It is waited
-        for, unless none is expected (`flat`): if there is one then, the values are anything."""
+        for, unless `columns` is what is expected: if it is larger then, the values are anything."""
         batch, state = self.batch, self._words(STATE)
         begin_decoding[(self.programs,)](data, starts, lengths, state, self.place, flags, **batch.options)
-        columns = FLAT if flat else int(flags[1])
+        columns = int(flags[1]) if columns is None else columns
         walk, flat = None, columns == FLAT
         for first, rows, stage in self._segments(fields_of(True, flat), _taken(batch, 0, columns)):
             self._fill(stage, state, first, rows, Staged(batch.on.layered, True, flat))

@@ -32,7 +32,7 @@ PROGRAMS, MOST_SHARED = 8192, 32
 """Programs that skip refused trials of a wave, while a lane has no more sub-vectors than that: many keep lanes busy."""
 TILES, REGISTERS = 4, 64
 """Tiles of lanes that a program in one dimension does, where that leaves many programs; and registers of its threads,
-so few that eight programs of four warps are on a multiprocessor, and enough that nothing is spilled."""
+so few that eight programs of four warps are on a multiprocessor, and enough that little is spilled."""
 WAVE = 1 << 23
 """Sub-vectors of a wave: whole programs of every kernel."""
 _WHOLE = (torch.int32, torch.int64)

@@ -29,7 +29,7 @@ class VectorWave(Wave):
         encode_vectors[(self.programs,)](batch.words, headers, slots, lengths, given, self.place, room, **options)
         return slots, lengths
 
-    def decode(self, data: Any, starts: Any, lengths: Any, flags: Any, flat: bool) -> None:
+    def decode(self, data: Any, starts: Any, lengths: Any, flags: Any, columns: int | None) -> None:
         """Fills the batch with the values of the wave's blocks, of which none has rows."""
         batch, given = self.batch, self._given(flags)
         options = batch.options | {"shape": batch.on.shape}

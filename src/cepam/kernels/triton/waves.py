@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,11 @@ import triton
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.model.plan import Plan
-from cepam.kernels.model.row_period import FLAT, LARGEST_PERIOD
+from cepam.kernels.model.row_period import FLAT, LARGEST_PERIOD, SHORTEST
 from cepam.kernels.triton import gcm_siv, scalar_wave, vector_wave
-from cepam.kernels.triton.batch import Batch
-from cepam.kernels.triton.plan import device_keys, device_plan
+from cepam.kernels.triton.batch import FEW_BLOCKS, LANES, Batch
+from cepam.kernels.triton.compiling import compile_beside, wait_for
+from cepam.kernels.triton.plan import DevicePlan, device_keys, device_plan, launching_on
 from cepam.kernels.triton.scalar_wave import ScalarWave
 from cepam.kernels.triton.vector_wave import VectorWave
 
@@ -45,10 +46,12 @@ look_at((*scalar_wave.KERNELS, *vector_wave.KERNELS, *gcm_siv.KERNELS))
 
 @dataclass(frozen=True, eq=False)
 class CodedBlocks:
-    """Coded blocks one after the other: their bytes on a device; on the host the length of each (clients, blocks)."""
+    """Coded blocks one after the other: their bytes on a device; on the host the length of each (clients, blocks), and
+    whether none seems to have rows, where the host has seen them."""
 
     data: Any
     lengths: npt.NDArray[np.int64]
+    flat: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +72,9 @@ def measure(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int) -> Measur
     if not batch.lanes:
         return Measured(batch, None, (0, 0), 0.0)
     announce("encode", plan.n, int(plan.search), int(plan.accept))
+    kernels = Kernels.of(batch)
+    kernels.wait_for(MEASURING)
+    kernels.compile_beside(ENCODING[True])  # the next that is needed, mostly
     found = x.new_zeros(3, dtype=torch.int64)
     headers = batch.measure_headers(found)
     largest, scale, columns = found.cpu().numpy()
@@ -85,6 +91,8 @@ def encode_measured(found: Measured, room: int = 0, meanwhile: Callable[[int], N
     batch, (scale, columns) = found.batch, found.most
     parts, lengths, begin = [batch.x.new_empty(0, dtype=torch.uint8)], [np.zeros(0, dtype=np.int64)], 0
     room = room or _first_room(batch.on.plan, scale, batch.per_block)
+    if batch.lanes:
+        Kernels.of(batch).wait_for(ENCODING[columns == FLAT])
     while begin < batch.lanes:
         lanes = min(batch.lanes_a_wave(_bytes_a_lane(batch, 4 * room, columns, False)), batch.lanes - begin)
         slots = _wave(batch, begin, lanes).encode(found.headers, columns, room)
@@ -98,11 +106,6 @@ def encode_measured(found: Measured, room: int = 0, meanwhile: Callable[[int], N
         begin += lanes
     data = parts[-1] if len(parts) <= 2 else torch.cat(parts)
     return CodedBlocks(data, np.concatenate(lengths).reshape(len(batch.x), batch.blocks))
-
-
-def encode_blocks(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int, room: int = 0) -> CodedBlocks:
-    """The coded blocks of updates (clients, m), `per_block` sub-vectors each; all values within the plan's reach."""
-    return encode_measured(measure(plan, keys, x, per_block), room)
 
 
 def decode_blocks(
@@ -119,13 +122,15 @@ def decode_blocks(
     step = batch.lanes_a_wave(_bytes_a_lane(batch, 0, LARGEST_PERIOD + 1, True))
 
     def decode(flat: bool) -> list[int]:
+        Kernels.of(batch).wait_for(DECODING[flat])
         for begin in range(0, len(lengths), step):
-            _wave(batch, begin, min(step, len(lengths) - begin)).decode(blocks.data, starts, lengths, flags, flat)
+            wave = _wave(batch, begin, min(step, len(lengths) - begin))
+            wave.decode(blocks.data, starts, lengths, flags, FLAT if flat else None)
         return list(flags[:2].tolist())
 
-    # Blocks say themselves whether they have rows. After an update without, the device is not asked before the next is
-    # walked: updates of a model are mostly alike, and one that does have rows is decoded again.
-    flat = batch.on.last.flat
+    # Blocks say themselves whether they have rows. Where the host has not seen them, an update is taken to be like the
+    # one before: those of a model mostly are. One that does have rows after all is decoded again.
+    flat = batch.on.last.flat if blocks.flat is None else blocks.flat
     outside, period = decode(flat)
     if flat and period != FLAT:
         flags.zero_()
@@ -134,6 +139,74 @@ def decode_blocks(
     if outside:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return out
+
+
+def compile_ahead(plan: Plan, per_block: int, blocks: int, device: str) -> None:
+    """Nothing; all that codes and decodes so many blocks on the lattice of this plan, whatever the updates, is compiled
+    beside what is done next, unless it is there."""
+    kind = Kernels(device_plan(plan, device), per_block, blocks >= FEW_BLOCKS)
+    for way in (MEASURING, *ENCODING.values(), *DECODING.values()):
+        if way.columns == FLAT or plan.n == 1:
+            kind.compile_beside(way)
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """What the coder's kernels are compiled for: a plan on a device, sub-vectors of a block, many blocks or few."""
+
+    on: DevicePlan
+    per_block: int
+    many: bool
+
+    @classmethod
+    def of(cls, batch: Batch) -> Kernels:
+        """Those of a batch."""
+        return cls(batch.on, batch.per_block, batch.width == LANES)
+
+    def compile_beside(self, way: Way) -> None:
+        """Nothing; what this way launches is compiled in a thread, unless it is there."""
+        compile_beside(self._name(way), partial(self._launch, way))
+
+    def wait_for(self, way: Way) -> None:
+        """Nothing; what this way launches is compiled, if anybody started that."""
+        wait_for(self._name(way))
+
+    def _name(self, way: Way) -> tuple[Any, ...]:
+        shape = self.on.shape if self.on.plan.n > 1 else None
+        return way, str(self.on.numbers.device), self.many, self.on.layered, shape
+
+    def _launch(self, way: Way) -> None:
+        device = self.on.numbers.device
+        with launching_on(device):
+            x = torch.zeros((1, 64 * self.on.plan.n), device=device)  # so many that rows are looked for
+            batch = Batch(self.on, device_keys([bytes(32)], device), x, self.per_block, self.many)
+            way.launch(_wave(batch, 0, 1), way.columns)
+
+
+class Way(NamedTuple):
+    """What is done with zeros, as if some block had rows of so many columns."""
+
+    launch: Callable[[Any, int], None]
+    columns: int
+
+
+def _measure(wave: ScalarWave | VectorWave, columns: int) -> None:
+    wave.batch.measure_headers(wave.batch.x.new_zeros(3, dtype=torch.int64))
+
+
+def _encode(wave: ScalarWave | VectorWave, columns: int) -> None:
+    headers = wave.batch.x.new_full((1,), 1 << 11 if wave.batch.on.plan.n == 1 else 1, dtype=torch.int32)
+    wave.batch.gather(*wave.encode(headers, columns, 64), 64)
+
+
+def _decode(wave: ScalarWave | VectorWave, columns: int) -> None:
+    flags, starts, lengths = _put_table(np.full(1, 8), wave.batch.x.device)
+    wave.decode(wave.batch.x.new_zeros(8, dtype=torch.uint8), starts, lengths, flags, columns)
+
+
+MEASURING = Way(_measure, FLAT)
+ENCODING = {flat: Way(_encode, FLAT if flat else SHORTEST) for flat in (True, False)}
+DECODING = {flat: Way(_decode, FLAT if flat else SHORTEST) for flat in (True, False)}
 
 
 def _put_table(lengths: npt.NDArray[np.int64], device: Any) -> tuple[Any, Any, Any]:
