@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -102,7 +102,11 @@ class Address:
             raise ValueError(f"run must be bytes or text, got {type(self.run).__name__}")
 
     def derive(self) -> StreamKeys:
-        """The two keys of this address."""
+        """The two keys of this address, computed once: both ends of a simulation ask the same object."""
+        return self._derived
+
+    @cached_property
+    def _derived(self) -> StreamKeys:
         info = b"cepam address v1" + struct.pack("<QQI", self.round, self.client, self.attempt)
         material = hkdf(self.key.secret, _salt(self.run), info, 2 * KEY_BYTES)
         return StreamKeys(noise=material[:KEY_BYTES], seal=material[KEY_BYTES:])

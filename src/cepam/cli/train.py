@@ -167,7 +167,9 @@ def train(
     with Watch(console, shown=not as_json, simulated=settings.simulate) as watch, _stoppable(watch, folder):
         data = fl.prepared(settings, watch.fetch)
         if settings.device == "cuda":
-            console.print("the first run on a GPU compiles its kernels: some minutes before the first round, once")
+            console.print(
+                "the first run on a GPU compiles its kernels, once: up to half a minute before the first round"
+            )
         summary = fl.train(
             settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done),
             say=console.print,

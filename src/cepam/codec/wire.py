@@ -31,6 +31,8 @@ BLOCK_COORDINATES = 8192
 LARGEST_SIZE = 2**40
 _FETCHED = 1 << 14
 """Bytes of an opened payload that are fetched from a GPU at once: the block table of ten million coordinates."""
+_FEW = 16
+"""Numbers of a block table up to which Python is faster than NumPy."""
 _DOUBLE, _PADDED, _LATTICE_SHIFT = 1, 2, 2
 
 
@@ -169,9 +171,9 @@ def _zeros(padding: Any) -> bool:
 
 
 def _varints(values: npt.NDArray[np.int64]) -> bytes:
-    """The varints of many numbers, without a loop over them."""
-    if not len(values):
-        return b""
+    """The varints of many numbers, without a loop over them; for a few a loop is faster."""
+    if len(values) <= _FEW:
+        return b"".join(map(varint, values.tolist()))
     if values.min() >= 128 and values.max() < 1 << 14:  # as blocks of 8,192 coordinates have
         return bytes((values & 127 | 128 | values >> 7 << 8).astype("<u2").tobytes())
     shifts = np.arange(0, max(int(values.max()).bit_length(), 1), 7)
@@ -182,9 +184,13 @@ def _varints(values: npt.NDArray[np.int64]) -> bytes:
 
 
 def _read_varints(data: memoryview, at: int, count: int) -> tuple[npt.NDArray[np.int64], int]:
-    """So many numbers and where they end, without a loop over them."""
-    if not count:
-        return np.zeros(0, dtype=np.int64), at
+    """So many numbers and where they end, without a loop over them; for a few a loop is faster."""
+    if count <= _FEW:
+        few = []
+        for _ in range(count):
+            value, at = read_varint(data, at)
+            few.append(value)
+        return np.array(few, dtype=np.int64), at
     found = np.frombuffer(data, dtype=np.uint8, offset=at, count=min(9 * count, len(data) - at))
     pairs = found[: 2 * count].view("<u2") if len(found) >= 2 * count else None
     if pairs is not None and ((pairs & 0x8080) == 0x80).all():  # as blocks of 8,192 coordinates have

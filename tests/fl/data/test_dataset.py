@@ -12,6 +12,7 @@ import torch
 
 from cepam.fl import DataUnavailable, from_arrays, from_torch, load, synthetic
 from cepam.fl.data import fetch
+from cepam.fl.data.dataset import _all_finite
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -135,3 +136,17 @@ def test_all_nan_data_are_refused_with_the_reason() -> None:
     some[2, 1] = np.inf
     with pytest.warns(UserWarning, match="1 of 4 train examples hold a NaN or an infinity: they contribute nothing"):
         assert from_arrays(pair([0, 1, 1, 0], some), pair([0, 1, 1, 0])).records == 4
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_numbers_that_are_not_finite_are_seen_in_every_precision(kind: type) -> None:
+    """Half precision is looked at by its bits: the largest numbers are finite, infinities and NaNs are not."""
+    rows = np.zeros((3, 4, 2), dtype=kind)
+    rows[0, 1], rows[2, 3] = np.finfo(kind).max, -np.finfo(kind).max
+    assert _all_finite(rows)
+    assert _all_finite(rows[:, ::2])
+    assert _all_finite(rows[:0])
+    for bad in (np.inf, -np.inf, np.nan, -np.nan):
+        rows[1, 2, 1] = bad
+        assert not _all_finite(rows)
+        assert not _all_finite(rows[:, ::2])

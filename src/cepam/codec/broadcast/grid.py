@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,7 @@ class Grid:
         material = hkdf(run, b"cepam broadcast", b"cepam grid v1", 64)
         self.key, self.name = material[:32], material[32:]
         self.loop: Loop = loop_named(backend, self.key)
+        self.dithers = lru_cache(maxsize=1)(self.loop.dithers)  # most models are one part
         self.threads = threads
 
     def nearest(self, weights: Weights, shift: int) -> Point:
@@ -140,7 +142,7 @@ class Grid:
         steps = np.empty_like(point.steps)
 
         def work(part: slice) -> None:
-            first = self.loop.dithers(part.start, part.stop - part.start)
+            first = self.dithers(part.start, part.stop - part.start)
             earlier = point.steps[part].astype(np.int64) - self._read(blocks, part)
             places = self.loop.places_of_points(earlier, first, point.shift)
             steps[part] = self.loop.nearest_points(places, first, shift)
@@ -158,14 +160,14 @@ class Grid:
             return np.zeros(part.stop - part.start, dtype=np.int64)
         if isinstance(origin, Point):
             if dithers is None:
-                dithers = self.loop.dithers(part.start, part.stop - part.start)
+                dithers = self.dithers(part.start, part.stop - part.start)
             return self.loop.places_of_points(origin.steps[part], dithers, origin.shift)
         return self.loop.places_of_values(origin[part])
 
     def _nearest(self, origin: Origin, part: slice, shift: int) -> Ints:
         if isinstance(origin, Point) and origin.shift == shift:
             return origin.steps[part].astype(np.int64)
-        dithers = self.loop.dithers(part.start, part.stop - part.start)
+        dithers = self.dithers(part.start, part.stop - part.start)
         return self.loop.nearest_points(self._places(origin, part, dithers), dithers, shift)
 
     def _side_by_side(self, work: Callable[[slice], Any], count: int) -> list[Any]:

@@ -162,13 +162,24 @@ def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
         raise ValueError(f"{part} inputs must be numbers, got {inputs.dtype}")
     if inputs.dtype.kind != "f":
         return
-    broken = int((~np.isfinite(inputs).all(axis=1)).sum())
+    broken = 0 if _all_finite(inputs) else int((~np.isfinite(inputs).all(axis=1)).sum())
     if broken == len(inputs):
         raise ValueError(f"none of the {len(inputs)} {part} examples is finite: every one holds a NaN or an infinity")
     if broken:
         text = f"{broken} of {len(inputs)} {part} examples hold a NaN or an infinity"
         said = text + (": they contribute nothing" if part == "train" else "")
         warnings.warn_explicit(said, UserWarning, "cepam.fl", 1, registry=_SAID)  # once, however often it is copied
+
+
+def _all_finite(inputs: npt.NDArray[Any]) -> bool:
+    """Whether every number is finite; half precision by its bits, which NumPy compares ten times as fast."""
+    if inputs.dtype != np.float16 or not inputs.flags.c_contiguous:
+        return bool(np.isfinite(inputs).all())
+    bits, step = inputs.view(np.uint16).reshape(-1), 1 << 20
+    return not any(
+        (bits[at : at + step] & 0x7FFF).max(initial=0) >= 0x7C00  # an infinity; NaNs are above
+        for at in range(0, len(bits), step)
+    )
 
 
 def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = None) -> Dataset:

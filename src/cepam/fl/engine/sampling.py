@@ -103,8 +103,10 @@ def without_replacement(draws: Randomness, round: int, held: Index, steps: int, 
 
 def poisson(draws: Randomness, round: int, held: Index, chance: float) -> list[Index]:
     """For each client the places of its records that were drawn, each by itself with this chance."""
-    drawn = draws.uniform(round, RECORDS, 0, int(held.sum())) < chance
-    return [np.flatnonzero(part) for part in np.split(drawn, np.cumsum(held)[:-1])]
+    ends = np.cumsum(held)
+    places = np.flatnonzero(draws.uniform(round, RECORDS, 0, int(ends[-1])) < chance)
+    parts = np.split(places, np.searchsorted(places, ends[:-1]))
+    return [part - start for part, start in zip(parts, ends - held)]
 
 
 def asked(clients: int, share: float) -> int:

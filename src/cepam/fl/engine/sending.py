@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from cepam.clip import Clip
@@ -13,7 +14,7 @@ from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.server import Envelope
 from cepam.fl.engine.settings import Settings
-from cepam.keys import Address
+from cepam.keys import Address, Key
 
 Posted = tuple[Envelope, Any]
 MOST_ATTEMPTS = 100
@@ -30,9 +31,14 @@ class Senders:
     arrays: ArrayBackend
     cuts: list[int] | None
 
+    @cached_property
+    def _key_of(self) -> Callable[[int], Key]:
+        """The key of a client, derived once."""
+        return cache(self.draws.key)
+
     def address(self, round: int, client: int, attempt: int = 0) -> Address:
         """Where the randomness of this client's message lives."""
-        return Address(self.draws.key(client), round=round, client=client, run=self.run_id, attempt=attempt)
+        return Address(self._key_of(client), round=round, client=client, run=self.run_id, attempt=attempt)
 
     def send(self, round: int, clients: list[int], raw: Any) -> tuple[list[Posted], int]:
         """Every asked client's envelope with the clipped update it holds, and how often the server had to wait.

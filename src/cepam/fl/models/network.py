@@ -101,6 +101,12 @@ class TorchNetwork:
         # PyTorch warns of arrays that cannot be written to, such as mapped data sets: those are copied.
         return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self.device)
 
+    def _zeros(self, *shape: int) -> Tensor:
+        if self.device != "cpu":
+            return torch.zeros(shape, device=self.device)
+        # From NumPy: a parallel region of PyTorch's in this thread would spin beside the threads that work.
+        return torch.from_numpy(np.zeros(shape, np.float32))
+
     def _images(self, inputs: Tensor) -> Tensor:
         """The inputs as the module reads them: whole numbers as they are, all else as float32."""
         if self.data.tokens:
@@ -141,9 +147,7 @@ class TorchNetwork:
         With `squares` the clip takes squares[r, i] for the squared norm of the i-th example's input (one dense layer).
         """
         vectors = self._put(weights)
-        # Zeros from NumPy: a parallel region of PyTorch's in this thread would spin beside the threads that work.
-        sums = self._put(np.zeros((len(of), vectors.shape[1]), np.float32))
-        losses = self._put(np.zeros(len(of), np.float32))
+        sums, losses = self._zeros(len(of), vectors.shape[1]), self._zeros(len(of))
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
         one_by_one = self.draws or squares is not None
         few = np.flatnonzero((count > 0) & (count < MANY) & (not one_by_one))
@@ -154,8 +158,9 @@ class TorchNetwork:
             self._own_weights(vectors, of, index, count, limits, rows, sums, losses)
 
         def alone(rows: Index) -> None:
-            sums[rows], losses[rows] = self._shared_weights(vectors[of[rows[0]]], index[rows], count[rows],
-                                                            None if limits is None else limits[rows],
+            mine: Any = slice(None) if len(rows) == len(of) else rows  # a GPU would be sent the numbers of all rows
+            sums[mine], losses[mine] = self._shared_weights(vectors[of[rows[0]]], index[rows], count[rows],
+                                                            None if limits is None else limits[mine],
                                                             None if squares is None else squares[rows])  # fmt: skip
 
         def drawing(row: int) -> None:
