@@ -251,28 +251,36 @@ def warm_cpu() -> None:
 
 def measure_whole(data: str) -> dict[str, Any]:
     """Seconds of the whole command on the GPU and on all cores, with `--four` on four of them too (threads wait for one
-    interpreter: more are not always faster), each after three rounds that compile what there is to compile, of which
-    the first also computes features. What those took is kept too."""
+    interpreter: more are not always faster). Before that three rounds on both, side by side, compile what there is to
+    compile and compute features."""
     cores = sorted(os.sched_getaffinity(0))
     places = {"cuda": cores, f"cpu, {len(cores)} cores": cores}
     if "--four" in sys.argv:
         places["cpu, 4 cores"] = cores[:4]
     seconds: dict[str, Any] = {"data": data}
     with tempfile.TemporaryDirectory() as runs:
+        start = partial(start_command, data, runs)
+        for place, first in [(each, start(f"{each}, first", each, cores, "--rounds", "3")) for each in ("cuda", "cpu")]:
+            if first.wait():
+                raise RuntimeError(f"three rounds on {place} ended with exit status {first.returncode}")
         for place, held in places.items():
-            device, took = place.split(",")[0], 0.0
-            command = [sys.executable, "-m", "cepam", "train", "--preset", "private", "--data", data, "--runs", runs]
-            for changes in (["--rounds", "3"], []):
-                begun = time.perf_counter()
-                subprocess.run(
-                    [*command, "--name", f"{place} {len(changes)}", "--device", device, *changes],
-                    check=True, stdout=subprocess.DEVNULL, preexec_fn=partial(os.sched_setaffinity, 0, held),
-                )  # fmt: skip
-                took = time.perf_counter() - begun
-                seconds[place + (", the first time, 3 rounds" if changes else "")] = took
-                print(f"cepam train --preset private, {place} {' '.join(changes)}: {took:.1f} s", flush=True)
-            print(f"{took / seconds['cuda']:.2f} of the GPU's", flush=True)
+            begun = time.perf_counter()
+            if start(place, place.split(",")[0], held).wait():
+                raise RuntimeError(f"the run on {place} failed")
+            seconds[place] = time.perf_counter() - begun
+            more = f"{seconds[place]:.1f} s, {seconds[place] / seconds['cuda']:.2f} times the GPU's"
+            print(f"cepam train --preset private, {place}: {more}", flush=True)
     return {"private, whole command": seconds}
+
+
+def start_command(
+    data: str, runs: str, name: str, device: str, cores: list[int], *changes: str
+) -> subprocess.Popen[bytes]:
+    """The command that runs on this device and these cores; it prints to nobody."""
+    command = [sys.executable, "-m", "cepam", "train", "--preset", "private", "--data", data, "--device", device]
+    held = partial(os.sched_setaffinity, 0, cores)
+    return subprocess.Popen([*command, "--runs", runs, "--name", name, *changes], stdout=subprocess.DEVNULL,
+                            preexec_fn=held)  # fmt: skip
 
 
 def main() -> None:

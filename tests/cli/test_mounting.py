@@ -54,6 +54,18 @@ def test_help_does_not_import_what_it_does_not_need() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_garbage_is_collected_once_the_commands_module_is_there() -> None:
+    """`cepam.__main__` puts that off until then; what was imported is not looked at again."""
+    script = (
+        "import gc, sys\nfrom cepam import __main__\nfrom cepam.cli import mounting\n"
+        "mounting.Command.run = lambda self, words: print(gc.isenabled(), self.load() is None, gc.isenabled(),"
+        " gc.get_freeze_count() > 1000)\n"
+        "sys.argv = ['cepam', 'keygen']\n__main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "True", "True"]
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda each: each.name)
 def test_the_line_of_help_is_the_first_of_the_commands_own(command: Command) -> None:
     """The line stands in the table so that help needs no import; it must not say anything else."""

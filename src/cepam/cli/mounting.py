@@ -8,6 +8,7 @@ Another package brings a command with an entry point, whose value is a function 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ class Command:
     def load(self) -> typer.Typer:
         """An application that has this command alone; now its module is imported."""
         found = EntryPoint(self.name, self.target, GROUP).load()
+        if not gc.isenabled():  # as `cepam.__main__` leaves it
+            gc.freeze()
+            gc.enable()
         holder = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown", context_settings=_HELP
         )

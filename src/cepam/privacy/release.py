@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import get_args
 
 from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
@@ -275,11 +275,14 @@ class Release:
 
     def followed_by(self, later: Release) -> Release | None:
         """The release that stands for this one and `later` together, where their rounds are alike; else None."""
-        return self.over(self.rounds + later.rounds) if self.over(later.rounds) == later else None
+        names = (each.name for each in fields(self) if each.name != "rounds")
+        alike = type(self) is type(later) and all(getattr(self, name) == getattr(later, name) for name in names)
+        return self.over(self.rounds + later.rounds) if alike else None
 
     def without(self, absent: Iterable[int]) -> Release:
         """The same rounds in which the named clients sent nothing."""
-        return replace(self, absent=frozenset(absent))
+        missing = frozenset(absent)
+        return self if missing == self.absent else replace(self, absent=missing)
 
     def alone(self, client: int) -> Release:
         """What the same rounds would release of one client by itself."""

@@ -6,6 +6,7 @@ Paper: "privacy adaptability"; each client may have its own law, scale, clip, we
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from cepam.clip import CLIPS, Clip
@@ -109,13 +110,19 @@ def usual_codec(settings: Settings) -> UpdateCodec:
 def _codec(settings: Settings, draft: ClientDraft, law: Law | None) -> UpdateCodec:
     if draft.scheme.startswith("cepam"):
         assert law is not None
-        return Codec(law, draft.lattice, **_options(settings, draft))
+        return _known(Codec(law, draft.lattice, **_options(settings, draft)))
     if draft.scheme == "fl+sdq":
         return DitheredCodec(settings.step, **_options(settings, draft))
     if draft.scheme.endswith("+sdq"):
         assert law is not None
         return baselines.NoisyDithered(law, settings.step)
     return baselines.PlainFloats(law)
+
+
+@lru_cache(maxsize=64)
+def _known(codec: Codec) -> Codec:
+    """The codec, or the equal one that was asked about before: clients that share one are found sooner."""
+    return codec
 
 
 def _options(settings: Settings, draft: ClientDraft) -> dict[str, Any]:

@@ -67,7 +67,8 @@ class Randomness:
         if self.ahead.asked is not None:
             round, purpose, client, count = self.ahead.asked
             place = round + 1, purpose, client, count
-            self.ahead.ready = {place: self._draw(*place)}
+            if place not in self.ahead.ready:
+                self.ahead.ready = {place: self._draw(*place)}
 
     def words(self, round: int, purpose: int, client: int, count: int) -> Words:
         """So many words of 64 bits of the address."""

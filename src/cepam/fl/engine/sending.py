@@ -9,7 +9,7 @@ from typing import Any
 
 from cepam.clip import Clip
 from cepam.fl.engine import sampling
-from cepam.fl.engine.arrays import ArrayBackend
+from cepam.fl.engine.arrays import ArrayBackend, picked
 from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.server import Envelope
@@ -51,7 +51,7 @@ class Senders:
             late = self._late(round, attempt, clients, pending)
             ready = sorted(set(pending).difference(late))
             if ready:
-                sent += self._posted(round, attempt, [clients[i] for i in ready], raw[ready])
+                sent += self._posted(round, attempt, [clients[i] for i in ready], picked(raw, ready))
             if late and chosen.on_silence == "wait" and attempt == MOST_ATTEMPTS:
                 raise ValueError(
                     f"{len(late)} clients did not reply in {attempt + 1} attempts (dropout {chosen.dropout})"

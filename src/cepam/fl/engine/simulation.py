@@ -183,9 +183,9 @@ class Simulation:
         cohorts = [[k for t, k in rows if t == s] for s in range(len(self.uplinks))]
         bounds = np.concatenate([uplink.bounds(number, clients) for uplink, clients in zip(self.uplinks, cohorts)])
         raw, losses = self.work.updates(self.state.weights, number, rows, bounds)
-        lines, aggregates = [], []
+        lines, aggregates, ends = [], [], np.cumsum([len(clients) for clients in cohorts])
         for s, seed in enumerate(self.settings.run_seeds):
-            mine = [row for row, (t, _) in enumerate(rows) if t == s]
+            mine = slice(ends[s] - len(cohorts[s]), ends[s])
             collected, line = self._exchange(s, number, cohorts[s], raw[mine])
             aggregates.append(collected.aggregate)
             loss = _mean(self.arrays.fetch(losses[mine]))

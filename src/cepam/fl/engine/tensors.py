@@ -19,7 +19,7 @@ from torch import Tensor
 from cepam.clip import Clip, clip_rows
 from cepam.codec.batch import decode_each, encode_each, expect_updates, why_not_on_gpu
 from cepam.codec.protocol import UpdateCodec
-from cepam.fl.engine.arrays import Floats, Host, Posted, broken, unable, unfit
+from cepam.fl.engine.arrays import Floats, Host, Posted, broken, picked, unable, unfit
 from cepam.keys import Address
 
 AT_ONCE = 64
@@ -53,11 +53,11 @@ class Tensors:
         made: list[Posted] = [(None, "")] * len(raw)
         for codec, places in _shared(codecs, range(len(raw))):
             if codec is None:
-                rows, none = self.fetch(updates[places]), [None] * len(places)
+                rows, none = self.fetch(picked(updates, places)), [None] * len(places)
                 posted = self.host.encode(rows, none, None, _at(places, codecs), _at(places, addresses))
                 found = [(None if update is None else self.put(update), message) for update, message in posted]
             else:
-                found = self._encoded(codec, updates[places], _at(places, addresses))
+                found = self._encoded(codec, picked(updates, places), _at(places, addresses))
             for i, each in zip(places, found):
                 made[i] = each
         return made
@@ -133,10 +133,15 @@ def _cpu_reason(codec: UpdateCodec) -> str | None:
 
 def _shared(codecs: Sequence[UpdateCodec], places: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
     """(codec, places of the clients that share it) for what a GPU codes, and (None, places) for the rest."""
-    groups: dict[Any, list[int]] = {}
+    same: dict[int, list[int]] = {}
     for i in places:
-        groups.setdefault(None if _cpu_reason(codecs[i]) else codecs[i], []).append(i)
-    yield from groups.items()
+        same.setdefault(id(codecs[i]), []).append(i)
+    groups: dict[Any, list[int]] = {}
+    for mine in same.values():
+        codec = codecs[mine[0]]
+        groups.setdefault(None if _cpu_reason(codec) else codec, []).extend(mine)
+    for codec, mine in groups.items():
+        yield codec, sorted(mine)
 
 
 def _finite(rows: list[Any], size: int) -> list[Any]:

@@ -57,7 +57,7 @@ class Features:
 
     def of(self, data: Dataset, device: str = "cpu") -> Dataset:
         """The data set with features for inputs; computed on this device, or read from the cache."""
-        size = self._checked(data, device).shape[1]
+        size = self.size(data)
         made = [self._part(data, inputs, size, device) for inputs in (data.train_inputs, data.test_inputs)]
         return replace(data, shape=(size,), train_inputs=made[0], test_inputs=made[1], scale=1.0, shift=0.0)
 
@@ -83,6 +83,8 @@ class Features:
         shape = (len(inputs), size)
 
         def fill(out: npt.NDArray[Any]) -> None:
+            self._checked(data, device)  # not before: a GPU takes half a second to make convolutions ready
+
             def work(at: int) -> None:
                 found = self._through(data, inputs[at : at + self.batch], device)
                 if not bool(found.isfinite().all()):
