@@ -5,8 +5,9 @@
     PYTHONPATH=src python bench/gpu.py --smoke           # through Triton's interpreter: does every section run
 
 Kernels are compiled into a fresh cache (unless TRITON_CACHE_DIR names one), so that the first calls are those after an
-installation. The result goes to bench/results/gpu.json and, where $OUT is set, there too. Needs PyTorch, Triton, NumPy,
-SciPy and Numba; without `cryptography` a stand-in seals (stand_in_seal.py), and the output says so.
+installation. The result goes to bench/results/gpu.json and, where $OUT is set, there too; sections that were not run
+keep what an earlier run found there, if `--only` is given. Needs PyTorch, Triton, NumPy, SciPy and Numba; without
+`cryptography` a stand-in seals (stand_in_seal.py), and the output says so.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ AT = cepam.Address(bytes(32), round=1, client=1)
 WARM = 1.0
 """Seconds of calls before those that are timed."""
 WHOLE, MIDDLE = (20, 9) if SMOKE else (1 << 28, 10_000_000)
+RESULT = Path(__file__).parent / "results" / "gpu.json"
 RESULTS: dict[str, Any] = {}
 if SMOKE:
     codecs.gpu_of = quantizers.gpu_of = lambda update: triton_backend if torch.is_tensor(update) else None
@@ -242,11 +244,11 @@ def section_cpu() -> None:
         print(f"  CPU, {name}: first encode {first:.1f} s, then {len(x) / again / 1e9:.4f} G/s", flush=True)
 
 
-def keep() -> None:
-    """Nothing; what was found so far is in the files."""
+def keep(earlier: dict[str, Any]) -> None:
+    """Nothing; what was found so far, and what stays of earlier runs, is in the files."""
     if not SMOKE:
-        for folder in (Path(__file__).parent / "results", *([Path(os.environ["OUT"])] if "OUT" in os.environ else [])):
-            (folder / "gpu.json").write_text(json.dumps(RESULTS, indent=1, default=str) + "\n")
+        for folder in (RESULT.parent, *([Path(os.environ["OUT"])] if "OUT" in os.environ else [])):
+            (folder / RESULT.name).write_text(json.dumps(earlier | RESULTS, indent=1, default=str) + "\n")
 
 
 def main() -> None:
@@ -272,6 +274,7 @@ def main() -> None:
     wanted = (
         ["first", "user", "quantizers", "blocks"] if chosen.only == "user" else [s for s in chosen.only.split(",") if s]
     )
+    earlier = json.loads(RESULT.read_text()) if wanted and RESULT.exists() else {}
     for name, section in sections.items():
         if (wanted and name not in wanted) or time.perf_counter() - begun > chosen.seconds:
             continue
@@ -284,7 +287,7 @@ def main() -> None:
             RESULTS[f"failed: {name}"] = traceback.format_exc()
             print(traceback.format_exc()[-3000:], flush=True)
         finally:
-            keep()
+            keep(earlier)
     failed = [name for name in RESULTS if name.startswith("failed")]
     print(f"\nall done in {time.perf_counter() - begun:.0f} s; {', '.join(failed) or 'no section failed'}")
     sys.exit(bool(failed))
