@@ -1,12 +1,16 @@
 """The GPU's messages, symbols and vectors beside the CPU's, bit for bit, through codecs and quantizers.
 
-PYTHONPATH=src python bench/gpu_identity.py "Gaussian on E8"              # compiles the kernels of one codec, no more
-PYTHONPATH=src python bench/gpu_identity.py "symbols, Gaussian on E8"     # those of one quantizer
+A process for every few that share kernels compiles these and hashes what comes from the GPU, all of them side by side,
+while this one hashes what comes from the CPU: two minutes for everything on 16 cores, most of them the compiler's.
+
+    PYTHONPATH=src python bench/gpu_identity.py "Gaussian on E8" "ball on E8"     # what such a process does
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import subprocess
 import sys
 import time
@@ -49,102 +53,93 @@ def quantizers() -> dict[str, Any]:
     return found | {f"symbols, cells of {on.name}": cepam.SDQ(0.02, on) for on in LATTICES}
 
 
-def use(of: Any, device: str | None) -> None:
-    """Nothing; updates with and without rows went to the device and back, so its kernels are compiled."""
-    for x in updates(6422).values():
-        given = x if device is None else torch.from_numpy(x).to(device)
+def sizes_of(name: str) -> tuple[int, ...]:
+    """How many coordinates are compared; six million are sealed and opened on the GPU."""
+    if name.startswith("symbols"):
+        return 1, 100_003
+    long = (6_000_000,) if name in ("default", "Gaussian on Z1", "Gaussian on E8") else ()
+    return (1, 6422, 100_000, *long)
+
+
+def hashed(of: Any, sizes: tuple[int, ...], device: str | None) -> dict[str, str]:
+    """What comes of every update on this device, or on the CPU, by what it is and where: a hash."""
+    found = {}
+    for place, x in ((f"{kind} at {size}", x) for size in sizes for kind, x in updates(size).items()):
+        given = torch.from_numpy(x)
         if isinstance(of, (cepam.LRSUQ, cepam.SDQ)):
-            of.reconstruct(*symbols_of(of, given), AT, len(x))
+            # Half precision is widened before any kernel, so it is compared in one dimension alone.
+            for each in (given, given.bfloat16()) if of.lattice.dimension == 1 else (given,):
+                there = each.to(device) if device else np.asarray(each.double())
+                found |= hashed_symbols(of, there, f"{place}, {each.dtype}")
         else:
-            of.decode(of.encode(given, AT), AT, device=device)
+            message = of.encode(given.to(device) if device else x, AT)
+            found[f"bytes, {place}"] = hash_of(np.frombuffer(message, dtype=np.uint8))
+            found[f"vectors, {place}"] = hash_of(of.decode(message, AT, device=device))
+    return found
 
 
-def compile_side_by_side(found: dict[str, Any]) -> None:
-    """Nothing; the GPU's kernels of all these are in Triton's cache, a process for each, and the CPU's are compiled."""
-    begun = time.perf_counter()
-    names = [name for name in found if name != "default" and "ball" not in name]  # balls have the Gaussian's kernels
-    started = {name: subprocess.Popen([sys.executable, __file__, name]) for name in names}
+def hashed_symbols(of: Any, x: Any, place: str) -> dict[str, str]:
+    """(H, M), or M alone for plain dithering, and the vector of it."""
+    made = of.quantize(x, AT)
+    symbols = made if isinstance(made, tuple) else (made,)
+    back = of.reconstruct(*symbols, AT, len(x))
+    wide = [torch.as_tensor(each).to(torch.int64) for each in symbols]
+    return {f"symbols, {place}": " ".join(map(hash_of, wide)), f"vectors, {place}": hash_of(back)}
+
+
+def hash_of(found: Any) -> str:
+    """Of the bytes of an array, or of a tensor wherever it is."""
+    array = found.cpu().numpy() if torch.is_tensor(found) else found
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def groups(names: list[str]) -> list[list[str]]:
+    """Names that share kernels: balls have the Gaussian's, and so has the default, of which E8's take longest."""
+    found: dict[str, list[str]] = {}
     for name in names:
-        if name.endswith(("Gaussian on Z1", "Gaussian on E8")):
-            use(found[name], None)
-    for name, process in started.items():
-        said = "compiled" if process.wait() == 0 else f"NOT compiled, exit status {process.returncode}"
-        print(f"  {name:32s} {said} at {time.perf_counter() - begun:.0f} s", flush=True)
+        found.setdefault("Gaussian on E8" if name == "default" else name.replace("ball", "Gaussian"), []).append(name)
+    return list(found.values())
+
+
+def compare(found: dict[str, Any], device: str, smoke: bool, outcome: dict[str, str]) -> None:
+    """Nothing; how each comparison came out is put down one by one; raises if anything differs."""
+    begun, started = time.perf_counter(), []
+    if smoke:
+        found = {name: found[name] for name in found if name.endswith(("Gaussian on Z1", "cells of A2"))}
+    else:
+        for names in groups(list(found)):
+            child = subprocess.Popen([sys.executable, __file__, *names], stdout=subprocess.PIPE, text=True)
+            started.append((names, child))
+    wanted = {name: hashed(of, (9,) if smoke else sizes_of(name), None) for name, of in found.items()}
+    print(f"  the CPU's are known at {time.perf_counter() - begun:.0f} s", flush=True)
+    given = {name: hashed(of, (9,), device) for name, of in found.items()} if smoke else {}
+    for names, child in started:
+        said = child.communicate()[0]
+        given |= {name: {"nothing": f"exit status {child.returncode}"} for name in names} if child.returncode else {}
+        given |= json.loads(said) if not child.returncode else {}
+        print(f"  {', '.join(names)}: done at {time.perf_counter() - begun:.0f} s", flush=True)
+    for name in found:
+        wrong = [place for place in wanted[name] if given[name].get(place) != wanted[name][place]]
+        outcome[name] = f"DIFFERENT: {', '.join(wrong)}" if wrong else "identical"
+        print(f"  {name:32s} {outcome[name]}, {len(wanted[name])} comparisons", flush=True)
+    different = [name for name in found if outcome[name] != "identical"]
+    if different:
+        raise AssertionError(f"the GPU differs from the CPU: {different}")
 
 
 def check(device: str, smoke: bool, outcome: dict[str, str]) -> None:
-    """Nothing; how each comparison came out is put down one by one; raises if anything differs."""
-    found = codecs()
-    if not smoke:
-        compile_side_by_side(found)
-    for name, codec in found.items():
-        if smoke and name not in ("Gaussian on Z1", "cells of A2"):
-            continue
-        said = "identical"
-        # Long enough to be sealed and opened on the GPU.
-        long = (6_000_000,) if name in ("default", "Gaussian on Z1", "Gaussian on E8") else ()
-        for size in (9,) if smoke else (1, 6422, 100_000, *long):
-            for kind, x in updates(size).items():
-                message = codec.encode(torch.from_numpy(x).to(device), AT)
-                if message != codec.encode(x, AT):
-                    said = f"DIFFERENT bytes, {kind} at {size}"
-                elif (
-                    codec.decode(message, AT, device=device).cpu().numpy().tobytes()
-                    != codec.decode(message, AT).tobytes()
-                ):
-                    said = f"DIFFERENT vectors, {kind} at {size}"
-        outcome[name] = said
-        print(f"  {name:24s} {said}", flush=True)
-    raise_if_different(outcome)
+    """`compare` for messages."""
+    compare(codecs(), device, smoke, outcome)
 
 
 def check_symbols(device: str, smoke: bool, outcome: dict[str, str]) -> None:
-    """Nothing; how the quantizers' integers and vectors compare is put down one by one; raises if anything differs.
-
-    Half precision is widened before any kernel, so it is compared on the integers alone.
-    """
-    found = quantizers()
-    if not smoke:
-        compile_side_by_side(found)
-    for name, of in found.items():
-        if smoke and name not in ("symbols, Gaussian on Z1", "symbols, cells of A2"):
-            continue
-        begun, said = time.perf_counter(), "identical"
-        for size in (9,) if smoke else (1, 100_003):
-            for kind, x in updates(size).items():
-                given = torch.from_numpy(x)
-                for each in (given, given.bfloat16()) if of.lattice.dimension == 1 else (given,):
-                    if not symbols_alike(of, each.to(device), np.asarray(each.double())):
-                        said = f"DIFFERENT, {kind} at {size}"
-        outcome[name] = said
-        print(f"  {name:32s} {said} ({time.perf_counter() - begun:.1f} s)", flush=True)
-    raise_if_different(outcome)
-
-
-def raise_if_different(outcome: dict[str, str]) -> None:
-    """Nothing; `AssertionError` names the comparisons that did not come out identical."""
-    wrong = [name for name, said in outcome.items() if said != "identical"]
-    if wrong:
-        raise AssertionError(f"the GPU differs from the CPU: {wrong}")
-
-
-def symbols_of(of: Any, x: Any) -> tuple[Any, ...]:
-    """(H, M), or M alone in a tuple for plain dithering."""
-    found = of.quantize(x, AT)
-    return found if isinstance(found, tuple) else (found,)
-
-
-def symbols_alike(of: Any, given: torch.Tensor, x: np.ndarray) -> bool:
-    """Whether symbols and vectors of a tensor on a GPU are those of the same values on the CPU."""
-    found, wanted = symbols_of(of, given), symbols_of(of, x)
-    if not all(np.array_equal(a.cpu().numpy(), b) for a, b in zip(found, wanted)):
-        return False
-    back = of.reconstruct(*found, AT, len(x)).cpu().numpy()
-    return bool(back.tobytes() == of.reconstruct(*wanted, AT, len(x)).tobytes())
+    """`compare` for quantizers."""
+    compare(quantizers(), device, smoke, outcome)
 
 
 if __name__ == "__main__":
     import stand_in_seal
 
     stand_in_seal.put_in_place_if_needed()
-    use((quantizers() if sys.argv[1].startswith("symbols") else codecs())[sys.argv[1]], "cuda")
+    known = codecs() | quantizers()
+    print(json.dumps({name: hashed(known[name], sizes_of(name), "cuda") for name in sys.argv[1:]}))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PUBLIC = ("cepam", "cepam.fl", "cepam.flower", "cepam.flare", "cepam.privacy", "cepam.secure", "cepam.torch",
-          "cepam.verify", "cepam.cli")  # fmt: skip
-"""The rooms of docs/reference, and the commands."""
+          "cepam.verify", "cepam.cli", "cepam.__main__")  # fmt: skip
+"""The rooms of docs/reference, the commands, and their process."""
 REGISTERED = {"app", "register_model"}
 """Decorators that hand a definition to whoever calls it."""
 TARGET = re.compile(r"cepam(\.\w+)*:\w+")

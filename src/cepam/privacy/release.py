@@ -275,14 +275,13 @@ class Release:
 
     def followed_by(self, later: Release) -> Release | None:
         """The release that stands for this one and `later` together, where their rounds are alike; else None."""
-        names = (each.name for each in fields(self) if each.name != "rounds")
-        alike = type(self) is type(later) and all(getattr(self, name) == getattr(later, name) for name in names)
+        others = (each.name for each in fields(self) if each.name != "rounds")
+        alike = type(self) is type(later) and all(getattr(self, name) == getattr(later, name) for name in others)
         return self.over(self.rounds + later.rounds) if alike else None
 
     def without(self, absent: Iterable[int]) -> Release:
         """The same rounds in which the named clients sent nothing."""
-        missing = frozenset(absent)
-        return self if missing == self.absent else replace(self, absent=missing)
+        return self if self.absent == (missing := frozenset(absent)) else replace(self, absent=missing)
 
     def alone(self, client: int) -> Release:
         """What the same rounds would release of one client by itself."""

@@ -100,15 +100,14 @@ class Simulation:
         kept = [self.data.holding_out(chosen.validation, seed) for seed in chosen.run_seeds]
         self.validation = [held_out for _, held_out in kept]
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
-        device = resolved(
-            chosen.device, self.size * asked(chosen.clients, chosen.share) * len(chosen.run_seeds) // max(chosen.tau, 1)
-        )
+        many = asked(chosen.clients, chosen.share)
+        device = resolved(chosen.device, self.size * many * len(chosen.run_seeds) // max(chosen.tau, 1))
         held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
         self.arrays = self.backend or backend_of(device, self._look_ahead)
         if device == "cuda" and chosen.trust == "server":
             usual = usual_codec(chosen) if self.codecs is None else self.codecs(0)
-            self.arrays.expect(usual, asked(chosen.clients, chosen.share), self.size)
+            self.arrays.expect(usual, many, self.size)
         self.network = self.vector.on(self.data, device)
         self.uplinks = tuple(self._uplink(s, held.nonce, part) for s, part in enumerate(parts))
         kind = chosen.schedule if chosen.local_schedule == "same" else chosen.local_schedule
