@@ -302,8 +302,23 @@ def test_endless_refusals_end_soon(backend: str) -> None:
         codec.decode(message, AT)
 
 
-@pytest.mark.parametrize("ends", [(128, 16383), (127, 16383), (128, 16384), (0, 2**40), (300, 300)])
-def test_numbers_of_two_bytes_are_written_like_all_others(ends: tuple[int, int]) -> None:
-    """A table whose numbers all take two bytes goes a shorter way."""
-    numbers = np.array([*ends, 300, 255, 256], dtype=np.int64)
-    assert wire._varints(numbers) == b"".join(varint(int(each)) for each in numbers)
+@pytest.mark.parametrize("times", [1, 9])
+@pytest.mark.parametrize("ends", [(128, 16383), (127, 16383), (128, 16384), (0, 2**32), (300, 300)])
+def test_numbers_of_two_bytes_are_written_and_read_like_all_others(ends: tuple[int, int], times: int) -> None:
+    """A table whose numbers all take two bytes goes a shorter way, and one of a few numbers another."""
+    numbers = np.array([*ends, 300, 255, 256] * times, dtype=np.int64)
+    table = wire._varints(numbers)
+    assert table == b"".join(varint(int(each)) for each in numbers)
+    found, whole, end = wire._read_lengths(memoryview(b"?" + table + b"more"), 1, len(numbers))
+    assert found.tolist() == numbers.tolist()
+    assert (whole, end) == (numbers.sum(), 1 + len(table))
+
+
+@pytest.mark.parametrize("blocks", [3, 40])
+def test_lengths_whose_sum_would_come_out_short_are_refused(blocks: int) -> None:
+    """Numbers of 63 bits, of which several add up to a small one in as many bits."""
+    codec = make_codec(lattice="Z1")
+    table = (varint(2**62) * (blocks - 1 + 4))[: 9 * (blocks - 1)]
+    message = seal_payload(b"\x00" + varint(blocks * wire.BLOCK_COORDINATES) + table + b"\xff" * 99, codec)
+    with pytest.raises(MalformedMessage, match="block table"):
+        codec.decode(message, AT)

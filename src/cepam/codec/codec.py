@@ -163,8 +163,8 @@ class MessageCodec(ABC):
         if used is not None:
             used.claim(at)
         task = self.task(contents.lattice, keys.noise)
-        longest = int(joined(contents.blocks).lengths.max(initial=0))
-        if longest > task.plan.n * task.per_block * LARGEST_BYTES_A_COORDINATE:
+        blocks, most = joined(contents.blocks), task.plan.n * task.per_block * LARGEST_BYTES_A_COORDINATE
+        if len(blocks.data) > most and (longest := int(blocks.lengths.max())) > most:
             raise MalformedMessage(f"a block of {longest} bytes is longer than any that this codec writes")
         return contents, task
 

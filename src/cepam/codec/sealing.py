@@ -64,9 +64,16 @@ class Pieces:
 
 def cipher_of(key: bytes) -> Any:
     """AES-256-GCM-SIV (RFC 8452): an address used twice by mistake does not break it."""
+    return _cryptography()[0](key)
+
+
+@cache
+def _cryptography() -> tuple[Any, Any]:
+    """The cipher, and what it raises where a seal does not open; looked up once: a short seal takes microseconds."""
+    from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
-    return AESGCMSIV(key)
+    return AESGCMSIV, InvalidTag
 
 
 def count_chunks(size: int) -> int:
@@ -137,11 +144,9 @@ def size_of_chunks(sealed: int) -> tuple[int, int]:
 
 def opened(work: Callable[[], Any]) -> Any:
     """What the work gives; `SealBroken` where a seal does not open."""
-    from cryptography.exceptions import InvalidTag
-
     try:
         return work()
-    except (InvalidTag, OverflowError) as broken:
+    except (_cryptography()[1], OverflowError) as broken:
         raise SealBroken("the seal does not open: another key, round, client or codec, or damaged bytes") from broken
 
 

@@ -29,6 +29,7 @@ WHOLE, IN_CHUNKS = 1, 2
 HEAD_BYTES = 3
 BLOCK_COORDINATES = 8192
 LARGEST_SIZE = 2**40
+LARGEST_LENGTH = 2**32
 _FETCHED = 1 << 14
 """Bytes of an opened payload that are fetched from a GPU at once: the block table of ten million coordinates."""
 _FEW = 16
@@ -155,10 +156,8 @@ def _split(payload: Any, head: memoryview, dimensions: list[int]) -> Contents:
         return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:], np.array([held - at])))
     if at + 9 * total > len(head) < held:
         head = sealing_on_gpu.on_host(payload[: at + 9 * total])
-    lengths, at = _read_varints(head, at, total if padded else max(total - 1, 0))
-    if int(lengths.max(initial=0)) > held:
-        raise MalformedMessage("the block table does not match the payload")
-    left = held - at - int(lengths.sum())
+    lengths, whole, at = _read_lengths(head, at, total if padded else max(total - 1, 0))
+    left = held - at - whole
     if total and not padded:  # the last block has what is left
         lengths, left = np.concatenate([lengths, [left]]), min(left, 0)
     if left < 0 or (left and not (padded and _zeros(payload[held - left :]))):
@@ -183,18 +182,19 @@ def _varints(values: npt.NDArray[np.int64]) -> bytes:
     return bytes(digits[here].tobytes())
 
 
-def _read_varints(data: memoryview, at: int, count: int) -> tuple[npt.NDArray[np.int64], int]:
-    """So many numbers and where they end, without a loop over them; for a few a loop is faster."""
+def _read_lengths(data: memoryview, at: int, count: int) -> tuple[npt.NDArray[np.int64], int, int]:
+    """So many numbers, their sum and where they end, without a loop over them; for a few a loop is faster."""
     if count <= _FEW:
         few = []
         for _ in range(count):
             value, at = read_varint(data, at)
             few.append(value)
-        return np.array(few, dtype=np.int64), at
+        return np.array(few, dtype=np.int64), sum(few), at
     found = np.frombuffer(data, dtype=np.uint8, offset=at, count=min(9 * count, len(data) - at))
     pairs = found[: 2 * count].view("<u2") if len(found) >= 2 * count else None
     if pairs is not None and ((pairs & 0x8080) == 0x80).all():  # as blocks of 8,192 coordinates have
-        return (pairs & 127 | pairs >> 8 << 7).astype(np.int64), at + 2 * count
+        short = (pairs & 127 | pairs >> 8 << 7).astype(np.int64)
+        return short, int(short.sum()), at + 2 * count
     last = np.flatnonzero(found < 128)[:count]
     starts = np.concatenate([[0], last[:-1] + 1])
     if len(last) < count or int((last - starts).max()) > 8:
@@ -202,7 +202,9 @@ def _read_varints(data: memoryview, at: int, count: int) -> tuple[npt.NDArray[np
     digits = found[: int(last[-1]) + 1].astype(np.int64) & 127
     shifts = 7 * (np.arange(len(digits)) - np.repeat(starts, last - starts + 1))
     values: npt.NDArray[np.int64] = np.add.reduceat(digits << shifts, starts)
-    return values, at + len(digits)
+    if int(values.max()) > LARGEST_LENGTH:  # so that no sum of them comes out short
+        raise MalformedMessage("the block table does not match the payload")
+    return values, int(values.sum()), at + len(digits)
 
 
 def varint(value: int) -> bytes:

@@ -132,8 +132,9 @@ def to_host(blocks: CodedBlocks) -> list[JoinedBlocks]:
     """Each client's blocks on the host: one copy for all of them."""
     lengths, data = blocks.lengths, pinned(len(blocks.data))
     torch.from_numpy(data).copy_(blocks.data)
-    ends = lengths.sum(axis=1).cumsum()
-    return [JoinedBlocks(data[end - mine.sum() : end], mine) for end, mine in zip(ends.tolist(), lengths)]
+    sizes = lengths.sum(axis=1)
+    ends = zip(sizes.cumsum().tolist(), sizes.tolist(), lengths)
+    return [JoinedBlocks(data[end - size : end], mine) for end, size, mine in ends]
 
 
 def joined_on_gpu(blocks: CodedBlocks) -> JoinedBlocks:
