@@ -275,6 +275,7 @@ def main() -> None:
         ["first", "user", "quantizers", "blocks"] if chosen.only == "user" else [s for s in chosen.only.split(",") if s]
     )
     earlier = json.loads(RESULT.read_text()) if wanted and RESULT.exists() else {}
+    earlier = {name: value for name, value in earlier.items() if not name.startswith("failed")}
     for name, section in sections.items():
         if (wanted and name not in wanted) or time.perf_counter() - begun > chosen.seconds:
             continue

@@ -1,7 +1,7 @@
 """The GPU's messages, symbols and vectors beside the CPU's, bit for bit, through codecs and quantizers.
 
 A process for every few that share kernels compiles these and hashes what comes from the GPU, all of them side by side,
-while this one hashes what comes from the CPU: two minutes for everything on 16 cores, most of them the compiler's.
+while this one hashes what comes from the CPU. Most of the time is the compiler's.
 
     PYTHONPATH=src python bench/gpu_identity.py "Gaussian on E8" "ball on E8"     # what such a process does
 """
@@ -112,16 +112,23 @@ def compare(found: dict[str, Any], device: str, smoke: bool, outcome: dict[str, 
             started.append((names, child))
     wanted = {name: hashed(of, (9,) if smoke else sizes_of(name), None) for name, of in found.items()}
     print(f"  the CPU's are known at {time.perf_counter() - begun:.0f} s", flush=True)
-    given = {name: hashed(of, (9,), device) for name, of in found.items()} if smoke else {}
-    for names, child in started:
-        said = child.communicate()[0]
-        given |= {name: {"nothing": f"exit status {child.returncode}"} for name in names} if child.returncode else {}
-        given |= json.loads(said) if not child.returncode else {}
-        print(f"  {', '.join(names)}: done at {time.perf_counter() - begun:.0f} s", flush=True)
-    for name in found:
-        wrong = [place for place in wanted[name] if given[name].get(place) != wanted[name][place]]
-        outcome[name] = f"DIFFERENT: {', '.join(wrong)}" if wrong else "identical"
-        print(f"  {name:32s} {outcome[name]}, {len(wanted[name])} comparisons", flush=True)
+
+    def judge(given: dict[str, dict[str, str]], names: list[str]) -> None:
+        for name in names:
+            wrong = [place for place in wanted[name] if given.get(name, {}).get(place) != wanted[name][place]]
+            outcome[name] = f"DIFFERENT: {', '.join(wrong)}" if wrong else "identical"
+            more = f"{len(wanted[name])} comparisons, at {time.perf_counter() - begun:.0f} s"
+            print(f"  {name:32s} {outcome[name]}, {more}", flush=True)
+
+    try:
+        if smoke:
+            judge({name: hashed(of, (9,), device) for name, of in found.items()}, list(found))
+        for names, child in started:
+            said = child.communicate()[0]
+            judge({} if child.returncode else json.loads(said), names)
+    finally:
+        for _, child in started:
+            child.kill()
     different = [name for name in found if outcome[name] != "identical"]
     if different:
         raise AssertionError(f"the GPU differs from the CPU: {different}")

@@ -260,9 +260,14 @@ def measure_whole(data: str) -> dict[str, Any]:
     seconds: dict[str, Any] = {"data": data}
     with tempfile.TemporaryDirectory() as runs:
         start = partial(start_command, data, runs)
-        for place, first in [(each, start(f"{each}, first", each, cores, "--rounds", "3")) for each in ("cuda", "cpu")]:
-            if first.wait():
-                raise RuntimeError(f"three rounds on {place} ended with exit status {first.returncode}")
+        first = [start(f"{each}, first", each, cores, "--rounds", "3") for each in ("cuda", "cpu")]
+        try:
+            ends = [each.wait() for each in first]
+            if any(ends):
+                raise RuntimeError("three rounds failed on the GPU or on the CPU")
+        finally:
+            for each in first:
+                each.kill()
         for place, held in places.items():
             begun = time.perf_counter()
             if start(place, place.split(",")[0], held).wait():

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 
 import cepam
+from cepam import ahead
 from cepam.ahead import give_up, start_ahead
 from cepam.kernels import threads
 
@@ -97,6 +99,28 @@ def test_work_that_catches_what_ends_it_is_asked_again(monkeypatch: pytest.Monke
     give_up(thread)
     assert not thread.is_alive()
     assert len(caught) == 2
+
+
+def test_what_a_thread_starts_while_all_are_given_up_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cepam.ahead._STARTED", WeakSet())
+    begun, second = threading.Event(), []
+
+    def endless() -> None:
+        while True:
+            threading.Event().wait(0.001)
+
+    def starting() -> None:
+        try:
+            begun.set()
+            endless()
+        except SystemExit:
+            second.append(start_ahead(endless))
+
+    first = start_ahead(starting)
+    assert begun.wait(60)
+    ahead._give_up_all()
+    assert second
+    assert not any(thread.is_alive() for thread in (first, *second))
 
 
 def test_no_other_thread_of_the_package_is_left_running() -> None:

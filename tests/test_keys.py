@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +86,17 @@ def test_sub_vectors_and_trials_never_share_a_word(lattice: str, monkeypatch: py
         reference.dither(plan, SECRET, trial, ids, b)
     assert len(seen) == len(ids) * (1 + plan.words * len(trials))
     assert len(set(seen)) == len(seen)
+
+
+def test_a_pickled_address_holds_no_keys_that_were_derived() -> None:
+    """Its root alone, and it derives the same again; the control is the object, which keeps them."""
+    keys = AT.derive()
+    saved = pickle.dumps(AT)
+    assert keys.noise not in saved
+    assert keys.seal not in saved
+    assert keys.noise in pickle.dumps(vars(AT))
+    assert pickle.loads(saved) == copy.deepcopy(AT) == AT
+    assert pickle.loads(saved).derive() == keys
 
 
 def test_address_takes_text_and_numpy_integers() -> None:

@@ -44,8 +44,10 @@ def give_up(thread: Thread) -> None:
 
 
 def _give_up_all() -> None:
-    for thread in list(_STARTED):  # after a fork none of them is alive
-        give_up(thread)
+    # Again, since they may have started others; after a fork none of them is alive.
+    while alive := [thread for thread in _STARTED if thread.is_alive()]:
+        for thread in alive:
+            give_up(thread)
 
 
 atexit.register(_give_up_all)

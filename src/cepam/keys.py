@@ -16,7 +16,7 @@ import secrets
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -104,6 +104,10 @@ class Address:
     def derive(self) -> StreamKeys:
         """The two keys of this address, computed once: both ends of a simulation ask the same object."""
         return self._derived
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the keys that were derived: what is pickled holds the root alone, as ever."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def _derived(self) -> StreamKeys:

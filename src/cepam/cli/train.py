@@ -168,7 +168,7 @@ def train(
         data = fl.prepared(settings, watch.fetch)
         if settings.device == "cuda":
             console.print(
-                "the first run on a GPU compiles its kernels, once: up to half a minute before the first round"
+                "the first run on a GPU compiles its kernels, once: half a minute or so before the first round is over"
             )
         summary = fl.train(
             settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done),

@@ -18,7 +18,7 @@ from cepam.kernels.model.task import Backend, CodingTask, Values
 BackendName = Literal["auto", "numba", "numpy"]
 _PATIENCE_SECONDS = 5.0
 _SEEN: set[str] = set()
-_SAID: list[bool] = []
+_SAID: set[str] = set()
 
 
 def cores() -> int:
@@ -59,7 +59,7 @@ def _saying_what_takes_long(name: BackendName, kind: str) -> AbstractContextMana
 
 @contextmanager
 def _waiting_for(kind: str) -> Iterator[None]:
-    timer = threading.Timer(_PATIENCE_SECONDS, _say_compiling)
+    timer = threading.Timer(_PATIENCE_SECONDS, _say_compiling, [kind])
     timer.daemon = True
     timer.start()
     try:
@@ -70,11 +70,11 @@ def _waiting_for(kind: str) -> Iterator[None]:
         _SEEN.add(kind)
 
 
-def _say_compiling() -> None:
+def _say_compiling(kind: str) -> None:
     from cepam.kernels.numba.backend import is_compiling
 
-    if is_compiling() and not _SAID:
-        _SAID.append(True)  # not by each of the threads that wait
+    if is_compiling() and kind not in _SAID:
+        _SAID.add(kind)  # not by each of the threads that wait
         logging.getLogger("cepam").warning("cepam: compiling the CPU's kernels, once a machine; takes some 20 seconds")
 
 

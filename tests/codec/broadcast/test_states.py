@@ -70,3 +70,13 @@ def test_a_damaged_state_is_refused() -> None:
     for bad in ({}, {**state, "shift": 99}, {**state, "steps": np.zeros(3)}, {"version": 1, "steps": state["steps"]}):
         with pytest.raises(ValueError, match=r"saved state|steps must be"):
             receiver.load_state_dict(bad)
+
+
+def test_both_halves_survive_a_pickle() -> None:
+    """As they are, in the midst of a run: for processes that are sent a receiver."""
+    server, receiver = cepam.Broadcast(RUN, START), cepam.Receiver(RUN, START)
+    for weights, step in zip(WALK, STEPS):
+        receiver.apply(server.publish(weights, step))
+        server, receiver = pickle.loads(pickle.dumps((server, receiver)))
+        assert receiver.check == server.check
+        assert receiver.weights.tobytes() == server.weights.tobytes()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -89,8 +88,16 @@ class Grid:
         material = hkdf(run, b"cepam broadcast", b"cepam grid v1", 64)
         self.key, self.name = material[:32], material[32:]
         self.loop: Loop = loop_named(backend, self.key)
-        self.dithers = lru_cache(maxsize=1)(self.loop.dithers)  # most models are one part
+        self.drawn: tuple[int, int, Ints] = (0, 0, np.zeros(0, dtype=np.int64))
         self.threads = threads
+
+    def dithers(self, start: int, count: int) -> Ints:
+        """The dithers of so many coordinates from this one on; the last are kept, since most models are one part."""
+        first, many, kept = self.drawn
+        if (first, many) != (start, count):
+            kept = self.loop.dithers(start, count)
+            self.drawn = start, count, kept
+        return kept
 
     def nearest(self, weights: Weights, shift: int) -> Point:
         """The point of this shift nearest to the weights, of two equally near the upper one.

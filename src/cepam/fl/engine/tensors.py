@@ -34,7 +34,8 @@ class Tensors:
 
     def expect(self, codec: UpdateCodec, clients: int, size: int) -> None:
         if not _triton_is_missing():
-            expect_updates(codec, clients, size, self.device)
+            here = torch.empty(0, device=self.device).device  # a thread beside has a current GPU of its own
+            expect_updates(codec, clients, size, str(here))
 
     def put(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.array(array)).to(self.device)
