@@ -18,7 +18,7 @@ from cepam.ahead import start_ahead
 from cepam.codec import codec as codecs
 from cepam.codec import wire
 from cepam.codec.codec import MessageCodec
-from cepam.codec.vectors import Vector, name_of_dtype, note_cpu, room_on, to_host
+from cepam.codec.vectors import Vector, name_of_dtype, note_cpu, picked, room_on, to_host
 from cepam.errors import CepamError, MalformedMessage
 from cepam.kernels.model.task import CodingTask, cpu_only
 from cepam.kernels.threads import encode_spans, side_by_side
@@ -154,8 +154,7 @@ def _encode_rows(
             alike.setdefault(choices[i], []).append(i)
     for choice, places in alike.items():
         if measured is None or len(places) < len(rows):
-            theirs, mine = [jobs[i] for i in places], rows if len(places) == len(rows) else rows[places]
-            blocks = _encode_alike(gpu, codec, theirs, mine, meanwhile)
+            blocks = _encode_alike(gpu, codec, [jobs[i] for i in places], picked(rows, places), meanwhile)
         else:
             blocks = gpu.encode_rows(measured, meanwhile)
         meanwhile = None

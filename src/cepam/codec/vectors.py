@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -74,3 +74,8 @@ def gpu_of(update: Any) -> Any:
     from cepam.kernels.triton import backend as triton_backend
 
     return triton_backend
+
+
+def picked(rows: Any, places: Sequence[int]) -> Any:
+    """The rows of these places, which ascend; all of them as they are: a GPU would be sent their numbers."""
+    return rows if len(places) == len(rows) else rows[places]

@@ -29,9 +29,10 @@ WHOLE, IN_CHUNKS = 1, 2
 HEAD_BYTES = 3
 BLOCK_COORDINATES = 8192
 LARGEST_SIZE = 2**40
-LARGEST_LENGTH = 2**32
 _FETCHED = 1 << 14
 """Bytes of an opened payload that are fetched from a GPU at once: the block table of ten million coordinates."""
+_LONGEST = 1 << 32
+"""Bytes of a block that a table may speak of: more than any has, and so few that no sum of them overflows."""
 _FEW = 16
 """Numbers of a block table up to which Python is faster than NumPy."""
 _DOUBLE, _PADDED, _LATTICE_SHIFT = 1, 2, 2
@@ -202,7 +203,7 @@ def _read_lengths(data: memoryview, at: int, count: int) -> tuple[npt.NDArray[np
     digits = found[: int(last[-1]) + 1].astype(np.int64) & 127
     shifts = 7 * (np.arange(len(digits)) - np.repeat(starts, last - starts + 1))
     values: npt.NDArray[np.int64] = np.add.reduceat(digits << shifts, starts)
-    if int(values.max()) > LARGEST_LENGTH:  # so that no sum of them comes out short
+    if int(values.max()) > _LONGEST:
         raise MalformedMessage("the block table does not match the payload")
     return values, int(values.sum()), at + len(digits)
 

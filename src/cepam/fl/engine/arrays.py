@@ -148,11 +148,6 @@ def unfit(size: int) -> str:
     return f"not a vector of {size} finite weights"
 
 
-def picked(rows: Any, places: Sequence[int]) -> Any:
-    """The rows of these places, which ascend; all of them as they are: a GPU would be sent their numbers."""
-    return rows if len(places) == len(rows) else rows[places]
-
-
 def backend_of(device: str, idle: Callable[[], None] | None = None) -> ArrayBackend:
     """The array backend of a run on this device, one of cpu, cpu-torch and cuda; `idle` is done where it waits."""
     if device != "cuda":

@@ -8,8 +8,9 @@ from functools import cache, cached_property
 from typing import Any
 
 from cepam.clip import Clip
+from cepam.codec.vectors import picked
 from cepam.fl.engine import sampling
-from cepam.fl.engine.arrays import ArrayBackend, picked
+from cepam.fl.engine.arrays import ArrayBackend
 from cepam.fl.engine.clients import ClientPlan
 from cepam.fl.engine.randomness import Randomness
 from cepam.fl.engine.server import Envelope

@@ -19,7 +19,8 @@ from torch import Tensor
 from cepam.clip import Clip, clip_rows
 from cepam.codec.batch import decode_each, encode_each, expect_updates, why_not_on_gpu
 from cepam.codec.protocol import UpdateCodec
-from cepam.fl.engine.arrays import Floats, Host, Posted, broken, picked, unable, unfit
+from cepam.codec.vectors import picked
+from cepam.fl.engine.arrays import Floats, Host, Posted, broken, unable, unfit
 from cepam.keys import Address
 
 AT_ONCE = 64
