@@ -216,20 +216,29 @@ def section_parts() -> None:
 
 
 def section_memory() -> None:
-    """Four times the size: bytes a coordinate at the peak, beyond input, message and output."""
+    """Four times the size, through `encode` and `decode`: bytes a coordinate at the GPU's peak, beyond input, message
+    and output."""
     if SMOKE:
         return
-    size = 4 * WHOLE
+    x = gradient_like(4 * WHOLE)
     for lattice in (cepam.Integer(1), cepam.E8):
-        x, plan = gradient_like(size)[None], layered_plan(cepam.Gaussian(SIGMA), lattice)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        made = encoded(plan, x, rows_per_block(lattice.dimension))
-        settle()
-        peak = (torch.cuda.max_memory_allocated() - before - made.data.numel()) / size
-        RESULTS[f"encode 2^30 on {lattice.name}, bytes a coordinate"] = peak
-        print(f"  encode 2^30 on {lattice.name}: {peak:.3f} bytes a coordinate beyond input and message", flush=True)
-        del x, made
+        codec = cepam.Codec(cepam.Gaussian(SIGMA), lattice)
+        message = note_peak(f"encode 2^30 on {lattice.name}", len, codec.encode, x, AT)
+        owed = len(message) + 4 * len(x)
+        note_peak(f"decode 2^30 on {lattice.name}", lambda _, owed=owed: owed, codec.decode, message, AT, device=DEVICE)
+
+
+def note_peak(name: str, owed: Callable[[Any], int], work: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """What a call made; prints and keeps the most memory that it took beside the bytes that are owed for it."""
+    settle()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    made = work(*given, **named)
+    settle()
+    peak = (torch.cuda.max_memory_allocated() - before - owed(made)) / (4 * WHOLE)
+    RESULTS[f"{name}, bytes a coordinate"] = peak
+    print(f"  {name}: {peak:.3f} bytes a coordinate beyond input, message and output", flush=True)
+    return made
 
 
 def section_cpu() -> None:

@@ -7,6 +7,7 @@ runs the same comparison on a GPU, with whole blocks.
 from __future__ import annotations
 
 import os
+import weakref
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
@@ -127,13 +128,25 @@ def test_an_update_that_has_rows_after_all_is_decoded_again(
 
 
 def test_small_slots_and_waves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams that outgrow their slots are coded again, and a wave of one program follows another."""
+    """Streams that outgrow their slots are coded again, and a wave of one program follows another, whose slots may have
+    the memory of the one before."""
     monkeypatch.setattr(batch, "_LEAST_MEMORY", 1)
+    slots: list[weakref.ref[Any]] = []
+    streams = batch.Wave._streams
+
+    def watched(self: Any, room: int) -> Any:
+        assert all(each() is None for each in slots)
+        made = streams(self, room)
+        slots.append(weakref.ref(made[0]))
+        return made
+
+    monkeypatch.setattr(batch.Wave, "_streams", watched)
     x = np.random.default_rng(3).normal(0, 300 * SCALE, (1, 33 * 8))
     found = waves.measure(GAUSSIAN, KEYS[:1], torch.from_numpy(x), 8)
     made = list(triton_backend.to_host(waves.encode_measured(found, room=2))[0])
     assert made == compiled_blocks(GAUSSIAN, KEYS[0], x[0], 8)
     assert max(map(len, made)) > 8
+    assert len(slots) > 2
 
 
 def test_fixed_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,9 +95,9 @@ def encode_measured(found: Measured, room: int = 0, meanwhile: Callable[[int], N
         Kernels.of(batch).wait_for(ENCODING[columns == FLAT])
     while begin < batch.lanes:
         lanes = min(batch.lanes_a_wave(_bytes_a_lane(batch, 4 * room, columns, False)), batch.lanes - begin)
-        slots = _wave(batch, begin, lanes).encode(found.headers, columns, room)
-        made = batch.gather(*slots, room, partial(meanwhile, 4 * room * batch.lanes) if meanwhile else None)
-        meanwhile = None
+        wave, ask = _wave(batch, begin, lanes), partial(meanwhile, 4 * room * batch.lanes) if meanwhile else None
+        # Slots have no name here: the next wave's need their memory.
+        made, meanwhile = batch.gather(*wave.encode(found.headers, columns, room), room, ask), None
         if made is None:
             room *= 4
             continue
