@@ -281,11 +281,16 @@ def measure_whole(data: str) -> dict[str, Any]:
 def start_command(
     data: str, runs: str, name: str, device: str, cores: list[int], *changes: str
 ) -> subprocess.Popen[bytes]:
-    """The command that runs on this device and these cores; it prints to nobody."""
+    """The command that runs on this device and these cores; it prints to nobody. Modules are compiled once, as an
+    installer does it, also where packages lie in folders that cannot be written to."""
     command = [sys.executable, "-m", "cepam", "train", "--preset", "private", "--data", data, "--device", device]
-    held = partial(os.sched_setaffinity, 0, cores)
-    return subprocess.Popen([*command, "--runs", runs, "--name", name, *changes], stdout=subprocess.DEVNULL,
-                            preexec_fn=held)  # fmt: skip
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.Popen(
+        [*command, "--runs", runs, "--name", name, *changes],
+        stdout=subprocess.DEVNULL,
+        preexec_fn=partial(os.sched_setaffinity, 0, cores),
+        env=kept | {"PYTHONPYCACHEPREFIX": str(Path(runs) / "bytecode")},
+    )
 
 
 def main() -> None:
