@@ -30,13 +30,13 @@ if SMOKE:
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
 
-import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import triton  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cepam  # noqa: E402
+import first_call  # noqa: E402
 import gpu_identity  # noqa: E402
 import stand_in_seal  # noqa: E402
 from cepam.codec import codec as codecs  # noqa: E402
@@ -242,15 +242,8 @@ def note_peak(name: str, owed: Callable[[Any], int], work: Callable[..., Any], *
 
 
 def section_cpu() -> None:
-    """The first encode on the CPU in a process whose Numba cache is empty, and one after it."""
-    x = np.random.default_rng(1).normal(0, SIGMA, 9 if SMOKE else 100_000).astype(np.float32)
-    for name, codec in CODECS.items():
-        begun = time.perf_counter()
-        codec.encode(x, AT)
-        first = time.perf_counter() - begun
-        again = seconds_of(lambda codec=codec: codec.encode(x, AT), 3)
-        RESULTS[f"CPU, {name}"] = [first, again]
-        print(f"  CPU, {name}: first encode {first:.1f} s, then {len(x) / again / 1e9:.4f} G/s", flush=True)
+    """The first calls on this machine's CPU."""
+    RESULTS["first calls on the CPU"] = first_call.first_calls(9 if SMOKE else 100_000)
 
 
 def keep(earlier: dict[str, Any]) -> None:

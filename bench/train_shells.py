@@ -99,7 +99,7 @@ def train(blocks: list[tuple[Plan, np.ndarray, int]], means: np.ndarray) -> np.n
         for plan, x, number in blocks:
             scratch, key = scratch_for(plan, c.CONTEXTS), key_words(address(number).derive().noise)
             out = np.empty(len(x) * ROW_BYTES + 16, np.uint8)
-            code_rows(kernel_plan(plan), scratch, key, x, 0, True, (odds, means), out)
+            code_rows(kernel_plan(plan), scratch, key, x, 0, False, (odds, means), out)
             odds = scratch.odds.copy()
             total += lap * odds
     return np.rint(total / len(blocks)).astype(np.uint16)

@@ -75,7 +75,7 @@ def _say_compiling(kind: str) -> None:
 
     if is_compiling() and kind not in _SAID:
         _SAID.add(kind)  # not by each of the threads that wait
-        logging.getLogger("cepam").warning("cepam: compiling the CPU's kernels, once a machine; takes some 20 seconds")
+        logging.getLogger("cepam").warning("cepam: compiling the CPU's kernels, once a machine; takes some 10 seconds")
 
 
 @cache

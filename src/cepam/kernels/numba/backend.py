@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +21,16 @@ from cepam.kernels.numba.paper_coder import WIDEST_ROW_BYTES, decode_paper, enco
 from cepam.kernels.numba.row_period import find_period
 from cepam.kernels.numba.scalar_coder import Margins, decode_block, encode_block, margins_for, measure_scale
 from cepam.kernels.numba.scalar_quantizer import quantize_scalar, reconstruct_scalar, to_units, widths_and_dithers
-from cepam.kernels.numba.vector_coder import ROW_BYTES, code_rows
+from cepam.kernels.numba.vector_coder import ROW_BYTES, code_eights, code_rows
 from cepam.kernels.numba.vector_quantizer import quantize_rows, reconstruct_rows
+from cepam.noise.lattices import Search
 
 _HALF = 1 << (GRID_BITS - 1)
 
 
 def is_compiling() -> bool:
     """Whether some kernel was not found in the cache on disk and has no machine code yet."""
-    kernels = (encode_block, decode_block, code_rows, encode_paper, decode_paper, quantize_rows)
+    kernels = (encode_block, decode_block, code_rows, code_eights, encode_paper, decode_paper, quantize_rows)
     return any(kernel.stats.cache_misses and not kernel.signatures for kernel in kernels)
 
 
@@ -138,9 +139,15 @@ def _decode_scalars(task: CodingTask, blocks: list[bytes], first: int, out: Valu
             raise MalformedMessage("a lattice point lies outside the range of the format")
 
 
+def _coder_of(plan: Plan) -> Any:
+    """The kernel for a lattice: only what is used is compiled."""
+    return code_eights if plan.search is Search.GOSSET else code_rows
+
+
 def _encode_rows(task: CodingTask, x: Ints, first: int) -> bytes:
     work, tables = _row_block(task, len(x)), contexts.load_tables(int(task.plan.accept), task.plan.n)
-    length = code_rows(kernel_plan(task.plan), work.scratch, key_words(task.key), x, first, True, tables, work.out)
+    plan, key, code = kernel_plan(task.plan), key_words(task.key), _coder_of(task.plan)
+    length = code(plan, work.scratch, key, x, first, False, tables, work.out)
     if length < 0:
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return work.out[:length].tobytes()
@@ -151,7 +158,8 @@ def _decode_rows(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
     data = np.frombuffer(block, dtype=np.uint8).copy()
     lowered, scratch = kernel_plan(task.plan), _row_block(task, rows).scratch
     tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
-    if code_rows(lowered, scratch, key_words(task.key), units, first, False, tables, data) < 0:
+    code = _coder_of(task.plan)
+    if code(lowered, scratch, key_words(task.key), units, first, True, tables, data) < 0:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return units
 

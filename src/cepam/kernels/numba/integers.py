@@ -18,9 +18,12 @@ TRIALS_AT_ONCE = 4
 """First trials whose words are made for many sub-vectors at once; later ones are made for one, eight trials ahead."""
 
 # Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
-# took most of the time of the vector kernels. Scratch space comes from the caller.
-_compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
-_inlined = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
+# took most of the time of the vector kernels. Scratch space comes from the caller. Nobody needs C's way to call a
+# kernel, nor Python's to call one that is part of others: making these took a fifth of the time of compiling.
+_options = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
+_compiled = njit(cache=True, **_options)
+_inlined = njit(cache=True, forceinline=True, no_cpython_wrapper=True, **_options)
+_pasted = njit(inline="always", **_options)
 
 
 def compiled(kernel: Any) -> Any:
@@ -31,6 +34,12 @@ def compiled(kernel: Any) -> Any:
 def inlined(kernel: Any) -> Any:
     """The kernel, compiled into each of its callers."""
     return _inlined(stamped(kernel))
+
+
+def pasted(kernel: Any) -> Any:
+    """The kernel, part of its caller before that is compiled. For a large one that a kernel calls once: inlined, it
+    would be compiled and optimised alone first."""
+    return _pasted(stamped(kernel))
 
 
 class KernelPlan(NamedTuple):

@@ -29,7 +29,7 @@ from cepam.kernels.model.row_period import (
     UNIT,
     WINDOW,
 )
-from cepam.kernels.numba.integers import compiled, floor_divide, inlined
+from cepam.kernels.numba.integers import compiled, floor_divide, pasted
 from cepam.kernels.numba.transform import transform, transform_plan
 
 LENGTHS = [length for length in FOURIER_LENGTHS if length % 256 == 0]
@@ -80,7 +80,7 @@ def search_period(x: Any, circle: Any, longest: Any, whole: Any, real: Any) -> A
     return LOCAL if neighbours_alike(size, mean) else FLAT
 
 
-@inlined
+@pasted
 def cut_sizes(x: Any, size: Any) -> Any:
     """The mean of |x|; fills size with |x| in units of 1/1024 of the mean, at most four means."""
     total = np.int64(0)
@@ -151,7 +151,7 @@ def correlate(circle: Any, count: Any, together: Any, values: Any, spare: Any, c
         correlation[lag] = correlation[lag] / power * count / (count - lag)
 
 
-@inlined
+@pasted
 def fold_power(spectrum: Any, sines: Any, cosines: Any, folded: Any) -> None:
     """Fills the second half of folded with the vector whose real transform is a power's cosine transform at even lags.
 
@@ -172,7 +172,7 @@ def fold_power(spectrum: Any, sines: Any, cosines: Any, folded: Any) -> None:
         even[k], odd[k] = power[2 * k], power[2 * k + 1]
 
 
-@inlined
+@pasted
 def unfold(spectrum: Any, circle: Any, real: Any, imaginary: Any) -> None:
     """Fills the first numbers of a real vector's transform, from the spectrum of its even places + i odd places."""
     half = len(spectrum) >> 1
@@ -187,7 +187,7 @@ def unfold(spectrum: Any, circle: Any, real: Any, imaginary: Any) -> None:
         imaginary[k] = 0.5 * (apart_im - sine * sum_im - cosine * apart_re)
 
 
-@inlined
+@pasted
 def judge_lags(correlation: Any, score: Any) -> Any:
     """The row length that the correlations support, or 0; the same operations in the same order as the reference."""
     longest, best, begin = len(correlation) - 1, -np.inf, SHORTEST
@@ -216,7 +216,7 @@ def judge_lags(correlation: Any, score: Any) -> Any:
     return chosen if score[chosen] > EVIDENCE else 0
 
 
-@inlined
+@pasted
 def neighbours_alike(size: Any, mean: Any) -> Any:
     """Whether a coordinate's size resembles its neighbour's, and that is worth saying."""
     count, total, squares = len(size), np.int64(0), np.int64(0)

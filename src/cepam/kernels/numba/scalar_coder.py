@@ -35,7 +35,7 @@ from cepam.kernels.model.scalar_contexts import (
     ZONE,
 )
 from cepam.kernels.numba.decisions import chance, choose, learn, log, power, walk_header, walk_size, within
-from cepam.kernels.numba.integers import compiled, inlined
+from cepam.kernels.numba.integers import compiled, inlined, pasted
 from cepam.kernels.numba.range_coder import finish, fresh, start
 
 Ints = npt.NDArray[np.int64]
@@ -94,7 +94,7 @@ def measure_scale(X: Any) -> Any:
     return min(max((log(mean) + 64) >> 7, 1), NOTHING - 1)
 
 
-@inlined
+@pasted
 def walk_block(
     data: Any, k: Any, layers: Any, scale: Any, period: Any, prior: Any, means: Any, w: Any, decoding: Any
 ) -> Any:
@@ -117,7 +117,7 @@ def walk_block(
     return np.int64(0) if decoding else finish(data, state)
 
 
-@inlined
+@pasted
 def walk_flat(data: Any, state: Any, k: Any, layers: Any, scale: Any, w: Any, decoding: Any) -> Any:
     """What `walk` gives where nothing is expected of neighbours: contexts hang on margins alone, and come first."""
     B, D = layers

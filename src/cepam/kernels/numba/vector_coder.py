@@ -9,7 +9,7 @@ import numpy as np
 from cepam.kernels.model import vector_contexts as c
 from cepam.kernels.model.scalar_contexts import LARGEST, NOTHING, OCTAVE, TICKS
 from cepam.kernels.numba.decisions import chance, choose, learn, log, power, walk_header, walk_size, within
-from cepam.kernels.numba.integers import compiled, in_eight, inlined
+from cepam.kernels.numba.integers import compiled, in_eight, inlined, pasted
 from cepam.kernels.numba.keystream import start_lanes
 from cepam.kernels.numba.nearest import nearest, square_length
 from cepam.kernels.numba.range_coder import finish, fresh, start
@@ -89,7 +89,7 @@ def walk_coordinate(
     return state
 
 
-@inlined
+@pasted
 def walk_point(p: Any, data: Any, state: Any, layer: Any, w: Any, decoding: Any) -> Any:
     """Codes a point that is not M0, coordinate by coordinate; w.work: j (row 1), j0 (row 3), differences (row 6)."""
     j, j0, step, centres = w.work[1], w.work[3], w.work[6], w.centres
@@ -136,24 +136,34 @@ def measure_rows(x: Any) -> Any:
     return min(max((log(mean) + 64) >> 7, 1), NOTHING - 1)
 
 
+@inlined
+def begin_block(w: Any, key: Any, rows: Any, tables: Any, data: Any, decoding: Any) -> Any:
+    """The coder's state behind the header, and the block's scale; contexts and keystream as a block begins."""
+    scale = np.int64(0) if decoding else measure_rows(rows)
+    for i in range(CONTEXTS):
+        w.odds[i] = tables[0][i]
+    start_lanes(key, w.state)
+    return walk_header(data, start(data) if decoding else fresh(), scale, 7, decoding)
+
+
 @compiled
-def code_rows(p: Any, w: Any, key: Any, rows: Any, first: Any, writing: Any, tables: Any, data: Any) -> Any:
+def code_rows(p: Any, w: Any, key: Any, rows: Any, first: Any, decoding: Any, tables: Any, data: Any) -> Any:
     """Writes rows to data (the number of bytes comes back) or fills them from it (0, or -1 if it makes no sense).
 
     A block in which every row does what a zero update would have done has no bytes. `tables`: (prior, means).
     """
-    decoding = not writing
-    scale = measure_rows(rows) if writing else np.int64(0)
-    state, scale = walk_header(data, start(data) if decoding else fresh(), scale, 7, decoding)
-    for i in range(CONTEXTS):
-        w.odds[i] = tables[0][i]
-    start_lanes(key, w.state)
-    if p.search == 2:
-        return walk_rows(in_eight(p), w, rows, first, scale, tables[1], data, state, decoding)
+    state, scale = begin_block(w, key, rows, tables, data, decoding)
     return walk_rows(p, w, rows, first, scale, tables[1], data, state, decoding)
 
 
-@inlined
+@compiled
+def code_eights(p: Any, w: Any, key: Any, rows: Any, first: Any, decoding: Any, tables: Any, data: Any) -> Any:
+    """The same on E8."""
+    state, scale = begin_block(w, key, rows, tables, data, decoding)
+    return walk_rows(in_eight(p), w, rows, first, scale, tables[1], data, state, decoding)
+
+
+@pasted
 def walk_rows(
     p: Any, w: Any, rows: Any, first: Any, scale: Any, means: Any, data: Any, state: Any, decoding: Any
 ) -> Any:
@@ -193,7 +203,7 @@ def walk_rows(
     return finish(data, state) if surprised else np.int64(0)
 
 
-@inlined
+@pasted
 def enter_row(p: Any, w: Any, row: Any, fresh_words: Any, offset: Any) -> Any:
     """The layer of a sub-vector, over a local scale whose logarithm is `offset`."""
     if fresh_words or row & 127 == 0:
@@ -234,7 +244,7 @@ def walk_trials(
     return state, accept, context, length, unlike
 
 
-@inlined
+@pasted
 def leave_row(p: Any, w: Any, x: Any, b: Any, length: Any, same: Any, decoding: Any) -> Any:
     """The length of what a sub-vector decodes to, that of e0 at M0; below 0 outside the format. Decoding fills x."""
     d, j, error, target = w.work[0], w.work[1], w.work[2], w.work[5]

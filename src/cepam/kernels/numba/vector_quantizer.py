@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cepam.kernels.model.keystream import LATENT_STREAM
-from cepam.kernels.numba.integers import compiled, inlined, multiply_high
+from cepam.kernels.numba.integers import compiled, inlined, multiply_high, pasted
 from cepam.kernels.numba.keystream import chacha_half, fill_words, start_lanes
 from cepam.kernels.numba.layers import eight_radii
 from cepam.kernels.numba.nearest import nearest
@@ -69,7 +69,7 @@ def dither_of(p: Any, words: Any, b: Any, d: Any, spare: Any) -> None:
         d[i] = b * d[i] + np.int64(multiply_high(words[i + 2], np.uint64(b)))
 
 
-@inlined
+@pasted
 def draw_radii(p: Any, w: Any, row: Any) -> None:
     """Fills the latent radii of the 128 sub-vectors around `row`, so that no trial waits for its own."""
     if p.accept != 2:
@@ -78,7 +78,7 @@ def draw_radii(p: Any, w: Any, row: Any) -> None:
             eight_radii(w.latent.view(np.uint64), np.int64(i), p.table, p.scale, w.radii)
 
 
-@inlined
+@pasted
 def first_words(p: Any, w: Any, row: Any) -> None:
     """Fills the latent radii and the first trials' dither words of the 128 sub-vectors around `row`."""
     draw_radii(p, w, row)
