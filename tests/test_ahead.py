@@ -71,7 +71,9 @@ def test_a_plain_daemon_would_end_it_by_a_signal() -> None:
 
 
 def test_an_interrupted_process_ends_interrupted() -> None:
-    script = TRANSFORMING.format(start=AHEAD, end="print('begun', flush=True)\ntime.sleep(60)")
+    # Who is started by a shell in the background ignores what interrupts, and so do its children.
+    heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    script = heeds + TRANSFORMING.format(start=AHEAD, end="print('begun', flush=True)\ntime.sleep(60)")
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"

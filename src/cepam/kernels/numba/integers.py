@@ -19,7 +19,7 @@ TRIALS_AT_ONCE = 4
 
 # Without Numba's runtime no kernel can allocate, and no kernel counts references to the arrays it passes along, which
 # took most of the time of the vector kernels. Scratch space comes from the caller. C calls none, so no way to do so is
-# compiled. (Without Python's way, kernels of kernels would compile in six sevenths of the time on E8; a call would crash.)
+# compiled. (Without Python's way E8 would compile in six sevenths of the time, and a call of an inlined kernel crash.)
 _options = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 _compiled = njit(cache=True, **_options)
 _inlined = njit(cache=True, forceinline=True, **_options)
