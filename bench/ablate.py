@@ -47,7 +47,7 @@ def compile_without(changes: tuple) -> dict:
         text = text.replace(old, new)
     uncached = partial(njit, nogil=True, error_model="numpy", _nrt=False)
     names: dict = {"__file__": scalar_coder.__file__, "__name__": "ablated"}
-    names |= {"compiled": uncached(), "inlined": uncached(forceinline=True)}
+    names |= {"compiled": uncached(), "inlined": uncached(forceinline=True), "pasted": uncached(inline="always")}
     exec(compile(text, "ablated", "exec"), names)
     return names
 
