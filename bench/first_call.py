@@ -1,7 +1,9 @@
 """The first `encode` and `decode` after an installation on the CPU, in processes that find nothing compiled.
 
-PYTHONPATH=src python bench/first_call.py                 # half a minute
-PYTHONPATH=/other/checkout/src python bench/first_call.py
+    PYTHONPATH=src python bench/first_call.py                 # half a minute
+    PYTHONPATH=/other/checkout/src python bench/first_call.py
+
+A hundred thousand Gaussian entries; `bench/gpu.py --only cpu` does the same on a machine with a GPU.
 """
 
 from __future__ import annotations
