@@ -282,7 +282,7 @@ def start_command(
     data: str, runs: str, name: str, device: str, cores: list[int], *changes: str
 ) -> subprocess.Popen[bytes]:
     """The command that runs on this device and these cores; it prints to nobody. Modules are compiled once, as an
-    installer does it, also where packages lie in folders that cannot be written to."""
+    installer does it, also where processes keep none."""
     command = [sys.executable, "-m", "cepam", "train", "--preset", "private", "--data", data, "--device", device]
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.Popen(

@@ -139,15 +139,16 @@ def _decode_scalars(task: CodingTask, blocks: list[bytes], first: int, out: Valu
             raise MalformedMessage("a lattice point lies outside the range of the format")
 
 
-def _coder_of(plan: Plan) -> Any:
-    """The kernel for a lattice: only what is used is compiled."""
-    return code_eights if plan.search is Search.GOSSET else code_rows
+def _code_rows(task: CodingTask, scratch: Scratch, rows: Ints, first: int, decoding: bool, data: Any) -> int:
+    """What `code_rows` returns. E8 has a kernel of its own: only what is used is compiled."""
+    code = code_eights if task.plan.search is Search.GOSSET else code_rows
+    tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
+    return int(code(kernel_plan(task.plan), scratch, key_words(task.key), rows, first, decoding, tables, data))
 
 
 def _encode_rows(task: CodingTask, x: Ints, first: int) -> bytes:
-    work, tables = _row_block(task, len(x)), contexts.load_tables(int(task.plan.accept), task.plan.n)
-    plan, key, code = kernel_plan(task.plan), key_words(task.key), _coder_of(task.plan)
-    length = code(plan, work.scratch, key, x, first, False, tables, work.out)
+    work = _row_block(task, len(x))
+    length = _code_rows(task, work.scratch, x, first, False, work.out)
     if length < 0:
         raise RuntimeError("no trial was accepted: this has chance under 2^-90 and means a broken keystream")
     return work.out[:length].tobytes()
@@ -156,10 +157,7 @@ def _encode_rows(task: CodingTask, x: Ints, first: int) -> bytes:
 def _decode_rows(task: CodingTask, block: bytes, first: int, rows: int) -> Ints:
     units = np.empty((rows, task.plan.n), dtype=np.int64)
     data = np.frombuffer(block, dtype=np.uint8).copy()
-    lowered, scratch = kernel_plan(task.plan), _row_block(task, rows).scratch
-    tables = contexts.load_tables(int(task.plan.accept), task.plan.n)
-    code = _coder_of(task.plan)
-    if code(lowered, scratch, key_words(task.key), units, first, True, tables, data) < 0:
+    if _code_rows(task, _row_block(task, rows).scratch, units, first, True, data) < 0:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return units
 
