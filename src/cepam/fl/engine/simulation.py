@@ -275,11 +275,9 @@ class Simulation:
 
     def views(self) -> dict[str, float | None]:
         """epsilon so far by observer; the worst of the seeds. None where there is no figure to give."""
-        worst: dict[str, float] = {}
-        for uplink in self.uplinks:
-            for who, value in uplink.views().items():
-                worst[who] = max(value, worst.get(who, 0.0))
-        return {who: _finite(value) for who, value in worst.items()}
+        each = [uplink.views() for uplink in self.uplinks]
+        observers = dict.fromkeys(who for views in each for who in views)
+        return {who: _finite(max(views.get(who, np.inf) for views in each)) for who in observers}
 
     def budgets(self) -> list[Line]:
         """Each client's name, records, noise, target and what its records have spent against an outsider.
