@@ -102,7 +102,7 @@ class Simulation:
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
         many = asked(chosen.clients, chosen.share)
         device = resolved(chosen.device, self.size * many * len(chosen.run_seeds) // max(chosen.tau, 1))
-        held = self.secret or RunSecret.of(chosen)
+        self.secret = held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
         self.arrays = self.backend or backend_of(device, self._look_ahead)
         if device == "cuda" and chosen.trust == "server":
