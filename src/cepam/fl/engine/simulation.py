@@ -114,7 +114,9 @@ class Simulation:
         local = self._schedule(kind, chosen.local_rate or chosen.rate)
         self.own = own_models(self.vector, chosen, self.data, parts, self.validation, self.arrays)
         held_by = None if self.own is None else self.own.ownership
-        self.work = Work(chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put, held_by)
+        self.work = Work(
+            chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put, held_by, self.data.removed
+        )  # fmt: skip
         self.rates = self._schedule(chosen.schedule, chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)
         self.cautions = self.uplinks[0].cautions

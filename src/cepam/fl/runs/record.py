@@ -95,7 +95,7 @@ def _settings_bytes(settings: Settings, *more: str) -> Iterator[bytes]:
 
 def _data_bytes(data: Dataset) -> Iterator[Any]:
     yield repr((data.shape, data.classes, data.scale, data.shift)).encode()
-    owned = () if data.owners is None else (data.owners,)
+    owned = [each for each in (data.owners, data.removed) if each is not None]
     yield from (name.encode() for name in data.clients)
     for array in (data.train_inputs, data.train_labels, data.test_inputs, data.test_labels, *owned):
         yield repr((array.dtype.str, array.shape)).encode()
