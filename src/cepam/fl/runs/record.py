@@ -180,7 +180,7 @@ def check(folder: Path, record: Record) -> None:
             what = {
                 "engine": f"another network engine {before}",
                 "environment": f"another version or machine {before}",
-                "settings": "other settings, or another secret,",
+                "settings": "other settings, another matrix or another secret",
                 "data": "other data",
                 "model": "another model (or a loss or machine that gives other gradients)",
                 "nonce": "another nonce",
