@@ -132,7 +132,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cepam.fl.runs import checkpoint
 
-    def full(*items: object) -> None:
+    def full(*items: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "write_atomically", full)

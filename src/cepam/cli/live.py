@@ -47,10 +47,15 @@ class Watch:
         if name not in self.tasks:
             self.tasks[name] = self.bar.add_task(name, total=done.rounds, told="")
             self.known[name] = {}
-        for key in ("accuracy", "loss", "epsilon", "bits_per_coordinate", "bits_per_coordinate_down"):
+        for key in ("accuracy", "loss", "bits_per_coordinate", "bits_per_coordinate_down"):
             values = [line[key] for line in done.lines if line.get(key) is not None]
             if values:
                 self.known[name][key] = float(np.mean(values))
+        if "epsilon" in done.lines[0]:  # the worst of the seeds; none where a seed has none
+            spent = [line["epsilon"] for line in done.lines]
+            self.known[name].pop("epsilon", None)
+            if None not in spent:
+                self.known[name]["epsilon"] = float(max(spent))
         number = int(done.lines[0]["round"])
         self.round, self.rounds = number, done.rounds
         left = done.seconds / max(1, number - done.started_at) * (done.rounds - number)

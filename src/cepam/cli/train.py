@@ -130,9 +130,9 @@ def train(
 
       cepam train --preset private
 
-    The paper's setting with the hexagonal lattice, five seeds side by side:
+    The paper's setting with the hexagonal lattice, a simulation of five seeds side by side:
 
-      cepam train --preset algorithm1 --lattice A2 --seeds 5
+      cepam train --preset algorithm1 --lattice A2 --seeds 5 --simulate
 
     Own settings; the first ten clients add more noise:
 

@@ -48,9 +48,10 @@ class Uplink:
     at other weights than the server's.
 
     Where the server asks for a stream (`Private(streams=…)`), this mod counts the node's messages and tells the
-    training function which slice of its records is next (`cepam-slice` of `cepam-slices` in its configuration). A
-    server that asks again, backwards, too often or on other terms is refused, and so are terms that cost more than the
-    configuration's `cepam-epsilon`. With `cepam-streams`, a folder, the stream outlives the node.
+    training function which slice of its records is next (`cepam-slice` of `cepam-slices` in its configuration;
+    `privacy.slice_of` finds a record's slice by its own identifier alone). A server that asks again, backwards, too
+    often or on other terms is refused, and so are terms that cost more than the configuration's `cepam-epsilon`. With
+    `cepam-streams`, a folder, the stream outlives the node.
 
     Where the configuration has `cepam-terms`, the node answers for sums alone (`Private(trust="sum")`, docs/trust.md),
     and only to offers that its own terms allow: no other training, no evaluation, no query, no metrics.

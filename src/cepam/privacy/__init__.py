@@ -21,7 +21,8 @@ and the proofs for a sceptic.
   `joint_multiplier`, `update_multiplier`, `fraction_within`, `next_clip`
 - noise inside local steps, so that the server sees noised updates only: `LocalRelease`, `steps_of`
 - noise that cancels over rounds, where nothing is drawn in secret: `Correlation`, `StreamSender`, `StreamReceiver`,
-  `best_carry`, `weight_noise`, `CorrelatedRelease`, `Cyclic`, `Separated`, `sensitivity`, `Attendance`, `Arrival`
+  `best_carry`, `weight_noise`, `CorrelatedRelease`, `Cyclic`, `Separated`, `slice_of`, `sensitivity`, `Attendance`,
+  `Arrival`
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
 - the inverse: `calibrate`, `calibrate_each`; what its noise means for use: `noise_to_clip`, `NoiseToClip`
@@ -59,7 +60,7 @@ from cepam.privacy.local import LocalRelease, steps_of
 from cepam.privacy.noise_to_clip import NoiseToClip, noise_to_clip
 from cepam.privacy.numerics import NOT_COVERED, Slack
 from cepam.privacy.page import explain
-from cepam.privacy.participation import Cyclic, Separated, sensitivity
+from cepam.privacy.participation import Cyclic, Separated, sensitivity, slice_of
 from cepam.privacy.record import fingerprint
 from cepam.privacy.release import Client, Release
 from cepam.privacy.sampled import Charge, Sampling
@@ -119,6 +120,7 @@ __all__ = [
     "sensitivity",
     "server_noise",
     "slack",
+    "slice_of",
     "spent",
     "steps_of",
     "supports",

@@ -10,6 +10,7 @@ attained by equal rows. The root of the largest such sum over the allowed pi is 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 
@@ -30,6 +31,30 @@ class Cyclic:
 
     def __post_init__(self) -> None:
         check_count("slices", self.slices)
+
+
+def slice_of(identifier: str | bytes | int, slices: int) -> int:
+    """The slice of a record by its identifier alone: the same whichever other records there are.
+
+    Slices then differ in size, as the hash has it: divide by a public constant, the expected slice, and never by how
+    many records a slice holds.
+
+    Args:
+        identifier: What names the record for good, such as its primary key; not its place in an array, which changes
+            when an earlier record is deleted. An integer counts as its decimal text.
+        slices: How many slices there are.
+
+    Returns:
+        A number from 0 to `slices` - 1, by SHA-256.
+
+    Raises:
+        ValueError: `slices` is no whole number of at least 1, or the identifier of another type.
+    """
+    check_count("slices", slices)
+    if isinstance(identifier, bool) or not isinstance(identifier, str | bytes | int | np.integer):
+        raise ValueError(f"identifier must be text, bytes or a whole number, got {type(identifier).__name__}")
+    named = identifier if isinstance(identifier, bytes) else str(identifier).encode()
+    return int.from_bytes(hashlib.sha256(b"cepam slice\0" + named).digest(), "big") % slices
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ def test_a_checkpoint_goes_on_where_it_stood(small: Dataset, quick: Settings, tm
     first.step()
     (tmp_path / "metrics.jsonl").write_bytes(bytes(17))
     checkpoint.save(first, tmp_path, 17)
-    found = checkpoint.latest(tmp_path)
+    assert first.secret is not None
+    found = checkpoint.latest(tmp_path, first.secret.checkpoint_key())
     assert found is not None
     assert (found.round, found.offset) == (1, 17)
     checkpoint.restore(second, found)

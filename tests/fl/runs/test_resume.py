@@ -86,7 +86,7 @@ def test_fingerprints_tell_nothing_without_the_secret(tmp_path: Path, small: Dat
             folder = tmp_path / f"{name}-{simulate}"
             train(replace(settings, rounds=1, simulate=simulate), folder, small)
             marks.append(toml.read_run(folder / "config.toml"))
-        for key in ("nonce", "data", "model"):
+        for key in ("nonce", "settings", "data", "model"):
             assert (marks[0][key] == marks[1][key]) is alike
 
 
@@ -158,7 +158,8 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, small: Dataset
     first.step()
     (tmp_path / "metrics.jsonl").touch()
     checkpoint.save(first, tmp_path, 0)
-    found = checkpoint.latest(tmp_path)
+    assert first.secret is not None
+    found = checkpoint.latest(tmp_path, first.secret.checkpoint_key())
     assert found is not None
     with pytest.raises(ValueError, match="is of another model"):
         checkpoint.restore(Simulation(settings, small), found)
@@ -173,7 +174,7 @@ def test_a_folder_may_be_text(tmp_path: Path, small: Dataset, settings: Settings
 def test_a_full_disk_is_one_line_with_the_file(
     tmp_path: Path, small: Dataset, settings: Settings, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    def full(*items: object) -> None:
+    def full(*items: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if what == "messages":
@@ -209,7 +210,7 @@ def test_a_damaged_secret_is_named(tmp_path: Path, small: Dataset, settings: Set
     with pytest.raises(ValueError, match=r"secret\.key.* is damaged"):
         train(settings, tmp_path / "run", small, resume=True)
     path.write_text(os.urandom(32).hex())
-    with pytest.raises(ValueError, match="was started with other data"):
+    with pytest.raises(ValueError, match="another secret"):
         train(settings, tmp_path / "run", small, resume=True)
     path.write_text(held)
     assert train(settings, tmp_path / "run", small, resume=True)["rounds"] == 6

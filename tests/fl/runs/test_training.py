@@ -112,9 +112,15 @@ def test_resume_of_another_configuration_is_refused(tmp_path: Path, small: Datas
     [
         (True, {"average": 0.5}),
         (False, {"average": 0.5}),
-        (False, {"downlink": "grid", "share": 0.75, "seeds": 2, "schedule": "linear", "rate": 0.02}),
+        (False, {"downlink": "grid", "share": 0.75, "schedule": "linear", "rate": 0.02}),
+        (True, {"downlink": "grid", "share": 0.75, "seeds": 2, "schedule": "linear", "rate": 0.02}),
         pytest.param(
             False,
+            {"sampling": "cyclic", "slices": 4, "noise_shape": "matrix", "downlink": "grid", "rate": 0.02},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            True,
             {"sampling": "cyclic", "slices": 4, "noise_shape": "matrix", "seeds": 2, "downlink": "grid", "rate": 0.02},
             marks=pytest.mark.slow,
         ),

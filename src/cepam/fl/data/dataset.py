@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ class Dataset:
     Labels are class numbers below `classes`; with `classes` 0 they are values of any shape, for a loss of one's own.
     Inputs of whole numbers other than bytes are tokens: a module that looks them up reads them as they are.
     `clients` names those who hold the records, and `owners` has each training record's place among them; without names
-    a run deals the records out.
+    a run deals the records out. `removed` marks training records that contribute nothing (see `without`).
     """
 
     name: str
@@ -38,8 +38,11 @@ class Dataset:
     shift: float = 0.0
     clients: tuple[str, ...] = ()
     owners: Labels | None = None
+    removed: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
+        if self.removed is not None and self.removed.shape != (len(self.train_labels),):
+            raise ValueError(f"removed must mark {len(self.train_labels)} records, got shape {self.removed.shape}")
         for part, inputs, labels in (
             ("train", self.train_inputs, self.train_labels),
             ("test", self.test_inputs, self.test_labels),
@@ -72,12 +75,36 @@ class Dataset:
         """How many training records there are."""
         return len(self.train_labels)
 
+    def without(self, records: Sequence[int]) -> Dataset:
+        """The neighbouring data set in which these training records are removed: they contribute nothing.
+
+        Their places stay, and with them all that is public: how many records each client holds, so weights, divisors
+        and chances, and which of the other records is used when. That is what `adjacency` `add-remove` means
+        (docs/privacy.md, "A record is removed"). Rows deleted from the arrays would move all later ones.
+
+        Args:
+            records: Numbers of training records, from 0.
+
+        Returns:
+            A data set of the same length; records removed before stay removed.
+
+        Raises:
+            ValueError: A number that no training record has.
+        """
+        marked = np.zeros(self.records, dtype=np.bool_) if self.removed is None else self.removed.copy()
+        for record in records:
+            if not 0 <= record < self.records:
+                raise ValueError(f"records must lie in [0, {self.records}), got {record}")
+            marked[record] = True
+        return replace(self, removed=marked)
+
     def holding_out(self, count: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Indices of the training records kept, and of `count` records held out for validation."""
         if not 0 <= count < self.records:
             raise ValueError(f"validation must lie in [0, {self.records}), got {count}")
         order = np.random.Generator(np.random.PCG64([seed, 0x56414C])).permutation(self.records)
-        return np.sort(order[count:]), np.sort(order[:count])
+        held_out = np.sort(order[:count])
+        return np.sort(order[count:]), held_out if self.removed is None else held_out[~self.removed[held_out]]
 
 
 def from_arrays(

@@ -53,7 +53,7 @@ class CorrelatedUplink(ServerUplink):
 
     A client that is away computes nothing and goes on with its next slice when it is back; what its absence costs is
     charged as it was. Weights are those of all clients: the absent count as zero, or noise would no longer cancel.
-    In the checkpoint streams lie under the run's secret: without it, and so after the run's end, nobody reads them.
+    The state holds raw updates: a checkpoint encrypts it.
     Guarantee: killed and resumed, the same bits; a stream's state cannot be read from what a run leaves behind
     (tests/fl/engine/test_correlated_uplink.py).
     """
@@ -174,7 +174,7 @@ class CorrelatedUplink(ServerUplink):
         state: dict[str, Any] = {"rounds": self.rounds, "arrivals": arrived, "link": fingerprint(self.link)}
         for name, end in self._ends():
             for what, value in end.state_dict().items():
-                state[f"{name} {what}"] = self._masked(name, value) if what == "memory" else value
+                state[f"{name} {what}"] = value
         return state | {"ledger": self.ledger.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -186,20 +186,13 @@ class CorrelatedUplink(ServerUplink):
             self.arrivals[k].append(Arrival(*when))
         for name, end in self._ends():
             own = {key.removeprefix(f"{name} "): value for key, value in state.items() if key.startswith(f"{name} ")}
-            end.load_state_dict(own | {"memory": self._masked(name, own["memory"])})
+            end.load_state_dict(own)
         self.ledger = empty_ledger(self.settings).load_state_dict(state["ledger"])
 
     def _ends(self) -> list[tuple[str, Any]]:
         """Every stream's two ends by name."""
         sent = [(f"sender {k}", each) for k, each in enumerate(self.streams)]
         return sent + [(f"receiver {k}", each) for k, each in enumerate(self.receivers)]
-
-    def _masked(self, name: str, memory: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The memory under (or out of) a mask that only the run's secret gives; one for each round and end."""
-        kind, client = name.split()
-        place = 2 * int(client) + (kind == "receiver")
-        words = self.row.draws.words(self.rounds, sampling.STREAMS, place, memory.size)
-        return (np.ascontiguousarray(memory).view(np.uint64) ^ words.reshape(memory.shape)).view(np.float64)
 
 
 def _target(*stated: float | None) -> float | None:

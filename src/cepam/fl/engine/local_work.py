@@ -33,7 +33,8 @@ class Work:
     """What clients do with the weights they are sent. A row is a pair (seed's place, client), rows of a seed together.
 
     Weights and updates are arrays, or tensors where the network takes tensors; `put` moves an array to them. Where
-    layers stay on clients, `ownership` has them, and weights and updates are of the others.
+    layers stay on clients, `ownership` has them, and weights and updates are of the others. Records that are marked
+    `removed` keep their places in every draw and contribute nothing.
     """
 
     settings: Settings
@@ -44,6 +45,7 @@ class Work:
     local: RateSchedule
     put: Callable[[Floats], Any]
     ownership: Ownership | None
+    removed: npt.NDArray[np.bool_] | None
 
     def updates(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
         """The update of each row, not yet clipped as a whole, and its mean training loss.
@@ -65,19 +67,28 @@ class Work:
             local, losses = self._trained(start, round, rows, index, count)
             return start - local if own is None else own.moved(rows, start, local), losses
         local, _ = self._trained(weights[[s for s, _ in rows]], round, rows, index[:, :-1], count)
-        seeds = self._seeds(round, rows)[:, -1]
-        sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], count, seeds=seeds)
-        over = self.put(count.astype(np.float32))
+        seeds, many = self._seeds(round, rows)[:, -1], count[:, -1]
+        sums, losses = self.network.summed_gradients(local, np.arange(len(rows)), index[:, -1], many, seeds=seeds)
+        over = self.put(np.maximum(many, 1).astype(np.float32))
         return sums / over[:, None], losses / over
 
     def _steps(self, round: int, rows: Rows) -> tuple[Index, Index]:
-        """Training records [row, step, place], and how many places of each row count."""
+        """Training records [row, step, place], and how many places of each row and step count."""
         records, _ = self._drawn(round, rows)
-        count = np.array([one.shape[1] for one in records], dtype=np.int64)
-        index = np.zeros((len(rows), self.settings.tau, int(count.max())), dtype=np.int64)
+        width = np.array([one.shape[1] for one in records], dtype=np.int64)
+        index = np.zeros((len(rows), self.settings.tau, int(width.max())), dtype=np.int64)
+        count = np.repeat(width[:, None], self.settings.tau, axis=1)
         for row, one in enumerate(records):
             index[row, :, : one.shape[1]] = one
+        if self.removed is not None:
+            for at in np.ndindex(count.shape):
+                kept = self._kept(index[at][: count[at]])
+                index[at][: len(kept)], count[at] = kept, len(kept)
         return index, count
+
+    def _kept(self, records: Index) -> Index:
+        """Those of the records that were not removed."""
+        return records if self.removed is None else records[~self.removed[records]]
 
     def _drawn(self, round: int, rows: Rows) -> tuple[list[Index], Floats]:
         """Each row's training records of this round, and how many were expected."""
@@ -95,22 +106,24 @@ class Work:
 
         Momentum starts from zero in every round: what survives a round is in the guarantee's account or not at all.
         """
-        own, over, steps = np.arange(len(rows)), self.put(count.astype(np.float32)), index.shape[1]
+        own, steps = np.arange(len(rows)), index.shape[1]
+        over = self.put(np.maximum(count, 1).astype(np.float32))
         seeds = self._seeds(round, rows)
         velocity: Any = 0.0
         total: Any = 0.0
         for step in range(steps):
-            sums, losses = self.network.summed_gradients(local, own, index[:, step], count, seeds=seeds[:, step])
-            slope = sums / over[:, None]
+            many = count[:, step]
+            sums, losses = self.network.summed_gradients(local, own, index[:, step], many, seeds=seeds[:, step])
+            slope = sums / over[:, step, None]
             if self.settings.local_momentum:
                 slope = velocity = self.settings.local_momentum * velocity + slope
             local = local - float(self.local.at(round * self.settings.tau + step)) * slope
-            total = total + losses / (over * steps)
+            total = total + losses / (over[:, step] * steps)
         return local, total
 
     def _examples(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
         picked, expected = self._drawn(round, rows)
-        index, count = sampling.padded(picked)
+        index, count = sampling.padded([self._kept(one) for one in picked])
         of = np.array([s for s, _ in rows], dtype=np.int64)
         seeds, measures = self._seeds(round, rows)[:, 0], [uplink.measure(round) for uplink in self.uplinks]
         if isinstance(self.network, TorchNetwork) and any(measures):
@@ -125,7 +138,7 @@ class Work:
         for s, k in rows:
             plan = self.uplinks[s].plans[k].steps
             assert plan is not None
-            sites.append(Site(plan, k, self.draws[s], self.parts[s][k]))
+            sites.append(Site(plan, k, self.draws[s], self.parts[s][k], self._kept))
         made, losses = PrivateSteps(self.settings, self.network, self.local).updates(
             weights[[s for s, _ in rows]], round, sites
         )

@@ -6,6 +6,7 @@ keeps to itself, so that it has the exact law on the public grid (docs/exactness
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -50,17 +51,19 @@ class StepPlan:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A client at work: its plan, its own number and randomness, and its records."""
+    """A client at work: its plan, its own number and randomness, its records, and which of drawn ones contribute."""
 
     plan: StepPlan
     client: int
     draws: Randomness
     records: Index
+    kept: Callable[[Index], Index] = lambda drawn: drawn
 
     def drawn(self, round: int, step: int) -> Index:
         """The records of one step: each by itself with the same chance."""
         chance = self.plan.batch / len(self.records)
-        return self.records[sampling.of_step(self.draws, round, step, self.client, len(self.records)) < chance]
+        coins = sampling.of_step(self.draws, round, step, self.client, len(self.records))
+        return self.kept(self.records[coins < chance])
 
     def noised(self, mean: Floats, round: int, step: int) -> Floats:
         """The mean gradient with its noise; only this client knows the key."""

@@ -115,3 +115,7 @@ class RunSecret:
     def mark_key(self) -> bytes:
         """The key under which the run marks its data: once the secret is erased, the marks tell nothing."""
         return hkdf(self.secret or bytes(KEY_BYTES), self.nonce, b"cepam fingerprint", KEY_BYTES)
+
+    def checkpoint_key(self) -> bytes:
+        """The key under which the run's checkpoints are encrypted; of a simulation it is public."""
+        return hkdf(self.secret or bytes(KEY_BYTES), self.nonce, b"cepam checkpoint", KEY_BYTES)

@@ -149,7 +149,7 @@ class Settings:
     reach: float | None = about("Largest coordinate of a sum of updates; default: a public rule finds it.", None)
     sketch: int | None = about("Numbers to which a public map sketches each update (trust sum).", None)
     seed: int = about("Seed of data split and start; with simulate also of keys and draws.", 1)
-    seeds: int = about("Number of seeds, trained side by side.", 1)
+    seeds: int = about("Number of seeds, trained side by side; more than one only with simulate.", 1)
     simulate: bool = about("Reproducible: keys and draws from the seed; protects nobody, and says so.", False)
     evaluate_every: int = about("Rounds between evaluations.", 1)
     checkpoint_every: int = about("Rounds between checkpoints.", 10)

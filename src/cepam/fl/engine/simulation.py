@@ -102,7 +102,7 @@ class Simulation:
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
         many = asked(chosen.clients, chosen.share)
         device = resolved(chosen.device, self.size * many * len(chosen.run_seeds) // max(chosen.tau, 1))
-        held = self.secret or RunSecret.of(chosen)
+        self.secret = held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
         self.arrays = self.backend or backend_of(device, self._look_ahead)
         if device == "cuda" and chosen.trust == "server":
@@ -114,7 +114,9 @@ class Simulation:
         local = self._schedule(kind, chosen.local_rate or chosen.rate)
         self.own = own_models(self.vector, chosen, self.data, parts, self.validation, self.arrays)
         held_by = None if self.own is None else self.own.ownership
-        self.work = Work(chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put, held_by)
+        self.work = Work(
+            chosen, self.network, parts, self.rows, self.uplinks, local, self.arrays.put, held_by, self.data.removed
+        )  # fmt: skip
         self.rates = self._schedule(chosen.schedule, chosen.rate)
         self.optimiser = optimiser(chosen.server, chosen.momentum)
         self.cautions = self.uplinks[0].cautions
@@ -275,11 +277,9 @@ class Simulation:
 
     def views(self) -> dict[str, float | None]:
         """epsilon so far by observer; the worst of the seeds. None where there is no figure to give."""
-        worst: dict[str, float] = {}
-        for uplink in self.uplinks:
-            for who, value in uplink.views().items():
-                worst[who] = max(value, worst.get(who, 0.0))
-        return {who: _finite(value) for who, value in worst.items()}
+        each = [uplink.views() for uplink in self.uplinks]
+        observers = dict.fromkeys(who for views in each for who in views)
+        return {who: _finite(max(views.get(who, np.inf) for views in each)) for who in observers}
 
     def budgets(self) -> list[Line]:
         """Each client's name, records, noise, target and what its records have spent against an outsider.

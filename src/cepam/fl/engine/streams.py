@@ -1,6 +1,7 @@
 """The streams of a run: each client's records in fixed slices, one a round in turn, and how their noise is correlated.
 
-A record's slice is its number modulo `slices`: it depends on that record alone, so one more or one less moves no other.
+A record's slice is its place among its client's modulo `slices`. Places are public and stay: a record that is removed
+leaves its place empty (`Dataset.without`), so it moves no other, and divisors count places, never what is in them.
 With sampling `cyclic` a round uses the whole slice and nothing is secret. With sampling `poisson` it draws in secret
 among the slice's records, and what a message tells of an update ends before its slice comes again.
 """

@@ -1,11 +1,12 @@
-"""Where a run goes on after a kill: two checkpoints, each behind its checksum, the newer one first.
+"""Where a run goes on after a kill: two checkpoints, the newer one first, encrypted under the run's secret.
 
-A checkpoint is an npz file with the SHA-256 of its bytes behind them; nothing is parsed before that is right.
+A checkpoint tells more than the published models do: who was drawn, what each client holds, raw updates of streams. So
+it is an npz file under AES-256-GCM, readable by its owner alone, and removed at the end of the run. Nothing is parsed
+before its tag is right.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -20,7 +21,8 @@ from cepam.fl.engine.simulation import Simulation, State
 from cepam.fl.runs.files import write_atomically
 
 NAME, PREVIOUS = "checkpoint.npz", "checkpoint.previous.npz"
-DIGEST = 32
+HEAD = b"cepam checkpoint 1\n"
+NONCE, TAG = 12, 16
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,46 @@ def save(simulation: Simulation, folder: Path, offset: int) -> None:
     rest = {"round": state.round, "offset": offset, "states": plain}
     buffer = io.BytesIO()
     np.savez(buffer, rest=np.frombuffer(json.dumps(rest, default=_hex).encode(), dtype=np.uint8), **arrays)
-    content = buffer.getvalue()
+    assert simulation.secret is not None
+    sealed = _encrypted(simulation.secret.checkpoint_key(), buffer.getbuffer())
     if (folder / NAME).exists():
         os.replace(folder / NAME, folder / PREVIOUS)
-    write_atomically(folder / NAME, content + hashlib.sha256(content).digest())
+    write_atomically(folder / NAME, sealed, private=True)
+
+
+def remove(folder: Path) -> None:
+    """Nothing; the folder of a run that is over holds no checkpoint, nor one that a kill tore."""
+    for name in (NAME, PREVIOUS):
+        (folder / name).unlink(missing_ok=True)
+        (folder / f".{name}.tmp").unlink(missing_ok=True)
+
+
+def _encrypted(key: bytes, content: Any) -> bytes:
+    """The content under AES-256-GCM, in pieces: the one-call form of `cryptography` ends at 2 GiB."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    nonce = os.urandom(NONCE)
+    cipher = Cipher(algorithms.AES(key), modes.GCM(nonce)).encryptor()
+    cipher.authenticate_additional_data(HEAD)
+    return b"".join([HEAD, nonce, cipher.update(content), cipher.finalize(), cipher.tag])
+
+
+def _decrypted(key: bytes, raw: bytes) -> bytes | None:
+    """The content, or None where it is damaged or of another run."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    body = len(HEAD) + NONCE
+    if len(raw) < body + TAG or not raw.startswith(HEAD):
+        return None
+    cipher = Cipher(algorithms.AES(key), modes.GCM(raw[len(HEAD) : body], raw[-TAG:])).decryptor()
+    cipher.authenticate_additional_data(HEAD)
+    content = cipher.update(memoryview(raw)[body:-TAG])
+    try:
+        cipher.finalize()  # only checks the tag: nothing of the content is left
+    except InvalidTag:
+        return None
+    return content
 
 
 def _kept(simulation: Simulation) -> dict[str, Sequence[Any]]:
@@ -67,32 +105,31 @@ def _bytes(table: dict[str, Any]) -> Any:
     return bytes.fromhex(table["hex"]) if table.keys() == {"hex"} else table
 
 
-def _read(path: Path) -> Checkpoint | None:
+def _read(path: Path, key: bytes) -> Checkpoint | None:
     """The checkpoint, or None where it is damaged."""
-    raw = path.read_bytes()
-    content, digest = raw[:-DIGEST], raw[-DIGEST:]
-    if hashlib.sha256(content).digest() != digest:
+    content = _decrypted(key, path.read_bytes())
+    if content is None:
         return None
     with np.load(io.BytesIO(content)) as saved:
         rest = json.loads(bytes(saved["rest"]))
     return Checkpoint(path, int(rest["round"]), int(rest["offset"]), content)
 
 
-def latest(folder: Path) -> Checkpoint | None:
-    """Where the run goes on, or None where it had not come to its first checkpoint.
+def latest(folder: Path, key: bytes) -> Checkpoint | None:
+    """Where the run with this checkpoint key goes on, or None where it had not come to its first checkpoint.
 
     Damage is refused in one line that names the file and offers the checkpoint before it: remove the file to take that.
     """
     metrics = folder / "metrics.jsonl"
     length = metrics.stat().st_size if metrics.exists() else 0
-    sound = {name: _read(folder / name) for name in (NAME, PREVIOUS) if (folder / name).exists()}
+    sound = {name: _read(folder / name, key) for name in (NAME, PREVIOUS) if (folder / name).exists()}
     if not sound:
         _check_beginning(folder, metrics)
         return None
     found = sound.get(NAME, sound.get(PREVIOUS))
     earlier = sound.get(PREVIOUS)
     if found is None:
-        raise ValueError(f"{folder / next(iter(sound))} is damaged (its checksum is wrong): {_offer(earlier, length)}")
+        raise ValueError(f"{folder / next(iter(sound))} is damaged (it does not open): {_offer(earlier, length)}")
     if length < found.offset:
         other = earlier if found.path.name == NAME else None
         raise ValueError(

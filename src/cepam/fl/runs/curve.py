@@ -22,12 +22,13 @@ PANELS = (
 
 
 def series(lines: list[Line], name: str) -> tuple[Any, Any, Any, Any]:
-    """Rounds at which the quantity is known, its mean over seeds, its smallest and its largest value."""
+    """Rounds at which the quantity is known for every seed, its mean over seeds, its smallest and largest value."""
+    seeds = len({line.get("seed") for line in lines})
     by_round: dict[int, list[float]] = {}
     for line in lines:
         if line.get(name) is not None:
             by_round.setdefault(line["round"], []).append(float(line[name]))
-    rounds = sorted(by_round)
+    rounds = sorted(number for number, values in by_round.items() if len(values) == seeds)
     values = [by_round[number] for number in rounds]
     mean, low, high = (np.array([reduce(each) for each in values]) for reduce in (np.mean, np.min, np.max))
     return np.array(rounds), mean, low, high

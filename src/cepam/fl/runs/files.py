@@ -26,10 +26,10 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(problem.errno, reason, str(path)) from None
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Nothing; the file holds the old content or the new one, and an error names it."""
+def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
+    """Nothing; the file holds the old content or the new one, and an error names it; `private`: mode 600."""
     with naming(path):
-        files.write_atomically(path, content)
+        files.write_atomically(path, content, private)
 
 
 def write_secret(path: Path, content: bytes) -> None:

@@ -1,7 +1,11 @@
-"""What a run was given, kept in its folder: settings, nonce, marks of data and model, engine, for a while its secret.
+"""What a run was given, kept in its folder: settings, nonce, fingerprints, environment, for a while its secret.
 
-The fingerprints are keyed by the secret: a plain hash would tell anyone who guesses the data that the guess is right.
-Once the secret is erased they tell nothing.
+A resumed run draws the noise that it drew before. With any other update under it, the two messages would tell the
+difference of the updates without noise. So all that decides an update is fingerprinted before the first round, and a
+resume with anything else is refused.
+
+The fingerprints are keyed by the secret: nobody without it can make one that fits, and a plain hash would tell anyone
+who guesses the data that the guess is right. Once the secret is erased they tell nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +24,17 @@ from cepam.files import locked_file
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.engine.randomness import RunSecret
 from cepam.fl.engine.settings import OWN, Settings
+from cepam.fl.engine.streams import link_of
 from cepam.fl.models.engines import engine_of
 from cepam.fl.models.model import Model, Network
 from cepam.fl.runs import toml
+from cepam.fl.runs.environment import environment_of
 from cepam.fl.runs.files import erase, write_atomically, write_secret
+from cepam.privacy import fingerprint
 
 SECRET = "secret.key"
+PROBED = 4
+"""Records whose gradient at the start is in the fingerprint of the model."""
 
 
 def as_given(settings: Settings, data: Dataset, model: Model | None) -> Settings:
@@ -43,18 +52,30 @@ def _named(told: str, given: str) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """The `[run]` table of config.toml: what sets this run apart from others with the same settings."""
+    """The `[run]` table of config.toml: all that decides the bits of this run, in the order in which it is compared.
 
-    nonce: str
+    `engine` and `environment` are plain text; `settings` covers them too. `settings`, `data` and `model` are HMACs.
+    """
+
+    engine: str
+    environment: str
+    settings: str
     data: str
     model: str
-    engine: str
+    nonce: str
 
     @classmethod
-    def of(cls, secret: RunSecret, data: Dataset, model: Model, seed: int, network: Network) -> Record:
-        """The record of a run on this data and model, whose gradients this network computes."""
-        key, nonce = secret.mark_key(), secret.nonce.hex()
-        return cls(nonce, _mark(key, _data_bytes(data)), _mark(key, _model_bytes(model, seed)), engine_of(network))
+    def of(cls, secret: RunSecret, settings: Settings, data: Dataset, model: Model, network: Network) -> Record:
+        """The record of a run with these settings, on this data and model, whose gradients this network computes."""
+        key, engine, environment = secret.mark_key(), engine_of(network), environment_of(network)
+        return cls(
+            engine,
+            environment,
+            _mark(key, _settings_bytes(settings, engine, environment)),
+            _mark(key, _data_bytes(data)),
+            _mark(key, _model_bytes(model, settings.seed, network, data.records)),
+            secret.nonce.hex(),
+        )
 
 
 def _mark(key: bytes, pieces: Iterator[bytes]) -> str:
@@ -65,21 +86,35 @@ def _mark(key: bytes, pieces: Iterator[bytes]) -> str:
     return made.hexdigest()[:32]
 
 
+def _settings_bytes(settings: Settings, *more: str) -> Iterator[bytes]:
+    """Every setting by name, and the matrix that a setting may name by its file."""
+    yield from (repr(item).encode() for item in sorted(vars(settings).items()))
+    yield fingerprint(link_of(settings)).encode()
+    yield from (each.encode() for each in more)
+
+
 def _data_bytes(data: Dataset) -> Iterator[Any]:
     yield repr((data.shape, data.classes, data.scale, data.shift)).encode()
-    owned = () if data.owners is None else (data.owners,)
+    owned = [each for each in (data.owners, data.removed) if each is not None]
     yield from (name.encode() for name in data.clients)
     for array in (data.train_inputs, data.train_labels, data.test_inputs, data.test_labels, *owned):
         yield repr((array.dtype.str, array.shape)).encode()
         yield np.ascontiguousarray(array).data.cast("B")
 
 
-def _model_bytes(model: Model, seed: int) -> Iterator[bytes]:
-    """Architecture, size, and the whole start of a seed, frozen weights too: what `make` draws elsewhere shows here."""
+def _model_bytes(model: Model, seed: int, network: Network, records: int) -> Iterator[bytes]:
+    """Architecture, size, the whole start of a seed, frozen weights too, and a gradient there.
+
+    What `make` draws elsewhere shows in the start; other code of a module or loss, and other arithmetic, in the
+    gradient of a few records.
+    """
     yield repr((str(model.module), model.size)).encode()
     for name, value in model.state_dict(model.initial(seed)).items():
         yield repr((name, tuple(value.shape), str(value.dtype))).encode()
         yield value.flatten().view(torch.uint8).numpy().tobytes()
+    first, zero = np.arange(min(PROBED, records))[None, :], np.zeros(1, dtype=np.int64)
+    made = network.summed_gradients(model.initial(seed)[None, :], zero, first, np.array([first.size]), seeds=zero)
+    yield from (np.asarray(each).tobytes() for each in made)
 
 
 @contextmanager
@@ -133,17 +168,30 @@ def _bytes_of(text: str, length: int) -> bytes:
 
 
 def check(folder: Path, record: Record) -> None:
-    """Nothing; raises a ValueError where the run was started with other data, another model or another engine."""
+    """Refuse to go on with a run that was started with anything else that decides its bits.
+
+    Raises:
+        ValueError: What differs, and that a changed run starts anew under another name.
+    """
     held = toml.read_run(folder / "config.toml")
     for name, mine in vars(record).items():
         if held.get(name) != mine:
-            engine = f"another network engine ({held.get(name, 'not recorded')}, here it is {mine})"
-            what = {"data": "other data", "model": "another model", "engine": engine}.get(name, "another nonce")
+            before = f"({held.get(name, 'not recorded')}; here it is {mine})"
+            what = {
+                "engine": f"another network engine {before}",
+                "environment": f"another version or machine {before}",
+                "settings": "other settings, another matrix or another secret",
+                "data": "other data",
+                "model": "another model (or a loss or machine that gives other gradients)",
+                "nonce": "another nonce",
+            }[name]
             raise ValueError(
-                f"{folder} was started with {what} than now given: a run is resumed with what it began with"
+                f"{folder} was started with {what} than now given: its noise was drawn already and must not hide "
+                "another update; resume with what it began with, or start anew under another --name, with fresh keys"
             )
 
 
 def forget(folder: Path) -> None:
-    """Nothing; the run's secret is erased."""
+    """Nothing; the run's secret is erased, and a copy that a kill may have left."""
     erase(folder / SECRET)
+    erase(folder / f".{SECRET}.tmp")

@@ -29,6 +29,13 @@ def _metrics(simulation: Simulation, lines: list[Line]) -> list[str]:
     return [name for name in names if all(line.get(name) is not None for line in last)]
 
 
+def _epsilon(last: dict[int, Line]) -> float | None:
+    """The largest epsilon of the seeds; None where one of them has no finite bound."""
+    found: list[float | None] = [line["epsilon"] for line in last.values()]
+    known = [value for value in found if value is not None]
+    return max(known) if known and len(known) == len(found) else None
+
+
 def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict[str, Any]:
     """What a reader wants first: accuracy, privacy, size and time, with the warnings beside them."""
     settings = simulation.settings
@@ -51,7 +58,7 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "accuracy_by_seed": {str(seed): line.get("accuracy") for seed, line in last.items()},
         "best_score_by_seed": dict(zip(map(str, settings.run_seeds), map(float, simulation.state.best_score))),
         "metrics": {name: {"mean": mean, "half_width": width} for name, (mean, width) in judged.items()},
-        "epsilon": max((line["epsilon"] for line in last.values() if line["epsilon"] is not None), default=None),
+        "epsilon": _epsilon(last),
         "delta": settings.delta if uplink.release is not None else None,
         "simulated": settings.simulate,
         "adjacency": settings.adjacency,

@@ -3,8 +3,8 @@
 config.toml      the full configuration            final.pt, best.pt   weights, by seed
 metrics.jsonl    one line a round and seed         curve.png           accuracy, epsilon and bits
 timing.jsonl     seconds a round                   events.…tfevents…   the same for TensorBoard
-checkpoint.npz   where to go on, and the one       summary.json        the figures at the end
-                 before it                         secret.key          until the end: keys and draws
+checkpoint.npz   until the end: where to go on,    summary.json        the figures at the end
+                 and the one before it             secret.key          until the end: keys and draws
 personal.npz     clients' own layers, by seed, where some stay on the client
 """
 
@@ -87,7 +87,7 @@ def train(
     if secret is None:
         return read_summary(folder)
     simulation = Simulation(settings, data, model, watch=_keeper(settings, folder), secret=secret)
-    mine = record.Record.of(secret, data, simulation.vector, settings.seed, simulation.network)
+    mine = record.Record.of(secret, settings, data, simulation.vector, simulation.network)
     folder.mkdir(parents=True, exist_ok=True)
     with record.alone(folder):
         if resume:
@@ -100,6 +100,7 @@ def train(
             _go_on(simulation, folder, say)
             _rounds(simulation, folder, watch)
             _finish(simulation, folder)
+        checkpoint.remove(folder)
         if not settings.keep_keys:
             record.forget(folder)
         return read_summary(folder)
@@ -107,7 +108,8 @@ def train(
 
 def _go_on(simulation: Simulation, folder: Path, say: Callable[[str], None]) -> None:
     """Nothing; the simulation and the metrics stand where the folder's checkpoint was made, or at the beginning."""
-    found = checkpoint.latest(folder)
+    assert simulation.secret is not None
+    found = checkpoint.latest(folder, simulation.secret.checkpoint_key())
     if found is not None:
         checkpoint.restore(simulation, found)
         if found.path.name != checkpoint.NAME:
@@ -123,6 +125,7 @@ def _keeper(settings: Settings, folder: Path) -> Callable[[Sent], None]:
     def keep(sent: Sent) -> None:
         place = folder / "messages" / f"seed-{sent.seed}" / f"round-{sent.round + 1:05d}"
         with naming(place):
+            (folder / "messages").mkdir(mode=0o700, parents=True, exist_ok=True)  # names tell who uploaded, and when
             place.mkdir(parents=True, exist_ok=True)
             for envelope in sent.envelopes:
                 if envelope.message is not None:
@@ -197,7 +200,7 @@ def _finish(simulation: Simulation, folder: Path) -> None:
         buffer = io.BytesIO()
         held = {seed: own.state_dict() for seed, own in zip(seeds, simulation.own.ownership.layers)}
         np.savez(buffer, **{f"{seed}/{name}": rows for seed, own in held.items() for name, rows in own.items()})
-        write_atomically(folder / "personal.npz", buffer.getvalue())
+        write_atomically(folder / "personal.npz", buffer.getvalue(), private=True)
     lines = read_metrics(folder)
     summary = summarise(simulation, lines, _seconds(folder / "timing.jsonl"))
     write_events(folder / "events.out.tfevents.0.cepam", lines)

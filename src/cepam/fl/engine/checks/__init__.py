@@ -13,7 +13,7 @@ from cepam.fl.engine.checks.personal import check_personal
 from cepam.fl.engine.checks.streams import check_streams
 from cepam.fl.engine.checks.trust import check_trust
 from cepam.fl.engine.checks.unit import check_unit
-from cepam.fl.engine.checks.values import check_values
+from cepam.fl.engine.checks.values import check_seeds, check_values
 from cepam.fl.engine.checks.work import check_clients, check_downlink, check_work
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CHECKS: tuple[Callable[[Settings], None], ...] = (
     check_values,
+    check_seeds,
     check_noise,
     check_work,
     check_streams,

@@ -40,6 +40,19 @@ def check_values(settings: Settings) -> None:
         raise ValueError("seed and validation must not be negative")
 
 
+def check_seeds(settings: Settings) -> None:
+    """Refuse several seeds in a run that is no simulation.
+
+    Every seed publishes a model of the same records, and epsilon is that of one: it would cover one of them.
+    """
+    if settings.seeds > 1 and not settings.simulate:
+        raise ValueError(
+            f"seeds must be 1 without simulate, got {settings.seeds}: each seed publishes a model of the same records "
+            "and epsilon covers one; set simulate (--simulate) to study seeds, or train one run per seed and divide "
+            "the budget among them"
+        )
+
+
 def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Nothing, or a refusal of a value that is no choice."""
     if value not in choices:

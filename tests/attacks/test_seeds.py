@@ -1,0 +1,71 @@
+"""Several models of the same records under the epsilon of one: refused, and no seed without a bound is hidden."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cepam import fl
+from cepam.cli import app
+from cepam.fl.engine.simulation import Simulation
+from cepam.fl.runs import toml
+from cepam.fl.runs.curve import series
+from cepam.fl.runs.summary import summarise
+
+VALUES: dict[str, Any] = {
+    "data": "synthetic", "model": "linear", "clients": 4, "rounds": 2, "tau": 1, "noise": 0.5, "device": "cpu-torch",
+}  # fmt: skip
+
+
+def published(**changes: Any) -> tuple[float, int]:
+    """The epsilon that a run shows, and how many models of its records it publishes."""
+    run = Simulation(fl.settings_from({**VALUES, **changes}), fl.synthetic(80, 20))
+    while not run.done:
+        lines = run.step()
+    return max(line["epsilon"] for line in lines), len(run.reported)
+
+
+def test_one_figure_covers_one_model() -> None:
+    """Five models of the same records, each under noise of its own, at the epsilon of one: no such run exists."""
+    epsilon, models = published()
+    assert models == 1
+    with pytest.raises(ValueError, match="seeds must be 1 without simulate"):
+        published(seeds=5)
+    assert published(seeds=2, simulate=True) == (pytest.approx(epsilon), 2)
+
+
+def test_settings_cannot_be_turned_into_such_a_run(tmp_path: Path) -> None:
+    settings = fl.settings_from({**VALUES, "seeds": 2, "simulate": True})
+    with pytest.raises(ValueError, match="--simulate"):
+        replace(settings, simulate=False)
+    (tmp_path / "mine.toml").write_text("seeds = 3\nnoise = 0.5\n")
+    with pytest.raises(ValueError, match="one run per seed"):
+        fl.settings_from(toml.read(tmp_path / "mine.toml"))
+
+
+def test_the_command_names_the_remedy(tmp_path: Path) -> None:
+    flags = [f"--{name}={value}" for name, value in VALUES.items()]
+    ended = CliRunner().invoke(app, ["train", *flags, "--seeds", "2", "--runs", str(tmp_path)])
+    assert ended.exit_code == 2
+    assert "--simulate" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_seed_without_a_bound_leaves_the_summary_without_one(tmp_path: Path) -> None:
+    settings = fl.settings_from({**VALUES, "seeds": 2, "simulate": True})
+    run, lines = Simulation(settings, fl.synthetic(80, 20)), []
+    while not run.done:
+        lines += run.step()
+    shown = summarise(run, lines, 1.0)["epsilon"]
+    assert shown == max(line["epsilon"] for line in lines[-2:])
+    for place in (-2, -1):
+        broken = [*lines[:-2], *({**line} for line in lines[-2:])]
+        broken[place]["epsilon"] = None
+        assert summarise(run, broken, 1.0)["epsilon"] is None
+        assert json.loads(json.dumps(summarise(run, broken, 1.0)))["epsilon"] is None
+        assert series(broken, "epsilon")[0].tolist() == [1]
