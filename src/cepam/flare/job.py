@@ -140,6 +140,12 @@ class ServerJob:
             raise WrongAddress("the privacy budget of this job is spent: no task goes out")
         return reference
 
+    def note_published(self, weights: Arrays) -> None:
+        """Nothing; a job that starts from these weights, the workflow's model after a round, will find this account."""
+        with self.lock:
+            if self._start and self.layout is not None and weights:
+                self._account.note_model(digest(self.layout.restored(weights)))
+
     def offer(self, client: str, settings: UplinkSettings, reference: Arrays) -> Offer:
         """A new offer to this client; one that it did not answer is void."""
         peer = Peer(number_of(self.name), number_of(client))

@@ -56,6 +56,8 @@ class Private(Strategy):  # type: ignore[misc]
     `least_replies` good replies is not published and costs nothing. Once a round would bring epsilon above `budget`
     nothing more is published. The account is saved under `accounts` (default: `cepam` in Flower's home) before each
     model is published; a ServerApp that starts again, in this run or from a model that was published, goes on with it.
+    With a budget all accounts of the folder count, and a run from weights that it does not know is refused: keep one
+    folder for one population.
 
     `unit` is what epsilon is for: one `record` of a client, or all data of one `client`. With a `cohort`
     (`Poisson(rate)`, `Fixed(size)`) the wrapper draws who is asked in each round, in secret, and whole clients are
