@@ -172,7 +172,7 @@ class RunAccount:
                 asked=own.asked + Counter(asked),
                 clip=own.clip if clip is None else clip,
             )
-            self._write(index, charged, model)
+            self._write(index, charged, model, self.ledger.add(release) if self._beside else charged.ledger)
 
     def note_model(self, model: str) -> None:
         """Nothing; a run that starts from this model will find this account."""
@@ -250,7 +250,9 @@ class RunAccount:
         names = (f"run-{plain}{more}" for more in chain([""], (f"-{number}" for number in count(2))))
         free = next(name for name in names if name not in index.states and not self._path(name).exists())
         self._hold(free)
-        self._write(index, SavedAccount(free, self._nothing, start=model, beside=tuple(sorted(self._beside))), None)
+        self._write(
+            index, SavedAccount(free, self._nothing, start=model, beside=tuple(sorted(self._beside))), None, self.ledger
+        )
 
     def _load(self, index: AccountIndex, name: str) -> SavedAccount | None:
         """The account of this name, held by this process; None where it is lost and that is no error."""
@@ -305,37 +307,42 @@ class RunAccount:
                 raise AccountLost(
                     f"the account {self._path(saved.name)} was changed by somebody else during this round"
                 )
-            if saved is self._own:
+            if saved.name == self._own.name:
                 self._own = now
             else:
                 self._beside[saved.name] = now
-        self._gather()
+            self._gather()
         self._confirm(index, self._own)
         return self._own
 
     def _gather(self) -> None:
         """Nothing; the rounds of all accounts that count are in one ledger."""
         counted = [*([] if self._own is None else [self._own]), *self._beside.values()]
+        ledger = counted[0].ledger if counted else self._nothing
         try:
-            ledger = self._nothing
-            for release in chain.from_iterable(saved.ledger.releases for saved in counted):
+            for release in chain.from_iterable(saved.ledger.releases for saved in counted[1:]):
+                ledger = ledger.add(release)
+            for release in ledger.releases[:1]:
                 if (release.adjacency, release.unit) != (self._account.adjacency, self._account.unit):
                     raise ValueError(
-                        f"its rounds are for adjacency {release.adjacency!r} and unit {release.unit!r}, this run's for "
-                        f"{self._account.adjacency!r} and {self._account.unit!r}"
+                        f"their rounds are for adjacency {release.adjacency!r} and unit {release.unit!r}, this run's "
+                        f"for {self._account.adjacency!r} and {self._account.unit!r}"
                     )
-                ledger = ledger.add(release)
         except ValueError as apart:
             raise AccountLost(
                 f"the accounts {', '.join(str(self._path(saved.name)) for saved in counted)} cannot be counted "
                 f"together in this run: {apart}; for other records, keep them in another folder (accounts=…)"
             ) from apart
         self.ledger = ledger
+        self._gather_counts()
+
+    def _gather_counts(self) -> None:
+        counted = [*([] if self._own is None else [self._own]), *self._beside.values()]
         self.asked = sum((saved.asked for saved in counted), Counter())
         self.clip = next((saved.clip for saved in counted if saved.clip is not None), None)
 
-    def _write(self, index: AccountIndex, account: SavedAccount, model: str | None) -> None:
-        """Nothing; the account is on disk as its next revision, and then in the index."""
+    def _write(self, index: AccountIndex, account: SavedAccount, model: str | None, ledger: Ledger) -> None:
+        """Nothing; the account is on disk as its next revision, and then in the index; `ledger` has all that counts."""
         published = account.published if model is None else model
         content: dict[str, Any] = {
             "format": FORMAT,
@@ -359,7 +366,8 @@ class RunAccount:
             published=published,
             stamp=self._stamp(account.name),
         )
-        self._gather()
+        self.ledger = ledger
+        self._gather_counts()
         index.append(account.name, state, start_key(account.start) if not published else model_key(published))
 
     def _stamp(self, name: str) -> tuple[int, ...]:
