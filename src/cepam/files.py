@@ -22,8 +22,8 @@ def cache_folder() -> Path:
 def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
     """Nothing; the file holds the old content or the new one, whenever the machine stops.
 
-    The temporary file has a name of its own, so that two writers never share one. File and folder are on disk before
-    this returns. A `private` file can be read by its owner alone (mode 600).
+    The temporary file has a name of its own, so that two writers never share one. `settle` brings the folder to disk,
+    where the new content must be there after a power cut. A `private` file can be read by its owner alone (mode 600).
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}.tmp")
     try:
@@ -36,7 +36,6 @@ def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    settle(path.parent)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from cepam.exchange.account_index import (
     written_line,
 )
 from cepam.exchange.account_lock import AccountHold, hold
-from cepam.files import write_atomically
+from cepam.files import settle, write_atomically
 
 if TYPE_CHECKING:
     from cepam.privacy import Ledger, Release
@@ -179,6 +179,11 @@ class RunAccount:
         with open_index(self._folder) as index:
             self._own = replace(self._refresh(index), published=model)
             self._note(index, model_key(model))
+
+    def has_published(self, model: str) -> bool:
+        """Whether this model was published from the folder."""
+        with open_index(self._folder) as index:
+            return bool(index.accounts(model_key(model)))
 
     def cautions(self, release: Release) -> list[str]:
         """What must be said beside the figure after this round, and was not said before."""
@@ -359,6 +364,7 @@ class RunAccount:
         body = json.dumps(content)
         state = State(account.state.revision + 1, _checksum(body))
         write_atomically(self._path(account.name), f'{body[:-1]}, "checksum": "{state.checksum}"}}'.encode())
+        settle(self._folder)
         self._own = replace(
             account,
             state=state,
