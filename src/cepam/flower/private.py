@@ -89,7 +89,7 @@ class Private(Strategy):  # type: ignore[misc]
     (docs/trust.md): nodes state `Terms` of their own, and what needs single replies is refused.
     """
 
-    _counts: ClassVar = ("cepam-asked", "cepam-replies")
+    _counts: ClassVar[tuple[str, ...]] = ("cepam-asked", "cepam-replies")
 
     def __new__(cls, *_: Any, trust: object = "server", **__: Any) -> Private:
         """The wrapper for the trust that is asked for: one whose server opens replies, or sums alone."""
