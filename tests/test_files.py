@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from cepam.files import append_line, cache_folder, locked_file, write_atomically
+from cepam.files import cache_folder, locked_file, write_atomically
 
 
 def test_environment_says_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,10 +34,18 @@ def test_what_cannot_be_written_leaves_the_old_content(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old"
 
 
-def test_lines_stand_behind_one_another(tmp_path: Path) -> None:
-    for line in ("one", "two"):
-        append_line(tmp_path / "index", line)
-    assert (tmp_path / "index").read_text() == "one\ntwo\n"
+def test_two_writers_never_share_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replaced = tmp_path / "state", os.replace
+
+    def meanwhile(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", replaced)
+        write_atomically(path, b"other")
+        replaced(source, target)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    write_atomically(path, b"mine")
+    assert path.read_bytes() == b"mine"
+    assert [each.name for each in tmp_path.iterdir()] == ["state"]
 
 
 def test_a_locked_file_is_one_process_at_a_time(tmp_path: Path) -> None:

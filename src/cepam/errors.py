@@ -33,3 +33,7 @@ class CheckFailed(MalformedMessage, WrongVersion):
 
     The receiver still holds what it held; the way out is a snapshot, `message_from(None)`.
     """
+
+
+class BudgetSpent(CepamError):
+    """The privacy budget leaves nothing to train with, and there is no published model to give back."""

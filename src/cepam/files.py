@@ -7,7 +7,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import BinaryIO
+
+_BINARY: int = getattr(os, "O_BINARY", 0)  # Windows alone has it
 
 
 def cache_folder() -> Path:
@@ -19,25 +22,20 @@ def cache_folder() -> Path:
 def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
     """Nothing; the file holds the old content or the new one, whenever the machine stops.
 
-    A `private` file can be read by its owner alone (mode 600).
+    The temporary file has a name of its own, so that two writers never share one. `settle` brings the folder to disk,
+    where the new content must be there after a power cut. A `private` file can be read by its owner alone (mode 600).
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    if private:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}.tmp")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
+        with os.fdopen(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, path)
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    with temporary.open("wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, path)
-
-
-def append_line(path: Path, line: str) -> None:
-    """Nothing; the line stands at the end of the file, on the disk."""
-    with path.open("ab") as out:
-        out.write(line.encode() + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
+        raise
 
 
 @contextmanager
@@ -46,7 +44,8 @@ def locked_file(path: Path, wait: bool = True) -> Iterator[BinaryIO]:
 
     With `wait=False` a file that another holds is a BlockingIOError at once.
     """
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY
+    with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
         _lock(file, wait)
         file.seek(0)
         yield file

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,6 +120,47 @@ def test_ctrl_c_says_where_the_run_stands_and_how_to_go_on(tmp_path: Path, monke
     assert not (tmp_path / "one" / "secret.key").exists()
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_other_signals_say_how_to_go_on_as_ctrl_c_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from cepam.cli.live import Watch
+
+    number = getattr(signal, name)
+    before, follow = signal.getsignal(number), Watch.follow
+
+    def signalled(watch: Watch, name: str, done: object) -> None:
+        follow(watch, name, done)  # type: ignore[arg-type]
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(signal, "SIG_IGN", object())  # whatever started these tests may ignore SIGHUP
+    monkeypatch.setattr(Watch, "follow", signalled)
+    code, _, error = run("train", *QUICK, "--runs", tmp_path, "--name", "one")
+    assert code == 128 + number
+    assert f"cepam train --resume --runs {tmp_path} --name one" in error
+    assert len(error.strip().splitlines()) == 1
+    assert signal.getsignal(number) == before
+
+
+def test_a_full_disk_at_the_end_of_a_file_names_it_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is still in a buffer fails again when the file is closed, without its name.
+    from cepam.fl.runs import training
+
+    def full(simulation: object, folder: Path, watch: object) -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder / "metrics.jsonl"))
+        finally:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(training, "_rounds", full)
+    code, _, error = run("train", *QUICK, "--runs", tmp_path, "--name", "one")
+    assert code == 2
+    assert f"{tmp_path / 'one' / 'metrics.jsonl'}: the disk is full" in error
+    assert f"cepam train --resume --runs {tmp_path} --name one" in error
+
+
 def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
     assert run("train", *QUICK, "--runs", tmp_path, "--name", "one", "--keep-keys")[0] == 0
     (tmp_path / "one" / "summary.json").unlink()
@@ -138,7 +180,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(checkpoint, "write_atomically", full)
     code, _, error = run("train", *QUICK, "--runs", tmp_path, "--name", "one")
     assert code == 2
-    assert "the disk is full: make room, then resume" in error
+    assert f"make room, then resume: cepam train --resume --runs {tmp_path} --name one" in error
     assert str(tmp_path / "one") in error
 
 

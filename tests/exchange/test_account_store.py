@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import cepam
 from cepam.exchange.account import Account
 from cepam.exchange.account_store import AccountLost, RunAccount
 from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.files import locked_file
 from cepam.privacy import Release, Sampling
 
 OPTIONS = Account(sampling=Sampling("poisson", 10), clipped="example", adjacency="add-remove", colluders=1)
@@ -37,8 +39,8 @@ def test_an_account_is_found_by_its_run_and_by_each_model_that_was_published(tmp
         again.resume(run, model)
         assert again.ledger == first.ledger
         assert again.epsilon() == first.epsilon()
-    fresh = account(tmp_path)
-    fresh.resume("4", "start")
+    fresh = account(tmp_path, strict=False)
+    fresh.resume("4", "another start")
     assert fresh.epsilon() == 0.0
     assert fresh.path != first.path
 
@@ -91,14 +93,57 @@ def test_two_servers_cannot_go_on_with_one_account_at_once(tmp_path: Path) -> No
 
 
 def test_accounts_of_the_run_and_of_the_model_are_added_up(tmp_path: Path) -> None:
-    one, other = account(tmp_path), account(tmp_path)
+    one, other = account(tmp_path, strict=False), account(tmp_path, strict=False)
     one.resume("1", "a")
     one.charge(used(), "m1")
     other.resume("2", "b")
     other.charge(used(3), "m2")
-    both = account(tmp_path)
+    both = account(tmp_path, strict=False)
     both.resume("1", "m2")
     assert both.ledger.rounds == 2
+    both.charge(used(), "m3")
+    later = account(tmp_path, strict=False)
+    later.resume("3", "m3")
+    assert later.ledger.rounds == 3
+
+
+def test_accounts_that_cannot_be_added_up_are_refused(tmp_path: Path) -> None:
+    made = account(tmp_path)
+    made.resume("1", "start")
+    made.charge(used(), "m1")
+    other = RunAccount(tmp_path, replace(OPTIONS, adjacency="replace"), True)
+    with pytest.raises(AccountLost, match="adjacency"):
+        other.resume("2", "m1")
+
+
+def test_an_account_is_given_back_when_its_last_user_is_gone(tmp_path: Path) -> None:
+    first, second = account(tmp_path), account(tmp_path)
+    first.resume("1", "start")
+    second.resume("1", "start")
+    lock = tmp_path / f".{first.path.name}.lock"
+    with pytest.raises(BlockingIOError), locked_file(lock, wait=False):
+        pass
+    del first
+    with pytest.raises(BlockingIOError), locked_file(lock, wait=False):
+        pass
+    del second
+    with locked_file(lock, wait=False):
+        pass
+
+
+def test_a_full_disk_between_account_and_index_costs_a_round_and_nothing_else(tmp_path: Path, monkeypatch) -> None:
+    from cepam.exchange.account_index import AccountIndex
+
+    made = account(tmp_path)
+    made.resume("1", "start")
+    with monkeypatch.context() as patch:
+        patch.setattr(AccountIndex, "append", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+        with pytest.raises(OSError, match="no space"):
+            made.charge(used(), "m1")
+    made.charge(used(), "m2")
+    again = account(tmp_path)
+    again.resume("2", "m2")
+    assert again.ledger.rounds == 2
 
 
 def test_a_large_epsilon_is_cautioned_about_once(tmp_path: Path) -> None:

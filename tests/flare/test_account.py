@@ -18,6 +18,7 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
@@ -165,7 +166,9 @@ def test_a_job_that_starts_from_a_published_model_goes_on_with_its_account(tmp_p
     budget = epsilon(3, 2) * 1.01
     first = Workflow(tmp_path, "first", released="average", budget=budget)
     model = first.round(first.round(start()))
-    first.sites[0].task(model, first.engine)
+    learned = {AppConstants.GLOBAL_MODEL: make_model_learnable(model, {})}
+    first.event(AppEventType.AFTER_SHAREABLE_TO_LEARNABLE, **learned)  # the last model is never sent out
+    first.event(EventType.END_RUN)
     again = Workflow(tmp_path, "second", released="average", budget=budget)
     third = again.round(model)
     np.testing.assert_array_equal(third["w"], model["w"])
@@ -177,6 +180,19 @@ def test_a_job_from_the_same_start_has_an_account_of_its_own(tmp_path) -> None:
         workflow = Workflow(tmp_path, job, released="average")
         workflow.round(start())
         assert workflow.metrics[0][1] == pytest.approx(epsilon(3), rel=1e-3)
+
+
+def test_a_job_from_the_same_start_goes_on_under_a_budget_and_one_from_other_weights_is_refused(tmp_path) -> None:
+    budget = epsilon(3, 2) * 1.01
+    Workflow(tmp_path, "start one", released="average", budget=budget).round(start())
+    again = Workflow(tmp_path, "start two", released="average", budget=budget)
+    model = again.round(start())
+    assert again.metrics[0][1] == pytest.approx(epsilon(3, 2), rel=1e-3)
+    np.testing.assert_array_equal(again.round(model)["w"], model["w"])
+    other = Workflow(tmp_path, "start three", released="average", budget=budget)
+    with pytest.raises(errors.CepamError, match="in none of them"):
+        other.sites[0].task({"w": np.ones((SIZE // 4, 4), np.float32)}, other.engine)
+    assert "in none of them" in other.panics[0]
 
 
 def test_a_round_that_cannot_be_charged_is_not_published(tmp_path, monkeypatch) -> None:

@@ -105,3 +105,12 @@ def test_sums_alone_and_cohorts_are_refused_with_a_reason() -> None:
         ServerFilter(SIGMA, 1.0, trust="sum")
     with pytest.raises(ValueError, match="no draw is secret here"):
         ServerFilter(SIGMA, 1.0, unit="client", cohort=0.1)
+
+
+def test_no_task_goes_out_for_a_round_that_the_budget_cannot_pay(tmp_path) -> None:
+    one = privacy.Release.uniform(SITES, cepam.Gaussian(SIGMA), cepam.L2(1.0), privacy.Sampling("all"), 1)
+    job = topped_up(tmp_path, "one round", budget=privacy.epsilon(one, DELTA) * 1.01)
+    _, weights = job.scatter(start(), set())
+    with pytest.raises(errors.BudgetSpent):
+        job.sites[0].task(weights, job.engine)
+    assert len(job.panics) == 1

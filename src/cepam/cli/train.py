@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Annotated, Any
 
 import typer
@@ -99,17 +102,59 @@ def _print_clients(console: Console, summary: dict[str, Any]) -> None:
         console.print(f"and {len(rows) - MOST_CLIENTS:,} more clients: summary.json has them all")
 
 
+class _Stopped(KeyboardInterrupt):
+    """A signal asked the command to end."""
+
+
 @contextmanager
-def _stoppable(watch: Watch, folder: Path) -> Iterator[None]:
-    """Ctrl-C: one line that says where the run stands and how to go on, and exit code 130."""
+def _signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, with `_Stopped`; what `nohup` ignores stays ignored."""
+
+    def stop(number: int, _: object) -> None:
+        raise _Stopped(number)
+
+    known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if current_thread() is not main_thread():  # only the main thread may set handlers
+        known = []
+    before = {number: signal.signal(number, stop) for number in known if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield
-    except KeyboardInterrupt:
-        watch.bar.stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _stoppable(watch: Watch, folder: Path) -> Iterator[None]:
+    """One line that says how to go on after Ctrl-C, SIGTERM, SIGHUP (exit code 128 and the signal) or a full disk."""
+    resume = f"cepam train --resume --runs {folder.parent} --name {folder.name}"
+    try:
+        with _signals():
+            yield
+    except KeyboardInterrupt as stopped:
+        again = resume if (folder / "config.toml").exists() else "the same command"
+        number = stopped.args[0] if isinstance(stopped, _Stopped) else signal.SIGINT
         at = f"after round {watch.round} of {watch.rounds}" if watch.rounds else "before the first round was done"
-        again = f"cepam train --resume --runs {folder.parent} --name {folder.name}"
-        print(f"cepam: stopped {at}; the run is in {folder}: go on with {again}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        with suppress(OSError):  # after SIGHUP the terminal may be gone
+            watch.bar.stop()
+            print(f"cepam: stopped {at}; the run is in {folder}: go on with {again}", file=sys.stderr)
+        raise typer.Exit(128 + number) from None
+    except OSError as failed:
+        if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        why = "the disk is full" if failed.errno == errno.ENOSPC else "your quota on this disk is used up"
+        again = f"resume: {resume}" if (folder / "config.toml").exists() else "repeat the command"
+        reason = f"{why}: make room, then {again}"
+        raise OSError(failed.errno, reason, _file_of(failed) or str(folder)) from None
+
+
+def _file_of(failed: BaseException | None) -> str | None:
+    """The file that could not be written: closing it may have failed again, without its name."""
+    while isinstance(failed, OSError):
+        if failed.filename is not None:
+            return str(failed.filename)
+        failed = failed.__context__
+    return None
 
 
 @takes_settings

@@ -1,17 +1,24 @@
 """The account on disk: saved before each model is published, found again by the run or by the model.
 
-A folder holds one JSON file an account, and `index.txt`: a line for each run and each published model, with the account
-that it belongs to. Whoever starts from a model that was published goes on with its account, since the same records
-paid for it. A model whose account is gone is an error where a budget is in force, and a warning otherwise.
+A folder holds one JSON file an account, and `index.txt`: a line for each time that an account was written, with its
+revision, its checksum and the model that was published with it (`account_index.py`). Each revision also holds the
+checksum of the one before. So a server that starts again notices an account that is lost, edited or restored from a
+backup. That stops accidents, not an operator who rewrites the whole folder.
+
+Whoever starts from a model that was published goes on with its account, since the same records paid for it. Where a
+budget is in force, all accounts of the folder count, a run from a start that is known goes on with its account, and
+whatever contradicts the index ends the run. Without a budget these are warnings.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -19,27 +26,60 @@ from typing import TYPE_CHECKING, Any
 
 from cepam.errors import CepamError
 from cepam.exchange.account import Account
-from cepam.files import append_line, write_atomically
+from cepam.exchange.account_index import (
+    INDEX,
+    AccountIndex,
+    State,
+    model_key,
+    open_index,
+    run_key,
+    start_key,
+    written_line,
+)
+from cepam.exchange.account_lock import AccountHold, hold
+from cepam.files import settle, write_atomically
 
 if TYPE_CHECKING:
     from cepam.privacy import Ledger, Release
 
-VERSION = 1
-INDEX = "index.txt"
+VERSION = 2
 FORMAT = "cepam account"
+OTHER_FOLDER = "if it is about other records, keep it in another folder (accounts=…)"
 OWN_LOG = getLogger("cepam").log
 
 
 class AccountLost(CepamError):
-    """An account that should be there cannot be read, or somebody else goes on with it."""
+    """An account that should be there cannot be read or contradicts the index, or another process uses it."""
+
+
+@dataclass(frozen=True)
+class SavedAccount:
+    """An account as its file has it.
+
+    `start` is the model that its first run started from, `published` the one that was published last, `previous` the
+    checksum of the revision before. `beside` names the accounts whose rounds are counted together with these. `stamp`
+    tells whether the file was written since.
+    """
+
+    name: str
+    ledger: Ledger
+    asked: Counter[int] = field(default_factory=Counter)
+    clip: float | None = None
+    start: str = ""
+    published: str = ""
+    beside: tuple[str, ...] = ()
+    state: State = field(default_factory=State)
+    previous: str = ""
+    stamp: tuple[int, ...] = ()
 
 
 class RunAccount:
     """The account of one run: what earlier runs on the same model spent, and every round of this one.
 
-    `strict` says that an account that is lost ends the run (a budget is in force). Nothing is published before `charge`
+    `strict` says that a budget is in force: what cannot be counted ends the run. Nothing is published before `charge`
     has come back.
-    Guarantee: a server that starts again goes on where it was (tests/exchange/test_account_store.py).
+    Guarantee: a server that starts again goes on where it was, and is refused where it cannot know where that is
+    (tests/exchange/test_account_store.py, tests/attacks/test_accounts.py).
     """
 
     def __init__(self, folder: Path, account: Account, strict: bool, log: Callable[..., None] = OWN_LOG) -> None:
@@ -49,18 +89,19 @@ class RunAccount:
         self._account = account
         self._strict = strict
         self._log = log
-        self._name = ""
-        self._revision = 0
-        self._noted: set[str] = set()
+        self._nothing: Ledger = Ledger(identified=account.stable_nodes)
+        self._own: SavedAccount | None = None
+        self._beside: dict[str, SavedAccount] = {}
+        self._holds: dict[str, AccountHold] = {}
         self._cautioned: set[str] = set()
-        self.ledger: Ledger = Ledger(identified=account.stable_nodes)
+        self.ledger: Ledger = self._nothing
         self.asked: Counter[int] = Counter()
         self.clip: float | None = None
 
     @property
     def path(self) -> Path:
         """The account's file."""
-        return self._folder / f"{self._name}.json"
+        return self._path("" if self._own is None else self._own.name)
 
     def epsilon(self, also: Release | None = None, limit: float = math.inf) -> float:
         """epsilon of all rounds so far, and of one more, at the account's delta; infinite where none can be given.
@@ -82,19 +123,40 @@ class RunAccount:
         return self.ledger.sees_uploads(self._account.delta) if self.ledger.releases else 0.0
 
     def resume(self, run: str, model: str) -> None:
-        """Nothing; the account is the one of this run or of this model, as the disk has it now, or a new one."""
-        if self._name:
-            self._refresh()
-            return
-        index = self._index()
-        for name in dict.fromkeys(index[key] for key in (_run_key(run), _model_key(model)) if key in index):
-            self._load(name)
-        if not self._name:
-            self._name = self._free_name(run)
-            self._save()
+        """Find the account of this run, or of the model that it starts from, as the disk has it now; or begin one.
+
+        Args:
+            run: The run's name.
+            model: The digest of the model that the run starts from.
+
+        Raises:
+            AccountLost: Another process uses the account; or, with a budget, an account is lost, edited or restored,
+                or the model is unknown in a folder that has accounts.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with open_index(self._folder) as index:
+            if self._own is not None:
+                self._refresh(index)
+                return
+            try:
+                self._check_index(index)
+                found = self._find(index, run, model)
+                if self._own is None:
+                    self._begin(index, run, model)
+                self._note(index, run_key(run))
+            except BaseException:
+                self._own, self._beside, self._holds = None, {}, {}
+                raise
         known = f"goes on, epsilon so far {self.epsilon():.4g}" if self.ledger.releases else "is new"
-        self._log(INFO, "cepam: the account %s %s", self.path, known)
-        self._note(_run_key(run))
+        also = f"; counted with it: {', '.join(sorted(self._beside))}" if self._beside else ""
+        self._log(INFO, "cepam: the account %s %s%s", self.path, known, also)
+        if not found and (others := index.accounts(start_key(model))[1:]):
+            self._log(
+                WARNING,
+                "cepam: this run begins a new account, though earlier runs started from the same model (%s): their "
+                "rounds are not counted, and if the records are the same, epsilon adds up; with a budget they count",
+                ", ".join(others),
+            )
 
     def charge(self, release: Release, model: str | None, asked: Iterable[int] = (), clip: float | None = None) -> None:
         """Nothing; the round is on the account, on disk, and `model` may be published.
@@ -102,17 +164,26 @@ class RunAccount:
         `asked` are nodes whose rounds are counted, where they may take part so often and no more. `clip` is the next
         round's, where it follows what was published.
         """
-        self._refresh(strict=True)
-        self.ledger = self.ledger.add(release)
-        self.asked.update(asked)
-        self.clip = self.clip if clip is None else clip
-        self._save()
-        if model is not None:
-            self.note_model(model)
+        with open_index(self._folder) as index:
+            own = self._refresh(index, strict=True)
+            charged = replace(
+                own,
+                ledger=own.ledger.add(release),
+                asked=own.asked + Counter(asked),
+                clip=own.clip if clip is None else clip,
+            )
+            self._write(index, charged, model, self.ledger.add(release) if self._beside else charged.ledger)
 
     def note_model(self, model: str) -> None:
         """Nothing; a run that starts from this model will find this account."""
-        self._note(_model_key(model))
+        with open_index(self._folder) as index:
+            self._own = replace(self._refresh(index), published=model)
+            self._note(index, model_key(model))
+
+    def has_published(self, model: str) -> bool:
+        """Whether this model was published from the folder."""
+        with open_index(self._folder) as index:
+            return bool(index.accounts(model_key(model)))
 
     def cautions(self, release: Release) -> list[str]:
         """What must be said beside the figure after this round, and was not said before."""
@@ -125,84 +196,251 @@ class RunAccount:
         self._cautioned |= {"looked", *(caution.code for caution in made)}
         return [str(caution) for caution in made]
 
-    def _save(self) -> None:
-        content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "revision": self._revision + 1}
-        content["ledger"] = self.ledger.state_dict()
-        content["asked"] = {str(node): times for node, times in sorted(self.asked.items())}
-        content["clip"] = self.clip
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path, json.dumps(content).encode())
-        self._revision += 1
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
 
-    def _load(self, name: str) -> None:
-        """Nothing; the account of this name is on this one, which takes its name if it has none."""
-        path = self._folder / f"{name}.json"
+    def _check_index(self, index: AccountIndex) -> None:
+        """Nothing; the index can be read and names every account of the folder, or the run ends or warns."""
+        if index.unreadable:
+            self._lost(
+                f"{self._folder / INDEX} has a line that cannot be read: {index.unreadable[0][:80]!r}; put it back "
+                f"from a backup, or take another folder (accounts=…) for other records"
+            )
+        for name in sorted(path.stem for path in self._folder.glob("*.json")):
+            try:
+                saved = self._read(name)
+            except (OSError, ValueError) as unknown:
+                if name not in index.states:
+                    self._lost(f"{self._folder / INDEX} does not name {self._path(name)}: {unknown}; move it away")
+                continue
+            if not _caught_up(index, saved) and name not in index.states:
+                self._lost(
+                    f"{self._folder / INDEX} does not name the account {self._path(name)}: put the index back from a "
+                    f"backup, or add these lines to it to count the account as it is: {_lines_of(saved)}; "
+                    f"{OTHER_FOLDER}"
+                )
+
+    def _find(self, index: AccountIndex, run: str, model: str) -> bool:
+        """Whether an account of this run or model was there; it and all that counts with it are on this one."""
+        keys = [run_key(run), model_key(model)] + ([start_key(model)] if self._strict else [])
+        found = [name for key in keys for name in index.accounts(key)[:1]]
+        waiting = found + (sorted(index.states) if self._strict else [])
+        while waiting:
+            name = waiting.pop(0)
+            if name in self._holds:
+                continue
+            saved = self._load(index, name)
+            if saved is None:
+                continue
+            waiting += saved.beside
+            if self._own is None and name in found:
+                self._own = saved
+            else:
+                self._beside[name] = saved
+        self._gather()
+        if self._strict and self._own is None and self.ledger.releases:
+            raise AccountLost(
+                f"{self._folder} holds accounts, and the model {model} that this run starts from is in none of them: "
+                "it was neither published from here nor a start. Start from a model that was published or from the "
+                "first start; for other records, keep the accounts in another folder (accounts=…); to train other "
+                f"weights on the same records, add the line '{_latest_line(index, start_key(model))}' to {INDEX}"
+            )
+        if self._own is not None and self._beside:
+            self._own = replace(self._own, beside=tuple(sorted({*self._own.beside, *self._beside})))
+        return self._own is not None
+
+    def _begin(self, index: AccountIndex, run: str, model: str) -> None:
+        """Nothing; a new account, empty, is on disk."""
+        plain = re.sub(r"[^A-Za-z0-9-]", "-", run)
+        names = (f"run-{plain}{more}" for more in chain([""], (f"-{number}" for number in count(2))))
+        free = next(name for name in names if name not in index.states and not self._path(name).exists())
+        self._hold(free)
+        self._write(
+            index, SavedAccount(free, self._nothing, start=model, beside=tuple(sorted(self._beside))), None, self.ledger
+        )
+
+    def _load(self, index: AccountIndex, name: str) -> SavedAccount | None:
+        """The account of this name, held by this process; None where it is lost and that is no error."""
+        self._hold(name)
         try:
-            revision, saved, asked, clip = self._read(path)
+            saved = self._read(name)
+            self._confirm(index, saved)
         except (OSError, ValueError) as lost:
-            self._lost(f"this model was published before, and its account {path} cannot be read: {lost}")
-            return
-        for release in saved.releases:
-            self.ledger = self.ledger.add(release)
-        self.asked.update(asked)
-        self.clip = self.clip if clip is None else clip
-        if not self._name:
-            self._name, self._revision = name, revision
+            self._lost(
+                f"the account {self._path(name)} cannot be counted: {lost}; put its last revision back; {OTHER_FOLDER}"
+            )
+            return None
+        return saved
 
-    def _refresh(self, strict: bool = False) -> None:
-        """Nothing; what another strategy of this run has added is on the account. `strict`: nobody may have."""
+    def _hold(self, name: str) -> None:
+        """Nothing; no other process may use the account of this name from now on."""
         try:
-            revision, saved, asked, clip = self._read(self.path)
-        except (OSError, ValueError) as lost:
-            raise AccountLost(f"the account {self.path} can no longer be read: {lost}") from lost
-        if revision == self._revision:
+            self._holds[name] = hold(self._path(name))
+        except BlockingIOError as taken:
+            raise AccountLost(
+                f"the account {self._path(name)} is in use by {taken}: one ServerApp at a time may charge it. Wait for "
+                "its end or end it; for other records, keep the accounts in another folder (accounts=…)"
+            ) from None
+
+    def _confirm(self, index: AccountIndex, saved: SavedAccount) -> None:
+        """Nothing; the index knows this revision, or is one line behind and now has it; else a ValueError."""
+        known, at = index.states.get(saved.name, State()), saved.state.revision
+        if known == saved.state or _caught_up(index, saved):
             return
-        if strict:
-            raise AccountLost(f"the account {self.path} was changed by somebody else during this round")
-        self.ledger, self.asked, self.clip, self._revision = saved, asked, clip, revision
+        if at < known.revision:
+            raise ValueError(
+                f"it stands at revision {at} and {INDEX} at {known.revision}: it was restored from a backup, and "
+                "rounds that were published are missing"
+            )
+        if at == known.revision:
+            raise ValueError(f"its revision {at} is not the one that {INDEX} knows: it was edited or replaced")
+        raise ValueError(f"it stands at revision {at} and {INDEX} at {known.revision}: the index was cut or restored")
 
-    def _read(self, path: Path) -> tuple[int, Ledger, Counter[int], float | None]:
-        """Revision, ledger, who was asked, and the clip in a file; ValueError if of another version or damaged."""
-        from cepam.privacy import Ledger
+    def _refresh(self, index: AccountIndex, strict: bool = False) -> SavedAccount:
+        """The own account; what another strategy of this process has added is on it. `strict`: nobody may have."""
+        if self._own is None:
+            raise ValueError("resume was not called: there is no account to charge")
+        for saved in (self._own, *self._beside.values()):
+            try:
+                if self._stamp(saved.name) == saved.stamp:
+                    continue
+                now = self._read(saved.name)
+                self._confirm(index, now)
+            except (OSError, ValueError) as lost:
+                raise AccountLost(f"the account {self._path(saved.name)} can no longer be counted: {lost}") from lost
+            if strict and now.state != saved.state:
+                raise AccountLost(
+                    f"the account {self._path(saved.name)} was changed by somebody else during this round"
+                )
+            if saved.name == self._own.name:
+                self._own = now
+            else:
+                self._beside[saved.name] = now
+            self._gather()
+        self._confirm(index, self._own)
+        return self._own
 
-        read = json.loads(path.read_text())
-        if not isinstance(read, dict) or read.get("format") != FORMAT or read.get("version") != VERSION:
-            raise ValueError(f"not an account of version {VERSION}")
-        # Who is followed by name is asked for afterwards: the rounds are the same.
-        state = {**read["ledger"], "identified": self._account.stable_nodes}
-        asked = Counter({int(node): int(times) for node, times in read.get("asked", {}).items()})
-        ledger = Ledger(identified=self._account.stable_nodes).load_state_dict(state)
-        clip = read.get("clip")
-        return int(read["revision"]), ledger, asked, None if clip is None else float(clip)
+    def _gather(self) -> None:
+        """Nothing; the rounds of all accounts that count are in one ledger."""
+        counted = [*([] if self._own is None else [self._own]), *self._beside.values()]
+        ledger = counted[0].ledger if counted else self._nothing
+        try:
+            for release in chain.from_iterable(saved.ledger.releases for saved in counted[1:]):
+                ledger = ledger.add(release)
+            for release in ledger.releases[:1]:
+                if (release.adjacency, release.unit) != (self._account.adjacency, self._account.unit):
+                    raise ValueError(
+                        f"their rounds are for adjacency {release.adjacency!r} and unit {release.unit!r}, this run's "
+                        f"for {self._account.adjacency!r} and {self._account.unit!r}"
+                    )
+        except ValueError as apart:
+            raise AccountLost(
+                f"the accounts {', '.join(str(self._path(saved.name)) for saved in counted)} cannot be counted "
+                f"together in this run: {apart}; for other records, keep them in another folder (accounts=…)"
+            ) from apart
+        self.ledger = ledger
+        self._gather_counts()
+
+    def _gather_counts(self) -> None:
+        counted = [*([] if self._own is None else [self._own]), *self._beside.values()]
+        self.asked = sum((saved.asked for saved in counted), Counter())
+        self.clip = next((saved.clip for saved in counted if saved.clip is not None), None)
+
+    def _write(self, index: AccountIndex, account: SavedAccount, model: str | None, ledger: Ledger) -> None:
+        """Nothing; the account is on disk as its next revision, and then in the index; `ledger` has all that counts."""
+        published = account.published if model is None else model
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "revision": account.state.revision + 1,
+            "previous": account.state.checksum,
+            "start": account.start,
+            "published": published,
+            "beside": list(account.beside),
+            "asked": {str(node): times for node, times in sorted(account.asked.items())},
+            "clip": account.clip,
+            "ledger": account.ledger.state_dict(),
+        }
+        body = json.dumps(content)
+        state = State(account.state.revision + 1, _checksum(body))
+        write_atomically(self._path(account.name), f'{body[:-1]}, "checksum": "{state.checksum}"}}'.encode())
+        settle(self._folder)
+        self._own = replace(
+            account,
+            state=state,
+            previous=account.state.checksum,
+            published=published,
+            stamp=self._stamp(account.name),
+        )
+        self.ledger = ledger
+        self._gather_counts()
+        index.append(account.name, state, start_key(account.start) if not published else model_key(published))
+
+    def _stamp(self, name: str) -> tuple[int, ...]:
+        found = self._path(name).stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _read(self, name: str) -> SavedAccount:
+        """The account in a file.
+
+        Raises:
+            OSError: It cannot be read.
+            ValueError: It is of another version, damaged or edited.
+        """
+        stamp = self._stamp(name)
+        try:
+            read = json.loads(self._path(name).read_text())
+            if not isinstance(read, dict) or read.get("format") != FORMAT or read.get("version") != VERSION:
+                raise ValueError(f"it is not an account of version {VERSION}")
+            checksum = read.pop("checksum", None)
+            if checksum != _checksum(json.dumps(read)):
+                raise ValueError("its checksum is wrong: it was edited or damaged")
+            # Who is followed by name is asked for afterwards: the rounds are the same.
+            ledger = self._nothing.load_state_dict({**read["ledger"], "identified": self._account.stable_nodes})
+            return SavedAccount(
+                name,
+                ledger,
+                Counter({int(node): int(times) for node, times in read["asked"].items()}),
+                None if read["clip"] is None else float(read["clip"]),
+                str(read["start"]),
+                str(read["published"]),
+                tuple(map(str, read["beside"])),
+                State(int(read["revision"]), checksum),
+                str(read["previous"]),
+                stamp,
+            )
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as odd:
+            raise ValueError(f"it is damaged: {type(odd).__name__} {odd}") from odd
 
     def _lost(self, reason: str) -> None:
         if self._strict:
-            raise AccountLost(f"{reason}; with a budget in force nothing more is published")
-        self._log(WARNING, "cepam: %s; epsilon is counted from here only and is too small", reason)
+            raise AccountLost(f"{reason}. With a budget in force nothing more is published")
+        self._log(WARNING, "cepam: %s. epsilon is counted from here only and is too small", reason)
 
-    def _index(self) -> dict[str, str]:
-        try:
-            lines = (self._folder / INDEX).read_text().splitlines()
-        except FileNotFoundError:
-            return {}
-        return dict(line.rsplit(" ", 1) for line in lines if " " in line)
-
-    def _note(self, key: str) -> None:
+    def _note(self, index: AccountIndex, key: str) -> None:
         """Nothing; the index leads from this run or model to the account."""
-        if key not in self._noted:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            append_line(self._folder / INDEX, f"{key} {self._name}")
-            self._noted.add(key)
-
-    def _free_name(self, run: str) -> str:
-        plain = re.sub(r"[^A-Za-z0-9-]", "-", run)
-        names = (f"run-{plain}{more}" for more in chain([""], (f"-{number}" for number in count(2))))
-        return next(name for name in names if not (self._folder / f"{name}.json").exists())
+        if self._own is not None and self._own.name not in index.accounts(key)[:1]:
+            index.append(self._own.name, self._own.state, key)
 
 
-def _run_key(run: str) -> str:
-    return f"run {run}"
+def _caught_up(index: AccountIndex, saved: SavedAccount) -> bool:
+    """Whether the index was one line behind this account, and now has it: a process ended between the two writings."""
+    if index.states.get(saved.name, State()) != State(saved.state.revision - 1, saved.previous):
+        return False
+    index.append(saved.name, saved.state, model_key(saved.published) if saved.published else start_key(saved.start))
+    return True
 
 
-def _model_key(model: str) -> str:
-    return f"model {model}"
+def _lines_of(saved: SavedAccount) -> str:
+    """The lines of the index that lead to this account from its start and from what was published last."""
+    keys = [start_key(saved.start), *([model_key(saved.published)] if saved.published else [])]
+    return " and ".join(f"'{written_line(saved.name, saved.state, key)}'" for key in keys)
+
+
+def _latest_line(index: AccountIndex, key: str) -> str:
+    name = list(index.states)[-1]
+    return written_line(name, index.states[name], key)
+
+
+def _checksum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:32]

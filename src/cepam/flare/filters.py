@@ -24,7 +24,7 @@ from cepam.exchange.messages import Answer, Offer
 from cepam.exchange.uplink_settings import UplinkSettings, lattice_from_json
 from cepam.exchange.vectors import from_vector, to_vector
 from cepam.flare.job import ClientJob, JobTopUp, ServerJob, end_job, job_of, number_of
-from cepam.flare.weights import PAYLOAD, difference_of, is_difference, replace_result, weights_of
+from cepam.flare.weights import PAYLOAD, difference_of, is_difference, learned, replace_result, weights_of
 from cepam.noise.laws import Gaussian, Laplace
 from cepam.privacy import Sampling
 
@@ -130,6 +130,8 @@ class ServerFilter(Filter):  # type: ignore[misc]
                 result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
                 model = job.reference if job.ended else job.take_topped_up()
                 replace_result(result, job.reference, job.layout, model)
+        elif event_type == AppEventType.AFTER_SHAREABLE_TO_LEARNABLE:
+            self._job(fl_ctx).note_published(learned(fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)))
         elif event_type == EventType.END_RUN:
             end_job(fl_ctx)
 

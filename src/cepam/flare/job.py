@@ -18,7 +18,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
 from nvflare.app_common.app_constant import AppConstants
 
-from cepam.errors import WrongAddress
+from cepam.errors import BudgetSpent, WrongAddress
 from cepam.exchange.account import Account, Reply
 from cepam.exchange.account_store import RunAccount
 from cepam.exchange.agreement import Chain, Peer
@@ -136,9 +136,18 @@ class ServerJob:
             self.ended = self._budget is not None and self.epsilon >= self._budget
         elif model != self._start:
             self._account.note_model(model)
+        if self._budget is not None and self._topup is not None and not self._asked:
+            release = self._topup.release(self._options, count(reference))  # the same whoever will be there
+            self.ended = self.ended or self._account.epsilon(release, self._budget) > self._budget
         if self.ended:
-            raise WrongAddress("the privacy budget of this job is spent: no task goes out")
+            raise BudgetSpent("the privacy budget of this job is spent: no task goes out")
         return reference
+
+    def note_published(self, weights: Arrays) -> None:
+        """Nothing; a job that starts from these weights, the workflow's model after a round, will find this account."""
+        with self.lock:
+            if self._start and self.layout is not None and weights:
+                self._account.note_model(digest(self.layout.restored(weights)))
 
     def offer(self, client: str, settings: UplinkSettings, reference: Arrays) -> Offer:
         """A new offer to this client; one that it did not answer is void."""

@@ -8,6 +8,7 @@ import numpy as np
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.abstract.model import ModelLearnable, ModelLearnableKey
 
 from cepam.exchange.vectors import Arrays, Layout, kept_positive, travels
 
@@ -20,6 +21,12 @@ def weights_of(dxo: DXO) -> Weights:
     if dxo.data_kind != DataKind.WEIGHTS:
         raise ValueError(f"a training task must carry {DataKind.WEIGHTS}, got {dxo.data_kind}")
     return {name: np.array(value) for name, value in dxo.data.items()}
+
+
+def learned(model: object) -> Weights:
+    """The weights of a workflow's global model; none where it holds no weights."""
+    found = model.get(ModelLearnableKey.WEIGHTS) if isinstance(model, ModelLearnable) else None
+    return {name: np.array(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def is_difference(dxo: DXO) -> bool:

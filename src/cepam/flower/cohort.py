@@ -150,7 +150,7 @@ class CohortPolicy(ToppedUp):
             nodes = max(nodes, self._cohort.population)
         return self._kind.of(nodes)
 
-    def certain(self, coordinates: int) -> Release | None:
+    def foreseen(self, asked: list[Reply], coordinates: int) -> Release | None:
         """What the round costs, whoever replies. Noise is in proportion to the clip: the first one is charged."""
         if not self.is_open or self._cohort is None or self._charged_as is None:
             return None
@@ -161,7 +161,7 @@ class CohortPolicy(ToppedUp):
         self._asked, self._model, self._step_of = asked, models[0], step
 
     def release(self, opened: Sequence[Opened]) -> Release | None:
-        return self.certain(count(self._model)) if self.is_open else None
+        return self.foreseen(self._asked, count(self._model)) if self.is_open else None
 
     @property
     def counted(self) -> list[int]:

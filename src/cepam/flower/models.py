@@ -37,6 +37,10 @@ class RoundModel:
         self.reference = restored if self.downlink is None else self.downlink.exact(restored)
         return same_or_new(arrays, given, self.reference), digest(restored)
 
+    def digest_of(self, arrays: ArrayRecord) -> str:
+        """The digest by which the account knows these arrays, if they were published."""
+        return digest(self._as_first_sent(numpy_of(arrays)))
+
     def published(self, arrays: ArrayRecord | None, next_round: int, noise: float) -> tuple[ArrayRecord | None, str]:
         """The aggregate as all will see it, and its digest; None, and the reference's, where there is none.
 

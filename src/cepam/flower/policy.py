@@ -62,9 +62,14 @@ class Policy:
         """The messages that are sent, of those of the strategy; `taken` says how often nodes were asked."""
         return messages
 
-    def certain(self, coordinates: int) -> Release | None:
-        """What the round costs whatever happens, where that is known before it is asked."""
-        return None
+    def foreseen(self, asked: list[Reply], coordinates: int) -> Release | None:
+        """What the round costs at least if these are asked, where that is known before; None where it is not.
+
+        Fewer replies bring less noise and cost more, where all have one setting and every round is charged as its worst
+        client paid it. With nodes that pay for their own rounds alone, one that stays away may make a round affordable.
+        """
+        alike = len({settings for _, settings in asked}) == 1
+        return self._release(asked, coordinates) if alike and not self.account.stable_nodes else None
 
     def close(self) -> None:
         """Nothing; the round is over."""
@@ -135,6 +140,10 @@ class ToppedUp(Policy):
         super().ask(asked, models, step)
         check_one_kind(asked, models)
         self._settings = asked[0][1]
+
+    def foreseen(self, asked: list[Reply], coordinates: int) -> Release | None:
+        """What the round costs, whoever replies."""
+        return self._release(asked, coordinates) if asked else None
 
     @property
     def shares(self) -> Shares:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from logging import DEBUG, INFO, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from cepam.clip import Clip, Unit
+from cepam.errors import BudgetSpent
 from cepam.exchange.account import Account
 from cepam.exchange.server_end import Authentication, Refused, ServerEnd
 from cepam.exchange.streams import StreamTerms
@@ -24,7 +25,7 @@ from cepam.flower.cohort import AdaptiveClip, Asking, Fixed, Poisson
 from cepam.flower.distribution import Step, distribution_for
 from cepam.flower.models import RoundModel
 from cepam.flower.noise import NodeNoise, OfNode
-from cepam.flower.policy import PolicyName
+from cepam.flower.policy import Aggregate, PolicyName
 from cepam.flower.replies import Known, Replies
 from cepam.flower.spending import Spending, account_in
 from cepam.flower.stream_policy import Streamed, check_streams
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 TIMEOUT = 3600.0  # Flower's own, for the replies of a round
 
 
@@ -54,8 +56,11 @@ class Private(Strategy):  # type: ignore[misc]
     randomness and the sum is divided by those who were asked, so that epsilon does not depend on who replied; with
     `charge` the replies that came are averaged, and the noise that is really there is charged. A round with fewer than
     `least_replies` good replies is not published and costs nothing. Once a round would bring epsilon above `budget`
-    nothing more is published. The account is saved under `accounts` (default: `cepam` in Flower's home) before each
-    model is published; a ServerApp that starts again, in this run or from a model that was published, goes on with it.
+    nothing more is published: `start` ends and returns the model that was published last (`budget_spent` is then true),
+    or raises `cepam.errors.BudgetSpent` where there is none to return. The account is saved under `accounts` (default:
+    `cepam` in Flower's home) before each model is published; a ServerApp that starts again, in this run or from a model
+    that was published, goes on with it. With a budget all accounts of the folder count, and a run from weights that it
+    does not know is refused: keep one folder for one population.
 
     `unit` is what epsilon is for: one `record` of a client, or all data of one `client`. With a `cohort`
     (`Poisson(rate)`, `Fixed(size)`) the wrapper draws who is asked in each round, in secret, and whole clients are
@@ -83,6 +88,8 @@ class Private(Strategy):  # type: ignore[misc]
     With `trust="sum"`, or `cepam.flower.Sum(…)`, the server learns one noisy sum a round and not its parts
     (docs/trust.md): nodes state `Terms` of their own, and what needs single replies is refused.
     """
+
+    _counts: ClassVar[tuple[str, ...]] = ("cepam-asked", "cepam-replies")
 
     def __new__(cls, *_: Any, trust: object = "server", **__: Any) -> Private:
         """The wrapper for the trust that is asked for: one whose server opens replies, or sums alone."""
@@ -163,6 +170,7 @@ class Private(Strategy):  # type: ignore[misc]
         self._grid: Grid | None = None
         self._timeout = TIMEOUT
         self._server_round = 0
+        self._so_far: Result | None = None
 
     @property
     def settings(self) -> UplinkSettings:
@@ -179,13 +187,66 @@ class Private(Strategy):  # type: ignore[misc]
         """epsilon of everything published so far for each observer: an outsider, curious clients, who sees uploads."""
         return self._spending.observers()
 
+    @property
+    def budget_spent(self) -> bool:
+        """Whether the budget has ended the training: a script that starts runs can ask this, and exit with a code."""
+        return self._spending.exhausted
+
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *given: Any, **named: Any) -> Result:
-        """The result of the rounds, as Flower's `start`: its timeout holds for second messages too."""
+        """Run the rounds, as Flower's `start` does; its timeout holds for second messages too.
+
+        Returns:
+            Flower's result. Where the budget ends the training early it holds the rounds so far and the model that was
+            published last; the last round's metrics then have `cepam-budget-spent`, and `budget_spent` is true.
+
+        Raises:
+            cepam.errors.BudgetSpent: Nothing was published in this run, and the initial arrays were not either, so
+                there is no model to return.
+        """
         told = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *given, **named)
         told.apply_defaults()
-        self._timeout = told.arguments["timeout"]
-        self._noise.plan(told.arguments["num_rounds"])
-        return super().start(grid, initial_arrays, *given, **named)
+        arguments = {name: value for name, value in told.arguments.items() if name != "self"}
+        self._timeout = arguments["timeout"]
+        self._noise.plan(arguments["num_rounds"])
+        result = self._so_far = Result()
+        arguments["evaluate_fn"] = _kept(arguments["evaluate_fn"], result)
+        try:
+            result = super().start(**arguments)
+        except _Ended:
+            pass
+        finally:
+            self._so_far = None
+        if self.budget_spent and not result.arrays:
+            result.arrays = self._published_before(initial_arrays)
+        return result
+
+    def _published_before(self, arrays: ArrayRecord) -> ArrayRecord:
+        """These arrays, if they are a model that was published: untrained ones must not be taken for a result."""
+        if not self._spending.has_published(self._model.digest_of(arrays)):
+            raise BudgetSpent(
+                f"the budget of {self.budget:g} leaves nothing to train with (epsilon so far {self.epsilon:.4g}), and "
+                "the initial arrays are no model that was published: nothing is returned. Start from the model that "
+                "was published last to have it back, or raise the budget"
+            )
+        return arrays
+
+    def _end(self, server_round: int) -> list[Message]:
+        """No messages; inside `start` the rounds that are left are not walked through."""
+        if self._so_far is None:
+            return []
+        counts = {} if self._policy.is_secret else dict.fromkeys(self._counts, 0)
+        spent = {"cepam-epsilon": self.epsilon, "cepam-delta": self.account.delta}
+        self._keep(server_round, None, MetricRecord({**counts, **spent}))
+        raise _Ended
+
+    def _keep(self, server_round: int, arrays: ArrayRecord | None, report: MetricRecord) -> Aggregate:
+        """What a round has come to, kept for a result that the budget may cut short."""
+        if self.budget_spent:
+            report["cepam-budget-spent"] = 1
+        if self._so_far is not None:
+            self._so_far.train_metrics_clientapp[server_round] = report
+            self._so_far.arrays = self._so_far.arrays if arrays is None else arrays
+        return arrays, report
 
     def summary(self) -> None:
         """Logs what the wrapper does, then what the wrapped strategy says of itself."""
@@ -208,20 +269,23 @@ class Private(Strategy):  # type: ignore[misc]
     def _messages(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
         """The wrapped strategy's messages, once the noise is found; none where the budget is spent."""
         if self._spending.exhausted:
-            return []
+            return self._end(server_round)
         sent, known_by = self._model.sent(arrays)
         messages = list(self.strategy.configure_train(server_round, sent, config, grid))
-        if not messages or not self._spending.resume(str(messages[0].metadata.run_id), known_by):
+        if not messages:
             return []
+        if not self._spending.resume(str(messages[0].metadata.run_id), known_by):
+            return self._end(server_round)
         self._policy.resume(self._spending.ledger, str(messages[0].metadata.run_id), self._spending.clip)
         self._noise.find(len(messages), self._policy, self._model.coordinates)
         self._noise.follow(self._policy.clip)
         self._grid, self._server_round = grid, server_round
         chosen = self._policy.choose(messages, self._noise.settings, self._spending.asked)
-        certain = self._policy.certain(self._model.coordinates)
-        if certain is not None and not self._spending.allows(certain):
+        asked = [(m.metadata.dst_node_id, self._noise.of(m.metadata.dst_node_id)) for m in chosen]
+        foreseen = self._policy.foreseen(asked, self._model.coordinates)
+        if foreseen is not None and not self._spending.allows(foreseen):
             self._policy.close()
-            return []
+            return self._end(server_round)
         return chosen
 
     def _ask(self, messages: list[Message], grid: Grid) -> None:
@@ -250,7 +314,7 @@ class Private(Strategy):  # type: ignore[misc]
         report = tally.report(server_round, metrics, self.epsilon, self.account.delta)
         for name, figure in self._policy.figures(self._spending).items():
             report[name] = figure
-        return arrays, report
+        return self._keep(server_round, arrays, report)
 
     def _charged(self, arrays: ArrayRecord | None, release: Release) -> ArrayRecord | None:
         """What may be published of a round, once the round is on the account and on disk."""
@@ -292,7 +356,28 @@ class Private(Strategy):  # type: ignore[misc]
         """What the wrapped strategy makes of the evaluation replies."""
         if self._model.downlink is not None and self._grid is not None:
             replies = self._model.downlink.evaluated(replies, self._evaluating, self._grid, self._timeout)
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        if self._so_far is not None and metrics is not None:
+            self._so_far.evaluate_metrics_clientapp[server_round] = metrics
+        return metrics
+
+
+class _Ended(Exception):
+    """The budget is spent: no further round is begun."""
+
+
+def _kept(evaluate: Evaluate | None, result: Result) -> Evaluate | None:
+    """The ServerApp's own evaluation, whose metrics stay in the result also where the budget cuts it short."""
+    if evaluate is None:
+        return None
+
+    def evaluated(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        metrics = evaluate(server_round, arrays)
+        if metrics is not None:
+            result.evaluate_metrics_serverapp[server_round] = metrics
+        return metrics
+
+    return evaluated
 
 
 def _quietly(_level: int, text: str, *given: object) -> None:

@@ -66,6 +66,8 @@ class PrivateSum(Private):
     first share is asked for. Guarantee: docs/trust.md; tests/flower/test_sum_attacks.py.
     """
 
+    _counts = (*Private._counts, "cepam-opened")
+
     def __init__(
         self, strategy: Strategy, *, law: Law | type[Law], clip: Clip, trust: str | Sum = "sum", **named: Any
     ) -> None:
@@ -190,7 +192,7 @@ class PrivateSum(Private):
         report["cepam-opened"] = int(is_open)
         for observer, epsilon in self._observers.epsilons().items():
             report[f"cepam-epsilon-{observer.replace(' ', '-')}"] = epsilon
-        return arrays, report
+        return self._keep(server_round, arrays, report)
 
     def _with_second(self, asked: RoundOfSums, replies: list[Message], grid: Grid) -> list[Message]:
         """The replies; nodes that do not hold what their message leads on from get a snapshot and reply to that."""

@@ -52,7 +52,7 @@ class Spending:
         spent = self.epsilon
         if self._budget is not None and spent >= self._budget:
             self.exhausted = True
-            log(WARNING, "cepam: epsilon %.4g was spent before, of %.4g: nothing is trained", spent, self._budget)
+            log(WARNING, "cepam: the budget is spent: epsilon %.4g of %.4g; nothing is trained", spent, self._budget)
         return not self.exhausted
 
     def allows(self, release: Release) -> bool:
@@ -61,7 +61,11 @@ class Spending:
         if self._budget is not None and after > self._budget:
             self.exhausted = True
             log(
-                WARNING, "cepam: this round would bring epsilon to %.4g, above %.4g: training ends", after, self._budget
+                WARNING,
+                "cepam: the budget is spent: a round more would bring epsilon to %.4g, above %.4g; training ends with "
+                "the model that was published last",
+                after,
+                self._budget,
             )
         return not self.exhausted
 
@@ -83,6 +87,10 @@ class Spending:
     def ledger(self) -> Ledger:
         """Everything that is on the account."""
         return self._account.ledger
+
+    def has_published(self, model: str) -> bool:
+        """Whether this model was published from the account's folder."""
+        return self._account.has_published(model)
 
     def note_model(self, model: str) -> None:
         """Nothing; a run that starts from this model will find this account."""

@@ -18,12 +18,18 @@ REMEDIES = {
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Nothing; what goes wrong inside names the file, and what to do about a full disk."""
+    """Nothing; what goes wrong inside names the file, and what to do about a full disk. The innermost name stays."""
     try:
         yield
+    except _NamedError:
+        raise
     except OSError as problem:
         reason = REMEDIES.get(problem.errno or 0, problem.strerror or str(problem))
-        raise OSError(problem.errno, reason, str(path)) from None
+        raise _NamedError(problem.errno, reason, str(path)) from None
+
+
+class _NamedError(OSError):
+    """An error that names its file."""
 
 
 def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
