@@ -210,12 +210,13 @@ class PrivateSum(Private):
     def _take(self, asked: RoundOfSums, replies: list[Message], tally: Tally) -> None:
         """Nothing; the masked vectors are in, the rest is counted by its reason."""
         down = self._model.downlink
+
+        def drop(refused: Refused) -> None:
+            self._members.note_refusal(refused)
+            tally.drop(refused)
+
         for reply in replies:
-            try:
-                asked.take(reply, down.take_report if down is not None else _ignore)
-            except Refused as refused:
-                self._members.note_refusal(refused)
-                tally.drop(refused)
+            asked.take(reply, down.take_report if down is not None else _ignore, drop)
         for node in self._courier.asked.values():
             tally.drop(Refused("missing", node, "no reply came in time"))
 

@@ -9,7 +9,7 @@ from logging import INFO, WARNING, getLogger
 
 from flwr.serverapp import Grid
 
-from cepam.exchange.agreement import canonical, verify
+from cepam.exchange.agreement import agree, canonical, new_pair, verify
 from cepam.exchange.server_end import Authentication, Refused
 from cepam.flower.sum_courier import Courier, NodeRefused
 from cepam.flower.sum_records import run_bytes
@@ -98,9 +98,12 @@ class Members:
         log(INFO, "cepam: a new epoch of sums: %d of %d nodes agreed on keys", len(peers), len(nodes))
 
     def _check(self, node: int, entry: RosterEntry, transcript: bytes, registered: dict[int, bytes]) -> None:
-        """Nothing, or ValueError for a key that the node did not sign: the others would refuse the whole roster."""
+        """Nothing, or ValueError for an entry for which the others would refuse the whole roster."""
         if entry.node != node or not verify(entry.identity, transcript, entry.signature):
             raise ValueError("its key is not signed by the identity that it names")
+        if canonical(entry.identity) != entry.identity:
+            raise ValueError("its identity is not written as OpenSSH writes it")
+        agree(new_pair()[0], entry.public, b"")  # raises for a weak point
         try:
             known = canonical(registered.get(node, b"")) == entry.identity
         except ValueError:

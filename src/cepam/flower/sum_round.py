@@ -9,7 +9,6 @@ from logging import WARNING, getLogger
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from cepam.errors import CepamError
 from cepam.exchange.server_end import Refused
 from cepam.flower.sum_courier import Courier
 from cepam.flower.sum_members import Members
@@ -31,16 +30,16 @@ class RoundOfSums:
     bytes_of: dict[int, int] = field(default_factory=dict)
     opened: Floats | None = None
 
-    def take(self, reply: Message, before: Callable[[Message], None]) -> None:
-        """Nothing; the masked vector in this reply counts; `Refused` says why it does not."""
-        node, said = self.courier.read(reply)
-        before(reply)
-        try:
+    def take(self, reply: Message, before: Callable[[Message], None], drop: Callable[[Refused], None]) -> None:
+        """Take the masked vector in this reply, or drop the reply."""
+
+        def counted(node: int, said: bytes) -> None:
+            before(reply)
             self.sums.take(node, said)
-        except CepamError as unfit:
-            raise Refused("malformed", node, str(unfit)) from unfit
-        self.members.note_answer(node)
-        self.bytes_of[node] = len(said)
+            self.members.note_answer(node)
+            self.bytes_of[node] = len(said)
+
+        self.courier.give(reply, counted, drop)
 
     def repair(self, grid: Grid, drop: Callable[[Refused], None]) -> bool:
         """Whether enough nodes are left, once what the missing ones left behind is known."""
