@@ -131,6 +131,20 @@ def test_a_crafted_model_with_an_overflow_gate() -> None:
     assert lengths == {len(replies(round_)[10].encode())}
 
 
+def test_the_sum_of_clipped_examples_is_bounded_by_the_node_whatever_training_computed() -> None:
+    size, records, batch = 100, 32, 16.0
+    terms = replace(sums.TERMS, batch=batch, records=records)
+    for length, expected in ((1e6, records * CLIP / batch), (1.5, 1.5)):
+        group = cohort(5, size, terms=terms)
+        zero = np.zeros(size, dtype=np.float32)
+        group.updates = {10: np.full(size, length / np.sqrt(size)), **dict.fromkeys(range(11, 15), zero)}
+        asked = sums.settings(4, coordinates=size, batch=batch)
+        _, total = run_round(group, asked)
+        # Along the update: noise of 5 nodes and rounding. Nine deviations are exceeded with chance below 1e-18.
+        bound = 9 * np.sqrt(5 * (NOISE**2 + asked.codec.cell**2 / 12))
+        assert abs(total.sum() / np.sqrt(size) - expected) < bound
+
+
 def test_updates_beyond_the_clip_are_clipped_by_the_node() -> None:
     size = 100
     group = cohort(5, size)

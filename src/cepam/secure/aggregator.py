@@ -64,8 +64,10 @@ class SumRound:
     def take(self, node: int, reply: bytes) -> None:
         """Nothing; the node's masked vector is in."""
         found = TrainReply.decode(reply)
-        if self._closed or node not in self.cohort or node in self._replies or found.salt != self.salt:
-            raise SumRefused("position", f"a vector of node {node} is late, repeated or for another round")
+        if self._closed or node not in self.cohort or node in self._replies:
+            raise SumRefused("position", f"a vector of node {node} is late or repeated")
+        if found.salt != self.salt:
+            raise SumRefused("position", f"node {node} saw another round, model, run configuration or other settings")
         self.settings.codec.check_message(found.vector)
         if len(found.shares) != len(self.circle(node)) - 1:
             raise MalformedMessage(f"node {node} did not seal one share for each of its peers")

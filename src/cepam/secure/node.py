@@ -81,7 +81,8 @@ class SumNode:
     def train(self, request: bytes, model: bytes, work: Work) -> bytes:
         """The masked update of a round, once. `model` is the check value of the model as this node received it.
 
-        `work` trains and returns the update, an array or a tensor on a GPU, which is masked there. Whatever goes wrong
+        `work` trains and returns the update, an array or a tensor on a GPU, which is masked there. The settings that it
+        is handed passed this node's terms: their clip and batch are the ones to train with. Whatever goes wrong
         in it sends the zero update with its noise: an error that depends on the data would be a noise-free bit about
         them.
         """
@@ -97,7 +98,9 @@ class SumNode:
                 chains = {peer: advance(chain) for peer, chain in chains.items()}
             salt = round_salt(settings, asked.roster_digest, cohort, model)
             keys = {peer: round_keys(chains[peer], salt, self.node, peer) for peer in circle if peer != self.node}
-            reply, share = self._mask(settings, salt, circle, keys, _safe_update(work, settings))
+            reply, share = self._mask(
+                settings, salt, circle, keys, _safe_update(work, settings, self.terms.longest(settings))
+            )
             opened = OpenRound(
                 salt, settings.threshold, circle, {peer: pair.mask for peer, pair in keys.items()},
                 {peer: pair.inward for peer, pair in keys.items()}, share,
@@ -223,8 +226,8 @@ class SumNode:
         raise SumRefused(kind, reason)
 
 
-def _safe_update(work: Work, settings: SumSettings) -> Any:
-    """The update, clipped, where it lies; zeros where anything at all went wrong."""
+def _safe_update(work: Work, settings: SumSettings, longest: float) -> Any:
+    """The update, its norm at most `longest`, where it lies; zeros where anything at all went wrong."""
     try:
         with np.errstate(all="ignore"):
             made = work(settings)
@@ -234,8 +237,9 @@ def _safe_update(work: Work, settings: SumSettings) -> Any:
             if not bool((abs(values) < math.inf).all()):
                 raise ValueError("not finite")
             reach = settings.codec.plan.reach
-            # The second is a contraction: no record moves the update further for it.
-            made = values.clip(-reach, reach) if settings.batch else L2(settings.clip).apply(values)
+            # Both are contractions: no example that was clipped before moves the update further for them.
+            made = L2(longest).apply(values)
+            made = made.clip(-reach, reach) if settings.batch else made
             if not bool((abs(made) <= reach).all()):
                 raise ValueError("beyond the reach of the noise")  # here, not where an error would be told
             return made
