@@ -15,10 +15,12 @@ from cepam.flower.sum_records import check_value
 from cepam.noise.laws import Gaussian
 from cepam.secure import HelloReply, Roster, RosterEntry, SumRound, SumSettings, fit
 from cepam.secure.messages import (
+    NO_SHARE,
     HelloRequest,
     RepairRequest,
     TrainReply,
     TrainRequest,
+    UnmaskReply,
     UnmaskRequest,
 )
 from cepam.secure.roster import hello_transcript
@@ -65,7 +67,8 @@ def test_unmask_twice_or_with_tampered_swapped_and_foreign_shares(tmp_path) -> N
     asked = UnmaskRequest.decode(unmasks[101])
     tampered = bytes([asked.shares[0][0] ^ 1]) + asked.shares[0][1:]
     bad = UnmaskRequest(asked.salt, asked.survivors, (tampered, *asked.shares[1:]))
-    assert ask(grid.nodes[101], bad.encode()) == "share"
+    told = UnmaskReply.decode(_bytes(ask(grid.nodes[101], bad.encode())))
+    assert [share == NO_SHARE for share in told.shares] == [True, False, False, False, False]
     asked = UnmaskRequest.decode(unmasks[102])
     swapped = UnmaskRequest(asked.salt, asked.survivors, asked.shares[::-1])
     assert ask(grid.nodes[102], swapped.encode()) == "share"

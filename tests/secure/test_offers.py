@@ -156,9 +156,14 @@ def test_two_rosters_for_two_halves_open_nothing() -> None:
         told = TrainReply.decode(group.train(name, second.request()))
         round_.take(name, replace(told, salt=round_.salt).encode())
     assert not round_.repairs()
-    for name, ask in round_.unmasks().items():
-        with refused("share" if name < 13 else "position"):
-            group.nodes[name].unmask(ask)
+    asks = round_.unmasks()
+    for name in (13, 14):
+        with refused("position"):
+            group.nodes[name].unmask(asks[name])
+    for name in (10, 11, 12):
+        round_.take_unmask(name, group.nodes[name].unmask(asks[name]))
+    assert round_.disputes == {(sender, name) for sender in (13, 14) for name in (10, 11, 12)}
+    assert round_.unopened() == {10, 11, 12, 13, 14}
     with refused("quorum"):
         round_.open()
 

@@ -55,7 +55,8 @@ class RoundOfSums:
         """Whether the sum is open. From the first request on the round counts as released."""
         self.courier.trip(grid, self.sums.unmasks(), self._counting(self.sums.take_unmask), drop, done=self._is_open)
         if not self._is_open():
-            log(WARNING, "cepam: too few shares came: the sum stays closed, and the round is charged")
+            log(WARNING, "cepam: too few good shares came: the sum stays closed, and the round is charged")
+        self.members.faults.note(self.sums, self.opened is not None)
         return self.opened is not None
 
     def _is_open(self) -> bool:

@@ -20,6 +20,7 @@ from cepam.clip import L2
 from cepam.secure.journal import Journal, JournalEntry, RunPlace
 from cepam.secure.mechanism import on_gpu, type_name
 from cepam.secure.messages import (
+    NO_SHARE,
     HelloReply,
     HelloRequest,
     RepairReply,
@@ -33,7 +34,7 @@ from cepam.secure.pairs import PairKeys, advance, agree_root, commit, open_share
 from cepam.secure.refusal import RefusalKind, SumRefused
 from cepam.secure.roster import RosterEntry, Sign, Verify, hello_transcript
 from cepam.secure.settings import SumSettings, round_salt
-from cepam.secure.shamir import SECRET_BYTES, split
+from cepam.secure.shamir import SECRET_BYTES, share_value, split
 from cepam.secure.state import NodeState, OpenRound
 from cepam.secure.terms import RoundCharge, Terms
 
@@ -126,7 +127,11 @@ class SumNode:
         return RepairReply(asked.salt, tuple(opened.masks[name] for name in asked.missing)).encode()
 
     def unmask(self, request: bytes) -> bytes:
-        """This node's shares of the survivors' self-masks, once; the round is then erased."""
+        """This node's shares of the survivors' self-masks, once; the round is then erased.
+
+        A peer whose share does not open costs that share alone, and is told by `NO_SHARE`: what the node reveals is a
+        part of what it would reveal had all opened. Where none opens the node was told of another round, and refuses.
+        """
         asked = UnmaskRequest.decode(request)
         with self._held() as (entry, state):
             opened = self._opened(state, asked.salt)
@@ -134,16 +139,13 @@ class SumNode:
             left = tuple(name for name in opened.circle if name not in opened.repaired)
             if asked.survivors != left or len(asked.shares) != len(left) - 1:
                 self._erase(entry, state, "cohort", "the survivors are not the cohort less all that was repaired")
-            sealed = iter(asked.shares)
-            try:
-                shares = tuple(
-                    opened.share if name == self.node else open_share(opened.seals[name], opened.salt, next(sealed))
-                    for name in left
-                )
-            except SumRefused:
-                self._erase(entry, state, "share", "a survivor's share does not open")
+            peers = [name for name in left if name != self.node]
+            shares = {name: _opened_share(opened, name, sealed) for name, sealed in zip(peers, asked.shares)}
+            if set(shares.values()) <= {NO_SHARE}:
+                self._erase(entry, state, "share", "no survivor's share opens")
             self._commit(entry, replace(state, open=None))
-        return UnmaskReply(asked.salt, shares).encode()
+        shares[self.node] = opened.share
+        return UnmaskReply(asked.salt, tuple(shares[name] for name in left)).encode()
 
     def _mask(
         self, settings: SumSettings, salt: bytes, circle: tuple[int, ...], keys: dict[int, PairKeys], update: Any
@@ -224,6 +226,16 @@ class SumNode:
     def _erase(self, entry: JournalEntry, state: NodeState, kind: RefusalKind, reason: str) -> NoReturn:
         self._commit(entry, replace(state, open=None))
         raise SumRefused(kind, reason)
+
+
+def _opened_share(opened: OpenRound, peer: int, sealed: bytes) -> bytes:
+    """The share that the peer sealed for this node, or `NO_SHARE` where it is none."""
+    try:
+        share = open_share(opened.seals[peer], opened.salt, sealed)
+        share_value(share)
+    except (SumRefused, ValueError):
+        return NO_SHARE
+    return share
 
 
 def _safe_update(work: Work, settings: SumSettings, longest: float) -> Any:
