@@ -24,11 +24,12 @@ class Node:
         self.train = train
         self.config = config
         self.public_key = b""
+        self.run_config: dict[str, float | str] = {}
         self.uplink = Uplink()
         self.restart()
 
     def restart(self) -> None:
-        self.context = Context(RUN, self.node_id, self.config, RecordDict(), {})
+        self.context = Context(RUN, self.node_id, self.config, RecordDict(), self.run_config)
 
     def handle(self, message: Message) -> Message:
         try:
@@ -54,13 +55,14 @@ class FakeGrid(Grid):
         self.meddle: Callable[[int, Message], list[Message]] = lambda node, reply: [reply]
         self.seen: list[Message] = []
         self.evaluates = False
+        self.run_config: dict[str, float | str] = {}
         self.came: list[Message] = []
 
     def set_run(self, run: object) -> None: ...
 
     @property
     def run(self) -> SimpleNamespace:
-        return SimpleNamespace(run_id=RUN)
+        return SimpleNamespace(run_id=RUN, override_config=self.run_config)
 
     def create_message(self, *args: object, **kwargs: object) -> Message:
         raise NotImplementedError

@@ -123,7 +123,7 @@ def trained(folder: Path, **options: Any) -> tuple[SumGrid, SumRound]:
     sent = next(message for stage, _, message, _ in grid.traffic if stage == "train")
     asked = TrainRequest.decode(carried(sent.content[SUM]))
     assert asked.roster is not None
-    sums = SumRound(asked.settings, asked.roster, asked.cohort, check_value(sent.content, "parameters"))
+    sums = SumRound(asked.settings, asked.roster, asked.cohort, check_value(sent.content, "parameters", {}))
     for node, said in grid.replies("train").items():
         sums.take(node, said)
     grid.deaf = set()

@@ -15,10 +15,12 @@ from cepam.flower.sum_records import check_value
 from cepam.noise.laws import Gaussian
 from cepam.secure import HelloReply, Roster, RosterEntry, SumRound, SumSettings, fit
 from cepam.secure.messages import (
+    NO_SHARE,
     HelloRequest,
     RepairRequest,
     TrainReply,
     TrainRequest,
+    UnmaskReply,
     UnmaskRequest,
 )
 from cepam.secure.roster import hello_transcript
@@ -65,7 +67,8 @@ def test_unmask_twice_or_with_tampered_swapped_and_foreign_shares(tmp_path) -> N
     asked = UnmaskRequest.decode(unmasks[101])
     tampered = bytes([asked.shares[0][0] ^ 1]) + asked.shares[0][1:]
     bad = UnmaskRequest(asked.salt, asked.survivors, (tampered, *asked.shares[1:]))
-    assert ask(grid.nodes[101], bad.encode()) == "share"
+    told = UnmaskReply.decode(_bytes(ask(grid.nodes[101], bad.encode())))
+    assert [share == NO_SHARE for share in told.shares] == [True, False, False, False, False]
     asked = UnmaskRequest.decode(unmasks[102])
     swapped = UnmaskRequest(asked.salt, asked.survivors, asked.shares[::-1])
     assert ask(grid.nodes[102], swapped.encode()) == "share"
@@ -231,7 +234,7 @@ def test_a_strategy_that_tells_nodes_different_things_asks_for_nothing(tmp_path)
 
 def test_the_check_value_binds_every_record_key_type_and_bit() -> None:
     def of(**records: object) -> bytes:
-        return check_value(RecordDict(records), "parameters")
+        return check_value(RecordDict(records), "parameters", {"lr": 1})
 
     base = {"arrays": start_arrays(8), "config": ConfigRecord({"lr": 0.5, "n": 1})}
     values = {
@@ -243,7 +246,11 @@ def test_the_check_value_binds_every_record_key_type_and_bit() -> None:
         of(**{**base, "config": ConfigRecord({"lr": 0.5})}),
         of(**{**base, "more": ConfigRecord({})}),
         of(arrays=base["config"], config=base["arrays"]),
-        check_value(RecordDict(base), "gradient"),
+        check_value(RecordDict(base), "gradient", {"lr": 1}),
+        *(
+            check_value(RecordDict(base), "parameters", run)
+            for run in ({}, {"lr": 1.0}, {"lr": True}, {"l": 1}, {"lr": 1, "n": 1})
+        ),
     }
-    assert len(values) == 9
+    assert len(values) == 14
     assert of(**base, **{SUM: start_arrays(4)}) == of(**dict(reversed(base.items())))

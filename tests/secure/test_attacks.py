@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cepam.secure import SumRound
-from cepam.secure.messages import RepairRequest, TrainReply, UnmaskReply, UnmaskRequest
+from cepam.secure.messages import NO_SHARE, RepairRequest, TrainReply, UnmaskReply, UnmaskRequest
 from cepam.secure.pairs import advance, commit, open_share, round_keys
 from cepam.secure.shamir import combine
 from cepam.secure.state import NodeState
@@ -131,6 +131,20 @@ def test_a_crafted_model_with_an_overflow_gate() -> None:
     assert lengths == {len(replies(round_)[10].encode())}
 
 
+def test_the_sum_of_clipped_examples_is_bounded_by_the_node_whatever_training_computed() -> None:
+    size, records, batch = 100, 32, 16.0
+    terms = replace(sums.TERMS, batch=batch, records=records)
+    for length, expected in ((1e6, records * CLIP / batch), (1.5, 1.5)):
+        group = cohort(5, size, terms=terms)
+        zero = np.zeros(size, dtype=np.float32)
+        group.updates = {10: np.full(size, length / np.sqrt(size)), **dict.fromkeys(range(11, 15), zero)}
+        asked = sums.settings(4, coordinates=size, batch=batch)
+        _, total = run_round(group, asked)
+        # Along the update: noise of 5 nodes and rounding. Nine deviations are exceeded with chance below 1e-18.
+        bound = 9 * np.sqrt(5 * (NOISE**2 + asked.codec.cell**2 / 12))
+        assert abs(total.sum() / np.sqrt(size) - expected) < bound
+
+
 def test_updates_beyond_the_clip_are_clipped_by_the_node() -> None:
     size = 100
     group = cohort(5, size)
@@ -141,26 +155,38 @@ def test_updates_beyond_the_clip_are_clipped_by_the_node() -> None:
 
 
 def test_shares_swapped_tampered_or_foreign() -> None:
-    def ask(group: Cohort, round_: SumRound, shares: list[bytes]) -> None:
-        with refused("share"):
-            group.nodes[10].unmask(UnmaskRequest(round_.salt, group.roster.names, tuple(shares)).encode())
+    """What does not open is not told; where nothing opens the node refuses. The round is erased either way."""
+
+    def ask(group: Cohort, round_: SumRound, shares: list[bytes], closed: set[int]) -> None:
+        request = UnmaskRequest(round_.salt, group.roster.names, tuple(shares)).encode()
+        if len(closed) == 4:
+            with refused("share"):
+                group.nodes[10].unmask(request)
+        else:
+            told = dict(zip(group.roster.names, UnmaskReply.decode(group.nodes[10].unmask(request)).shares))
+            assert {name for name, share in told.items() if share == NO_SHARE} == closed
         assert state(group, 10).open is None
+        with refused("position"):
+            group.nodes[10].unmask(request)
 
     group, round_ = trained()
     good = list(sealed_for(round_, 10, group.roster.names))
-    ask(group, round_, [good[1], good[0], *good[2:]])
+    ask(group, round_, [good[1], good[0], *good[2:]], {11, 12})
     group, round_ = trained()
     good = list(sealed_for(round_, 10, group.roster.names))
-    ask(group, round_, [bytes([good[0][0] ^ 1]) + good[0][1:], *good[1:]])
+    ask(group, round_, [bytes([good[0][0] ^ 1]) + good[0][1:], *good[1:]], {11})
     group, round_ = trained()
     good = list(sealed_for(round_, 10, group.roster.names))
-    ask(group, round_, [round_._sealed(11, 12), *good[1:]])
+    ask(group, round_, [round_._sealed(11, 12), *good[1:]], {11})
+    group, round_ = trained()
+    good = list(sealed_for(round_, 10, group.roster.names))
+    ask(group, round_, good[::-1], {11, 12, 13, 14})
     group, round_ = trained()
     run_round(group, sums.settings(4, position=1))
     other = SumRound(sums.settings(4, position=2), group.roster, group.roster.names, MODEL)
     for name in group.nodes:
         other.take(name, group.train(name, other.request()))
-    ask(group, other, [*sealed_for(round_, 10, (11,)), *sealed_for(other, 10, (12, 13, 14))])
+    ask(group, other, [*sealed_for(round_, 10, (11,)), *sealed_for(other, 10, (12, 13, 14))], {11})
 
 
 def test_sealed_shares_do_not_open_with_revealed_mask_keys() -> None:
@@ -192,9 +218,13 @@ def test_another_round_for_one_node(what: str) -> None:
     forged = replace(odd, salt=round_.salt, vector=bytes(asked.codec.message_bytes), shares=shares)
     round_.take(10, forged.encode())
     assert not round_.repairs()
-    for name, ask in round_.unmasks().items():
-        with refused("position" if name == 10 else "share"):
-            group.nodes[name].unmask(ask)
+    asks = round_.unmasks()
+    with refused("position"):
+        group.nodes[10].unmask(asks.pop(10))
+    for name, ask in asks.items():
+        round_.take_unmask(name, group.nodes[name].unmask(ask))
+    assert round_.disputes == {(10, name) for name in range(11, 16)}
+    assert round_.unopened() == {10}
     with refused("quorum"):
         round_.open()
 

@@ -156,16 +156,21 @@ def test_two_rosters_for_two_halves_open_nothing() -> None:
         told = TrainReply.decode(group.train(name, second.request()))
         round_.take(name, replace(told, salt=round_.salt).encode())
     assert not round_.repairs()
-    for name, ask in round_.unmasks().items():
-        with refused("share" if name < 13 else "position"):
-            group.nodes[name].unmask(ask)
+    asks = round_.unmasks()
+    for name in (13, 14):
+        with refused("position"):
+            group.nodes[name].unmask(asks[name])
+    for name in (10, 11, 12):
+        round_.take_unmask(name, group.nodes[name].unmask(asks[name]))
+    assert round_.disputes == {(sender, name) for sender in (13, 14) for name in (10, 11, 12)}
+    assert round_.unopened() == {10, 11, 12, 13, 14}
     with refused("quorum"):
         round_.open()
 
 
 def test_a_server_that_tells_of_smaller_draws_larger_batches_or_smaller_clips_is_not_believed() -> None:
     """The training code draws, clips examples and divides: the node's own ledger counts what its own terms say."""
-    terms = Terms(noise=0.2, clip=1.0, rounds=9, batch=64.0, chance=0.5, colluders=1, honest=1)
+    terms = Terms(noise=0.2, clip=1.0, rounds=9, batch=64.0, chance=0.5, colluders=1, honest=1, records=64)
     group = cohort(5, terms=terms)
     flattered = sums.settings(4, batch=1e6, chance=1e-6, clip=1e-3)
     whole = sums.settings(4, position=1, chance=0.1, clip=0.5)
@@ -179,7 +184,7 @@ def test_a_server_that_tells_of_smaller_draws_larger_batches_or_smaller_clips_is
 def test_an_update_at_the_end_of_the_reach_is_answered_like_any_other() -> None:
     """A clip as wide as the noise reaches: rounding must not make an error of what the update was."""
     for batch in (0.0, 64.0):
-        group = cohort(5, terms=Terms(noise=0.2, clip=1e12, rounds=9, batch=batch))
+        group = cohort(5, terms=Terms(noise=0.2, clip=1e12, rounds=9, batch=batch, records=64))
         reach = sums.settings(4).codec.plan.reach
         group.updates = {10: np.full(12, 3e38, dtype=np.float32), 11: np.full(12, reach)}
         asked = sums.settings(4, clip=reach, batch=batch)

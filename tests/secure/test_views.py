@@ -144,6 +144,7 @@ def test_bits_follow_the_table_of_the_reach() -> None:
 def test_doors_of_terms() -> None:
     good = {"noise": 0.1, "clip": 1.0, "rounds": 5}
     for wrong in ({"noise": 0}, {"clip": -1}, {"rounds": 0}, {"quorum": 2}, {"honest": 0}, {"colluders": -1},
-                  {"batch": -1.0}, {"chance": 0.0}, {"chance": 1.1}):  # fmt: skip
+                  {"batch": -1.0}, {"batch": 8.0}, {"records": -1}, {"records": 8.0},
+                  {"chance": 0.0}, {"chance": 1.1}):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Terms(**{**good, **wrong})  # type: ignore[arg-type]

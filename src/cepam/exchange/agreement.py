@@ -134,8 +134,12 @@ def _private_key(key_file: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def _public_key(identity: bytes) -> ec.EllipticCurvePublicKey:
+    """The key that these bytes are; a ValueError for all others, whatever their parser raises."""
     openssh = identity.startswith(b"ecdsa-")
-    key = serialization.load_ssh_public_key(identity) if openssh else serialization.load_pem_public_key(identity)
+    try:
+        key = serialization.load_ssh_public_key(identity) if openssh else serialization.load_pem_public_key(identity)
+    except Exception as unreadable:  # NotImplementedError for another encoding of a point, among others
+        raise ValueError("an identity must be an elliptic-curve public key, PEM or OpenSSH") from unreadable
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("an identity must be an elliptic-curve key")
     return key

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
 from typing import Literal
@@ -22,19 +24,49 @@ from cepam.noise.laws import Gaussian
 
 Authentication = Literal["warn", "require"]
 Kind = Literal[
-    "error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics", "version", "refused"
+    "error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics", "version", "refused",
+    "internal",
 ]  # fmt: skip
 Log = Callable[..., None]
 OWN_LOG = getLogger("cepam").log
+LONGEST_REASON = 300
 
 
 class Refused(CepamError):
-    """One reply is of no use: `kind` is counted, the text is logged."""
+    """One reply is of no use: `kind` is counted, the text is logged.
+
+    The text may quote what a node sent, so it is one line of printable characters, of bounded length.
+    """
 
     def __init__(self, kind: Kind, node: int | None, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__("".join(c if c.isprintable() else "?" for c in reason[:LONGEST_REASON]))
         self.kind = kind
         self.node = node
+
+
+@contextmanager
+def refusing(node: int) -> Iterator[None]:
+    """Handle something that a node sent: whatever is raised inside becomes `Refused`, and costs that node only.
+
+    Every reply of a node is handled inside this block. Documented errors are `malformed`. All others are `internal`:
+    they are counted apart and name their type and place, since they may be mistakes of this package.
+
+    Args:
+        node: the node that is dropped.
+
+    Raises:
+        Refused: in place of any other `Exception`.
+    """
+    try:
+        yield
+    except Refused:
+        raise
+    except (CepamError, ValueError) as unfit:
+        raise Refused("malformed", node, str(unfit)) from unfit
+    except Exception as unexpected:
+        frame = traceback.extract_tb(unexpected.__traceback__)[-1]
+        place = f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.lineno}"
+        raise Refused("internal", node, f"{type(unexpected).__name__} at {place}: {unexpected}") from unexpected
 
 
 @dataclass

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from cepam.errors import CepamError
 from cepam.exchange.downlink import STEPS_OF_NOISE, Downlink
 from cepam.exchange.parcels import DOWNLINK, Parcel
-from cepam.exchange.server_end import Refused
+from cepam.exchange.server_end import Refused, refusing
 from cepam.exchange.vectors import Arrays
 from cepam.flower.arrays import BROADCAST, numpy_of, pack, record_of
 
@@ -139,8 +139,9 @@ class Distribution:
 
     def _is_good(self, reply: Message) -> bool:
         try:
-            if not reply.has_error():
-                self.take_report(reply)
+            with refusing(reply.metadata.src_node_id):
+                if not reply.has_error():
+                    self.take_report(reply)
         except Refused as refused:
             log(WARNING, "cepam: dropped the evaluation of node %s: %s", refused.node, refused)
             return False

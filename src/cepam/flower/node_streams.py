@@ -17,7 +17,7 @@ from cepam.files import write_atomically
 STREAM = "cepam-stream"
 FOLDER = "cepam-streams"
 SLICE, SLICES = "cepam-slice", "cepam-slices"
-CLIP, DIVISOR = "cepam-clip", "cepam-divisor"
+CLIP, DIVISOR, CHANCE = "cepam-clip", "cepam-divisor", "cepam-chance"
 MOST_EPSILON, DELTA, BATCH = "cepam-epsilon", "cepam-delta", "cepam-batch"
 
 
@@ -33,10 +33,15 @@ def follow(offer: Offer, reference: Arrays, content: RecordDict, context: Contex
     told: dict[str, int | float] = {SLICE: stream.sender.slice, SLICES: stream.terms.slices}
     if stream.terms.divisor:
         told |= {CLIP: float(offer.settings.clip.bound), DIVISOR: float(stream.terms.divisor)}
-    records = content.config_records
-    name = next(iter(records)) if len(records) == 1 else "config"
-    content[name] = ConfigRecord({**dict(records.get(name, {})), **told})
+    tell(content, told)
     return stream
+
+
+def tell(content: RecordDict, told: Mapping[str, int | float]) -> None:
+    """Put the node's own figures into every configuration of a message, in place of any that the server put there."""
+    records = {name: dict(record) for name, record in content.config_records.items()} or {"config": {}}
+    for name, record in records.items():
+        content[name] = ConfigRecord({**record, **told})
 
 
 def keep(stream: NodeStream, offer: Offer, context: Context) -> None:

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from cepam.clip import Clip, Unit
 from cepam.errors import BudgetSpent
 from cepam.exchange.account import Account
-from cepam.exchange.server_end import Authentication, Refused, ServerEnd
+from cepam.exchange.server_end import Authentication, Refused, ServerEnd, refusing
 from cepam.exchange.streams import StreamTerms
 from cepam.exchange.target import law_of, target_of
 from cepam.exchange.uplink_settings import Update, UplinkSettings
@@ -26,7 +26,7 @@ from cepam.flower.distribution import Step, distribution_for
 from cepam.flower.models import RoundModel
 from cepam.flower.noise import NodeNoise, OfNode
 from cepam.flower.policy import Aggregate, PolicyName
-from cepam.flower.replies import Known, Replies
+from cepam.flower.replies import Known, Replies, consistent_metrics
 from cepam.flower.spending import Spending, account_in
 from cepam.flower.stream_policy import Streamed, check_streams
 from cepam.flower.tally import Tally
@@ -330,9 +330,8 @@ class Private(Strategy):  # type: ignore[misc]
         tally = Tally(self._replies.sent, down.count() if down is not None else (0, 0), self._policy.is_secret)
         for reply in came:
             try:
-                tally.opened.append(
-                    self._replies.open(reply, getattr(self.strategy, "weighted_by_key", "num-examples"))
-                )
+                with refusing(reply.metadata.src_node_id):
+                    tally.opened.append(self._replies.open(reply, self._weight_key))
             except Refused as refused:
                 tally.drop(refused)
         tally.drop_odd_metrics()
@@ -353,13 +352,17 @@ class Private(Strategy):  # type: ignore[misc]
         return self._evaluating
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What the wrapped strategy makes of the evaluation replies."""
+        """What the wrapped strategy makes of the evaluation replies; those that would end the run are dropped."""
         if self._model.downlink is not None and self._grid is not None:
             replies = self._model.downlink.evaluated(replies, self._evaluating, self._grid, self._timeout)
-        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        metrics = self.strategy.aggregate_evaluate(server_round, consistent_metrics(replies, self._weight_key))
         if self._so_far is not None and metrics is not None:
             self._so_far.evaluate_metrics_clientapp[server_round] = metrics
         return metrics
+
+    @property
+    def _weight_key(self) -> str:
+        return str(getattr(self.strategy, "weighted_by_key", "num-examples"))
 
 
 class _Ended(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from cepam.flower.private import Private
 from cepam.flower.replies import Opened
 from cepam.flower.sum_courier import Courier
 from cepam.flower.sum_members import Members
-from cepam.flower.sum_records import check_value, run_bytes
+from cepam.flower.sum_records import check_value, run_bytes, run_config
 from cepam.flower.sum_round import RoundOfSums
 from cepam.flower.sum_trust import Sum, sum_of
 from cepam.flower.sum_views import Observers
@@ -117,13 +117,15 @@ class PrivateSum(Private):
         wanted = {message.metadata.dst_node_id: message for message in messages}
         roster = self._members.settle(wanted, grid)
         cohort = self._members.cohort(wanted)
+        configured = run_config(grid.run)
         try:
             settings = self._settings_for(len(cohort), roster.epoch, int(grid.run.run_id))
             asked = [self.settings] * len(cohort)
             self._moved = self._policy.noise(asked) * self._replies.rate(asked)
             if self._model.downlink is not None:
                 self._model.downlink.publish_if_new(self._model.reference, server_round, self._moved)
-            sums = SumRound(settings, roster, cohort, self._check_value([wanted[node] for node in cohort]))
+            check = self._check_value([wanted[node] for node in cohort], configured)
+            sums = SumRound(settings, roster, cohort, check)
         except (SumRefused, ValueError) as unfit:
             log(WARNING, "cepam: no sum is asked for in round %d: %s", server_round, unfit)
             return []
@@ -150,10 +152,11 @@ class PrivateSum(Private):
             float(batch) if account.clipped == "example" else 0.0, one.chance(0),
         )  # fmt: skip
 
-    def _check_value(self, messages: list[Message]) -> bytes:
+    def _check_value(self, messages: list[Message], configured: Mapping[str, Any]) -> bytes:
         """What all nodes are told to train on; ValueError where a strategy tells them different things."""
         contents = {id(message.content): message.content for message in messages}
-        found = {check_value(self._as_received(content), self.settings.update) for content in contents.values()}
+        update = self.settings.update
+        found = {check_value(self._as_received(content), update, configured) for content in contents.values()}
         if len(found) != 1:
             raise ValueError("the strategy sends different models or configurations: their sum could not be opened")
         return found.pop()
@@ -212,12 +215,13 @@ class PrivateSum(Private):
     def _take(self, asked: RoundOfSums, replies: list[Message], tally: Tally) -> None:
         """Nothing; the masked vectors are in, the rest is counted by its reason."""
         down = self._model.downlink
+
+        def drop(refused: Refused) -> None:
+            self._members.note_refusal(refused)
+            tally.drop(refused)
+
         for reply in replies:
-            try:
-                asked.take(reply, down.take_report if down is not None else _ignore)
-            except Refused as refused:
-                self._members.note_refusal(refused)
-                tally.drop(refused)
+            asked.take(reply, down.take_report if down is not None else _ignore, drop)
         for node in self._courier.asked.values():
             tally.drop(Refused("missing", node, "no reply came in time"))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from logging import INFO, getLogger
+from logging import INFO, WARNING, getLogger
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from flwr.serverapp import Grid
 
 from cepam.exchange.agreement import Peer
 from cepam.exchange.messages import RECORD, Answer
-from cepam.exchange.server_end import Pending, Refused, ServerEnd
+from cepam.exchange.server_end import Pending, Refused, ServerEnd, refusing
 from cepam.exchange.uplink_settings import UplinkSettings
 from cepam.exchange.vectors import Arrays, count, from_vector
 from cepam.flower.arrays import carried, numpy_of, record_of
@@ -22,7 +23,6 @@ from cepam.flower.distribution import Distribution, is_stale
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
-LONGEST_REASON = 300
 MetricsKind = frozenset[tuple[str, int]]
 
 
@@ -127,17 +127,13 @@ class Replies:
         if reply.has_error():
             # Errors that the SuperLink makes carry its own id: the message says whom they are about.
             node = asked.node if asked else reply.metadata.src_node_id
-            reason = str(reply.error.reason)[:LONGEST_REASON]
-            raise Refused("error", node, f"{reason} (code {reply.error.code})")
+            raise Refused("error", node, f"code {reply.error.code}: {reply.error.reason}")
         node = reply.metadata.src_node_id
         if asked is None or asked.node != node:
             raise Refused("unasked", node, "it does not answer a message of this round, or answers it again")
         if asked.broadcast and self._model is not None:
             self._model.take_report(reply)
-        try:
-            answer, message = Answer.from_fields(_record(reply)), _sealed_message(reply)
-        except ValueError as unreadable:
-            raise Refused("malformed", node, str(unreadable)) from unreadable
+        answer, message = Answer.from_fields(_record(reply)), _sealed_message(reply)
         settings = asked.pending.offer.settings
         vector = self._end.open(asked.pending, answer, message)
         name, metrics = _metrics(reply, node, weight_key, settings.weight)
@@ -222,10 +218,57 @@ def _metrics(reply: Message, node: int, weight_key: str, weight: float) -> tuple
     values = dict(record)
     if weight_key in values:
         values.pop(weight_key)
-    for key, value in values.items():
+    _check_finite(values, node)
+    return name, MetricRecord({**values, weight_key: float(weight)})
+
+
+def consistent_metrics(replies: Iterable[Message], weight_key: str) -> list[Message]:
+    """Select the evaluation replies that can be averaged: Flower ends the run for one that differs from the others.
+
+    Args:
+        replies: what came; errors are kept, strategies count them.
+        weight_key: the metric that weighs a reply, a positive number.
+
+    Returns:
+        The replies whose metrics are finite and of the majority's kind.
+    """
+    kinds: list[tuple[Message, MetricsKind | None]] = []
+    for reply in replies:
+        try:
+            with refusing(reply.metadata.src_node_id):
+                kinds.append((reply, None if reply.has_error() else _evaluated_kind(reply, weight_key)))
+        except Refused as refused:
+            _drop_evaluation(refused)
+    counted = Counter(kind for _, kind in kinds if kind is not None)
+    usual = counted.most_common(1)[0][0] if counted else None
+    for reply, kind in kinds:
+        if kind not in (None, usual):
+            _drop_evaluation(
+                Refused("metrics", reply.metadata.src_node_id, "its metrics are not those of the other replies")
+            )
+    return [reply for reply, kind in kinds if kind in (None, usual)]
+
+
+def _evaluated_kind(reply: Message, weight_key: str) -> MetricsKind:
+    node, records = reply.metadata.src_node_id, list(reply.content.metric_records.items())
+    if len(records) != 1:
+        raise Refused("metrics", node, f"exactly one MetricRecord may come, got {len(records)}")
+    name, metrics = records[0]
+    _check_finite(metrics, node)
+    weight = metrics.get(weight_key, 1)
+    if isinstance(weight, list) or not weight > 0:
+        raise Refused("metrics", node, f"the weight {weight_key!r} must be a positive number")
+    return _kind_of(name, metrics)
+
+
+def _drop_evaluation(refused: Refused) -> None:
+    log(WARNING, "cepam: dropped the evaluation of node %s: %s", refused.node, refused)
+
+
+def _check_finite(metrics: Mapping[str, float | list[float]], node: int) -> None:
+    for key, value in metrics.items():
         if not all(math.isfinite(number) for number in (value if isinstance(value, list) else [value])):
             raise Refused("metrics", node, f"the metric {key!r} is not finite")
-    return name, MetricRecord({**values, weight_key: float(weight)})
 
 
 def _kind_of(name: str, metrics: MetricRecord) -> MetricsKind:

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from cepam.errors import CepamError
 from cepam.exchange.agreement import sign
 from cepam.exchange.messages import RECORD
-from cepam.exchange.server_end import Refused
+from cepam.exchange.server_end import Refused, refusing
 from cepam.flower.arrays import SUM, carry
 from cepam.flower.sum_records import statement, sum_message
 from cepam.secure.messages import RefusalReply
@@ -21,7 +21,6 @@ from cepam.secure.refusal import RefusalKind
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
-LONGEST_REASON = 300
 PULL_SECONDS = 0.5
 
 
@@ -64,15 +63,11 @@ class Courier:
         """The node and its answer; `Refused` says why there is none."""
         node = self.asked.pop(reply.metadata.reply_to_message_id, None)
         if reply.has_error():
-            reason = str(reply.error.reason)[:LONGEST_REASON]
             about = reply.metadata.src_node_id if node is None else node
-            raise Refused("error", about, f"{reason} (code {reply.error.code})")
+            raise Refused("error", about, f"code {reply.error.code}: {reply.error.reason}")
         if node is None or node != reply.metadata.src_node_id:
             raise Refused("unasked", reply.metadata.src_node_id, "it does not answer a message of this trip")
-        try:
-            said = sum_message(reply.content)
-        except ValueError as unreadable:
-            raise Refused("malformed", node, str(unreadable)) from unreadable
+        said = sum_message(reply.content)
         kind = _refusal(said)
         if kind is not None:
             raise NodeRefused(kind, node)
@@ -100,7 +95,7 @@ class Courier:
             came = list(grid.pull_messages(waiting))
             for reply in came:
                 waiting.discard(reply.metadata.reply_to_message_id)
-                self._give(reply, take, drop)
+                self.give(reply, take, drop)
             left = until - time.monotonic()
             if left <= 0.0:
                 break
@@ -108,13 +103,12 @@ class Courier:
                 time.sleep(min(PULL_SECONDS, left))
         log(INFO, "cepam: %d of %d nodes answered", len(messages) - len(waiting), len(messages))
 
-    def _give(self, reply: Message, take: Callable[[int, bytes], None], drop: Callable[[Refused], None]) -> None:
+    def give(self, reply: Message, take: Callable[[int, bytes], None], drop: Callable[[Refused], None]) -> None:
+        """Take or drop one reply. All replies of nodes come through here, and nothing in them raises further."""
+        asked = self.node_of(reply)
         try:
-            node, said = self.read(reply)
-            try:
-                take(node, said)
-            except (CepamError, ValueError) as unfit:
-                raise Refused("malformed", node, str(unfit)) from unfit
+            with refusing(reply.metadata.src_node_id if asked is None else asked):
+                take(*self.read(reply))
         except Refused as refused:
             drop(refused)
 

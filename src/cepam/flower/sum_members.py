@@ -9,9 +9,10 @@ from logging import INFO, WARNING, getLogger
 
 from flwr.serverapp import Grid
 
-from cepam.exchange.agreement import canonical, verify
+from cepam.exchange.agreement import agree, canonical, new_pair, verify
 from cepam.exchange.server_end import Authentication, Refused
 from cepam.flower.sum_courier import Courier, NodeRefused
+from cepam.flower.sum_faults import Faults
 from cepam.flower.sum_records import run_bytes
 from cepam.secure.messages import HelloReply, HelloRequest
 from cepam.secure.roster import Roster, RosterEntry, hello_transcript
@@ -25,11 +26,13 @@ class Members:
     """Keeps the roster of the epoch, and starts a new one where a node's state cannot go on.
 
     A new epoch starts for a node that is new, that lost its secrets (it says so by refusing a position), or that did
-    not answer some rounds ago (ever later ones, if it never does). `position` counts the rounds of the epoch.
+    not answer some rounds ago (ever later ones, if it never does). `position` counts the rounds of the epoch. `faults`
+    says who is left out because charged rounds failed.
     """
 
     def __init__(self, courier: Courier, authentication: Authentication) -> None:
         self._courier, self._authentication = courier, authentication
+        self.faults = Faults()
         self.roster: Roster | None = None
         self.position = 0
         self._knowing: set[int] = set()
@@ -41,9 +44,10 @@ class Members:
 
     def settle(self, wanted: Iterable[int], grid: Grid) -> Roster:
         """The roster of the epoch, in which all of these nodes are that can be."""
-        asked = set(wanted)
+        self.faults.begin_round()
+        asked = set(wanted) - self.faults.left_out
         if self.roster is None or self._has_strangers(self.roster, asked):
-            self._begin(asked | set(grid.get_node_ids()), grid)
+            self._begin((asked | set(grid.get_node_ids())) - self.faults.left_out, grid)
         return self.roster  # type: ignore[return-value]  # there is one now
 
     def _has_strangers(self, roster: Roster, asked: set[int]) -> bool:
@@ -52,9 +56,9 @@ class Members:
         return bool(new or asked & self._lost or (asked & self._silent and self.position >= self._patience))
 
     def cohort(self, wanted: Iterable[int]) -> tuple[int, ...]:
-        """Those of these nodes that are in the roster and have not declined the terms of this epoch."""
+        """Those of these nodes that are in the roster, have not declined its terms, and are not left out for faults."""
         names = set(self.roster.names) if self.roster is not None else set()
-        return tuple(sorted(set(wanted) & names - self._declining))
+        return tuple(sorted(set(wanted) & names - self._declining - self.faults.left_out))
 
     def next_position(self) -> int:
         """The position of the round that is asked for now."""
@@ -98,9 +102,12 @@ class Members:
         log(INFO, "cepam: a new epoch of sums: %d of %d nodes agreed on keys", len(peers), len(nodes))
 
     def _check(self, node: int, entry: RosterEntry, transcript: bytes, registered: dict[int, bytes]) -> None:
-        """Nothing, or ValueError for a key that the node did not sign: the others would refuse the whole roster."""
+        """Nothing, or ValueError for an entry for which the others would refuse the whole roster."""
         if entry.node != node or not verify(entry.identity, transcript, entry.signature):
             raise ValueError("its key is not signed by the identity that it names")
+        if canonical(entry.identity) != entry.identity:
+            raise ValueError("its identity is not written as OpenSSH writes it")
+        agree(new_pair()[0], entry.public, b"")  # raises for a weak point
         try:
             known = canonical(registered.get(node, b"")) == entry.identity
         except ValueError:

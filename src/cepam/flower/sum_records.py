@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
+from flwr.common.config import get_fused_config_from_dir, get_project_dir
 
 from cepam.exchange.messages import RECORD
 from cepam.exchange.parcels import DOWNLINK
@@ -34,13 +36,28 @@ def statement(run: int, node: int, request: bytes) -> bytes:
     return hashlib.sha256(b"cepam sum request v1" + struct.pack("<QQ", run, node) + request).digest()
 
 
-def check_value(content: RecordDict, update: str) -> bytes:
+def run_config(run: Any) -> Mapping[str, Any]:
+    """The configuration of a run of Flower as the contexts of its nodes have it: the app's own, and what replaces it.
+
+    Args:
+        run: `grid.run` of the server.
+    """
+    replaced = dict(getattr(run, "override_config", None) or {})
+    if not getattr(run, "fab_id", ""):
+        return replaced
+    return dict(get_fused_config_from_dir(get_project_dir(run.fab_id, run.fab_version, run.fab_hash), replaced))
+
+
+def check_value(content: RecordDict, update: str, configured: Mapping[str, Any]) -> bytes:
     """32 bytes that bind a round to all that a node is told to train on: model, configuration, what it replies with.
 
-    The masks of two nodes that were told different things do not cancel (tests/flower/test_sum_attacks.py).
+    `configured` is the run's configuration, which a ClientApp reads from its context. The masks of two nodes that were
+    told different things do not cancel (tests/flower/test_sum_attacks.py).
     """
     digest = hashlib.sha256(b"cepam sum model v1")
-    _feed(digest, update.encode())
+    _feed(digest, update.encode(), struct.pack("<Q", len(configured)))
+    for key, value in sorted(configured.items()):
+        _feed(digest, key.encode(), repr(value).encode())
     for name, record in sorted(content.items()):
         if name in OURS:
             continue

@@ -9,7 +9,6 @@ from logging import WARNING, getLogger
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from cepam.errors import CepamError
 from cepam.exchange.server_end import Refused
 from cepam.flower.sum_courier import Courier
 from cepam.flower.sum_members import Members
@@ -31,16 +30,16 @@ class RoundOfSums:
     bytes_of: dict[int, int] = field(default_factory=dict)
     opened: Floats | None = None
 
-    def take(self, reply: Message, before: Callable[[Message], None]) -> None:
-        """Nothing; the masked vector in this reply counts; `Refused` says why it does not."""
-        node, said = self.courier.read(reply)
-        before(reply)
-        try:
+    def take(self, reply: Message, before: Callable[[Message], None], drop: Callable[[Refused], None]) -> None:
+        """Take the masked vector in this reply, or drop the reply."""
+
+        def counted(node: int, said: bytes) -> None:
+            before(reply)
             self.sums.take(node, said)
-        except CepamError as unfit:
-            raise Refused("malformed", node, str(unfit)) from unfit
-        self.members.note_answer(node)
-        self.bytes_of[node] = len(said)
+            self.members.note_answer(node)
+            self.bytes_of[node] = len(said)
+
+        self.courier.give(reply, counted, drop)
 
     def repair(self, grid: Grid, drop: Callable[[Refused], None]) -> bool:
         """Whether enough nodes are left, once what the missing ones left behind is known."""
@@ -56,7 +55,8 @@ class RoundOfSums:
         """Whether the sum is open. From the first request on the round counts as released."""
         self.courier.trip(grid, self.sums.unmasks(), self._counting(self.sums.take_unmask), drop, done=self._is_open)
         if not self._is_open():
-            log(WARNING, "cepam: too few shares came: the sum stays closed, and the round is charged")
+            log(WARNING, "cepam: too few good shares came: the sum stays closed, and the round is charged")
+        self.members.faults.note(self.sums, self.opened is not None)
         return self.opened is not None
 
     def _is_open(self) -> bool:

@@ -18,6 +18,7 @@ from cepam.exchange.messages import RECORD
 from cepam.exchange.vectors import count, to_vector
 from cepam.flower.arrays import SUM, carry, numpy_of
 from cepam.flower.copies import receive
+from cepam.flower.node_streams import CHANCE, CLIP, DIVISOR, tell
 from cepam.flower.sum_node import keep_state, sum_node
 from cepam.flower.sum_records import check_value, run_bytes, statement, sum_message
 from cepam.flower.uplink import (
@@ -113,9 +114,10 @@ def _trained(node: SumNode, request: bytes, message: Message, context: Context, 
     report = receive(message.content, context)
     reference = numpy_of(only_arrays(message.content))
     sketch = _sketch(asked.settings, count(reference))
-    check = check_value(message.content, update)
+    check = check_value(message.content, update, context.run_config)
 
     def work(settings: SumSettings) -> npt.NDArray[Any]:
+        tell(message.content, _agreed(settings))
         try:
             reply = call_next(message, context)
         except SystemExit as left:  # not an Exception: it would end the process, and be seen
@@ -126,6 +128,15 @@ def _trained(node: SumNode, request: bytes, message: Message, context: Context, 
     masked = node.train(request, check, work)
     log(INFO, "cepam: %d coordinates leave masked in %d bytes", asked.settings.coordinates, len(masked))
     return reporting(_reply(message, masked), report)
+
+
+def _agreed(settings: SumSettings) -> dict[str, float]:
+    """What the training function is told of the round: numbers that passed this node's terms, never the server's alone.
+
+    An offer with a larger clip or chance, or a smaller batch, than the terms was refused before.
+    """
+    told = {CHANCE: settings.chance}
+    return {**told, CLIP: settings.clip, DIVISOR: settings.batch} if settings.batch else told
 
 
 def _sketch(settings: SumSettings, coordinates: int) -> Sketch | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import combinations
+from math import comb
 from typing import Any
 
 from cepam.errors import MalformedMessage
 from cepam.secure.messages import (
+    NO_SHARE,
     RepairReply,
     RepairRequest,
     TrainReply,
@@ -20,6 +23,8 @@ from cepam.secure.refusal import SumRefused
 from cepam.secure.roster import Roster
 from cepam.secure.settings import SumSettings, round_salt
 from cepam.secure.shamir import combine
+
+MOST_TRIALS = 500
 
 
 class SumRound:
@@ -42,6 +47,7 @@ class SumRound:
         self._asked: dict[int, tuple[int, ...]] = {}
         self._keys: dict[int, dict[int, bytes]] = {}
         self._shares: dict[int, dict[int, bytes]] = {}
+        self._disputes: set[tuple[int, int]] = set()
         inside = set(self.cohort)
         self._circles = {
             node: tuple(name for name in roster.circle(node, settings.degree) if name in inside) for node in self.cohort
@@ -64,8 +70,10 @@ class SumRound:
     def take(self, node: int, reply: bytes) -> None:
         """Nothing; the node's masked vector is in."""
         found = TrainReply.decode(reply)
-        if self._closed or node not in self.cohort or node in self._replies or found.salt != self.salt:
-            raise SumRefused("position", f"a vector of node {node} is late, repeated or for another round")
+        if self._closed or node not in self.cohort or node in self._replies:
+            raise SumRefused("position", f"a vector of node {node} is late or repeated")
+        if found.salt != self.salt:
+            raise SumRefused("position", f"node {node} saw another round, model, run configuration or other settings")
         self.settings.codec.check_message(found.vector)
         if len(found.shares) != len(self.circle(node)) - 1:
             raise MalformedMessage(f"node {node} did not seal one share for each of its peers")
@@ -118,7 +126,34 @@ class SumRound:
         left = [name for name in self.circle(node) if name not in self.missing]
         if not self.charged or found.salt != self.salt or node not in self.survivors or len(found.shares) != len(left):
             raise SumRefused("position", f"shares of node {node} were not asked for")
-        self._shares[node] = dict(zip(left, found.shares))
+        told = dict(zip(left, found.shares))
+        self._shares[node] = {name: share for name, share in told.items() if share != NO_SHARE}
+        self._disputes |= {(name, node) for name, share in told.items() if share == NO_SHARE and name != node}
+
+    @property
+    def disputes(self) -> frozenset[tuple[int, int]]:
+        """Pairs of a sender and a receiver who says that the sender's sealed share does not open: one of them lies."""
+        return frozenset(self._disputes)
+
+    @property
+    def silent(self) -> frozenset[int]:
+        """The survivors whose shares were asked for and did not come."""
+        return frozenset(set(self.survivors) - set(self._shares)) if self.charged else frozenset()
+
+    def unopened(self) -> frozenset[int]:
+        """The survivors whose seeds do not follow from the shares that came; while there are any the sum is closed."""
+        return frozenset(node for node in self.survivors if not self._is_known(node))
+
+    @property
+    def tries_all(self) -> bool:
+        """Whether a seed that some `threshold` shares of the whole cohort give is sure to be found."""
+        return comb(len(self.cohort), self.settings.threshold) <= MOST_TRIALS
+
+    def _is_known(self, node: int) -> bool:
+        with suppress(SumRefused):
+            self._seed(node)
+            return True
+        return False
 
     def open(self, *, device: str | None = None) -> Any:
         """The sum of the survivors' noisy updates; with `device="cuda"` a tensor on that GPU, computed there."""
@@ -129,7 +164,10 @@ class SumRound:
         return self.settings.codec.open(vectors, masks, device=device)
 
     def _seed(self, node: int) -> bytes:
-        """The seed of a survivor's self-mask. Where shares are to spare, one holder's wrong one does no harm."""
+        """The seed of a survivor's self-mask. Where shares are to spare, one holder's wrong one does no harm.
+
+        Where there are few ways to choose `threshold` of the shares, all are tried: then any that are right suffice.
+        """
         threshold, shares = self.settings.threshold, self._shares
         held = [
             (place, shares[holder][node])
@@ -138,10 +176,17 @@ class SumRound:
         ]
         if len(held) < threshold:
             raise SumRefused("quorum", f"{len(held)} shares of node {node}, {threshold} are needed")
-        for start in range(len(held) if len(held) > threshold else 1):
-            chosen = sorted((held + held)[start : start + threshold])
+        for chosen in _choices(held, threshold):
             with suppress(ValueError):
                 seed = combine([place for place, _ in chosen], [share for _, share in chosen])
                 if commit(seed, self.salt) == self._replies[node].commitment:
                     return seed
         raise SumRefused("commitment", f"the shares of node {node} do not give the seed it committed to")
+
+
+def _choices(held: list[tuple[int, bytes]], threshold: int) -> Iterator[Sequence[tuple[int, bytes]]]:
+    """Which shares to try together: runs of neighbours, around the end too, then all choices where these are few."""
+    for start in range(len(held) if len(held) > threshold else 1):
+        yield sorted((held + held)[start : start + threshold])
+    if comb(len(held), threshold) <= MOST_TRIALS:
+        yield from combinations(held, threshold)

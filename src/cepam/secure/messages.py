@@ -17,6 +17,8 @@ from cepam.secure.shamir import PRIME, SHARE_BYTES
 
 MAGIC = b"cps"
 VERSION = 1
+NO_SHARE = bytes(SHARE_BYTES)
+"""In place of a share that did not open; a true share is zero with chance 2^-256."""
 
 
 class SumMessage(ABC):
@@ -173,7 +175,7 @@ class UnmaskRequest(SumMessage):
 
 @dataclass(frozen=True)
 class UnmaskReply(SumMessage):
-    """A node's shares of the survivors' seeds, by rising id."""
+    """A node's shares of the survivors' seeds, by rising id; `NO_SHARE` where a peer's share did not open."""
 
     salt: bytes
     shares: tuple[bytes, ...]

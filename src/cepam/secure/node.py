@@ -20,6 +20,7 @@ from cepam.clip import L2
 from cepam.secure.journal import Journal, JournalEntry, RunPlace
 from cepam.secure.mechanism import on_gpu, type_name
 from cepam.secure.messages import (
+    NO_SHARE,
     HelloReply,
     HelloRequest,
     RepairReply,
@@ -33,7 +34,7 @@ from cepam.secure.pairs import PairKeys, advance, agree_root, commit, open_share
 from cepam.secure.refusal import RefusalKind, SumRefused
 from cepam.secure.roster import RosterEntry, Sign, Verify, hello_transcript
 from cepam.secure.settings import SumSettings, round_salt
-from cepam.secure.shamir import SECRET_BYTES, split
+from cepam.secure.shamir import SECRET_BYTES, share_value, split
 from cepam.secure.state import NodeState, OpenRound
 from cepam.secure.terms import RoundCharge, Terms
 
@@ -81,7 +82,8 @@ class SumNode:
     def train(self, request: bytes, model: bytes, work: Work) -> bytes:
         """The masked update of a round, once. `model` is the check value of the model as this node received it.
 
-        `work` trains and returns the update, an array or a tensor on a GPU, which is masked there. Whatever goes wrong
+        `work` trains and returns the update, an array or a tensor on a GPU, which is masked there. The settings that it
+        is handed passed this node's terms: their clip and batch are the ones to train with. Whatever goes wrong
         in it sends the zero update with its noise: an error that depends on the data would be a noise-free bit about
         them.
         """
@@ -97,7 +99,9 @@ class SumNode:
                 chains = {peer: advance(chain) for peer, chain in chains.items()}
             salt = round_salt(settings, asked.roster_digest, cohort, model)
             keys = {peer: round_keys(chains[peer], salt, self.node, peer) for peer in circle if peer != self.node}
-            reply, share = self._mask(settings, salt, circle, keys, _safe_update(work, settings))
+            reply, share = self._mask(
+                settings, salt, circle, keys, _safe_update(work, settings, self.terms.longest(settings))
+            )
             opened = OpenRound(
                 salt, settings.threshold, circle, {peer: pair.mask for peer, pair in keys.items()},
                 {peer: pair.inward for peer, pair in keys.items()}, share,
@@ -123,7 +127,11 @@ class SumNode:
         return RepairReply(asked.salt, tuple(opened.masks[name] for name in asked.missing)).encode()
 
     def unmask(self, request: bytes) -> bytes:
-        """This node's shares of the survivors' self-masks, once; the round is then erased."""
+        """This node's shares of the survivors' self-masks, once; the round is then erased.
+
+        A peer whose share does not open costs that share alone, and is told by `NO_SHARE`: what the node reveals is a
+        part of what it would reveal had all opened. Where none opens the node was told of another round, and refuses.
+        """
         asked = UnmaskRequest.decode(request)
         with self._held() as (entry, state):
             opened = self._opened(state, asked.salt)
@@ -131,16 +139,13 @@ class SumNode:
             left = tuple(name for name in opened.circle if name not in opened.repaired)
             if asked.survivors != left or len(asked.shares) != len(left) - 1:
                 self._erase(entry, state, "cohort", "the survivors are not the cohort less all that was repaired")
-            sealed = iter(asked.shares)
-            try:
-                shares = tuple(
-                    opened.share if name == self.node else open_share(opened.seals[name], opened.salt, next(sealed))
-                    for name in left
-                )
-            except SumRefused:
-                self._erase(entry, state, "share", "a survivor's share does not open")
+            peers = [name for name in left if name != self.node]
+            shares = {name: _opened_share(opened, name, sealed) for name, sealed in zip(peers, asked.shares)}
+            if set(shares.values()) <= {NO_SHARE}:
+                self._erase(entry, state, "share", "no survivor's share opens")
             self._commit(entry, replace(state, open=None))
-        return UnmaskReply(asked.salt, shares).encode()
+        shares[self.node] = opened.share
+        return UnmaskReply(asked.salt, tuple(shares[name] for name in left)).encode()
 
     def _mask(
         self, settings: SumSettings, salt: bytes, circle: tuple[int, ...], keys: dict[int, PairKeys], update: Any
@@ -223,8 +228,18 @@ class SumNode:
         raise SumRefused(kind, reason)
 
 
-def _safe_update(work: Work, settings: SumSettings) -> Any:
-    """The update, clipped, where it lies; zeros where anything at all went wrong."""
+def _opened_share(opened: OpenRound, peer: int, sealed: bytes) -> bytes:
+    """The share that the peer sealed for this node, or `NO_SHARE` where it is none."""
+    try:
+        share = open_share(opened.seals[peer], opened.salt, sealed)
+        share_value(share)
+    except (SumRefused, ValueError):
+        return NO_SHARE
+    return share
+
+
+def _safe_update(work: Work, settings: SumSettings, longest: float) -> Any:
+    """The update, its norm at most `longest`, where it lies; zeros where anything at all went wrong."""
     try:
         with np.errstate(all="ignore"):
             made = work(settings)
@@ -234,8 +249,9 @@ def _safe_update(work: Work, settings: SumSettings) -> Any:
             if not bool((abs(values) < math.inf).all()):
                 raise ValueError("not finite")
             reach = settings.codec.plan.reach
-            # The second is a contraction: no record moves the update further for it.
-            made = values.clip(-reach, reach) if settings.batch else L2(settings.clip).apply(values)
+            # Both are contractions: no example that was clipped before moves the update further for them.
+            made = L2(longest).apply(values)
+            made = made.clip(-reach, reach) if settings.batch else made
             if not bool((abs(made) <= reach).all()):
                 raise ValueError("beyond the reach of the noise")  # here, not where an error would be told
             return made

@@ -21,8 +21,10 @@ class Terms:
     `noise`: least deviation of its own noise. `clip`: largest bound. `rounds`: most answers, over all runs together.
     `quorum`: fewest clients in a sum. `honest`: fewest honest clients in any sum that a lying server can open, with
     `colluders` of them colluding, or as many as the server says if that is more. `batch`: where examples are clipped,
-    the least number that this node's training divides their sum by; 0 refuses such offers. `chance`: the largest share
-    of records that a round looks at. The node's own ledger believes `clip`, `batch` and `chance` here, not the offer's.
+    the least number that this node's training divides their sum by; 0 refuses such offers. `records`: the most examples
+    whose gradients are in one update, needed with `batch`: the node bounds the whole update by `records` times the clip
+    over the batch, whatever its training computed. `chance`: the largest share of records that a round looks at. The
+    node's own ledger believes `clip`, `batch` and `chance` here, not the offer's.
     `sparse` allows a sparse graph, whose guarantee covers a server that tells the truth only. `cohort`: the identities
     that may take part; without it, nodes that the server invents count as colluders.
     """
@@ -37,16 +39,22 @@ class Terms:
     chance: float = 1.0
     sparse: bool = False
     cohort: frozenset[bytes] | None = None
+    records: int = 0
 
     def __post_init__(self) -> None:
         check_scale("noise", self.noise)
         check_scale("clip", self.clip)
-        for name, least in (("rounds", 1), ("quorum", 3), ("honest", 1), ("colluders", 0)):
+        for name, least in (("rounds", 1), ("quorum", 3), ("honest", 1), ("colluders", 0), ("records", 0)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
         if not 0.0 <= self.batch < math.inf:
             raise ValueError(f"batch must be finite and not negative, got {self.batch!r}")
+        if self.batch and not self.records:
+            raise ValueError(
+                f"records must be given with batch {self.batch!r}: the most examples whose gradients are in one update "
+                "(all records of this node, or fewer where a round draws a few of them)"
+            )
         if not 0.0 < self.chance <= 1.0:
             raise ValueError(f"chance must lie in (0, 1], got {self.chance!r}")
 
@@ -63,6 +71,10 @@ class Terms:
         ):
             if not fits:
                 raise SumRefused("terms", f"the offer is below this node's {name}")
+
+    def longest(self, offer: SumSettings) -> float:
+        """The largest l2 norm of a whole update in a round of this offer, which the node itself enforces."""
+        return offer.clip * self.records / offer.batch if offer.batch else offer.clip
 
     def check_roster(self, roster: Roster) -> None:
         """Nothing; raises `SumRefused` where the roster holds an identity that is not pinned."""

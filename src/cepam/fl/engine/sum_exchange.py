@@ -49,7 +49,8 @@ class SumExchange:
 
     `shape` is what all rounds have alike; its bits, gain, epoch and position are filled in. `bits` and `reach` replace
     the public rules where they are given. `dropout`: a client is lost with that chance, half of them before they
-    answer, the others after they sent their vector and before anything else.
+    answer, the others after they sent their vector and before anything else. `records`: the most examples that are in
+    one update, where examples are clipped.
 
     Guarantee: every update is noised, masked, shared and opened as `cepam.secure` does it between machines, and a
     resumed run sends the same bytes (tests/fl/engine/test_sum_uplink.py).
@@ -63,6 +64,7 @@ class SumExchange:
     bits: int | None = None
     reach: float | None = None
     dropout: float = 0.0
+    records: int = 0
     greeted: set[int] = field(default_factory=set)
     nodes: SumNodes | None = None
 
@@ -101,7 +103,7 @@ class SumExchange:
         if self.nodes is None or self.nodes.roster.epoch != offer.epoch:
             terms = Terms(
                 offer.noise, offer.clip, self.rounds, offer.quorum, offer.honest(self.reach_rule.clients),
-                offer.colluders, offer.batch, offer.chance, bool(offer.degree),
+                offer.colluders, offer.batch, offer.chance, bool(offer.degree), records=self.records,
             )  # fmt: skip
             self.nodes = SumNodes(self.row, offer.run, offer.epoch, self.clients, terms, offer.threshold)
         if offer.position == 0:

@@ -76,7 +76,7 @@ class SumUplink(ServerUplink):
         )  # fmt: skip
         return SumExchange(
             self.row.draws, shape, chosen.clients, chosen.rounds, Reach(law, graph.asked, clip.bound), chosen.bits,
-            chosen.reach, chosen.dropout,
+            chosen.reach, chosen.dropout, max(plan.records for plan in self.plans),
         )  # fmt: skip
 
     def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
