@@ -10,7 +10,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -116,14 +116,19 @@ class Lattice:
         return float((squares / (2 * np.abs(vectors).max(axis=1))).min())
 
     def acceptance(self, norm: Norm) -> float:
-        """The chance that a trial is accepted: the share of a cell that its largest ball fills."""
-        n = self.dimension
-        radius = self.ball_radius(norm)
-        if norm == "l2":
-            volume = math.pi ** (n / 2) / math.gamma(n / 2 + 1) * radius**n
-        else:
-            volume = (2 * radius) ** n / math.factorial(n)
-        return float(volume / self.determinant)
+        """The chance that a trial is accepted: the share of a cell that its largest ball fills. Remembered."""
+        return _acceptance(self, norm)
+
+
+@lru_cache(maxsize=256)
+def _acceptance(lattice: Lattice, norm: Norm) -> float:
+    n = lattice.dimension
+    radius = lattice.ball_radius(norm)
+    if norm == "l2":
+        volume = math.pi ** (n / 2) / math.gamma(n / 2 + 1) * radius**n
+    else:
+        volume = (2 * radius) ** n / math.factorial(n)
+    return float(volume / lattice.determinant)
 
 
 def Integer(n: int) -> Lattice:
