@@ -151,10 +151,14 @@ def _trimmed(probs: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def directions(charges: Charges, cells: int = FINE) -> tuple[tuple[tuple[LossMasses, int], ...], ...]:
-    """For each direction to be charged, every round's loss on one grid, with how often it was made."""
+    """For each direction to be charged, every round's loss on one grid, with how often it was made.
+
+    A charge of a symmetric pair has one direction, which stands for both beside charges that have two.
+    """
     spacing = min(spacing_of(charge, cells) for charge, _ in charges)
     made = [(discretize(charge, spacing), rounds) for charge, rounds in charges]
-    return tuple(tuple((each[way], rounds) for each, rounds in made) for way in range(len(made[0][0])))
+    ways = max(len(each) for each, _ in made)
+    return tuple(tuple((each[min(way, len(each) - 1)], rounds) for each, rounds in made) for way in range(ways))
 
 
 @lru_cache(maxsize=64)
