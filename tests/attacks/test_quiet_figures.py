@@ -1,4 +1,4 @@
-"""Figures of the command line that were smaller than what is published: one round for many, all clients for a quorum."""
+"""Figures of the command line that were too small: one round for many, all clients for a quorum."""
 
 from __future__ import annotations
 
