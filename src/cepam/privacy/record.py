@@ -83,7 +83,7 @@ def _read_lattice(plain: list[Any] | None) -> Lattice | None:
     if plain is None:
         return None
     name, basis = plain
-    return NAMED.get(name) or Lattice(basis)
+    return NAMED.get(name) or Lattice.from_basis(basis)
 
 
 def _written_release(release: Release, group: int) -> dict[str, Any]:
