@@ -33,7 +33,7 @@ def rows_of_sums(found: dict[str, Any]) -> dict[str, float] | None:
     """The observers of a page: each as if nobody dropped out, and at the quorum where that is more."""
     if not found:
         return None
-    rows = {}
+    rows: dict[str, float] = {}
     for who, spent in found["observers"].items():
         least = found["observers_at_quorum"][who]
         rows |= {who: spent} if least == spent else {

@@ -183,7 +183,7 @@ def _from_rows(rows: tuple[tuple[int, ...], ...]) -> Lattice | str:
 
 
 def _ball_volume(n: int, radius: float) -> float:
-    return math.pi ** (n / 2) / math.gamma(n / 2 + 1) * radius**n
+    return float(math.pi ** (n / 2) / math.gamma(n / 2 + 1) * radius**n)
 
 
 @lru_cache(maxsize=256)

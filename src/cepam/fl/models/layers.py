@@ -210,7 +210,7 @@ def ordinary(module: nn.Module) -> bool:
     `forward` of its own, where a weight is used in two places, or where a fully connected layer or a convolution has
     other parameters than its weight and its bias, in this order.
     """
-    if nn.modules.module._has_any_global_hook():
+    if any(getattr(nn.modules.module, f"_global{name}", None) for name in HOOKS):
         return False
     for each in module.modules():
         if "forward" in vars(each) or any(getattr(each, name, None) for name in HOOKS):

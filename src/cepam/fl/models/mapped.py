@@ -79,11 +79,16 @@ def _same(one: Any, other: Any, met: set[tuple[int, int]]) -> bool:
         return len(one) == len(other) and all(_same(a, b, met) for a, b in zip(one, other))
     if isinstance(one, weakref.ref):
         return _same(one(), other(), met)
-    if isinstance(one, CODE) or (not hasattr(one, "__dict__") and type(one).__eq__ is object.__eq__):
+    if isinstance(one, CODE) or (not hasattr(one, "__dict__") and "__eq__" not in _members(type(one))):
         return True  # nothing to compare: `_check_answers` sees what follows from it
     if hasattr(one, "__dict__"):
         return _same(vars(one), vars(other), met)
     return bool(one == other) or bool(one != one and other != other)
+
+
+def _members(kind: type) -> set[str]:
+    """What a class defines beyond `object`."""
+    return {name for each in kind.__mro__[:-1] for name in vars(each)}
 
 
 def _near(wanted: Tensor, found: Tensor) -> bool:
