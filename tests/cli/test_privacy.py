@@ -56,17 +56,18 @@ def test_private_preset() -> None:
 def test_laplace() -> None:
     pure = as_json("epsilon --law laplace --b 4 --clip-norm l1 --draws 15 --records 1666 --rounds 80 --delta 0")
     assert pure["epsilon"] == pure["pure_epsilon"]
-    l2 = as_json("epsilon --law laplace --b 0.01 --clip-norm l2 --draws 15 --records 1666 --delta 0 --coordinates 6422")
+    one = "--draws 15 --records 1666 --rounds 1 --delta 0"
+    l2 = as_json(f"epsilon --law laplace --b 0.01 --clip-norm l2 {one} --coordinates 6422")
     assert l2["epsilon"] == pytest.approx(16_023, abs=1)
     assert {"no-guarantee", "l2-laplace"} <= {one["code"] for one in l2["cautions"]}
-    b = as_json("calibrate --law laplace --clip-norm l1 --draws 15 --records 1666 --delta 0 --epsilon 1")["b"]
+    b = as_json(f"calibrate --law laplace --clip-norm l1 {one} --epsilon 1")["b"]
     assert b > 0
 
 
 def test_per_client() -> None:
     found = as_json("epsilon --clients 2 --sigma 1,2 --records 1000,2000 --draws 10 --rounds 5 --per-client")
     assert [row["client"] for row in found["clients"]] == [0, 1]
-    assert "outsider" in run("epsilon --clients 2 --sigma 1,2 --records 1000 --draws 10 --per-client").stdout
+    assert "outsider" in run("epsilon --clients 2 --sigma 1,2 --records 1000 --draws 10 --rounds 1 --per-client").stdout
 
 
 def test_explain(tmp_path) -> None:
@@ -110,9 +111,8 @@ def test_whole_clients_in_cohorts() -> None:
     made = as_json(f"calibrate {USERS} --epsilon 2")
     again = as_json(f"epsilon {USERS} --noise-multiplier {made['noise_multiplier']!r}")
     assert again["epsilon"] == pytest.approx(2.0, rel=1e-5)
-    everyone = as_json("epsilon --unit client --clients 30 --noise-multiplier 4 --adjacency add-remove")
-    assert everyone["epsilon"] == as_json("epsilon --unit client --clients 30 --cohort 30 --noise-multiplier 4 "
-                                          "--adjacency add-remove")["epsilon"]  # fmt: skip
+    thirty = "epsilon --unit client --clients 30 --noise-multiplier 4 --rounds 1 --adjacency add-remove"
+    assert as_json(thirty)["epsilon"] == as_json(f"{thirty} --cohort 30")["epsilon"]
 
 
 def test_explain_and_audit_whole_clients(tmp_path) -> None:
@@ -211,7 +211,7 @@ def test_audit_passes_and_refutes() -> None:
     ],
 )
 def test_bad_input_is_one_line_and_code_two(command: str, says: str) -> None:
-    result = run(command, code=2)
+    result = run(command if "--rounds" in command else f"{command} --rounds 1", code=2)
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1
     assert lines[0].startswith(f"cepam privacy {command.split()[0]}: ")
@@ -233,7 +233,9 @@ def test_a_server_that_learns_sums_has_an_epsilon_for_each_observer(tmp_path) ->
     assert met["observers"]["server with 3 colluders"] == pytest.approx(1.99, abs=1e-3)
     assert met["observers"].keys() == found["observers"].keys()
     page = tmp_path / "page.html"
-    assert "against lying server" in run(f"explain --sigma 0.25 --sampling all --trust sum --out {page}").stdout
+    said = run(f"explain --sigma 0.25 --sampling all --rounds 1 --trust sum --out {page}").stdout
+    assert "against lying server" in said
+    assert "server, at the quorum of 24" in page.read_text()
     assert "<td>lying server</td>" in page.read_text().replace('<td class="name">', "<td>")
 
 

@@ -30,8 +30,12 @@ def print_figures(found: dict[str, Any], as_json: bool) -> None:
     console = Console(highlight=False, markup=False)
     for name, value in found.items():
         if name == "observers":
+            least = found.get("observers_at_quorum", value)
             for who, spent in value.items():
-                typer.echo(f"against {who}: {_shown(spent)}")
+                both = f" if nobody drops out, {_shown(least[who])} at the quorum" if least[who] != spent else ""
+                typer.echo(f"against {who}: {_shown(spent)}{both}")
+        elif name == "observers_at_quorum":
+            continue
         elif name in ("clients", "per_client") and isinstance(value, list):
             table, left_out = _clients(value, found)
             console.print(table)

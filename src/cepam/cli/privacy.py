@@ -15,7 +15,7 @@ from cepam.cli.guard import help_alone
 from cepam.cli.options import JsonOption, spread
 from cepam.cli.release_local import values_of
 from cepam.cli.release_options import ReleaseOptions
-from cepam.cli.release_sums import observers_of_sums, views_of_sums
+from cepam.cli.release_sums import observers_of_sums, rows_of_sums, views_of_sums
 
 app = typer.Typer(
     help="Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
@@ -50,7 +50,8 @@ def print_epsilon(
       cepam privacy epsilon --unit client --clients 100000 --cohort 1000 --clip 1 --noise-multiplier 1 --rounds 1000
       --delta 1e-5 --adjacency add-remove
 
-    A server that learns sums only, and lies about who dropped out (prints 1.99 to 3.42, by observer):
+    A server that learns sums only, with all clients in each, at the quorum, and one that lies about who dropped out
+    (prints 1.99 to 3.42, by observer):
 
       cepam privacy epsilon --batch 1920 --records-total 60000 --noise-multiplier 1.658 --rounds 500 --trust sum
       --quorum 24 --colluders 3
@@ -102,7 +103,7 @@ def print_noise(
 
     Laplace noise, pure DP, l1 clipping:
 
-      cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --delta 0 --epsilon 1
+      cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --rounds 1 --delta 0 --epsilon 1
     """
     name = "sigma" if options.law == "gaussian" else "b"
     given = options.release(default_noise=1.0)
@@ -145,7 +146,7 @@ def write_page(
     """
     release = options.release()
     sums = observers_of_sums(options, delta)
-    page = privacy.explain(release, delta, out, options.practice(), sums.get("observers"))
+    page = privacy.explain(release, delta, out, options.practice(), rows_of_sums(sums))
     print_figures({"page": str(page), "epsilon": privacy.epsilon(release, delta), "delta": delta, **sums}, as_json)
 
 
@@ -176,7 +177,7 @@ def print_audit(
 
       cepam privacy audit --clients 5 --clip 0.5 --sigma 0.5 --sampling all --delta 1e-2 --trust sum --quorum 4
     """
-    attacks = Attack(delta, trials, confidence, seed)
+    attacks, options = Attack(delta, trials, confidence, seed), replace(options, rounds=options.rounds or 1)
     if options.trust == "sum":
         each = {who: attacks.on(*view) for who, view in views_of_sums(options, actual).items()}
         refuted = any(found["refuted"] for found in each.values())

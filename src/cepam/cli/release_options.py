@@ -85,7 +85,7 @@ class ReleaseOptions:
         float, _panel("--batch", "Expected batch over all clients: per-example clipping (poisson).", DATA)
     ] = 0.0
     records_total: Annotated[int, _panel("--records-total", "Records of all clients together.", DATA)] = 0
-    rounds: Annotated[int, _panel("--rounds", "Rounds of the run, R.", RUN)] = 1
+    rounds: Annotated[int, _panel("--rounds", "All rounds of the run, R: needed (an audit takes 1).", RUN)] = 0
     colluders: Annotated[int, _panel("--colluders", "Other clients who pool what they know.", RUN)] = 0
     adjacency: Annotated[
         Adjacency | None,
@@ -113,6 +113,10 @@ class ReleaseOptions:
         """The record of what was released; `default_noise` stands in where noise is still to be found."""
         if self.clients < 1:
             raise ValueError(f"--clients must be at least 1, got {self.clients}")
+        if self.rounds < 1:
+            raise ValueError(
+                f"--rounds must be given, at least 1, got {self.rounds}: every figure is that of all rounds of a run"
+            )
         if self.quorum and self.trust != "sum":
             raise ValueError("--quorum goes with --trust sum")
         if self.cohort:

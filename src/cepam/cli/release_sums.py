@@ -12,13 +12,34 @@ from cepam.noise.laws import Gaussian
 
 
 def observers_of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
-    """epsilon of each observer where the server learns sums only; nothing where it is trusted."""
+    """epsilon of each observer where the server learns sums only; nothing where it is trusted.
+
+    `observers` is for rounds in which nobody dropped out, `observers_at_quorum` for rounds with no more clients than
+    the quorum, the fewest that a sum is opened for. Against a server that lies both are the same.
+    """
     if options.trust != "sum":
         return {}
     quorum, release = _quorum(options), replace(options, colluders=0).release()
     from cepam.secure import epsilons  # with its kernels: other questions need none of it
 
-    return {"quorum": quorum, "observers": epsilons(release, delta, quorum, options.colluders)}
+    return {
+        "quorum": quorum,
+        "observers": epsilons(release, delta, quorum, options.colluders),
+        "observers_at_quorum": epsilons(release, delta, quorum, options.colluders, survivors=quorum),
+    }
+
+
+def rows_of_sums(found: dict[str, Any]) -> dict[str, float] | None:
+    """The observers of a page: each as if nobody dropped out, and at the quorum where that is more."""
+    if not found:
+        return None
+    rows: dict[str, float] = {}
+    for who, spent in found["observers"].items():
+        least = found["observers_at_quorum"][who]
+        rows |= {who: spent} if least == spent else {
+            f"{who}, nobody dropped out": spent, f"{who}, at the quorum of {found['quorum']}": least
+        }  # fmt: skip
+    return rows
 
 
 def _quorum(options: ReleaseOptions) -> int:

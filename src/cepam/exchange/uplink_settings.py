@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cepam.clip import CLIPS, L1, L2, Clip, Unit
 from cepam.codec.codec import Codec
 from cepam.exchange.streams import StreamTerms
-from cepam.noise.lattices import Lattice, Search, _named, lattice_named
+from cepam.noise.lattices import Lattice, Search, lattice_named
 from cepam.noise.laws import Gaussian, Laplace, Law
 
 Update = Literal["parameters", "gradient"]
@@ -135,7 +135,7 @@ class UplinkSettings:
                 bit=read.get("bit", 0.0),
                 stream=StreamTerms(*read["stream"]) if "stream" in read else None,
             )
-        except (KeyError, TypeError, ValueError) as unreadable:
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as unreadable:
             raise ValueError(f"the server's settings cannot be read: {unreadable!r}") from unreadable
 
 
@@ -148,9 +148,11 @@ def _lattice_to_json(lattice: Lattice | Literal["auto"]) -> str | list[list[int]
 
 
 def lattice_from_json(read: Any) -> Lattice | Literal["auto"]:
-    """The lattice of this name, or with this basis; "auto" stays."""
+    """The lattice of this name, or with this basis; "auto" stays.
+
+    Raises:
+        ValueError: for anything else, after little work, whatever was sent (`Lattice.from_basis`).
+    """
     if read == "auto":
         return "auto"
-    if isinstance(read, str):
-        return lattice_named(read)
-    return _named("general", np.array(read, dtype=np.int64), Search.GENERAL)
+    return lattice_named(read) if isinstance(read, str) else Lattice.from_basis(read)

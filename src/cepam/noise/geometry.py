@@ -33,6 +33,20 @@ def reduce_basis(basis: Ints) -> Ints:
     return np.array(rows, dtype=np.int64).T.copy()
 
 
+def is_reduced(basis: Ints) -> bool:
+    """Whether `reduce_basis` leaves this basis of full rank as it is; found in one pass, whatever the basis."""
+    rows = [[int(v) for v in column] for column in basis.T]
+    vectors = _orthogonal(rows, len(rows))
+    size = [sum(v * v for v in vector) for vector in vectors]
+    for k, row in enumerate(rows):
+        along = [sum(a * b for a, b in zip(row, vectors[j])) / size[j] for j in range(k)]
+        if any(round(each) for each in along):
+            return False
+        if k and size[k] < (Fraction(99, 100) - along[-1] ** 2) * size[k - 1]:
+            return False
+    return True
+
+
 def _orthogonal(rows: list[list[int]], count: int) -> list[list[Fraction]]:
     done: list[list[Fraction]] = []
     for row in rows[:count]:

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.noise.geometry import CoordinateOrder, orthogonal_walk, reduce_basis, relevant_vectors, triangular_box
+from cepam.noise.geometry import (
+    CoordinateOrder,
+    is_reduced,
+    orthogonal_walk,
+    reduce_basis,
+    relevant_vectors,
+    triangular_box,
+)
 from cepam.noise.laws import Norm
 
 Ints = npt.NDArray[np.int64]
 LARGEST_DIMENSION = 10
 LARGEST_GENERAL_DIMENSION = 8
 _DETERMINANT_BITS = 60
+LARGEST_ENTRY = 2**24
+LEAST_SHARE = 1e-4
+"""Of a cell that its largest ball fills, in either norm: under a tenth of what a codec takes."""
 
 
 class Search(IntEnum):
@@ -61,6 +72,27 @@ class Lattice:
             self._fill("Z1", np.eye(1, dtype=np.int64), Search.CUBIC)
         else:
             self._fill("general", reduce_basis(_integer_matrix(matrix)), Search.GENERAL)
+
+    @classmethod
+    def from_basis(cls, basis: Sequence[Sequence[int]]) -> Lattice:
+        """The lattice whose `basis`, as another party tells it, is this one, rows of integers.
+
+        Args:
+            basis: `Lattice.basis` of a lattice of 2 to 8 dimensions that was made from a generator.
+
+        Returns:
+            The same lattice, with the same fingerprint.
+
+        Raises:
+            ValueError: for anything else, before any work that grows with the numbers: another shape, entries that are
+                no integers of at most 2^24, a singular basis, one that is not reduced, or a lattice so oblong that no
+                codec takes it.
+        """
+        rows = _checked_rows(basis)
+        made = _from_rows(rows)
+        if isinstance(made, str):
+            raise ValueError(f"a lattice's basis must be {made}, got {[list(row) for row in rows]!r}")
+        return made
 
     def _fill(self, name: str, basis: Ints, search: Search) -> Lattice:
         basis.setflags(write=False)
@@ -116,14 +148,53 @@ class Lattice:
         return float((squares / (2 * np.abs(vectors).max(axis=1))).min())
 
     def acceptance(self, norm: Norm) -> float:
-        """The chance that a trial is accepted: the share of a cell that its largest ball fills."""
-        n = self.dimension
-        radius = self.ball_radius(norm)
-        if norm == "l2":
-            volume = math.pi ** (n / 2) / math.gamma(n / 2 + 1) * radius**n
-        else:
-            volume = (2 * radius) ** n / math.factorial(n)
-        return float(volume / self.determinant)
+        """The chance that a trial is accepted: the share of a cell that its largest ball fills. Remembered."""
+        return _acceptance(self, norm)
+
+
+def _checked_rows(basis: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(basis, Sequence) or not 2 <= len(basis) <= LARGEST_GENERAL_DIMENSION:
+        raise ValueError(f"a lattice's basis must have 2 to {LARGEST_GENERAL_DIMENSION} rows, got {basis!r:.60}")
+    for row in basis:
+        if not isinstance(row, Sequence) or len(row) != len(basis):
+            raise ValueError(f"a lattice's basis must be square, {len(basis)} by {len(basis)}, got a row {row!r:.60}")
+        for entry in row:
+            if type(entry) is not int or abs(entry) > LARGEST_ENTRY:
+                raise ValueError(f"a lattice's basis must hold integers of at most 2^24, got {entry!r:.60}")
+    return tuple(tuple(row) for row in basis)
+
+
+@lru_cache(maxsize=64)
+def _from_rows(rows: tuple[tuple[int, ...], ...]) -> Lattice | str:
+    """The lattice, remembered with its geometry, since a client is told it with every message; or what is amiss."""
+    basis = np.array(rows, dtype=np.int64)
+    try:
+        volume = math.prod(int(side) for side in triangular_box(basis))
+    except ValueError:
+        return "of full rank"
+    if volume >= 2**_DETERMINANT_BITS:
+        return f"of a determinant under 2^{_DETERMINANT_BITS}"
+    if not is_reduced(basis):
+        return "reduced"
+    n, shortest = len(rows), min(math.hypot(*column) for column in basis.T.tolist())
+    if _ball_volume(n, shortest / 2.0) < LEAST_SHARE * volume:
+        return "of a lattice that is not oblong: nearly no trial would be accepted"
+    return _named("general", basis, Search.GENERAL)
+
+
+def _ball_volume(n: int, radius: float) -> float:
+    return float(math.pi ** (n / 2) / math.gamma(n / 2 + 1) * radius**n)
+
+
+@lru_cache(maxsize=256)
+def _acceptance(lattice: Lattice, norm: Norm) -> float:
+    n = lattice.dimension
+    radius = lattice.ball_radius(norm)
+    if norm == "l2":
+        volume = _ball_volume(n, radius)
+    else:
+        volume = (2 * radius) ** n / math.factorial(n)
+    return float(volume / lattice.determinant)
 
 
 def Integer(n: int) -> Lattice:

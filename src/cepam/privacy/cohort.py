@@ -191,8 +191,13 @@ class CohortRelease(Release):
 
     def distance(self, client: int) -> float:
         """How far a client moves the sum: in a fixed cohort another takes the place of one that is not drawn."""
-        replaced = self.adjacency == "replace" or (self.cohort.kind == "without" and self.cohort.rate < 1.0)
+        replaced = self.adjacency == "replace" or self.replaces
         return (2.0 if replaced else 1.0) * self.clip.bound
+
+    @property
+    def replaces(self) -> bool:
+        """Whether another client takes the place of one that is not drawn: a draw of a fixed size from more."""
+        return self.cohort.kind == "without" and self.cohort.rate < 1.0
 
     def hidden_by(self, client: int, colluders: int | None = None) -> tuple[int, ...]:
         """One entry for each share that colluders do not know: the client's own is always one."""
@@ -211,8 +216,16 @@ class CohortRelease(Release):
         return math.hypot(exact, known * self.distance(client) / self.clip.bound / self.bit)
 
     def charge(self, client: int, colluders: int | None = None) -> Charge:
-        """What one round costs a client, drawn with `chance`."""
-        return super().charge(client) if colluders is None else replace(self, colluders=colluders).charge(client)
+        """What one round costs a client, drawn with `chance`.
+
+        In a fixed cohort a client whose updates are zero is drawn too, in place of another, so that no world is the one
+        without a draw: under either adjacency the symmetric pair is charged, which bounds both directions.
+        Guarantee: tests/attacks/test_fixed_cohorts.py enumerates populations of 2 to 4.
+        """
+        if colluders is not None:
+            return replace(self, colluders=colluders).charge(client)
+        made = super().charge(client)
+        return replace(made, adjacency="replace") if self.replaces else made
 
     def limited(self, client: int) -> tuple[Charge, int] | None:
         """What a client pays without any secret, and how often at most; None where the server sets no limit."""

@@ -9,8 +9,9 @@ lose all their digits when p·mu is small.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +21,7 @@ from cepam.privacy.dominating import GaussianShift, Masses
 from cepam.privacy.sampled import LARGEST_EXPONENT, Charge, amplified
 
 Charges = tuple[tuple[Charge, int], ...]
+Ranks = dict[tuple[Hashable, ...], list[tuple[float, int]]]
 
 SMALLEST_DELTA = 1e-12
 TAIL = 1e-20
@@ -51,6 +53,47 @@ def merged_gaussians(charges: Charges) -> Charges:
     mu = math.sqrt(sum(r * c.shift.size**2 for c, r in whole))
     rest = [(c, r) for c, r in charges if c.chance < 1.0 or not isinstance(c.shift, GaussianShift)]
     return gathered([(Charge(GaussianShift(mu), 1.0, whole[0][0].adjacency), 1), *rest])
+
+
+def uncovered(histories: Iterable[Charges], most: int) -> list[Charges] | None:
+    """Those of some histories that no other covers, in a fixed order; None where they are more than `most`.
+
+    One covers another that has at most as many charges at or above each size, chance by chance: a smaller shift, and a
+    charge that is not made, cost less (a smaller shift is the larger one scaled, with noise added). So the worst of all
+    is one of those found.
+    """
+    kept: list[tuple[Charges, Ranks]] = []
+    for charges in sorted(histories, key=_size, reverse=True):  # none is covered by a later one
+        ranks = _ranks(charges)
+        if not any(_covers(theirs, ranks) for _, theirs in kept):
+            kept.append((charges, ranks))
+        if len(kept) > most:
+            return None
+    return [charges for charges, _ in kept]
+
+
+def _size(charges: Charges) -> tuple[int, float, str]:
+    return sum(times for _, times in charges), sum(c.shift.size * times for c, times in charges), repr(charges)
+
+
+def _ranks(charges: Charges) -> Ranks:
+    """For each kind of charge, its sizes from the largest down, each with how many charges are at least so large."""
+    made: Ranks = {}
+    for charge, times in sorted(charges, key=lambda item: -item[0].shift.size):
+        known = made.setdefault((type(charge.shift), charge.chance, charge.adjacency), [])
+        known.append((charge.shift.size, times + (known[-1][1] if known else 0)))
+    return made
+
+
+def _covers(larger: Ranks, smaller: Ranks) -> bool:
+    """Whether each charge of `smaller` has one of its own in `larger`, of its kind and at least as large."""
+    for kind, wanted in smaller.items():
+        have = larger.get(kind, [])
+        for size, times in wanted:
+            place = bisect_right(have, -size, key=lambda item: -item[0])
+            if place == 0 or have[place - 1][1] < times:
+                return False
+    return True
 
 
 def spacing_of(charge: Charge, cells: int = FINE) -> float:
@@ -108,10 +151,14 @@ def _trimmed(probs: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def directions(charges: Charges, cells: int = FINE) -> tuple[tuple[tuple[LossMasses, int], ...], ...]:
-    """For each direction to be charged, every round's loss on one grid, with how often it was made."""
+    """For each direction to be charged, every round's loss on one grid, with how often it was made.
+
+    A charge of a symmetric pair has one direction, which stands for both beside charges that have two.
+    """
     spacing = min(spacing_of(charge, cells) for charge, _ in charges)
     made = [(discretize(charge, spacing), rounds) for charge, rounds in charges]
-    return tuple(tuple((each[way], rounds) for each, rounds in made) for way in range(len(made[0][0])))
+    ways = max(len(each) for each, _ in made)
+    return tuple(tuple((each[min(way, len(each) - 1)], rounds) for each, rounds in made) for way in range(ways))
 
 
 @lru_cache(maxsize=64)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from cepam.privacy.correlated import CorrelatedRelease
 from cepam.privacy.laplace import zcdp_rho
 from cepam.privacy.ledger import Ledger
-from cepam.privacy.local import LocalRelease
 from cepam.privacy.release import Release
 from cepam.privacy.sampled import Charge
 
@@ -20,7 +20,7 @@ from cepam.privacy.sampled import Charge
 def supports(run: Release | Ledger, client: int = 0) -> bool:
     """Whether `to_dp_event` can say what this run does to the client's records."""
     releases = run.releases if isinstance(run, Ledger) else (run,)
-    return all(_expressible(release, j) for release in releases for j in release.sent_by_node().get(client, ()))
+    return all(_expressible(release, j) for release in releases for j, _ in _sent(release, client))
 
 
 def to_dp_event(run: Release | Ledger, client: int = 0) -> Any:
@@ -35,17 +35,21 @@ def to_dp_event(run: Release | Ledger, client: int = 0) -> Any:
         return dp_event.UnsupportedDpEvent()
     releases = run.releases if isinstance(run, Ledger) else (run,)
     made = [
-        dp_event.SelfComposedDpEvent(_event(release, j), _times(release, j))
+        dp_event.SelfComposedDpEvent(_event(release, j), times)
         for release in releases
-        for j in release.sent_by_node().get(client, ())
+        for j, times in _sent(release, client)
     ]
     if not made:
         return dp_event.NoOpDpEvent()
     return made[0] if len(made) == 1 else dp_event.ComposedDpEvent(made)
 
 
-def _times(release: Release, client: int) -> int:
-    return release.events_of(client) if isinstance(release, LocalRelease) else release.rounds
+def _sent(release: Release, client: int) -> list[tuple[int, int]]:
+    """The places of the vectors that a client sent, and how many times each."""
+    if isinstance(release, CorrelatedRelease):
+        return [(j, release.rounds) for j in release.sent_by_node().get(client, ())]
+    taken, sent = release.taken().get(client, ()), release.sent_by_node()
+    return [(j, times) for seat, times in taken for j in sent[release.node(seat)]]
 
 
 def _expressible(release: Release, client: int) -> bool:

@@ -11,14 +11,14 @@ a release of the replies that were used, with their `nodes`. Every figure includ
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import Any
 
 from cepam.privacy.cohort import CohortRelease, epsilon_seen
-from cepam.privacy.composition import COARSE, FINE, Charges, delta_of, epsilon_of, gathered
+from cepam.privacy.composition import COARSE, FINE, Charges, delta_of, epsilon_of, gathered, merged_gaussians, uncovered
 from cepam.privacy.costs import Costs, charged
 from cepam.privacy.laplace import ZeroConcentrated, zcdp_of
 from cepam.privacy.local import EVERYONE, LocalRelease
@@ -26,6 +26,8 @@ from cepam.privacy.numerics import Shown, Slack, slack_of
 from cepam.privacy.record import read_releases, written_releases
 from cepam.privacy.release import Release, check_count
 from cepam.privacy.sampled import Charge
+
+Seats = tuple[tuple[int, int], ...]
 
 MOST_HISTORIES = 8
 MARKS = 16
@@ -66,7 +68,11 @@ class Ledger:
         return sum(release.rounds for release in self.releases)
 
     def add(self, release: Release) -> Ledger:
-        """The ledger with one more release; equal rounds are counted, not listed, and a stream is listed once."""
+        """The ledger with one more release.
+
+        Rounds that differ in nothing but who took part are counted for each node, not listed, so that a long run stays
+        as small as a short one; a stream is listed once.
+        """
         for place, known in enumerate(self.releases):
             longer = known.followed_by(release)
             if longer is not None:
@@ -81,13 +87,11 @@ class Ledger:
 
     def charges(self, client: int) -> Charges:
         """Everything that has been charged to one client's (or node's) records: each of its replies by itself."""
-        return gathered(
-            (c, r.events_of(client)) for r in self.releases for c in charges_by_node(r.once()).get(client, ())
-        )
+        return self._charged([(r, r.taken().get(client, ())) for r in self.releases])
 
     def envelope(self) -> Charges:
         """Charges that are at least those of every client: each round as its worst client paid it."""
-        made = ((r, set(charges_by_node(r.once()).values())) for r in self.releases)
+        made = ((r, set(r.round_charges.values())) for r in self.releases)
         return gathered((charge, r.events) for r, known in made for charge in _worst(known))
 
     def epsilon(self, delta: float, client: int | None = None, cells: int = FINE) -> float:
@@ -95,8 +99,9 @@ class Ledger:
 
         Infinite where the mechanism's own rounding may add over delta/100: no figure can be given (`Slack.excess`).
         Adjacency, sampling, colluders: as recorded. Trust: trusted server. Rests on: as `cepam.privacy.epsilon`.
-        Guarantee: exact for one client and for up to `MOST_HISTORIES` different ones, else the envelope's upper bound;
-        the rounding is charged at every delta > 0 (tests/privacy/test_ledger.py).
+        Guarantee: exact for one client and for up to `MOST_HISTORIES` histories of which none covers another (clients
+        that only took part in fewer rounds are covered), else the envelope's upper bound; the rounding is charged at
+        every delta > 0 (tests/privacy/test_ledger.py).
         """
         check_delta(delta)
         return charged(self._costs(client, cells).epsilon, self.slack(), delta)
@@ -207,24 +212,31 @@ class Ledger:
         return ((max((charge for charge, _ in known), key=lambda charge: charge.shift.size), known[0][1]),)
 
     def _histories(self) -> list[Charges]:
-        """The different histories that clients have, or one that covers them all when they are many."""
-        if not self.identified and len(self.releases) > 1:
+        """The histories of clients that no other's covers, or one that covers them all when they are many."""
+        if not self.identified and self.rounds > 1:
             return [self.envelope()]
-        found = {self.charges(node) for node in self._nodes()}
-        return sorted(found, key=repr) if len(found) <= MOST_HISTORIES else [self.envelope()]
+        paths: dict[int, list[tuple[int, Seats]]] = {}
+        for place, release in enumerate(self.releases):
+            for node, seats in release.taken().items():
+                paths.setdefault(node, []).append((place, seats))
+        distinct = dict.fromkeys(tuple(path) for path in paths.values())
+        made = (self._charged([(self.releases[place], seats) for place, seats in path]) for path in distinct)
+        worst = uncovered({merged_gaussians(charges) for charges in made}, MOST_HISTORIES)
+        return [self.envelope()] if worst is None else worst
 
-    def _nodes(self) -> list[int]:
-        """Everyone who sent anything; one of each kind where there is one release only."""
-        if len(self.releases) == 1:
-            return list({charges: node for node, charges in charges_by_node(self.releases[0].once()).items()}.values())
-        return sorted({node for release in self.releases for node in release.sent_by_node()})
+    @staticmethod
+    def _charged(path: Sequence[tuple[Release, Seats]]) -> Charges:
+        """The charges of a node that took these places of each release."""
+        made = ((r.round_charges, seats) for r, seats in path if seats)
+        return gathered((charge, times) for known, seats in made for seat, times in seats for charge in known[seat])
 
     def _concentrated(self, node: int) -> ZeroConcentrated:
-        return zcdp_of((r, r.sent_by_node().get(node, ())) for r in self.releases)
+        made = ((r, r.node(seat), times) for r in self.releases for seat, times in r.taken().get(node, ()))
+        return zcdp_of((r.over(times), r.sent_by_node()[sender]) for r, sender, times in made)
 
     def _all_concentrated(self) -> list[ZeroConcentrated]:
-        if self.identified or len(self.releases) == 1:
-            everyone = {node for release in self.releases for node in release.sent_by_node()}
+        if self.identified or self.rounds == 1:
+            everyone = {node for release in self.releases for node in release.taken()}
             return sorted({self._concentrated(node) for node in everyone}, key=repr)
         return self._worst_concentrated()
 
@@ -234,17 +246,9 @@ class Ledger:
         return [ZeroConcentrated(rho, sum(max((cost.pure for cost in costs), default=0.0) for costs in each))]
 
 
-@lru_cache(maxsize=256)
 def charges_by_node(release: Release) -> Mapping[int, tuple[Charge, ...]]:
     """What one round costs a record of each node that sent something: equal vectors are charged once, not each anew."""
-    known: dict[tuple[Hashable, ...], tuple[Charge, ...]] = {}
-    made = {}
-    for node, sent in release.sent_by_node().items():
-        kind = tuple(release.history(j) for j in sent)
-        if kind not in known:
-            known[kind] = tuple(release.charge(j) for j in sent)
-        made[node] = known[kind]
-    return made
+    return {node: release.round_charges[seat] for node, seat in release.seats.items()}
 
 
 def _worst(known: Iterable[tuple[Charge, ...]]) -> list[Charge]:
@@ -265,7 +269,7 @@ def _shown_by(release: Release) -> Shown:
         return Shown(tuple(cost.delta for cost in Ledger((release,), identified=False)._worst_concentrated()))
     if isinstance(release, CohortRelease) and release.remembers:  # later rounds tell of this one's draw: e^epsilon
         return Shown((lambda at: 1.0,))
-    worst, share = _worst(set(charges_by_node(release).values())), release.largest_round
+    worst, share = _worst(set(release.round_charges.values())), release.largest_round
     curves = tuple(replace(charge, shift=charge.shift.scaled(share)).profile for charge in worst)
     if len(worst) != 1 or not _shifted_once(release):
         return Shown(curves)

@@ -20,7 +20,7 @@ from cepam.privacy.participation import Cyclic, Separated
 from cepam.privacy.release import Client, Release
 from cepam.privacy.sampled import Sampling
 
-VERSION = 1
+VERSION = 2
 _LAWS = {"gaussian": Gaussian, "laplace": Laplace}
 
 
@@ -31,11 +31,13 @@ def fingerprint(*configuration: object) -> str:
 
 def written_releases(releases: Sequence[Release]) -> dict[str, Any]:
     """The releases as plain values; a set of clients that several share is written once."""
-    groups = list(dict.fromkeys(release.clients for release in releases))
+    groups: dict[tuple[Client, ...], int] = {}
+    for release in releases:
+        groups.setdefault(release.clients, len(groups))
     return {
         "version": VERSION,
         "clients": [[_written_client(client) for client in group] for group in groups],
-        "releases": [_written_release(release, groups.index(release.clients)) for release in releases],
+        "releases": [_written_release(release, groups[release.clients]) for release in releases],
     }
 
 
@@ -81,7 +83,7 @@ def _read_lattice(plain: list[Any] | None) -> Lattice | None:
     if plain is None:
         return None
     name, basis = plain
-    return NAMED.get(name) or Lattice(basis)
+    return NAMED.get(name) or Lattice.from_basis(basis)
 
 
 def _written_release(release: Release, group: int) -> dict[str, Any]:
@@ -99,6 +101,7 @@ def _written_release(release: Release, group: int) -> dict[str, Any]:
         "absent": sorted(release.absent),
         "nodes": None if release.nodes is None else list(release.nodes),
         "unit": release.unit,
+        "node_rounds": None if release.node_rounds is None else [list(row) for row in release.node_rounds],
         "cohort": [*astuple(release.cohort), release.bit] if isinstance(release, CohortRelease) else None,
         "stateful": isinstance(release, CohortRelease) and release.stateful,
         "steps": list(release.steps) if isinstance(release, LocalRelease) else None,
@@ -122,6 +125,7 @@ def _read_release(plain: Mapping[str, Any], groups: Sequence[tuple[Client, ...]]
         frozenset(plain["absent"]),
         None if plain["nodes"] is None else tuple(plain["nodes"]),
         plain.get("unit", "record"),
+        node_rounds=None if plain["node_rounds"] is None else tuple(_read_row(row) for row in plain["node_rounds"]),
     )
     known = {field.name: getattr(made, field.name) for field in fields(made)}
     if plain.get("correlated") is not None:
@@ -133,6 +137,11 @@ def _read_release(plain: Mapping[str, Any], groups: Sequence[tuple[Client, ...]]
     *cohort, bit = plain["cohort"]
     known |= {"colluders": plain["colluders"], "stateful": plain.get("stateful", False)}
     return CohortRelease(**known, cohort=Cohort(*cohort), bit=bit)
+
+
+def _read_row(row: Sequence[int]) -> tuple[int, int, int]:
+    node, place, rounds = row
+    return node, place, rounds
 
 
 def _written_streams(release: CorrelatedRelease) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, lru_cache
 from typing import get_args
 
 from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
@@ -69,6 +70,9 @@ class Release:
     it figures are those of the ideal law. `nodes` says who sent each vector, where a node may send two, or takes part
     in some rounds only; else client j is the j-th of every release. Rounds that differ (fewer replies, other noise) are
     other releases; a run is a sequence of them (`Ledger`).
+
+    `node_rounds` stands for rounds that differ only in who took part: rows (node, place, rounds) say in how many of the
+    rounds each node sent what `nodes` and `clients` have at that place. `followed_by` makes it.
     """
 
     clients: tuple[Client, ...]
@@ -82,6 +86,7 @@ class Release:
     absent: frozenset[int] = frozenset()
     nodes: tuple[int, ...] | None = None
     unit: Unit = "record"
+    node_rounds: tuple[tuple[int, int, int], ...] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -108,6 +113,8 @@ class Release:
         self._check_unit()
         for client in set(self.clients):
             self.chance(self.clients.index(client))
+        if self.node_rounds is not None:
+            self._check_node_rounds(self.node_rounds)
 
     def _check_unit(self) -> None:
         if self.unit not in get_args(Unit):
@@ -118,6 +125,20 @@ class Release:
             raise ValueError(
                 f"unit 'client' needs sampling 'all' (drawn records do not hide a client), got {self.sampling.kind!r}"
             )
+
+    def _check_node_rounds(self, rows: tuple[tuple[int, int, int], ...]) -> None:
+        if type(self) is not Release:
+            raise ValueError("node_rounds is for plain releases, whose rounds may differ in who took part")
+        seats = Counter(self.seats.values())
+        taken: Counter[int] = Counter()
+        present: Counter[int] = Counter()
+        for node, seat, rounds in rows:
+            check_count("rounds of a node", rounds)
+            taken[seat] += rounds
+            present[node] += rounds
+        whole = {seat: many * self.rounds for seat, many in seats.items()}
+        if taken != whole or max(present.values(), default=0) > self.rounds:
+            raise ValueError(f"node_rounds must fill every place in each of {self.rounds} rounds, and no node two")
 
     @classmethod
     def uniform(
@@ -228,8 +249,13 @@ class Release:
         """The clients whose noise hides `client`: itself and those present, less the loudest `colluders`."""
         taken = self.colluders if colluders is None else colluders
         others = [sent for node, sent in self.sent_by_node().items() if node != self.node(client)]
-        others.sort(key=lambda sent: math.hypot(*(self.clients[j].noise for j in sent)))
+        others.sort(key=self._loudness)
         return (client, *(j for sent in others[: max(0, len(others) - taken)] for j in sent))
+
+    def _loudness(self, sent: Sequence[int]) -> tuple[float, list[tuple[float, float]]]:
+        """The noise that a node sent, and its parts: nodes that sent equal vectors and no others compare equal."""
+        parts = sorted((self.clients[j].weight, self.clients[j].law.scale) for j in sent)
+        return math.hypot(*(weight * scale for weight, scale in parts)), parts
 
     def node(self, client: int) -> int:
         """Who sent this client's vector."""
@@ -242,6 +268,43 @@ class Release:
             if j not in self.absent:
                 sent.setdefault(self.node(j), []).append(j)
         return sent
+
+    @cached_property
+    def seats(self) -> Mapping[int, int]:
+        """For each node of a round, the first place of the first node that sent equal vectors: both pay the same."""
+        first: dict[Hashable, int] = {}
+        return {
+            node: first.setdefault(self._kind(sent), sent[0]) for node, sent in self.sent_by_node().items()
+        }  # fmt: skip
+
+    def _kind(self, sent: Sequence[int]) -> Hashable:
+        return frozenset(Counter(self.history(j) for j in sent).items())
+
+    def taken(self) -> dict[int, tuple[tuple[int, int], ...]]:
+        """For each node that took part, the places (`seats`) that it took, and how often it is charged for each."""
+        if self.node_rounds is None:
+            return {node: ((seat, self.events_of(seat)),) for node, seat in self.seats.items()}
+        found: dict[int, tuple[tuple[int, int], ...]] = {}
+        for node, seat, rounds in self.node_rounds:
+            found[node] = (*found.get(node, ()), (seat, rounds))
+        return found
+
+    @cached_property
+    def shape(self) -> tuple[Hashable, ...]:
+        """A round without the names of those who took part: in rounds of one shape equal vectors cost the same.
+
+        Every figure of a round is computed from what this holds: how many nodes sent which vectors, which clients were
+        absent, and the other fields. The first entry is the hash of the rest, so that unlike shapes differ at once.
+        """
+        places = self.sent_by_node().values()
+        named = ("clients", "rounds", "absent", "nodes", "node_rounds")
+        made = (
+            frozenset(Counter(map(self._kind, places)).items()),
+            frozenset(Counter(self.clients[j] for j in self.absent).items()),
+            self.nodes is None,
+            *(getattr(self, each.name) for each in fields(self) if each.name not in named),
+        )
+        return hash(made), *made
 
     def mu(self, client: int, colluders: int | None = None) -> float:
         """The shift of the weighted sum over the standard deviation of its noise, as one Gaussian mechanism.
@@ -268,16 +331,44 @@ class Release:
         gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
         return Charge(LaplaceShift(gap), self.chance(client), self.adjacency)
 
+    @cached_property
+    def round_charges(self) -> Mapping[int, tuple[Charge, ...]]:
+        """What one round costs a record of a node that sent what is at each place of `seats`."""
+        return _round_charges(self.once())
+
     @property
     def foreseeable(self) -> bool:
         """Whether what more rounds cost is known: they are alike, whoever replied."""
-        return True
+        return self.node_rounds is None
 
     def followed_by(self, later: Release) -> Release | None:
-        """The release that stands for this one and `later` together, where their rounds are alike; else None."""
+        """The release that stands for this one and `later` together, where their rounds are alike; else None.
+
+        Rounds are alike where they have one `shape`: then they differ in who took part and in nothing else, and each
+        node keeps the number of rounds in which it sent each kind of vector. No client's figure changes by it.
+        Guarantee: tests/privacy/test_merging.py compares with ledgers that list every round.
+        """
+        if type(self) is not type(later):
+            return None
+        if type(self) is Release and self.shape != later.shape:
+            return None
         others = (each.name for each in fields(self) if each.name != "rounds")
-        alike = type(self) is type(later) and all(getattr(self, name) == getattr(later, name) for name in others)
-        return self.over(self.rounds + later.rounds) if alike else None
+        if self.node_rounds is None and all(getattr(self, name) == getattr(later, name) for name in others):
+            return self.over(self.rounds + later.rounds)
+        return self._merged(later) if type(self) is Release else None
+
+    def _merged(self, later: Release) -> Release:
+        """Both together, of one shape: the places are this release's, and rounds are counted for each node."""
+        mine, theirs = self.sent_by_node(), later.sent_by_node()
+        places = {self._kind(mine[node]): seat for node, seat in self.seats.items()}
+        same = {seat: places[later._kind(theirs[node])] for node, seat in later.seats.items()}
+        count: Counter[tuple[int, int]] = Counter()
+        for release, seats in ((self, None), (later, same)):
+            for node, parts in release.taken().items():
+                for seat, rounds in parts:
+                    count[node, seat if seats is None else seats[seat]] += rounds
+        rows = tuple(sorted((node, seat, rounds) for (node, seat), rounds in count.items()))
+        return replace(self, rounds=self.rounds + later.rounds, node_rounds=rows)
 
     def without(self, absent: Iterable[int]) -> Release:
         """The same rounds in which the named clients sent nothing."""
@@ -285,11 +376,13 @@ class Release:
 
     def alone(self, client: int) -> Release:
         """What the same rounds would release of one client by itself."""
-        return replace(self, clients=(self.clients[client],), colluders=0, absent=frozenset())
+        return replace(self, clients=(self.clients[client],), colluders=0, absent=frozenset(), node_rounds=None)
 
     def over(self, rounds: int) -> Release:
-        """The same release over another number of rounds."""
-        return replace(self, rounds=rounds)
+        """The same release over another number of rounds, with `nodes` in each of them."""
+        if rounds == self.rounds and self.node_rounds is None:
+            return self
+        return replace(self, rounds=rounds, node_rounds=None)
 
     def with_noise(self, scales: Sequence[float]) -> Release:
         """The same release with other noise scales, one for each client."""
@@ -298,3 +391,9 @@ class Release:
         family = type(self.clients[0].law)
         made = tuple(replace(c, law=family(s)) for c, s in zip(self.clients, scales))  # type: ignore[call-arg]
         return replace(self, clients=made)
+
+
+@lru_cache(maxsize=256)
+def _round_charges(release: Release) -> Mapping[int, tuple[Charge, ...]]:
+    sent = release.sent_by_node()
+    return {seat: tuple(release.charge(j) for j in sent[release.node(seat)]) for seat in set(release.seats.values())}

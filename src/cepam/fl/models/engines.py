@@ -15,6 +15,7 @@ from torch import nn
 
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.interface import Network
+from cepam.fl.models.layers import ordinary
 
 GROUP = "cepam.networks"
 Engine = Callable[[nn.Module, Dataset], Network | None]
@@ -22,7 +23,12 @@ Engine = Callable[[nn.Module, Dataset], Network | None]
 
 
 def brought(module: nn.Module, data: Dataset) -> Network | None:
-    """The network by the first installed engine, in the order of their names, that takes the module."""
+    """The network by the first installed engine, in the order of their names, that takes the module.
+
+    None is asked where the kinds of layers do not say what the module computes (`layers.ordinary`).
+    """
+    if not ordinary(module):
+        return None
     for point in sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value)):
         try:
             engine: Engine = point.load()

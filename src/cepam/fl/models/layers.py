@@ -169,10 +169,13 @@ Layer = Dense | Convolution | nn.Module
 def layers_of(module: nn.Module, shape: tuple[int, ...]) -> list[Layer] | None:
     """The layers of a sequential module for examples of this shape, or None where one is not known here or frozen.
 
+    None too where what a layer computes is not told by its kind (`ordinary`): hooks, a forward of its own, shared
+    weights. Such modules are called as they are, example by example.
+
     Only layers that treat every example by itself are known: a clip by the norms of a whole batch's activations would
     be wrong where examples meet, as in batch normalisation.
     """
-    if any(not p.requires_grad for p in module.parameters()):
+    if any(not p.requires_grad for p in module.parameters()) or not ordinary(module):
         return None
     flat = [module] if isinstance(module, nn.Linear) else list(module) if type(module) is nn.Sequential else []
     made: list[Layer] = []
@@ -193,6 +196,35 @@ def layers_of(module: nn.Module, shape: tuple[int, ...]) -> list[Layer] | None:
             return None
         at += sum(p.numel() for p in layer.parameters())
     return made if at else None
+
+
+HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+)  # fmt: skip
+
+
+def ordinary(module: nn.Module) -> bool:
+    """Whether the kinds of a module's layers say what it computes, and each of its weights has one place.
+
+    Not where anything hooks into a call (as `nn.utils.spectral_norm` and `weight_norm` do), where an object has a
+    `forward` of its own, where a weight is used in two places, or where a fully connected layer or a convolution has
+    other parameters than its weight and its bias, in this order.
+    """
+    if any(getattr(nn.modules.module, f"_global{name}", None) for name in HOOKS):
+        return False
+    for each in module.modules():
+        if "forward" in vars(each) or any(getattr(each, name, None) for name in HOOKS):
+            return False
+        names = [name for name, _ in each.named_parameters()]
+        if isinstance(each, nn.Linear | nn.Conv2d) and names not in (["weight"], ["weight", "bias"]):
+            return False
+    used = [id(p) for layer in _walk(module) for p in layer.parameters(recurse=False)]
+    return len(used) == len(set(used))
+
+
+def _walk(module: nn.Module) -> list[nn.Module]:
+    """The module and all below it, a layer that stands in two places twice."""
+    return [module, *(each for child in module._modules.values() if child is not None for each in _walk(child))]
 
 
 def _by_example(layer: nn.Module, dims: int) -> bool:

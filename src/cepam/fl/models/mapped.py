@@ -5,10 +5,14 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
@@ -31,6 +35,65 @@ def drawing_from(seed: int | None, device: str) -> Iterator[None]:
 
 def _state(device: str) -> Tensor:
     return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+
+
+OWN = frozenset(("_parameters", "_buffers", "_modules"))
+CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+
+
+def state_of(module: nn.Module) -> dict[str, Any]:
+    """What a module and its layers hold as plain attributes, by name; what changes in place is copied."""
+    return {
+        ".".join(filter(None, (path, name))): _copied(value)
+        for path, layer in module.named_modules()
+        for name, value in vars(layer).items()
+        if name not in OWN
+    }
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value.detach() if isinstance(value, Tensor) else value)
+    except Exception:  # what cannot be copied, such as a lock or an open file, is compared by itself
+        return value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two attributes hold the same, arrays and tensors by their numbers, other objects by theirs."""
+    return _same(one, other, set())
+
+
+def _same(one: Any, other: Any, met: set[tuple[int, int]]) -> bool:
+    if one is other or (id(one), id(other)) in met:
+        return True
+    met.add((id(one), id(other)))
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+    if isinstance(one, Mapping):
+        return list(one) == list(other) and all(_same(one[key], other[key], met) for key in one)
+    if isinstance(one, list | tuple | deque):
+        return len(one) == len(other) and all(_same(a, b, met) for a, b in zip(one, other))
+    if isinstance(one, weakref.ref):
+        return _same(one(), other(), met)
+    if isinstance(one, CODE) or (not hasattr(one, "__dict__") and "__eq__" not in _members(type(one))):
+        return True  # nothing to compare: `_check_answers` sees what follows from it
+    if hasattr(one, "__dict__"):
+        return _same(vars(one), vars(other), met)
+    return bool(one == other) or bool(one != one and other != other)
+
+
+def _members(kind: type) -> set[str]:
+    """What a class defines beyond `object`."""
+    return {name for each in kind.__mro__[:-1] for name in vars(each)}
+
+
+def _near(wanted: Tensor, found: Tensor) -> bool:
+    most = 1e-4 * float(torch.where(wanted.isfinite(), wanted.abs(), 0.0).max()) + 1e-9
+    return torch.allclose(found, wanted, rtol=1e-3, atol=most, equal_nan=True)
 
 
 class Mapped:
@@ -125,6 +188,8 @@ class Mapped:
                 with torch.no_grad():
                     self._call(weights, x[:1], training=True)
                 self._check_buffers()
+                self._check_state(weights, x)
+                self._check_answers(weights, x, labels)
                 made = [self._alone(weights, *one) for one in zip(x, labels)]
             except (RuntimeError, TypeError, IndexError) as problem:
                 raise ValueError(
@@ -138,8 +203,60 @@ class Mapped:
                 self.together = False
                 return
         alone = torch.stack([slope for slope, _ in made])
-        near = torch.allclose(slopes, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max()) + 1e-9, equal_nan=True)
-        self.together = self.draws or near
+        self.together = self.draws or _near(alone, slopes)
+
+    def _check_answers(self, weights: Tensor, x: Tensor, labels: Tensor) -> None:
+        """Nothing; raises where an example's gradient is not that of plain autograd, whatever went through before."""
+        found = []
+        for place in (0, 0, -1, 0):
+            with drawing_from(1, self.device):
+                found.append(self._alone(weights, x[place], labels[place])[0])
+        before, _, _, after = found
+        if not (_near(before, found[1]) and _near(before, after)):
+            raise ValueError(
+                "the model's gradient for an example changes after another example: it keeps data outside the weights, "
+                "without clip or noise, or draws from a generator other than torch's own; make forward depend on its "
+                "input, the weights and torch's generator alone"
+            )
+        if not _near(before, self._plain(x[0], labels[0])):
+            raise ValueError(
+                "the model's gradient is another by torch.func than by plain autograd: a hook or a forward of a single "
+                "object reaches past its own weights; define layers as classes, without hooks"
+            )
+
+    def _plain(self, x: Tensor, label: Tensor) -> Tensor:
+        """The gradient of one example by plain autograd, of the module itself at its own weights."""
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        with drawing_from(1, self.device), torch.enable_grad():
+            loss = self.objective.loss_of_one(self.module(x[None])[0], label)
+            slopes = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+        return torch.cat([slope.flatten().float() for slope in slopes])
+
+    def _check_state(self, weights: Tensor, x: Tensor) -> None:
+        """Nothing; raises where a pass leaves anything in the module, or where what it left depends on the example.
+
+        What the first pass makes and keeps, whatever it saw, such as a table of positions, is allowed.
+        """
+        pieces = torch.split(weights, [size for _, _, size in self.named])
+        named = {name: piece.view(shape) for piece, (name, shape, _) in zip(pieces, self.named)}
+
+        def after(examples: Tensor) -> list[dict[str, Any]]:
+            module, found = copy.deepcopy(self.module), []
+            for one in examples:
+                functional_call(module, named, (one[None],))
+                found.append(state_of(module))
+            return found
+
+        with torch.no_grad():
+            first, again = after(torch.stack((x[0], x[-1])))
+            (other,) = after(x[-1:])
+        for seen in (again, other):
+            changed = [name for name in {**first, **seen} if not same(first.get(name), seen.get(name))]
+            if changed:
+                raise ValueError(
+                    f"attribute {min(changed)} of the model changes as it is called: it would keep data outside the "
+                    "weights, without clip or noise; make forward depend on its input and the weights alone"
+                )
 
     def _check_buffers(self) -> None:
         """Nothing; raises where a pass has written to a buffer: it would carry data past the clip and the noise."""
