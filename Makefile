@@ -42,7 +42,7 @@ test-page: $(STAMP)
 	$(if $(REPORT),CEPAM_REPORT=$(REPORT)) $(BIN)/python -m pytest -rs studies/paper/paper_tests/test_browser.py tests/user/test_browser.py
 
 # Most of the time Flower's processes sleep between two looks: three tests at a time, the longest first.
-LONGEST := tests/flower/test_sum_loopback.py tests/flower/test_population.py
+LONGEST := tests/flower/secure_aggregation/test_loopback.py tests/flower/test_population.py
 test-flower: $(STAMP)
 	$(BIN)/python -m pytest -n 3 --maxschedchunk 1 -m flower $(LONGEST) tests/flower tests/flare
 

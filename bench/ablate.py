@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from cepam.kernels.model import scalar_contexts as contexts
-from cepam.kernels.model.row_period import find_period
-from cepam.kernels.numba import decisions, scalar_coder
+from cepam.kernels.format import scalar_contexts as contexts
+from cepam.kernels.format.row_period import find_period
+from cepam.kernels.numba import range_coder as decisions
+from cepam.kernels.numba import scalar_coder
 from symbols import BLOCK, scalar_symbols
 from train_priors import CONTROLS, SIGMAS, STEPS, posterior_means
 
@@ -39,7 +40,7 @@ def compile_without(changes: tuple) -> dict:
     text = "\n".join(Path(each.__file__).read_text() for each in (decisions, scalar_coder))
     for line in text.splitlines():
         if line.startswith(
-            ("from __future__", "from cepam.kernels.numba.decisions", "from cepam.kernels.numba.integers")
+            ("from __future__", "from cepam.kernels.numba.range_coder", "from cepam.kernels.numba.compiling")
         ):
             text = text.replace(line, "LIVE = 60")
     for old, new in changes:

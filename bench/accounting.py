@@ -15,22 +15,22 @@ import time
 from dataclasses import replace
 
 from cepam import L2, Gaussian
-from cepam.privacy import Client, Ledger, Release, Sampling, spent
+from cepam.privacy import Accountant, Client, Mechanism, Sampling, spent
 
 ROUNDS = (1, 50, 200, 1000)
 WINDOW = 5
 
 
-def drawn_round(nodes: list[int], given: argparse.Namespace) -> Release:
+def drawn_round(nodes: list[int], given: argparse.Namespace) -> Mechanism:
     weights = [1.0 + node % 7 if given.unlike else 1.0 for node in nodes]
     clients = tuple(Client(Gaussian(2.0), 500, weight) for weight in weights)
     sampling = Sampling("poisson", 50) if given.poisson else Sampling("all")
-    return Release(clients, L2(1.0), sampling, coordinates=100_000, nodes=tuple(nodes))
+    return Mechanism(clients, L2(1.0), sampling, coordinates=100_000, nodes=tuple(nodes))
 
 
 def measure(arguments: argparse.Namespace, stable: bool) -> None:
     draw = random.Random(1)
-    ledger, took = Ledger(identified=stable), {"epsilon": [0.0], "saving": [0.0]}
+    accountant, took = Accountant(identified=stable), {"epsilon": [0.0], "saving": [0.0]}
     marks = [mark for mark in ROUNDS if mark <= arguments.rounds]
     print(f"{arguments.drawn} of {arguments.nodes} nodes, {'followed by id' if stable else 'ids not stable'}")
     print(f"{'round':>7}{'epsilon':>14}{'saving':>14}{'epsilon =':>16}")
@@ -39,13 +39,15 @@ def measure(arguments: argparse.Namespace, stable: bool) -> None:
         near = any(mark - WINDOW < done <= mark for mark in marks)
         start = time.perf_counter()
         new = drawn_round(nodes, arguments)
-        ledger = replace(ledger, releases=(*ledger.releases, new)) if arguments.listed else ledger.add(new)
-        figure = spent(ledger, 1e-5) if near else 0.0
+        accountant = (
+            replace(accountant, mechanisms=(*accountant.mechanisms, new)) if arguments.listed else accountant.add(new)
+        )
+        figure = spent(accountant, 1e-5) if near else 0.0
         took["epsilon"].append(time.perf_counter() - start)
         start = time.perf_counter()
         if near:
-            state = json.loads(json.dumps(ledger.state_dict()))
-            Ledger(identified=stable).load_state_dict(state)
+            state = json.loads(json.dumps(accountant.state_dict()))
+            Accountant(identified=stable).load_state_dict(state)
         took["saving"].append(time.perf_counter() - start)
         if done in marks:
             last = {name: sum(each[-WINDOW:]) / min(WINDOW, done) for name, each in took.items()}

@@ -78,19 +78,19 @@ def rate_rows() -> Iterator[Row]:
 def accountant_rows() -> Iterator[Row]:
     """Seconds of one answer, one calibration and a ledger of four kinds of rounds (`bench/privacy.py`)."""
     from cepam import L2, Gaussian
-    from cepam.privacy import Ledger, Release, Sampling, calibrate, epsilon, spent
+    from cepam.privacy import Accountant, Mechanism, Sampling, calibrate, epsilon, spent
 
-    release = Release.uniform(30, Gaussian(0.25), L2(1.0), Sampling("replacement", 15), 2000, rounds=ROUNDS)
-    epsilon(release.over(2), DELTA)  # imports dp-accounting, once
+    mechanism = Mechanism.uniform(30, Gaussian(0.25), L2(1.0), Sampling("replacement", 15), 2000, rounds=ROUNDS)
+    epsilon(mechanism.over(2), DELTA)  # imports dp-accounting, once
 
     def with_dropouts() -> float:
-        ledger = Ledger()
+        accountant = Accountant()
         for turn in range(ROUNDS):
-            ledger = ledger.add(release.over(1).without(range(turn % 4)))
-        return spent(ledger, DELTA)
+            accountant = accountant.add(mechanism.over(1).without(range(turn % 4)))
+        return spent(accountant, DELTA)
 
-    yield "epsilon of 80 rounds", least(1, lambda: epsilon(release, DELTA)), "s"
-    yield "calibration over 80 rounds", least(1, lambda: calibrate(release, 1.0, DELTA)), "s"
+    yield "epsilon of 80 rounds", least(1, lambda: epsilon(mechanism, DELTA)), "s"
+    yield "calibration over 80 rounds", least(1, lambda: calibrate(mechanism, 1.0, DELTA)), "s"
     yield "ledger of four kinds of rounds", least(1, with_dropouts), "s"
 
 

@@ -63,15 +63,17 @@ def pack(names: list[str], folder: Path) -> None:
 def calibrate(chosen: argparse.Namespace) -> None:
     """Nothing; the noise multipliers of the grid are in the results' folder."""
     from cepam import L2, Gaussian
-    from cepam.privacy import Client, Release, Sampling
+    from cepam.privacy import Client, Mechanism, Sampling
     from cepam.privacy import calibrate as needed
 
     found = json.loads(NOISE.read_text()) if NOISE.exists() else {}
     for epsilon, batch, rounds in itertools.product(chosen.epsilon, chosen.batches, chosen.rounds):
         if (key := f"{epsilon:g} {batch} {rounds}") not in found:
             client = Client(Gaussian(1.0), RECORDS, 1.0, float(batch))
-            release = Release((client,), L2(1.0), Sampling("poisson", float(batch)), rounds, 0, "add-remove", "example")
-            found[key] = float(needed(release, epsilon, DELTA).clients[0].law.scale) * batch
+            mechanism = Mechanism(
+                (client,), L2(1.0), Sampling("poisson", float(batch)), rounds, 0, "add-remove", "example"
+            )
+            found[key] = float(needed(mechanism, epsilon, DELTA).clients[0].law.scale) * batch
             print(key, f"{found[key]:.4f}", flush=True)
             NOISE.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -83,13 +85,13 @@ def correlate(chosen: argparse.Namespace) -> None:
     found = json.loads(NOISE.read_text())
     for epsilon, slices, rounds in itertools.product(chosen.epsilon, chosen.slices, chosen.rounds):
         if (key := f"{epsilon:g} slices {slices} {rounds}") not in found:
-            carry = privacy.best_carry(rounds, slices, chosen.momentum, [falling(at, rounds) for at in range(rounds)])
+            carry = privacy.best_decay(rounds, slices, chosen.momentum, [falling(at, rounds) for at in range(rounds)])
             client = privacy.Client(Gaussian(1.0), RECORDS, 1.0, 1.0)  # a share of the bound: the multiplier itself
-            release = privacy.CorrelatedRelease(
+            mechanism = privacy.MatrixMechanism(
                 (client,), L2(1.0), rounds=rounds, adjacency="add-remove", clipped="example",
-                link=privacy.Correlation(carry, slices),
+                link=privacy.CorrelatedNoise(carry, slices),
             )  # fmt: skip
-            found[key] = [float(privacy.calibrate(release, epsilon, DELTA).clients[0].law.scale), carry]
+            found[key] = [float(privacy.calibrate(mechanism, epsilon, DELTA).clients[0].law.scale), carry]
             print(key, found[key], flush=True)
             NOISE.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -33,9 +33,11 @@ USERS, CHANCE, DELTA, EACH = 10_000, 0.05, 1e-5, 6
 def multiplier(epsilon: float, rounds: int, size: int) -> float:
     """The noise of a sum over the clip that the whole run needs."""
     cohort = privacy.Cohort(USERS, CHANCE * USERS)
-    release = privacy.CohortRelease.of(cohort, L2(1.0), 1.0, rounds=rounds, adjacency="add-remove", coordinates=size)
-    made = privacy.calibrate(release, epsilon, DELTA)
-    assert isinstance(made, privacy.CohortRelease)
+    mechanism = privacy.CohortMechanism.of(
+        cohort, L2(1.0), 1.0, rounds=rounds, adjacency="add-remove", coordinates=size
+    )
+    made = privacy.calibrate(mechanism, epsilon, DELTA)
+    assert isinstance(made, privacy.CohortMechanism)
     return made.topup.total
 
 

@@ -25,9 +25,9 @@ def rates(rounds: int) -> list[float]:
     return [min(1.0, 2.0 * (1.0 - t / rounds)) for t in range(rounds)]
 
 
-def left(link: privacy.Correlation, epsilon: float, rounds: int, batch: float, draws: bool) -> float:
+def left(link: privacy.CorrelatedNoise, epsilon: float, rounds: int, batch: float, draws: bool) -> float:
     """The noise in the weights at epsilon, as a multiplier of independent noise."""
-    release = privacy.CorrelatedRelease(
+    mechanism = privacy.MatrixMechanism(
         (privacy.Client(Gaussian(1.0), RECORDS, 1.0, batch),),
         L2(batch),  # one example's share is 1
         privacy.Sampling("poisson" if draws else "all"),
@@ -36,27 +36,27 @@ def left(link: privacy.Correlation, epsilon: float, rounds: int, batch: float, d
         clipped="example",
         link=link,
     )
-    scale = privacy.calibrate(release, epsilon, 1e-5).clients[0].law.scale
-    independent = privacy.weight_noise(privacy.Correlation(), rounds, MOMENTUM, rates(rounds))
+    scale = privacy.calibrate(mechanism, epsilon, 1e-5).clients[0].law.scale
+    independent = privacy.weight_noise(privacy.CorrelatedNoise(), rounds, MOMENTUM, rates(rounds))
     return scale * privacy.weight_noise(link, rounds, MOMENTUM, rates(rounds)) / independent
 
 
-def banded(bands: int, rounds: int) -> privacy.Correlation:
+def banded(bands: int, rounds: int) -> privacy.CorrelatedNoise:
     """The carry, cut after `bands` messages, that leaves least noise."""
-    carry = privacy.best_carry(rounds, bands, MOMENTUM, rates(rounds), bands) if bands > 1 else 0.0
-    return privacy.Correlation.from_matrix(carry ** np.arange(bands), bands)
+    carry = privacy.best_decay(rounds, bands, MOMENTUM, rates(rounds), bands) if bands > 1 else 0.0
+    return privacy.CorrelatedNoise.from_matrix(carry ** np.arange(bands), bands)
 
 
-def carried(slices: int, rounds: int) -> privacy.Correlation:
+def carried(slices: int, rounds: int) -> privacy.CorrelatedNoise:
     """The best carry over so many slices."""
-    return privacy.Correlation(privacy.best_carry(rounds, slices, MOMENTUM, rates(rounds)), slices)
+    return privacy.CorrelatedNoise(privacy.best_decay(rounds, slices, MOMENTUM, rates(rounds)), slices)
 
 
 def at_two_epsilons(rounds: int = 496, slices: int = 31) -> None:
     """Nothing; prints the table of docs/privacy.md."""
     rows = {
-        "secret draws, independent": (privacy.Correlation(), True),
-        "nothing secret, independent": (privacy.Correlation(slices=slices), False),
+        "secret draws, independent": (privacy.CorrelatedNoise(), True),
+        "nothing secret, independent": (privacy.CorrelatedNoise(slices=slices), False),
         "nothing secret, carry": (carried(slices, rounds), False),
         **{f"secret draws, {b} bands": (banded(b, rounds), True) for b in (4, 16)},
     }

@@ -69,7 +69,7 @@ class Channel:
 
 
 class Downlink(fl.Simulation):
-    """The engine with steps of any factor: clients and evaluation see public weights, the optimiser its exact ones."""
+    """The engine with steps of any factor: clients and evaluation see public weights, the optimizer its exact ones."""
 
     channels_down: list[Channel]
 
@@ -86,7 +86,7 @@ def train_preset(factor: float, options: argparse.Namespace, data: fl.Dataset) -
     """Accuracies of the seeds' public weights at the end of a private run, and the channels."""
     values = {**fl.preset("convolutional"), "rounds": options.rounds, "seeds": options.seeds, "simulate": True}
     run = Downlink(fl.settings_from({**values, "evaluate_every": options.rounds}), data)
-    noise = run.uplinks[0].noise
+    noise = run.aggregators[0].noise
     assert noise is not None
     run.channels_down = [Channel(b"bench %d" % s, w, factor, noise) for s, w in enumerate(run.state.exact)]
     lines: list[dict[str, Any]] = []

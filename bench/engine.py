@@ -37,8 +37,8 @@ Run = dict[str, Any]
 def measured(job: Job) -> Run:
     """The run's figures: accuracies and bytes so far at every evaluated round, epsilon, seconds, and the load."""
     from cepam import fl
-    from cepam.codec.broadcast import server
-    from cepam.fl.engine.randomness import RunSecret
+    from cepam.downlink import broadcast as server
+    from cepam.fl.clients.randomness import RunSecret
 
     settings = fl.settings_from(effective(job))
     server.STEPS_OF_NOISE = job.get("step_factor", server.STEPS_OF_NOISE)

@@ -42,11 +42,11 @@ import stand_in_seal  # noqa: E402
 from cepam.codec import codec as codecs  # noqa: E402
 from cepam.codec import quantizers  # noqa: E402
 from cepam.codec.wire import rows_per_block  # noqa: E402
-from cepam.kernels.model.plan import layered_plan  # noqa: E402
+from cepam.kernels.format.plan import layered_plan  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
-from cepam.kernels.triton import waves  # noqa: E402
+from cepam.kernels.triton import launch as waves  # noqa: E402
 from cepam.kernels.triton.row_period import find_periods  # noqa: E402
-from cepam.noise.lattices import lattice_named  # noqa: E402
+from cepam.lattices.lattice import lattice_named  # noqa: E402
 
 DEVICE, SIGMA, KEY = "cpu" if SMOKE else "cuda", 0.01, bytes(range(7, 39))
 AT = cepam.Address(bytes(32), round=1, client=1)

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "identity"))
 from no_gpu import NoGpu
 
 import cepam
-from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.format.plan import layered_plan
 from cepam.kernels.triton import symbols
-from cepam.noise.lattices import lattice_named
+from cepam.lattices.lattice import lattice_named
 
 COMPILE = JITFunction.run
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

@@ -41,8 +41,8 @@ import cepam
 import stand_in_seal
 from cepam import fl
 from cepam.codec import codec as codecs
-from cepam.fl.engine.randomness import RunSecret
-from cepam.fl.engine.tensors import Tensors
+from cepam.fl.clients.randomness import RunSecret
+from cepam.fl.gpu_arrays import Tensors
 from cepam.kernels.triton import backend as triton_backend
 
 RESULT = Path(__file__).parent / "results" / "gpu_train.json"
@@ -134,7 +134,7 @@ class Bench:
             row[where] |= {"accuracy": lines[-1]["accuracy"], "bits": lines[-1]["bits_per_coordinate"]}
             if where == "cuda":
                 row["identity"] = identity(*exchanged)
-                row["warnings"] = run.arrays.cautions([plan.codec for plan in run.uplinks[0].plans])
+                row["warnings"] = run.arrays.privacy_warnings([plan.codec for plan in run.aggregators[0].plans])
         ends = [run.arrays.fetch(run.state.weights) for run in runs.values()]
         moved = float(np.linalg.norm(ends[0] - start))
         row["weights apart, of the way gone"] = float(np.linalg.norm(ends[0] - ends[1])) / moved

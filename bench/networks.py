@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from cepam import fl
-from cepam.fl.models.engines import engine_of
+from cepam.fl.models.interface import engine_of
 
 RESULTS = Path(__file__).parent / "results" / "networks.json"
 ENGINES = {"compiled": "cpu", "torch": "cpu-torch"}

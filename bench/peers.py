@@ -10,9 +10,8 @@ import numpy as np
 from scipy.special import ndtr
 
 import cepam
-from cepam.kernels.model.plan import layered_plan
-from cepam.kernels.numpy.nearest import nearest
-from cepam.kernels.numpy.quantizer import accepted, dither, layers
+from cepam.kernels.format.plan import layered_plan
+from cepam.kernels.numpy.quantizer import accepted, dither, layers, nearest
 
 KEY = bytes(32)
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from cepam import fl
-from cepam.fl.engine.personal import Examination
+from cepam.fl.clients.personalization import Evaluation
 from cepam.fl.runs.summary import interval
 
 RESULTS = Path(__file__).parent / "results" / "personal.json"
@@ -60,7 +60,7 @@ def measured(changes: Row) -> Row:
     while not simulation.done:
         lines += simulation.step()
     held_out = simulation.validation[0] if settings.validation else None
-    on = Examination.of(simulation.data, simulation.work.parts[0], settings.seed, held_out)
+    on = Evaluation.of(simulation.data, simulation.work.parts[0], settings.seed, held_out)
     found: Row = {"job": changes, "epsilon": lines[-1]["epsilon"], "weights_sent": simulation.size}
     if simulation.own is not None:
         found["accuracy"] = lines[-1]["validation_accuracy" if settings.validation else "accuracy"]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from cepam import L2, Gaussian
 from cepam.privacy import (
+    Accountant,
     Cohort,
-    CohortRelease,
-    Ledger,
-    Release,
+    CohortMechanism,
+    Mechanism,
     Sampling,
     calibrate,
     epsilon,
@@ -22,8 +22,8 @@ from cepam.privacy import (
 )
 
 ROUNDS = 80
-release = Release.uniform(30, Gaussian(0.25), L2(1.0), Sampling("replacement", 15), 2000, rounds=ROUNDS)
-users = CohortRelease.of(Cohort(100_000, 1000.0), L2(1.0), 1.0, rounds=1000, adjacency="add-remove")
+mechanism = Mechanism.uniform(30, Gaussian(0.25), L2(1.0), Sampling("replacement", 15), 2000, rounds=ROUNDS)
+users = CohortMechanism.of(Cohort(100_000, 1000.0), L2(1.0), 1.0, rounds=1000, adjacency="add-remove")
 COMMAND = (
     "-m cepam privacy epsilon --unit client --clients 100000 --cohort 1000 --clip 1 --noise-multiplier 1 --rounds 1000 "
     "--delta 1e-6 --adjacency add-remove --json"
@@ -37,17 +37,17 @@ def timed(name: str, task: Callable[[], object], each: int = 1) -> None:
 
 
 def with_dropouts() -> float:
-    ledger = Ledger()
+    accountant = Accountant()
     for turn in range(ROUNDS):
-        ledger = ledger.add(release.over(1).without(range(turn % 4)))
-    return spent(ledger, 1e-5)
+        accountant = accountant.add(mechanism.over(1).without(range(turn % 4)))
+    return spent(accountant, 1e-5)
 
 
 if __name__ == "__main__":
-    epsilon(release.over(2), 1e-5)  # imports dp-accounting, once
-    timed("epsilon of 80 rounds", lambda: epsilon(release, 1e-5))
-    timed("calibration over 80 rounds", lambda: calibrate(release, 1.0, 1e-5))
-    timed("spent, a round of a schedule", lambda: epsilon_by_round(release, 1e-5, range(1, ROUNDS + 1)), ROUNDS)
+    epsilon(mechanism.over(2), 1e-5)  # imports dp-accounting, once
+    timed("epsilon of 80 rounds", lambda: epsilon(mechanism, 1e-5))
+    timed("calibration over 80 rounds", lambda: calibrate(mechanism, 1.0, 1e-5))
+    timed("spent, a round of a schedule", lambda: epsilon_by_round(mechanism, 1e-5, range(1, ROUNDS + 1)), ROUNDS)
     timed("spent, four kinds of rounds", with_dropouts)
     timed("epsilon of 1,000 rounds, cohorts of 1,000 of 100,000 users", lambda: epsilon(users, 1e-6))
     start = time.perf_counter()

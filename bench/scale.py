@@ -54,7 +54,7 @@ def measured(population: int, cohort: int, rounds: int, device: str) -> dict[str
         seconds.append(time.perf_counter() - start)
         spent.append(time.process_time() - used)
     start = time.perf_counter()
-    simulation.uplinks[0].asked(0)
+    simulation.aggregators[0].asked(0)
     return {
         "clients": population, "cohort": cohort, "seconds_a_round": statistics.median(seconds[:-1] or seconds),
         "processor_seconds_a_round": statistics.median(spent[:-1] or spent),

@@ -23,8 +23,18 @@ import numpy as np
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from cepam.noise.laws import Gaussian
-from cepam.secure import HelloReply, HelloRequest, MemoryJournal, Roster, SumNode, SumRound, SumSettings, Terms, fit
+from cepam.distributions.laws import Gaussian
+from cepam.secure_aggregation import (
+    ClientPolicy,
+    HelloReply,
+    HelloRequest,
+    MemoryJournal,
+    Roster,
+    SecAggClient,
+    SecAggRound,
+    SecAggSettings,
+    fit,
+)
 
 MODEL = hashlib.sha256(b"model").digest()
 REPEATS = 5
@@ -49,13 +59,13 @@ def verify(identity: bytes, transcript: bytes, signature: bytes) -> bool:
     return True
 
 
-def make_node(name: int) -> SumNode:
+def make_node(name: int) -> SecAggClient:
     """A node with a key of its own."""
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     public = key.public_key().public_bytes(serialization.Encoding.PEM, form)
-    terms = Terms(noise=1e-6, clip=1.0, rounds=10**6)
-    return SumNode(name, public, lambda t: key.sign(t, ec.ECDSA(hashes.SHA256())), verify, terms, MemoryJournal())
+    terms = ClientPolicy(noise=1e-6, clip=1.0, rounds=10**6)
+    return SecAggClient(name, public, lambda t: key.sign(t, ec.ECDSA(hashes.SHA256())), verify, terms, MemoryJournal())
 
 
 class Spent:
@@ -85,13 +95,13 @@ class Bench:
         self.shape = (coordinates, code.bits, code.gain)
         self.quorum = max(-(-8 * clients // 10), clients // 2 + 1)
 
-    def round(self) -> SumRound:
+    def round(self) -> SecAggRound:
         """The next round, not yet asked for."""
         self.position += 1
-        settings = SumSettings(b"bench", 1, self.position, *self.shape, 0.18, 1.0, self.quorum)
-        return SumRound(settings, self.roster, self.roster.names, MODEL)
+        settings = SecAggSettings(b"bench", 1, self.position, *self.shape, 0.18, 1.0, self.quorum)
+        return SecAggRound(settings, self.roster, self.roster.names, MODEL)
 
-    def train(self, node: SumNode, round_: SumRound) -> bytes:
+    def train(self, node: SecAggClient, round_: SecAggRound) -> bytes:
         """A node's answer."""
         return node.train(round_.request(with_roster=self.position == 0), MODEL, lambda _: self.update)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import cepam
-from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.format.plan import layered_plan
 from cepam.kernels.numpy.quantizer import dither, layers, quantize
 
 BLOCK = 8192

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cepam.kernels.model import scalar_contexts as contexts
-from cepam.kernels.model.row_period import find_period
+from cepam.kernels.format import scalar_contexts as contexts
+from cepam.kernels.format.row_period import find_period
 from cepam.kernels.numba import scalar_coder
 from symbols import BLOCK, scalar_symbols
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 import cepam
-from cepam.kernels.model import vector_contexts as c
-from cepam.kernels.model.keystream import key_words
-from cepam.kernels.model.plan import Plan, cell_plan, layered_plan
-from cepam.kernels.numba.integers import kernel_plan, scratch_for
+from cepam.kernels.format import vector_contexts as c
+from cepam.kernels.format.keystream import key_words
+from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.numba.compiling import kernel_plan, scratch_for
 from cepam.kernels.numba.vector_coder import ROW_BYTES, code_rows
 from symbols import address
 from train_priors import CONTROLS, SIGMAS, STEPS

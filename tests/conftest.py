@@ -19,7 +19,7 @@ from numba.core.compiler_lock import global_compiler_lock  # noqa: E402
 from numba.core.dispatcher import Dispatcher  # noqa: E402
 
 import cepam  # noqa: E402
-from cepam.files import locked_file  # noqa: E402
+from cepam._internal.files import locked_file  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -59,7 +59,7 @@ def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What nodes and servers run lies compiled on disk: by one process, and not by every node's at a time."""
     import numpy as np
 
-    from cepam.secure import fit
+    from cepam.secure_aggregation import fit
 
     law, update, key = cepam.Gaussian(0.1), np.ones(100, dtype=np.float32), bytes(32)
     with locked_file(tmp_path_factory.getbasetemp().parent / "kernels.lock"):

@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
 import cepam
 from cepam.codec.codec import MessageCodec
+from cepam.distributions.laws import Law
 from cepam.errors import CepamError
-from cepam.noise.lattices import Lattice
-from cepam.noise.laws import Law
+from cepam.lattices.lattice import Lattice
 
 SECRET = bytes(range(32))
 AT = cepam.Address(SECRET, round=7, client=3, run=b"tests", attempt=1)

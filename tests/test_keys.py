@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 import cepam
 from cepam.errors import WrongAddress
-from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.format.plan import layered_plan
 from cepam.kernels.numpy import quantizer as reference
 from cepam.keys import hkdf
 from tests.corpus import AT, LATTICES, LAWS, SECRET, make_codec, sparse_update

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cepam.noise.radius import tabulate_exactly
+from cepam.distributions.radius import tabulate_exactly
 
 SHIPPED = [("gaussian", n) for n in (1, 2, 3, 4, 8)] + [("laplace", n) for n in (1, 2, 3, 4, 8)]
 FOLDER = Path(__file__).parent.parent / "src" / "cepam" / "noise" / "tables"

@@ -3,13 +3,13 @@
 from cepam import errors
 from cepam.clip import L1, L2, Clip
 from cepam.codec.batch import decode_many, encode_many
-from cepam.codec.broadcast import Broadcast, Receiver
 from cepam.codec.codec import Codec, DitheredCodec
 from cepam.codec.quantizers import LRSUQ, RSUQ, SDQ
 from cepam.codec.tree import decode_tree, encode_tree, structure_of
+from cepam.distributions.laws import Gaussian, Laplace, Law, UniformBall
+from cepam.downlink import Broadcast, Receiver
 from cepam.keys import Address, Key, KeyChain, UsedAddresses
-from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
-from cepam.noise.laws import Gaussian, Laplace, Law, UniformBall
+from cepam.lattices.lattice import A2, D4, E8, Integer, Lattice
 
 __version__ = "0.1.0"
 

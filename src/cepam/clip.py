@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import numpy as np
 
-from cepam.noise.laws import Norm, check_scale
+from cepam.distributions.laws import Norm, check_scale
 
 Vector = TypeVar("Vector")
 Adjacency = Literal["replace", "add-remove"]

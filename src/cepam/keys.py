@@ -21,8 +21,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from cepam._internal.files import locked_file, write_atomically
 from cepam.errors import WrongAddress
-from cepam.files import locked_file, write_atomically
 
 KEY_BYTES = 32
 _LARGEST_COUNT = 2**64 - 1

@@ -8,36 +8,36 @@ import random
 import pytest
 
 from cepam import L2, Gaussian
-from cepam.noise import lattices
-from cepam.privacy import Client, Ledger, Release, Sampling, spent
+from cepam.lattices import lattice as lattices
+from cepam.privacy import Accountant, Client, Mechanism, Sampling, spent
 
 
-def drawn_round(draw: random.Random) -> Release:
+def drawn_round(draw: random.Random) -> Mechanism:
     nodes = tuple(sorted(draw.sample(range(100), 30)))
-    return Release((Client(Gaussian(2.0), 500),) * 30, L2(1.0), Sampling("all"), nodes=nodes, coordinates=1000)
+    return Mechanism((Client(Gaussian(2.0), 500),) * 30, L2(1.0), Sampling("all"), nodes=nodes, coordinates=1000)
 
 
 @pytest.mark.parametrize("identified", [True, False])
 def test_the_account_does_not_grow_with_the_rounds(identified: bool) -> None:
-    draw, ledger, sizes = random.Random(1), Ledger(identified=identified), {}
+    draw, accountant, sizes = random.Random(1), Accountant(identified=identified), {}
     for done in range(1, 121):
-        ledger = ledger.add(drawn_round(draw))
-        sizes[done] = len(json.dumps(ledger.state_dict())) if done in (20, 120) else 0
-    assert ledger.rounds == 120
-    assert len(ledger.releases) == 1
+        accountant = accountant.add(drawn_round(draw))
+        sizes[done] = len(json.dumps(accountant.state_dict())) if done in (20, 120) else 0
+    assert accountant.rounds == 120
+    assert len(accountant.mechanisms) == 1
     assert sizes[120] < 1.2 * sizes[20]
 
 
 def test_the_geometry_of_a_lattice_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """`acceptance` searched all short vectors of E8 again for every release and every figure."""
-    draw, ledger = random.Random(2), Ledger()
+    draw, accountant = random.Random(2), Accountant()
     for _ in range(3):
-        ledger = ledger.add(drawn_round(draw))
-    spent(ledger, 1e-5)
+        accountant = accountant.add(drawn_round(draw))
+    spent(accountant, 1e-5)
     searched = []
     plain = lattices._short_vectors
     monkeypatch.setattr(lattices, "_short_vectors", lambda lattice: searched.append(lattice) or plain(lattice))
     for _ in range(3):
-        ledger = ledger.add(drawn_round(draw))
-        spent(ledger, 1e-5)
+        accountant = accountant.add(drawn_round(draw))
+        spent(accountant, 1e-5)
     assert searched == []

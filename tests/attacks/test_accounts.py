@@ -12,17 +12,17 @@ from threading import Thread
 import pytest
 
 import cepam
-from cepam.exchange.account import Account
-from cepam.exchange.account_store import AccountLost, RunAccount
-from cepam.exchange.uplink_settings import UplinkSettings
-from cepam.privacy import Release
+from cepam.privacy import Mechanism
+from cepam.protocol.accounting import Accounting
+from cepam.protocol.saved_account import AccountLost, RunAccount
+from cepam.protocol.settings import UplinkSettings
 
-OPTIONS = Account()
+OPTIONS = Accounting()
 SETTINGS = UplinkSettings(cepam.Gaussian(2.0), cepam.L2(1.0))
 
 
-def a_round() -> Release:
-    return OPTIONS.release([(node, SETTINGS) for node in range(4)], True, 100)
+def a_round() -> Mechanism:
+    return OPTIONS.mechanism([(node, SETTINGS) for node in range(4)], True, 100)
 
 
 def account(folder: Path, strict: bool = True, said: list[str] | None = None) -> RunAccount:
@@ -137,7 +137,7 @@ def test_the_natural_restart_from_the_same_start_goes_on_with_the_account(tmp_pa
     assert again.path == first.path
     assert again.epsilon() == pytest.approx(first.epsilon())
     again.charge(a_round(), "n1")
-    assert again.ledger.rounds == 5
+    assert again.accountant.rounds == 5
 
 
 def test_a_restart_from_other_weights_is_refused_under_a_budget(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_restart_from_other_weights_is_refused_under_a_budget(tmp_path: Path) 
         index.write(f"{line}\n")
     again = account(tmp_path)
     again.resume("2", "drawn anew")
-    assert again.ledger.rounds == 4
+    assert again.accountant.rounds == 4
 
 
 def test_without_a_budget_a_restart_from_the_same_start_is_warned_about(tmp_path: Path) -> None:
@@ -170,12 +170,12 @@ def test_a_budget_counts_every_account_of_the_folder(tmp_path: Path) -> None:
         del made
     bounded = account(tmp_path)
     bounded.resume("4", "start")
-    assert bounded.ledger.rounds == 3
+    assert bounded.accountant.rounds == 3
     bounded.charge(a_round(), "m4")
     del bounded
     later = account(tmp_path, strict=False)  # what was counted together stays together
     later.resume("5", "m4")
-    assert later.ledger.rounds == 4
+    assert later.accountant.rounds == 4
 
 
 OTHER_PROCESS = """
@@ -205,7 +205,7 @@ def test_a_second_server_on_the_account_is_refused_by_the_name_of_the_first(tmp_
             other.kill()
     after = account(tmp_path)
     after.resume("1", "start")
-    assert after.ledger.rounds == 1
+    assert after.accountant.rounds == 1
 
 
 def test_two_strategies_of_one_process_lose_no_charge(tmp_path: Path) -> None:
@@ -229,5 +229,5 @@ def test_two_strategies_of_one_process_lose_no_charge(tmp_path: Path) -> None:
         thread.join()
     after = account(tmp_path)
     after.resume("1", "start")
-    assert after.ledger.rounds == len(models) > 0
+    assert after.accountant.rounds == len(models) > 0
     assert not list(tmp_path.glob(".*.tmp"))

@@ -12,7 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import cepam
 from cepam import privacy
-from cepam.flower import Account, Private
+from cepam.flower import Accounting, Private
 
 from ..flower import fakes
 from ..flower.fakes import FakeGrid, Node, adding, start_arrays
@@ -28,11 +28,11 @@ def _run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def epsilon_of(rounds: int) -> float:
-    return privacy.epsilon(privacy.Release.uniform(4, LAW, CLIP, privacy.Sampling("all"), 1, rounds=rounds), DELTA)
+    return privacy.epsilon(privacy.Mechanism.uniform(4, LAW, CLIP, privacy.Sampling("all"), 1, rounds=rounds), DELTA)
 
 
 def wrapped(folder, budget: float, **options) -> Private:
-    account = Account(delta=DELTA)
+    account = Accounting(delta=DELTA)
     return Private(FedAvg(), law=LAW, clip=CLIP, account=account, budget=budget, accounts=folder, **options)
 
 

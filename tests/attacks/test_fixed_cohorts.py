@@ -14,8 +14,8 @@ import pytest
 from scipy import stats
 
 from cepam import L2
-from cepam.privacy import Charge, Cohort, CohortRelease, Ledger, delta, epsilon
-from cepam.privacy.composition import epsilon_of
+from cepam.privacy import Accountant, Cohort, CohortMechanism, SubsampledMechanism, delta, epsilon
+from cepam.privacy.composition.losses import epsilon_of
 
 Y = np.linspace(-14, 14, 2801)
 AT = (-2.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.5, 1.0, 2.0)
@@ -33,7 +33,7 @@ def curve(p: np.ndarray, q: np.ndarray, width: float = 1.0) -> np.ndarray:
     return np.array([np.maximum(0.0, p - math.exp(at) * q).sum() * width for at in AT])
 
 
-def worst_excess(charge: Charge, size: int, population: int, sigma: float, zeroed_first: bool) -> float:
+def worst_excess(charge: SubsampledMechanism, size: int, population: int, sigma: float, zeroed_first: bool) -> float:
     """By how much the worlds exceed the direction of the charge that fits them best, over all others' updates."""
     best = math.inf
     for upper, lower in charge.masses(EDGES):
@@ -51,7 +51,7 @@ def worst_excess(charge: Charge, size: int, population: int, sigma: float, zeroe
 @pytest.mark.parametrize(("size", "population"), [(1, 2), (1, 3), (2, 3), (3, 4)])
 def test_the_charged_pair_dominates_both_worlds(size: int, population: int, sigma: float) -> None:
     cohort = Cohort(population, size, "without")
-    charge = CohortRelease.of(cohort, L2(1.0), sigma, adjacency="add-remove").charge(0)
+    charge = CohortMechanism.of(cohort, L2(1.0), sigma, adjacency="add-remove").charge(0)
     for zeroed_first in (False, True):
         assert worst_excess(charge, size, population, sigma, zeroed_first) <= NUMERICAL
 
@@ -59,15 +59,15 @@ def test_the_charged_pair_dominates_both_worlds(size: int, population: int, sigm
 def test_the_one_sided_pair_does_not() -> None:
     """The control: what dominates a Poisson cohort is exceeded by far."""
     cohort = Cohort(3, 2, "without")
-    charge = CohortRelease.of(cohort, L2(1.0), 0.3, adjacency="add-remove").charge(0)
-    one_sided = Charge(charge.shift, charge.chance, "add-remove")
+    charge = CohortMechanism.of(cohort, L2(1.0), 0.3, adjacency="add-remove").charge(0)
+    one_sided = SubsampledMechanism(charge.shift, charge.chance, "add-remove")
     assert max(worst_excess(one_sided, 2, 3, 0.3, way) for way in (False, True)) > 0.1
 
 
 def test_two_adaptive_rounds_by_enumeration() -> None:
     """Others choose in the second round by what was published in the first: the account of two rounds holds."""
     sigma, y = 1.0, Y[::20]
-    release = CohortRelease.of(Cohort(3, 1, "without"), L2(1.0), sigma, adjacency="add-remove", rounds=2)
+    mechanism = CohortMechanism.of(Cohort(3, 1, "without"), L2(1.0), sigma, adjacency="add-remove", rounds=2)
     choices = list(itertools.product((-1.0, 1.0), repeat=2))
     laws = {
         (own, others): published((own, *others), 1, sigma)[::20] for own in (1.0, 0.0) for others in choices
@@ -80,15 +80,17 @@ def test_two_adaptive_rounds_by_enumeration() -> None:
             worlds.append(laws[own, first][:, None] * second)
         p, q = worlds
         found = max(np.maximum(0, a - math.exp(at) * b).sum() * area for a, b in ((p, q), (q, p)))
-        worst = max(worst, found / delta(release, at))
+        worst = max(worst, found / delta(mechanism, at))
     assert 0.2 < worst <= 1.0
 
 
-def test_fixed_and_poisson_cohorts_add_up_in_one_ledger() -> None:
+def test_fixed_and_poisson_cohorts_add_up_in_one_accountant() -> None:
     """A symmetric pair beside a one-sided one: both directions of the whole are charged, in either order."""
-    fixed = CohortRelease.of(Cohort(100, 10, "without"), L2(1.0), 2.0, adjacency="add-remove", rounds=9)
-    poisson = CohortRelease.of(Cohort(100, 10), L2(1.0), 2.0, adjacency="add-remove", rounds=9)
-    both = Ledger((fixed, poisson)).epsilon(1e-5)
-    assert both == pytest.approx(Ledger((poisson, fixed)).epsilon(1e-5), rel=1e-12)
+    fixed = CohortMechanism.of(Cohort(100, 10, "without"), L2(1.0), 2.0, adjacency="add-remove", rounds=9)
+    poisson = CohortMechanism.of(Cohort(100, 10), L2(1.0), 2.0, adjacency="add-remove", rounds=9)
+    both = Accountant((fixed, poisson)).epsilon(1e-5)
+    assert both == pytest.approx(Accountant((poisson, fixed)).epsilon(1e-5), rel=1e-12)
     assert max(epsilon(fixed, 1e-5), epsilon(poisson, 1e-5)) < both
-    assert both <= epsilon_of(((fixed.charge(0), 9), (Charge(poisson.charge(0).shift, 0.1), 9)), 1e-5) * (1 + 1e-4)
+    assert both <= epsilon_of(((fixed.charge(0), 9), (SubsampledMechanism(poisson.charge(0).shift, 0.1), 9)), 1e-5) * (
+        1 + 1e-4
+    )

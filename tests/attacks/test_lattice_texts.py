@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cepam import E8, L2, Gaussian, Lattice
-from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.protocol.settings import UplinkSettings
 
 PLAIN = {"law": ["gaussian", 1.0], "clip": ["l2", 1.0], "coder": "adaptive", "bucket": None, "update": "parameters"}
 
@@ -35,7 +35,7 @@ HANGING = {
 }
 SCRIPT = """
 import sys
-from cepam.exchange.uplink_settings import UplinkSettings
+from cepam.protocol.settings import UplinkSettings
 try:
     UplinkSettings.from_json(sys.stdin.read())
 except ValueError:

@@ -13,7 +13,8 @@ import pytest
 from torch import Tensor, nn
 
 from cepam import fl
-from cepam.fl.runs import environment, record, toml
+from cepam.fl.config import toml
+from cepam.fl.runs import environment, record
 from tests.fl.runs.test_resume import stopped
 
 VALUES: dict[str, Any] = {

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from cepam import fl
 from cepam.cli import app
-from cepam.fl.engine.simulation import Simulation
-from cepam.fl.runs import toml
+from cepam.fl.config import toml
 from cepam.fl.runs.curve import series
 from cepam.fl.runs.summary import summarise
+from cepam.fl.simulation import Simulation
 
 VALUES: dict[str, Any] = {
     "data": "synthetic", "model": "linear", "clients": 4, "rounds": 2, "tau": 1, "noise": 0.5, "device": "cpu-torch",

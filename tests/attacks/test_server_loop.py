@@ -16,14 +16,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
-from cepam.exchange.agreement import canonical, sign, verify
-from cepam.exchange.messages import Answer
-from cepam.exchange.server_end import Refused, refusing
 from cepam.flower import Private, Sum
 from cepam.flower.arrays import SUM, carried, carry
-from cepam.secure import HelloReply, RosterEntry, SumRound
-from cepam.secure.messages import HelloRequest
-from cepam.secure.roster import hello_transcript
+from cepam.protocol.agreement import canonical, sign, verify
+from cepam.protocol.messages import Answer
+from cepam.protocol.server import Refused, refusing
+from cepam.secure_aggregation import HelloReply, RosterEntry, SecAggRound
+from cepam.secure_aggregation.messages import HelloRequest
+from cepam.secure_aggregation.roster import hello_transcript
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
 from ..flower.fakes import RUN, FakeGrid, Node, adding, start_arrays
@@ -135,14 +135,14 @@ def test_odd_answers_to_every_stage(stage: str, odd: str, tmp_path) -> None:
 def test_a_mistake_of_our_own_is_counted_and_named_and_the_round_goes_on(tmp_path, monkeypatch, caplog) -> None:
     logging.getLogger("flwr").addHandler(caplog.handler)
     grid, _ = sum_fleet(tmp_path)
-    take = SumRound.take
+    take = SecAggRound.take
 
-    def broken(self: SumRound, node: int, reply: bytes) -> None:
+    def broken(self: SecAggRound, node: int, reply: bytes) -> None:
         if node == GUILTY:
             raise KeyError(FORGED)
         take(self, node, reply)
 
-    monkeypatch.setattr(SumRound, "take", broken)
+    monkeypatch.setattr(SecAggRound, "take", broken)
     metrics = summing().start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]
     assert (metrics["cepam-opened"], metrics["cepam-dropped-internal"]) == (1, 1)
     said = next(record.getMessage() for record in caplog.records if "KeyError" in record.getMessage())

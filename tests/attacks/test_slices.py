@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from cepam import fl, privacy
-from cepam.fl.engine.simulation import Simulation
+from cepam.fl.simulation import Simulation
 
 RECORDS, CLIENTS, SLICES = 80, 4, 5
 STREAMS: dict[str, Any] = {
@@ -65,10 +65,10 @@ def test_only_the_removed_records_own_slice_changes(values: dict[str, Any], reco
     moved = changed(values, whole, whole.without([record]))
     client, place = place_of(record, values)
     run = Simulation(fl.settings_from(values), whole)
-    release = run.uplinks[0].release
-    assert release is not None
+    mechanism = run.uplinks[0].mechanism
+    assert mechanism is not None
     assert moved[:, [k for k in range(CLIENTS) if k != client]].max() == 0.0
-    assert moved.max() <= release.distance(client) * (1 + 1e-5)
+    assert moved.max() <= mechanism.distance(client) * (1 + 1e-5)
     if values is not SECRET:
         others = [number for number in range(10) if number % SLICES != place % SLICES]
         assert moved[others].max() == 0.0

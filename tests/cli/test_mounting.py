@@ -13,8 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from cepam import cli
-from cepam.cli.guard import OneLineErrors
-from cepam.cli.mounting import Command, brought, mount
+from cepam.cli.app import Command, OneLineErrors, brought, mount
 
 HEAVY = ("matplotlib", "torch", "numba", "dp_accounting", "scipy.stats")
 PLUG_INS = """

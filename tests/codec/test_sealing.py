@@ -96,7 +96,7 @@ def test_the_versions_do_not_stand_for_each_other() -> None:
             opens(message)
 
 
-def test_older_releases_of_the_cipher_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_mechanisms_of_the_cipher_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     class Older:
         def __init__(self, key: bytes) -> None:
             self._cipher = real(key)

@@ -27,7 +27,7 @@ SIGMA, LOUD = 0.01, 4.0
 def test_a_provisioned_deployment_trains_privately_and_its_budget_ends_a_job(tmp_path: Path) -> None:
     # Two clients add 0.02 to 20,000 weights a round; after r rounds the noise of the averages has variance r/2 sigma^2.
     # The first job has so little noise that the updates show, the second so much that it has a budget worth the name.
-    loud = privacy.Release.uniform(2, cepam.Gaussian(LOUD), cepam.L2(3.0), privacy.Sampling("all"), 1, rounds=2)
+    loud = privacy.Mechanism.uniform(2, cepam.Gaussian(LOUD), cepam.L2(3.0), privacy.Sampling("all"), 1, rounds=2)
     budget = 1.01 * privacy.epsilon(loud, 1e-5)
     with Deployment(tmp_path / "deployment", sites=2) as deployment:
         exported = {}

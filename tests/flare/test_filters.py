@@ -21,8 +21,8 @@ from nvflare.apis.shareable import make_reply
 from scipy import stats
 
 from cepam import errors
-from cepam.exchange.client_end import Declined
 from cepam.flare import PAYLOAD, ClientFilter, ServerFilter
+from cepam.protocol.client import Declined
 
 SIZE = 20_000
 SIGMA = 0.1

@@ -7,7 +7,7 @@ import pytest
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from cepam.flower import Accountant, Uplink
+from cepam.flower import PldAccountant, Uplink
 
 from .fakes import FakeGrid, Node, adding, start_arrays
 
@@ -26,7 +26,7 @@ def event(noise: float = 2.0, sample: int = 10) -> GaussianPrivacyEvent:
 )
 def test_it_is_at_most_flowers_own_and_close_to_it(sampling: str, relation: str) -> None:
     rdp = pytest.importorskip("flwr.supercore.privacy_accounting.rdp_accountant")
-    ours, theirs = Accountant(config(sampling, relation)), rdp.RdpAccountant(config(sampling, relation))
+    ours, theirs = PldAccountant(config(sampling, relation)), rdp.RdpAccountant(config(sampling, relation))
     for accountant in (ours, theirs):
         accountant.compose(event(), count=20)
         accountant.compose(event(noise=3.0), count=5)
@@ -36,19 +36,19 @@ def test_it_is_at_most_flowers_own_and_close_to_it(sampling: str, relation: str)
 
 
 def test_a_replaced_client_moves_twice_as_far() -> None:
-    one = Accountant(config("without-replacement", "replace-one"))
+    one = PldAccountant(config("without-replacement", "replace-one"))
     one.compose(event(sample=100))
-    other = Accountant(config())
+    other = PldAccountant(config())
     other.compose(event(noise=1.0, sample=100))
     assert one.get_epsilon(1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=1e-6)
 
 
 def test_state_limits_and_refusals() -> None:
-    accountant = Accountant(config(max_epsilon=3.0))
+    accountant = PldAccountant(config(max_epsilon=3.0))
     assert not accountant.would_exceed(event(noise=5.0))
     assert accountant.would_exceed(event(noise=0.5))
     accountant.compose(event(), count=3)
-    copy = Accountant(config())
+    copy = PldAccountant(config())
     copy.load_state_dict(accountant.state_dict())
     assert copy.get_privacy_spent() == accountant.get_privacy_spent()
     with pytest.raises(ValueError, match="max_epsilon"):
@@ -70,17 +70,17 @@ def test_state_limits_and_refusals() -> None:
     ],
 )
 def test_a_state_of_another_configuration_is_refused(other: PrivacyConfig) -> None:
-    accountant = Accountant(config())
+    accountant = PldAccountant(config())
     accountant.compose(event(), count=20)
     with pytest.raises(ValueError, match="configuration"):
-        Accountant(other).load_state_dict(accountant.state_dict())
+        PldAccountant(other).load_state_dict(accountant.state_dict())
     older = {key: value for key, value in accountant.state_dict().items() if key != "configuration"}
     with pytest.raises(ValueError, match="configuration"):
-        Accountant(config()).load_state_dict(older)
+        PldAccountant(config()).load_state_dict(older)
 
 
 def test_flowers_own_strategy_takes_it() -> None:
-    accountant = Accountant(
+    accountant = PldAccountant(
         PrivacyConfig(1e-5, 3, NeighboringRelation("add-or-remove-one"), SamplingMethod("no-amplification"))
     )
     grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in (1, 2, 3)])

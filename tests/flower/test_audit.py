@@ -36,7 +36,7 @@ class Published:
 
 
 def audited() -> privacy.Audit:
-    claim = privacy.Release.uniform(
+    claim = privacy.Mechanism.uniform(
         1, cepam.Gaussian(SIGMA * np.sqrt(NODES)), cepam.L2(1.0), privacy.Sampling("all"), 1, unit="client"
     )
     return privacy.audit(Published(), claim, 1e-2, 20_000, 1 - RARE, seed=1)
@@ -47,5 +47,7 @@ def test_the_published_model_tells_no_more_than_the_account_says(monkeypatch: py
     assert not found.refuted
     assert found.lower > 0.3 * found.claim
     # Control: a server that forgets its part of the noise is caught.
-    monkeypatch.setattr("cepam.privacy.topup.server_noise", lambda sigma, coordinates, *_: np.zeros(coordinates))
+    monkeypatch.setattr(
+        "cepam.privacy.cohorts.dropouts.server_noise", lambda sigma, coordinates, *_: np.zeros(coordinates)
+    )
     assert audited().refuted

@@ -14,8 +14,8 @@ from scipy import stats
 
 import cepam
 from cepam import privacy
-from cepam.flower import Account, AdaptiveClip, Fixed, Poisson, Private, UplinkSettings
-from cepam.privacy.ledger import SEES_UPLOADS
+from cepam.flower import Accounting, AdaptiveClip, Fixed, Poisson, Private, UplinkSettings
+from cepam.privacy.composition.accountant import SEES_UPLOADS
 
 from .fakes import FakeGrid, Node, adding, start_arrays, vector_of
 
@@ -29,7 +29,7 @@ def grid_of(nodes: int, size: int = SIZE, norm: float = 0.3, **metrics: float) -
 
 
 def wrapped(cohort, sigma: float = 2.0, **options) -> Private:
-    account = options.pop("account", Account(delta=DELTA))
+    account = options.pop("account", Accounting(delta=DELTA))
     return Private(FedAvg(), law=cepam.Gaussian(sigma), clip=CLIP, cohort=cohort, account=account, **options)
 
 
@@ -37,9 +37,9 @@ def asked(grid: FakeGrid) -> list[int]:
     return [message.metadata.dst_node_id for message in grid.seen]
 
 
-def charged(cohort: privacy.Cohort, sigma: float, rounds: int, **options) -> privacy.CohortRelease:
+def charged(cohort: privacy.Cohort, sigma: float, rounds: int, **options) -> privacy.CohortMechanism:
     kind = privacy.Client(cepam.Gaussian(sigma), 1, 1.0 / cohort.size)
-    return privacy.CohortRelease((kind,), CLIP, rounds=rounds, coordinates=SIZE, cohort=cohort, **options)
+    return privacy.CohortMechanism((kind,), CLIP, rounds=rounds, coordinates=SIZE, cohort=cohort, **options)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_epsilon_is_that_of_the_secret_draw_and_each_observer_has_its_own(cohort
         spent.append(strategy.epsilons)
     # Dropouts cost exactly nothing.
     assert spent[0] == spent[1]
-    release = charged(same, 2.0, 4)
-    assert strategy.epsilon == pytest.approx(privacy.epsilon(release, DELTA), rel=1e-3)
-    assert spent[0]["outsider"] == pytest.approx(privacy.epsilon(release, DELTA), rel=1e-6)
+    mechanism = charged(same, 2.0, 4)
+    assert strategy.epsilon == pytest.approx(privacy.epsilon(mechanism, DELTA), rel=1e-3)
+    assert spent[0]["outsider"] == pytest.approx(privacy.epsilon(mechanism, DELTA), rel=1e-6)
     assert spent[0][SEES_UPLOADS] > 1.2 * spent[0]["outsider"]
     assert spent[0]["one curious client"] > spent[0]["outsider"]
 
@@ -152,7 +152,7 @@ def test_neither_the_log_nor_the_metrics_tell_who_was_asked_or_how_many(caplog, 
     ],
 )
 def test_a_limit_on_participations_is_enforced_and_survives_a_restart(cohort, same, before: int) -> None:
-    account = Account(delta=DELTA, stable_nodes=True)
+    account = Accounting(delta=DELTA, stable_nodes=True)
     first = grid_of(6)
     model = wrapped(cohort, account=account).start(first, start_arrays(SIZE), num_rounds=before).arrays
     again = grid_of(6)
@@ -193,8 +193,10 @@ def test_nodes_that_leave_are_dropouts_and_nodes_that_come_are_more_noise() -> N
     model = strategy.start(grid_of(8), model, num_rounds=1).arrays
     assert strategy.epsilon == pytest.approx(privacy.epsilon(charged(privacy.Cohort(12, 6.0), 2.0, 2), DELTA), rel=1e-3)
     strategy.start(grid_of(16), model, num_rounds=1)
-    ledger = privacy.Ledger((charged(privacy.Cohort(12, 6.0), 2.0, 2), charged(privacy.Cohort(16, 8.0), 2.0, 1)))
-    assert strategy.epsilon == pytest.approx(ledger.epsilon(DELTA), rel=1e-3)
+    accountant = privacy.Accountant(
+        (charged(privacy.Cohort(12, 6.0), 2.0, 2), charged(privacy.Cohort(16, 8.0), 2.0, 1))
+    )
+    assert strategy.epsilon == pytest.approx(accountant.epsilon(DELTA), rel=1e-3)
 
 
 def test_cohorts_travel_on_a_grid_too() -> None:
@@ -210,7 +212,7 @@ def test_what_does_not_go_with_a_cohort_is_refused() -> None:
         ({"policy": "charge"}, "top-up"),
         ({"of_node": {1: own}}, "of_node"),
         ({"least_replies": 2}, "least_replies"),
-        ({"account": Account(released="vectors")}, "average"),
+        ({"account": Accounting(released="vectors")}, "average"),
     ):
         with pytest.raises(ValueError, match=reason):
             wrapped(Poisson(0.5), **options)
@@ -236,7 +238,7 @@ def test_a_clip_follows_the_median_of_the_norms_and_costs_what_the_joint_mechani
     adaptive = AdaptiveClip(quantile=0.5, rate=2.0)
     strategy = Private(
         FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0), cohort=Poisson(1.0), adaptive=adaptive,
-        account=Account(delta=DELTA),
+        account=Accounting(delta=DELTA),
     )  # fmt: skip
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=10)
     clips = [metrics["cepam-clip"] for metrics in result.train_metrics_clientapp.values()]
@@ -250,9 +252,9 @@ def test_a_clip_follows_the_median_of_the_norms_and_costs_what_the_joint_mechani
     assert now.bit == pytest.approx(0.1 * clips[-1])
     # What is charged is one Gaussian mechanism a round.
     z = privacy.joint_multiplier(0.01 * np.sqrt(20), 0.01 * np.sqrt(20) / 0.1)
-    ledger = strategy._spending._account.ledger
-    assert len(ledger.releases) == 1
-    assert ledger.releases[0].mu(0) == pytest.approx(2.0 / z)
+    accountant = strategy._spending._account.accountant
+    assert len(accountant.mechanisms) == 1
+    assert accountant.mechanisms[0].mu(0) == pytest.approx(2.0 / z)
 
 
 def test_a_clip_that_follows_the_norms_goes_on_after_a_restart_and_so_does_the_account() -> None:
@@ -261,7 +263,7 @@ def test_a_clip_that_follows_the_norms_goes_on_after_a_restart_and_so_does_the_a
         nodes = [Node(k + 1, adding(np.full(SIZE, 0.01))) for k in range(6)]
         made = Private(
             FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0), cohort=Poisson(1.0), adaptive=adaptive,
-            account=Account(delta=DELTA),
+            account=Accounting(delta=DELTA),
         )  # fmt: skip
         made.result = made.start(FakeGrid(nodes), model, num_rounds=rounds)
         return made
@@ -274,7 +276,7 @@ def test_a_clip_that_follows_the_norms_goes_on_after_a_restart_and_so_does_the_a
     assert used.clip.bound == bound
     assert used.law.scale / used.clip.bound == pytest.approx(0.01, rel=1e-12)
     assert again.settings.clip.bound < bound
-    assert again._spending.ledger.rounds == 4
+    assert again._spending.accountant.rounds == 4
     # Without a clip that follows, the saved one is nobody's business.
     assert started(start_arrays(SIZE, 2.0), 1, follows=False).settings.clip.bound == 1.0
 
@@ -295,7 +297,7 @@ def test_a_clip_never_follows_a_round_that_was_not_charged() -> None:
     grid = grid_of(6, norm=0.01)
     strategy = Private(
         Stumbling(), law=cepam.Gaussian(0.01), clip=CLIP, cohort=Poisson(1.0), adaptive=AdaptiveClip(rate=2.0),
-        account=Account(delta=DELTA, released="average"),
+        account=Accounting(delta=DELTA, released="average"),
     )  # fmt: skip
     model, config = start_arrays(SIZE), ConfigRecord()
     bounds = []
@@ -306,10 +308,10 @@ def test_a_clip_never_follows_a_round_that_was_not_charged() -> None:
             made, _ = strategy.aggregate_train(number, replies)
             model = made if made is not None else model
         except RuntimeError:
-            assert strategy._spending.ledger.rounds == 1
+            assert strategy._spending.accountant.rounds == 1
             assert strategy._policy.clip < bounds[-1]  # found, from what nobody was charged for
     assert bounds[0] == 1.0 > bounds[1] == bounds[2] > bounds[3]
-    assert strategy._spending.ledger.rounds == 3
+    assert strategy._spending.accountant.rounds == 3
 
 
 @pytest.mark.parametrize("norm", [0.5, 2.0, np.inf])

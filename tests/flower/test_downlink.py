@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cepam
-from cepam.exchange.parcels import DOWNLINK
 from cepam.flower import Private
+from cepam.protocol.broadcast_message import DOWNLINK
 
 from .fakes import FakeGrid, Node, copied, start_arrays, vector_of
 

@@ -227,7 +227,7 @@ def test_one_client_cannot_speak_for_another() -> None:
 
 
 def test_an_update_beyond_its_clip_is_dropped() -> None:
-    from cepam.flower import uplink
+    from cepam.flower import client_mod as uplink
 
     class Greedy(uplink.Uplink):
         """A client that skips the clip."""
@@ -243,7 +243,7 @@ def test_an_update_beyond_its_clip_is_dropped() -> None:
 
 
 def test_a_size_that_was_not_asked_for_is_dropped() -> None:
-    from cepam.flower import uplink
+    from cepam.flower import client_mod as uplink
 
     class Short(uplink.Uplink):
         def _sealed(self, reply, reference, offer, context, *more):

@@ -27,9 +27,9 @@ def test_a_thousand_clients_in_secret_cohorts(tmp_path: Path) -> None:
     simulate(tmp_path / "simulation", APP, 1000, {**config, "rate": 0.05, "timeout": 200.0}, 400)
     cohort = privacy.Cohort(1000, 50.0)
     kind = privacy.Client(cepam.Gaussian(sigma), 1, 1.0 / cohort.size)
-    release = privacy.CohortRelease((kind,), cepam.L2(1.0), rounds=rounds, coordinates=size, cohort=cohort)
+    mechanism = privacy.CohortMechanism((kind,), cepam.L2(1.0), rounds=rounds, coordinates=size, cohort=cohort)
     metrics = rounds_of(report)
-    assert metrics[rounds]["cepam-epsilon"] == pytest.approx(privacy.epsilon(release, 1e-5), rel=1e-3)
+    assert metrics[rounds]["cepam-epsilon"] == pytest.approx(privacy.epsilon(mechanism, 1e-5), rel=1e-3)
     assert metrics[rounds]["cepam-epsilon-sees-uploads"] > 2 * metrics[rounds]["cepam-epsilon"]
     assert not [key for one in metrics.values() for key in one if "replies" in key or "asked" in key]
     # Fresh keys. The updates of a cohort are unknown, and 1/200 of the noise a coordinate. False alarm 1e-9; the

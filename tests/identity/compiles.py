@@ -20,13 +20,13 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 import cepam
-from cepam.kernels.model.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
 from cepam.kernels.triton import gcm_siv, symbols
+from cepam.kernels.triton import masks as masks_on_gpu
 from cepam.kernels.triton.batch import Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
-from cepam.kernels.triton.scalar_wave import ScalarWave
-from cepam.kernels.triton.vector_wave import VectorWave
-from cepam.secure import masks_on_gpu
+from cepam.kernels.triton.scalar_launch import ScalarLaunch
+from cepam.kernels.triton.vector_launch import VectorLaunch
 
 COMPILE = JITFunction.run
 KEY = bytes(32)
@@ -86,9 +86,9 @@ def main() -> None:
     torch.Tensor.new_empty = torch.Tensor.new_zeros  # no kernel fills anything in
     for count in (8192, 8192 * 4097):
         for columns in (0, 7):
-            launch_waves(cepam.Integer(1), ScalarWave, count, columns)
-    launch_waves(cepam.E8, VectorWave, 8192, 0)
-    launch_waves(cepam.A2, VectorWave, 8192, 0)
+            launch_waves(cepam.Integer(1), ScalarLaunch, count, columns)
+    launch_waves(cepam.E8, VectorLaunch, 8192, 0)
+    launch_waves(cepam.A2, VectorLaunch, 8192, 0)
     for programs in (symbols.PROGRAMS, 1):  # one tile a program, and several
         symbols.PROGRAMS = programs
         for dtype in (torch.float32, torch.float64):

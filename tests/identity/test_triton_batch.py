@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
 
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
-from cepam.kernels.triton import waves  # noqa: E402
+from cepam.kernels.triton import launch as waves  # noqa: E402
 from cepam.kernels.triton.plan import device_plan  # noqa: E402
 
 PLACES = [cepam.Address(bytes([i]) * 32, round=3, client=i) for i in range(4)]

@@ -18,9 +18,9 @@ import pytest
 
 import cepam
 from cepam.errors import MalformedMessage
-from cepam.kernels.model import row_period as stride
-from cepam.kernels.model.plan import Plan, cell_plan, layered_plan
-from cepam.kernels.model.task import CodingTask
+from cepam.kernels.format import row_period as stride
+from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.format.task import CodingTask
 from cepam.kernels.numba.backend import NumbaBackend
 from cepam.kernels.numpy import quantizer as reference
 from cepam.kernels.numpy import scalar_coder as margin_reference
@@ -35,9 +35,11 @@ tl = pytest.importorskip("triton.language")
 from cepam.codec import codec as codec_module  # noqa: E402
 from cepam.codec import vectors  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
-from cepam.kernels.triton import batch, scalar_wave, waves  # noqa: E402
+from cepam.kernels.triton import batch  # noqa: E402
+from cepam.kernels.triton import launch as waves  # noqa: E402
 from cepam.kernels.triton import range_coder as triton_ranging  # noqa: E402
 from cepam.kernels.triton import row_period as triton_stride  # noqa: E402
+from cepam.kernels.triton import scalar_launch as scalar_wave  # noqa: E402
 from cepam.kernels.triton.plan import device_whole  # noqa: E402
 
 SCALE = 0.01
@@ -119,9 +121,9 @@ def test_an_update_that_has_rows_after_all_is_decoded_again(
     rowed = flat * np.tile(np.where(np.arange(8) == 3, 9.0, 0.1), 2 * LENGTH // 8).astype(np.float32)
     coded = {name: same_bytes(plan, x) for name, x in (("flat", flat), ("rowed", rowed))}
     found: list[int | None] = []
-    decode = scalar_wave.ScalarWave.decode
+    decode = scalar_wave.ScalarLaunch.decode
     noted = lambda *args: (found.append(args[-1]), decode(*args))[1]  # noqa: E731
-    monkeypatch.setattr(scalar_wave.ScalarWave, "decode", noted)
+    monkeypatch.setattr(scalar_wave.ScalarLaunch, "decode", noted)
     for name in ("flat", "rowed", "rowed", "flat", "flat"):
         same_values(plan, coded[name], flat if name == "flat" else rowed)
     assert found == passes

@@ -15,7 +15,7 @@ import pytest
 
 import cepam
 from cepam.codec import batch, codec, quantizers, sealing
-from cepam.secure import SumCodec, mechanism
+from cepam.secure_aggregation import MaskedSumCodec, mechanism
 from tests.corpus import AT
 from tests.identity.interpreter import quick  # noqa: F401
 
@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 interpreter = pytest.importorskip("triton.runtime.interpreter", reason="the GPU path needs Triton")
 
 from cepam.kernels.triton import backend, gcm_siv  # noqa: E402
-from cepam.secure import masks_on_gpu  # noqa: E402
+from cepam.kernels.triton import masks as masks_on_gpu  # noqa: E402
 
 LAUNCHES: list[list[str]] = []
 """The devices that were current, the innermost last, at each launch."""
@@ -82,7 +82,7 @@ def test_symbols(lattice: cepam.Lattice) -> None:
 
 
 def test_sums() -> None:
-    code = SumCodec(cepam.Gaussian(0.18), 5, 7, 6000)
+    code = MaskedSumCodec(cepam.Gaussian(0.18), 5, 7, 6000)
     masks = [(bytes(32), 1)]
     code.open([code.mask(code.noised(torch.zeros(5), bytes(32)), masks)], masks, device="cpu")
     assert all_on_the_cpu()

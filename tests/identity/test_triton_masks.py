@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.secure import SumCodec, mechanism, node
+from cepam.secure_aggregation import MaskedSumCodec, mechanism
+from cepam.secure_aggregation import client as node
 from tests.identity.interpreter import quick  # noqa: F401
-from tests.secure.sums import cohort, hello, run_round, settings
+from tests.secure_aggregation.sums import cohort, hello, run_round, settings
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
@@ -31,7 +32,7 @@ def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("size", "dtype"), [(1, np.float32), (1025, np.float64)])
 def test_the_noise_is_the_cpus_integer_for_integer(size: int, dtype: type) -> None:
-    code = SumCodec(LAW, size, 7, 6000)
+    code = MaskedSumCodec(LAW, size, 7, 6000)
     update = np.random.default_rng(size).normal(0, 3, size).astype(dtype)
     found = code.noised(torch.from_numpy(update), KEY)
     assert found.dtype == torch.int64
@@ -40,7 +41,7 @@ def test_the_noise_is_the_cpus_integer_for_integer(size: int, dtype: type) -> No
 
 @pytest.mark.parametrize("bits", [1, 5, 7, 8, 13, 31, 32])
 def test_packing_and_adding_up_are_the_cpus(bits: int) -> None:
-    code = SumCodec(LAW, 1100, bits, 2**32 - 5)
+    code = MaskedSumCodec(LAW, 1100, bits, 2**32 - 5)
     multiples = np.random.default_rng(bits).integers(-(2**33), 2**33, 1100)
     messages = [code.mask(torch.from_numpy(part), []) for part in (multiples, -multiples, multiples // 3)]
     assert messages == [code.mask(part, []) for part in (multiples, -multiples, multiples // 3)]
@@ -51,7 +52,7 @@ def test_packing_and_adding_up_are_the_cpus(bits: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2063])
 def test_masks_are_the_cpus(size: int) -> None:
-    code, masks = SumCodec(LAW, size, 7, 6000), [(bytes([5]) * 32, -1), (KEY, 1)]
+    code, masks = MaskedSumCodec(LAW, size, 7, 6000), [(bytes([5]) * 32, -1), (KEY, 1)]
     multiples = np.random.default_rng(size).integers(-(2**13), 2**13, size)
     message = code.mask(torch.from_numpy(multiples), masks)
     assert message == code.mask(multiples, masks)
@@ -60,7 +61,7 @@ def test_masks_are_the_cpus(size: int) -> None:
 
 
 def test_no_messages_are_no_sum() -> None:
-    code = SumCodec(LAW, 40, 7, 3)
+    code = MaskedSumCodec(LAW, 40, 7, 3)
     assert np.array_equal(code.open([], [], device="cpu").numpy(), code.open([], []))
 
 
@@ -82,7 +83,7 @@ def test_a_node_masks_a_tensor_where_it_lies() -> None:
 
 
 def test_doors() -> None:
-    code = SumCodec(LAW, 5, 7, 1)
+    code = MaskedSumCodec(LAW, 5, 7, 1)
     for update in (
         torch.zeros(4),
         torch.zeros(5, dtype=torch.int64),

@@ -15,7 +15,7 @@ import cepam
 from cepam.codec import codec as codec_module
 from cepam.codec import sealing, wire
 from cepam.errors import SealBroken
-from cepam.kernels.model.blocks import JoinedBlocks
+from cepam.kernels.format.blocks import JoinedBlocks
 from tests.corpus import AT
 from tests.identity.interpreter import quick  # noqa: F401
 
@@ -24,7 +24,8 @@ triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
 tl = pytest.importorskip("triton.language")
 gcm_siv = pytest.importorskip("cepam.kernels.triton.gcm_siv", reason="the GPU path needs Triton")
 
-from cepam.kernels.triton import backend, waves  # noqa: E402
+from cepam.kernels.triton import backend  # noqa: E402
+from cepam.kernels.triton import launch as waves  # noqa: E402
 
 KEYS, MARK = AT.derive(), bytes(range(100, 132))
 LENGTHS = np.array([150, 0, 129])

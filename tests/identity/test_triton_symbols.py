@@ -15,9 +15,9 @@ import pytest
 import cepam
 from cepam.codec import quantizers
 from cepam.errors import MalformedMessage
-from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.format.plan import layered_plan
 from cepam.kernels.numpy import quantizer as reference
-from cepam.kernels.numpy.nearest import nearest
+from cepam.kernels.numpy.quantizer import nearest
 from tests.identity.interpreter import quick  # noqa: F401
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
@@ -25,10 +25,15 @@ triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
 tl = pytest.importorskip("triton.language")
 
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
-from cepam.kernels.triton import layers, refusals, scalar_symbols, symbols  # noqa: E402
+from cepam.kernels.triton import (
+    layers,
+    symbols,
+)
+from cepam.kernels.triton import symbols as scalar_symbols  # noqa: E402
+from cepam.kernels.triton import vector_quantizer as refusals  # noqa: E402
 from cepam.kernels.triton.layers import invert_below  # noqa: E402
 from cepam.kernels.triton.plan import device_keys, device_plan  # noqa: E402
-from cepam.kernels.triton.scalar_symbols import round_near_quotient  # noqa: E402
+from cepam.kernels.triton.symbols import round_near_quotient  # noqa: E402
 
 AT = cepam.Address(bytes(range(32)), round=3, client=1)
 LAWS = {"Gaussian": cepam.Gaussian(0.01), "Laplace": cepam.Laplace(0.3), "ball": cepam.UniformBall(2.0)}

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
 
 from cepam import fl  # noqa: E402
-from cepam.fl.engine.tensors import Tensors  # noqa: E402
+from cepam.fl.gpu_arrays import Tensors  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 
 
@@ -42,7 +42,7 @@ def test_messages_of_a_round_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> No
         )  # fmt: skip
         line = run.step()[0]
         assert list(line["dropped"]) == ["3"]
-        assert not any("on the CPU" in text for text in run.cautions)
+        assert not any("on the CPU" in text for text in run.privacy_warnings)
         ends[name] = run.arrays.fetch(run.state.weights)
     assert sent["host"] == sent["device"]
     np.testing.assert_allclose(ends["host"], ends["device"], rtol=1e-6)

@@ -15,8 +15,8 @@ import pytest
 
 import cepam
 from cepam.errors import MalformedMessage
-from cepam.kernels.model.plan import Plan, cell_plan, layered_plan
-from cepam.kernels.model.task import CodingTask
+from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.format.task import CodingTask
 from cepam.kernels.numba.backend import NumbaBackend
 from tests.identity.interpreter import quick  # noqa: F401
 
@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
 
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
-from cepam.kernels.triton import waves  # noqa: E402
+from cepam.kernels.triton import launch as waves  # noqa: E402
 
 KEYS = [bytes(range(i, i + 32)) for i in (1, 77)]
 ROWS = 8

@@ -17,12 +17,12 @@ from triton.runtime.jit import JITFunction
 
 import cepam
 from cepam.codec.wire import rows_per_block
-from cepam.kernels.model.plan import layered_plan
-from cepam.kernels.triton import waves
+from cepam.kernels.format.plan import layered_plan
+from cepam.kernels.triton import launch as waves
 from cepam.kernels.triton.batch import FEW_BLOCKS, Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
-from cepam.kernels.triton.scalar_wave import ScalarWave
-from cepam.kernels.triton.vector_wave import VectorWave
+from cepam.kernels.triton.scalar_launch import ScalarLaunch
+from cepam.kernels.triton.vector_launch import VectorLaunch
 
 SEEN: dict[str, set[str]] = collections.defaultdict(set)
 UPDATES = [(1, 1, 8, 0), (1, 4096, 4096, 0), (3, 4097, 4096, 1), (16, 8 * 256, 256, 16), (5, 8, 8, 0)]
@@ -55,7 +55,7 @@ def launch(wave: Any, columns: int, off: int) -> None:
 
 def look_ahead() -> int:
     """How many kernels messages of all kinds would compile that `compile_ahead` did not."""
-    for lattice, kind in ((cepam.Integer(1), ScalarWave), (cepam.E8, VectorWave)):
+    for lattice, kind in ((cepam.Integer(1), ScalarLaunch), (cepam.E8, VectorLaunch)):
         plan, per_block = layered_plan(cepam.Gaussian(0.01), lattice), rows_per_block(lattice.dimension)
         on = device_plan(plan, "cpu")
         for many in (False, True):
@@ -82,7 +82,7 @@ def main() -> None:
     torch.Tensor.new_empty = torch.Tensor.new_zeros
     later = look_ahead()
     for dtype, off in ((torch.float32, 0), (torch.float64, 1), (torch.float32, 3)):
-        for lattice, kind in ((cepam.Integer(1), ScalarWave), (cepam.E8, VectorWave)):
+        for lattice, kind in ((cepam.Integer(1), ScalarLaunch), (cepam.E8, VectorLaunch)):
             on = device_plan(layered_plan(cepam.Gaussian(0.01), lattice), "cpu")
             for clients, count, length, begin in UPDATES:
                 x = torch.zeros(clients * count + off, dtype=dtype)[off:].reshape(clients, count)

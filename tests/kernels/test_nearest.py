@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from cepam.kernels.model.plan import Plan, layered_plan
-from cepam.kernels.numba import nearest as vector
-from cepam.kernels.numba.integers import kernel_plan
-from cepam.kernels.numpy import nearest as reference
+from cepam.kernels.format.plan import Plan, layered_plan
+from cepam.kernels.numba import quantizer as vector
+from cepam.kernels.numba.compiling import kernel_plan
+from cepam.kernels.numpy import quantizer as reference
 from tests.corpus import LATTICES, LAWS
 
 

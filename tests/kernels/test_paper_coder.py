@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cepam.errors import MalformedMessage
-from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.format.plan import layered_plan
 from cepam.kernels.numpy import paper_coder as paper_code
 from tests.corpus import LATTICES, LAWS, SECRET
 

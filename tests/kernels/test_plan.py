@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
-from cepam.noise.lattices import Search
-from cepam.noise.laws import Floats, Gaussian
+from cepam.distributions.laws import Floats, Gaussian
+from cepam.kernels.format.plan import Accept, Plan, cell_plan, layered_plan
+from cepam.lattices.lattice import Search
 from tests.corpus import LATTICES, LAWS, SKEW
 
 
@@ -84,7 +84,7 @@ def check_fingerprint_reads(name: str) -> None:
 
 NUMBERS = """
 import hashlib, numpy as np, cepam
-from cepam.kernels.model.plan import layered_plan
+from cepam.kernels.format.plan import layered_plan
 generator = [[((7 * i + 3 * j * j + i * j) % 11 - 5) / 7.3 + 2.0 * (i == j) for j in range(5)] for i in range(5)]
 print(hashlib.sha256(layered_plan(cepam.UniformBall(1.0), cepam.Integer(1)).table.tobytes()).hexdigest())
 print(hashlib.sha256(np.linalg.inv(np.eye(1)).tobytes() + layered_plan(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.kernels.model.plan import GRID_BITS, layered_plan
-from cepam.kernels.numba.layers import fill_dithers, fill_widths
+from cepam.kernels.format.plan import GRID_BITS, layered_plan
+from cepam.kernels.numba.quantizer import fill_dithers, fill_widths
 from cepam.kernels.numpy import quantizer as reference
 
 AT = cepam.Address(bytes(range(32)), round=3, client=1)

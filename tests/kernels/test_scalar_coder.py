@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cepam.kernels.model import row_period
-from cepam.kernels.model import scalar_contexts as contexts
-from cepam.kernels.model.row_period import find_period
+from cepam.kernels.format import row_period
+from cepam.kernels.format import scalar_contexts as contexts
+from cepam.kernels.format.row_period import find_period
 from cepam.kernels.numba import scalar_coder
 from tests.kernels import scalar_coder_by_hand
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.kernels.numba.integers import floor_divide
-from cepam.kernels.numba.stamp import PACKAGE, STAMP, stamp_of
+from cepam.kernels.numba.compiling import PACKAGE, STAMP, floor_divide, stamp_of
 
 ASK = """
 import numpy as np

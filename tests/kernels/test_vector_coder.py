@@ -13,12 +13,12 @@ import cepam
 from cepam.codec.codec import DitheredCodec
 from cepam.codec.wire import rows_per_block
 from cepam.errors import MalformedMessage
-from cepam.kernels.model import vector_contexts as contexts
-from cepam.kernels.model.plan import cell_plan, layered_plan
-from cepam.kernels.model.task import CodingTask
+from cepam.kernels.format import vector_contexts as contexts
+from cepam.kernels.format.plan import cell_plan, layered_plan
+from cepam.kernels.format.task import CodingTask
 from cepam.kernels.numba.backend import NumbaBackend
 from cepam.kernels.numpy.backend import NumpyBackend
-from cepam.noise.geometry import orthogonal_walk
+from cepam.lattices.geometry import orthogonal_walk
 from tests.kernels import vector_coder_by_hand
 
 SKEWED = cepam.Lattice([[1.0, 0.3, 0.2], [0.0, 0.9, 0.4], [0.1, 0.0, 1.1]])

@@ -10,9 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from cepam.kernels.model.plan import Plan
-from cepam.kernels.numpy.nearest import nearest
-from cepam.kernels.numpy.quantizer import accepted, dither, layers
+from cepam.kernels.format.plan import Plan
+from cepam.kernels.numpy.quantizer import accepted, dither, layers, nearest
 from tests.kernels.scalar_coder_by_hand import Coder, log, power, within
 
 

@@ -38,14 +38,14 @@ def test_the_adaptive_code_of_one_dimension(law: str, kind: str) -> None:
     }
     codec = make_codec(law, "Z1")
     message = codec.encode(updates[kind], AT)
-    with np.load(resources.files("cepam.kernels.model") / "tables" / "scalar.npz") as tables:
+    with np.load(resources.files("cepam.kernels.format") / "tables" / "scalar.npz") as tables:
         assert read_message(message, codec, AT, tables) == codec.decode(message, AT).tolist()
 
 
 def test_several_blocks() -> None:
     codec, x = make_codec(lattice="Z1", bucket=None), sparse_update(8200) * 1e-3
     message = codec.encode(x, AT)
-    with np.load(resources.files("cepam.kernels.model") / "tables" / "scalar.npz") as tables:
+    with np.load(resources.files("cepam.kernels.format") / "tables" / "scalar.npz") as tables:
         assert read_message(message, codec, AT, tables) == codec.decode(message, AT).tolist()
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from cepam import L1, L2, Gaussian, Laplace
 from cepam.privacy import (
+    Accountant,
     Client,
-    Ledger,
-    Release,
+    Mechanism,
     Sampling,
     delta,
     delta_without_noise,
@@ -41,9 +41,9 @@ MORE = [  # checked against the oracle only
 ]
 
 
-def release_of(row: tuple, adjacency: str) -> Release:
+def mechanism_of(row: tuple, adjacency: str) -> Mechanism:
     clients, gamma, sigma, draws, records, rounds = row[:6]
-    return Release.uniform(
+    return Mechanism.uniform(
         clients,
         Gaussian(sigma),
         L2(gamma),
@@ -58,49 +58,49 @@ def release_of(row: tuple, adjacency: str) -> Release:
 @pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
 def test_truth_table(row: tuple, adjacency: str) -> None:
     want = row[7] if adjacency == "replace" else row[8]
-    assert epsilon(release_of(row, adjacency), row[6]) == pytest.approx(want, rel=1e-5, abs=6e-6)
+    assert epsilon(mechanism_of(row, adjacency), row[6]) == pytest.approx(want, rel=1e-5, abs=6e-6)
 
 
 def test_the_papers_own_run_has_no_guarantee() -> None:
     row = (30, 1.0, 0.01, 15, 1666, 80)
     for adjacency in ("replace", "add-remove"):
-        assert epsilon(release_of(row, adjacency), 1e-5) == pytest.approx(4150, rel=2e-3)
+        assert epsilon(mechanism_of(row, adjacency), 1e-5) == pytest.approx(4150, rel=2e-3)
 
 
 @pytest.mark.parametrize("row", [*TABLE[4:], *MORE], ids=str)
 @pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
 def test_oracle_by_contour_integral(row: tuple, adjacency: str) -> None:
-    release = release_of(row, adjacency)
-    rounds = [(release.mu(0), release.chance(0), release.rounds)]
-    got = epsilon(release, row[6])
+    mechanism = mechanism_of(row, adjacency)
+    rounds = [(mechanism.mu(0), mechanism.chance(0), mechanism.rounds)]
+    got = epsilon(mechanism, row[6])
     assert oracle.worst_delta(rounds, adjacency, got) <= row[6] * (1 + 1e-5)  # never below the truth
     assert oracle.worst_delta(rounds, adjacency, got * (1 - 2e-5)) >= row[6] * (1 - 1e-5)  # nor far above it
-    assert got * (1 - 1e-9) <= spent(release, row[6]) <= got * (1 + 2e-4)
+    assert got * (1 - 1e-9) <= spent(mechanism, row[6]) <= got * (1 + 2e-4)
 
 
 def test_oracle_for_unequal_rounds() -> None:
-    release = release_of((30, 1.0, 0.25, 15, 2000, 1), "replace")
-    ledger = Ledger()
+    mechanism = mechanism_of((30, 1.0, 0.25, 15, 2000, 1), "replace")
+    accountant = Accountant()
     for silent, many in (((), 50), ((1, 2, 3), 20), (range(5, 15), 10)):
         for _ in range(many):
-            ledger = ledger.add(release.without(silent))
-    assert ledger.rounds == 80
-    assert len(ledger.releases) == 3
+            accountant = accountant.add(mechanism.without(silent))
+    assert accountant.rounds == 80
+    assert len(accountant.mechanisms) == 3
     rounds = [
-        (2 / (0.25 * math.sqrt(present)), release.chance(0), many) for present, many in ((30, 50), (27, 20), (20, 10))
+        (2 / (0.25 * math.sqrt(present)), mechanism.chance(0), many) for present, many in ((30, 50), (27, 20), (20, 10))
     ]
-    got = ledger.epsilon(1e-5)
+    got = accountant.epsilon(1e-5)
     assert oracle.worst_delta(rounds, "replace", got) == pytest.approx(1e-5, rel=1e-4)
-    assert ledger.epsilon(1e-5, client=6) < got  # it kept silent in the last rounds
-    assert got <= spent(ledger, 1e-5) <= got * (1 + 2e-4)
+    assert accountant.epsilon(1e-5, client=6) < got  # it kept silent in the last rounds
+    assert got <= spent(accountant, 1e-5) <= got * (1 + 2e-4)
 
 
 PRESETS = [(960, 1.1, 600, 60_000, 1.967), (1920, 1.8, 1000, 60_000, 2.575), (480, 0.8, 600, 60_000, 2.079)]
 
 
-def examples(batch: float, multiplier: float, rounds: int, records: int, colluders: int = 0) -> Release:
+def examples(batch: float, multiplier: float, rounds: int, records: int, colluders: int = 0) -> Mechanism:
     law = Gaussian(multiplier * math.sqrt(30) / batch)
-    return Release.uniform(
+    return Mechanism.uniform(
         30,
         law,
         L2(1.0),
@@ -124,7 +124,7 @@ def test_private_presets(row: tuple) -> None:
 def test_private_preset_against_other_clients() -> None:
     assert epsilon(examples(960, 1.1, 600, 60_000, 1), 1e-5) == pytest.approx(2.03, abs=5e-3)
     assert epsilon(examples(960, 1.1, 600, 60_000, 29), 1e-5) == pytest.approx(230, rel=5e-3)
-    fewer = Release.uniform(
+    fewer = Mechanism.uniform(
         25, Gaussian(1.1 * 5 / 960), L2(1.0), Sampling("poisson", 38.4), 2000, rounds=600, adjacency="add-remove",
         clipped="example",
     )  # fmt: skip
@@ -143,7 +143,7 @@ def test_monotone_in_everything(sigma: float, draws: int, rounds: int, target: f
     def spend(
         s: float = sigma, d: int = draws, r: int = rounds, n: int = 2000, to: float = target, c: int = 0
     ) -> float:
-        release = Release.uniform(
+        mechanism = Mechanism.uniform(
             10,
             Gaussian(s),
             L2(1.0),
@@ -153,7 +153,7 @@ def test_monotone_in_everything(sigma: float, draws: int, rounds: int, target: f
             colluders=c,
             adjacency=adjacency,  # type: ignore[arg-type]
         )
-        return spent(release, to)
+        return spent(mechanism, to)
 
     here, slack = spend(), 1 + 3e-4
     assert spend(s=1.2 * sigma) <= here * slack
@@ -168,7 +168,7 @@ def test_monotone_in_everything(sigma: float, draws: int, rounds: int, target: f
 @given(sigma=st.floats(0.2, 1.0), rounds=st.integers(2, 120), target=st.floats(1e-8, 1e-3))
 def test_delta_inverts_epsilon_and_adjacencies_are_ordered(sigma: float, rounds: int, target: float) -> None:
     row = (10, 1.0, sigma, 10, 1000, rounds)
-    one, two = release_of(row, "replace"), release_of(row, "add-remove")
+    one, two = mechanism_of(row, "replace"), mechanism_of(row, "add-remove")
     at = epsilon(one, target)
     if at > 0:
         assert delta(one, at) == pytest.approx(target, rel=1e-4)
@@ -176,72 +176,72 @@ def test_delta_inverts_epsilon_and_adjacencies_are_ordered(sigma: float, rounds:
 
 
 def test_limits() -> None:
-    quiet = release_of((30, 1.0, 1e-4, 15, 2000, 80), "replace")
+    quiet = mechanism_of((30, 1.0, 1e-4, 15, 2000, 80), "replace")
     assert delta_without_noise(quiet) == pytest.approx(1 - (1 - quiet.chance(0)) ** 80)
     assert delta(quiet, 5.0) == pytest.approx(delta_without_noise(quiet), rel=1e-6)
-    loud = release_of((30, 1.0, 1e4, 15, 2000, 80), "replace")
+    loud = mechanism_of((30, 1.0, 1e4, 15, 2000, 80), "replace")
     assert epsilon(loud, 1e-5) == 0.0
-    assert epsilon(release_of((30, 1.0, 0.01, 15, 1666, 80), "replace"), 0.6) == 0.0  # delta is free
+    assert epsilon(mechanism_of((30, 1.0, 0.01, 15, 1666, 80), "replace"), 0.6) == 0.0  # delta is free
 
 
 def test_without_noise_the_papers_run_is_half_broken() -> None:
-    assert delta_without_noise(release_of((30, 1.0, 0.01, 15, 1666, 80), "replace")) == pytest.approx(0.513, abs=1e-3)
+    assert delta_without_noise(mechanism_of((30, 1.0, 0.01, 15, 1666, 80), "replace")) == pytest.approx(0.513, abs=1e-3)
 
 
 def test_small_delta_against_the_oracle() -> None:
-    release = release_of((30, 1.0, 0.25, 15, 2000, 80), "replace")
-    got = epsilon(release, 1e-10)
-    assert oracle.worst_delta([(release.mu(0), release.chance(0), 80)], "replace", got) == pytest.approx(
+    mechanism = mechanism_of((30, 1.0, 0.25, 15, 2000, 80), "replace")
+    got = epsilon(mechanism, 1e-10)
+    assert oracle.worst_delta([(mechanism.mu(0), mechanism.chance(0), 80)], "replace", got) == pytest.approx(
         1e-10, rel=1e-3
     )
 
 
 def test_schedule_is_increasing_and_ends_at_the_whole_run() -> None:
-    release = release_of((30, 1.0, 0.25, 15, 2000, 80), "replace")
+    mechanism = mechanism_of((30, 1.0, 0.25, 15, 2000, 80), "replace")
     rounds = [1, 5, 20, 80]
-    schedule = epsilon_by_round(release, 1e-5, rounds)
+    schedule = epsilon_by_round(mechanism, 1e-5, rounds)
     assert list(schedule) == sorted(schedule)
     assert schedule[0] == pytest.approx(0.698583, rel=1e-5)
     assert schedule[-1] == pytest.approx(2.05172, rel=2e-4)
-    assert spent(release, 1e-5, rounds=0) == 0.0
+    assert spent(mechanism, 1e-5, rounds=0) == 0.0
 
 
 def test_worst_client_is_the_worst_of_the_clients() -> None:
     clients = tuple(Client(Gaussian(0.3 + 0.1 * k), 1000 + 500 * k, 0.1 * (3 - k)) for k in range(3))
-    release = Release(clients, L2(1.0), Sampling("replacement", 10), 20)
-    each = [epsilon(release, 1e-5, k) for k in range(3)]
-    assert epsilon(release, 1e-5) == max(each)
+    mechanism = Mechanism(clients, L2(1.0), Sampling("replacement", 10), 20)
+    each = [epsilon(mechanism, 1e-5, k) for k in range(3)]
+    assert epsilon(mechanism, 1e-5) == max(each)
     many = tuple(Client(Gaussian(0.3 + 0.01 * k), 1000, 0.1) for k in range(12))
-    crowd = Release(many, L2(1.0), Sampling("replacement", 10), 20)
+    crowd = Mechanism(many, L2(1.0), Sampling("replacement", 10), 20)
     assert epsilon(crowd, 1e-5) >= max(epsilon(crowd, 1e-5, k) for k in (0, 5, 11))  # the envelope covers all
 
 
 def test_laplace_under_l1_clipping() -> None:
-    release = Release.uniform(30, Laplace(4.0), L1(1.0), Sampling("replacement", 15), 1666, rounds=80)
-    per_round = math.log1p(release.chance(0) * math.expm1(0.5))
-    assert epsilon(release, 0.0) == pytest.approx(80 * per_round)
-    assert epsilon(release, 1e-5) < epsilon(release, 0.0)
-    assert epsilon(release.over(1), 0.0) == pytest.approx(per_round)
+    mechanism = Mechanism.uniform(30, Laplace(4.0), L1(1.0), Sampling("replacement", 15), 1666, rounds=80)
+    per_round = math.log1p(mechanism.chance(0) * math.expm1(0.5))
+    assert epsilon(mechanism, 0.0) == pytest.approx(80 * per_round)
+    assert epsilon(mechanism, 1e-5) < epsilon(mechanism, 0.0)
+    assert epsilon(mechanism.over(1), 0.0) == pytest.approx(per_round)
 
 
-def test_a_ledger_must_be_of_one_run() -> None:
-    a = release_of((30, 1.0, 0.25, 15, 2000, 1), "replace")
+def test_a_accountant_must_be_of_one_run() -> None:
+    a = mechanism_of((30, 1.0, 0.25, 15, 2000, 1), "replace")
     with pytest.raises(ValueError, match="agree"):
-        Ledger((a, release_of((10, 1.0, 0.25, 15, 2000, 1), "replace")))
-    assert Ledger().epsilon(1e-5) == 0.0
-    assert Ledger().delta(0.1) == 0.0
+        Accountant((a, mechanism_of((10, 1.0, 0.25, 15, 2000, 1), "replace")))
+    assert Accountant().epsilon(1e-5) == 0.0
+    assert Accountant().delta(0.1) == 0.0
     with pytest.raises(ValueError, match="rounds"):
-        spent(Ledger((a,)), 1e-5, rounds=3)
+        spent(Accountant((a,)), 1e-5, rounds=3)
 
 
 @pytest.mark.parametrize("bad", [-1e-9, 1.0, math.nan])
 def test_bad_delta_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="delta"):
-        epsilon(release_of(TABLE[4], "replace"), bad)
+        epsilon(mechanism_of(TABLE[4], "replace"), bad)
 
 
 def test_a_many_round_answer_takes_under_five_seconds() -> None:
-    release = release_of((30, 1.0, 0.2468, 15, 2000, 640), "add-remove")
+    mechanism = mechanism_of((30, 1.0, 0.2468, 15, 2000, 640), "add-remove")
     start = time.process_time()
-    epsilon(release, 1e-5)
+    epsilon(mechanism, 1e-5)
     assert time.process_time() - start < 5.0

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from cepam import L2, Gaussian
-from cepam.privacy import Arrival, Attendance, Client, CorrelatedRelease, Correlation, epsilon, report
-from cepam.privacy.attendance import precision, spread
-from cepam.privacy.blending import MOST_SPREAD, smoothing
+from cepam.privacy import Arrival, Client, CorrelatedNoise, MatrixMechanism, ObservedParticipation, epsilon, report
+from cepam.privacy.matrix.attendance import precision, spread
+from cepam.privacy.numerics.smoothing import MOST_SPREAD, smoothing
 
 ROUNDS, SLICES = 12, 3
 LINKS = {
-    "carry": Correlation(0.8, SLICES),
-    "toeplitz": Correlation.from_matrix([1.0, 0.5, 0.375, 0.3125], SLICES),
-    "rising": Correlation.from_matrix([0.5, 0.1, 0.9], SLICES),
-    "full": Correlation.from_matrix(
+    "carry": CorrelatedNoise(0.8, SLICES),
+    "toeplitz": CorrelatedNoise.from_matrix([1.0, 0.5, 0.375, 0.3125], SLICES),
+    "rising": CorrelatedNoise.from_matrix([0.5, 0.1, 0.9], SLICES),
+    "full": CorrelatedNoise.from_matrix(
         np.tril(np.random.default_rng(5).random((ROUNDS, ROUNDS))) + np.eye(ROUNDS), SLICES
     ),
 }
@@ -28,11 +28,11 @@ SENT = RNG.random((3, ROUNDS)) > 0.2
 LOST = SENT & (RNG.random((3, ROUNDS)) < 0.25)
 
 
-def of(link: Correlation, **more) -> CorrelatedRelease:
-    return CorrelatedRelease(CLIENTS, L2(1.0), link=link, rounds=ROUNDS, **more)
+def of(link: CorrelatedNoise, **more) -> MatrixMechanism:
+    return MatrixMechanism(CLIENTS, L2(1.0), link=link, rounds=ROUNDS, **more)
 
 
-def played(link: Correlation, x: np.ndarray, z: np.ndarray, sent: np.ndarray, lost: np.ndarray) -> np.ndarray:
+def played(link: CorrelatedNoise, x: np.ndarray, z: np.ndarray, sent: np.ndarray, lost: np.ndarray) -> np.ndarray:
     """The published sums of a run in which clients stay away and messages are lost; x and z by client and position."""
     ends = [(link.sender(x.shape[2]), link.receiver(x.shape[2])) for _ in CLIENTS]
     made = np.zeros((ROUNDS, x.shape[2]))
@@ -47,9 +47,9 @@ def played(link: Correlation, x: np.ndarray, z: np.ndarray, sent: np.ndarray, lo
 
 
 @links
-def test_the_matrices_are_what_a_run_does(link: Correlation) -> None:
+def test_the_matrices_are_what_a_run_does(link: CorrelatedNoise) -> None:
     """Each update and each draw of noise put in by itself: the columns of L and M, one by one."""
-    came = Attendance.observed(SENT, LOST)
+    came = ObservedParticipation.observed(SENT, LOST)
     for k in range(3):
         many = came.positions(k)
         x, z = np.zeros((3, ROUNDS, ROUNDS)), np.zeros((3, ROUNDS, ROUNDS))
@@ -62,9 +62,9 @@ def test_the_matrices_are_what_a_run_does(link: Correlation) -> None:
 
 
 @links
-def test_mu_is_the_worst_shift_in_the_noise_of_what_was_published(link: Correlation) -> None:
+def test_mu_is_the_worst_shift_in_the_noise_of_what_was_published(link: CorrelatedNoise) -> None:
     """By another way: Sigma from the run itself, every slice, and a search over the record's own vectors."""
-    came, rng = Attendance.observed(SENT, LOST), np.random.default_rng(2)
+    came, rng = ObservedParticipation.observed(SENT, LOST), np.random.default_rng(2)
     eye = np.eye(3 * ROUNDS).reshape(3, ROUNDS, 3 * ROUNDS)
     noise = played(link, np.zeros_like(eye), eye, SENT, LOST)
     seen = np.abs(noise).sum(axis=1) > 0
@@ -76,8 +76,8 @@ def test_mu_is_the_worst_shift_in_the_noise_of_what_was_published(link: Correlat
             ways = white @ updates[:, k, r::SLICES]
             for signs in rng.choice([-1.0, 1.0], size=(400, ways.shape[1])):
                 best = max(best, float(np.linalg.norm(ways @ signs)))
-        release = of(link, attendance=came)
-        found = release.mu(k) / release.distance(k)
+        mechanism = of(link, attendance=came)
+        found = mechanism.mu(k) / mechanism.distance(k)
         assert best <= found * (1 + 1e-9)
         if link is LINKS["carry"]:
             assert best == pytest.approx(found, rel=1e-6)
@@ -85,8 +85,8 @@ def test_mu_is_the_worst_shift_in_the_noise_of_what_was_published(link: Correlat
 
 @links
 @pytest.mark.parametrize("colluders", [0, 1, 2])
-def test_it_equals_the_closed_form_when_nobody_is_absent(link: Correlation, colluders: int) -> None:
-    full = Attendance.observed(np.ones((3, ROUNDS)))
+def test_it_equals_the_closed_form_when_nobody_is_absent(link: CorrelatedNoise, colluders: int) -> None:
+    full = ObservedParticipation.observed(np.ones((3, ROUNDS)))
     if (
         spread(link, full, 0) > MOST_SPREAD
     ):  # the server's smoothing does not reach so far: each has its own noise alone
@@ -102,21 +102,21 @@ def test_it_equals_the_closed_form_when_nobody_is_absent(link: Correlation, coll
 
 
 @links
-def test_alone_no_absence_costs_more_than_a_whole_run(link: Correlation) -> None:
+def test_alone_no_absence_costs_more_than_a_whole_run(link: CorrelatedNoise) -> None:
     """A deleted row or a new stream takes entries out of C >= 0: a client's own sensitivity does not grow."""
     whole = replace(of(link), clients=CLIENTS[:1]).mu(0)
     for came in (
-        Attendance.observed(SENT[:1], LOST[:1]),
-        Attendance.observed(SENT[:1]),
-        Attendance(ROUNDS, (tuple(Arrival(t, t, t // 5) for t in range(ROUNDS)),)),
-        Attendance(ROUNDS, (tuple(Arrival(t, t, t // 5) for t in range(ROUNDS) if t % 5 != 4),)),
+        ObservedParticipation.observed(SENT[:1], LOST[:1]),
+        ObservedParticipation.observed(SENT[:1]),
+        ObservedParticipation(ROUNDS, (tuple(Arrival(t, t, t // 5) for t in range(ROUNDS)),)),
+        ObservedParticipation(ROUNDS, (tuple(Arrival(t, t, t // 5) for t in range(ROUNDS) if t % 5 != 4),)),
     ):
         assert replace(of(link), clients=CLIENTS[:1], attendance=came).mu(0) <= whole * (1 + 1e-9)
 
 
 @links
-def test_undoing_spreads_messages_no_further_than_said(link: Correlation) -> None:
-    came = Attendance.observed(SENT, LOST)
+def test_undoing_spreads_messages_no_further_than_said(link: CorrelatedNoise) -> None:
+    came = ObservedParticipation.observed(SENT, LOST)
     for k in range(3):
         assert np.linalg.norm(came.noise(link, k), 2) <= spread(link, came, k) * (1 + 1e-12)
 
@@ -140,7 +140,7 @@ def test_a_gap_would_tell_messages_apart_but_for_the_servers_noise() -> None:
 
 def test_a_new_stream_is_a_new_block() -> None:
     link = LINKS["carry"]
-    came = Attendance(6, (tuple(Arrival(t, t, t // 3) for t in range(6)),))
+    came = ObservedParticipation(6, (tuple(Arrival(t, t, t // 3) for t in range(6)),))
     noise = came.noise(link, 0)
     assert noise[2, 1] == -0.8
     assert noise[3, 2] == 0.0
@@ -148,20 +148,20 @@ def test_a_new_stream_is_a_new_block() -> None:
 
 
 def test_a_message_lost_between_two_streams_is_charged_to_the_later() -> None:
-    came = Attendance(6, ((Arrival(0, 0, 0), Arrival(1, 1, 0), Arrival(3, 3, 1)),))
+    came = ObservedParticipation(6, ((Arrival(0, 0, 0), Arrival(1, 1, 0), Arrival(3, 3, 1)),))
     np.testing.assert_allclose(came.moves(LINKS["carry"], 0)[3], [0.0, 0.0, 0.8, 1.0], atol=1e-12)
 
 
 def test_clients_that_leave_take_the_others_cover_with_them() -> None:
     """The figures of the design: half of thirty clients gone at half time."""
     clients = (Client(Gaussian(0.0109301), 2000, 1 / 30),) * 30
-    release = CorrelatedRelease(
-        clients, L2(0.1), link=Correlation(0.9617, 31), rounds=496, adjacency="add-remove", clipped="example"
+    mechanism = MatrixMechanism(
+        clients, L2(0.1), link=CorrelatedNoise(0.9617, 31), rounds=496, adjacency="add-remove", clipped="example"
     )
     sent = np.ones((30, 496), dtype=bool)
     sent[15:, 248:] = False
-    assert epsilon(release, 1e-5) == pytest.approx(2.0, abs=1e-4)
-    left = replace(release, attendance=Attendance.observed(sent))
+    assert epsilon(mechanism, 1e-5) == pytest.approx(2.0, abs=1e-4)
+    left = replace(mechanism, attendance=ObservedParticipation.observed(sent))
     assert epsilon(left, 1e-5) == pytest.approx(2.3709, abs=1e-4)
     assert epsilon(left, 1e-5, 0) == pytest.approx(2.3709, abs=1e-4)
     assert epsilon(left, 1e-5, 20) < 2.0
@@ -170,43 +170,45 @@ def test_clients_that_leave_take_the_others_cover_with_them() -> None:
 def test_equal_clients_with_other_absences_are_not_taken_for_one() -> None:
     clients, sent = (Client(Gaussian(1.0), 30, 1.0),) * 3, np.ones((3, 6), dtype=bool)
     sent[0, 2:] = False
-    release = CorrelatedRelease(clients, L2(0.1), link=LINKS["carry"], rounds=6, attendance=Attendance.observed(sent))
-    each = [epsilon(release, 1e-3, j) for j in range(3)]
+    mechanism = MatrixMechanism(
+        clients, L2(0.1), link=LINKS["carry"], rounds=6, attendance=ObservedParticipation.observed(sent)
+    )
+    each = [epsilon(mechanism, 1e-3, j) for j in range(3)]
     assert each[0] < each[1]
-    assert epsilon(release, 1e-3) == max(each)
-    assert [g.outsider for g in report(release, 1e-3)] == pytest.approx(each)
+    assert epsilon(mechanism, 1e-3) == max(each)
+    assert [g.outsider for g in report(mechanism, 1e-3)] == pytest.approx(each)
 
 
 def test_rounds_that_nobody_answered_and_clients_that_never_came() -> None:
     sent = np.ones((3, ROUNDS), dtype=bool)
     sent[:, 4] = sent[2] = False
-    release = of(LINKS["carry"], attendance=Attendance.observed(sent))
-    assert release.mu(2) == 0.0
+    mechanism = of(LINKS["carry"], attendance=ObservedParticipation.observed(sent))
+    assert mechanism.mu(2) == 0.0
     two = np.ones((2, ROUNDS - 1), dtype=bool)
-    alone = CorrelatedRelease(
-        CLIENTS[:2], L2(1.0), link=LINKS["carry"], rounds=ROUNDS - 1, attendance=Attendance.observed(two)
+    alone = MatrixMechanism(
+        CLIENTS[:2], L2(1.0), link=LINKS["carry"], rounds=ROUNDS - 1, attendance=ObservedParticipation.observed(two)
     )
-    assert release.mu(0) == pytest.approx(alone.mu(0), rel=1e-9)
-    assert not precision(LINKS["carry"], Attendance.observed(sent), ((0, 1.0),))[4].any()
+    assert mechanism.mu(0) == pytest.approx(alone.mu(0), rel=1e-9)
+    assert not precision(LINKS["carry"], ObservedParticipation.observed(sent), ((0, 1.0),))[4].any()
 
 
 def test_doors() -> None:
     link = LINKS["carry"]
     with pytest.raises(ValueError, match="lost"):
-        Attendance.observed(np.zeros((2, 3)), np.ones((2, 3)))
+        ObservedParticipation.observed(np.zeros((2, 3)), np.ones((2, 3)))
     with pytest.raises(ValueError, match="clients by rounds"):
-        Attendance.observed(np.ones(3))
+        ObservedParticipation.observed(np.ones(3))
     with pytest.raises(ValueError, match="rise"):
-        Attendance(3, ((Arrival(0, 1), Arrival(1, 0)),))
+        ObservedParticipation(3, ((Arrival(0, 1), Arrival(1, 0)),))
     with pytest.raises(ValueError, match="rounds 0 to 2"):
-        Attendance(3, ((Arrival(3, 0),),))
+        ObservedParticipation(3, ((Arrival(3, 0),),))
     with pytest.raises(ValueError, match="rounds"):
-        Attendance.observed(np.ones((3, ROUNDS))).over(ROUNDS + 1)
+        ObservedParticipation.observed(np.ones((3, ROUNDS))).over(ROUNDS + 1)
     with pytest.raises(ValueError, match="attendance"):
-        of(link, attendance=Attendance.observed(np.ones((2, ROUNDS))))
+        of(link, attendance=ObservedParticipation.observed(np.ones((2, ROUNDS))))
     many = (Client(Gaussian(1.0), 30),) * 30
-    release = CorrelatedRelease(
-        many, L2(1.0), link=link, rounds=4, colluders=5, attendance=Attendance.observed(np.ones((30, 4)))
+    mechanism = MatrixMechanism(
+        many, L2(1.0), link=link, rounds=4, colluders=5, attendance=ObservedParticipation.observed(np.ones((30, 4)))
     )
     with pytest.raises(ValueError, match="coalitions"):
-        release.mu(0)
+        mechanism.mu(0)

@@ -10,15 +10,15 @@ import pytest
 
 import cepam
 from cepam import L2, Gaussian, Laplace
-from cepam.privacy import Release, RoundTrip, Sampling, audit
+from cepam.privacy import Mechanism, RoundTrip, Sampling, audit
 
 pytestmark = pytest.mark.usefixtures("fixed_keys")
-ONE = Release.uniform(1, Gaussian(1.0), L2(0.5), Sampling("all"), 1000)
+ONE = Mechanism.uniform(1, Gaussian(1.0), L2(0.5), Sampling("all"), 1000)
 TRIALS = 100_000
 
 
 def test_the_codec_is_near_its_account_and_under_it() -> None:
-    found = audit(RoundTrip.of_release(ONE), ONE, 1e-2, TRIALS)
+    found = audit(RoundTrip.of_mechanism(ONE), ONE, 1e-2, TRIALS)
     assert not found.refuted
     assert found.by_curve > 0.93 * found.claim
     assert found.lower > 0.7 * found.claim
@@ -34,20 +34,20 @@ def test_on_a_lattice(lattice) -> None:
 
 
 def test_half_the_noise_is_refuted() -> None:
-    found = audit(RoundTrip.of_release(ONE, noise_factor=0.5), ONE, 1e-2, TRIALS)
+    found = audit(RoundTrip.of_mechanism(ONE, noise_factor=0.5), ONE, 1e-2, TRIALS)
     assert found.refuted
     assert found.lower > found.claim
 
 
 def test_laplace_and_unequal_clients() -> None:
-    release = Release.uniform(2, Laplace(1.0), cepam.L1(0.5), Sampling("all"), 1000)
-    assert not audit(RoundTrip.of_release(release), release, 1e-2, 20_000).refuted
-    unequal = Release(
+    mechanism = Mechanism.uniform(2, Laplace(1.0), cepam.L1(0.5), Sampling("all"), 1000)
+    assert not audit(RoundTrip.of_mechanism(mechanism), mechanism, 1e-2, 20_000).refuted
+    unequal = Mechanism(
         tuple(cepam.privacy.Client(Gaussian(s), 10, w) for s, w in ((1.0, 0.6), (2.0, 0.2), (2.0, 0.2))),
         L2(1.0),
         Sampling("all"),
     )
-    found = audit(RoundTrip.of_release(unequal), unequal, 1e-2, 20_000)
+    found = audit(RoundTrip.of_mechanism(unequal), unequal, 1e-2, 20_000)
     assert not found.refuted
     assert found.by_curve > 0.85 * found.claim
 

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from cepam import L1, L2, Gaussian, Laplace
-from cepam.privacy import Release, Sampling, audit, epsilon
-from cepam.privacy.auditing import Rates
+from cepam.privacy import Mechanism, Sampling, audit, epsilon
+from cepam.privacy.auditing.audit import Rates
 from tests.privacy.mechanisms import Exact, Redrawn, Shared
 
-ONE = Release.uniform(1, Gaussian(1.0), L2(0.5), Sampling("all"), 1000)
+ONE = Mechanism.uniform(1, Gaussian(1.0), L2(0.5), Sampling("all"), 1000)
 TRIALS = 200_000
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-2])
 @pytest.mark.parametrize("mechanism", [Exact(1.0), Shared(1.0)], ids=["exact", "shared"])
-def test_a_sound_mechanism_is_near_the_account_and_under_it(mechanism, delta: float) -> None:
-    found = audit(mechanism, ONE, delta, TRIALS)
+def test_a_sound_attacked_is_near_the_account_and_under_it(attacked, delta: float) -> None:
+    found = audit(attacked, ONE, delta, TRIALS)
     assert found.claim == epsilon(ONE, delta)
     assert not found.refuted
     assert found.lower <= found.claim
@@ -32,8 +32,8 @@ def test_a_sound_mechanism_is_near_the_account_and_under_it(mechanism, delta: fl
 
 @pytest.mark.parametrize("mechanism", [Exact(0.5), Redrawn(1.0)], ids=["sigma halved", "decoder redraws"])
 @pytest.mark.parametrize("delta", [1e-5, 1e-2])
-def test_a_broken_mechanism_is_refuted_without_any_assumption(mechanism, delta: float) -> None:
-    found = audit(mechanism, ONE, delta, TRIALS)
+def test_a_broken_attacked_is_refuted_without_any_assumption(attacked, delta: float) -> None:
+    found = audit(attacked, ONE, delta, TRIALS)
     assert found.refuted
     assert found.lower > found.claim
 
@@ -44,27 +44,27 @@ def test_twenty_seeds_raise_no_false_alarm() -> None:
 
 
 def test_several_clients_colluders_and_sampling() -> None:
-    release = Release.uniform(4, Gaussian(2.0), L2(1.0), Sampling("poisson", 300), 1000, colluders=1)
-    found = audit(Exact(2.0), release, 1e-3, TRIALS)
+    mechanism = Mechanism.uniform(4, Gaussian(2.0), L2(1.0), Sampling("poisson", 300), 1000, colluders=1)
+    found = audit(Exact(2.0), mechanism, 1e-3, TRIALS)
     assert 0.5 * found.claim < found.lower <= found.claim
     assert found.by_curve <= found.claim
-    assert audit(Exact(0.7), release, 1e-3, TRIALS).refuted
+    assert audit(Exact(0.7), mechanism, 1e-3, TRIALS).refuted
 
 
 def test_many_rounds_stay_under_the_account() -> None:
-    release = Release.uniform(1, Gaussian(2.0), L2(1.0), Sampling("poisson", 100), 1000, rounds=6)
-    found = audit(Exact(2.0), release, 1e-3, 100_000)
+    mechanism = Mechanism.uniform(1, Gaussian(2.0), L2(1.0), Sampling("poisson", 100), 1000, rounds=6)
+    found = audit(Exact(2.0), mechanism, 1e-3, 100_000)
     assert 0.3 * found.claim < found.lower <= found.claim
     assert found.by_curve is None
-    assert audit(Exact(0.7), release, 1e-3, 100_000).refuted
+    assert audit(Exact(0.7), mechanism, 1e-3, 100_000).refuted
 
 
 @pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-3), (4, 0.0)])
 def test_laplace(rounds: int, delta: float) -> None:
-    release = Release.uniform(3, Laplace(1.0), L1(0.5), Sampling("all"), 1000, rounds=rounds)
-    found = audit(Exact(1.0, "laplace"), release, delta, TRIALS)
+    mechanism = Mechanism.uniform(3, Laplace(1.0), L1(0.5), Sampling("all"), 1000, rounds=rounds)
+    found = audit(Exact(1.0, "laplace"), mechanism, delta, TRIALS)
     assert 0.85 * found.claim < found.lower <= found.claim
-    assert audit(Exact(0.5, "laplace"), release, delta, TRIALS).refuted
+    assert audit(Exact(0.5, "laplace"), mechanism, delta, TRIALS).refuted
 
 
 def test_a_claim_can_be_handed_in() -> None:

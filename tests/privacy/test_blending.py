@@ -11,8 +11,9 @@ import pytest
 from scipy import integrate, special
 
 from cepam import L2, Gaussian
-from cepam.privacy import Client, Release, Sampling, blending
-from cepam.privacy.blending import blends, least_distance
+from cepam.privacy import Client, Mechanism, Sampling
+from cepam.privacy.numerics import smoothing as blending
+from cepam.privacy.numerics.smoothing import blends, least_distance
 
 STEPS = 8
 """Of the grid, a standard deviation here: the codec's has 2^12, and weights 512 times as large do as much."""
@@ -117,10 +118,10 @@ def test_the_search_finds_every_whole_vector_near_the_line() -> None:
     assert seen == {True, False}
 
 
-def of(*weights: float, laws: tuple[float, ...] = ()) -> Release:
+def of(*weights: float, laws: tuple[float, ...] = ()) -> Mechanism:
     scales = laws or (1.0,) * len(weights)
     clients = tuple(Client(Gaussian(scale), 10, weight) for scale, weight in zip(scales, weights))
-    return Release(clients, L2(1.0), Sampling("all"))
+    return Mechanism(clients, L2(1.0), Sampling("all"))
 
 
 def test_vectors_that_do_not_blend_are_charged_by_those_that_blend_with_them() -> None:
@@ -142,5 +143,5 @@ def test_vectors_that_blend_are_charged_as_real_numbers() -> None:
 
 
 def test_colluders_leave_an_odd_pair() -> None:
-    release = replace(of(20_011.0, 19_997.0, 30_000.0), colluders=1)
-    assert release.mu(0) == pytest.approx(2.0)
+    mechanism = replace(of(20_011.0, 19_997.0, 30_000.0), colluders=1)
+    assert mechanism.mu(0) == pytest.approx(2.0)

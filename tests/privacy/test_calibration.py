@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cepam import L1, L2, Gaussian, Laplace
-from cepam.privacy import Client, Release, Sampling, calibrate, calibrate_each, epsilon, report
+from cepam.privacy import Client, Mechanism, Sampling, calibrate, calibrate_each, epsilon, report
 
 
 def uniform(adjacency: str = "replace", records: int = 2000, rounds: int = 80, colluders: int = 0, law=None, clip=None):
-    return Release.uniform(
+    return Mechanism.uniform(
         30,
         law or Gaussian(1.0),
         clip or L2(1.0),
@@ -52,38 +52,38 @@ def test_laplace(clip, delta: float) -> None:
 
 
 def test_private_preset() -> None:
-    release = Release.uniform(
+    mechanism = Mechanism.uniform(
         30, Gaussian(1.0), L2(1.0), Sampling("poisson", 32), 2000, rounds=600, adjacency="add-remove", clipped="example"
     )
-    found = calibrate(release, 1.9663683, 1e-5)
+    found = calibrate(mechanism, 1.9663683, 1e-5)
     assert found.clients[0].law.scale * 960 / 30**0.5 == pytest.approx(1.1, rel=1e-5)
 
 
 @settings(max_examples=6, deadline=None)
 @given(target=st.floats(0.05, 9), rounds=st.sampled_from([1, 7, 60]), start=st.floats(1e-3, 1e3))
 def test_round_trip_monotone_and_independent_of_the_start(target: float, rounds: int, start: float) -> None:
-    release = uniform(rounds=rounds, law=Gaussian(start))
-    found = calibrate(release, target, 1e-5)
+    mechanism = uniform(rounds=rounds, law=Gaussian(start))
+    found = calibrate(mechanism, target, 1e-5)
     assert target * (1 - 1e-4) <= epsilon(found, 1e-5) <= target
-    assert calibrate(release, target * 1.001, 1e-5).clients[0].law.scale < found.clients[0].law.scale
+    assert calibrate(mechanism, target * 1.001, 1e-5).clients[0].law.scale < found.clients[0].law.scale
 
 
 def test_every_client_its_own_target() -> None:
     clients = (Client(Gaussian(1.0), 1000, 0.2), Client(Gaussian(1.0), 3000, 0.5), Client(Gaussian(1.0), 500, 0.3))
-    release = Release(clients, L2(1.0), Sampling("replacement", 10), 20)
+    mechanism = Mechanism(clients, L2(1.0), Sampling("replacement", 10), 20)
     targets, deltas = (0.5, 2.0, 4.0), (1e-5, 1e-6, 1e-4)
-    found = calibrate_each(release, targets, deltas)
+    found = calibrate_each(mechanism, targets, deltas)
     for guarantee, target in zip(report(found, deltas), targets):
         assert guarantee.colluding == pytest.approx(target, rel=1e-5)
         assert guarantee.outsider < guarantee.curious <= guarantee.colluding
     with pytest.raises(ValueError, match="each"):
-        calibrate_each(release, (1.0,), (1e-5,))
+        calibrate_each(mechanism, (1.0,), (1e-5,))
 
 
 def test_for_one_client_or_the_worst() -> None:
     clients = (Client(Gaussian(1.0), 500), Client(Gaussian(2.0), 5000))
-    release = Release(clients, L2(1.0), Sampling("replacement", 10), 20)
-    worst, second = calibrate(release, 1.0, 1e-5), calibrate(release, 1.0, 1e-5, client=1)
+    mechanism = Mechanism(clients, L2(1.0), Sampling("replacement", 10), 20)
+    worst, second = calibrate(mechanism, 1.0, 1e-5), calibrate(mechanism, 1.0, 1e-5, client=1)
     assert epsilon(worst, 1e-5) == pytest.approx(1.0, rel=1e-5)
     assert epsilon(second, 1e-5, 1) == pytest.approx(1.0, rel=1e-5)
     assert second.clients[0].law.scale < worst.clients[0].law.scale

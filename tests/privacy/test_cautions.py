@@ -7,15 +7,15 @@ import math
 import pytest
 
 from cepam import L2, Gaussian, Laplace
-from cepam.privacy import Practice, Release, Sampling, about_epsilon, cautions, epsilon
+from cepam.privacy import Mechanism, Practice, Sampling, about_epsilon, epsilon, privacy_warnings
 
 
-def uniform(sigma: float = 0.25, records: int = 2000, rounds: int = 80, **more) -> Release:
-    return Release.uniform(30, Gaussian(sigma), L2(1.0), Sampling("replacement", 15), records, rounds=rounds, **more)
+def uniform(sigma: float = 0.25, records: int = 2000, rounds: int = 80, **more) -> Mechanism:
+    return Mechanism.uniform(30, Gaussian(sigma), L2(1.0), Sampling("replacement", 15), records, rounds=rounds, **more)
 
 
-def codes(release: Release, at: float, delta: float, practice: Practice | None = None) -> set[str]:
-    found = cautions(release, at, delta, practice or Practice())
+def codes(mechanism: Mechanism, at: float, delta: float, practice: Practice | None = None) -> set[str]:
+    found = privacy_warnings(mechanism, at, delta, practice or Practice())
     for one in found:
         assert one.reason
         assert one.remedy
@@ -24,13 +24,13 @@ def codes(release: Release, at: float, delta: float, practice: Practice | None =
 
 
 def test_a_sound_figure_needs_none() -> None:
-    release = uniform(coordinates=6422)
-    assert codes(release, epsilon(release, 1e-5), 1e-5) == set()
+    mechanism = uniform(coordinates=6422)
+    assert codes(mechanism, epsilon(mechanism, 1e-5), 1e-5) == set()
 
 
 def test_the_papers_figure_needs_several() -> None:
-    release = uniform(0.01, 1666, 1)
-    got = codes(release, 1.45, 9.69e-3, Practice(rounds=80, tensors=8))
+    mechanism = uniform(0.01, 1666, 1)
+    got = codes(mechanism, 1.45, 9.69e-3, Practice(rounds=80, tensors=8))
     assert got == {"delta-over-1/n", "delta-is-free", "delta-insensitive", "not-the-whole-run", "per-tensor-clip"}
 
 
@@ -50,18 +50,18 @@ def test_delta_free_over_many_rounds() -> None:
 
 
 def test_delta_insensitive_to_the_noise() -> None:
-    release = uniform(0.01, 1666, 1)
-    just_under = 0.99 * release.chance(0)
-    assert "delta-insensitive" in codes(release, epsilon(release, just_under), just_under)
+    mechanism = uniform(0.01, 1666, 1)
+    just_under = 0.99 * mechanism.chance(0)
+    assert "delta-insensitive" in codes(mechanism, epsilon(mechanism, just_under), just_under)
     sound = uniform()
     assert "delta-insensitive" not in codes(sound, epsilon(sound, 1e-5), 1e-5)
 
 
 def test_l2_clipped_laplace_called_pure() -> None:
-    release = Release.uniform(30, Laplace(4.0), L2(1.0), Sampling("replacement", 15), 1666, coordinates=6422)
-    assert "l2-laplace" in codes(release, 5.0, 0.0)
-    assert "l2-laplace" in codes(release, 5.0, 1e-5, Practice(called_pure=True))
-    assert "l2-laplace" not in codes(release, 5.0, 1e-5)
+    mechanism = Mechanism.uniform(30, Laplace(4.0), L2(1.0), Sampling("replacement", 15), 1666, coordinates=6422)
+    assert "l2-laplace" in codes(mechanism, 5.0, 0.0)
+    assert "l2-laplace" in codes(mechanism, 5.0, 1e-5, Practice(called_pure=True))
+    assert "l2-laplace" not in codes(mechanism, 5.0, 1e-5)
 
 
 def test_numerics() -> None:
@@ -69,12 +69,12 @@ def test_numerics() -> None:
 
 
 def test_practice() -> None:
-    release = uniform()
-    assert codes(release, 2.05, 1e-5, Practice(rounds=81)) == {"not-the-whole-run"}
-    assert codes(release, 2.05, 1e-5, Practice(tensors=8)) == {"per-tensor-clip"}
-    assert codes(release, 2.05, 1e-5, Practice(sampler_persists=True)) == {"sampler-persists"}
-    assert codes(release, 2.05, 1e-5, Practice(state_persists=True)) == {"state-persists"}
-    honest = Release.uniform(30, Gaussian(5.0), L2(1.0), Sampling("all"), 2000, rounds=80)
+    mechanism = uniform()
+    assert codes(mechanism, 2.05, 1e-5, Practice(rounds=81)) == {"not-the-whole-run"}
+    assert codes(mechanism, 2.05, 1e-5, Practice(tensors=8)) == {"per-tensor-clip"}
+    assert codes(mechanism, 2.05, 1e-5, Practice(sampler_persists=True)) == {"sampler-persists"}
+    assert codes(mechanism, 2.05, 1e-5, Practice(state_persists=True)) == {"state-persists"}
+    honest = Mechanism.uniform(30, Gaussian(5.0), L2(1.0), Sampling("all"), 2000, rounds=80)
     assert codes(honest, 3.0, 1e-5, Practice(sampler_persists=True, state_persists=True)) == set()
 
 

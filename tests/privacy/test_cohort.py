@@ -16,10 +16,10 @@ from scipy import stats
 
 from cepam import L2, Gaussian
 from cepam.privacy import (
+    Accountant,
     Cohort,
-    CohortRelease,
-    Ledger,
-    Release,
+    CohortMechanism,
+    Mechanism,
     RoundTrip,
     Sampling,
     audit,
@@ -28,8 +28,8 @@ from cepam.privacy import (
     epsilon,
     report,
 )
-from cepam.privacy.cohort import _binomial, delta_seen, epsilon_seen
-from cepam.privacy.ledger import SEES_UPLOADS
+from cepam.privacy.cohorts.cohort import _binomial, delta_seen, epsilon_seen
+from cepam.privacy.composition.accountant import SEES_UPLOADS
 
 from . import oracle
 
@@ -80,8 +80,8 @@ def worst(cohort: Cohort, adjacency: str, at: float, **more) -> float:
     return found
 
 
-def released(cohort: Cohort, adjacency: str = "add-remove", z: float = SIGMA, **more) -> CohortRelease:
-    return CohortRelease.of(cohort, L2(1.0), z, adjacency=adjacency, **more)  # type: ignore[arg-type]
+def released(cohort: Cohort, adjacency: str = "add-remove", z: float = SIGMA, **more) -> CohortMechanism:
+    return CohortMechanism.of(cohort, L2(1.0), z, adjacency=adjacency, **more)  # type: ignore[arg-type]
 
 
 TINY = [Cohort(2, 1.0), Cohort(3, 1.0), Cohort(3, 1.2, cap=2), Cohort(3, 2, "without"), Cohort(4, 2, "without")]
@@ -90,23 +90,23 @@ TINY = [Cohort(2, 1.0), Cohort(3, 1.0), Cohort(3, 1.2, cap=2), Cohort(3, 2, "wit
 @pytest.mark.parametrize("adjacency", list(WORLDS))
 @pytest.mark.parametrize("cohort", TINY, ids=str)
 def test_no_draw_of_a_tiny_population_costs_more_than_the_account(cohort: Cohort, adjacency: str) -> None:
-    release = released(cohort, adjacency)
+    mechanism = released(cohort, adjacency)
     for at in AT:
-        assert worst(cohort, adjacency, at) <= delta(release, at) + 2e-6  # the grid of Y
-        assert worst(cohort, adjacency, at, dropout=0.3) <= delta(release, at) + 2e-6  # the grid of Y
+        assert worst(cohort, adjacency, at) <= delta(mechanism, at) + 2e-6  # the grid of Y
+        assert worst(cohort, adjacency, at, dropout=0.3) <= delta(mechanism, at) + 2e-6  # the grid of Y
 
 
 def test_the_account_is_attained_and_misreadings_are_violated() -> None:
     cohort = Cohort(3, 1.0)
-    exact, release = worst(cohort, "add-remove", 0.3), released(cohort)
-    assert exact == pytest.approx(delta(release, 0.3), rel=1e-5)
-    assert exact > 1.1 * delta(replace(release, cohort=Cohort(3, 0.8)), 0.3)  # a smaller chance than the real one
+    exact, mechanism = worst(cohort, "add-remove", 0.3), released(cohort)
+    assert exact == pytest.approx(delta(mechanism, 0.3), rel=1e-5)
+    assert exact > 1.1 * delta(replace(mechanism, cohort=Cohort(3, 0.8)), 0.3)  # a smaller chance than the real one
     # a cap that is often exceeded: whoever is drawn beyond it shows in who is not asked, and that has a term of its own
     tight = Cohort(3, 1.2, cap=1)
     assert worst(tight, "add-remove", 1.0) > 1.05 * delta(released(replace(tight, cap=3)), 1.0)
     assert worst(tight, "add-remove", 1.0) <= delta(released(tight), 1.0)
     # shares alone, without the server's part: who replied sets the noise, and the account does not hold
-    assert worst(cohort, "add-remove", 1.0, dropout=0.3, shares=True) > 1.5 * delta(release, 1.0)
+    assert worst(cohort, "add-remove", 1.0, dropout=0.3, shares=True) > 1.5 * delta(mechanism, 1.0)
 
 
 def test_a_limit_on_participations_by_enumeration() -> None:
@@ -116,18 +116,18 @@ def test_a_limit_on_participations_by_enumeration() -> None:
         none, once = stats.norm.pdf(y, 0, SIGMA), stats.norm.pdf(y, 1, SIGMA)
         p = rate * np.outer(once, none) + (1 - rate) * (rate * np.outer(none, once) + (1 - rate) * np.outer(none, none))
         q, area = np.outer(none, none), (y[1] - y[0]) ** 2
-        release = released(Cohort(10, 10 * rate, participations=1), rounds=2)
+        mechanism = released(Cohort(10, 10 * rate, participations=1), rounds=2)
         for at in AT:
             odds = math.exp(at)
             got = max(np.maximum(0, p - odds * q).sum() * area, np.maximum(0, q - odds * p).sum() * area)
-            assert got <= delta(release, at) + 1e-4
+            assert got <= delta(mechanism, at) + 1e-4
     free = released(Cohort(10, 9.0), rounds=2)
     assert epsilon(replace(free, cohort=Cohort(10, 9.0, participations=1)), 1e-5) < epsilon(free, 1e-5)
 
 
 def test_whoever_sees_who_uploads_by_enumeration() -> None:
     y, rate = Y[::24], 0.4
-    release, area = released(Cohort(10, 4.0), rounds=2), (y[1] - y[0]) ** 2
+    mechanism, area = released(Cohort(10, 4.0), rounds=2), (y[1] - y[0]) ** 2
     for at in (0.1, 0.5, 1.0):
         got = 0.0
         for first, second in itertools.product((0, 1), repeat=2):
@@ -135,22 +135,22 @@ def test_whoever_sees_who_uploads_by_enumeration() -> None:
             p = np.outer(stats.norm.pdf(y, first, SIGMA), stats.norm.pdf(y, second, SIGMA))
             q = np.outer(stats.norm.pdf(y, 0, SIGMA), stats.norm.pdf(y, 0, SIGMA))
             got += chance * np.maximum(0, p - math.exp(at) * q).sum() * area
-        assert delta_seen([release], at) == pytest.approx(got, rel=2e-3)
+        assert delta_seen([mechanism], at) == pytest.approx(got, rel=2e-3)
     for rounds, chance in ((40, 0.3), (100_000, 0.01), (7, 1.0)):
         counts = np.arange(int(rounds * chance / 2), min(rounds, int(rounds * chance * 1.3)) + 1)
         np.testing.assert_allclose(
             _binomial(counts, rounds, chance), stats.binom.pmf(counts, rounds, chance), rtol=1e-9, atol=1e-30
         )
-    assert delta_seen([release], epsilon_seen([release], 1e-5)) == pytest.approx(1e-5, rel=1e-6)
-    assert epsilon_seen([release], 1e-5) > epsilon(release, 1e-5)
+    assert delta_seen([mechanism], epsilon_seen([mechanism], 1e-5)) == pytest.approx(1e-5, rel=1e-6)
+    assert epsilon_seen([mechanism], 1e-5) > epsilon(mechanism, 1e-5)
 
 
 @pytest.mark.parametrize("adjacency", list(WORLDS))
 @pytest.mark.parametrize(("z", "rate", "rounds"), [(1.0, 0.01, 1000), (0.6, 0.002, 300), (3.0, 0.2, 50)])
 def test_the_contour_integral_agrees(adjacency: str, z: float, rate: float, rounds: int) -> None:
-    release = released(Cohort(100_000, 100_000 * rate), adjacency, z, rounds=rounds)
+    mechanism = released(Cohort(100_000, 100_000 * rate), adjacency, z, rounds=rounds)
     mu = (2.0 if adjacency == "replace" else 1.0) / z
-    at = epsilon(release, 1e-6)
+    at = epsilon(mechanism, 1e-6)
     truth = oracle.worst_delta([(mu, rate, rounds)], adjacency, at)
     assert 0.998e-6 <= truth <= 1e-6 * (1 + 1e-6)
 
@@ -161,16 +161,16 @@ def test_dp_accounting_agrees(z: float, rate: float, rounds: int) -> None:
     pld = pytest.importorskip("dp_accounting.pld.pld_privacy_accountant")
     book = pld.PLDAccountant()
     book.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(z)), rounds)
-    release = released(Cohort(100_000, 100_000 * rate), z=z, rounds=rounds)
-    assert epsilon(release, 1e-5) == pytest.approx(book.get_epsilon(1e-5), rel=1e-3)
+    mechanism = released(Cohort(100_000, 100_000 * rate), z=z, rounds=rounds)
+    assert epsilon(mechanism, 1e-5) == pytest.approx(book.get_epsilon(1e-5), rel=1e-3)
 
 
 def test_the_real_encoder_at_client_level() -> None:
-    release = released(Cohort(4, 2.0, cap=4), z=1.0)
-    found = audit(RoundTrip.of_release(release), release, 1e-2, 40_000, 1 - 1e-9, seed=1)
+    mechanism = released(Cohort(4, 2.0, cap=4), z=1.0)
+    found = audit(RoundTrip.of_mechanism(mechanism), mechanism, 1e-2, 40_000, 1 - 1e-9, seed=1)
     assert not found.refuted
     assert found.lower > 0.3 * found.claim
-    assert audit(RoundTrip.of_release(release, 0.4), release, 1e-2, 40_000, 1 - 1e-9, seed=1).refuted
+    assert audit(RoundTrip.of_mechanism(mechanism, 0.4), mechanism, 1e-2, 40_000, 1 - 1e-9, seed=1).refuted
 
 
 @settings(max_examples=15, deadline=None)
@@ -186,14 +186,14 @@ def test_more_clients_less_epsilon(size: int, more: int, z: float, kind: str) ->
 
 @given(absent=st.frozensets(st.integers(0, 9999), max_size=40))
 def test_dropouts_change_exactly_nothing(absent: frozenset[int]) -> None:
-    release = released(Cohort(10_000, 100.0), rounds=3)
-    assert release.without(absent) == release
+    mechanism = released(Cohort(10_000, 100.0), rounds=3)
+    assert mechanism.without(absent) == mechanism
 
 
 def test_a_cap_that_is_often_exceeded_gives_no_figure() -> None:
-    release = released(Cohort(1000, 100.0, cap=120))
-    assert epsilon(release, 1e-5) == math.inf
-    assert "cap" in Ledger((release,)).slack().excess(1.0, 1e-5)[0]  # type: ignore[union-attr,index]
+    mechanism = released(Cohort(1000, 100.0, cap=120))
+    assert epsilon(mechanism, 1e-5) == math.inf
+    assert "cap" in Accountant((mechanism,)).slack().excess(1.0, 1e-5)[0]  # type: ignore[union-attr,index]
     for cohort in (Cohort(50, 5.0, cap=12), Cohort(7, 3.0, cap=4), Cohort(5, 2.0, cap=5)):
         others = cohort.population - 1
         assert (
@@ -201,12 +201,12 @@ def test_a_cap_that_is_often_exceeded_gives_no_figure() -> None:
         )
 
 
-def test_observers_limits_and_a_saved_ledger() -> None:
+def test_observers_limits_and_a_saved_accountant() -> None:
     limited = released(Cohort(1_000_000, 1000.0, participations=3), rounds=500, coordinates=100, bit=20.0)
-    ledger = Ledger((limited,))
-    seen = ledger.observers(1e-6)
+    accountant = Accountant((limited,))
+    seen = accountant.observers(1e-6)
     assert seen["outsider"] < seen["one curious client"] < seen[SEES_UPLOADS] < math.inf
-    assert Ledger().load_state_dict(json.loads(json.dumps(ledger.state_dict()))) == ledger
+    assert Accountant().load_state_dict(json.loads(json.dumps(accountant.state_dict()))) == accountant
     assert report(limited, 1e-6)[0].outsider == seen["outsider"]
     assert replace(limited, bit=None).mu(0) < limited.mu(0) == pytest.approx(math.hypot(1 / SIGMA, 1 / 20))
     fixed = released(Cohort(100, 10, "without"))
@@ -225,8 +225,8 @@ def test_calibration_meets_its_target(limit: int | None) -> None:
     assert 2.0 * (1 - 1e-4) <= epsilon(found, 1e-6) <= 2.0
 
 
-def test_a_plain_release_protects_whole_clients_too() -> None:
-    plain = Release.uniform(10, Gaussian(2.0), L2(1.0), Sampling("all"), 50, unit="client", adjacency="add-remove")
+def test_a_plain_mechanism_protects_whole_clients_too() -> None:
+    plain = Mechanism.uniform(10, Gaussian(2.0), L2(1.0), Sampling("all"), 50, unit="client", adjacency="add-remove")
     assert plain.mu(0) == pytest.approx(1 / (2.0 * math.sqrt(10)))
     assert replace(plain, adjacency="replace").mu(0) == pytest.approx(2 * plain.mu(0))
     together = released(Cohort(10, 10, "without"), z=2.0 * math.sqrt(10))
@@ -243,8 +243,8 @@ def test_bad_arguments_are_refused() -> None:
                             ((5, 2.0, "poisson", 0, 0), "participations")):  # fmt: skip
         with pytest.raises(ValueError, match=says):
             Cohort(*arguments)  # type: ignore[arg-type]
-    release = released(Cohort(5, 2.0))
+    mechanism = released(Cohort(5, 2.0))
     for more, says in (({"unit": "record"}, "whole clients"), ({"absent": frozenset({0})}, "absent"),
                        ({"bit": 0.0}, "bit"), ({"colluders": 5}, "colluders")):  # fmt: skip
         with pytest.raises(ValueError, match=says):
-            replace(release, **more)
+            replace(mechanism, **more)

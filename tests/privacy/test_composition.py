@@ -7,26 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from cepam.privacy.composition import (
-    COARSE,
-    FINE,
-    delta_of,
-    discretize,
-    epsilon_of,
-    gathered,
-    spacing_of,
-)
-from cepam.privacy.convolution import LossMasses
-from cepam.privacy.dominating import GaussianShift, LaplaceShift
-from cepam.privacy.sampled import Charge
+from cepam.privacy.composition.convolution import LossMasses
+from cepam.privacy.composition.losses import COARSE, FINE, delta_of, discretize, epsilon_of, gathered, spacing_of
+from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
+from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
 
 CHARGES = [
-    Charge(GaussianShift(1.46), 0.0075),
-    Charge(GaussianShift(1.46), 0.0075, "add-remove"),
-    Charge(GaussianShift(0.3), 0.9, "add-remove"),
-    Charge(LaplaceShift(2.0), 0.05),
-    Charge(LaplaceShift(2.0), 1.0, "add-remove"),
-    Charge(LaplaceShift(2.0), 0.05, "add-remove"),
+    SubsampledMechanism(GaussianShift(1.46), 0.0075),
+    SubsampledMechanism(GaussianShift(1.46), 0.0075, "add-remove"),
+    SubsampledMechanism(GaussianShift(0.3), 0.9, "add-remove"),
+    SubsampledMechanism(LaplaceShift(2.0), 0.05),
+    SubsampledMechanism(LaplaceShift(2.0), 1.0, "add-remove"),
+    SubsampledMechanism(LaplaceShift(2.0), 0.05, "add-remove"),
 ]
 
 
@@ -36,7 +28,7 @@ def _delta(masses: LossMasses, epsilon: float) -> float:
 
 
 @pytest.mark.parametrize("charge", CHARGES, ids=repr)
-def test_one_discretized_round_is_just_above_the_closed_form(charge: Charge) -> None:
+def test_one_discretized_round_is_just_above_the_closed_form(charge: SubsampledMechanism) -> None:
     grid = discretize(charge, spacing_of(charge))
     for epsilon in (0.0, 0.01, 0.3, 1.1):
         exact = charge.profile(epsilon)
@@ -45,7 +37,7 @@ def test_one_discretized_round_is_just_above_the_closed_form(charge: Charge) -> 
 
 
 @pytest.mark.parametrize("charge", CHARGES, ids=repr)
-def test_masses_are_probabilities(charge: Charge) -> None:
+def test_masses_are_probabilities(charge: SubsampledMechanism) -> None:
     edges = np.concatenate(([-np.inf], np.arange(-4000, 4001) * 0.005, [np.inf]))
     for upper, lower in charge.masses(edges):
         assert (upper >= 0).all()
@@ -56,14 +48,14 @@ def test_masses_are_probabilities(charge: Charge) -> None:
 
 
 def test_unsampled_gaussians_compose_in_closed_form() -> None:
-    charges = ((Charge(GaussianShift(0.3)), 16), (Charge(GaussianShift(0.5)), 4))
+    charges = ((SubsampledMechanism(GaussianShift(0.3)), 16), (SubsampledMechanism(GaussianShift(0.5)), 4))
     mu = math.sqrt(16 * 0.09 + 4 * 0.25)
-    assert epsilon_of(charges, 1e-6) == pytest.approx(Charge(GaussianShift(mu)).epsilon(1e-6), rel=1e-12)
+    assert epsilon_of(charges, 1e-6) == pytest.approx(SubsampledMechanism(GaussianShift(mu)).epsilon(1e-6), rel=1e-12)
 
 
 def test_nearly_unsampled_agrees_with_unsampled() -> None:
-    exact = epsilon_of(((Charge(GaussianShift(0.1)), 100),), 1e-5)
-    near = epsilon_of(((Charge(GaussianShift(0.1), 1 - 1e-9), 100),), 1e-5)
+    exact = epsilon_of(((SubsampledMechanism(GaussianShift(0.1)), 100),), 1e-5)
+    near = epsilon_of(((SubsampledMechanism(GaussianShift(0.1), 1 - 1e-9), 100),), 1e-5)
     assert near == pytest.approx(exact, rel=1e-4)
 
 
@@ -74,25 +66,25 @@ def test_coarse_is_above_fine_and_close() -> None:
 
 
 def test_order_and_grouping_do_not_matter() -> None:
-    a, b = CHARGES[0], Charge(GaussianShift(1.6), 0.0075)
+    a, b = CHARGES[0], SubsampledMechanism(GaussianShift(1.6), 0.0075)
     assert gathered([(a, 3), (b, 2), (a, 4)]) == gathered([(b, 2), (a, 7)])
     assert epsilon_of(((a, 3), (b, 2), (a, 4)), 1e-5) == epsilon_of(((b, 2), (a, 7)), 1e-5)
 
 
 def test_free_charges_cost_nothing() -> None:
-    free = Charge(GaussianShift(0.0), 0.5)
+    free = SubsampledMechanism(GaussianShift(0.0), 0.5)
     assert epsilon_of(((free, 100),), 1e-5) == 0.0
     assert delta_of(((free, 100),), 0.0) == 0.0
 
 
 def test_heterogeneous_rounds_lie_between_the_homogeneous_ones() -> None:
-    quiet, loud = Charge(GaussianShift(1.6), 0.0075), Charge(GaussianShift(1.4), 0.0075)
+    quiet, loud = SubsampledMechanism(GaussianShift(1.6), 0.0075), SubsampledMechanism(GaussianShift(1.4), 0.0075)
     low, high = (epsilon_of(((charge, 50),), 1e-5) for charge in (loud, quiet))
     assert low < epsilon_of(((loud, 25), (quiet, 25)), 1e-5) < high
 
 
 def test_laplace_never_exceeds_pure_composition() -> None:
-    charge = Charge(LaplaceShift(0.5), 0.1)
+    charge = SubsampledMechanism(LaplaceShift(0.5), 0.1)
     pure = 30 * charge.largest_loss
     assert epsilon_of(((charge, 30),), 0.0) == pytest.approx(pure)
     assert epsilon_of(((charge, 30),), 1e-6) < pure

@@ -8,10 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from cepam.privacy.composition import COARSE, discretize, epsilon_of, spacing_of
-from cepam.privacy.convolution import LossMasses, LossSum, summed, tilt_for_delta, tilt_for_epsilon
-from cepam.privacy.dominating import GaussianShift, LaplaceShift
-from cepam.privacy.sampled import Charge
+from cepam.privacy.composition.convolution import LossMasses, LossSum, summed, tilt_for_delta, tilt_for_epsilon
+from cepam.privacy.composition.losses import COARSE, discretize, epsilon_of, spacing_of
+from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
+from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
 from tests.privacy import oracle
 
 BITS = 40
@@ -117,18 +117,18 @@ def test_cut_moves_the_tail_beyond() -> None:
 
 
 CHARGES = [
-    Charge(GaussianShift(1.46), 0.0075),
-    Charge(GaussianShift(1.46), 0.0075, "add-remove"),
-    Charge(GaussianShift(0.3), 0.9, "add-remove"),
-    Charge(LaplaceShift(2.0), 0.05),
-    Charge(LaplaceShift(2.0), 1.0, "add-remove"),
-    Charge(GaussianShift(36.5), 0.009),
+    SubsampledMechanism(GaussianShift(1.46), 0.0075),
+    SubsampledMechanism(GaussianShift(1.46), 0.0075, "add-remove"),
+    SubsampledMechanism(GaussianShift(0.3), 0.9, "add-remove"),
+    SubsampledMechanism(LaplaceShift(2.0), 0.05),
+    SubsampledMechanism(LaplaceShift(2.0), 1.0, "add-remove"),
+    SubsampledMechanism(GaussianShift(36.5), 0.009),
 ]
 
 
 @pytest.mark.parametrize("charge", CHARGES, ids=repr)
 @pytest.mark.parametrize("rounds", [3, 80])
-def test_the_library_gives_the_same(charge: Charge, rounds: int) -> None:
+def test_the_library_gives_the_same(charge: SubsampledMechanism, rounds: int) -> None:
     """dp-accounting, through its public calls, from the same discretized round."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
@@ -149,6 +149,6 @@ def test_the_library_gives_the_same(charge: Charge, rounds: int) -> None:
 def test_small_deltas_against_the_oracle(mu: float, chance: float, rounds: int, delta: float) -> None:
     """Where noise of a transform once put epsilon 2.4e-4 under the truth. The oracle is good to some 1e-5 of delta."""
     for adjacency, kinds in oracle.KINDS.items():
-        found = epsilon_of(((Charge(GaussianShift(mu), chance, adjacency), rounds),), delta)  # type: ignore[arg-type]
+        found = epsilon_of(((SubsampledMechanism(GaussianShift(mu), chance, adjacency), rounds),), delta)  # type: ignore[arg-type]
         truth = max(oracle.delta([(mu, chance, rounds)], kind, found) for kind in kinds)
         assert delta * (1 - 1e-3) <= truth <= delta * (1 + 1e-5)

@@ -12,37 +12,37 @@ from scipy import stats
 
 from cepam import L2, Gaussian, Laplace
 from cepam.privacy import (
+    Accountant,
     Arrival,
-    Attendance,
     Client,
-    CorrelatedRelease,
-    Correlation,
+    CorrelatedNoise,
     Cyclic,
-    Ledger,
+    MatrixMechanism,
+    Mechanism,
+    ObservedParticipation,
     Practice,
-    Release,
     Sampling,
     Separated,
     calibrate,
     calibrate_each,
-    cautions,
     delta,
     epsilon,
     epsilon_by_round,
+    privacy_warnings,
     report,
     slack,
     spent,
 )
 
-STEADY = CorrelatedRelease(
+STEADY = MatrixMechanism(
     (Client(Gaussian(0.0109301), 2000, 1 / 30),) * 30,
     L2(0.1),
-    link=Correlation(0.9617, 31),
+    link=CorrelatedNoise(0.9617, 31),
     rounds=496,
     adjacency="add-remove",
     clipped="example",
 )
-SMALL = CorrelatedRelease((Client(Gaussian(3.0), 8),), L2(1.0), link=Correlation(0.7, 2), rounds=6)
+SMALL = MatrixMechanism((Client(Gaussian(3.0), 8),), L2(1.0), link=CorrelatedNoise(0.7, 2), rounds=6)
 
 
 def test_the_figures_of_the_design() -> None:
@@ -54,13 +54,13 @@ def test_the_figures_of_the_design() -> None:
 
 def test_mu_by_hand_for_unequal_clients_and_colluders() -> None:
     clients = (Client(Gaussian(1.0), 40, 0.5), Client(Gaussian(3.0), 10, 0.2), Client(Gaussian(1.0), 10, 0.3))
-    release = CorrelatedRelease(clients, L2(0.7), link=Correlation(0.5, 2), rounds=4)
+    mechanism = MatrixMechanism(clients, L2(0.7), link=CorrelatedNoise(0.5, 2), rounds=4)
     sens = math.sqrt(1 + 0.5**2 + 1.25**2 + 0.625**2)
-    assert release.sensitivity == pytest.approx(sens)
-    assert release.mu(0) == pytest.approx(2 * 0.7 * 0.5 * sens / math.hypot(0.5, 0.6, 0.3))
-    assert release.mu(0, colluders=1) == pytest.approx(2 * 0.7 * 0.5 * sens / math.hypot(0.5, 0.3))
-    assert replace(release, colluders=2).mu(0) == pytest.approx(2 * 0.7 * sens)
-    example = replace(release, clipped="example")
+    assert mechanism.sensitivity == pytest.approx(sens)
+    assert mechanism.mu(0) == pytest.approx(2 * 0.7 * 0.5 * sens / math.hypot(0.5, 0.6, 0.3))
+    assert mechanism.mu(0, colluders=1) == pytest.approx(2 * 0.7 * 0.5 * sens / math.hypot(0.5, 0.3))
+    assert replace(mechanism, colluders=2).mu(0) == pytest.approx(2 * 0.7 * sens)
+    example = replace(mechanism, clipped="example")
     assert example.distance(0) == pytest.approx(2 * 0.7 / 20)
     assert replace(example, adjacency="add-remove").distance(1) == pytest.approx(0.7 / 5)
     other = replace(clients[0], draws=25.0)
@@ -77,15 +77,15 @@ def test_a_whole_client_takes_part_in_every_message() -> None:
 
 @pytest.mark.parametrize(
     "link",
-    [SMALL.link, Correlation.from_matrix([0.5, 0.1, 0.9], 2), Correlation(0.0, 2)],
+    [SMALL.link, CorrelatedNoise.from_matrix([0.5, 0.1, 0.9], 2), CorrelatedNoise(0.0, 2)],
     ids=["carry", "rising", "none"],
 )
-def test_delta_by_the_density_of_what_is_published(link: Correlation) -> None:
+def test_delta_by_the_density_of_what_is_published(link: CorrelatedNoise) -> None:
     """An oracle that knows no sensitivity: draws of y = x + C^-1 z, and the two densities with a dense covariance.
 
     300,000 draws; the bound of 7 standard errors has a false-alarm rate under 1e-11, and the seed is fixed.
     """
-    rng, release, many = np.random.default_rng(8), replace(SMALL, link=link), 300_000
+    rng, mechanism, many = np.random.default_rng(8), replace(SMALL, link=link), 300_000
     covariance = 9.0 * np.linalg.inv(link.matrix(6)) @ np.linalg.inv(link.matrix(6)).T
     best = {0.5: (0.0, 0.0), 1.5: (0.0, 0.0)}
     for r in range(2):
@@ -98,12 +98,12 @@ def test_delta_by_the_density_of_what_is_published(link: Correlation) -> None:
             gain = np.maximum(0.0, -np.expm1(at - loss))
             best[at] = max(best[at], (float(gain.mean()), float(gain.std() / math.sqrt(many))))
     for at, (seen, error) in best.items():
-        assert delta(release, at) == pytest.approx(seen, abs=7 * error)
+        assert delta(mechanism, at) == pytest.approx(seen, abs=7 * error)
 
 
 def test_adaptive_updates_gain_nothing() -> None:
     """A record whose vectors turn with everything published so far never costs more than the account says."""
-    rng, many, link = np.random.default_rng(3), 200_000, Correlation(0.7, 2)
+    rng, many, link = np.random.default_rng(3), 200_000, CorrelatedNoise(0.7, 2)
     matrix, sigma = link.matrix(6), 3.0
     v, loss, moved = np.zeros((6, many, 2)), np.zeros(many), np.zeros((6, many, 2))
     for t in range(6):
@@ -120,33 +120,33 @@ def test_adaptive_updates_gain_nothing() -> None:
 
 def test_both_places_of_a_replaced_record_are_covered() -> None:
     """Replace-one where the new record falls into another slice: two patterns, one bound each."""
-    release = replace(SMALL, clipped="example")
-    matrix, c = release.link.matrix(6), 1.0 / 4
+    mechanism = replace(SMALL, clipped="example")
+    matrix, c = mechanism.link.matrix(6), 1.0 / 4
     worst = 0.0
     for signs in np.array(np.meshgrid(*[[-1, 1]] * 6)).reshape(6, -1).T:
         worst = max(worst, float(np.linalg.norm(matrix @ (c * signs))))
-    assert worst / 3.0 <= release.mu(0) * (1 + 1e-12)
+    assert worst / 3.0 <= mechanism.mu(0) * (1 + 1e-12)
 
 
 def test_a_carry_of_zero_is_a_run_of_independent_rounds() -> None:
-    plain = Release(SMALL.clients, L2(1.0), Sampling("all"), rounds=3)
-    assert epsilon(replace(SMALL, link=Correlation(0.0, 2)), 1e-5) == pytest.approx(epsilon(plain, 1e-5), rel=1e-9)
+    plain = Mechanism(SMALL.clients, L2(1.0), Sampling("all"), rounds=3)
+    assert epsilon(replace(SMALL, link=CorrelatedNoise(0.0, 2)), 1e-5) == pytest.approx(epsilon(plain, 1e-5), rel=1e-9)
 
 
-def test_prefixes_count_up_and_a_ledger_goes_on_with_a_stream() -> None:
+def test_prefixes_count_up_and_a_accountant_goes_on_with_a_stream() -> None:
     running = epsilon_by_round(STEADY, 1e-5, [1, 31, 248, 496])
     assert list(running) == sorted(running)
     assert running[-1] == pytest.approx(epsilon(STEADY, 1e-5), rel=1e-9)
-    ledger, named = Ledger(), replace(SMALL, run="a")
+    accountant, named = Accountant(), replace(SMALL, run="a")
     for rounds in range(1, 7):
-        ledger = ledger.add(named.over(rounds))
-    assert ledger.releases == (named,)
-    assert ledger.epsilon(1e-5) == pytest.approx(epsilon(SMALL, 1e-5), rel=1e-12)
+        accountant = accountant.add(named.over(rounds))
+    assert accountant.mechanisms == (named,)
+    assert accountant.epsilon(1e-5) == pytest.approx(epsilon(SMALL, 1e-5), rel=1e-12)
     assert spent(SMALL, 1e-5, 4) < epsilon(SMALL, 1e-5)
     with pytest.raises(ValueError, match="holds 6 rounds of run 'a'"):
-        ledger.add(named.over(2))
+        accountant.add(named.over(2))
     with pytest.raises(ValueError, match="this release has others"):
-        ledger.add(replace(named, attendance=Attendance.observed([[1, 1, 0, 1, 1, 1]])))
+        accountant.add(replace(named, attendance=ObservedParticipation.observed([[1, 1, 0, 1, 1, 1]])))
 
 
 def test_two_runs_on_the_same_records_are_never_one_stream() -> None:
@@ -154,45 +154,52 @@ def test_two_runs_on_the_same_records_are_never_one_stream() -> None:
     begun = SMALL.over(1)
     whole = epsilon(begun.with_noise([3.0 / math.sqrt(2)]), 1e-5)
     assert epsilon(SMALL.over(2), 1e-5) < whole
-    assert Ledger().add(begun).add(begun).epsilon(1e-5) == pytest.approx(whole, rel=1e-6)
-    other = Ledger().add(replace(begun, run="a")).add(replace(begun, run="b"))
+    assert Accountant().add(begun).add(begun).epsilon(1e-5) == pytest.approx(whole, rel=1e-6)
+    other = Accountant().add(replace(begun, run="a")).add(replace(begun, run="b"))
     assert other.epsilon(1e-5) == pytest.approx(whole, rel=1e-6)
 
 
 def test_a_run_in_which_somebody_is_missing_goes_on_from_one_in_which_nobody_was() -> None:
     named = replace(SMALL, run="a", clients=SMALL.clients * 2)
-    came = Attendance.observed([[1, 1, 1, 1], [1, 1, 0, 1]])
-    ledger = Ledger().add(named.over(2)).add(replace(named, rounds=4, attendance=came))
-    assert ledger.rounds == 4
-    assert ledger.running(1e-5, 64) == pytest.approx(ledger.epsilon(1e-5), rel=1e-3)
-    assert ledger.add(replace(named, rounds=5, attendance=Attendance.observed([[1] * 5, [1, 1, 0, 1, 0]]))).rounds == 5
+    came = ObservedParticipation.observed([[1, 1, 1, 1], [1, 1, 0, 1]])
+    accountant = Accountant().add(named.over(2)).add(replace(named, rounds=4, attendance=came))
+    assert accountant.rounds == 4
+    assert accountant.running(1e-5, 64) == pytest.approx(accountant.epsilon(1e-5), rel=1e-3)
+    assert (
+        accountant.add(
+            replace(named, rounds=5, attendance=ObservedParticipation.observed([[1] * 5, [1, 1, 0, 1, 0]]))
+        ).rounds
+        == 5
+    )
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        {"link": Correlation.from_matrix([1.0, 0.5], 2), "participation": Separated(2, 2)},
-        {"link": Correlation.from_matrix(np.tril(np.ones((6, 6))), 3), "participation": Cyclic(3)},
-        {"attendance": Attendance(6, ((Arrival(0, 0), Arrival(2, 3, 1)),)), "run": "b"},
+        {"link": CorrelatedNoise.from_matrix([1.0, 0.5], 2), "participation": Separated(2, 2)},
+        {"link": CorrelatedNoise.from_matrix(np.tril(np.ones((6, 6))), 3), "participation": Cyclic(3)},
+        {"attendance": ObservedParticipation(6, ((Arrival(0, 0), Arrival(2, 3, 1)),)), "run": "b"},
         {"unit": "client", "colluders": 0},
     ],
 )
-def test_a_ledger_with_streams_outlives_its_process(more) -> None:
-    ledger = (
-        Ledger(configuration="c")
+def test_a_accountant_with_streams_outlives_its_process(more) -> None:
+    accountant = (
+        Accountant(configuration="c")
         .add(replace(SMALL, **more))
         .add(replace(SMALL, run="a", unit=more.get("unit", "record")))
     )
-    again = Ledger(configuration="c").load_state_dict(json.loads(json.dumps(ledger.state_dict())))
-    assert again == ledger
-    assert again.epsilon(1e-5) == ledger.epsilon(1e-5)
+    again = Accountant(configuration="c").load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert again == accountant
+    assert again.epsilon(1e-5) == accountant.epsilon(1e-5)
 
 
 def test_the_rest_of_the_account_takes_it() -> None:
     long = replace(STEADY, coordinates=6422)
     assert 0 < slack(long).at(2.0) < 1e-7
-    assert cautions(STEADY, 2.0, 1e-5) == ()
-    codes = {one.code for one in cautions(STEADY, 2.0, 1e-5, Practice(state_persists=True, sampler_persists=True))}
+    assert privacy_warnings(STEADY, 2.0, 1e-5) == ()
+    codes = {
+        one.code for one in privacy_warnings(STEADY, 2.0, 1e-5, Practice(state_persists=True, sampler_persists=True))
+    }
     assert codes == {"state-persists"}
     separated = replace(STEADY, participation=Separated(31, 16))
     assert epsilon(separated, 1e-5) == pytest.approx(epsilon(STEADY, 1e-5), rel=1e-9)
@@ -204,7 +211,7 @@ def test_the_rest_of_the_account_takes_it() -> None:
 
 def test_float64_is_charged_and_is_next_to_nothing() -> None:
     assert 0.0 < STEADY._rounding(0) < 1e-7
-    long = CorrelatedRelease(STEADY.clients, L2(0.1), link=Correlation(1 - 1e-6, 31), rounds=496)
+    long = MatrixMechanism(STEADY.clients, L2(0.1), link=CorrelatedNoise(1 - 1e-6, 31), rounds=496)
     assert long._rounding(0) > STEADY._rounding(0)
 
 
@@ -217,7 +224,7 @@ def test_float64_is_charged_and_is_next_to_nothing() -> None:
         ({"unit": "client", "clipped": "example"}, "unit"),
         ({"sampling": Sampling("replacement", 3)}, "sampling"),
         ({"sampling": Sampling("poisson", 2)}, "bands"),
-        ({"link": Correlation.from_matrix(np.eye(5))}, "rounds"),
+        ({"link": CorrelatedNoise.from_matrix(np.eye(5))}, "rounds"),
     ],
 )
 def test_doors(more, says: str) -> None:
@@ -231,11 +238,11 @@ def test_doors(more, says: str) -> None:
 @pytest.mark.parametrize("slices", [1, 2, 4])
 def test_what_one_round_alone_shows_by_enumeration(matrix: np.ndarray, slices: int) -> None:
     """The largest row of C G over every pattern of fixed slices; at least what the mean square of the rows is."""
-    link, rounds = Correlation.from_matrix(matrix, slices), 9
-    release = CorrelatedRelease(SMALL.clients, L2(1.0), link=link, rounds=rounds)
+    link, rounds = CorrelatedNoise.from_matrix(matrix, slices), 9
+    mechanism = MatrixMechanism(SMALL.clients, L2(1.0), link=link, rounds=rounds)
     c = link.matrix(rounds)
     rows = [np.abs(c @ (np.arange(rounds) % slices == start)) for start in range(slices)]
     whole = max(float(np.linalg.norm(one)) for one in rows)
-    assert release.largest_round == pytest.approx(max(float(one.max()) for one in rows) / whole)
-    assert 1 / math.sqrt(rounds) <= release.largest_round <= 1.0
-    assert replace(release, participation=Separated(slices, 2)).largest_round == 1.0
+    assert mechanism.largest_round == pytest.approx(max(float(one.max()) for one in rows) / whole)
+    assert 1 / math.sqrt(rounds) <= mechanism.largest_round <= 1.0
+    assert replace(mechanism, participation=Separated(slices, 2)).largest_round == 1.0

@@ -14,36 +14,36 @@ import pytest
 import cepam
 from cepam import L2, Gaussian
 from cepam.privacy import (
-    Attendance,
-    Charge,
     Client,
-    CorrelatedRelease,
-    Correlation,
+    CorrelatedNoise,
     GaussianShift,
+    MatrixMechanism,
+    ObservedParticipation,
     RoundTrip,
     Sampling,
+    SubsampledMechanism,
     audit,
 )
 from tests.privacy.mechanisms import Exact
 
 SURE = 1 - 1e-9
-LINK = Correlation(0.9, slices=8)
-ONE = CorrelatedRelease((Client(Gaussian(1.0), 1000),), L2(0.5), link=LINK, rounds=64)
+LINK = CorrelatedNoise(0.9, slices=8)
+ONE = MatrixMechanism((Client(Gaussian(1.0), 1000),), L2(0.5), link=LINK, rounds=64)
 ONE = ONE.with_noise([ONE.sensitivity])  # mu = 1
 
 
-def through(release: CorrelatedRelease, key: bytes = bytes(range(32))) -> RoundTrip:
+def through(mechanism: MatrixMechanism, key: bytes = bytes(range(32))) -> RoundTrip:
     """The real encoder and decoder, on the integers, under a fixed key."""
-    codecs = tuple(cepam.Codec(client.law, lattice=cepam.Integer(1)) for client in release.clients)
+    codecs = tuple(cepam.Codec(client.law, lattice=cepam.Integer(1)) for client in mechanism.clients)
     made = cepam.Key(key)
     return RoundTrip(codecs, lambda round, client: cepam.Address(made, round=round, client=client), stride=1)
 
 
-def charged_by_rounds(release: CorrelatedRelease, delta: float) -> float:
+def charged_by_rounds(mechanism: MatrixMechanism, delta: float) -> float:
     """The wrong account: every round's update in the noise that its own variance shows, composed as if independent."""
-    times = -(-release.rounds // release.link.slices)
-    own = math.sqrt(1 + release.link.carry**2) * release.noise_against(0)
-    return Charge(GaussianShift(release.distance(0) * math.sqrt(times) / own)).epsilon(delta)
+    times = -(-mechanism.rounds // mechanism.link.slices)
+    own = math.sqrt(1 + mechanism.link.carry**2) * mechanism.noise_against(0)
+    return SubsampledMechanism(GaussianShift(mechanism.distance(0) * math.sqrt(times) / own)).epsilon(delta)
 
 
 def test_the_codecs_stream_is_near_its_account_and_under_it() -> None:
@@ -69,27 +69,27 @@ def test_half_the_noise_is_refuted() -> None:
 
 @pytest.mark.parametrize("unit", ["record", "client"])
 def test_several_clients_colluders_and_a_matrix_of_ones_own(unit: str) -> None:
-    link = Correlation.from_matrix([0.5, 0.1, 0.9], slices=3)
+    link = CorrelatedNoise.from_matrix([0.5, 0.1, 0.9], slices=3)
     clients = (Client(Gaussian(2.0), 10, 0.5), Client(Gaussian(2.0), 10, 0.3), Client(Gaussian(2.0), 10, 0.2))
-    release = CorrelatedRelease(clients, L2(0.4), link=link, rounds=9, colluders=1, unit=unit)
-    found = audit(Exact(2.0), release, 1e-2, 100_000, SURE)
+    mechanism = MatrixMechanism(clients, L2(0.4), link=link, rounds=9, colluders=1, unit=unit)
+    found = audit(Exact(2.0), mechanism, 1e-2, 100_000, SURE)
     assert not found.refuted
     assert found.by_curve > 0.85 * found.claim
-    assert audit(Exact(1.0), release, 1e-2, 100_000, SURE).refuted
+    assert audit(Exact(1.0), mechanism, 1e-2, 100_000, SURE).refuted
 
 
 def test_secret_draws_inside_banded_slices() -> None:
-    link = Correlation.from_matrix([1.0, 0.8, 0.6], slices=3)
-    release = CorrelatedRelease(
+    link = CorrelatedNoise.from_matrix([1.0, 0.8, 0.6], slices=3)
+    mechanism = MatrixMechanism(
         (Client(Gaussian(2.0), 30),), L2(1.0), Sampling("poisson", 5), rounds=12, link=link, adjacency="add-remove"
     )
-    found = audit(Exact(2.0), release, 1e-2, 200_000, SURE)
+    found = audit(Exact(2.0), mechanism, 1e-2, 200_000, SURE)
     assert not found.refuted
     assert found.lower > 0.5 * found.claim
-    assert audit(Exact(1.0), release, 1e-2, 200_000, SURE).refuted
+    assert audit(Exact(1.0), mechanism, 1e-2, 200_000, SURE).refuted
 
 
 def test_what_the_audit_does_not_run_is_refused() -> None:
-    came = Attendance.observed(np.ones((1, 64)))
+    came = ObservedParticipation.observed(np.ones((1, 64)))
     with pytest.raises(ValueError, match="every message"):
         audit(Exact(1.0), replace(ONE, attendance=came), 1e-2, 1000)

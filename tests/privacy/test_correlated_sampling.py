@@ -15,9 +15,9 @@ import pytest
 from cepam import L2, Gaussian
 from cepam.privacy import (
     Client,
-    CorrelatedRelease,
-    Correlation,
-    Release,
+    CorrelatedNoise,
+    MatrixMechanism,
+    Mechanism,
     Sampling,
     calibrate,
     delta,
@@ -44,13 +44,13 @@ def whole_run(
     return float(gain.mean()), float(gain.std() / math.sqrt(MANY))
 
 
-def banded(column: list[float], slices: int, rounds: int, draws: float = 3.0, sigma: float = 1.5) -> CorrelatedRelease:
-    return CorrelatedRelease(
+def banded(column: list[float], slices: int, rounds: int, draws: float = 3.0, sigma: float = 1.5) -> MatrixMechanism:
+    return MatrixMechanism(
         (Client(Gaussian(sigma), 12 * slices),),
         L2(0.5),
         Sampling("poisson", draws),
         rounds=rounds,
-        link=Correlation.from_matrix(column, slices),
+        link=CorrelatedNoise.from_matrix(column, slices),
         adjacency="add-remove",
     )
 
@@ -59,13 +59,13 @@ def banded(column: list[float], slices: int, rounds: int, draws: float = 3.0, si
 @pytest.mark.parametrize("at", [0.1, 0.4])
 def test_tiny_runs_by_draws_of_everything(column: list[float], slices: int, rounds: int, at: float) -> None:
     """Seven standard errors: a false-alarm rate under 1e-11, and the seed is fixed."""
-    release = banded(column, slices, rounds)
-    assert release.chance(0) == pytest.approx(0.25)
-    assert release.events == math.ceil(rounds / slices)
+    mechanism = banded(column, slices, rounds)
+    assert mechanism.chance(0) == pytest.approx(0.25)
+    assert mechanism.events == math.ceil(rounds / slices)
     taken = list(range(0, rounds, slices))
-    found = [whole_run(release.link.matrix(rounds), taken, 0.25, 1.0 / 1.5, at, swap) for swap in (False, True)]
+    found = [whole_run(mechanism.link.matrix(rounds), taken, 0.25, 1.0 / 1.5, at, swap) for swap in (False, True)]
     seen, error = max(found)
-    claimed = delta(release, at)
+    claimed = delta(mechanism, at)
     assert seen <= claimed + 7 * error
     if rounds % slices == 0:  # every event has its whole column: the account is tight
         assert claimed == pytest.approx(seen, abs=7 * error + 1e-3 * seen)
@@ -74,11 +74,11 @@ def test_tiny_runs_by_draws_of_everything(column: list[float], slices: int, roun
 def test_control_with_more_bands_than_slices_the_theorem_would_be_false() -> None:
     """A record's own noise then overlaps: the same charge is exceeded, so such a release is refused."""
     column, slices, rounds, at = [1.0, 0.9, 0.9, 0.9], 2, 4, 0.4
-    column_norm = np.linalg.norm(Correlation.from_matrix(column).matrix(rounds), axis=0).max()
-    plain = Release(
+    column_norm = np.linalg.norm(CorrelatedNoise.from_matrix(column).matrix(rounds), axis=0).max()
+    plain = Mechanism(
         (Client(Gaussian(1.5 / column_norm), 12),), L2(0.5), Sampling("poisson", 3), rounds // slices, 0, "add-remove"
     )
-    seen, error = whole_run(Correlation.from_matrix(column).matrix(rounds), [0, 2], 0.25, 1.0 / 1.5, at, False)
+    seen, error = whole_run(CorrelatedNoise.from_matrix(column).matrix(rounds), [0, 2], 0.25, 1.0 / 1.5, at, False)
     assert seen - 7 * error > delta(plain, at)
     with pytest.raises(ValueError, match="bands"):
         banded(column, slices, rounds)
@@ -86,7 +86,7 @@ def test_control_with_more_bands_than_slices_the_theorem_would_be_false() -> Non
 
 
 def test_one_band_is_todays_poisson_sampling() -> None:
-    today = Release((Client(Gaussian(1.5), 12),), L2(0.5), Sampling("poisson", 3), 5, 0, "add-remove")
+    today = Mechanism((Client(Gaussian(1.5), 12),), L2(0.5), Sampling("poisson", 3), 5, 0, "add-remove")
     assert epsilon(banded([1.0], 1, 5), 1e-5) == pytest.approx(epsilon(today, 1e-5), rel=1e-9)
 
 
@@ -95,12 +95,12 @@ def test_bands_and_draws_leave_less_noise_than_draws_alone() -> None:
     rounds, rates = 248, [min(1.0, 2.0 * (1.0 - t / 248)) for t in range(248)]
 
     def noise(bands: int) -> float:
-        link = Correlation.from_matrix(0.9 ** np.arange(bands), bands)
-        release = CorrelatedRelease(
+        link = CorrelatedNoise.from_matrix(0.9 ** np.arange(bands), bands)
+        mechanism = MatrixMechanism(
             (Client(Gaussian(1.0), 3100, draws=100.0),), L2(1.0), Sampling("poisson"), rounds=rounds, link=link,
             clipped="example", adjacency="add-remove",
         )  # fmt: skip
-        return calibrate(release, 8.0, 1e-5).clients[0].law.scale * weight_noise(link, rounds, 0.9, rates)
+        return calibrate(mechanism, 8.0, 1e-5).clients[0].law.scale * weight_noise(link, rounds, 0.9, rates)
 
     assert noise(8) < 0.9 * noise(1)
 

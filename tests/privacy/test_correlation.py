@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cepam.privacy import Correlation
+from cepam.privacy import CorrelatedNoise
 
 SIZE, ROUNDS = 5, 24
 RANDOM = np.tril(np.random.default_rng(3).random((ROUNDS, ROUNDS))) + np.eye(ROUNDS)
 BANDED = np.tril(np.triu(RANDOM, -3))
 LINKS = {
-    "independent": Correlation(),
-    "carry": Correlation(carry=0.9, slices=4),
-    "toeplitz": Correlation.from_matrix([1.0, 0.5, 0.375, 0.3125], slices=4),
-    "rising": Correlation.from_matrix([0.5, 0.0, 2.0], slices=4),
-    "full": Correlation.from_matrix(RANDOM, slices=4),
-    "banded": Correlation.from_matrix(BANDED, slices=4),
+    "independent": CorrelatedNoise(),
+    "carry": CorrelatedNoise(carry=0.9, slices=4),
+    "toeplitz": CorrelatedNoise.from_matrix([1.0, 0.5, 0.375, 0.3125], slices=4),
+    "rising": CorrelatedNoise.from_matrix([0.5, 0.0, 2.0], slices=4),
+    "full": CorrelatedNoise.from_matrix(RANDOM, slices=4),
+    "banded": CorrelatedNoise.from_matrix(BANDED, slices=4),
 }
 links = pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
 
@@ -26,7 +26,7 @@ def updates(seed: int = 0) -> np.ndarray:
 
 
 @links
-def test_a_sender_forms_the_rows_of_cx_and_a_receiver_undoes_them(link: Correlation) -> None:
+def test_a_sender_forms_the_rows_of_cx_and_a_receiver_undoes_them(link: CorrelatedNoise) -> None:
     x, sender, receiver = updates(), link.sender(SIZE), link.receiver(SIZE)
     sent = np.array([sender.next(row) for row in x])
     np.testing.assert_allclose(sent, link.matrix(ROUNDS) @ x, rtol=1e-13, atol=1e-13)
@@ -37,7 +37,7 @@ def test_a_sender_forms_the_rows_of_cx_and_a_receiver_undoes_them(link: Correlat
 
 
 @links
-def test_lost_messages_arrive_late_by_the_block_of_the_positions_that_came(link: Correlation) -> None:
+def test_lost_messages_arrive_late_by_the_block_of_the_positions_that_came(link: CorrelatedNoise) -> None:
     x, sender, receiver = updates(), link.sender(SIZE), link.receiver(SIZE)
     came = [0, 1, 4, 5, 6, 9, 13, 14, 23]
     sent = [sender.next(row) for row in x]
@@ -48,13 +48,13 @@ def test_lost_messages_arrive_late_by_the_block_of_the_positions_that_came(link:
 
 
 def test_after_a_gap_a_carry_takes_off_what_is_left_of_the_last_message() -> None:
-    receiver = Correlation(0.5).receiver(1)
+    receiver = CorrelatedNoise(0.5).receiver(1)
     receiver.take([8.0], 0)
     assert receiver.take([3.0], 3) == 3.0 - 0.5**3 * 8.0
 
 
 @links
-def test_a_stream_goes_on_from_its_state_bit_for_bit(link: Correlation) -> None:
+def test_a_stream_goes_on_from_its_state_bit_for_bit(link: CorrelatedNoise) -> None:
     x = updates()
     sender, receiver = link.sender(SIZE), link.receiver(SIZE)
     for t in range(11):
@@ -70,7 +70,7 @@ def test_a_stream_goes_on_from_its_state_bit_for_bit(link: Correlation) -> None:
 
 
 @links
-def test_a_new_stream_knows_nothing_of_the_old_one(link: Correlation) -> None:
+def test_a_new_stream_knows_nothing_of_the_old_one(link: CorrelatedNoise) -> None:
     x, sender, receiver = updates(), link.sender(SIZE, position=6), link.receiver(SIZE, position=6)
     assert (sender.position, sender.slice) == (6, 6 % link.slices)
     sent = np.array([sender.next(row) for row in x[6:]])
@@ -110,15 +110,15 @@ def test_what_is_said_of_a_matrix() -> None:
     assert covariance[5, 5] == pytest.approx(1 + 0.81)
     assert covariance[5, 6] == pytest.approx(-0.9)
     assert covariance[5, 7] == pytest.approx(0.0, abs=1e-12)
-    assert Correlation.from_matrix([1.0, 0.5, 0.0]) == Correlation.from_matrix([1.0, 0.5])
-    assert hash(LINKS["full"]) == hash(Correlation.from_matrix(RANDOM, slices=4))
+    assert CorrelatedNoise.from_matrix([1.0, 0.5, 0.0]) == CorrelatedNoise.from_matrix([1.0, 0.5])
+    assert hash(LINKS["full"]) == hash(CorrelatedNoise.from_matrix(RANDOM, slices=4))
 
 
 def test_the_rounding_of_a_stream_is_within_its_bound() -> None:
     """Against exact rational arithmetic, for updates at their bound."""
     from fractions import Fraction
 
-    for link in (Correlation(0.97), Correlation.from_matrix(0.97 ** np.arange(30))):
+    for link in (CorrelatedNoise(0.97), CorrelatedNoise.from_matrix(0.97 ** np.arange(30))):
         sender, exact = link.sender(1), []
         for t in range(200):
             x = float(np.random.default_rng(t).uniform(0.5, 1.0))
@@ -133,7 +133,7 @@ def test_the_rounding_of_a_stream_is_within_its_bound() -> None:
 @pytest.mark.parametrize("carry", [-0.1, 1.0, 2.0, float("nan")])
 def test_a_carry_lies_under_one(carry: float) -> None:
     with pytest.raises(ValueError, match="carry"):
-        Correlation(carry)
+        CorrelatedNoise(carry)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,15 @@ def test_a_carry_lies_under_one(carry: float) -> None:
 )
 def test_a_matrix_is_lower_triangular_and_not_negative(matrix) -> None:
     with pytest.raises(ValueError, match=r"matrix"):
-        Correlation.from_matrix(matrix)
+        CorrelatedNoise.from_matrix(matrix)
 
 
 def test_doors() -> None:
     link = LINKS["carry"]
     with pytest.raises(ValueError, match="slices"):
-        Correlation(0.5, slices=0)
+        CorrelatedNoise(0.5, slices=0)
     with pytest.raises(ValueError, match="one of"):
-        Correlation(0.5, coefficients=(1.0,))
+        CorrelatedNoise(0.5, coefficients=(1.0,))
     sender, receiver = link.sender(2), link.receiver(2)
     with pytest.raises(ValueError, match="next first"):
         sender.again()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from cepam.privacy.dominating import GaussianShift, LaplaceShift, Shift
+from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift, Shift
 
 SHIFTS = [GaussianShift(0.05), GaussianShift(1.3), GaussianShift(6.0), LaplaceShift(0.2), LaplaceShift(3.0)]
 

@@ -15,8 +15,8 @@ from cepam import privacy
 SITES = (500, 1000, 2000, 3000, 5000, 8000, 12000, 20000)
 
 
-def sites(multiplier: float, records: tuple[int, ...] = SITES, rounds: int = 50) -> privacy.LocalRelease:
-    return privacy.LocalRelease.of(
+def sites(multiplier: float, records: tuple[int, ...] = SITES, rounds: int = 50) -> privacy.LocalMechanism:
+    return privacy.LocalMechanism.of(
         records, cepam.L2(1.0), noise_multiplier=multiplier, batch=64, epochs=5, rounds=rounds
     )
 
@@ -28,33 +28,33 @@ def test_steps_are_epochs_of_batches() -> None:
 
 
 def test_epsilon_is_that_of_another_library() -> None:
-    release = sites(1.2, (500, 3000), 10)
+    mechanism = sites(1.2, (500, 3000), 10)
     for client, records in enumerate((500, 3000)):
         oracle = PLDAccountant()
         step = dp_event.PoissonSampledDpEvent(64 / records, dp_event.GaussianDpEvent(1.2))
         oracle.compose(step, 10 * privacy.steps_of(records, 64, 5))
-        mine = privacy.epsilon(release, 1e-6, client)
+        mine = privacy.epsilon(mechanism, 1e-6, client)
         assert mine == pytest.approx(oracle.get_epsilon(1e-6), rel=2e-3)
-        event = privacy.to_dp_event(release, client)
+        event = privacy.to_dp_event(mechanism, client)
         assert event.count == 10 * privacy.steps_of(records, 64, 5)
 
 
 def test_one_figure_for_outsider_server_and_all_others() -> None:
-    release = sites(1.2, (500, 3000), 10)
-    figures = privacy.Ledger((release,)).observers(1e-6)
+    mechanism = sites(1.2, (500, 3000), 10)
+    figures = privacy.Accountant((mechanism,)).observers(1e-6)
     assert list(figures) == ["outsider", "server", "server with all other clients"]
     assert len(set(figures.values())) == 1
-    assert figures["server"] == privacy.epsilon(release, 1e-6)
-    quiet = release.with_noise([release.clients[0].law.scale, 1e-3 * release.clients[1].law.scale])
-    assert privacy.epsilon(quiet, 1e-6, 0) == privacy.epsilon(release, 1e-6, 0)  # others' noise is not counted
-    rows = privacy.report(release, 1e-6)
+    assert figures["server"] == privacy.epsilon(mechanism, 1e-6)
+    quiet = mechanism.with_noise([mechanism.clients[0].law.scale, 1e-3 * mechanism.clients[1].law.scale])
+    assert privacy.epsilon(quiet, 1e-6, 0) == privacy.epsilon(mechanism, 1e-6, 0)  # others' noise is not counted
+    rows = privacy.report(mechanism, 1e-6)
     assert [row.outsider for row in rows] == [row.colluding for row in rows]
 
 
 def test_each_site_is_calibrated_by_itself() -> None:
-    release = sites(1.0, (500, 3000), 10)
-    made = privacy.calibrate_each(release, [3.0, 1.5], [1e-6, 1e-7])
-    assert isinstance(made, privacy.LocalRelease)
+    mechanism = sites(1.0, (500, 3000), 10)
+    made = privacy.calibrate_each(mechanism, [3.0, 1.5], [1e-6, 1e-7])
+    assert isinstance(made, privacy.LocalMechanism)
     for client, (target, delta) in enumerate(((3.0, 1e-6), (1.5, 1e-7))):
         assert 0.999 * target < privacy.epsilon(made, delta, client) <= target
     less = made.with_noise([0.97 * client.law.scale for client in made.clients])
@@ -62,19 +62,19 @@ def test_each_site_is_calibrated_by_itself() -> None:
 
 
 def test_roundings_count_a_client_s_own_steps() -> None:
-    release = replace(sites(1.2, (500, 3000), 10), coordinates=10_000)
-    assert privacy.slack(release).coordinates == 10_000 * release.events_of(1)
-    assert privacy.epsilon(release, 1e-6) < 1.001 * privacy.epsilon(replace(release, coordinates=None), 1e-6)
+    mechanism = replace(sites(1.2, (500, 3000), 10), coordinates=10_000)
+    assert privacy.slack(mechanism).coordinates == 10_000 * mechanism.events_of(1)
+    assert privacy.epsilon(mechanism, 1e-6) < 1.001 * privacy.epsilon(replace(mechanism, coordinates=None), 1e-6)
 
 
-def test_a_ledger_of_local_rounds_is_saved_and_read() -> None:
-    release = sites(1.2, (500, 3000), 1)
-    ledger = privacy.Ledger(configuration="c")
+def test_a_accountant_of_local_rounds_is_saved_and_read() -> None:
+    mechanism = sites(1.2, (500, 3000), 1)
+    accountant = privacy.Accountant(configuration="c")
     for absent in ((), (), (0,)):
-        ledger = ledger.add(release.without(absent))
-    again = privacy.Ledger(configuration="c").load_state_dict(json.loads(json.dumps(ledger.state_dict())))
-    assert again == ledger
-    assert again.epsilon(1e-6, 0) == privacy.epsilon(release.over(2), 1e-6, 0)
+        accountant = accountant.add(mechanism.without(absent))
+    again = privacy.Accountant(configuration="c").load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert again == accountant
+    assert again.epsilon(1e-6, 0) == privacy.epsilon(mechanism.over(2), 1e-6, 0)
 
 
 @pytest.mark.parametrize(

@@ -11,26 +11,26 @@ import pytest
 from scipy import special
 
 from cepam import A2, D4, E8, L1, L2, Gaussian, Integer, Laplace, Lattice
-from cepam.noise.radius import OCTAVES
+from cepam.distributions.radius import OCTAVES
 from cepam.privacy import (
     NOT_COVERED,
+    Accountant,
     Client,
     Cohort,
-    CohortRelease,
-    Ledger,
-    Release,
+    CohortMechanism,
+    Mechanism,
     Sampling,
     calibrate,
     delta,
     epsilon,
     slack,
 )
-from cepam.privacy.dominating import GaussianShift
-from cepam.privacy.numerics import TABLE, word_miss
+from cepam.privacy.mechanisms.dominating_pairs import GaussianShift
+from cepam.privacy.numerics.slack import TABLE, word_miss
 
 
-def preset(coordinates: int | None = 6422, rounds: int = 600) -> Release:
-    return Release.uniform(
+def preset(coordinates: int | None = 6422, rounds: int = 600) -> Mechanism:
+    return Mechanism.uniform(
         30,
         Gaussian(1.1 * 30**0.5 / 960),
         L2(1.0),
@@ -44,20 +44,20 @@ def preset(coordinates: int | None = 6422, rounds: int = 600) -> Release:
 
 
 def test_the_private_preset_is_charged_and_passes() -> None:
-    release, ideal = preset(), preset(coordinates=None)
-    found, at = slack(release), epsilon(release, 1e-5)
+    mechanism, ideal = preset(), preset(coordinates=None)
+    found, at = slack(mechanism), epsilon(mechanism, 1e-5)
     assert found.coordinates == 600 * 30 * 6422
     assert 0 < found.at(at) < 1e-7
     assert 0 < found.epsilon < 1e-5
     assert epsilon(ideal, 1e-5) < at < epsilon(ideal, 1e-5) * (1 + 1e-4)
     assert at >= epsilon(ideal, 1e-5 - found.at(at)) + found.epsilon
-    assert delta(release, at) <= 1e-5
-    assert delta(release, 2.0) > delta(ideal, 2.0)
+    assert delta(mechanism, at) <= 1e-5
+    assert delta(mechanism, 2.0) > delta(ideal, 2.0)
 
 
 def test_a_run_too_long_for_the_arithmetic_has_no_figure() -> None:
     """100 clients, 100 rounds, 1e8 weights: once reported, and refused by another rule."""
-    long = Release.uniform(100, Gaussian(10.0), L2(1.0), Sampling("all"), 100, rounds=100, coordinates=10**8)
+    long = Mechanism.uniform(100, Gaussian(10.0), L2(1.0), Sampling("all"), 100, rounds=100, coordinates=10**8)
     assert epsilon(replace(long, coordinates=None), 1e-5) < 10
     assert math.isinf(epsilon(long, 1e-5))
     reason, remedy = slack(long).excess(1.0, 1e-5)
@@ -72,7 +72,7 @@ def test_a_run_too_long_for_the_arithmetic_has_no_figure() -> None:
 
 def test_noise_too_small_for_the_words_has_no_figure() -> None:
     """Two vectors 36 standard deviations apart: words of 64 bits never draw so far, so the true delta is nearly one."""
-    tiny = Release.uniform(1, Gaussian(0.055), L2(1.0), Sampling("all"), 100, coordinates=10)
+    tiny = Mechanism.uniform(1, Gaussian(0.055), L2(1.0), Sampling("all"), 100, coordinates=10)
     assert epsilon(replace(tiny, coordinates=None), 1e-5) == pytest.approx(815, abs=2)
     assert math.isinf(epsilon(tiny, 1e-5))
     reason, remedy = slack(tiny).excess(math.inf, 1e-5)
@@ -85,16 +85,16 @@ def test_slack_grows_with_rounds_clients_and_coordinates() -> None:
     here = slack(preset())
     assert slack(preset(2 * 6422)).epsilon == pytest.approx(2 * here.epsilon, rel=0.02)
     assert slack(preset(rounds=1200)).missed == pytest.approx(2 * here.missed, rel=1e-6)
-    ledger = Ledger((preset(rounds=300), preset(rounds=300).without([0, 1, 2])))
-    assert slack(ledger).coordinates == 300 * 6422 * (30 + 27)
-    laplace = Release.uniform(3, Laplace(1.0), L2(1.0), Sampling("all"), 10, coordinates=100)
+    accountant = Accountant((preset(rounds=300), preset(rounds=300).without([0, 1, 2])))
+    assert slack(accountant).coordinates == 300 * 6422 * (30 + 27)
+    laplace = Mechanism.uniform(3, Laplace(1.0), L2(1.0), Sampling("all"), 10, coordinates=100)
     assert 0 < slack(laplace).epsilon < 1e-9
 
 
 @pytest.mark.parametrize("law", [Gaussian(1.0), Laplace(1.0)], ids=["gaussian", "laplace"])
 def test_a_named_lattice_costs_no_more_than_an_unknown_one(law) -> None:
-    def with_lattice(lattice: Lattice | None) -> Release:
-        return Release((Client(law, 10, lattice=lattice),), L1(1.0), Sampling("all"), coordinates=4096)
+    def with_lattice(lattice: Lattice | None) -> Mechanism:
+        return Mechanism((Client(law, 10, lattice=lattice),), L1(1.0), Sampling("all"), coordinates=4096)
 
     unknown = slack(with_lattice(None))
     each = [slack(with_lattice(lattice)) for lattice in (Integer(1), A2, D4, E8)]
@@ -168,10 +168,10 @@ def test_what_rounded_noises_miss_moves_with_their_share_of_the_shift() -> None:
 
 def test_more_rounds_never_have_less_slack() -> None:
     """For the same noise; a target met over more rounds has more noise in each, and may have less slack."""
-    users = CohortRelease.of(Cohort(10_000, 500.0), L2(1.0), 0.6, adjacency="add-remove", coordinates=39_700)
-    steady = Release.uniform(3, Gaussian(2.0), L2(1.0), Sampling("all"), 10, coordinates=1000)
-    for release in (users, steady, preset(), replace(users, stateful=True)):
-        made = [slack(release.over(rounds)) for rounds in (1, 2, 7, 50, 51, 400)]
+    users = CohortMechanism.of(Cohort(10_000, 500.0), L2(1.0), 0.6, adjacency="add-remove", coordinates=39_700)
+    steady = Mechanism.uniform(3, Gaussian(2.0), L2(1.0), Sampling("all"), 10, coordinates=1000)
+    for mechanism in (users, steady, preset(), replace(users, stateful=True)):
+        made = [slack(mechanism.over(rounds)) for rounds in (1, 2, 7, 50, 51, 400)]
         for less, more in itertools.pairwise(made):
             assert less.epsilon < more.epsilon
             assert all(less.at(at) < more.at(at) for at in (0.1, 1.0, 4.0, 8.0, 20.0))
@@ -179,7 +179,7 @@ def test_more_rounds_never_have_less_slack() -> None:
 
 def test_loud_sums_of_users_have_a_figure_and_lone_or_remembering_ones_do_not() -> None:
     """Many noises, a shift of 1.7 in all: words end far beyond what the sum can tell of any of them."""
-    users = CohortRelease.of(
+    users = CohortMechanism.of(
         Cohort(10_000, 500.0), L2(1.0), 0.6, rounds=100, adjacency="add-remove", coordinates=39_700
     )
     assert slack(users).at(8.0) < 1e-7
@@ -188,6 +188,6 @@ def test_loud_sums_of_users_have_a_figure_and_lone_or_remembering_ones_do_not() 
         replace(users, stateful=True),
         replace(users, adjacency="replace"),
         replace(users, cohort=replace(users.cohort, participations=60)),
-        CohortRelease.of(Cohort(10_000, 500.0), L2(1.0), 0.3, rounds=100, adjacency="add-remove", coordinates=39_700),
+        CohortMechanism.of(Cohort(10_000, 500.0), L2(1.0), 0.3, rounds=100, adjacency="add-remove", coordinates=39_700),
     ):
         assert slack(refused).excess(8.0, 1e-5) is not None

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from cepam import L2, Gaussian
-from cepam.privacy import NOT_COVERED, Practice, Release, Sampling, explain
+from cepam.privacy import NOT_COVERED, Mechanism, Practice, Sampling, explain
 
 
 def test_the_page_says_everything(tmp_path) -> None:
     pytest.importorskip("matplotlib")
-    release = Release.uniform(
+    mechanism = Mechanism.uniform(
         3, Gaussian(1.0), L2(1.0), Sampling("replacement", 5), 500, rounds=20, colluders=1, coordinates=100
     )
-    page = explain(release, 1e-5, tmp_path / "page.html", Practice(rounds=40, tensors=8))
+    page = explain(mechanism, 1e-5, tmp_path / "page.html", Practice(rounds=40, tensors=8))
     text = page.read_text()
     assert text.startswith("<!doctype html>")
     assert text.count("<svg") == 2
@@ -26,6 +26,6 @@ def test_the_page_says_everything(tmp_path) -> None:
 
 
 def test_a_page_needs_a_delta(tmp_path) -> None:
-    release = Release.uniform(3, Gaussian(1.0), L2(1.0), Sampling("replacement", 5), 500)
+    mechanism = Mechanism.uniform(3, Gaussian(1.0), L2(1.0), Sampling("replacement", 5), 500)
     with pytest.raises(ValueError, match="delta"):
-        explain(release, 0.0, tmp_path / "page.html")
+        explain(mechanism, 0.0, tmp_path / "page.html")

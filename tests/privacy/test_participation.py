@@ -8,18 +8,19 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from cepam.privacy import Correlation, Cyclic, Separated, participation, sensitivity
-from cepam.privacy.participation import worst_slice
+from cepam.privacy import CorrelatedNoise, Cyclic, Separated, sensitivity
+from cepam.privacy.matrix import participation
+from cepam.privacy.matrix.participation import worst_slice
 
 ROUNDS = 10
 RANDOM = np.tril(np.random.default_rng(5).random((ROUNDS, ROUNDS))) + 0.1 * np.eye(ROUNDS)
 LINKS = {
-    "independent": Correlation(),
-    "carry": Correlation(0.9),
-    "root": Correlation.from_matrix([1.0, 0.5, 0.375, 0.3125, 0.2734375]),
-    "rising": Correlation.from_matrix([0.5, 0.1, 2.0, 0.3]),
-    "full": Correlation.from_matrix(RANDOM),
-    "banded": Correlation.from_matrix(np.tril(np.triu(RANDOM, -2))),
+    "independent": CorrelatedNoise(),
+    "carry": CorrelatedNoise(0.9),
+    "root": CorrelatedNoise.from_matrix([1.0, 0.5, 0.375, 0.3125, 0.2734375]),
+    "rising": CorrelatedNoise.from_matrix([0.5, 0.1, 2.0, 0.3]),
+    "full": CorrelatedNoise.from_matrix(RANDOM),
+    "banded": CorrelatedNoise.from_matrix(np.tril(np.triu(RANDOM, -2))),
 }
 links = pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
 
@@ -34,14 +35,14 @@ def carried_sensitivity(carry: float, slices: int, times: int) -> float:
     return math.sqrt((1.0 - carry ** (2 * slices)) / (1.0 - carry**2) * float(passes.sum()))
 
 
-def moved(link: Correlation, taken) -> float:
+def moved(link: CorrelatedNoise, taken) -> float:
     """The largest |CG| over rows of norm 1 at `taken`: equal rows, as C is not negative."""
     return float(np.linalg.norm(link.matrix(ROUNDS)[:, list(taken)].sum(axis=1)))
 
 
 @links
 @pytest.mark.parametrize("slices", [1, 2, 3, 7, 10, 12])
-def test_fixed_slices_by_enumeration(link: Correlation, slices: int) -> None:
+def test_fixed_slices_by_enumeration(link: CorrelatedNoise, slices: int) -> None:
     each = [moved(link, range(r, ROUNDS, slices)) for r in range(min(slices, ROUNDS))]
     assert sensitivity(link, ROUNDS, Cyclic(slices)) == pytest.approx(max(each), rel=1e-12)
     assert each[worst_slice(link, ROUNDS, slices)] == pytest.approx(max(each), rel=1e-12)
@@ -49,7 +50,7 @@ def test_fixed_slices_by_enumeration(link: Correlation, slices: int) -> None:
 
 @links
 @pytest.mark.parametrize(("apart", "times"), [(1, 1), (1, 3), (1, 10), (2, 2), (2, 5), (3, 2), (3, 9), (5, 2), (11, 4)])
-def test_separated_participations_by_enumeration(link: Correlation, apart: int, times: int) -> None:
+def test_separated_participations_by_enumeration(link: CorrelatedNoise, apart: int, times: int) -> None:
     worst = max(
         moved(link, taken)
         for many in range(1, times + 1)
@@ -60,7 +61,7 @@ def test_separated_participations_by_enumeration(link: Correlation, apart: int, 
 
 
 @links
-def test_no_gradients_move_the_stream_further(link: Correlation) -> None:
+def test_no_gradients_move_the_stream_further(link: CorrelatedNoise) -> None:
     """A search over the rows themselves, in three dimensions: never above the formula, and it gets there."""
     rng, matrix, taken = np.random.default_rng(1), link.matrix(ROUNDS), list(range(0, ROUNDS, 3))
     best = 0.0
@@ -80,19 +81,19 @@ def test_no_gradients_move_the_stream_further(link: Correlation) -> None:
 def test_the_carry_has_a_closed_form() -> None:
     for carry, slices, times in [(0.9617, 31, 16), (0.5, 1, 9), (0.0, 4, 3), (0.99, 7, 2)]:
         want = carried_sensitivity(carry, slices, times)
-        assert sensitivity(Correlation(carry, slices), slices * times) == pytest.approx(want, rel=1e-12)
+        assert sensitivity(CorrelatedNoise(carry, slices), slices * times) == pytest.approx(want, rel=1e-12)
     assert carried_sensitivity(0.9617, 31, 16) == pytest.approx(19.3718, abs=5e-5)
 
 
 def test_bands_within_the_separation_add_up_by_squares() -> None:
-    link = Correlation.from_matrix([0.6, 0.8], slices=4)
+    link = CorrelatedNoise.from_matrix([0.6, 0.8], slices=4)
     assert sensitivity(link, 16) == pytest.approx(2.0)
     assert sensitivity(link, 16, Separated(2, 3)) == pytest.approx(3.0**0.5)
 
 
 def test_control_slices_that_are_mixed_up_cost_more() -> None:
     """A record that comes back sooner than its slice, as with a fresh shuffle a pass, is not covered by the cycle."""
-    link = Correlation(0.9, slices=5)
+    link = CorrelatedNoise(0.9, slices=5)
     assert moved(link, (4, 5)) > sensitivity(link, ROUNDS, Cyclic(5))
 
 
@@ -104,7 +105,7 @@ def test_a_prefix_costs_no_more() -> None:
 
 def test_doors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="rounds"):
-        sensitivity(Correlation(), 0)
+        sensitivity(CorrelatedNoise(), 0)
     with pytest.raises(ValueError, match="apart"):
         Separated(0, 1)
     with pytest.raises(ValueError, match="times"):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cepam.privacy.composition import delta_of
-from cepam.privacy.dominating import GaussianShift, LaplaceShift
-from cepam.privacy.sampled import Charge, Sampling, amplified, unamplified
+from cepam.privacy.composition.losses import delta_of
+from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
+from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism, amplified, unamplified
 
 SIGMA = 0.8
 Y = np.linspace(-9, 9, 3601)
@@ -40,7 +40,7 @@ def hockey_stick(f: np.ndarray, g: np.ndarray, epsilon: float) -> float:
 @pytest.mark.parametrize("draws", [1, 2, 3])
 def test_enumeration_never_exceeds_the_closed_form(rule: str, draws: int) -> None:
     records = 3
-    charge = Charge(GaussianShift(2.0 / SIGMA), Sampling("replacement", draws).chance(records))
+    charge = SubsampledMechanism(GaussianShift(2.0 / SIGMA), Sampling("replacement", draws).chance(records))
     for data in itertools.product((-1, 1), repeat=records):
         other = (-data[0], *data[1:])
         for epsilon in (0.0, 0.2, 0.7, 1.5, 3.0):
@@ -51,12 +51,12 @@ def test_enumeration_never_exceeds_the_closed_form(rule: str, draws: int) -> Non
 @pytest.mark.parametrize("draws", [1, 2, 3])
 def test_the_closed_form_is_attained_and_one_draw_fewer_is_violated(draws: int) -> None:
     records, shift = 3, GaussianShift(2.0 / SIGMA)
-    charge = Charge(shift, Sampling("replacement", draws).chance(records))
+    charge = SubsampledMechanism(shift, Sampling("replacement", draws).chance(records))
     with_record, without = density((1, -1, -1), draws, "any"), density((-1, -1, -1), draws, "any")
     for epsilon in (0.0, 0.3, 1.0):
         assert hockey_stick(with_record, without, epsilon) == pytest.approx(charge.profile(epsilon), abs=2e-6)
     if draws > 1:
-        fewer = Charge(shift, Sampling("replacement", draws - 1).chance(records))
+        fewer = SubsampledMechanism(shift, Sampling("replacement", draws - 1).chance(records))
         assert hockey_stick(with_record, without, 0.3) > fewer.profile(0.3) + 1e-3
 
 
@@ -65,7 +65,7 @@ def test_the_closed_form_is_attained_and_one_draw_fewer_is_violated(draws: int) 
 def test_two_rounds_by_enumeration(rules: tuple[str, str], adjacency: str) -> None:
     """The product of two exact laws on a plane, in both orders, stays under the composed charge."""
     draws, step = 2, 6
-    charge = Charge(GaussianShift(2.0 / SIGMA), Sampling("replacement", draws).chance(3), adjacency)  # type: ignore[arg-type]
+    charge = SubsampledMechanism(GaussianShift(2.0 / SIGMA), Sampling("replacement", draws).chance(3), adjacency)  # type: ignore[arg-type]
     data, other = ((1, -1, -1), (-1, -1, -1)) if adjacency == "replace" else ((1, -1, -1), (-1, -1))
     f = [density(data, draws, rule)[::step] for rule in rules]
     g = [density(other, draws, rule)[::step] for rule in rules]
@@ -78,7 +78,7 @@ def test_two_rounds_by_enumeration(rules: tuple[str, str], adjacency: str) -> No
 
 
 def test_two_rounds_are_attained_under_add_or_remove() -> None:
-    charge = Charge(GaussianShift(2.0 / SIGMA), Sampling("replacement", 2).chance(3), "add-remove")
+    charge = SubsampledMechanism(GaussianShift(2.0 / SIGMA), Sampling("replacement", 2).chance(3), "add-remove")
     f, g = density((1, -1, -1), 2, "any")[::3], density((-1, -1), 2, "any")[::3]
     area = ((Y[1] - Y[0]) * 3) ** 2
     for epsilon in (0.1, 1.0):
@@ -88,7 +88,7 @@ def test_two_rounds_are_attained_under_add_or_remove() -> None:
 
 @given(mu=st.floats(0.01, 20), chance=st.floats(1e-5, 1.0), delta=st.floats(1e-12, 0.5), laplace=st.booleans())
 def test_epsilon_inverts_profile(mu: float, chance: float, delta: float, laplace: bool) -> None:
-    charge = Charge(LaplaceShift(mu) if laplace else GaussianShift(mu), chance)
+    charge = SubsampledMechanism(LaplaceShift(mu) if laplace else GaussianShift(mu), chance)
     epsilon = charge.epsilon(delta)
     if epsilon == 0.0:
         assert charge.profile(0.0) <= delta * (1 + 1e-9)
@@ -98,18 +98,22 @@ def test_epsilon_inverts_profile(mu: float, chance: float, delta: float, laplace
 
 @given(mu=st.floats(0.05, 8), chance=st.floats(1e-4, 0.9), delta=st.floats(1e-9, 1e-3))
 def test_monotone_in_shift_chance_and_delta(mu: float, chance: float, delta: float) -> None:
-    here = Charge(GaussianShift(mu), chance).epsilon(delta)
-    assert Charge(GaussianShift(mu * 1.1), chance).epsilon(delta) >= here - 1e-12
-    assert Charge(GaussianShift(mu), min(1.0, chance * 1.1)).epsilon(delta) >= here - 1e-12
-    assert Charge(GaussianShift(mu), chance).epsilon(min(0.5, delta * 1.5)) <= here + 1e-12
+    here = SubsampledMechanism(GaussianShift(mu), chance).epsilon(delta)
+    assert SubsampledMechanism(GaussianShift(mu * 1.1), chance).epsilon(delta) >= here - 1e-12
+    assert SubsampledMechanism(GaussianShift(mu), min(1.0, chance * 1.1)).epsilon(delta) >= here - 1e-12
+    assert SubsampledMechanism(GaussianShift(mu), chance).epsilon(min(0.5, delta * 1.5)) <= here + 1e-12
 
 
 def test_limits() -> None:
     chance = 0.01
-    assert Charge(GaussianShift(1e6), chance).profile(0.0) == pytest.approx(chance)  # no noise: p, and no more
-    assert Charge(GaussianShift(1e-9), chance).profile(0.0) < 1e-9
-    assert Charge(GaussianShift(1.0), 1.0).profile(0.7) == GaussianShift(1.0).profile(0.7)
-    assert Charge(LaplaceShift(2.0), chance).epsilon(0.0) == pytest.approx(math.log1p(chance * math.expm1(2.0)))
+    assert SubsampledMechanism(GaussianShift(1e6), chance).profile(0.0) == pytest.approx(
+        chance
+    )  # no noise: p, and no more
+    assert SubsampledMechanism(GaussianShift(1e-9), chance).profile(0.0) < 1e-9
+    assert SubsampledMechanism(GaussianShift(1.0), 1.0).profile(0.7) == GaussianShift(1.0).profile(0.7)
+    assert SubsampledMechanism(LaplaceShift(2.0), chance).epsilon(0.0) == pytest.approx(
+        math.log1p(chance * math.expm1(2.0))
+    )
 
 
 @given(epsilon=st.floats(0, 5000), chance=st.floats(1e-6, 1))
@@ -121,8 +125,8 @@ def test_amplification_has_an_inverse_and_never_overflows(epsilon: float, chance
 
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="chance"):
-        Charge(GaussianShift(1.0), 0.0)
+        SubsampledMechanism(GaussianShift(1.0), 0.0)
     with pytest.raises(ValueError, match="adjacency"):
-        Charge(GaussianShift(1.0), 0.5, "add")  # type: ignore[arg-type]
+        SubsampledMechanism(GaussianShift(1.0), 0.5, "add")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="epsilon"):
-        Charge(GaussianShift(1.0), 0.5).profile(-0.1)
+        SubsampledMechanism(GaussianShift(1.0), 0.5).profile(-0.1)

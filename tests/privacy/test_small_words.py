@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from cepam import A2, D4, E8, Gaussian, Integer, Laplace, Lattice, Law
-from cepam.kernels.model.plan import layered_plan
-from cepam.privacy.numerics import relative_error
+from cepam.kernels.format.plan import layered_plan
+from cepam.privacy.numerics.slack import relative_error
 
 Ints = np.ndarray
 

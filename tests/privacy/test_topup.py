@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cepam import Address, Codec, Key
-from cepam.noise.lattices import D4, Integer
-from cepam.noise.laws import Gaussian
-from cepam.privacy import TopUp, server_noise
-from cepam.privacy.blending import blends
-from cepam.privacy.topup import MOST_SHARES, Share, stand_in
+from cepam.distributions.laws import Gaussian
+from cepam.lattices.lattice import D4, Integer
+from cepam.privacy import DropoutCompensation, server_noise
+from cepam.privacy.cohorts.dropouts import MOST_SHARES, NoiseShare, stand_in
+from cepam.privacy.numerics.smoothing import blends
 
 MANY = 200_000
 RARE = 1e-9
@@ -30,7 +30,7 @@ def of_the_law(noise: np.ndarray, sigma: float) -> bool:
 
 @given(total=st.floats(1e-3, 1e3), cap=st.integers(1, 10**6), share=st.floats(0, 1))
 def test_the_total_is_the_same_whoever_replies(total: float, cap: int, share: float) -> None:
-    topup, replies = TopUp(total, cap), int(share * cap)
+    topup, replies = DropoutCompensation(total, cap), int(share * cap)
     made = math.hypot(topup.share * math.sqrt(replies), topup.missing(replies))
     assert total * (1 - 1e-15) <= made <= total * (1 + 1e-14)
     assert (topup.missing(cap), topup.law.scale) == (0.0, topup.share)
@@ -38,7 +38,7 @@ def test_the_total_is_the_same_whoever_replies(total: float, cap: int, share: fl
 
 @pytest.mark.parametrize("replies", [0, 1, 3])
 def test_what_is_published_has_the_total_noise(replies: int) -> None:
-    topup = TopUp(2.0, 3)
+    topup = DropoutCompensation(2.0, 3)
     codec = Codec(topup.law)
     update = np.full(MANY, 0.25)
     summed = np.zeros(MANY)
@@ -70,21 +70,21 @@ def test_one_draw_for_all_shares_that_are_alike_blends_with_any_reply() -> None:
 
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="cap must be at most"):
-        TopUp(1.0, MOST_SHARES + 1)
+        DropoutCompensation(1.0, MOST_SHARES + 1)
     with pytest.raises(ValueError, match="replies"):
-        TopUp(1.0, 3).missing(4)
+        DropoutCompensation(1.0, 3).missing(4)
     with pytest.raises(ValueError, match="expected"):
-        TopUp(1.0, 3).mean(np.zeros(2), 3, 0)
+        DropoutCompensation(1.0, 3).mean(np.zeros(2), 3, 0)
     with pytest.raises(ValueError, match="sum"):
-        TopUp(1.0, 3).mean(np.array([np.nan]), 3, 1)
+        DropoutCompensation(1.0, 3).mean(np.array([np.nan]), 3, 1)
     for total, cap in ((0.0, 3), (1.0, 0)):
         with pytest.raises(ValueError, match=r"total|cap"):
-            TopUp(total, cap)
+            DropoutCompensation(total, cap)
 
 
 def test_the_server_stands_in_on_the_grids_of_those_who_are_missing() -> None:
     """Noise of weight 1 would lie on a grid at odds with theirs, and the sum would tell the two apart."""
-    missing = {Share(20_011.0, 0.3, D4): 5, Share(7.0, 1.0): 1, Share(3.0, 2.0): 0}
+    missing = {NoiseShare(20_011.0, 0.3, D4): 5, NoiseShare(7.0, 1.0): 1, NoiseShare(3.0, 2.0): 0}
     made = stand_in(missing, MANY)
     assert [weight for weight, _ in made] == [7.0, 20_011.0, 20_011.0]
     alone = 20_011.0 * 0.3 * math.sqrt(5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cepam.privacy import Correlation, best_carry, sensitivity, weight_noise
+from cepam.privacy import CorrelatedNoise, best_decay, sensitivity, weight_noise
 
 
 def linear(rounds: int) -> list[float]:
@@ -22,8 +22,10 @@ def trained(noise: np.ndarray, momentum: float, rates: list[float]) -> np.ndarra
     return np.array(made)
 
 
-@pytest.mark.parametrize("link", [Correlation(), Correlation(0.9), Correlation.from_matrix([1.0, 0.5, 0.375])])
-def test_the_noise_of_the_weights_is_that_of_a_training_run(link: Correlation) -> None:
+@pytest.mark.parametrize(
+    "link", [CorrelatedNoise(), CorrelatedNoise(0.9), CorrelatedNoise.from_matrix([1.0, 0.5, 0.375])]
+)
+def test_the_noise_of_the_weights_is_that_of_a_training_run(link: CorrelatedNoise) -> None:
     rounds, momentum, many = 20, 0.8, 200_000
     noise = np.linalg.solve(link.matrix(rounds), np.random.default_rng(7).normal(size=(rounds, many)))
     seen = np.sqrt((trained(noise, momentum, linear(rounds)) ** 2).mean())
@@ -33,10 +35,10 @@ def test_the_noise_of_the_weights_is_that_of_a_training_run(link: Correlation) -
 @pytest.mark.parametrize(("rounds", "slices", "momentum"), [(124, 31, 0.9), (60, 10, 0.0), (60, 60, 0.95)])
 def test_no_carry_of_a_fine_grid_is_better(rounds: int, slices: int, momentum: float) -> None:
     def cost(carry: float) -> float:
-        link = Correlation(carry, slices)
+        link = CorrelatedNoise(carry, slices)
         return weight_noise(link, rounds, momentum, linear(rounds)) * sensitivity(link, rounds)
 
-    found = best_carry(rounds, slices, momentum, linear(rounds))
+    found = best_decay(rounds, slices, momentum, linear(rounds))
     assert cost(found) <= min(cost(carry) for carry in np.linspace(0.0, 0.9999, 2000)) * (1 + 1e-4)
 
 
@@ -44,8 +46,8 @@ def test_no_carry_of_a_fine_grid_is_better(rounds: int, slices: int, momentum: f
 def test_no_cut_carry_of_a_grid_is_better(rounds: int, slices: int, bands: int) -> None:
     """By `weight_noise`, which solves for A C^-1; with secret draws, by the length of a column."""
 
-    def cut(carry: float) -> Correlation:
-        return Correlation.from_matrix(carry ** np.arange(bands), slices)
+    def cut(carry: float) -> CorrelatedNoise:
+        return CorrelatedNoise.from_matrix(carry ** np.arange(bands), slices)
 
     def cost(carry: float) -> float:
         return weight_noise(cut(carry), rounds, 0.9, linear(rounds)) * sensitivity(cut(carry), rounds)
@@ -53,7 +55,7 @@ def test_no_cut_carry_of_a_grid_is_better(rounds: int, slices: int, bands: int) 
     def drawn_cost(carry: float) -> float:
         return weight_noise(cut(carry), rounds, 0.9, linear(rounds)) * float(np.linalg.norm(cut(carry).column(bands)))
 
-    found = best_carry(rounds, slices, 0.9, linear(rounds), bands)
+    found = best_decay(rounds, slices, 0.9, linear(rounds), bands)
     grid = np.linspace(0.0, 0.9999, 300)
     assert cost(found) <= min(cost(carry) for carry in grid) * (1 + 1e-4)
     if bands <= slices:
@@ -64,21 +66,21 @@ def test_no_cut_carry_of_a_grid_is_better(rounds: int, slices: int, bands: int) 
     (124, 31, 0.9462, 0.2435), (496, 31, 0.9617, 0.206), (496, 124, 0.9807, 0.138),
 ])  # fmt: skip
 def test_the_figures_of_the_documentation(rounds: int, slices: int, carry: float, share: float) -> None:
-    found = best_carry(rounds, slices, 0.9, linear(rounds))
+    found = best_decay(rounds, slices, 0.9, linear(rounds))
     assert found == pytest.approx(carry, abs=5e-5)
     made = [
         weight_noise(link, rounds, 0.9, linear(rounds)) * sensitivity(link, rounds)
-        for link in (Correlation(found, slices), Correlation(0.0, slices))
+        for link in (CorrelatedNoise(found, slices), CorrelatedNoise(0.0, slices))
     ]
     assert made[0] / made[1] == pytest.approx(share, abs=5e-4)
 
 
 def test_where_every_record_is_in_every_round_nothing_is_carried() -> None:
-    assert best_carry(100, 1, 0.9) == 0.0
+    assert best_decay(100, 1, 0.9) == 0.0
 
 
 def test_only_ratios_of_rates_matter() -> None:
-    assert best_carry(50, 10, 0.9, [7.0] * 50) == pytest.approx(best_carry(50, 10, 0.9), abs=1e-6)
+    assert best_decay(50, 10, 0.9, [7.0] * 50) == pytest.approx(best_decay(50, 10, 0.9), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -94,4 +96,4 @@ def test_only_ratios_of_rates_matter() -> None:
 )
 def test_doors(more, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        best_carry(**{"rounds": 10, "slices": 5, **more})
+        best_decay(**{"rounds": 10, "slices": 5, **more})

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from scipy import special
 
-from cepam.noise.laws import Floats, Law, Norm, check_scale
+from cepam.distributions.laws import Floats, Law, Norm, check_scale
 
 
 @dataclass(frozen=True)

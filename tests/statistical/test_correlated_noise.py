@@ -12,17 +12,17 @@ import pytest
 from scipy import stats
 
 import cepam
-from cepam.privacy import Correlation
+from cepam.privacy import CorrelatedNoise
 from cepam.verify import statistics
 
 ROUNDS, SIZE, SIGMA = 64, 20_000, 0.01
 FALSE_ALARM = 1e-9
-CARRY = Correlation(0.9617, slices=31)
-ROOT = Correlation.from_matrix([1.0, 0.5, 0.375, 0.3125, 0.2734375, 0.24609375, 0.2255859375, 0.20947265625])
+CARRY = CorrelatedNoise(0.9617, slices=31)
+ROOT = CorrelatedNoise.from_matrix([1.0, 0.5, 0.375, 0.3125, 0.2734375, 0.24609375, 0.2255859375, 0.20947265625])
 LATTICES = {"Z1": cepam.Integer(1), "auto": "auto"}
 
 
-def stream(sends: Correlation, takes: Correlation, lattice, key: cepam.Key) -> tuple[np.ndarray, np.ndarray]:
+def stream(sends: CorrelatedNoise, takes: CorrelatedNoise, lattice, key: cepam.Key) -> tuple[np.ndarray, np.ndarray]:
     """The clipped updates of 64 rounds, and what the server holds of them."""
     codec, rng = cepam.Codec(cepam.Gaussian(SIGMA), lattice=lattice), np.random.default_rng(4)
     sender, receiver, drift = sends.sender(SIZE), takes.receiver(SIZE), rng.normal(size=SIZE)
@@ -35,7 +35,7 @@ def stream(sends: Correlation, takes: Correlation, lattice, key: cepam.Key) -> t
     return np.array(x), np.array(y)
 
 
-def whitened(errors: np.ndarray, link: Correlation) -> tuple[float, float]:
+def whitened(errors: np.ndarray, link: CorrelatedNoise) -> tuple[float, float]:
     """p-values of the correlations between rounds, and of the rounds' variances, after undoing C^-1."""
     white = link.matrix(ROUNDS) @ errors / SIGMA
     products = white @ white.T / np.sqrt(SIZE)
@@ -48,21 +48,23 @@ def whitened(errors: np.ndarray, link: Correlation) -> tuple[float, float]:
 
 @pytest.mark.parametrize("link", [CARRY, ROOT], ids=["carry", "root"])
 @pytest.mark.parametrize("lattice", LATTICES.values(), ids=LATTICES)
-def test_what_the_server_holds_is_the_update_and_the_matrix_noise(link: Correlation, lattice, key: cepam.Key) -> None:
+def test_what_the_server_holds_is_the_update_and_the_matrix_noise(
+    link: CorrelatedNoise, lattice, key: cepam.Key
+) -> None:
     x, y = stream(link, link, lattice, key)
     assert min(whitened(y - x, link)) > FALSE_ALARM
 
 
 def test_control_a_carry_one_percent_wrong_fails(key: cepam.Key) -> None:
     """At the server, at the client, or in the description that whitens."""
-    wrong = Correlation(0.99 * CARRY.carry, 31)
+    wrong = CorrelatedNoise(0.99 * CARRY.carry, 31)
     for sends, takes, white in ((CARRY, wrong, CARRY), (wrong, CARRY, CARRY), (CARRY, CARRY, wrong)):
         x, y = stream(sends, takes, cepam.Integer(1), key)
         assert whitened(y - x, white)[0] < FALSE_ALARM
 
 
 def test_control_noise_that_was_never_undone_fails(key: cepam.Key) -> None:
-    x, y = stream(CARRY, Correlation(), cepam.Integer(1), key)
+    x, y = stream(CARRY, CorrelatedNoise(), cepam.Integer(1), key)
     assert whitened(y - CARRY.matrix(ROUNDS) @ x, CARRY)[0] < FALSE_ALARM
 
 
@@ -74,7 +76,7 @@ def test_a_sum_over_rounds_is_quieter_than_independent_noise_would_make_it(key: 
     assert want < 0.2 * np.sqrt(ROUNDS * (1 + CARRY.carry**2))
 
 
-def verdicts(sends: Correlation, key: cepam.Key) -> list[float]:
+def verdicts(sends: CorrelatedNoise, key: cepam.Key) -> list[float]:
     """p-values by the statistics of `cepam verify`: the law of the whitened noise, and covariances between rounds."""
     x, y = stream(sends, CARRY, cepam.Integer(1), key)
     white = CARRY.matrix(ROUNDS) @ (y - x)
@@ -89,4 +91,4 @@ def verdicts(sends: Correlation, key: cepam.Key) -> list[float]:
 
 def test_the_whitened_stream_passes_the_certificates_tests_and_a_wrong_carry_fails(key: cepam.Key) -> None:
     assert min(verdicts(CARRY, key)) > FALSE_ALARM
-    assert min(verdicts(Correlation(0.95 * CARRY.carry, 31), key)) < FALSE_ALARM
+    assert min(verdicts(CorrelatedNoise(0.95 * CARRY.carry, 31), key)) < FALSE_ALARM

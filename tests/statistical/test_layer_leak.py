@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 
 import cepam
-from cepam.kernels.model.plan import GRID_BITS
+from cepam.kernels.format.plan import GRID_BITS
 from cepam.kernels.numpy import quantizer as reference
 
 Floats = npt.NDArray[np.float64]

@@ -30,13 +30,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Chrom
 
 def records(folder: Path) -> Path:
     drawn = privacy.Sampling("replacement", 64)
-    release = privacy.Release.uniform(8, cepam.Gaussian(0.5), cepam.L2(1.0), drawn, records=20_000, rounds=50)
-    return privacy.explain(release, 1e-6, folder / "records.html")
+    mechanism = privacy.Mechanism.uniform(8, cepam.Gaussian(0.5), cepam.L2(1.0), drawn, records=20_000, rounds=50)
+    return privacy.explain(mechanism, 1e-6, folder / "records.html")
 
 
 def hospitals(folder: Path) -> Path:
-    release = privacy.LocalRelease.of([500, 4000, 20_000], cepam.L2(1.0), 4.0, batch=64, epochs=5, rounds=5)
-    page = privacy.explain(release, 1e-6, folder / "hospitals.html")
+    mechanism = privacy.LocalMechanism.of([500, 4000, 20_000], cepam.L2(1.0), 4.0, batch=64, epochs=5, rounds=5)
+    page = privacy.explain(mechanism, 1e-6, folder / "hospitals.html")
     words = page.read_text(encoding="utf-8")
     assert "in each local step&#x27;s mean gradient" in words
     assert "nobody else is trusted" in words

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="commands that train need the extra torch")
 import typer
 
 from cepam.cli import COMMANDS
-from cepam.cli.mounting import brought
+from cepam.cli.app import brought
 from cepam.fl import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -31,12 +31,12 @@ def build(kind: Any) -> Adapted:
 
 
 def train(model: Adapted) -> None:
-    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     x = torch.randn(64, 32).to(model.frozen.weight.dtype)
     for _ in range(3):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         model(x).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])

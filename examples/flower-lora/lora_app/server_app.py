@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvgM
 
 import cepam
-from cepam.flower import Account, Private
+from cepam.flower import Accounting, Private
 from cepam.privacy import Sampling
 from lora_app.task import perplexity, tuned
 from lora_app.text import examples_of
@@ -35,10 +35,10 @@ def plain(config: Any) -> FedAvgM:
 def private(config: Any, records: int) -> Private:
     """The strategy: the noise is found for epsilon over the run, and adapters travel on a grid on the way down."""
     if config["unit"] == "client":
-        account = Account(unit="client", adjacency="add-remove")
+        account = Accounting(unit="client", adjacency="add-remove")
     else:
         drawn = Sampling("poisson", int(config["draws"]))
-        account = Account(sampling=drawn, clipped="example", adjacency="add-remove")
+        account = Accounting(sampling=drawn, clipped="example", adjacency="add-remove")
     return Private(
         plain(config),
         law=cepam.Gaussian,

@@ -75,14 +75,14 @@ def trained(made: Tuned, received: State, rows: Tensor, steps: int, rate: float)
     """What was received plus what local steps of AdamW moved the adapters by: unit client."""
     made.load(received)
     start = made.state()
-    optimiser = torch.optim.AdamW(made.adapters.values(), lr=rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(made.adapters.values(), lr=rate, weight_decay=0.0)
     draw = torch.Generator().manual_seed(secrets.randbits(62))
     made.model.train()
     for _ in range(steps):
         batch = rows[torch.randint(0, len(rows), (8,), generator=draw)]
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         made.losses(batch).mean().backward()
-        optimiser.step()
+        optimizer.step()
     # Less the rounding of what was received: the difference is what was learned, nothing else.
     return {name: received[name] + (value - start[name]) for name, value in made.state().items()}
 

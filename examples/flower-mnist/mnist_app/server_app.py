@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, Strategy
 
 import cepam
-from cepam.flower import Account, Private
+from cepam.flower import Accounting, Private
 from cepam.privacy import Sampling
 from mnist_app.task import RECORDS, network, test_accuracy
 
@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
             law=cepam.Gaussian(float(config["sigma"])),
             clip=cepam.L2(float(config["clip"])),
             records=RECORDS // clients,
-            account=Account(
+            account=Accounting(
                 delta=float(config["delta"]),
                 sampling=Sampling("poisson", int(config["draws"])),
                 clipped="example",

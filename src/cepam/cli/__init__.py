@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cepam.cli.guard import OneLineErrors, help_alone
-from cepam.cli.mounting import Command, brought, mount
+from cepam.cli.app import Command, OneLineErrors, brought, help_alone, mount
 
 COMMANDS = (
     Command(
@@ -35,7 +34,7 @@ COMMANDS = (
     ),
     Command(
         "verify",
-        "cepam.cli.certificate:verify",
+        "cepam.cli.verify:verify",
         "Check on fresh randomness that decoded vectors carry exactly the law's noise; print a certificate.",
     ),
     Command(

@@ -9,18 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from cepam import fl
-from cepam.cli.figures import fitting
-from cepam.cli.live import Watch, wide
 from cepam.cli.options import JsonOption
-from cepam.cli.settings_options import (
-    Config,
-    Name,
-    Preset,
-    Runs,
-    chosen_settings,
-    fresh_folder,
-    takes_settings,
-)
+from cepam.cli.output import Watch, fitting, wide
+from cepam.cli.settings import Config, Name, Preset, Runs, chosen_settings, fresh_folder, takes_settings
 from cepam.fl.runs.comparison import HEADINGS, cells, warnings_of
 
 Schemes = Annotated[

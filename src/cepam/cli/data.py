@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cepam.cli.guard import help_alone
-from cepam.cli.live import Watch
+from cepam.cli.app import help_alone
 from cepam.cli.options import JsonOption
+from cepam.cli.output import Watch
 from cepam.fl.data.dataset import load
 
 app = typer.Typer(help="The public data sets: fetch and check.")

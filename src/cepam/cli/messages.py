@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cepam.cli.files import check_folder, read_array, used_addresses, write_array
-from cepam.cli.options import AddressOptions, CodecOptions, JsonOption, spread, waiting
-from cepam.files import write_atomically
+from cepam._internal.files import write_atomically
+from cepam.cli.options import (
+    AddressOptions,
+    CodecOptions,
+    JsonOption,
+    check_folder,
+    read_array,
+    spread,
+    used_addresses,
+    waiting,
+    write_array,
+)
 
 if TYPE_CHECKING:
     from cepam import Clip, Law

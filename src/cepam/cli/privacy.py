@@ -10,12 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from cepam import privacy
-from cepam.cli.figures import print_figures
-from cepam.cli.guard import help_alone
+from cepam.cli.app import help_alone
 from cepam.cli.options import JsonOption, spread
-from cepam.cli.release_local import values_of
-from cepam.cli.release_options import ReleaseOptions
-from cepam.cli.release_sums import observers_of_sums, rows_of_sums, views_of_sums
+from cepam.cli.output import print_figures
+from cepam.cli.privacy_options import ReleaseOptions, observers_of_sums, rows_of_sums, values_of, views_of_sums
 
 app = typer.Typer(
     help="Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
@@ -61,15 +59,15 @@ def print_epsilon(
       cepam privacy epsilon --noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 496
       --carry 0.9617 --sigma 0.0109301
     """
-    release = options.release()
-    spent = privacy.epsilon(release, delta)
+    mechanism = options.mechanism()
+    spent = privacy.epsilon(mechanism, delta)
     found = {
         "epsilon": spent,
-        **_figures(release, spent, delta, options.practice()),
+        **_figures(mechanism, spent, delta, options.practice()),
         **observers_of_sums(options, delta),
     }
     if per_client:
-        found["per_client" if "clients" in found else "clients"] = [vars(g) for g in privacy.report(release, delta)]
+        found["per_client" if "clients" in found else "clients"] = [vars(g) for g in privacy.report(mechanism, delta)]
     print_figures(found, as_json)
 
 
@@ -106,7 +104,7 @@ def print_noise(
       cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --rounds 1 --delta 0 --epsilon 1
     """
     name = "sigma" if options.law == "gaussian" else "b"
-    given = options.release(default_noise=1.0)
+    given = options.mechanism(default_noise=1.0)
     if per_client:
         if options.trust == "sum":
             raise ValueError("--per-client goes without --trust sum: clients of one sum have one noise")
@@ -117,17 +115,17 @@ def print_noise(
     if names:
         raise ValueError("--names goes with --per-client")
     (target,) = values_of("epsilon", epsilon, 1)
-    release = privacy.calibrate(given, target, delta)
-    scales = [client.law.scale for client in release.clients]
+    mechanism = privacy.calibrate(given, target, delta)
+    scales = [client.law.scale for client in mechanism.clients]
     found: dict[str, Any] = {name: scales[0] if len(set(scales)) == 1 else scales}
-    if isinstance(release, privacy.CohortRelease):
-        found["noise_multiplier"] = release.topup.total / options.clip
+    if isinstance(mechanism, privacy.CohortMechanism):
+        found["noise_multiplier"] = mechanism.topup.total / options.clip
     elif options.batch:
         found["noise_multiplier"] = scales[0] * options.batch / (options.clip * math.sqrt(options.clients))
-    spent = privacy.epsilon(release, delta)
-    found |= {"epsilon": spent, **_figures(release, spent, delta, options.practice())}
+    spent = privacy.epsilon(mechanism, delta)
+    found |= {"epsilon": spent, **_figures(mechanism, spent, delta, options.practice())}
     asked = replace(options, sigma=",".join(map(repr, scales)), noise_multiplier=0.0)
-    print_figures({**found, **observers_of_sums(asked, delta), **_use(release)}, as_json)
+    print_figures({**found, **observers_of_sums(asked, delta), **_use(mechanism)}, as_json)
 
 
 @app.command("explain")
@@ -144,10 +142,10 @@ def write_page(
 
       cepam privacy explain --sigma 0.25 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --out privacy.html
     """
-    release = options.release()
+    mechanism = options.mechanism()
     sums = observers_of_sums(options, delta)
-    page = privacy.explain(release, delta, out, options.practice(), rows_of_sums(sums))
-    print_figures({"page": str(page), "epsilon": privacy.epsilon(release, delta), "delta": delta, **sums}, as_json)
+    page = privacy.explain(mechanism, delta, out, options.practice(), rows_of_sums(sums))
+    print_figures({"page": str(page), "epsilon": privacy.epsilon(mechanism, delta), "delta": delta, **sums}, as_json)
 
 
 @app.command("audit")
@@ -184,8 +182,8 @@ def print_audit(
         shown = {"views": each} if as_json else {f"{who}: {k}": v for who, row in each.items() for k, v in row.items()}
         print_figures({**shown, "refuted": refuted}, as_json)
     else:
-        release = options.release(sampling="all")
-        found = attacks.on(privacy.RoundTrip.of_release(release, actual), release)
+        mechanism = options.mechanism(sampling="all")
+        found = attacks.on(privacy.RoundTrip.of_mechanism(mechanism, actual), mechanism)
         print_figures(found, as_json)
         refuted = found["refuted"]
     if refuted:
@@ -201,76 +199,88 @@ class Attack:
     confidence: float
     seed: int
 
-    def on(self, mechanism: privacy.Mechanism, release: privacy.Release) -> dict[str, Any]:
+    def on(self, attacked: privacy.AuditedMechanism, mechanism: privacy.Mechanism) -> dict[str, Any]:
         """What it found of a mechanism that is said to release this."""
-        found = privacy.audit(mechanism, release, self.delta, self.trials, self.confidence, seed=self.seed)
+        found = privacy.audit(attacked, mechanism, self.delta, self.trials, self.confidence, seed=self.seed)
         return {**vars(found), "refuted": found.refuted}
 
 
-def _each(release: privacy.Release, targets: list[float], delta: float, names: str) -> dict[str, Any]:
+def _each(mechanism: privacy.Mechanism, targets: list[float], delta: float, names: str) -> dict[str, Any]:
     """A row for each client: its name, what it aimed at, what that takes and what it spends; and what covers all."""
     called = names.split(",") if names else [str(j) for j in range(len(targets))]
     if len(called) != len(targets):
         raise ValueError(f"--names must give {len(targets)} names, got {len(called)}")
     rows = []
     for j, (who, target) in enumerate(zip(called, targets)):
-        alone = release.alone(j)
+        alone = mechanism.alone(j)
         row = {"name": who.strip(), "records": alone.clients[0].records, "sigma": alone.clients[0].law.scale}
-        if isinstance(alone, privacy.LocalRelease):
+        if isinstance(alone, privacy.LocalMechanism):
             row |= {"steps": alone.events, "noise_multiplier": alone.multiplier(0)}
         rows.append({**row, "target": target, "epsilon": privacy.epsilon(alone, delta)})
-    worst = privacy.epsilon(release, delta)
-    found: dict[str, Any] = {"clients": rows, "delta": delta, "adjacency": release.adjacency, "rounds": release.rounds}
-    if isinstance(release, privacy.LocalRelease):
-        found["observers"] = privacy.Ledger((release,)).observers(delta)
-    return {**found, **_use(release), "cautions": [vars(one) for one in privacy.cautions(release, worst, delta)]}
+    worst = privacy.epsilon(mechanism, delta)
+    found: dict[str, Any] = {
+        "clients": rows,
+        "delta": delta,
+        "adjacency": mechanism.adjacency,
+        "rounds": mechanism.rounds,
+    }
+    if isinstance(mechanism, privacy.LocalMechanism):
+        found["observers"] = privacy.Accountant((mechanism,)).observers(delta)
+    return {
+        **found,
+        **_use(mechanism),
+        "privacy_warnings": [vars(one) for one in privacy.privacy_warnings(mechanism, worst, delta)],
+    }
 
 
-def _use(release: privacy.Release) -> dict[str, Any]:
+def _use(mechanism: privacy.Mechanism) -> dict[str, Any]:
     """What the noise that was found means for a model."""
-    found = privacy.noise_to_clip(release)
+    found = privacy.noise_to_clip(mechanism)
     whole = {} if found.ratio is None else {"noise_to_clip": found.ratio}
     return {"noise_a_coordinate": found.noise, **whole, "advice": found.advice}
 
 
-def _figures(release: privacy.Release, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:
+def _figures(mechanism: privacy.Mechanism, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:
     """What stands next to epsilon."""
     found: dict[str, Any] = {
         "delta": delta,
-        "unit": release.unit,
-        "adjacency": release.adjacency,
-        "sampling": release.sampling.kind,
-        "rounds": release.rounds,
-        "colluders": release.colluders,
-        "delta_without_noise": privacy.delta_without_noise(release),
+        "unit": mechanism.unit,
+        "adjacency": mechanism.adjacency,
+        "sampling": mechanism.sampling.kind,
+        "rounds": mechanism.rounds,
+        "colluders": mechanism.colluders,
+        "delta_without_noise": privacy.delta_without_noise(mechanism),
     }
-    if isinstance(release, privacy.CohortRelease):
-        found |= _about_cohorts(release, delta)
-    if isinstance(release, privacy.LocalRelease):
-        found |= {"steps": max(release.steps), "observers": privacy.Ledger((release,)).observers(delta)}
-    if isinstance(release, privacy.CorrelatedRelease):
-        shape = {"carry": release.link.carry} if release.link.bands is None else {"bands": release.link.bands}
-        found |= {**shape, "slices": release.link.slices, "events": release.events}
-        found |= {"sensitivity": release.sensitivity, "mu": max(release.mu(j) for j in range(len(release.clients)))}
-    if not release.law_is_gaussian:
-        if release.clip.norm == "l1" or release.coordinates:
-            found["pure_epsilon"] = privacy.pure_epsilon(release, 0)
-        found["zcdp_rho"] = privacy.zcdp_rho(release, 0)
-    if (release.coordinates or release.exceeded) and delta > 0:
-        slack = privacy.slack(release)
+    if isinstance(mechanism, privacy.CohortMechanism):
+        found |= _about_cohorts(mechanism, delta)
+    if isinstance(mechanism, privacy.LocalMechanism):
+        found |= {"steps": max(mechanism.steps), "observers": privacy.Accountant((mechanism,)).observers(delta)}
+    if isinstance(mechanism, privacy.MatrixMechanism):
+        shape = {"carry": mechanism.link.carry} if mechanism.link.bands is None else {"bands": mechanism.link.bands}
+        found |= {**shape, "slices": mechanism.link.slices, "events": mechanism.events}
+        found |= {
+            "sensitivity": mechanism.sensitivity,
+            "mu": max(mechanism.mu(j) for j in range(len(mechanism.clients))),
+        }
+    if not mechanism.law_is_gaussian:
+        if mechanism.clip.norm == "l1" or mechanism.coordinates:
+            found["pure_epsilon"] = privacy.pure_epsilon(mechanism, 0)
+        found["zcdp_rho"] = privacy.zcdp_rho(mechanism, 0)
+    if (mechanism.coordinates or mechanism.exceeded) and delta > 0:
+        slack = privacy.slack(mechanism)
         if math.isinf(spent) and (excess := slack.excess(spent, delta)) is not None:
             raise ValueError(f"no figure, for the mechanism's own slack: {excess[0]}. {excess[1]}")
         found |= {"slack_epsilon": slack.epsilon, "slack_delta": slack.at(spent)}
-    found["cautions"] = [vars(one) for one in privacy.cautions(release, spent, delta, practice)]
+    found["privacy_warnings"] = [vars(one) for one in privacy.privacy_warnings(mechanism, spent, delta, practice)]
     return found
 
 
-def _about_cohorts(release: privacy.CohortRelease, delta: float) -> dict[str, Any]:
+def _about_cohorts(mechanism: privacy.CohortMechanism, delta: float) -> dict[str, Any]:
     """Who is asked, what noise everybody brings, and what each observer gets."""
-    cohort, topup = release.cohort, release.topup
+    cohort, topup = mechanism.cohort, mechanism.topup
     found: dict[str, Any] = {"sampling": cohort.kind, "clients": cohort.population, "cohort": cohort.size}
-    found |= {"chance": release.chance(0), "cap": cohort.cap, "cap_exceeded": release.rounds * cohort.exceeded}
+    found |= {"chance": mechanism.chance(0), "cap": cohort.cap, "cap_exceeded": mechanism.rounds * cohort.exceeded}
     if cohort.participations is not None:
         found["participations"] = cohort.participations
-    found |= {"mu": release.mu(0), "total_noise": topup.total, "client_noise": topup.share}
-    return {**found, "observers": privacy.Ledger((release,)).observers(delta) if delta > 0 else {}}
+    found |= {"mu": mechanism.mu(0), "total_noise": topup.total, "client_noise": topup.share}
+    return {**found, "observers": privacy.Accountant((mechanism,)).observers(delta) if delta > 0 else {}}

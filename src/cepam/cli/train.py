@@ -18,21 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from cepam import fl
-from cepam.cli.figures import MOST_CLIENTS
-from cepam.cli.live import Watch, wide
 from cepam.cli.options import JsonOption
-from cepam.cli.settings_options import (
-    Config,
-    Name,
-    Preset,
-    Runs,
-    chosen_settings,
-    differing,
-    fresh_folder,
-    takes_settings,
-)
-from cepam.fl.engine.notices import told
-from cepam.fl.runs.toml import read
+from cepam.cli.output import MOST_CLIENTS, Watch, wide
+from cepam.cli.settings import Config, Name, Preset, Runs, chosen_settings, differing, fresh_folder, takes_settings
+from cepam.fl.aggregation.warnings import told
+from cepam.fl.config.toml import read
 
 
 def _unfinished(runs: Path, name: str | None) -> Path:

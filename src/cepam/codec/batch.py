@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
-from cepam.ahead import start_ahead
+from cepam._internal.prefetch import start_ahead
 from cepam.codec import codec as codecs
 from cepam.codec import wire
 from cepam.codec.codec import MessageCodec
 from cepam.codec.vectors import Vector, name_of_dtype, note_cpu, picked, room_on, to_host
 from cepam.errors import CepamError, MalformedMessage
-from cepam.kernels.model.task import CodingTask, cpu_only
+from cepam.kernels.format.task import CodingTask, cpu_only
 from cepam.kernels.threads import encode_spans, side_by_side
 from cepam.keys import Address, UsedAddresses
-from cepam.noise.automatic import sample_of
+from cepam.lattices.automatic import sample_of
 
 if TYPE_CHECKING:
     import torch

@@ -17,15 +17,15 @@ from cepam.codec import sealing, wire
 from cepam.codec.sealing import Room
 from cepam.codec.vectors import Vector, check_update, name_of_dtype, note_cpu, room_on, to_host
 from cepam.codec.vectors import gpu_of as gpu_of
+from cepam.distributions.laws import Law, check_scale
 from cepam.errors import MalformedMessage, WrongSize
-from cepam.kernels.model.blocks import joined
-from cepam.kernels.model.plan import Accept, Plan, cell_plan, layered_plan
-from cepam.kernels.model.task import Coder, CodingTask, cpu_only, model_fingerprint
+from cepam.kernels.format.blocks import joined
+from cepam.kernels.format.plan import Accept, Plan, cell_plan, layered_plan
+from cepam.kernels.format.task import Coder, CodingTask, cpu_only, model_fingerprint
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans
 from cepam.keys import Address, UsedAddresses
-from cepam.noise.automatic import sample_of, suits_eight
-from cepam.noise.lattices import E8, Integer, Lattice, lattice_named
-from cepam.noise.laws import Law, check_scale
+from cepam.lattices.automatic import sample_of, suits_eight
+from cepam.lattices.lattice import E8, Integer, Lattice, lattice_named
 
 if TYPE_CHECKING:
     import torch
@@ -231,7 +231,7 @@ class Codec(MessageCodec):
         return layered_plan(self.law, lattice)
 
     def choose(self, update: Vector) -> int:
-        """Which of the lattices suits this update: the rule of `cepam.noise.automatic`, or the only one there is."""
+        """Which of the lattices suits this update: the rule of `cepam.lattices.automatic`, or the only one there is."""
         return int(len(self.lattices) > 1 and suits_eight(update, self.law.scale))
 
     @property

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.vectors import gpu_of
-from cepam.kernels.model.plan import MOST_TRIALS, Floats, Ints, Plan, cell_plan, layered_plan
-from cepam.kernels.model.task import cpu_only
+from cepam.distributions.laws import Law
+from cepam.kernels.format.plan import MOST_TRIALS, Floats, Ints, Plan, cell_plan, layered_plan
+from cepam.kernels.format.task import cpu_only
 from cepam.kernels.numpy import quantizer
-from cepam.kernels.numpy.nearest import nearest
+from cepam.kernels.numpy.quantizer import nearest
 from cepam.keys import Address
-from cepam.noise.lattices import Integer, Lattice
-from cepam.noise.laws import Law
+from cepam.lattices.lattice import Integer, Lattice
 
 if TYPE_CHECKING:
     import torch

@@ -1,16 +1,26 @@
-"""What may be encoded and what comes back: types of vectors, and what is said when one leaves its GPU."""
+"""What the rooms above ask of anything that encodes: a codec, a baseline, a stand-in, or an object of your own."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.sealing import Room
+from cepam.keys import Address
+
+
+class UpdateCodec(Protocol):
+    """Turns an update into the message of an address, and the message back into a vector."""
+
+    def encode(self, update: Any, at: Address) -> bytes: ...
+
+    def decode(self, message: bytes, at: Address) -> Any: ...
+
 
 Vector = npt.NDArray[Any]
 ANY_SHAPE = "cepam.encode_tree(codec, update, at) takes any shape, and dicts and lists of arrays"

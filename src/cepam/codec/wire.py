@@ -22,7 +22,7 @@ import numpy.typing as npt
 from cepam.codec import sealing, sealing_on_gpu
 from cepam.codec.sealing import SEAL_BYTES, Pieces, Room
 from cepam.errors import MalformedMessage, WrongAddress
-from cepam.kernels.model.blocks import JoinedBlocks, joined
+from cepam.kernels.format.blocks import JoinedBlocks, joined
 from cepam.keys import StreamKeys
 
 WHOLE, IN_CHUNKS = 1, 2

@@ -10,19 +10,19 @@ Your own data and model: `fl.from_arrays`, `fl.from_torch`, `fl.from_clients` or
 `fl.Simulation(…, codecs=lambda client: my_codec)`.
 """
 
+from cepam.fl.config.presets import PRESETS, preset
+from cepam.fl.config.settings import ClientSettings, Settings
+from cepam.fl.config.toml import settings_from
 from cepam.fl.data.clients import from_clients, from_table
 from cepam.fl.data.dataset import Dataset, from_arrays, from_torch, load, synthetic
 from cepam.fl.data.fetch import DataUnavailable
-from cepam.fl.engine.presets import PRESETS, preset
-from cepam.fl.engine.settings import ClientSettings, Settings
-from cepam.fl.engine.simulation import Simulation
 from cepam.fl.models.features import Features
 from cepam.fl.models.model import Model, build, linear_on
 from cepam.fl.runs.comparison import compare
 from cepam.fl.runs.sources import prepared
-from cepam.fl.runs.toml import settings_from
 from cepam.fl.runs.trackers import to_mlflow, to_wandb
 from cepam.fl.runs.training import Progress, read_metrics, train
+from cepam.fl.simulation import Simulation
 
 __all__ = [
     "PRESETS",

@@ -17,16 +17,16 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
 from cepam.clip import CLIPS, Unit
+from cepam.distributions.laws import Gaussian, Laplace
 from cepam.errors import CepamError, WrongAddress
-from cepam.exchange.account import Account
-from cepam.exchange.client_end import Declined, check_offer, seal_update
-from cepam.exchange.messages import Answer, Offer
-from cepam.exchange.uplink_settings import UplinkSettings, lattice_from_json
-from cepam.exchange.vectors import from_vector, to_vector
-from cepam.flare.job import ClientJob, JobTopUp, ServerJob, end_job, job_of, number_of
+from cepam.flare.job import ClientJob, JobCompensation, ServerJob, end_job, job_of, number_of
 from cepam.flare.weights import PAYLOAD, difference_of, is_difference, learned, replace_result, weights_of
-from cepam.noise.laws import Gaussian, Laplace
 from cepam.privacy import Sampling
+from cepam.protocol.accounting import Accounting
+from cepam.protocol.client import Declined, check_offer, seal_update
+from cepam.protocol.messages import Answer, Offer
+from cepam.protocol.settings import UplinkSettings, lattice_from_json
+from cepam.protocol.vectors import from_vector, to_vector
 
 HEADER = "cepam"
 _ERRORS = {value for name, value in vars(ReturnCode).items() if name.isupper() and value != ReturnCode.OK}
@@ -97,7 +97,7 @@ class ServerFilter(Filter):  # type: ignore[misc]
             noise, clip, lattice_from_json(lattice), bucket=bucket, weight=weight, records=records, unit=unit
         )
         drawn = Sampling(sampling, draws)  # type: ignore[arg-type]
-        self.account = Account(
+        self.account = Accounting(
             delta, drawn, adjacency, colluders, released, stable_nodes=True, clipped=clipped, unit=unit
         )
         self.topup = _topup(policy, clients, self.settings, released)
@@ -216,7 +216,7 @@ class ClientFilter(Filter):  # type: ignore[misc]
         return result
 
 
-def _topup(policy: str, clients: int | None, settings: UplinkSettings, released: str) -> JobTopUp | None:
+def _topup(policy: str, clients: int | None, settings: UplinkSettings, released: str) -> JobCompensation | None:
     if policy not in ("charge", "top-up"):
         raise ValueError(f"policy must be 'charge' or 'top-up', got {policy!r}")
     if policy == "charge":
@@ -227,7 +227,7 @@ def _topup(policy: str, clients: int | None, settings: UplinkSettings, released:
         raise ValueError("policy 'top-up' needs Gaussian noise and released='average'")
     if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
         raise ValueError(f"clients must be the number of the job's sites with policy='top-up', got {clients!r}")
-    return JobTopUp(settings, clients)
+    return JobCompensation(settings, clients)
 
 
 def _folder(given: str | None, fl_ctx: FLContext) -> Path:

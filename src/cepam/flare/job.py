@@ -19,17 +19,17 @@ from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic
 from nvflare.app_common.app_constant import AppConstants
 
 from cepam.errors import BudgetSpent, WrongAddress
-from cepam.exchange.account import Account, Reply
-from cepam.exchange.account_store import RunAccount
-from cepam.exchange.agreement import Chain, Peer
-from cepam.exchange.messages import Answer, Offer
-from cepam.exchange.server_end import Pending, ServerEnd
-from cepam.exchange.topup import Shares
-from cepam.exchange.uplink_settings import UplinkSettings
-from cepam.exchange.vectors import Arrays, Layout, count, digest, from_vector, has_batch_statistics
+from cepam.protocol.accounting import Accounting, Reply
+from cepam.protocol.agreement import Chain, Peer
+from cepam.protocol.dropouts import Shares
+from cepam.protocol.messages import Answer, Offer
+from cepam.protocol.saved_account import RunAccount
+from cepam.protocol.server import Pending, ServerEnd
+from cepam.protocol.settings import UplinkSettings
+from cepam.protocol.vectors import Arrays, Layout, count, digest, from_vector, has_batch_statistics
 
 if TYPE_CHECKING:
-    from cepam.privacy import Release
+    from cepam.privacy import Mechanism
 
 Job = TypeVar("Job")
 _jobs: dict[tuple[str, str], Any] = {}
@@ -78,19 +78,19 @@ class Used:
 
 
 @dataclass(frozen=True)
-class JobTopUp:
+class JobCompensation:
     """Noise that does not depend on which of `clients` sites sent results: the server brings what is missing.
 
-    Guarantee: tests/flare/test_topup.py.
+    Guarantee: tests/flare/test_dropouts.py.
     """
 
     settings: UplinkSettings
     clients: int
 
-    def release(self, account: Account, coordinates: int) -> Release:
+    def mechanism(self, account: Accounting, coordinates: int) -> Mechanism:
         """A round, whoever was there: all sites are charged."""
         everybody = [(place, self.settings) for place in range(self.clients)]
-        return replace(account.release(everybody, True, coordinates), nodes=None)
+        return replace(account.mechanism(everybody, True, coordinates), nodes=None)
 
     def model(self, used: list[Used], reference: Arrays) -> Arrays:
         """The weights moved by the topped-up sum over all sites, never over the results."""
@@ -102,7 +102,9 @@ class JobTopUp:
 class ServerJob:
     """A server's keys, the offers that wait, the results of the round, and the account."""
 
-    def __init__(self, account: Account, budget: float | None, folder: Path, topup: JobTopUp | None = None) -> None:
+    def __init__(
+        self, account: Accounting, budget: float | None, folder: Path, topup: JobCompensation | None = None
+    ) -> None:
         self.name = ""
         self.lock = RLock()
         self.layout: Layout | None = None
@@ -137,8 +139,8 @@ class ServerJob:
         elif model != self._start:
             self._account.note_model(model)
         if self._budget is not None and self._topup is not None and not self._asked:
-            release = self._topup.release(self._options, count(reference))  # the same whoever will be there
-            self.ended = self.ended or self._account.epsilon(release, self._budget) > self._budget
+            mechanism = self._topup.mechanism(self._options, count(reference))  # the same whoever will be there
+            self.ended = self.ended or self._account.epsilon(mechanism, self._budget) > self._budget
         if self.ended:
             raise BudgetSpent("the privacy budget of this job is spent: no task goes out")
         return reference
@@ -211,21 +213,21 @@ class ServerJob:
         replies = [one.reply for one in used]
         if self._topup is None:
             average = self._options.released == "average"
-            release = self._options.release(replies, average, count(self.reference))
+            mechanism = self._options.mechanism(replies, average, count(self.reference))
         else:
-            release = self._topup.release(self._options, count(self.reference))
-        after = self._account.epsilon(release, math.inf if self._budget is None else self._budget)
+            mechanism = self._topup.mechanism(self._options, count(self.reference))
+        after = self._account.epsilon(mechanism, math.inf if self._budget is None else self._budget)
         if self._budget is not None and after > self._budget:
             self.ended = True
             reason = f"this round would bring epsilon to {after:.4g}, above {self._budget:.4g}"
             component.system_panic(f"cepam: {reason}: the job ends, the round is not published", fl_ctx)
             return
-        self._account.charge(release, None)
+        self._account.charge(mechanism, None)
         if self._topup is not None:
             self._topped_up = self._topup.model(used, self.reference)
         at = f"epsilon so far {after:.4g} at delta {self._options.delta:g}"
         component.log_info(fl_ctx, f"cepam: {len(replies)} results used, {at}")
-        said = self._account.cautions(release)
+        said = self._account.privacy_warnings(mechanism)
         if self._rounds == 0 and has_batch_statistics(self.reference):
             said.append("batch normalisation under noise harms: use group normalisation")
         for caution in said:

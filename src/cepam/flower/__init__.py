@@ -12,23 +12,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cepam.exchange.account import Account
-    from cepam.exchange.streams import StreamTerms
-    from cepam.exchange.uplink_settings import UplinkSettings
-    from cepam.flower.accountant import Accountant
+    from cepam.flower.accountant import PldAccountant
+    from cepam.flower.client_mod import Uplink
     from cepam.flower.cohort import AdaptiveClip, Fixed, Poisson
-    from cepam.flower.private import Private
-    from cepam.flower.sum_trust import Sum
-    from cepam.flower.uplink import Uplink
+    from cepam.flower.secure_aggregation.options import Sum
+    from cepam.flower.strategy import Private
+    from cepam.protocol.accounting import Accounting
+    from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
+    from cepam.protocol.settings import UplinkSettings
 
 __all__ = [
-    "Account",
-    "Accountant",
+    "Accounting",
     "AdaptiveClip",
+    "CorrelatedNoiseConfig",
     "Fixed",
+    "PldAccountant",
     "Poisson",
     "Private",
-    "StreamTerms",
     "Sum",
     "Uplink",
     "UplinkSettings",
@@ -36,16 +36,16 @@ __all__ = [
 
 # Every message starts a process on the client: it must not load the server's half.
 _ROOMS = {
-    "Account": "cepam.exchange.account",
-    "Accountant": "cepam.flower.accountant",
+    "Accounting": "cepam.protocol.accounting",
+    "PldAccountant": "cepam.flower.accountant",
     "AdaptiveClip": "cepam.flower.cohort",
     "Fixed": "cepam.flower.cohort",
     "Poisson": "cepam.flower.cohort",
-    "Private": "cepam.flower.private",
-    "Sum": "cepam.flower.sum_trust",
-    "Uplink": "cepam.flower.uplink",
-    "StreamTerms": "cepam.exchange.streams",
-    "UplinkSettings": "cepam.exchange.uplink_settings",
+    "Private": "cepam.flower.strategy",
+    "Sum": "cepam.flower.secure_aggregation.options",
+    "Uplink": "cepam.flower.client_mod",
+    "CorrelatedNoiseConfig": "cepam.protocol.correlated_noise",
+    "UplinkSettings": "cepam.protocol.settings",
 }
 
 

@@ -13,17 +13,17 @@ from flwr.serverapp import (
 )
 
 if TYPE_CHECKING:
-    from cepam.privacy import Charge
+    from cepam.privacy import SubsampledMechanism
 
 METHOD = "cepam-pld"
 
 
-class Accountant:
+class PldAccountant:
     """Flower's `PrivacyAccountant`, composing privacy-loss distributions, so tighter than its Rényi accountant.
 
     Client level, as Flower's events are: the unit is everything that one client sends in a round. The protocol knows
     Gaussian noise alone and one noise multiplier for all clients; Laplace noise, noise that differs between clients,
-    records and colluders are the business of `Account`.
+    records and colluders are the business of `Accounting`.
     Guarantee: never below the truth; tests/flower/test_accountant.py compares with Flower's own.
     """
 
@@ -52,7 +52,7 @@ class Accountant:
 
     def get_delta(self, epsilon: float) -> float:
         """delta of everything composed, at epsilon."""
-        from cepam.privacy.composition import delta_of, gathered
+        from cepam.privacy.composition.losses import delta_of, gathered
 
         return delta_of(gathered((self._charge(event), times) for event, times in self._events.items()), epsilon)
 
@@ -109,17 +109,17 @@ class Accountant:
             )
 
     def _epsilon(self, events: dict[GaussianPrivacyEvent, int], delta: float) -> float:
-        from cepam.privacy.composition import epsilon_of, gathered
+        from cepam.privacy.composition.losses import epsilon_of, gathered
 
         return epsilon_of(gathered((self._charge(event), times) for event, times in events.items()), delta)
 
-    def _charge(self, event: GaussianPrivacyEvent) -> Charge:
+    def _charge(self, event: GaussianPrivacyEvent) -> SubsampledMechanism:
         """One release as our accountant reads it: a replaced client moves the sum twice as far as one left out."""
-        from cepam.privacy import Charge, GaussianShift
+        from cepam.privacy import GaussianShift, SubsampledMechanism
 
         replaced = self._config.neighboring_relation is NeighboringRelation.REPLACE_ONE
         sampled = self._config.sampling_method is not SamplingMethod.NO_AMPLIFICATION
-        return Charge(
+        return SubsampledMechanism(
             GaussianShift((2.0 if replaced else 1.0) / event.noise_multiplier),
             event.sample_size / event.population_size if sampled else 1.0,
             "replace" if replaced else "add-remove",

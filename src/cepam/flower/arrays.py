@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord
 
-from cepam.exchange.vectors import Arrays
+from cepam.protocol.vectors import Arrays
 
 STYPE = "cepam.v1"
 BROADCAST = "cepam.broadcast"

@@ -14,21 +14,21 @@ from flwr.app import Message
 from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import L2, Clip, Unit
-from cepam.exchange.account import Account, Reply
-from cepam.exchange.topup import Shares, share_of
-from cepam.exchange.uplink_settings import UplinkSettings
-from cepam.exchange.vectors import Arrays, count
+from cepam.distributions.laws import Gaussian
 from cepam.flower.averaging import publishes_average
-from cepam.flower.policy import Policy, PolicyName, StepOf, ToppedUp, check_one_kind, policy_for
+from cepam.flower.budget import Budget
+from cepam.flower.dropouts import Compensated, Policy, PolicyName, StepOf, check_one_kind, policy_for
 from cepam.flower.replies import Opened
-from cepam.flower.spending import Spending
-from cepam.flower.tally import Tally
-from cepam.noise.laws import Gaussian
-from cepam.privacy.adaptive import fraction_within, next_clip
-from cepam.privacy.cohort import Cohort
+from cepam.flower.round_metrics import RoundMetrics
+from cepam.privacy.cohorts.adaptive_clip import fraction_within, next_clip
+from cepam.privacy.cohorts.cohort import Cohort
+from cepam.protocol.accounting import Accounting, Reply
+from cepam.protocol.dropouts import Shares, share_of
+from cepam.protocol.settings import UplinkSettings
+from cepam.protocol.vectors import Arrays, count
 
 if TYPE_CHECKING:
-    from cepam.privacy import Ledger, Release
+    from cepam.privacy import Accountant, Mechanism
 
 One = TypeVar("One")
 WORD = 64
@@ -104,7 +104,7 @@ class AdaptiveClip:
         return next_clip(clip.bound, share, self.quantile, self.rate)
 
 
-class CohortPolicy(ToppedUp):
+class CohortPolicy(Compensated):
     """A drawn cohort, topped up to its cap and divided by its expected size: nothing published says who was asked.
 
     Every round that was drawn is published, whoever replied, also if nobody was drawn: the round is the subsampled
@@ -114,7 +114,7 @@ class CohortPolicy(ToppedUp):
 
     is_secret = True
 
-    def __init__(self, account: Account, kind: Poisson | Fixed, adaptive: AdaptiveClip | None = None) -> None:
+    def __init__(self, account: Accounting, kind: Poisson | Fixed, adaptive: AdaptiveClip | None = None) -> None:
         super().__init__(account, average=True, least_replies=1)
         if kind.participations is not None and not account.stable_nodes:
             raise ValueError("participations needs Account(stable_nodes=True): rounds are counted by node id")
@@ -122,10 +122,10 @@ class CohortPolicy(ToppedUp):
         self._cohort: Cohort | None = None
         self._charged_as: UplinkSettings | None = None
 
-    def planned(self, settings: UplinkSettings, nodes: int, coordinates: int) -> Release:
-        return self.account.cohort_release(self._kind.of(nodes), settings, coordinates + settings.beside)
+    def planned(self, settings: UplinkSettings, nodes: int, coordinates: int) -> Mechanism:
+        return self.account.cohort_mechanism(self._kind.of(nodes), settings, coordinates + settings.beside)
 
-    def resume(self, ledger: Ledger, run: str, clip: float | None) -> None:
+    def resume(self, accountant: Accountant, run: str, clip: float | None) -> None:
         """Nothing; a clip that follows the norms is the one that was charged last: no other may leave."""
         self.clip = None if self._adaptive is None else clip
 
@@ -150,17 +150,17 @@ class CohortPolicy(ToppedUp):
             nodes = max(nodes, self._cohort.population)
         return self._kind.of(nodes)
 
-    def foreseen(self, asked: list[Reply], coordinates: int) -> Release | None:
+    def foreseen(self, asked: list[Reply], coordinates: int) -> Mechanism | None:
         """What the round costs, whoever replies. Noise is in proportion to the clip: the first one is charged."""
         if not self.is_open or self._cohort is None or self._charged_as is None:
             return None
-        return self.account.cohort_release(self._cohort, self._charged_as, coordinates + self._charged_as.beside)
+        return self.account.cohort_mechanism(self._cohort, self._charged_as, coordinates + self._charged_as.beside)
 
     def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
         check_one_kind(asked, models)
         self._asked, self._model, self._step_of = asked, models[0], step
 
-    def release(self, opened: Sequence[Opened]) -> Release | None:
+    def mechanism(self, opened: Sequence[Opened]) -> Mechanism | None:
         return self.foreseen(self._asked, count(self._model)) if self.is_open else None
 
     @property
@@ -168,7 +168,7 @@ class CohortPolicy(ToppedUp):
         """The nodes whose rounds are counted, where they are limited."""
         return [node for node, _ in self._asked] if self._kind.participations is not None else []
 
-    def figures(self, spending: Spending) -> dict[str, float]:
+    def figures(self, spending: Budget) -> dict[str, float]:
         """epsilon against whoever sees who uploads, and the clip of the next round where it moves."""
         clip = {} if self.clip is None else {"cepam-clip": self.clip}
         return {"cepam-epsilon-sees-uploads": spending.sees_uploads, **clip}
@@ -180,7 +180,7 @@ class CohortPolicy(ToppedUp):
             raise ValueError("no cohort was drawn")
         return _shares(self._cohort, self._settings)
 
-    def mean(self, tally: Tally) -> npt.NDArray[np.float64]:
+    def mean(self, tally: RoundMetrics) -> npt.NDArray[np.float64]:
         """The published mean of the updates; the clip of the next round follows the mean of the bits."""
         mean = super().mean(tally)
         if self._adaptive is None:
@@ -215,7 +215,7 @@ class Asking:
         """How far a client's bit goes up or down; 0 where none is sent."""
         return 0.0 if self.adaptive is None else self.adaptive.bit * clip.bound
 
-    def policy_for(self, strategy: Strategy, settings: UplinkSettings, account: Account) -> Policy:
+    def policy_for(self, strategy: Strategy, settings: UplinkSettings, account: Accounting) -> Policy:
         """The policy; ValueError for what does not go together."""
         average = publishes_average(strategy, account)
         if self.cohort is not None:
@@ -227,7 +227,7 @@ class Asking:
         name = "charge" if self.policy is None and self.own_settings else self.policy
         return policy_for(name, account, average, self.least_replies, settings.law)
 
-    def _check(self, strategy: Strategy, settings: UplinkSettings, account: Account, average: bool) -> None:
+    def _check(self, strategy: Strategy, settings: UplinkSettings, account: Accounting, average: bool) -> None:
         if account.unit != "client":
             raise ValueError("cohort protects whole clients, unit='client': draws of clients hide no single record")
         if not isinstance(settings.law, Gaussian) or not isinstance(settings.clip, L2):

@@ -7,11 +7,11 @@ from dataclasses import replace
 from logging import INFO, getLogger
 
 from cepam.clip import L2
-from cepam.exchange.target import Target
-from cepam.exchange.uplink_settings import UplinkSettings
-from cepam.flower.policy import Policy
-from cepam.noise.laws import Gaussian
-from cepam.privacy.topup import UPWARD
+from cepam.distributions.laws import Gaussian
+from cepam.flower.dropouts import Policy
+from cepam.privacy.cohorts.dropouts import UPWARD
+from cepam.protocol.accounting import Target
+from cepam.protocol.settings import UplinkSettings
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 

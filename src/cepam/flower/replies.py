@@ -13,13 +13,13 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from cepam.exchange.agreement import Peer
-from cepam.exchange.messages import RECORD, Answer
-from cepam.exchange.server_end import Pending, Refused, ServerEnd, refusing
-from cepam.exchange.uplink_settings import UplinkSettings
-from cepam.exchange.vectors import Arrays, count, from_vector
 from cepam.flower.arrays import carried, numpy_of, record_of
-from cepam.flower.distribution import Distribution, is_stale
+from cepam.flower.downlink import Distribution, is_stale
+from cepam.protocol.agreement import Peer
+from cepam.protocol.messages import RECORD, Answer
+from cepam.protocol.server import Pending, Refused, ServerEnd, refusing
+from cepam.protocol.settings import UplinkSettings
+from cepam.protocol.vectors import Arrays, count, from_vector
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 

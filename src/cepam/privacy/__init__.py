@@ -1,11 +1,11 @@
 """What a run of CEPAM really guarantees, what noise a target needs, and whether the figure is worth anything.
 
-Record what was released (`Release`, or a `Ledger` of several), then ask:
+Record what was released (`Mechanism`, or a `Accountant` of several), then ask:
 
     import cepam
     from cepam import privacy
 
-    release = privacy.Release.uniform(
+    release = privacy.Mechanism.uniform(
         30, cepam.Gaussian(0.25), cepam.L2(1.0), privacy.Sampling("replacement", 15), records=2000, rounds=80
     )
     privacy.epsilon(release, delta=1e-5)  # 2.0517: over all 80 rounds, replace-one
@@ -16,94 +16,90 @@ record of one client (or one whole client, `unit`), in what the server publishes
 clients. Against the server or any other key holder there is none. `docs/privacy.md` has the page for a practitioner
 and the proofs for a sceptic.
 
-- the record: `Sampling`, `Client`, `Release`; the book of a run: `Ledger`, `fingerprint`
-- whole clients in cohorts: `Cohort`, `CohortRelease`, `TopUp`, `server_noise`; a clip that follows the norms:
+- the record: `Sampling`, `Client`, `Mechanism`; the book of a run: `Accountant`, `fingerprint`
+- whole clients in cohorts: `Cohort`, `CohortMechanism`, `DropoutCompensation`, `server_noise`; a clip that follows the
+  norms:
   `joint_multiplier`, `update_multiplier`, `fraction_within`, `next_clip`
-- noise inside local steps, so that the server sees noised updates only: `LocalRelease`, `steps_of`
-- noise that cancels over rounds, where nothing is drawn in secret: `Correlation`, `StreamSender`, `StreamReceiver`,
-  `best_carry`, `weight_noise`, `CorrelatedRelease`, `Cyclic`, `Separated`, `slice_of`, `sensitivity`, `Attendance`,
+- noise inside local steps, so that the server sees noised updates only: `LocalMechanism`, `steps_of`
+- noise that cancels over rounds, where nothing is drawn in secret: `CorrelatedNoise`, `CorrelatedNoiseSender`,
+  `CorrelatedNoiseReceiver`,
+  `best_decay`, `weight_noise`, `MatrixMechanism`, `Cyclic`, `Separated`, `slice_of`, `sensitivity`,
+  `ObservedParticipation`,
   `Arrival`
 - the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
-- the inverse: `calibrate`, `calibrate_each`; what its noise means for use: `noise_to_clip`, `NoiseToClip`
-- what to say with a figure: `cautions`, `about_epsilon`, `Caution`, `Practice`, `LARGE_EPSILON`, `NOT_COVERED`
+- the inverse: `calibrate`, `calibrate_each`; what its noise means for use: `noise_to_clip`, `NoiseRatio`
+- what to say with a figure: `privacy_warnings`, `about_epsilon`, `PrivacyWarning`, `Practice`, `LARGE_EPSILON`,
+  `NOT_COVERED`
 - the mechanism's own arithmetic: `slack`, `Slack`
-- the audit: `audit`, `Audit`, `Mechanism`, `RoundTrip`
+- the audit: `audit`, `Audit`, `AuditedMechanism`, `RoundTrip`
 - a page with plots: `explain`; in dp-accounting's words: `to_dp_event`, `supports`
-- underneath: `Charge`, `GaussianShift`, `LaplaceShift`
+- underneath: `SubsampledMechanism`, `GaussianShift`, `LaplaceShift`
 """
 
 from cepam.clip import Adjacency
-from cepam.privacy.account import (
-    delta,
-    delta_without_noise,
-    epsilon,
-    epsilon_by_round,
-    slack,
-    spent,
-)
-from cepam.privacy.adaptive import fraction_within, joint_multiplier, next_clip, update_multiplier
-from cepam.privacy.attendance import Arrival, Attendance
-from cepam.privacy.audited import RoundTrip
-from cepam.privacy.auditing import Audit, Mechanism, audit
-from cepam.privacy.calibration import calibrate, calibrate_each
-from cepam.privacy.cautions import LARGE_EPSILON, Caution, Practice, about_epsilon, cautions
-from cepam.privacy.cohort import Cohort, CohortRelease
-from cepam.privacy.correlated import CorrelatedRelease
-from cepam.privacy.correlation import Correlation, StreamReceiver, StreamSender
-from cepam.privacy.dominating import GaussianShift, LaplaceShift
-from cepam.privacy.events import supports, to_dp_event
-from cepam.privacy.guarantee import Guarantee, report
-from cepam.privacy.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
-from cepam.privacy.ledger import Ledger
-from cepam.privacy.local import LocalRelease, steps_of
-from cepam.privacy.noise_to_clip import NoiseToClip, noise_to_clip
-from cepam.privacy.numerics import NOT_COVERED, Slack
-from cepam.privacy.page import explain
-from cepam.privacy.participation import Cyclic, Separated, sensitivity, slice_of
-from cepam.privacy.record import fingerprint
-from cepam.privacy.release import Client, Release
-from cepam.privacy.sampled import Charge, Sampling
-from cepam.privacy.topup import TopUp, server_noise
-from cepam.privacy.workload import best_carry, weight_noise
+from cepam.privacy.auditing.audit import Audit, AuditedMechanism, audit
+from cepam.privacy.auditing.round_trip import RoundTrip
+from cepam.privacy.cohorts.adaptive_clip import fraction_within, joint_multiplier, next_clip, update_multiplier
+from cepam.privacy.cohorts.cohort import Cohort, CohortMechanism
+from cepam.privacy.cohorts.dropouts import DropoutCompensation, server_noise
+from cepam.privacy.composition.account import delta, delta_without_noise, epsilon, epsilon_by_round, slack, spent
+from cepam.privacy.composition.accountant import Accountant
+from cepam.privacy.composition.calibration import calibrate, calibrate_each
+from cepam.privacy.matrix.attendance import Arrival, ObservedParticipation
+from cepam.privacy.matrix.correlated_noise import CorrelatedNoise, CorrelatedNoiseReceiver, CorrelatedNoiseSender
+from cepam.privacy.matrix.mechanism import MatrixMechanism
+from cepam.privacy.matrix.participation import Cyclic, Separated, sensitivity, slice_of
+from cepam.privacy.matrix.workload import best_decay, weight_noise
+from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
+from cepam.privacy.mechanisms.dp_events import supports, to_dp_event
+from cepam.privacy.mechanisms.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
+from cepam.privacy.mechanisms.local import LocalMechanism, steps_of
+from cepam.privacy.mechanisms.mechanism import Client, Mechanism
+from cepam.privacy.mechanisms.serialization import fingerprint
+from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism
+from cepam.privacy.numerics.slack import NOT_COVERED, Slack
+from cepam.privacy.reports.guarantee import Guarantee, report
+from cepam.privacy.reports.noise_ratio import NoiseRatio, noise_to_clip
+from cepam.privacy.reports.page import explain
+from cepam.privacy.reports.warnings import LARGE_EPSILON, Practice, PrivacyWarning, about_epsilon, privacy_warnings
 
 __all__ = [
     "LARGE_EPSILON",
     "NOT_COVERED",
+    "Accountant",
     "Adjacency",
     "Arrival",
-    "Attendance",
     "Audit",
-    "Caution",
-    "Charge",
+    "AuditedMechanism",
     "Client",
     "Cohort",
-    "CohortRelease",
-    "CorrelatedRelease",
-    "Correlation",
+    "CohortMechanism",
+    "CorrelatedNoise",
+    "CorrelatedNoiseReceiver",
+    "CorrelatedNoiseSender",
     "Cyclic",
+    "DropoutCompensation",
     "GaussianShift",
     "Guarantee",
     "LaplaceShift",
-    "Ledger",
-    "LocalRelease",
+    "LocalMechanism",
+    "MatrixMechanism",
     "Mechanism",
-    "NoiseToClip",
+    "NoiseRatio",
+    "ObservedParticipation",
     "Practice",
-    "Release",
+    "PrivacyWarning",
     "RoundTrip",
     "Sampling",
     "Separated",
     "Slack",
-    "StreamReceiver",
-    "StreamSender",
-    "TopUp",
+    "SubsampledMechanism",
     "about_epsilon",
     "audit",
-    "best_carry",
+    "best_decay",
     "calibrate",
     "calibrate_each",
-    "cautions",
     "delta",
     "delta_without_noise",
     "epsilon",
@@ -115,6 +111,7 @@ __all__ = [
     "joint_multiplier",
     "next_clip",
     "noise_to_clip",
+    "privacy_warnings",
     "pure_epsilon",
     "report",
     "sensitivity",

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
+from cepam.distributions.laws import Gaussian, Laplace
 from cepam.keys import Address, Key
-from cepam.noise.lattices import E8, Integer
-from cepam.noise.laws import Gaussian, Laplace
+from cepam.lattices.lattice import E8, Integer
 
 Vector = npt.NDArray[np.float32]
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
-from cepam.codec.protocol import UpdateCodec
+from cepam.codec.vectors import UpdateCodec
+from cepam.distributions.laws import Law
 from cepam.keys import Address, Key, hkdf
-from cepam.noise.lattices import Lattice
-from cepam.noise.laws import Law
+from cepam.lattices.lattice import Lattice
 from cepam.verify import statistics
 from cepam.verify.statistics import Statistic
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cepam.noise.laws import Floats, Law
+from cepam.distributions.laws import Floats, Law
 
 _BLUE, _RED, _GREY = "#3b6ea5", "#c0392b", "#888888"
 

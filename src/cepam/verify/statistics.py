@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from cepam.noise.laws import Law
+from cepam.distributions.laws import Law
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -15,9 +15,9 @@ from torch import nn
 
 from cepam import fl
 from cepam.fl import Dataset, Model
-from cepam.fl.models import engines
+from cepam.fl.models import interface as engines
 from cepam.fl.models.network import TorchNetwork
-from cepam.kernels.numba.stamp import PACKAGE, stamp_of
+from cepam.kernels.numba.compiling import PACKAGE, stamp_of
 from cepam_paper.compiled import CompiledNetwork, compiled_network, vectorised_layers
 
 COMPILED = Path(vectorised_layers.__file__).parent
@@ -69,7 +69,7 @@ def test_the_stamp_follows_the_sources_here_and_the_clip_of_cepam(tmp_path: Path
     read = {node.module for path in COMPILED.glob("*.py") if path.name != "__init__.py"
             for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cepam.")}  # fmt: skip
-    assert read == {"cepam.clip", "cepam.kernels.numba.stamp"}
+    assert read == {"cepam.clip", "cepam.kernels.numba.compiling"}
 
 
 def shifted(array: np.ndarray, floats: int) -> np.ndarray:

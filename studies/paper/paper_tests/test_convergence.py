@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cepam.noise.laws import Gaussian
+from cepam.distributions.laws import Gaussian
 from cepam_paper import document
 from cepam_paper import section as part
 from cepam_paper.convergence import Effort, assemble

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 import cepam
+from cepam.distributions.laws import Gaussian, Laplace
 from cepam.errors import MalformedMessage
-from cepam.noise.laws import Gaussian, Laplace
 from cepam_paper.published import ALPHA, PublishedChannel, mean_gain
 
 KEY = cepam.Key(bytes(range(32)))

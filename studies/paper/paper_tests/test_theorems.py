@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cepam import L2, Laplace
-from cepam.privacy import Release, Sampling, pure_epsilon
+from cepam.privacy import Mechanism, Sampling, pure_epsilon
 from cepam_paper.theorems import (
     PaperSetting,
     published_sigma,
@@ -63,6 +63,6 @@ def test_bad_settings_are_refused(bad: dict) -> None:
 
 
 def test_theorem_2_is_false_under_l2_clipping() -> None:
-    release = Release.uniform(30, Laplace(0.01), L2(1.0), Sampling("replacement", 15), 1666, coordinates=6422)
+    mechanism = Mechanism.uniform(30, Laplace(0.01), L2(1.0), Sampling("replacement", 15), 1666, coordinates=6422)
     assert theorem_2(PaperSetting(), 0.01) == pytest.approx(2995, abs=1)
-    assert pure_epsilon(release, 0) == pytest.approx(16_023, abs=1)
+    assert pure_epsilon(mechanism, 0) == pytest.approx(16_023, abs=1)

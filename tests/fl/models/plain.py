@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from cepam.fl import Dataset, Settings, Simulation
+from cepam.fl.clients import sampling as draws
 from cepam.fl.data import partition
-from cepam.fl.engine import sampling as draws
 
 
 def gradient(module: nn.Module, data: Dataset, weights: np.ndarray, records: np.ndarray) -> np.ndarray:
@@ -51,7 +51,7 @@ def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, round
     )
     parts = [kept[part] for part in made]
     held = np.array([len(part) for part in parts])
-    weights, tau, plans = simulation.vector.initial(seed), settings.tau, simulation.uplinks[0].plans
+    weights, tau, plans = simulation.vector.initial(seed), settings.tau, simulation.aggregators[0].plans
     for number in range(rounds):
         index = draws.with_replacement(simulation.rows[0], number, held, tau, settings.batch)
         total = np.zeros_like(weights, dtype=np.float64)
@@ -63,7 +63,7 @@ def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, round
                 local = local - simulation.work.local.at(number * tau + step) * velocity
             update = gradient(module, data, local.astype(np.float32), parts[k][index[k, tau - 1]])
             update = update / max(1.0, float(np.linalg.norm(update)) / settings.clip)
-            at = simulation.uplinks[0].senders.address(number, k)
+            at = simulation.aggregators[0].senders.address(number, k)
             message = plans[k].codec.encode(update.astype(np.float32), at)
             total += plans[k].weight * plans[k].codec.decode(message, at)
         weights = (weights - simulation.rates.at(number * tau + tau - 1) * total).astype(np.float32)

@@ -15,7 +15,7 @@ from torch import nn
 
 from cepam import fl
 from cepam.fl import Dataset, Model, Settings
-from cepam.fl.models import engines
+from cepam.fl.models import interface as engines
 from cepam.fl.models.network import TorchNetwork
 
 TORCH = "cepam.fl.models.network.TorchNetwork"

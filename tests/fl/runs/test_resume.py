@@ -12,7 +12,8 @@ import pytest
 from torch import nn
 
 from cepam.fl import Dataset, Model, Settings, Simulation, from_arrays, read_metrics, train
-from cepam.fl.runs import checkpoint, toml, training
+from cepam.fl.config import toml
+from cepam.fl.runs import checkpoint, training
 
 
 class Stop(Exception):

@@ -15,10 +15,10 @@ from torch import nn
 
 from cepam.errors import CepamError
 from cepam.fl import Dataset, Model, Settings, Simulation, from_arrays, train
-from cepam.fl.engine import sampling
-from cepam.fl.engine.randomness import Randomness, RunSecret
-from cepam.fl.engine.simulation import Sent
-from cepam.fl.runs import toml
+from cepam.fl.clients import sampling
+from cepam.fl.clients.randomness import Randomness, RunSecret
+from cepam.fl.config import toml
+from cepam.fl.simulation import Sent
 from cepam.keys import Address, Key
 
 
@@ -40,7 +40,7 @@ def sent_by(settings: Settings, data: Dataset) -> tuple[Simulation, list[bytes]]
 
 def test_two_runs_with_equal_settings_share_no_key_draw_or_message(small: Dataset, secret: Settings) -> None:
     (first, ours), (second, theirs) = sent_by(secret, small), sent_by(secret, small)
-    assert first.uplinks[0].row.run_id != second.uplinks[0].row.run_id
+    assert first.aggregators[0].row.run_id != second.aggregators[0].row.run_id
     assert not {first.rows[0].key(k).secret for k in range(4)} & {second.rows[0].key(k).secret for k in range(4)}
     held = np.array([150] * 4)
     for draw in (sampling.with_replacement, sampling.without_replacement):
@@ -112,7 +112,7 @@ def opened(folder: Path, settings: Settings, data: Dataset, model: Model) -> boo
     """Whether anything in the folder, or any small seed, opens the first message and so gives away its noise."""
     message = (folder / "messages" / "seed-1" / "round-00001" / "client-0000.bin").read_bytes()
     nonce = bytes.fromhex(toml.read_run(folder / "config.toml")["nonce"])
-    codec = Simulation(settings, data, model).uplinks[0].plans[0].codec
+    codec = Simulation(settings, data, model).aggregators[0].plans[0].codec
     seeds = (Randomness(Key.simulated(seed)).key(0) for seed in range(50))
     roots = [key for each in set(candidates(folder)) for key in (
         Key(each), Randomness(Key(each)).key(0), RunSecret(each, nonce).row(1).key(0)
@@ -159,7 +159,7 @@ def test_the_secret_is_on_disk_before_the_first_message(tmp_path: Path, small: D
 
 
 def test_erasing_overwrites_before_it_unlinks(tmp_path: Path) -> None:
-    from cepam.fl.runs.files import erase, write_secret
+    from cepam._internal.files import erase, write_secret
 
     write_secret(tmp_path / "secret.key", b"ab" * 32)
     with (tmp_path / "secret.key").open("rb") as still_open:

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from cepam.fl import Dataset, Settings, read_metrics, train
-from cepam.fl.runs.toml import write
+from cepam.fl.config.toml import write
 
 FORKS = """
 import json, os, sys, traceback
@@ -26,7 +26,7 @@ from pathlib import Path
 import matplotlib.pyplot
 import cepam.codec.codec, cepam.kernels.numba.backend
 from cepam.fl import settings_from, synthetic, train
-from cepam.fl.runs.toml import read
+from cepam.fl.config.toml import read
 for line in sys.stdin:
     config, folder, resume = json.loads(line)
     child = os.fork()

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from cepam.files import cache_folder
+from cepam._internal.files import cache_folder
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.network import shared_out
 from cepam.fl.models.scattering import Scattering

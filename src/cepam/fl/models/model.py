@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.models import engines
+from cepam.fl.models import interface as engines
 from cepam.fl.models.features import Features, looks_up, scattering
 from cepam.fl.models.interface import Floats, Index, Network, Scores
 from cepam.fl.models.network import TorchNetwork

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from cepam.fl.engine.simulation import Simulation, State
-from cepam.fl.runs.files import write_atomically
+from cepam._internal.files import write_atomically
+from cepam.fl.simulation import Simulation, State
 
 NAME, PREVIOUS = "checkpoint.npz", "checkpoint.previous.npz"
 HEAD = b"cepam checkpoint 1\n"
@@ -92,7 +92,7 @@ def _decrypted(key: bytes, raw: bytes) -> bytes | None:
 def _kept(simulation: Simulation) -> dict[str, Sequence[Any]]:
     """What has a state of its own, by name, one a seed."""
     own = () if simulation.own is None else simulation.own.ownership.layers
-    return {"downlink": simulation.state.downlinks, "uplink": simulation.uplinks, "personal": own}
+    return {"downlink": simulation.state.downlinks, "uplink": simulation.aggregators, "personal": own}
 
 
 def _hex(value: bytes) -> dict[str, str]:
@@ -146,7 +146,7 @@ def _offer(earlier: Checkpoint | None, length: int) -> str:
 
 def _check_beginning(folder: Path, metrics: Path) -> None:
     """Nothing; raises where metrics beyond the first checkpoint show that a checkpoint was lost."""
-    from cepam.fl.runs import toml
+    from cepam.fl.config import toml
 
     every = toml.settings_from(toml.read(folder / "config.toml")).checkpoint_every
     rounds = [_round_of(line) for line in (metrics.read_bytes().splitlines() if metrics.exists() else [])]

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cepam import page as writer
+from cepam._internal import page as writer
+from cepam._internal.files import write_atomically
+from cepam.fl.aggregation.aggregator import Line
+from cepam.fl.aggregation.warnings import SIMULATED, told
+from cepam.fl.config import toml
+from cepam.fl.config.settings import LATTICES, SCHEMES, Settings
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.engine.notices import SIMULATED, told
-from cepam.fl.engine.settings import LATTICES, SCHEMES, Settings
-from cepam.fl.engine.uplink import Line
-from cepam.fl.runs import toml
 from cepam.fl.runs.curve import series
-from cepam.fl.runs.files import write_atomically
 from cepam.fl.runs.sources import prepared
 from cepam.fl.runs.summary import interval
 from cepam.fl.runs.training import Progress, read_metrics, train
@@ -42,7 +42,7 @@ class Row:
     snr_db: float | None
     bits_per_coordinate: float | None
     bits_per_coordinate_down: float
-    uplink_bytes: int
+    aggregator_bytes: int
     downlink_bytes: int
     round_trip_bytes: int
     seconds: float

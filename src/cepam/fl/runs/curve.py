@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cepam.fl.engine.notices import SIMULATED
-from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.uplink import Line
+from cepam.fl.aggregation.aggregator import Line
+from cepam.fl.aggregation.warnings import SIMULATED
+from cepam.fl.config.settings import Settings
 
 PANELS = (
     ("accuracy", "test accuracy"),

@@ -20,16 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from cepam.files import locked_file
+from cepam._internal.files import erase, locked_file, write_atomically, write_secret
+from cepam.fl.clients.randomness import RunSecret
+from cepam.fl.clients.slices import link_of
+from cepam.fl.config import toml
+from cepam.fl.config.settings import OWN, Settings
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.engine.randomness import RunSecret
-from cepam.fl.engine.settings import OWN, Settings
-from cepam.fl.engine.streams import link_of
-from cepam.fl.models.engines import engine_of
+from cepam.fl.models.interface import engine_of
 from cepam.fl.models.model import Model, Network
-from cepam.fl.runs import toml
 from cepam.fl.runs.environment import environment_of
-from cepam.fl.runs.files import erase, write_atomically, write_secret
 from cepam.privacy import fingerprint
 
 SECRET = "secret.key"

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from cepam.fl.config.settings import OWN, Settings
 from cepam.fl.data.clients import TABLES, from_clients, from_table
 from cepam.fl.data.dataset import Dataset, from_arrays, load
 from cepam.fl.data.fetch import Report
 from cepam.fl.data.fetch import quiet as quiet_fetch
-from cepam.fl.engine.settings import OWN, Settings
 from cepam.fl.models.model import Model
 
 

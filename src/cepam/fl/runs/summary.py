@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from cepam.fl.engine.simulation import Simulation
-from cepam.fl.engine.uplink import Line
-from cepam.fl.models.engines import engine_of
+from cepam.fl.aggregation.aggregator import Line
+from cepam.fl.models.interface import engine_of
+from cepam.fl.simulation import Simulation
 
 
 def interval(values: list[float]) -> tuple[float, float | None]:
@@ -44,7 +44,7 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
     judged = {name: interval([line[name] for line in last.values()]) for name in _metrics(simulation, lines)}
     accuracy, half = judged.pop("accuracy", (None, None))
     noise = [line["snr_db"] for line in lines if line["snr_db"] is not None]
-    uplink = simulation.uplinks[0]
+    aggregator = simulation.aggregators[0]
     return {
         "scheme": settings.scheme,
         "trust": settings.trust,
@@ -59,12 +59,12 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "best_score_by_seed": dict(zip(map(str, settings.run_seeds), map(float, simulation.state.best_score))),
         "metrics": {name: {"mean": mean, "half_width": width} for name, (mean, width) in judged.items()},
         "epsilon": _epsilon(last),
-        "delta": settings.delta if uplink.release is not None else None,
+        "delta": settings.delta if aggregator.mechanism is not None else None,
         "simulated": settings.simulate,
         "adjacency": settings.adjacency,
         "epsilon_against": simulation.views(),
         "clients": simulation.budgets(),
-        "noise_scales": sorted({plan.law.scale for plan in uplink.plans if plan.law is not None}),
+        "noise_scales": sorted({plan.law.scale for plan in aggregator.plans if plan.law is not None}),
         "bits_per_coordinate": float(np.mean(sent)) if sent else None,
         "uplink_bytes": int(simulation.state.bits.sum()) // 8,
         "downlink": settings.downlink,
@@ -73,5 +73,5 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "round_trip_bytes": sum(line["bits_round_trip"] for line in lines) // 8,
         "snr_db": float(np.mean(noise)) if noise else None,
         "seconds": round(seconds, 2),
-        "warnings": simulation.cautions,
+        "warnings": simulation.privacy_warnings,
     }

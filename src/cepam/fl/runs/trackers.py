@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from cepam.fl.runs.events import scalars
+from cepam.fl.runs.tensorboard import scalars
 from cepam.fl.runs.training import Progress
 
 Watcher = Callable[[Progress], None]

@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 
+from cepam._internal.files import naming, write_atomically
+from cepam.fl.aggregation.aggregator import Line
+from cepam.fl.clients.randomness import RunSecret
+from cepam.fl.config.settings import Settings
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.engine.randomness import RunSecret
-from cepam.fl.engine.settings import Settings
-from cepam.fl.engine.simulation import Sent, Simulation, quiet
-from cepam.fl.engine.uplink import Line
 from cepam.fl.models.model import Model
 from cepam.fl.runs import checkpoint, record
-from cepam.fl.runs.events import write_events
-from cepam.fl.runs.files import naming, write_atomically
 from cepam.fl.runs.sources import prepared, referred
 from cepam.fl.runs.summary import summarise
+from cepam.fl.runs.tensorboard import write_events
+from cepam.fl.simulation import Sent, Simulation, quiet
 
 Watcher = Callable[["Progress"], None]
 

@@ -9,21 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.errors import MalformedMessage
-from cepam.kernels.model import vector_contexts as contexts
-from cepam.kernels.model.golomb import golomb_parameter
-from cepam.kernels.model.keystream import key_words
-from cepam.kernels.model.plan import GRID_BITS, Ints, Plan
-from cepam.kernels.model.row_period import SHARED_BLOCKS
-from cepam.kernels.model.scalar_contexts import BYTES_A_COORDINATE, load_tables
-from cepam.kernels.model.task import CodingTask, Values, block_slices, rows_of
-from cepam.kernels.numba.integers import Scratch, aligned, kernel_plan, layer_plan, scratch_for
+from cepam.kernels.format import vector_contexts as contexts
+from cepam.kernels.format.golomb import golomb_parameter
+from cepam.kernels.format.keystream import key_words
+from cepam.kernels.format.plan import GRID_BITS, Ints, Plan
+from cepam.kernels.format.row_period import SHARED_BLOCKS
+from cepam.kernels.format.scalar_contexts import BYTES_A_COORDINATE, load_tables
+from cepam.kernels.format.task import CodingTask, Values, block_slices, rows_of
+from cepam.kernels.numba.compiling import Scratch, aligned, kernel_plan, layer_plan, scratch_for
 from cepam.kernels.numba.paper_coder import WIDEST_ROW_BYTES, decode_paper, encode_paper
+from cepam.kernels.numba.quantizer import (
+    quantize_rows,
+    quantize_scalar,
+    reconstruct_rows,
+    reconstruct_scalar,
+    to_units,
+    widths_and_dithers,
+)
 from cepam.kernels.numba.row_period import find_period
 from cepam.kernels.numba.scalar_coder import Margins, decode_block, encode_block, margins_for, measure_scale
-from cepam.kernels.numba.scalar_quantizer import quantize_scalar, reconstruct_scalar, to_units, widths_and_dithers
 from cepam.kernels.numba.vector_coder import ROW_BYTES, code_eights, code_rows
-from cepam.kernels.numba.vector_quantizer import quantize_rows, reconstruct_rows
-from cepam.noise.lattices import Search
+from cepam.lattices.lattice import Search
 
 _HALF = 1 << (GRID_BITS - 1)
 

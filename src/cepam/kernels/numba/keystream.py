@@ -12,9 +12,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from cepam.kernels.model.keystream import CONSTANTS, ROUNDS
-from cepam.kernels.numba.lanes import LONG, data_of, filled, transpose, vector_at
-from cepam.kernels.numba.stamp import stamped
+from cepam.kernels.format.keystream import CONSTANTS, ROUNDS
+from cepam.kernels.numba.compiling import LONG, data_of, filled, stamped, transpose, vector_at
 
 LANES = 16
 LANE_WORDS = 16 * LANES

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from cepam.kernels.model.plan import MOST_TRIALS
-from cepam.kernels.numba.integers import compiled, floor_divide, leading_zeros
+from cepam.kernels.format.plan import MOST_TRIALS
+from cepam.kernels.numba.compiling import compiled, floor_divide, leading_zeros
 from cepam.kernels.numba.keystream import start_lanes
-from cepam.kernels.numba.vector_quantizer import draw_radii, layer_of
+from cepam.kernels.numba.quantizer import draw_radii, layer_of
 
 WIDEST_ROW_BYTES = 96
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cepam.kernels.model.row_period import FLAT, LARGEST_PERIOD, LOCAL
-from cepam.kernels.model.scalar_contexts import (
+from cepam.kernels.format.row_period import FLAT, LARGEST_PERIOD, LOCAL
+from cepam.kernels.format.scalar_contexts import (
     CONTEXTS,
     LARGEST,
     LARGEST_BITS,
@@ -34,9 +34,20 @@ from cepam.kernels.model.scalar_contexts import (
     ZERO_RATE,
     ZONE,
 )
-from cepam.kernels.numba.decisions import chance, choose, learn, log, power, walk_header, walk_size, within
-from cepam.kernels.numba.integers import compiled, inlined, pasted
-from cepam.kernels.numba.range_coder import finish, fresh, start
+from cepam.kernels.numba.compiling import compiled, inlined, pasted
+from cepam.kernels.numba.range_coder import (
+    chance,
+    choose,
+    finish,
+    fresh,
+    learn,
+    log,
+    power,
+    start,
+    walk_header,
+    walk_size,
+    within,
+)
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

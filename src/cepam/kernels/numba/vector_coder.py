@@ -6,14 +6,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cepam.kernels.model import vector_contexts as c
-from cepam.kernels.model.scalar_contexts import LARGEST, NOTHING, OCTAVE, TICKS
-from cepam.kernels.numba.decisions import chance, choose, learn, log, power, walk_header, walk_size, within
-from cepam.kernels.numba.integers import compiled, in_eight, inlined, pasted
+from cepam.kernels.format import vector_contexts as c
+from cepam.kernels.format.scalar_contexts import LARGEST, NOTHING, OCTAVE, TICKS
+from cepam.kernels.numba.compiling import compiled, in_eight, inlined, pasted
 from cepam.kernels.numba.keystream import start_lanes
-from cepam.kernels.numba.nearest import nearest, square_length
-from cepam.kernels.numba.range_coder import finish, fresh, start
-from cepam.kernels.numba.vector_quantizer import draw_dither, first_words, is_accepted, layer_of, place
+from cepam.kernels.numba.quantizer import draw_dither, first_words, is_accepted, layer_of, nearest, place, square_length
+from cepam.kernels.numba.range_coder import (
+    chance,
+    choose,
+    finish,
+    fresh,
+    learn,
+    log,
+    power,
+    start,
+    walk_header,
+    walk_size,
+    within,
+)
 
 MARKS, WIDES, MEAN_MARKS, FRACTIONS = c.MARKS, c.WIDES, c.MEAN_MARKS, c.FRACTIONS
 SAME, STAY, SIDE, SIZE, ROWS, ROW = c.SAME, c.STAY, c.SIDE, c.SIZE, c.ROWS, c.ROW

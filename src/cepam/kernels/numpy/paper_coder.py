@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.errors import MalformedMessage
-from cepam.kernels.model.golomb import golomb_parameter
-from cepam.kernels.model.plan import MOST_TRIALS, Floats, Ints, Plan
+from cepam.kernels.format.golomb import golomb_parameter
+from cepam.kernels.format.plan import MOST_TRIALS, Floats, Ints, Plan
 from cepam.kernels.numpy.quantizer import bit_length, layers
-from cepam.noise.lattices import Search
+from cepam.lattices.lattice import Search
 
 Bits = npt.NDArray[np.uint8]
 JOINT_LIMIT = 2.0**62

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cepam.kernels.model.plan import Ints
+from cepam.kernels.format.plan import Ints
 
 _WORD, _HALF = np.uint64(32), np.uint64(16)
 _LEAST, _ALL = np.uint64(1 << 32), np.uint64(2**64 - 1)

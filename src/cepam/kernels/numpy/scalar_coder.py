@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cepam.kernels.model import scalar_contexts as g
-from cepam.kernels.model.plan import Ints
-from cepam.kernels.model.row_period import FLAT, LARGEST_PERIOD, LOCAL
-from cepam.kernels.model.scalar_contexts import FLOOR
+from cepam.kernels.format import scalar_contexts as g
+from cepam.kernels.format.plan import Ints
+from cepam.kernels.format.row_period import FLAT, LARGEST_PERIOD, LOCAL
+from cepam.kernels.format.scalar_contexts import FLOOR
 from cepam.kernels.numpy.range_coder import LaneReader, LaneWriter
 
 Coder = LaneWriter | LaneReader

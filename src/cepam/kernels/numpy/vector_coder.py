@@ -7,11 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cepam.errors import MalformedMessage
-from cepam.kernels.model import vector_contexts as c
-from cepam.kernels.model.plan import Accept, Floats, Ints, Plan
-from cepam.kernels.model.scalar_contexts import LARGEST, NOTHING, OCTAVE, TICKS
-from cepam.kernels.numpy.nearest import nearest
-from cepam.kernels.numpy.quantizer import Flags, accepted, dither, layers, square_length
+from cepam.kernels.format import vector_contexts as c
+from cepam.kernels.format.plan import Accept, Floats, Ints, Plan
+from cepam.kernels.format.scalar_contexts import LARGEST, NOTHING, OCTAVE, TICKS
+from cepam.kernels.numpy.quantizer import Flags, accepted, dither, layers, nearest, square_length
 from cepam.kernels.numpy.range_coder import LaneReader, LaneWriter
 from cepam.kernels.numpy.scalar_coder import Decisions, log, measure_scale, power
 

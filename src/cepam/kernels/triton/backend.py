@@ -10,20 +10,13 @@ import numpy as np
 import torch
 import triton
 
-from cepam.kernels.model.blocks import JoinedBlocks, joined
-from cepam.kernels.model.plan import Plan
-from cepam.kernels.model.row_period import seem_flat
-from cepam.kernels.model.task import CodingTask
+from cepam.kernels.format.blocks import JoinedBlocks, joined
+from cepam.kernels.format.plan import Plan
+from cepam.kernels.format.row_period import seem_flat
+from cepam.kernels.format.task import CodingTask
 from cepam.kernels.triton import gcm_siv, symbols
+from cepam.kernels.triton.launch import CodedBlocks, Measured, compile_ahead, decode_blocks, encode_measured, measure
 from cepam.kernels.triton.plan import launching_on
-from cepam.kernels.triton.waves import (
-    CodedBlocks,
-    Measured,
-    compile_ahead,
-    decode_blocks,
-    encode_measured,
-    measure,
-)
 
 _WIDENED = (torch.float16, torch.bfloat16)
 

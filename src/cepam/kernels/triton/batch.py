@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cepam.kernels.model import scalar_contexts, vector_contexts
-from cepam.kernels.triton.lanes import Place
+from cepam.kernels.format import scalar_contexts, vector_contexts
+from cepam.kernels.triton.layers import Place
 from cepam.kernels.triton.plan import DevicePlan, Draws, device_whole
 from cepam.kernels.triton.range_coder import gather_blocks
 from cepam.kernels.triton.row_period import find_periods

@@ -8,7 +8,7 @@ from threading import Lock, Thread
 
 import triton
 
-from cepam.ahead import start_ahead
+from cepam._internal.prefetch import start_ahead
 
 _STARTED: dict[Hashable, Thread] = {}
 _STARTING = Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from cepam.kernels.model import keystream
+from cepam.kernels.format import keystream
 
 ROUNDS = tl.constexpr(keystream.ROUNDS)
 LATENT_STREAM = tl.constexpr(keystream.LATENT_STREAM)

@@ -6,12 +6,14 @@ twice, and two ends of a message would then disagree.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
-from cepam.kernels.model import plan
+from cepam.distributions import radius
+from cepam.kernels.format import plan
 from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, below_each_other, stream_words
-from cepam.noise import radius
 
 OCTAVES = tl.constexpr(radius.OCTAVES)
 SEGMENTS = tl.constexpr(radius.SEGMENTS)
@@ -162,3 +164,44 @@ def store_value(x, double, at, value, inside):
 def grid_value(units, grid):
     """Positions in units rounded to the public grid, as float64."""
     return ((units + HALF_GRID) >> GRID_BITS).to(tl.float64) * grid
+
+
+class Place(NamedTuple):
+    """Which lanes of a batch a wave has, one for each block: numbers that kernels read from memory."""
+
+    count: Any  # coordinates of a client's update
+    begin: Any  # the wave's first lane in the batch, and the one behind its last
+    total: Any
+    blocks: Any  # blocks of a client
+    per_block: Any  # sub-vectors of a block
+    double: Any  # 1 where updates are float64 (`load_value`)
+
+
+@triton.jit
+def load_place(place):
+    """The numbers of a `Place`."""
+    return Place(*load_whole(place, 6))
+
+
+@triton.jit
+def lanes_of(place, n, mine):
+    """(lane in the batch, client, block of the client, coordinates) of lanes `mine` of the wave."""
+    # A message has at most 2^27 blocks: 32 bits are enough, and 64-bit quotients are slow.
+    lane, length = mine + place.begin, place.per_block * n
+    inside = lane < place.total
+    client = tl.where(inside, lane // place.blocks, 0)
+    block = tl.where(inside, lane - client * place.blocks, 0).to(tl.int64)
+    size = tl.where(inside, tl.minimum(place.count - block * length, length), 0).to(tl.int32)
+    return lane.to(tl.int64), client.to(tl.int64), block, size
+
+
+@triton.jit
+def first_of(place, n, client, block):
+    """Where blocks begin among the coordinates of all clients."""
+    return client * place.count + block * (place.per_block * n)
+
+
+@triton.jit
+def own_lanes(lanes: tl.constexpr):
+    """The lanes of the wave that this program codes, one a thread."""
+    return tl.program_id(0) * lanes + tl.arange(0, lanes)

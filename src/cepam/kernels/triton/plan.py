@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from cepam.kernels.model.keystream import key_words
-from cepam.kernels.model.plan import Accept, Plan
-from cepam.noise.radius import COEFFICIENTS
+from cepam.distributions.radius import COEFFICIENTS
+from cepam.kernels.format.keystream import key_words
+from cepam.kernels.format.plan import Accept, Plan
 
 
 def launching_on(device: Any) -> AbstractContextManager[Any]:

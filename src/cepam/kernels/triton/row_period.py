@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from cepam.kernels.model import row_period as s
+from cepam.kernels.format import row_period as s
 from cepam.kernels.triton.layers import floor_divide, load_value, load_whole, units_of, values_from
 from cepam.kernels.triton.plan import device_whole
 

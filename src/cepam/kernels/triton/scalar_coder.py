@@ -12,10 +12,18 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from cepam.kernels.model import row_period
-from cepam.kernels.model import scalar_contexts as contexts
-from cepam.kernels.triton.lanes import first_of, lanes_of, load_place, own_lanes
-from cepam.kernels.triton.layers import PER_UNIT, load_value, units_of, values_from
+from cepam.kernels.format import row_period
+from cepam.kernels.format import scalar_contexts as contexts
+from cepam.kernels.triton.layers import (
+    PER_UNIT,
+    first_of,
+    lanes_of,
+    load_place,
+    load_value,
+    own_lanes,
+    units_of,
+    values_from,
+)
 from cepam.kernels.triton.range_coder import Stream, any_of, finish, start_decoder, start_encoder
 from cepam.kernels.triton.scalar_model import (
     LOCAL,
@@ -34,13 +42,17 @@ from cepam.kernels.triton.scalar_model import (
     predict,
     unpack_flat,
 )
-from cepam.kernels.triton.scalar_stage import DITHER_FIELD, JUMP, MARGINS, WIDTH, fields_of
-from cepam.kernels.triton.scalar_state import (
+from cepam.kernels.triton.scalar_stage import (
     BUSY,
     COLUMN,
+    DITHER_FIELD,
     HEADER,
+    JUMP,
+    MARGINS,
     SIZE,
+    WIDTH,
     begin_block,
+    fields_of,
     find_coder,
     find_scales,
     find_stream,

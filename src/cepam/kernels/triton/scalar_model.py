@@ -12,8 +12,8 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from cepam.kernels.model import row_period
-from cepam.kernels.model import scalar_contexts as contexts
+from cepam.kernels.format import row_period
+from cepam.kernels.format import scalar_contexts as contexts
 from cepam.kernels.triton.range_coder import any_of, code_bit
 
 FLAT, LOCAL = tl.constexpr(row_period.FLAT), tl.constexpr(row_period.LOCAL)

@@ -1,25 +1,280 @@
-"""Symbols (H, M) from a vector on a GPU, and back, without coding: what launches the quantizers' kernels.
+"""Symbols in one dimension in Triton: a lane draws the widths and dithers of eight coordinates, two keystream blocks.
 
-A lattice goes in waves of sub-vectors, so that latent radii and fractions of only some millions are held at a time.
+Launch with `enable_fp_fusion=False`, as every kernel over `layers`, for whole groups of eight coordinates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 
 from cepam.errors import MalformedMessage
-from cepam.kernels.model.plan import Accept, Plan
+from cepam.kernels.format import plan
+from cepam.kernels.format.plan import Accept, Plan
+from cepam.kernels.triton.keystream import LATENT_STREAM, ROUNDS, load_key, side_by_side, stream_words
+from cepam.kernels.triton.launch import announce, look_at
+from cepam.kernels.triton.layers import (
+    FURTHEST,
+    GRID,
+    PER_UNIT,
+    REACH,
+    SLACK,
+    STEP,
+    UNIT,
+    draw_cells,
+    grid_value,
+    invert_below,
+    round_quotient,
+    whole_less,
+)
 from cepam.kernels.triton.plan import DevicePlan, device_plan
-from cepam.kernels.triton.refusals import fill_fractions, skip_refused
-from cepam.kernels.triton.scalar_symbols import Kind, quantize_scalars, reconstruct_scalars
-from cepam.kernels.triton.vector_quantizer import fill_radii
-from cepam.kernels.triton.vector_symbols import WaveDraws, quantize_vectors, reconstruct_vectors
-from cepam.kernels.triton.waves import announce, look_at
-from cepam.noise.lattices import Search
+from cepam.kernels.triton.vector_quantizer import (
+    fill_fractions,
+    fill_radii,
+    is_accepted,
+    nearest,
+    scale_of,
+    skip_refused,
+)
+from cepam.lattices.lattice import Search
+
+
+class Kind(NamedTuple):
+    """What symbols are of: scales from latents or one step; and whether values are put on the public grid."""
+
+    layered: bool
+    released: bool = True
+
+
+REFUSED, WIDE = (tl.constexpr(i) for i in range(2))
+"""Which flag is raised: a value that is not finite or beyond reach; what 32 bits may not hold."""
+NEAR = tl.constexpr(2.0**52)
+MOST = tl.constexpr(2.0**31 - 2.0**10)
+
+
+@triton.jit
+def round_near_quotient(t, b):
+    """(`round_quotient` as int32, whether that is right): right while |t| < 2^53, b < 2^50 and it fits.
+
+    The guess has an error under 2^-43 of itself, so one that is lowered by 2^-10 and rounded is the quotient or one
+    less. All other values are whole numbers under 2^53: float64 holds them, and the pipe of 32-bit integers, which the
+    keystream fills, is spared.
+    """
+    whole, wide = t.to(tl.float64), b.to(tl.float64)
+    guess = whole_less(tl.fma(whole, invert_below(b), SLACK))
+    below = whole_less(guess)
+    rest = tl.fma(below, wide, whole)
+    low = guess.to(tl.int64, bitcast=True).to(tl.int32)
+    return low + (rest + rest >= wide).to(tl.int32), tl.abs(below) < MOST
+
+
+@triton.jit
+def load_eight(at, block, inside, lanes: tl.constexpr):
+    """Eight values in a row of each lane, `below_each_other`; four in a row are one access, where they are aligned."""
+    at += block[:, None] * 8 + tl.arange(0, 4)[None, :]
+    near, far = tl.load(at, mask=inside[:, None], other=0), tl.load(at + 4, mask=inside[:, None], other=0)
+    return tl.reshape(tl.permute(tl.join(near, far), (2, 1, 0)), (8 * lanes,))
+
+
+@triton.jit
+def store_eight(at, block, values, inside, lanes: tl.constexpr):
+    """Writes what `load_eight` reads."""
+    at += block[:, None] * 8 + tl.arange(0, 4)[None, :]
+    near, far = tl.split(tl.permute(tl.reshape(values, (2, 4, lanes)), (2, 1, 0)))
+    tl.store(at, near, mask=inside[:, None])
+    tl.store(at + 4, far, mask=inside[:, None])
+
+
+@triton.jit
+def raise_flag(flag, bad, lanes: tl.constexpr):
+    """Sets the flag if anything is bad."""
+    tl.store(flag + tl.arange(0, 8 * lanes) * 0, 1, mask=bad)
+
+
+@triton.jit(do_not_specialize=["first", "count"])
+def quantize_scalars(x, m, flags, draws, first, count, tiles: tl.constexpr, kind: tl.constexpr, lanes: tl.constexpr):
+    """Fills m with the nearest multiples (Paper: M) of `count` groups of coordinates, from number `first` of a vector,
+    or from its first without a sum: the keystream's columns that hold no counter are then the scalar unit's.
+
+    A program does so many tiles of lanes, so that it computes those columns once. 32-bit symbols raise the flag `WIDE`
+    where a value is not under 2^52 units in size, NaN included, or a symbol does not fit; 64-bit ones raise `REFUSED`
+    where it is not finite or beyond reach.
+    """
+    narrow: tl.constexpr = m.dtype.element_ty == tl.int32
+    key = load_key(draws.keys, 0)
+    for tile in range(tiles):
+        block = (tl.program_id(0) * tiles + tile).to(tl.int64) * lanes + tl.arange(0, lanes)
+        b, d = draw_cells(draws, key, block if first is None else block + first, kind.layered)
+        inside = block < count
+        value = load_eight(x, block, inside, lanes).to(tl.float64) * tl.load(draws.numbers + PER_UNIT)
+        t = value.to(tl.int64) - d
+        if narrow:
+            symbol, fits = round_near_quotient(t, b)
+            raise_flag(flags + WIDE, ~(fits & (tl.abs(value) < NEAR)), lanes)
+        else:
+            symbol = round_quotient(t, b)
+            raise_flag(flags + REFUSED, ~(tl.abs(value) <= REACH), lanes)
+        store_eight(m, block, symbol, inside, lanes)
+
+
+@triton.jit(do_not_specialize=["first", "count"])
+def reconstruct_scalars(
+    m, out, flags, draws, first, count, tiles: tl.constexpr, kind: tl.constexpr, lanes: tl.constexpr
+):
+    """Fills out with decoded values, as `quantize_scalars` filled m; flags points outside the range of the format."""
+    key = load_key(draws.keys, 0)
+    for tile in range(tiles):
+        block = (tl.program_id(0) * tiles + tile).to(tl.int64) * lanes + tl.arange(0, lanes)
+        b, d = draw_cells(draws, key, block if first is None else block + first, kind.layered)
+        inside = block < count
+        symbol = load_eight(m, block, inside, lanes).to(tl.int64)
+        raise_flag(flags + REFUSED, tl.abs(symbol.to(tl.float64) * b.to(tl.float64)) >= FURTHEST, lanes)
+        store_eight(out, block, value_of(symbol * b + d, draws.numbers, kind.released), inside, lanes)
+
+
+@triton.jit
+def value_of(units, numbers, released: tl.constexpr):
+    """Positions in units as float64, on the public grid where they are released."""
+    if released:
+        return grid_value(units, tl.load(numbers + GRID))
+    else:
+        return units.to(tl.float64) * tl.load(numbers + UNIT)
+
+
+MOST_TRIALS = tl.constexpr(plan.MOST_TRIALS)
+UNENDED = tl.constexpr(2)
+"""The flag, after those of `scalar_symbols`, of a sub-vector whose trials were all refused."""
+
+
+class WaveDraws(NamedTuple):
+    """What sub-vectors are drawn from: keys, the latent radii of a wave, and the plan's numbers."""
+
+    keys: Any
+    radii: Any
+    numbers: Any
+
+
+@triton.jit
+def skip_words(words, offset, step: tl.constexpr):
+    """Words moved down by `step` where the offset has that bit."""
+    moved = ()
+    for i in tl.static_range(len(words)):
+        if i + step < len(words):
+            moved += (tl.where((offset & step) != 0, words[i + step], words[i]),)
+        else:
+            moved += (words[i],)
+    return moved
+
+
+@triton.jit
+def draw_dither(keys, trial, row, b, shape):
+    """The dithers of sub-vectors (64-bit numbers) in trials counted from 0, a tuple of n tensors."""
+    n: tl.constexpr = shape.n
+    key, begin, stream = load_key(keys, 0), row * n, trial.to(tl.int64) + (LATENT_STREAM + 1)
+    words = stream_words(key, stream, begin >> 3, ROUNDS)
+    # With n = 3, 5, 6 or 7, a sub-vector's words run over the end of a block.
+    if 8 % n != 0:
+        words = words + stream_words(key, stream, (begin >> 3) + 1, ROUNDS)
+    if n != 8:
+        offset = (begin & 7).to(tl.int32)
+        words = skip_words(skip_words(skip_words(words, offset, 4), offset, 2), offset, 1)
+    d = ()
+    for i in tl.static_range(n):
+        d += (tl.umulhi(words[i], (b * shape.box[i]).to(tl.uint64)).to(tl.int64),)
+    return d
+
+
+@triton.jit
+def load_targets(x, numbers, row, count, d, n: tl.constexpr):
+    """(sub-vectors in units less dithers, zeros past the end; whether all their values are finite and within reach)."""
+    target, good = (), row >= 0
+    for i in tl.static_range(n):
+        value = tl.load(x + row * n + i, mask=row * n + i < count, other=0.0).to(tl.float64)
+        value = value * tl.load(numbers + PER_UNIT)
+        good = good & (tl.abs(value) <= REACH)
+        target += (value.to(tl.int64) - d[i],)
+    return target, good
+
+
+@triton.jit
+def store_points(m, row, j, done, n: tl.constexpr, lanes: tl.constexpr):
+    """Writes lattice coordinates of lanes that are done; whether they fit the symbols."""
+    above, symbols = tl.zeros_like(row), ()
+    for i in tl.static_range(n):
+        above = above | ((j[i] + 2147483648) >> 32)
+        symbols += (j[i].to(m.dtype.element_ty),)
+    if n == 8:
+        tl.store(m + row[:, None] * 8 + tl.arange(0, 8)[None, :], side_by_side(symbols, lanes), mask=done[:, None])
+    else:
+        for i in tl.static_range(n):
+            tl.store(m + row * n + i, symbols[i], mask=done)
+    return (above == 0) | (m.dtype.element_ty == tl.int64)
+
+
+@triton.jit(do_not_specialize=["first", "count"], do_not_specialize_on_alignment=["x"])
+def quantize_vectors(x, h, m, flags, drawn, first, count, shape: tl.constexpr, tile: tl.constexpr):
+    """Fills (H, M) of sub-vectors `first`, `first` + 1, …; trials begin with the one that h holds, counted from 1."""
+    n: tl.constexpr = shape.n
+    lanes: tl.constexpr = tile[0]
+    each: tl.constexpr = tile[0] * tile[1]
+    begin = first + tl.program_id(0).to(tl.int64) * each
+    end = tl.minimum(begin + each, (count - 1) // n + 1)
+    row, taken, left = begin + tl.arange(0, lanes), begin + lanes, (end - begin).to(tl.int32)
+    step = tl.load(drawn.numbers + STEP).to(tl.int64)
+    trial = tl.load(h + tl.minimum(row, end - 1)) - 1
+    while left > 0:
+        held = tl.minimum(row, end - 1)
+        radius = tl.load(drawn.radii + (held - first))
+        b = scale_of(radius, drawn.numbers, step, shape.accept)
+        d = draw_dither(drawn.keys, trial, held, b, shape)
+        target, good = load_targets(x, drawn.numbers, held, count, d, n)
+        j, error, square = nearest(target, b, shape.search, n, shape.basis[n - 1], shape.basis[n * n - 1])
+        ends = is_accepted(error, square, radius, shape.accept, n)
+        done = (row < end) & (ends | (trial >= MOST_TRIALS - 1))
+        tl.store(h + row, trial + 1, mask=done)
+        fits = store_points(m, row, j, done, n, lanes)
+        tl.store(flags + row * 0 + REFUSED, 1, mask=~good)
+        tl.store(flags + row * 0 + WIDE, 1, mask=done & ~fits)
+        tl.store(flags + row * 0 + UNENDED, 1, mask=done & ~ends)
+        order = tl.cumsum(done.to(tl.int32), 0)
+        row = tl.where(done, taken + order - 1, row)
+        finished = tl.sum(done.to(tl.int32), 0)
+        taken, left = taken + finished, left - finished
+        trial = tl.where(done, tl.load(h + tl.minimum(row, end - 1), mask=done, other=0) - 1, trial + 1)
+
+
+@triton.jit(do_not_specialize=["first", "count"], do_not_specialize_on_alignment=["h", "m"])
+def reconstruct_vectors(h, m, out, flags, drawn, first, count, shape: tl.constexpr, tile: tl.constexpr):
+    """Fills out with B (M + V_H) of sub-vectors `first`, `first` + 1, …; flags points outside the format's range.
+
+    `tile` has the lanes of a program, and whether values are released on the public grid.
+    """
+    n: tl.constexpr = shape.n
+    lanes: tl.constexpr = tile[0]
+    rows = (count - 1) // n + 1
+    row = first + tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
+    held = tl.minimum(row, rows - 1)
+    step = tl.load(drawn.numbers + STEP).to(tl.int64)
+    b = scale_of(tl.load(drawn.radii + (held - first)), drawn.numbers, step, shape.accept)
+    d = draw_dither(drawn.keys, tl.load(h + held) - 1, held, b, shape)
+    j, good = (), row >= 0
+    for i in tl.static_range(n):
+        j += (tl.load(m + held * n + i).to(tl.int64),)
+    for i in tl.static_range(n):
+        point, size = tl.zeros_like(b), b.to(tl.float64) * 0.0
+        for k in tl.static_range(n):
+            if shape.basis[i * n + k] != 0:
+                point = point + j[k] * shape.basis[i * n + k]
+                size = size + j[k].to(tl.float64) * shape.basis[i * n + k]
+        good = good & (tl.abs(size) * b.to(tl.float64) < FURTHEST)
+        value = value_of(b * point + d[i], drawn.numbers, tile[1])
+        tl.store(out + row * n + i, value, mask=row * n + i < count)
+    tl.store(flags + row * 0 + REFUSED, 1, mask=~good)
+
 
 # After those of `waves`, which is imported first.
 look_at((quantize_scalars, reconstruct_scalars))

@@ -17,12 +17,12 @@ import numpy.typing as npt
 from cepam import fl
 from cepam.codec.codec import Codec
 from cepam.codec.quantizers import LRSUQ
-from cepam.fl.engine.baselines import PlainFloats
-from cepam.kernels.model.golomb import golomb_parameter
+from cepam.distributions.laws import Gaussian
+from cepam.fl.clients.baselines import PlainFloats
+from cepam.kernels.format.golomb import golomb_parameter
 from cepam.kernels.numpy.paper_coder import golomb_fields
 from cepam.keys import Address, Key
-from cepam.noise.lattices import E8, Integer, Lattice
-from cepam.noise.laws import Gaussian
+from cepam.lattices.lattice import E8, Integer, Lattice
 from cepam_paper import picture, printed
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theory.rate import code_bits, golomb_length, rate, reachable_point_bits, trial_entropy

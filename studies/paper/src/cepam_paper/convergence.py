@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cepam.codec.codec import Codec
-from cepam.noise.lattices import Integer
-from cepam.noise.laws import Gaussian
+from cepam.distributions.laws import Gaussian
+from cepam.lattices.lattice import Integer
 from cepam_paper.convergence_checks import distances, moments, offsets, rates
 from cepam_paper.convergence_figures import draw_stall, draw_sweeps
 from cepam_paper.convergence_proof import proof_numbers, proof_table

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from cepam.codec.codec import Codec
+from cepam.distributions.laws import Gaussian, Laplace, Law
 from cepam.keys import Address
-from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
-from cepam.noise.laws import Gaussian, Laplace, Law
+from cepam.lattices.lattice import A2, D4, E8, Integer, Lattice
 from cepam_paper.convergence_sweep import SIZE, Case, problem_of
 from cepam_paper.section import Table
 from cepam_paper.theory.convergence import Convergence

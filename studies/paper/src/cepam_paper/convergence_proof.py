@@ -10,8 +10,8 @@ import numpy as np
 from scipy import optimize
 
 from cepam.codec.codec import Codec
-from cepam.noise.lattices import E8, Integer
-from cepam.noise.laws import Gaussian
+from cepam.distributions.laws import Gaussian
+from cepam.lattices.lattice import E8, Integer
 from cepam_paper.convergence_sweep import PROBLEM_SEED, SIZE, Outcome, problem_of
 from cepam_paper.section import Table
 from cepam_paper.theory.convergence import Schedule

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
-from cepam.noise.lattices import E8, Integer, Lattice
-from cepam.noise.laws import Gaussian, Laplace, Law
+from cepam.distributions.laws import Gaussian, Laplace, Law
+from cepam.lattices.lattice import E8, Integer, Lattice
 from cepam_paper.theory.convergence import Convergence
 from cepam_paper.theory.descent import Descent, descend, stacked
 from cepam_paper.theory.distortion import noise_energy, printed_noise_energy

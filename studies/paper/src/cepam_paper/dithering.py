@@ -15,7 +15,7 @@ from scipy import stats
 
 from cepam.codec.quantizers import RSUQ, SDQ
 from cepam.keys import Address, Key
-from cepam.noise.lattices import A2, E8, Integer, Lattice
+from cepam.lattices.lattice import A2, E8, Integer, Lattice
 from cepam_paper.section import Table
 
 Floats = npt.NDArray[np.float64]

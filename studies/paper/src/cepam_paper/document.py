@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cepam.fl.runs.files import write_atomically
+from cepam._internal.files import write_atomically
 from cepam_paper.claims import by_chapter, tally
 from cepam_paper.mathematics import FORMULA
 from cepam_paper.page import picture

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
+from cepam.distributions.laws import Gaussian, Laplace
 from cepam.keys import Address, Key
-from cepam.noise.lattices import A2, D4, E8, Integer, Lattice
-from cepam.noise.laws import Gaussian, Laplace
+from cepam.lattices.lattice import A2, D4, E8, Integer, Lattice
 from cepam.verify.certificate import Certificate, verify
 from cepam_paper import picture, printed
 from cepam_paper.dithering import dithering, dithering_table

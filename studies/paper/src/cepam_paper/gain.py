@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cepam import fl
-from cepam.noise.laws import Gaussian, Laplace
+from cepam.distributions.laws import Gaussian, Laplace
 from cepam_paper import picture, printed
 from cepam_paper.estimate import differences, estimate, words
 from cepam_paper.published import ARITHMETIC, mean_gain

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cepam import fl, privacy
-from cepam.noise.laws import Gaussian, Laplace
+from cepam.distributions.laws import Gaussian, Laplace
 from cepam_paper import picture, printed, theorems
 from cepam_paper.estimate import Estimate, differences, estimate, percent, words
-from cepam_paper.guarantees import release_of
+from cepam_paper.guarantees import mechanism_of
 from cepam_paper.published import ARITHMETIC
 from cepam_paper.run_size import RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
@@ -46,9 +46,9 @@ def _run_of(law: LawName, label: float, arm: str, much: RunSize) -> Run:
 
 def real_epsilon(law: LawName, noise: float, rounds: int) -> float:
     """What a run at this noise guarantees over all its rounds: at the paper's delta (Gaussian), or pure (Laplace)."""
-    mechanism = Gaussian(noise) if law == "gaussian" else Laplace(noise)
-    release = release_of(mechanism, rounds)
-    value = privacy.epsilon(release, printed.GRID_DELTA if law == "gaussian" else 0.0)
+    rival = Gaussian(noise) if law == "gaussian" else Laplace(noise)
+    mechanism = mechanism_of(rival, rounds)
+    value = privacy.epsilon(mechanism, printed.GRID_DELTA if law == "gaussian" else 0.0)
     return min(value, BOUNDLESS)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from cepam import privacy
 from cepam.clip import L1, L2
-from cepam.noise.laws import Gaussian, Laplace
-from cepam.privacy import Release, Sampling
+from cepam.distributions.laws import Gaussian, Laplace
+from cepam.privacy import Mechanism, Sampling
 from cepam_paper import picture, printed, theorems
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theorems import PaperSetting
@@ -28,13 +28,13 @@ SUMMARY = (
 )
 
 
-def release_of(law: Gaussian | Laplace, rounds: int = 1, l1: bool = False) -> Release:
+def mechanism_of(law: Gaussian | Laplace, rounds: int = 1, l1: bool = False) -> Mechanism:
     """The paper's setting as the accountant sees it: the ideal law, as the paper's theorems mean it.
 
     Coordinates are named for Laplace noise alone, where the pure figure needs them: with them the rounding of real
     messages would be charged too.
     """
-    return Release.uniform(
+    return Mechanism.uniform(
         30, law, L1(1.0) if l1 else L2(1.0), Sampling("replacement", 15), records=RECORDS, rounds=rounds,
         coordinates=SIZE if isinstance(law, Laplace) else None,
     )  # fmt: skip
@@ -66,13 +66,13 @@ def _theorem_1() -> dict[str, Any]:
     sigma, base = 1e-3, 1e-3
     setting = PaperSetting(clients=1, records=2, draws=2, convention="printed")
     epsilon, printed_delta = theorems.theorem_1(setting, sigma, base)
-    release = Release.uniform(1, Gaussian(sigma), L2(1.0), Sampling("replacement", 2), records=2)
+    mechanism = Mechanism.uniform(1, Gaussian(sigma), L2(1.0), Sampling("replacement", 2), records=2)
     return {
         "case": "K = 1, |D| = 2, tau = 2, sigma = 0.001 gamma: a record is drawn with chance 3/4 and then shows",
         "epsilon": epsilon,
         "printed_delta": printed_delta,
         "true_delta": 1.0 - 0.5**2,
-        "repaired_delta": privacy.delta(release, epsilon),
+        "repaired_delta": privacy.delta(mechanism, epsilon),
     }
 
 
@@ -84,15 +84,15 @@ def _quoted() -> dict[str, Any]:
         "computed": theorems.theorem_1(strict, printed.SIGMA, printed.BASE_EPSILON),
         "fitting": theorems.theorem_1(fitting, printed.SIGMA, printed.BASE_EPSILON),
     }
-    whole = release_of(law, ROUNDS)
+    whole = mechanism_of(law, ROUNDS)
     return {
         "epsilon": epsilon,
         "delta": delta,
         **{f"{name}_epsilon": pair[0] for name, pair in ways.items()},
         **{f"{name}_delta": pair[1] for name, pair in ways.items()},
         "saturated_delta": theorems.theorem_1_saturation(PaperSetting(), printed.BASE_EPSILON)[1],
-        "delta_one_round": privacy.delta(release_of(law), epsilon),
-        "delta_without_noise": privacy.delta_without_noise(release_of(law)),
+        "delta_one_round": privacy.delta(mechanism_of(law), epsilon),
+        "delta_without_noise": privacy.delta_without_noise(mechanism_of(law)),
         "delta_without_noise_run": privacy.delta_without_noise(whole),
         "epsilon_run": min(privacy.epsilon(whole, DELTA), BOUNDLESS),
         "epsilon_run_quoted_delta": min(privacy.epsilon(whole, delta), BOUNDLESS),
@@ -105,17 +105,17 @@ def _theorem_2() -> dict[str, Any]:
     return {
         "quoted_epsilon": printed.QUOTED_LAPLACE,
         "printed_epsilon": theorems.theorem_2(PaperSetting(), printed.B),
-        "true_epsilon": privacy.pure_epsilon(release_of(law), 0),
-        "true_epsilon_l1": privacy.pure_epsilon(release_of(law, l1=True), 0),
+        "true_epsilon": privacy.pure_epsilon(mechanism_of(law), 0),
+        "true_epsilon_l1": privacy.pure_epsilon(mechanism_of(law, l1=True), 0),
     }
 
 
 def _relaxed() -> dict[str, Any]:
     b = 40.0
-    release = release_of(Laplace(b), ROUNDS)
+    mechanism = mechanism_of(Laplace(b), ROUNDS)
     return {
-        "b": b, "rounds": ROUNDS, "delta": DELTA, "pure_epsilon": privacy.pure_epsilon(release, 0),
-        "epsilon": privacy.epsilon(release, DELTA),
+        "b": b, "rounds": ROUNDS, "delta": DELTA, "pure_epsilon": privacy.pure_epsilon(mechanism, 0),
+        "epsilon": privacy.epsilon(mechanism, DELTA),
     }  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def _table(numbers: dict[str, Any]) -> Table:
 def _figure(report: Path, numbers: dict[str, Any]) -> Figure:
     sigmas = np.geomspace(1e-3, 1.0, 40)
     stated = [theorems.theorem_1(PaperSetting(), float(s), printed.BASE_EPSILON)[1] for s in sigmas]
-    true = [privacy.delta(release_of(Gaussian(float(s))), printed.QUOTED[0]) for s in sigmas]
+    true = [privacy.delta(mechanism_of(Gaussian(float(s))), printed.QUOTED[0]) for s in sigmas]
     figure, axes = picture.canvas(1, width=6.0)
     axes[0][0].plot(sigmas, stated, label="Theorem 1")
     axes[0][0].plot(sigmas, true, label="one round, exactly")

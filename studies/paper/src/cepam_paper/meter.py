@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec.protocol import UpdateCodec
-from cepam.fl.engine.local_work import Rows, Work
+from cepam.codec.vectors import UpdateCodec
+from cepam.fl.clients.local_training import LocalTraining, Rows
 from cepam.keys import Address
 
 Floats = npt.NDArray[np.float32]
@@ -104,13 +104,13 @@ class Metered:
 
 
 @dataclass(frozen=True, eq=False)
-class WatchedWork(Work):
+class WatchedWork(LocalTraining):
     """The clients' half of a round that shows the meter every update before it is clipped."""
 
     meter: Meter
 
     @classmethod
-    def over(cls, work: Work, meter: Meter) -> WatchedWork:
+    def over(cls, work: LocalTraining, meter: Meter) -> WatchedWork:
         """The same work, watched."""
         return cls(**{each.name: getattr(work, each.name) for each in fields(work)}, meter=meter)
 

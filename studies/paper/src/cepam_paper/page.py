@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cepam import page as writer
-from cepam.fl.runs.files import write_atomically
+from cepam._internal import page as writer
+from cepam._internal.files import write_atomically
 from cepam_paper.claims import by_chapter, tally
 from cepam_paper.mathematics import worded
 from cepam_paper.section import Figure, Part, Table

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cepam.distributions.laws import Gaussian, Laplace
 from cepam.errors import MalformedMessage
 from cepam.keys import Address
-from cepam.noise.laws import Gaussian, Laplace
 
 Floats = npt.NDArray[np.float64]
 ALPHA = 1e-3

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cepam.fl.runs.files import write_atomically
+from cepam._internal.files import write_atomically
 
 Say = Callable[[str, int, int], None]
 """Told of progress: what is being done, how many steps are done, and of how many."""

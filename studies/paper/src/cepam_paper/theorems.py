@@ -13,9 +13,9 @@ from typing import Literal, get_args
 
 from scipy import optimize, special
 
-from cepam.noise.laws import check_scale
-from cepam.privacy.release import check_count
-from cepam.privacy.sampled import amplified, unamplified
+from cepam.distributions.laws import check_scale
+from cepam.privacy.mechanisms.mechanism import check_count
+from cepam.privacy.mechanisms.subsampled import amplified, unamplified
 
 Convention = Literal["printed", "computed"]
 

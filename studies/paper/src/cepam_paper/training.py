@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam import fl
+from cepam._internal.files import write_atomically
 from cepam.codec.codec import Codec, DitheredCodec
-from cepam.codec.protocol import UpdateCodec
-from cepam.fl.engine.baselines import NoisyDithered, PlainFloats
-from cepam.fl.engine.settings import Settings
-from cepam.fl.runs.files import write_atomically
+from cepam.codec.vectors import UpdateCodec
+from cepam.distributions.laws import Gaussian, Laplace
+from cepam.fl.clients.baselines import NoisyDithered, PlainFloats
+from cepam.fl.config.settings import Settings
 from cepam.fl.runs.summary import interval
-from cepam.noise.lattices import lattice_named
-from cepam.noise.laws import Gaussian, Laplace
+from cepam.lattices.lattice import lattice_named
 from cepam_paper.meter import Meter, Metered, WatchedWork
 from cepam_paper.published import ARITHMETIC, PublishedChannel
 from cepam_paper.section import Say

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from cepam import fl
 from cepam.codec.codec import Codec
-from cepam.noise.lattices import Integer
-from cepam.noise.laws import Gaussian
+from cepam.distributions.laws import Gaussian
+from cepam.lattices.lattice import Integer
 from cepam_paper import bits, picture, printed
 from cepam_paper.convergence_sweep import problem_of
 from cepam_paper.estimate import Estimate, estimate, words

@@ -25,13 +25,13 @@ from typing import Any, Literal
 import numpy as np
 
 from cepam import fl
-from cepam.fl.engine.uplink import EngineUplink, SeedRow
-from cepam.fl.engine.uplinks import uplink_of
+from cepam.fl.aggregation.aggregator import Aggregator, AggregatorContext
+from cepam.fl.aggregation.selection import aggregator_for
 from cepam.privacy import fingerprint
 from cepam_sums.report import Found, draw, engine_rows, place_of, put_into, tables
 from cepam_sums.rivals import LegacyQuantization, RivalUplink, RotatedIntegers
 
-Make = Callable[[SeedRow], EngineUplink]
+Make = Callable[[AggregatorContext], Aggregator]
 TRIPS = {"server": 1, "local": 1, "sum": 2}
 RESULTS, ENGINE = Path("studies/sums/results"), Path("bench/results/engine.json")
 SECAGG_TRIPS = 4
@@ -43,15 +43,15 @@ def integers(kind: Literal["ddg", "skellam"], bits: int) -> Make:
     return lambda row: RivalUplink(row, partial(RotatedIntegers, kind, bits))
 
 
-def legacy(row: SeedRow) -> EngineUplink:
+def legacy(row: AggregatorContext) -> Aggregator:
     """Flower's legacy quantization with client noise."""
     return RivalUplink(row, lambda row, scale, moved: LegacyQuantization(row, scale))
 
 
 ROWS: dict[str, tuple[dict[str, Any], Make]] = {
-    "server": ({}, uplink_of),
-    "sum": ({"trust": "sum"}, uplink_of),
-    "sum-sketch": ({"trust": "sum", "sketch": 1600}, uplink_of),
+    "server": ({}, aggregator_for),
+    "sum": ({"trust": "sum"}, aggregator_for),
+    "sum-sketch": ({"trust": "sum", "sketch": 1600}, aggregator_for),
     "secagg+": ({}, legacy),
     "ddg-16": ({}, integers("ddg", 16)),
     "skellam-16": ({}, integers("skellam", 16)),
@@ -59,7 +59,7 @@ ROWS: dict[str, tuple[dict[str, Any], Make]] = {
     "skellam-12": ({}, integers("skellam", 12)),
     "ddg-8": ({}, integers("ddg", 8)),
     "skellam-8": ({}, integers("skellam", 8)),
-    "local": ({}, uplink_of),
+    "local": ({}, aggregator_for),
 }
 
 
@@ -68,21 +68,21 @@ def settings_of(name: str, base: fl.Settings) -> fl.Settings:
     changed = replace(base, **ROWS[name][0])
     if name != "local":
         return changed
-    alone = fl.Simulation(base, fl.prepared(base)).uplinks[0].plans[0].law
+    alone = fl.Simulation(base, fl.prepared(base)).aggregators[0].plans[0].law
     assert alone is not None
     return replace(base, epsilon=None, noise=alone.scale * math.sqrt(base.clients), policy="charge")
 
 
-def observers_of(name: str, uplink: EngineUplink, settings: fl.Settings) -> dict[str, float | None]:
+def observers_of(name: str, aggregator: Aggregator, settings: fl.Settings) -> dict[str, float | None]:
     """epsilon of outsider, server and a server that lies; None where the row claims nothing."""
     if name.startswith("sum"):
-        found = uplink.views()
+        found = aggregator.views()
         return {who: found[who] for who in ("outsider", "server", "lying server")}
-    outsider = uplink.spent()
+    outsider = aggregator.spent()
     if name == "server":
         return {"outsider": outsider, "server": None, "lying server": None}
     if name == "local":
-        each = uplink.ledger.against(settings.clients - 1).epsilon(settings.delta)
+        each = aggregator.accountant.against(settings.clients - 1).epsilon(settings.delta)
         return {"outsider": outsider, "server": each, "lying server": each}
     return {"outsider": outsider, "server": outsider, "lying server": None}
 
@@ -90,7 +90,7 @@ def observers_of(name: str, uplink: EngineUplink, settings: fl.Settings) -> dict
 def run(name: str, base: fl.Settings) -> Found:
     """One row's figures at one seed."""
     settings = settings_of(name, base)
-    simulation = fl.Simulation(settings, fl.prepared(settings), uplink=ROWS[name][1])
+    simulation = fl.Simulation(settings, fl.prepared(settings), aggregator=ROWS[name][1])
     lines: list[dict[str, Any]] = []
     while not simulation.done:
         lines += simulation.step()
@@ -98,7 +98,7 @@ def run(name: str, base: fl.Settings) -> Found:
     return {
         "row": name, "seed": settings.seed, "settings": fingerprint(settings), "accuracy": lines[-1]["accuracy"],
         "dropout": settings.dropout, "lost": sum(not line["replies"] for line in lines),
-        "epsilon": observers_of(name, simulation.uplinks[0], settings), "bits_up": float(np.mean(sent)),
+        "epsilon": observers_of(name, simulation.aggregators[0], settings), "bits_up": float(np.mean(sent)),
         "bytes_up": sum(line["bits"] for line in lines) // 8,
         "bytes_down": sum(line["downlink_bits"] for line in lines) // 8,
         "trips": TRIPS.get(name.partition("-")[0], SECAGG_TRIPS),

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.engine import sampling
-from cepam.fl.engine.releases import after_round
-from cepam.fl.engine.server_uplink import ServerUplink
-from cepam.fl.engine.trust import SumGraph
-from cepam.fl.engine.uplink import Collected, SeedRow
-from cepam.noise.laws import Gaussian
-from cepam.secure import Reach, Sketch
+from cepam.distributions.laws import Gaussian
+from cepam.fl.aggregation.accounting import after_round
+from cepam.fl.aggregation.aggregator import AggregatorContext, RoundResult
+from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
+from cepam.fl.clients import sampling
+from cepam.fl.config.secure_graph import SecAggGraph
+from cepam.secure_aggregation import QuantizationRange, Sketch
 from cepam_sums.discrete import DiscreteGaussian, IntegerLaw, Skellam
 
 Floats = npt.NDArray[np.float64]
@@ -64,12 +64,16 @@ def fitted(scale: float, moved: float, clients: int, coordinates: int, reach: fl
 class RotatedIntegers:
     """Distributed discrete Gaussian or Skellam: rotate, round at random, add integer noise, sum modulo 2^bits."""
 
-    def __init__(self, law: Literal["ddg", "skellam"], bits: int, row: SeedRow, scale: float, moved: float) -> None:
+    def __init__(
+        self, law: Literal["ddg", "skellam"], bits: int, row: AggregatorContext, scale: float, moved: float
+    ) -> None:
         self.kind, self.bits, self.row, self.scale, self.moved = law, bits, row, scale, moved
         self.clients = row.settings.clients
         # The rotation spreads a sum of norm clients · clip over all coordinates.
         padded = 1 << (row.vectors.size - 1).bit_length()
-        self.reach = Reach(Gaussian(scale), self.clients, row.settings.clip * deviations_of(padded) / math.sqrt(padded))
+        self.reach = QuantizationRange(
+            Gaussian(scale), self.clients, row.settings.clip * deviations_of(padded) / math.sqrt(padded)
+        )
 
     def words(self) -> Lattice1:
         """The next round's step and noise, from public data."""
@@ -99,7 +103,7 @@ class RotatedIntegers:
 class LegacyQuantization:
     """SecAgg+ as Flower's legacy mod quantizes: Gaussian noise, clip to a range, 2^22 levels, 64-bit words sent."""
 
-    def __init__(self, row: SeedRow, scale: float) -> None:
+    def __init__(self, row: AggregatorContext, scale: float) -> None:
         self.row, self.scale = row, scale
 
     def total(self, updates: list[npt.NDArray[np.float32]], rng: np.random.Generator) -> tuple[Floats, float]:
@@ -114,34 +118,34 @@ class LegacyQuantization:
         return total, LEGACY_WIRE_BITS
 
 
-class RivalUplink(ServerUplink):
+class RivalUplink(TrustedServerAggregator):
     """A run's uplink with a rival's mechanism in it; charged as the noise that it needs was found.
 
     Where clients drop out the sum is that of the others, as our own is: noise counts on the quorum alone, and a round
     below it is lost.
     """
 
-    def __init__(self, row: SeedRow, make: Callable[[SeedRow, float, float], Any]) -> None:
+    def __init__(self, row: AggregatorContext, make: Callable[[AggregatorContext, float, float], Any]) -> None:
         super().__init__(row)
         plan = self.plans[0]
         assert plan.law is not None
         assert plan.clip is not None
         moved = plan.clip.bound / plan.batch if row.settings.update == "examples" else 2.0 * plan.clip.bound
-        clients, graph = row.settings.clients, SumGraph.of(row.settings)
+        clients, graph = row.settings.clients, SecAggGraph.of(row.settings)
         self.quorum = graph.quorum if row.settings.dropout else clients
-        self.mechanism = make(row, plan.law.scale * math.sqrt(clients / self.quorum), moved)
+        self.rival = make(row, plan.law.scale * math.sqrt(clients / self.quorum), moved)
 
-    def collect(self, number: int, clients: list[int], raw: Any) -> Collected:
+    def collect(self, number: int, clients: list[int], raw: Any) -> RoundResult:
         chosen = self.settings
         silent = sampling.silent(self.row.draws, number, 0, chosen.clients, chosen.dropout)
         came = [place for place, k in enumerate(clients) if not silent[k]]
         rows = self.vectors.arrays.fetch(raw)[came]
         if len(came) < self.quorum:
             zero = self.vectors.arrays.put(np.zeros(self.vectors.size, dtype=np.float32))
-            return Collected(zero, (), clients, 0, {"replies": 0, "bits": 0, "bits_per_coordinate": None})
+            return RoundResult(zero, (), clients, 0, {"replies": 0, "bits": 0, "bits_per_coordinate": None})
         seed = int.from_bytes(self.row.draws.random_bytes(number, _NOISE, 0, 16), "little")
-        total, bits = self.mechanism.total(list(rows), np.random.default_rng(seed))
-        self.ledger = after_round(self.ledger, self.release, clients)
+        total, bits = self.rival.total(list(rows), np.random.default_rng(seed))
+        self.accountant = after_round(self.accountant, self.mechanism, clients)
         clean = np.sum(rows, axis=0, dtype=np.float64)
         signal, noise = float(np.square(clean).sum()), float(np.square(total - clean).sum())
         sent = round(bits * self.row.vectors.size * len(came))
@@ -152,4 +156,4 @@ class RivalUplink(ServerUplink):
             "bits_per_coordinate": bits,
         }
         mean = self.vectors.arrays.put((total / len(came)).astype(np.float32))
-        return Collected(mean, [clients[place] for place in came], clients, sent, line)
+        return RoundResult(mean, [clients[place] for place in came], clients, sent, line)

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
-from cepam.flower import Account, Poisson, Private, StreamTerms
+from cepam.flower import Accounting, CorrelatedNoiseConfig, Poisson, Private
 
 app = ServerApp()
 
@@ -53,8 +53,8 @@ def main(grid: Grid, context: Context) -> None:
             server_key=str(config["server-key"]) or None,
             downlink=str(config["downlink"]),
             cohort=Poisson(float(config["rate"])) if config["rate"] else None,
-            account=Account(stable_nodes=bool(slices)),
-            streams=StreamTerms(carry=0.8, slices=slices, messages=rounds) if slices else None,
+            account=Accounting(stable_nodes=bool(slices)),
+            streams=CorrelatedNoiseConfig(carry=0.8, slices=slices, messages=rounds) if slices else None,
         )
         break_order(strategy, int(config["backwards"]), str(config["hold"]))
     start = ArrayRecord({"w": Array(start_of(int(config["size"]), float(config["spread"])))})

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from cepam.kernels.numba.stamp import PACKAGE, stamp_of, stamped
+from cepam.kernels.numba.compiling import PACKAGE, stamp_of, stamped
 from cepam_paper.compiled.register_tiles import LANES, ONE, award, contest, enter, put
 
 Floats = npt.NDArray[np.float32]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cepam.noise.lattices import Lattice
-from cepam.noise.laws import Law, check_scale
+from cepam.distributions.laws import Law, check_scale
+from cepam.lattices.lattice import Lattice
 
 
 def printed_noise_energy(law: Law, lattice: Lattice, size: int) -> float:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
-from cepam.noise.lattices import Lattice
-from cepam.noise.laws import Law
+from cepam.distributions.laws import Law
+from cepam.lattices.lattice import Lattice
 from cepam_paper.theory.descent import clip_rows, stacked
 from cepam_paper.theory.distortion import checked_weights, noise_energy, printed_noise_energy
 from cepam_paper.theory.problem import Problem

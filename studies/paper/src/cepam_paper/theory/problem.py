@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from cepam.noise.laws import check_scale
+from cepam.distributions.laws import check_scale
 from cepam_paper.theory.convergence import Constants
 from cepam_paper.theory.distortion import checked_weights
 

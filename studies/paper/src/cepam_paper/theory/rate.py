@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from cepam.codec import wire
 from cepam.codec.codec import Codec
-from cepam.kernels.model.golomb import golomb_parameter
-from cepam.kernels.model.plan import layered_plan
+from cepam.distributions.laws import Law, check_scale
+from cepam.kernels.format.golomb import golomb_parameter
+from cepam.kernels.format.plan import layered_plan
 from cepam.kernels.numpy.paper_coder import coordinate_box, field_widths, golomb_fields
 from cepam.kernels.numpy.quantizer import scale_of_radius
 from cepam.keys import Address
-from cepam.noise.lattices import Lattice, Search
-from cepam.noise.laws import Law, check_scale
+from cepam.lattices.lattice import Lattice, Search
 
 _NODES = 1 << 15
 

@@ -1,0 +1,6 @@
+"""Small messages from the server to everybody: public weights on one public grid (docs/downlink.md)."""
+
+from cepam.downlink.broadcast import Broadcast
+from cepam.downlink.receiver import Receiver
+
+__all__ = ["Broadcast", "Receiver"]

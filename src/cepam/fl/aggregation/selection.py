@@ -1,0 +1,24 @@
+"""Which uplink a run has: the settings choose."""
+
+from __future__ import annotations
+
+from cepam.fl.aggregation.aggregator import Aggregator, AggregatorContext
+from cepam.fl.aggregation.cohorts import AdaptiveClipAggregator, CohortAggregator
+from cepam.fl.aggregation.correlated import CorrelatedNoiseAggregator
+from cepam.fl.aggregation.local import LocalDpAggregator
+from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
+
+
+def aggregator_for(row: AggregatorContext) -> Aggregator:
+    """The uplink of one seed's row."""
+    if row.settings.unit == "client":
+        return CohortAggregator(row) if row.settings.clip_quantile is None else AdaptiveClipAggregator(row)
+    if row.settings.trust == "sum":
+        from cepam.fl.aggregation.secure import (
+            SecureAggregator,  # needs `cryptography`: a run without sums does without
+        )
+
+        return SecureAggregator(row)
+    if row.settings.update == "dp-sgd":
+        return LocalDpAggregator(row)
+    return CorrelatedNoiseAggregator(row) if row.settings.streams else TrustedServerAggregator(row)

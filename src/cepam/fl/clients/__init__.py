@@ -1,0 +1,1 @@
+"""Clients: what each samples, trains, clips, encodes and sends."""

@@ -1,0 +1,54 @@
+"""Who is in a sum, how many at least, and over which graph they share masks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cepam.fl.config.settings import Settings
+
+COMPLETE = 100
+"""Up to so many clients everybody shares masks with everybody."""
+CORRUPT = 0.1
+"""The share of colluding clients that a sparse graph stands at least."""
+
+
+@dataclass(frozen=True)
+class SecAggGraph:
+    """How many are asked a round, how many must be in every sum, and who shares masks with whom (degree 0: all)."""
+
+    asked: int
+    quorum: int
+    colluders: int
+    degree: int = 0
+    threshold: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings) -> SecAggGraph:
+        """The graph of a run's rounds."""
+        asked = settings.clients_per_round
+        quorum = min(asked, max(math.ceil(settings.quorum * asked - 1e-9), 1))
+        if asked <= COMPLETE:
+            return cls(asked, quorum, settings.colluders)
+        corrupt = max(CORRUPT, settings.colluders / asked)
+        from cepam.secure_aggregation import (
+            sparse_graph,  # whose room needs `cryptography`: a run without sums does without
+        )
+
+        degree, threshold = sparse_graph(asked, corrupt, 1.0 - quorum / asked)
+        return cls(asked, quorum, settings.colluders, degree, threshold)
+
+    @property
+    def honest(self) -> int:
+        """The honest clients in every sum that a server can open: one that lies on the complete graph, else a true one.
+
+        Guarantee: docs/trust.md, Theorem 3.
+        """
+        return self.quorum - self.colluders if self.degree else 2 * self.quorum - self.asked - self.colluders
+
+
+def surely_in(settings: Settings) -> int:
+    """How many clients' noise is in every round that is published: what a target epsilon can count on."""
+    if settings.trust == "sum" and settings.dropout:
+        return SecAggGraph.of(settings).quorum
+    return settings.clients_per_round

@@ -1,1 +1,0 @@
-"""The engine: clients, server and the rounds between them."""

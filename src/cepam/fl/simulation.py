@@ -1,0 +1,300 @@
+"""The simulator: rounds of Algorithm 1 for all clients and several seeds, every update through bytes.
+
+There is no shortcut that adds noise: each row is encoded to a message, and the server sees only the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.codec.vectors import UpdateCodec
+from cepam.fl.aggregation.accounting import budgets
+from cepam.fl.aggregation.aggregator import Aggregator, AggregatorContext, ClientUpdates, Line, RoundResult
+from cepam.fl.aggregation.downlink import Downlink, GridDownlink, downlink_of
+from cepam.fl.aggregation.selection import aggregator_for
+from cepam.fl.aggregation.warnings import of_target
+from cepam.fl.arrays import ArrayBackend, backend_of
+from cepam.fl.clients.local_training import LocalTraining
+from cepam.fl.clients.personalization import LayerSplit, own_models
+from cepam.fl.clients.plan import usual_codec
+from cepam.fl.clients.randomness import RunSecret
+from cepam.fl.clients.sending import ClientMessage
+from cepam.fl.config.settings import Settings, clients_per_round
+from cepam.fl.data.dataset import Dataset
+from cepam.fl.data.partition import Parts, given, partition
+from cepam.fl.models.model import Model, Scores, build, resolved
+from cepam.fl.models.network import TorchNetwork
+from cepam.fl.optim import Memory, optimizer, schedule
+
+Floats = npt.NDArray[np.float32]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass
+class State:
+    """All that a run carries from one round to the next, one row a seed; vectors are of the run's arrays.
+
+    `weights` are public: clients compute at them, and the run answers for them. `exact` stays with the optimizer.
+    """
+
+    weights: Any
+    exact: Any
+    memory: Memory
+    average: Any
+    best: Any
+    best_score: npt.NDArray[np.float64]
+    bits: npt.NDArray[np.int64]
+    downlinks: list[Downlink]
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The traffic of one seed's round, for whoever wants to keep or count it; `down` holds messages of the grid."""
+
+    seed: int
+    round: int
+    envelopes: tuple[ClientMessage, ...]
+    down: Mapping[int, bytes]
+
+
+def quiet(sent: Sent) -> None:
+    """Nothing: for runs that keep no messages."""
+
+
+@dataclass
+class Simulation:
+    """A federated run in one process.
+
+    `codecs` replaces the settings' scheme with objects of your own: one function from client number to codec.
+    `watch` sees all traffic. `backend` is where vectors live, by default as the settings' device says. `secret` is what
+    keys and draws come from: by default fresh from the operating system, or the seed where the settings say `simulate`.
+    `aggregator` makes a seed's way up, by default the one that the settings ask for.
+    Best weights and accuracies look at test or validation data: simulation only.
+    """
+
+    settings: Settings
+    data: Dataset
+    model: Model | None = None
+    codecs: Callable[[int], UpdateCodec] | None = None
+    watch: Callable[[Sent], None] = quiet
+    backend: ArrayBackend | None = None
+    secret: RunSecret | None = None
+    aggregator: Callable[[AggregatorContext], Aggregator] = aggregator_for
+    state: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.settings = chosen = self.settings.fitted(self.data.clients)
+        if self.model is None and len(self.data.shape) == 2:
+            self.data = replace(self.data, shape=(1, *self.data.shape))
+        self.vector = self.model or build(chosen.model, self.data, chosen.activation)
+        self.division = LayerSplit.of(self.vector, chosen.personal)
+        self.size = len(self.division.sent)
+        kept = [self.data.holding_out(chosen.validation, seed) for seed in chosen.run_seeds]
+        self.validation = [held_out for _, held_out in kept]
+        parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
+        many = clients_per_round(chosen.clients, chosen.share)
+        device = resolved(chosen.device, self.size * many * len(chosen.run_seeds) // max(chosen.tau, 1))
+        self.secret = held = self.secret or RunSecret.of(chosen)
+        self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
+        self.arrays = self.backend or backend_of(device, self._look_ahead)
+        if device == "cuda" and chosen.trust == "server":
+            usual = usual_codec(chosen) if self.codecs is None else self.codecs(0)
+            self.arrays.expect(usual, many, self.size)
+        self.network = self.vector.on(self.data, device)
+        self.aggregators = tuple(self._aggregator(s, held.nonce, part) for s, part in enumerate(parts))
+        kind = chosen.schedule if chosen.local_schedule == "same" else chosen.local_schedule
+        local = self._schedule(kind, chosen.local_rate or chosen.rate)
+        self.own = own_models(self.vector, chosen, self.data, parts, self.validation, self.arrays)
+        held_by = None if self.own is None else self.own.ownership
+        self.work = LocalTraining(
+            chosen, self.network, parts, self.rows, self.aggregators, local, self.arrays.put, held_by, self.data.removed
+        )  # fmt: skip
+        self.rates = self._schedule(chosen.schedule, chosen.rate)
+        self.optimizer = optimizer(chosen.server, chosen.momentum)
+        self.privacy_warnings = self.aggregators[0].privacy_warnings
+        self.state = self._start(held.nonce)
+        self.aggregators[0].foresee()
+
+    @property
+    def notices(self) -> list[str]:
+        """What must be said before the first round, in one sentence each."""
+        first = self.aggregators[0]
+        met = of_target(self.settings, first.mechanism)
+        return [*first.notices, *met, *(() if self.own is None else self.own.notices)]
+
+    def _look_ahead(self) -> None:
+        """Nothing; what the next round draws is made, while a GPU is waited for."""
+        for draws in self.rows:
+            draws.look_ahead()
+
+    def _parts(self, records: Index, seed: int) -> Parts:
+        chosen, labels = self.settings, self.data.train_labels[records]
+        if self.data.owners is not None:
+            return given(self.data.owners[records], self.data.clients).within(records)
+        made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
+        return made.within(records)
+
+    def _aggregator(self, s: int, nonce: bytes, parts: Parts) -> Aggregator:
+        shapes = self.division.tensors
+        cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
+        head = self.network.head if isinstance(self.network, TorchNetwork) else None
+        vectors = ClientUpdates(self.size, len(shapes), cuts, self.arrays, head)
+        return self.aggregator(AggregatorContext(
+            self.settings, self.rows[s], nonce, parts.held, vectors, self.data.clients, self.codecs,
+            lambda: self.state.downlinks[s].check(self.arrays.fetch(self.state.weights[s : s + 1])[0]),
+        ))  # fmt: skip
+
+    def _schedule(self, kind: str, rate: float) -> Any:
+        s = self.settings
+        return schedule(kind, rate, s.rounds * s.tau, s.tau, s.convexity, s.smoothness)
+
+    def _start(self, nonce: bytes) -> State:
+        weights = np.stack([self.vector.initial(seed)[self.division.sent] for seed in self.settings.run_seeds])
+        count, put = len(weights), self.arrays.put
+        memory = {name: put(value) for name, value in self.optimizer.start(weights).items()}
+        rows = zip(self.aggregators, weights, self.settings.run_seeds)
+        downlinks = [downlink_of(self.settings, up.noise, start, nonce, seed) for up, start, seed in rows]
+        return State(
+            put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -np.inf),
+            np.zeros(count, dtype=np.int64), downlinks,
+        )  # fmt: skip
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds have been run."""
+        return self.state.round >= self.settings.rounds
+
+    @property
+    def reported(self) -> Any:
+        """The weights that the run answers for: the running average where the settings ask for one, else the last."""
+        return self.state.average if self.settings.average else self.state.weights
+
+    def step(self) -> list[Line]:
+        """Runs one round and gives its line of metrics for every seed."""
+        number = self.state.round
+        rows = [(s, int(k)) for s, aggregator in enumerate(self.aggregators) for k in aggregator.asked(number)]
+        cohorts = [[k for t, k in rows if t == s] for s in range(len(self.aggregators))]
+        bounds = np.concatenate(
+            [aggregator.bounds(number, clients) for aggregator, clients in zip(self.aggregators, cohorts)]
+        )
+        raw, losses = self.work.updates(self.state.weights, number, rows, bounds)
+        lines, aggregates, ends = [], [], np.cumsum([len(clients) for clients in cohorts])
+        for s, seed in enumerate(self.settings.run_seeds):
+            mine = slice(ends[s] - len(cohorts[s]), ends[s])
+            collected, line = self._exchange(s, number, cohorts[s], raw[mine])
+            aggregates.append(collected.aggregate)
+            loss = _mean(self.arrays.fetch(losses[mine]))
+            lines.append({"round": number + 1, "seed": seed, "train_loss": loss, **line})
+        self._move(self.arrays.stack(aggregates))
+        self._judge(lines)
+        return lines
+
+    def _move(self, aggregates: Any) -> None:
+        """One server step from the aggregates, what is made public of it, and the running average of that."""
+        state = self.state
+        rate = float(self.rates.at((state.round + 1) * self.settings.tau - 1))
+        state.exact, state.memory = self.optimizer.step(state.exact, aggregates, rate, state.memory)
+        state.weights = self._published(rate)
+        past = min(self.settings.average, (state.round + 1) / (state.round + 10))
+        state.average = past * state.average + (1.0 - past) * state.weights
+        state.round += 1
+
+    def _published(self, rate: float) -> Any:
+        """The weights that clients will compute at: the exact ones, or the nearest points of the grid."""
+        if self.settings.downlink == "float32":
+            return self.state.exact
+        fetched = self.arrays.fetch(self.state.exact)
+        self._check_finite(fetched, self.state.round + 1)
+        rows = zip(self.state.downlinks, fetched)
+        made = [each.publish(exact, rate) for each, exact in rows if isinstance(each, GridDownlink)]
+        return self.arrays.put(np.stack(made))
+
+    def _exchange(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[RoundResult, Line]:
+        """One seed's messages, down and up, and what can be said about them.
+
+        Whoever is waited for is sent the weights again with every attempt.
+        """
+        downlink = self.state.downlinks[s]
+        down = downlink.messages(clients)
+        came = self.aggregators[s].collect(number, clients, raw)
+        self.watch(Sent(self.settings.run_seeds[s], number, came.envelopes, down))
+        self.state.bits[s] += came.bits
+        downlink_bits = downlink.bits(came.tried, down) + came.down_bits
+        downlink.reached(came.heard)
+        line: Line = {
+            **came.line,
+            "bits_total": int(self.state.bits[s]),
+            "downlink_bits": downlink_bits,
+            "bits_per_coordinate_down": downlink_bits / (len(clients) * self.size) if clients else 0.0,
+            "bits_round_trip": came.bits + downlink_bits,
+        }
+        return came, line
+
+    def _judge(self, lines: list[Line]) -> None:
+        """Adds scores, epsilon so far and warnings to the lines of an evaluated round."""
+        chosen, state = self.settings, self.state
+        if state.round % chosen.evaluate_every and not self.done:
+            return
+        weights = self.reported
+        self._check_finite(weights, state.round)
+        own = self.own
+        scores = self.network.evaluate(weights) if own is None else own.test(self.network, weights)
+        judged = "accuracy" if self.vector.objective.classifies else "loss"
+        for s, line in enumerate(lines):
+            line |= {name: _finite(float(each[s])) for name, each in (scores.metrics | {"loss": scores.loss}).items()}
+            chooses = self._merit(scores, s)
+            if chosen.validation:
+                row, index = weights[s : s + 1], self.validation[s]
+                held = self.network.evaluate(row, index) if own is None else own.validation(self.network, weights, s)
+                chooses = self._merit(held, 0)
+                line[f"validation_{judged}"] = _finite(chooses if judged == "accuracy" else -chooses)
+            if chooses > state.best_score[s]:
+                state.best_score[s], state.best[s] = chooses, weights[s]
+            line |= {"epsilon": self._spent(s), "delta": chosen.delta, "simulated": chosen.simulate}
+            if self.done:
+                line["warnings"] = self.privacy_warnings
+
+    def _merit(self, scores: Scores, row: int) -> float:
+        """What the best weights are chosen by: accuracy, or with a loss of the user's own a low loss."""
+        return float(scores.accuracy[row] if self.vector.objective.classifies else -scores.loss[row])
+
+    def _check_finite(self, weights: Any, round: int) -> None:
+        if not bool((abs(weights) < np.inf).all()):
+            raise ValueError(
+                f"the weights are no longer finite after round {round}: lower --rate, {self.settings.rate:g}"
+            )
+
+    def _spent(self, s: int) -> float | None:
+        """epsilon so far: a bound while the run is under way; at its end the figure that a target was held against."""
+        so_far = self.aggregators[s].spent() if self.done else self.aggregators[s].running()
+        return None if so_far is None else _finite(so_far)
+
+    def views(self) -> dict[str, float | None]:
+        """epsilon so far by observer; the worst of the seeds. None where there is no figure to give."""
+        each = [aggregator.views() for aggregator in self.aggregators]
+        observers = dict.fromkeys(who for views in each for who in views)
+        return {who: _finite(max(views.get(who, np.inf) for views in each)) for who in observers}
+
+    def budgets(self) -> list[Line]:
+        """Each client's name, records, noise, target and what its records have spent against an outsider.
+
+        The first seed's. Where nobody has a name or a target of its own there is nothing to tell apart: an empty list.
+        """
+        first = self.aggregators[0]
+        return budgets(self.settings, self.data.clients, first.plans, first.mechanism, first.accountant)
+
+
+def _mean(losses: Floats) -> float | None:
+    """The mean of the losses that are numbers: a record that is none contributes nothing, here too."""
+    sound = losses[np.isfinite(losses)]
+    return float(sound.mean()) if len(sound) else None
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None

@@ -1,0 +1,216 @@
+"""The client's half: a Flower mod that clips, adds the noise, compresses and seals what the ClientApp replies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+
+from cepam.flower.arrays import SUM, carry, numpy_of
+from cepam.flower.client_model import receive
+from cepam.keys import Key, KeyChain
+from cepam.protocol.agreement import Chain
+from cepam.protocol.broadcast_message import DOWNLINK
+from cepam.protocol.client import Declined, check_offer, seal_update
+from cepam.protocol.correlated_noise import ClientCorrelatedNoise
+from cepam.protocol.messages import RECORD, Offer
+from cepam.protocol.vectors import Arrays, to_vector
+
+log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
+
+IDENTITY_FILE = "cepam-identity"
+SERVER_FILE = "cepam-server"
+TERMS_FILE = "cepam-terms"
+FAILED = 6  # Flower's code for a mod whose preconditions do not hold
+RAISED = 2  # and for an app that raised
+
+CallNext = Callable[[Message, Context], Message]
+
+
+class Uplink:
+    """A mod for `ClientApp(mods=[Uplink()])`: replies to a `Private` server leave private and small.
+
+    Everything it needs comes from the server with each training message. A training message without an offer of such
+    a server is refused, so that no plain update can leave; `required=False` lets it pass, with a warning.
+    An update that is not finite leaves as zero with its noise, a metric that is not finite as 0. What cannot be sent
+    (other shapes, a failed agreement, a training function that raises) becomes an error reply with a fixed code: it
+    costs this client's reply and nothing else.
+
+    Where the SuperNode's configuration has `cepam-identity`, a path to its authentication key, the key agreement is
+    signed with it, and the server knows that the key belongs to the authenticated node. Where it has `cepam-server`, a
+    path to the server's public key, offers that this key did not sign are refused: nobody can pose as the server.
+
+    A model that comes as a broadcast (`Private(downlink="grid")`) is handed on as dense arrays; the node's copy is kept
+    in `context.state`. A broadcast that does not lead on from that copy is answered with an error: nothing is computed
+    at other weights than the server's.
+
+    Where the server asks for a stream (`Private(streams=…)`), this mod counts the node's messages and tells the
+    training function which slice of its records is next (`cepam-slice` of `cepam-slices` in its configuration;
+    `privacy.slice_of` finds a record's slice by its own identifier alone). A server that asks again, backwards, too
+    often or on other terms is refused, and so are terms that cost more than the configuration's `cepam-epsilon`. With
+    `cepam-streams`, a folder, the stream outlives the node.
+
+    Where the configuration has `cepam-terms`, the node answers for sums alone (`Private(trust="sum")`, docs/trust.md),
+    and only to offers that its own terms allow: no other training, no evaluation, no query, no metrics.
+    """
+
+    def __init__(self, required: bool = True) -> None:
+        self.required = required
+
+    def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
+        if TERMS_FILE in context.node_config or (message.has_content() and SUM in message.content):
+            from cepam.flower.secure_aggregation.client_mod import answer
+
+            return answer(message, context, call_next)
+        record = message.content.get(RECORD) if message.has_content() else None
+        if record is None and message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+            return self._evaluated(message, context, call_next)
+        try:
+            if record is None:
+                return self._without_offer(message, context, call_next)
+            del message.content[RECORD]
+            offer = _offer(record, context)
+            report = receive(message.content, context)
+            reference = numpy_of(only_arrays(message.content))
+            stream = None if offer.settings.stream is None else _stream(offer, reference, message.content, context)
+            reply = self._sealed(_trained(message, context, call_next), reference, offer, context, stream)
+            return reporting(reply, report)
+        except Declined as declined:
+            return declining(message, declined)
+        except Exception as unexpected:  # its text may hold data, and Flower would send it
+            log(WARNING, "cepam: no update leaves this node: %r", unexpected)
+            return Message(Error(FAILED, "cepam: internal"), reply_to=message)
+
+    def _evaluated(self, message: Message, context: Context, call_next: CallNext) -> Message:
+        """The reply to a message that asks for no update, at the model that the server has published."""
+        try:
+            report = receive(message.content, context) if message.has_content() else None
+        except Declined as declined:
+            return declining(message, declined)
+        return reporting(call_next(message, context), report)
+
+    def _without_offer(self, message: Message, context: Context, call_next: CallNext) -> Message:
+        if self.required:
+            raise Declined("no-offer", "the server does not use cepam.flower.Private (Uplink(required=False) sends)")
+        log(WARNING, "cepam: the server does not use cepam.flower.Private; this update leaves as plain arrays")
+        return call_next(message, context)
+
+    def _sealed(
+        self, reply: Message, reference: Arrays, offer: Offer, context: Context, stream: ClientCorrelatedNoise | None
+    ) -> Message:
+        name, arrays = named_arrays(reply.content)
+        try:
+            update = to_vector(numpy_of(arrays), reference, difference=offer.settings.update == "parameters")
+        except ValueError as odd:
+            raise Declined("arrays", str(odd)) from odd
+        sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE), stream)
+        _store(context, offer, sealed.chain)
+        if stream is not None:
+            from cepam.flower.client_correlated_noise import keep
+
+            keep(stream, offer, context)
+        if sealed.replaced:
+            log(WARNING, "cepam: the update is not finite; it leaves as zero with its noise")
+        log(INFO, "cepam: %d coordinates leave in %d bytes", len(update), len(sealed.message))
+        for metrics in reply.content.metric_records.values():
+            _make_finite(metrics)
+        reply.content[name] = carry(sealed.message)
+        reply.content[RECORD] = ConfigRecord(sealed.answer.to_fields())
+        return reply
+
+
+def _stream(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> ClientCorrelatedNoise | None:
+    """The stream that the update goes to; what it needs is loaded where a server asks for one."""
+    from cepam.flower.client_correlated_noise import follow
+
+    return follow(offer, reference, content, context)
+
+
+def declining(message: Message, declined: Declined) -> Message:
+    """The reply that tells a code and nothing else."""
+    log(WARNING, "cepam: no reply leaves this node: %s", declined)
+    code = RAISED if declined.code == "training" else FAILED
+    return Message(Error(code, f"cepam: {declined.code}"), reply_to=message)
+
+
+def reporting(reply: Message, report: ConfigRecord | None) -> Message:
+    """The reply, saying which version of the model this node holds."""
+    if report is not None and reply.has_content():
+        reply.content[DOWNLINK] = report
+    return reply
+
+
+def _offer(record: object, context: Context) -> Offer:
+    """The offer in a record, if it is for this run and node and from the server that the node knows."""
+    if not isinstance(record, ConfigRecord):
+        raise Declined("offer", "the server's offer is not a configuration record")
+    try:
+        offer = Offer.from_fields(record)
+    except ValueError as unreadable:
+        raise Declined("offer", str(unreadable)) from unreadable
+    check_offer(offer, context.run_id, context.node_id, read_key_file(context, SERVER_FILE))
+    return offer
+
+
+def _trained(message: Message, context: Context, call_next: CallNext) -> Message:
+    """The reply of the ClientApp; what it raised is told by a code alone, since its text may hold data."""
+    try:
+        reply = call_next(message, context)
+    except Exception as raised:
+        raise Declined("training", f"the training function raised {raised!r}") from raised
+    if reply.has_error():
+        raise Declined("training", f"the training function replied with an error: {reply.error.reason}")
+    return reply
+
+
+def only_arrays(content: RecordDict) -> ArrayRecord:
+    """The one array record that a training message or reply holds; `Declined` if it holds another number."""
+    return named_arrays(content)[1]
+
+
+def named_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
+    """That record and its name."""
+    records = content.array_records
+    if len(records) != 1:
+        raise Declined("arrays", f"a training message or reply needs exactly one ArrayRecord, got {len(records)}")
+    name, record = next(iter(records.items()))
+    return str(name), record
+
+
+def _make_finite(metrics: MetricRecord) -> None:
+    """Nothing; values that are not finite are 0: a reply that is dropped for one would tell that it was there."""
+    for key, value in list(metrics.items()):
+        if isinstance(value, list):
+            metrics[key] = [number if math.isfinite(number) else type(number)(0) for number in value]
+        elif not math.isfinite(value):
+            metrics[key] = 0.0
+
+
+def _stored(context: Context, offer: Offer) -> Chain | None:
+    """The chain kept from earlier rounds, if it is the one that the server means and of this run."""
+    kept = context.state.get(RECORD)
+    if not isinstance(kept, ConfigRecord) or kept.get("run") != str(offer.run) or kept.get("name") != offer.chain:
+        return None
+    key, position = kept.get("key"), kept.get("position")
+    if not isinstance(key, bytes) or not isinstance(position, int):
+        return None
+    return Chain(offer.chain, KeyChain(Key(key), position))
+
+
+def _store(context: Context, offer: Offer, chain: Chain) -> None:
+    fields = {"run": str(offer.run), "name": chain.name, "key": chain.secret, "position": chain.position}
+    context.state[RECORD] = ConfigRecord(fields)
+
+
+def read_key_file(context: Context, name: str) -> bytes | None:
+    """The file that this node's configuration names so; None where it names none."""
+    path = context.node_config.get(name)
+    if not path:
+        return None
+    try:
+        return Path(str(path)).expanduser().read_bytes()
+    except OSError as unreadable:
+        raise Declined("key-file", str(unreadable)) from unreadable

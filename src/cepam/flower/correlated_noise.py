@@ -1,0 +1,135 @@
+"""What a round of streams makes of the replies, and what the run so far is charged: one event, as it was published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from cepam.flower.arrays import record_of
+from cepam.flower.averaging import publishes_average
+from cepam.flower.cohort import Asking
+from cepam.flower.dropouts import Aggregate, Policy, StepOf, one_reply
+from cepam.flower.replies import Opened
+from cepam.flower.round_metrics import RoundMetrics
+from cepam.protocol.accounting import Accounting, Reply
+from cepam.protocol.correlated_noise import CorrelatedNoiseConfig, ServerCorrelatedNoise
+from cepam.protocol.settings import UplinkSettings
+from cepam.protocol.vectors import Arrays, count, from_vector
+
+if TYPE_CHECKING:
+    from cepam.privacy import Accountant, Arrival, Client, Mechanism
+
+
+class Streamed(Policy):
+    """The sum of the replies with their shaping undone, over the weights of all who were asked; the run is one event.
+
+    Divided by those that replied, noise would no longer cancel. Absences are charged as they were.
+    Guarantee: epsilon is that of what was published, also after a restart (tests/flower/test_correlated_noise.py).
+    """
+
+    def __init__(
+        self, account: Accounting, least_replies: int, terms: CorrelatedNoiseConfig, streams: ServerCorrelatedNoise
+    ) -> None:
+        super().__init__(account, True, least_replies)
+        self.terms, self.streams = terms, streams
+        self._run: str | None = None
+        self._earlier: dict[int, Client] = {}
+
+    def resume(self, accountant: Accountant, run: str, clip: float | None) -> None:
+        """Nothing; what was published of this run before the server was started anew is charged with the rest."""
+        from cepam.privacy import MatrixMechanism
+
+        if self._run is not None:
+            return
+        self._run = f"flower {run}"
+        for mechanism in accountant.mechanisms:
+            if isinstance(mechanism, MatrixMechanism) and mechanism.run == self._run and mechanism.nodes is not None:
+                assert mechanism.attendance is not None
+                self.streams.restore(dict(zip(mechanism.nodes, mechanism.attendance.arrivals)), mechanism.rounds)
+                self._earlier = dict(zip(mechanism.nodes, mechanism.clients))
+
+    def planned(self, settings: UplinkSettings, nodes: int, coordinates: int) -> Mechanism:
+        return self._correlated([(node, settings) for node in range(nodes)], coordinates, None, 1)
+
+    def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
+        if len(models) > 1 or len({settings for _, settings in asked}) > 1:
+            raise ValueError("streams need one model and one setting for all nodes")
+        self._asked, self._model, self._step_of = asked, models[0], step
+        self.streams.begin()
+
+    def aggregate(self, strategy: Strategy, server_round: int, tally: RoundMetrics) -> Aggregate:
+        from cepam.privacy.cohorts.dropouts import server_noise
+        from cepam.privacy.numerics.smoothing import smoothing
+
+        noises = [settings.weight * settings.law.scale for _, settings in self._asked]
+        total = server_noise(smoothing(noises), count(self._model))
+        for one in tally.opened:
+            total += one.settings.weight * np.asarray(one.vector, dtype=np.float64)
+        mean = total / sum(settings.weight for _, settings in self._asked)
+        self.streams.commit([one.node for one in tally.opened])
+        step = self._step_of(self._asked[0][1])
+        return one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, step)))
+
+    def mechanism(self, opened: Sequence[Opened]) -> Mechanism | None:
+        if not self._enough(opened):
+            return None
+        came = self.streams.with_round([one.node for one in opened])
+        settings = self._asked[0][1]
+        return self._correlated(
+            [(node, settings) for node in came], count(self._model), list(came.values()), self.streams.rounds + 1
+        )
+
+    def _correlated(
+        self, replies: list[Reply], coordinates: int, came: list[list[Arrival]] | None, rounds: int
+    ) -> Mechanism:
+        from cepam.privacy import MatrixMechanism, ObservedParticipation
+
+        account, known = self.account, self._earlier
+        lattice = [None if isinstance(s.lattice, str) else s.lattice for _, s in replies]
+        clients = [
+            known.get(node) or self.terms.client(s.law, s.records, s.weight, s.clip, on)
+            for (node, s), on in zip(replies, lattice)
+        ]
+        return MatrixMechanism(
+            tuple(clients),
+            replies[0][1].clip,
+            rounds=rounds,
+            colluders=min(account.colluders, len(clients) - 1),
+            adjacency=account.adjacency,
+            coordinates=coordinates,
+            nodes=tuple(node for node, _ in replies),
+            unit=account.unit,
+            link=self.terms.link,
+            clipped=self.terms.clipped,
+            attendance=None if came is None else ObservedParticipation(rounds, tuple(map(tuple, came))),
+            run=self._run or "",
+        )
+
+    def __str__(self) -> str:
+        return f"one event: {self.terms.slices} slices in turn, carry {self.terms.carry:g}; noise counted: as published"
+
+
+def check_streams(strategy: Strategy, account: Accounting, asking: Asking, terms: CorrelatedNoiseConfig) -> None:
+    """Nothing, or a ValueError for what does not go with streams."""
+    given = {"policy": asking.policy, "cohort": asking.cohort, "adaptive": asking.adaptive}
+    for name, value in {**given, "of_node": asking.own_settings or None}.items():
+        if value is not None:
+            raise ValueError(f"{name} does not go with streams: their replies are added up and charged as they came")
+    if not publishes_average(strategy, account):
+        raise ValueError(
+            "streams cancel noise in averages: the strategy must publish nothing else (Account(released='average'))"
+        )
+    if not account.stable_nodes:
+        raise ValueError(
+            "streams follow each node from round to round: Account(stable_nodes=True), with node authentication on"
+        )
+    if account.sampling is not None:
+        raise ValueError("streams claim no draw: leave the account's sampling as it is")
+    if account.clipped != terms.clipped:
+        raise ValueError(
+            f"account's clipped is {account.clipped!r}, the streams' {terms.clipped!r}: clipped='example' goes with "
+            "CorrelatedNoiseConfig(divisor=…), the public number over which clipped gradients are summed"
+        )

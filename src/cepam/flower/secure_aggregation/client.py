@@ -1,0 +1,70 @@
+"""A SuperNode as a node of sums: its terms, its journal and its key, all from its own configuration."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import partial
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context
+
+from cepam.flower.arrays import SUM
+from cepam.flower.client_mod import IDENTITY_FILE, TERMS_FILE, read_key_file
+from cepam.protocol.agreement import canonical, public_of, sign, verify
+from cepam.protocol.client import Declined
+from cepam.secure_aggregation.client import SecAggClient
+from cepam.secure_aggregation.journal import FileJournal
+from cepam.secure_aggregation.policy import ClientPolicy
+
+JOURNAL_FILE = "cepam-state"
+COHORT_FILE = "cepam-cohort"
+
+
+def sum_node(context: Context) -> SecAggClient:
+    """The node that this configuration describes, with the secrets that `context.state` holds; `Declined` if none."""
+    text, key = read_key_file(context, TERMS_FILE), read_key_file(context, IDENTITY_FILE)
+    journal = context.node_config.get(JOURNAL_FILE)
+    if text is None or key is None or not journal:
+        raise Declined("terms", f"a node of sums needs {TERMS_FILE}, {JOURNAL_FILE} and {IDENTITY_FILE}")
+    try:
+        identity, policy = public_of(key), read_policy(text, read_key_file(context, COHORT_FILE))
+    except (TypeError, ValueError) as unfit:
+        raise Declined("terms", f"its terms, cohort or key cannot be read: {unfit}") from unfit
+    path = Path(str(journal)).expanduser()
+    return SecAggClient(
+        context.node_id, identity, partial(sign, key), verify, policy, FileJournal(path), _kept_state(context)
+    )
+
+
+def read_policy(text: bytes, cohort: bytes | None = None) -> ClientPolicy:
+    """The terms in a TOML file, and the identities of a file of OpenSSH public keys; ValueError for anything else.
+
+    A key of the file that is not one of `ClientPolicy` is an error: a misspelt floor would be none.
+    """
+    fields = tomllib.loads(text.decode())
+    if "cohort" in fields:
+        raise ValueError(f"the cohort is a file of public keys that {COHORT_FILE} names")
+    for name in ("noise", "clip", "batch", "chance"):
+        if type(fields.get(name)) is int:
+            fields[name] = float(fields[name])
+    return ClientPolicy(**fields, cohort=None if cohort is None else read_cohort(cohort))
+
+
+def read_cohort(text: bytes) -> frozenset[bytes]:
+    """The identities in a file with one OpenSSH public key a line; lines that start with # are left out."""
+    lines = (line.strip() for line in text.splitlines())
+    found = frozenset(canonical(line) for line in lines if line and not line.startswith(b"#"))
+    if not found:
+        raise ValueError("the cohort names nobody")
+    return found
+
+
+def keep_state(context: Context, node: SecAggClient) -> None:
+    """Nothing; the node's secrets are as it left them, for the next message."""
+    context.state[SUM] = ConfigRecord({"state": node.state})
+
+
+def _kept_state(context: Context) -> bytes:
+    kept = context.state.get(SUM)
+    state = kept.get("state") if isinstance(kept, ConfigRecord) else None
+    return state if isinstance(state, bytes) else b""

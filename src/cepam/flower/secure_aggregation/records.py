@@ -1,0 +1,82 @@
+"""The records that carry the stages of a sum over Flower, and what both ends must have seen alike."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+from flwr.common.config import get_fused_config_from_dir, get_project_dir
+
+from cepam.flower.arrays import SUM, carried
+from cepam.protocol.broadcast_message import DOWNLINK
+from cepam.protocol.messages import RECORD
+
+OURS = frozenset({SUM, RECORD, DOWNLINK})
+
+
+def run_bytes(run: int) -> bytes:
+    """A run of Flower as the messages of a sum name it."""
+    return f"flower {run}".encode()
+
+
+def sum_message(content: RecordDict) -> bytes:
+    """The message of a sum in this content; ValueError if there is none."""
+    record = content.get(SUM)
+    if not isinstance(record, ArrayRecord):
+        raise ValueError("there is no message of a sum: does the other end use cepam.flower with trust='sum'?")
+    return carried(record)
+
+
+def statement(run: int, node: int, request: bytes) -> bytes:
+    """What a server signs that signs its requests: to whom, in which run, and every byte."""
+    return hashlib.sha256(b"cepam sum request v1" + struct.pack("<QQ", run, node) + request).digest()
+
+
+def run_config(run: Any) -> Mapping[str, Any]:
+    """The configuration of a run of Flower as the contexts of its nodes have it: the app's own, and what replaces it.
+
+    Args:
+        run: `grid.run` of the server.
+    """
+    replaced = dict(getattr(run, "override_config", None) or {})
+    if not getattr(run, "fab_id", ""):
+        return replaced
+    return dict(get_fused_config_from_dir(get_project_dir(run.fab_id, run.fab_version, run.fab_hash), replaced))
+
+
+def check_value(content: RecordDict, update: str, configured: Mapping[str, Any]) -> bytes:
+    """32 bytes that bind a round to all that a node is told to train on: model, configuration, what it replies with.
+
+    `configured` is the run's configuration, which a ClientApp reads from its context. The masks of two nodes that were
+    told different things do not cancel (tests/flower/secure_aggregation/test_attacks.py).
+    """
+    digest = hashlib.sha256(b"cepam sum model v1")
+    _feed(digest, update.encode(), struct.pack("<Q", len(configured)))
+    for key, value in sorted(configured.items()):
+        _feed(digest, key.encode(), repr(value).encode())
+    for name, record in sorted(content.items()):
+        if name in OURS:
+            continue
+        _feed(digest, name.encode(), type(record).__name__.encode(), struct.pack("<Q", len(record)))
+        for key, value in sorted(record.items()):
+            _feed(digest, str(key).encode())
+            if isinstance(record, ArrayRecord):
+                _feed_array(digest, value.numpy())
+            else:
+                _feed(digest, repr(value).encode())
+    return digest.digest()
+
+
+def _feed_array(digest: Any, values: np.ndarray[Any, Any]) -> None:
+    _feed(digest, values.dtype.str.encode(), repr(values.shape).encode())
+    _feed(digest, np.ascontiguousarray(values).tobytes())
+
+
+def _feed(digest: Any, *parts: bytes) -> None:
+    for part in parts:
+        digest.update(struct.pack("<Q", len(part)))
+        digest.update(part)

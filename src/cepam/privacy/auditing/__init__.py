@@ -1,0 +1,1 @@
+"""The audit: a lower bound on epsilon by attacking the mechanism itself."""

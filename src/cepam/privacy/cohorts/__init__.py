@@ -1,0 +1,1 @@
+"""User-level privacy with secret client sampling: cohorts, dropouts, adaptive clipping."""

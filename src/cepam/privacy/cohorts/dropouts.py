@@ -1,0 +1,122 @@
+"""Noise that does not depend on who replied: clients bring shares of a public total, and the server brings the rest.
+
+    topup = privacy.DropoutCompensation(total=z * clip, cap=1283)  # every client's codec has the law topup.law
+    mean = topup.mean(sum_of_the_decoded_vectors, replies=871, expected=1000)  # what is published
+
+Whoever drops out, the published sum has Gaussian noise of standard deviation `total`, and is divided by the expected
+cohort, never by the replies: the round is the subsampled Gaussian mechanism (docs/privacy.md, "Dropouts").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.codec.codec import Codec
+from cepam.distributions.laws import Floats, Gaussian, check_scale
+from cepam.keys import Address, Key
+from cepam.lattices.lattice import Integer, Lattice
+from cepam.privacy.mechanisms.mechanism import check_count
+
+UPWARD = 1.0 + 2.0**-50
+"""More than float64 rounds off here: the server's part is never too small."""
+
+MOST_SHARES = 1 << 20
+"""Of more equal shares in one, the server's noise would lie on a grid too coarse to blend with that of one reply."""
+
+LINE = Integer(1)
+
+
+class NoiseShare(NamedTuple):
+    """What a client brings to a weighted sum: its weight, its noise, and the lattice of its codec, if that is one."""
+
+    weight: float
+    sigma: float
+    lattice: Lattice | None = None
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of this noise in the sum."""
+        return self.weight * self.sigma
+
+
+def server_noise(sigma: float, coordinates: int, at: Address | None = None, lattice: Lattice = LINE) -> Floats:
+    """Gaussian noise that only the server knows: what the codec decodes of zeros, on the public grid of `sigma`.
+
+    The key is fresh, from the operating system, and kept by nobody; or `at` is where the randomness lives, an address
+    under a key that only the server can derive and that nothing else uses.
+    Guarantee: exactly the law, as any decoded vector (docs/exactness.md; tests/privacy/test_topup.py).
+    """
+    check_count("coordinates", coordinates)
+    codec, own = Codec(Gaussian(sigma), lattice), at or Address(Key.generate(), round=0, client=0)
+    return np.asarray(codec.decode(codec.encode(np.zeros(coordinates), own), own), dtype=np.float64)
+
+
+def stand_in(
+    missing: Mapping[NoiseShare, int], coordinates: int, at: Address | None = None
+) -> list[tuple[float, Floats]]:
+    """Weights, and noise of the server's own under each: what clients that are missing would have brought.
+
+    `missing` says of each share how many. The first of a kind is stood in for by itself, the others by one vector: all
+    have the kind's weight and, but for a power of two, its grid, so that they blend with whoever came where the clients
+    do among themselves (docs/privacy.md, "Sums of grids"), and its lattice, which is the one that is charged; the line,
+    where clients choose among several and the worst is charged. `at` as in `server_noise`, one client each.
+    """
+    made: list[tuple[float, Floats]] = []
+    for share, many in sorted(missing.items(), key=lambda kind: kind[0][:2]):
+        for part in [1] * min(1, many) + [many - 1] * (many > 1):
+            own = None if at is None else replace(at, client=at.client + len(made))
+            sigma = share.sigma * math.sqrt(part) * UPWARD
+            made.append((share.weight, server_noise(sigma, coordinates, own, share.lattice or LINE)))
+    return made
+
+
+@dataclass(frozen=True)
+class DropoutCompensation:
+    """`total`, the noise of every published sum, and `cap`, the most clients that are asked: both public constants.
+
+    Guarantee: the noise of the sum is Gaussian of standard deviation `total` whoever replies, against c colluders at
+    least `share` times sqrt(cap - c) (docs/privacy.md; tests/privacy/test_topup.py).
+    """
+
+    total: float
+    cap: int
+
+    def __post_init__(self) -> None:
+        check_scale("total", self.total)
+        check_count("cap", self.cap)
+        if self.cap > MOST_SHARES:
+            raise ValueError(f"cap must be at most {MOST_SHARES}, the most shares of one sum, got {self.cap}")
+
+    @property
+    def share(self) -> float:
+        """The noise of one client: 1/sqrt(cap) of the total."""
+        return self.total / math.sqrt(self.cap)
+
+    @property
+    def law(self) -> Gaussian:
+        """The law of every client's codec."""
+        return Gaussian(self.share)
+
+    def missing(self, replies: int) -> float:
+        """The noise that the server adds where so many clients replied; zero where all of the cap did."""
+        check_count("replies", replies, 0)
+        if replies > self.cap:
+            raise ValueError(f"replies must be at most the cap, {self.cap}, got {replies}: the excess is not asked")
+        return self.share * math.sqrt(self.cap - replies) * UPWARD
+
+    def mean(self, summed: npt.ArrayLike, replies: int, expected: float) -> Floats:
+        """What is published: the sum of the decoded vectors and the missing noise, over the expected cohort."""
+        vector = np.asarray(summed, dtype=np.float64)
+        if vector.ndim != 1 or not np.isfinite(vector).all():
+            raise ValueError(f"the sum must be one finite vector, got shape {vector.shape}")
+        if not (0 < expected < math.inf):
+            raise ValueError(f"expected must be positive, the expected cohort, got {expected!r}")
+        sigma = self.missing(replies)
+        noisy = vector + server_noise(sigma, len(vector)) if sigma else vector
+        return np.asarray(noisy / expected, dtype=np.float64)

@@ -1,0 +1,1 @@
+"""Composition over rounds: privacy-loss distributions, the accountant, calibration."""

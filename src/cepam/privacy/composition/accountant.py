@@ -1,0 +1,333 @@
+"""What a run's charges come to: their curves, and epsilon once the mechanism's own rounding is added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import zip_longest
+from typing import Any
+
+from cepam.privacy.cohorts.cohort import CohortMechanism, epsilon_seen
+from cepam.privacy.composition.losses import (
+    COARSE,
+    FINE,
+    Charges,
+    delta_of,
+    epsilon_of,
+    gathered,
+    merged_gaussians,
+    uncovered,
+)
+from cepam.privacy.mechanisms.laplace import ZeroConcentrated, zcdp_of
+from cepam.privacy.mechanisms.local import EVERYONE, LocalMechanism
+from cepam.privacy.mechanisms.mechanism import Mechanism, check_count
+from cepam.privacy.mechanisms.serialization import read_mechanisms, written_mechanisms
+from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
+from cepam.privacy.numerics.slack import Shown, Slack, slack_of
+
+TRIES = 8
+
+
+@dataclass(frozen=True)
+class PrivacyProfile:
+    """The curves of one or several histories: the worst of them counts, or `limited`, a bound on all, if less."""
+
+    epsilons: tuple[Callable[[float], float], ...]
+    deltas: tuple[Callable[[float], float], ...]
+    limited: Charges = ()
+
+    def epsilon(self, delta: float) -> float:
+        """epsilon at delta."""
+        worst = max((curve(delta) for curve in self.epsilons), default=0.0)
+        return min(worst, epsilon_of(self.limited, delta)) if self.limited else worst
+
+    def delta(self, epsilon: float) -> float:
+        """delta at epsilon."""
+        worst = max((curve(epsilon) for curve in self.deltas), default=0.0)
+        return min(worst, delta_of(self.limited, epsilon)) if self.limited else worst
+
+
+def charged(curve: Callable[[float], float], slack: Slack | None, delta: float) -> float:
+    """epsilon at delta of a mechanism whose exact curve is given, with its slack; infinite where that is too much."""
+    found, extra = curve(delta), 0.0
+    if delta == 0.0 or slack is None:
+        return found
+    for _ in range(TRIES):
+        if slack.excess(found, delta) is not None:
+            break
+        if slack.at(found) <= extra:
+            return found
+        extra = 1.25 * slack.at(found)
+        found = curve((delta - extra) * math.exp(-slack.epsilon / 2.0)) + slack.epsilon
+    return math.inf
+
+
+Seats = tuple[tuple[int, int], ...]
+
+MOST_HISTORIES = 8
+MARKS = 16
+ROUGH = 8
+SEES_UPLOADS = "whoever sees who uploads"
+
+
+def check_delta(delta: float) -> None:
+    """Nothing, or a ValueError when delta does not lie in [0, 1)."""
+    if not (0.0 <= delta < 1.0):
+        raise ValueError(f"delta must lie in [0, 1), got {delta!r}")
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """What has been released so far: rounds of one kind or of several, in any order.
+
+    A record is followed from release to release by its client's place, or by `Mechanism.nodes` where they are given;
+    with `identified=False`, where nodes may come back under another name, every round is charged as its worst client
+    paid it. `configuration` is the `fingerprint` of what the run was set up with; a saved state of another is refused.
+    Adjacency and trust model are those of the releases, which must agree on them. Rests on: adaptive composition.
+    """
+
+    mechanisms: tuple[Mechanism, ...] = ()
+    identified: bool = True
+    configuration: str = ""
+
+    def __post_init__(self) -> None:
+        if len({(r.adjacency, r.unit, r.l2_clipped_laplace) for r in self.mechanisms}) > 1:
+            raise ValueError("the releases of one run must agree on the adjacency, the unit and the kind of law")
+        places = {None if r.nodes is not None else len(r.clients) for r in self.mechanisms}
+        if self.identified and len(places) > 1:
+            raise ValueError("the releases of one run must agree on the clients, or name the nodes of each")
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have been released."""
+        return sum(mechanism.rounds for mechanism in self.mechanisms)
+
+    def add(self, mechanism: Mechanism) -> Accountant:
+        """The ledger with one more release.
+
+        Rounds that differ in nothing but who took part are counted for each node, not listed, so that a long run stays
+        as small as a short one; a stream is listed once.
+        """
+        for place, known in enumerate(self.mechanisms):
+            longer = known.followed_by(mechanism)
+            if longer is not None:
+                return replace(self, mechanisms=(*self.mechanisms[:place], longer, *self.mechanisms[place + 1 :]))
+        return replace(self, mechanisms=(*self.mechanisms, mechanism))
+
+    def against(self, colluders: int) -> Accountant:
+        """The same rounds, seen by so many colluding clients (or by all others, where there are fewer)."""
+        check_count("colluders", colluders, 0)
+        seen = (replace(r, colluders=min(colluders, r.enrolled - 1)) for r in self.mechanisms)
+        return replace(self, mechanisms=tuple(seen))
+
+    def charges(self, client: int) -> Charges:
+        """Everything that has been charged to one client's (or node's) records: each of its replies by itself."""
+        return self._charged([(r, r.taken().get(client, ())) for r in self.mechanisms])
+
+    def envelope(self) -> Charges:
+        """Charges that are at least those of every client: each round as its worst client paid it."""
+        made = ((r, set(r.round_charges.values())) for r in self.mechanisms)
+        return gathered((charge, r.events) for r, known in made for charge in _worst(known))
+
+    def epsilon(self, delta: float, client: int | None = None, cells: int = FINE) -> float:
+        """epsilon of everything released so far at delta, for one client or a bound for all.
+
+        Infinite where the mechanism's own rounding may add over delta/100: no figure can be given (`Slack.excess`).
+        Adjacency, sampling, colluders: as recorded. Trust: trusted server. Rests on: as `cepam.privacy.epsilon`.
+        Guarantee: exact for one client and for up to `MOST_HISTORIES` histories of which none covers another (clients
+        that only took part in fewer rounds are covered), else the envelope's upper bound; the rounding is charged at
+        every delta > 0 (tests/privacy/test_ledger.py).
+        """
+        check_delta(delta)
+        return charged(self._costs(client, cells).epsilon, self.slack(), delta)
+
+    def delta(self, epsilon: float, client: int | None = None) -> float:
+        """delta of everything released so far at epsilon, for one client or a bound for all.
+
+        Adjacency, sampling, colluders, rounding: as `Accountant.epsilon`.
+        """
+        if not (0.0 <= epsilon < math.inf):
+            raise ValueError(f"epsilon must be finite and not negative, got {epsilon!r}")
+        costs, slack = self._costs(client, FINE), self.slack()
+        if slack is None:
+            return costs.delta(epsilon)
+        before = max(0.0, epsilon - slack.epsilon)
+        beyond = -math.expm1(epsilon - slack.epsilon) if epsilon < slack.epsilon else 0.0
+        return min(1.0, math.exp(slack.epsilon / 2.0) * (costs.delta(before) + beyond) + slack.at(epsilon))
+
+    def slack(self) -> Slack | None:
+        """What the mechanism's own rounding may add over all rounds so far; None while nothing was released.
+
+        Where a release does not say its `coordinates` figures are those of the ideal law: None, or what cohorts over
+        their cap add.
+        """
+        plain = any(mechanism.coordinates is None for mechanism in self.mechanisms)
+        if not self.mechanisms or (plain and not any(mechanism.exceeded for mechanism in self.mechanisms)):
+            return None
+        stripped = (replace(r, coordinates=None) if plain else r for r in self.mechanisms)
+        return slack_of((r, Shown() if plain else _shown_by(r.once())) for r in stripped)
+
+    def observers(self, delta: float) -> dict[str, float]:
+        """epsilon against an outsider, one curious client, and all clients but one together; local steps: `EVERYONE`.
+
+        Where clients are drawn in secret: also against whoever sees who uploads, to whom the draws hide nothing.
+        """
+        if self.mechanisms and all(isinstance(mechanism, LocalMechanism) for mechanism in self.mechanisms):
+            return dict.fromkeys(EVERYONE, _remembered(self, delta, FINE))
+        most = max((mechanism.enrolled for mechanism in self.mechanisms), default=1) - 1
+        views = {"outsider": 0, "one curious client": min(1, most), f"{most} colluders": most}
+        drawn = any(isinstance(mechanism, CohortMechanism) for mechanism in self.mechanisms)
+        cells = {most: ROUGH} if drawn and most > 1 else {}  # thousands: a rough bound is as good
+        found = {w: _remembered(self.against(count), delta, cells.get(count, FINE)) for w, count in views.items()}
+        return found | {SEES_UPLOADS: self.sees_uploads(delta)} if drawn else found
+
+    def sees_uploads(self, delta: float) -> float:
+        """epsilon against whoever sees who uploads; infinite where not all rounds had cohorts, or delta is 0."""
+        cohorts = [mechanism for mechanism in self.mechanisms if isinstance(mechanism, CohortMechanism)]
+        if len(cohorts) < len(self.mechanisms) or delta == 0.0:
+            return math.inf
+        # `shown` counts on secret draws; and given who uploads, a cap hides or shows nothing more.
+        slack = self.slack()
+        bare = None if slack is None else replace(slack, shown=math.inf, exceeded=0.0)
+        return charged(partial(epsilon_seen, cohorts), bare, delta)
+
+    def running(self, delta: float, rounds: int) -> float | None:
+        """epsilon so far in a run of `rounds` rounds, with the work of at most `MARKS` figures in the whole run.
+
+        While all rounds are alike: a bound, exact at every `MARKS`-th of the run, and in between what the next mark
+        will cost. Where rounds differ: exact at the marks, None in between. The last is `epsilon` itself, so that a
+        run that was calibrated ends at most at its target.
+        """
+        apart, accountant = -(-rounds // MARKS), self
+        if len(self.mechanisms) == 1 and self.mechanisms[0].foreseeable:
+            mark = max(self.rounds, min(rounds, -(-self.rounds // apart) * apart))
+            accountant = replace(self, mechanisms=(self.mechanisms[0].over(mark),))
+        if accountant.rounds < rounds and accountant.rounds % apart:
+            return None
+        return _remembered(accountant, delta, FINE if accountant.rounds >= rounds else COARSE)
+
+    def foresee(self, mechanism: Mechanism, delta: float, rounds: int) -> None:
+        """Nothing; what `running` and `observers` will ask of so many rounds of `mechanism` is computed now, and
+        kept."""
+        apart = -(-rounds // MARKS)
+        for mark in range(apart, rounds + apart, apart):
+            self.add(mechanism.over(min(mark, rounds))).running(delta, rounds)
+        self.add(mechanism.over(rounds)).observers(delta)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The ledger as plain values, for JSON: every release in full, and the fingerprint of the configuration."""
+        return {
+            "configuration": self.configuration, "identified": self.identified, **written_mechanisms(self.mechanisms),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Accountant:
+        """The ledger that `state_dict` wrote; a ValueError if it is of another configuration than this, or damaged."""
+        for name, ours in (("configuration", self.configuration), ("identified", self.identified)):
+            if state.get(name) != ours:
+                raise ValueError(f"the saved ledger is of another run: {name} {state.get(name)!r}, ours {ours!r}")
+        return replace(self, mechanisms=read_mechanisms(state))
+
+    def _costs(self, client: int | None, cells: int) -> PrivacyProfile:
+        """The curve of one client, or one that bounds those of all."""
+        if self.mechanisms and self.mechanisms[0].l2_clipped_laplace:
+            totals = [self._concentrated(client)] if client is not None else self._all_concentrated()
+            return PrivacyProfile(tuple(total.epsilon for total in totals), tuple(total.delta for total in totals))
+        histories = [self.charges(client)] if client is not None else self._histories()
+        return PrivacyProfile(
+            tuple(partial(epsilon_of, charges, cells=cells) for charges in histories),
+            tuple(partial(delta_of, charges, cells=cells) for charges in histories),
+            self._limited(),
+        )
+
+    def _limited(self) -> Charges:
+        """What every client pays at most without any secret, where participations are limited; else nothing."""
+        made = [mechanism.limited(0) for mechanism in self.mechanisms]
+        known = [one for one in made if one is not None]
+        if not known or len(known) < len(made) or len({times for _, times in known}) > 1:
+            return ()
+        return ((max((charge for charge, _ in known), key=lambda charge: charge.shift.size), known[0][1]),)
+
+    def _histories(self) -> list[Charges]:
+        """The histories of clients that no other's covers, or one that covers them all when they are many."""
+        if not self.identified and self.rounds > 1:
+            return [self.envelope()]
+        paths: dict[int, list[tuple[int, Seats]]] = {}
+        for place, mechanism in enumerate(self.mechanisms):
+            for node, seats in mechanism.taken().items():
+                paths.setdefault(node, []).append((place, seats))
+        distinct = dict.fromkeys(tuple(path) for path in paths.values())
+        made = (self._charged([(self.mechanisms[place], seats) for place, seats in path]) for path in distinct)
+        worst = uncovered({merged_gaussians(charges) for charges in made}, MOST_HISTORIES)
+        return [self.envelope()] if worst is None else worst
+
+    @staticmethod
+    def _charged(path: Sequence[tuple[Mechanism, Seats]]) -> Charges:
+        """The charges of a node that took these places of each release."""
+        made = ((r.round_charges, seats) for r, seats in path if seats)
+        return gathered((charge, times) for known, seats in made for seat, times in seats for charge in known[seat])
+
+    def _concentrated(self, node: int) -> ZeroConcentrated:
+        made = ((r, r.node(seat), times) for r in self.mechanisms for seat, times in r.taken().get(node, ()))
+        return zcdp_of((r.over(times), r.sent_by_node()[sender]) for r, sender, times in made)
+
+    def _all_concentrated(self) -> list[ZeroConcentrated]:
+        if self.identified or self.rounds == 1:
+            everyone = {node for mechanism in self.mechanisms for node in mechanism.taken()}
+            return sorted({self._concentrated(node) for node in everyone}, key=repr)
+        return self._worst_concentrated()
+
+    def _worst_concentrated(self) -> list[ZeroConcentrated]:
+        each = [[zcdp_of([(r, sent)]) for sent in r.sent_by_node().values()] for r in self.mechanisms]
+        rho = sum(max((cost.rho for cost in costs), default=0.0) for costs in each)
+        return [ZeroConcentrated(rho, sum(max((cost.pure for cost in costs), default=0.0) for costs in each))]
+
+
+def charges_by_node(mechanism: Mechanism) -> Mapping[int, tuple[SubsampledMechanism, ...]]:
+    """What one round costs a record of each node that sent something: equal vectors are charged once, not each anew."""
+    return {node: mechanism.round_charges[seat] for node, seat in mechanism.seats.items()}
+
+
+def _worst(known: Iterable[tuple[SubsampledMechanism, ...]]) -> list[SubsampledMechanism]:
+    """One charge for each reply that a node may have sent, at least as large as anyone's."""
+    ranked = [sorted(charges, key=lambda charge: -charge.shift.size) for charges in known]
+    worst = []
+    for column in zip_longest(*ranked):
+        made = [charge for charge in column if charge is not None]
+        largest = max((charge.shift for charge in made), key=lambda shift: shift.size)
+        worst.append(SubsampledMechanism(largest, max(charge.chance for charge in made), made[0].adjacency))
+    return worst
+
+
+@lru_cache(maxsize=256)
+def _shown_by(mechanism: Mechanism) -> Shown:
+    """What one round alone shows of each reply of the node that it costs most."""
+    if mechanism.l2_clipped_laplace:
+        return Shown(tuple(cost.delta for cost in Accountant((mechanism,), identified=False)._worst_concentrated()))
+    if (
+        isinstance(mechanism, CohortMechanism) and mechanism.remembers
+    ):  # later rounds tell of this one's draw: e^epsilon
+        return Shown((lambda at: 1.0,))
+    worst, share = _worst(set(mechanism.round_charges.values())), mechanism.largest_round
+    curves = tuple(replace(charge, shift=charge.shift.scaled(share)).profile for charge in worst)
+    if len(worst) != 1 or not _shifted_once(mechanism):
+        return Shown(curves)
+    (charge,) = worst
+    return Shown(curves, charge.shift.size, 1.0 if charge.chance == 1.0 else 1.0 - charge.chance)
+
+
+def _shifted_once(mechanism: Mechanism) -> bool:
+    """Whether a round is one Gaussian in one world, and in the other the same or, if drawn, one that is shifted."""
+    if isinstance(mechanism, CohortMechanism):
+        return mechanism.cohort.rate == 1.0 or (
+            mechanism.cohort.kind == "poisson" and mechanism.adjacency == "add-remove"
+        )
+    if type(mechanism) is not Mechanism or not mechanism.law_is_gaussian:
+        return False
+    return mechanism.sampling.kind == "all" or (mechanism.clipped == "example" and mechanism.adjacency == "add-remove")
+
+
+@lru_cache(maxsize=256)
+def _remembered(accountant: Accountant, delta: float, cells: int) -> float:
+    return accountant.epsilon(delta, cells=cells)

@@ -1,0 +1,164 @@
+"""The noise that a target needs: the inverse of the account, over the whole run.
+
+The account depends on the noise only through the shift, which is inversely proportional to a common factor
+on all scales, so one search for the largest allowed shift serves every kind of noise, sampling and
+adjacency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from scipy import optimize
+
+from cepam.privacy.composition.account import delta_without_noise, slack
+from cepam.privacy.composition.account import epsilon as spend
+from cepam.privacy.composition.accountant import check_delta
+from cepam.privacy.composition.losses import COARSE, FINE, epsilon_of
+from cepam.privacy.mechanisms.laplace import pure_gap
+from cepam.privacy.mechanisms.mechanism import Mechanism
+from cepam.privacy.mechanisms.subsampled import SubsampledMechanism, unamplified
+
+TOLERANCE = 1e-6
+NARROWEST = 1e-9
+WIDEST = 1e9
+TRIES = 6
+
+
+def check_target(epsilon: float, delta: float) -> None:
+    """Nothing, or a ValueError when (epsilon, delta) is not a target that noise could meet."""
+    if not (0.0 < epsilon < math.inf):
+        raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}")
+    check_delta(delta)
+
+
+def calibrate(mechanism: Mechanism, epsilon: float, delta: float, client: int | None = None) -> Mechanism:
+    """The release with all noise scales multiplied by one factor, the smallest that meets (epsilon, delta).
+
+    For the worst client, or for the one named. Adjacency, sampling, rounds, colluders: as recorded.
+    Trust: trusted server. Rests on: as `cepam.privacy.epsilon`, which is monotone in the noise.
+    Guarantee: `epsilon(calibrate(mechanism, e, d), d) <= e`, checked before it is returned; the scale within 1e-4
+    relative of the smallest; tests/privacy/test_calibration.py.
+    """
+    check_target(epsilon, delta)
+    who = range(len(mechanism.clients)) if client is None else [client]
+    first = {mechanism.history(j): j for j in who}.values()
+    return _settled(
+        mechanism, epsilon, delta, client, lambda aim: max(_factor(mechanism, aim, delta, j) for j in first)
+    )
+
+
+def _settled(
+    mechanism: Mechanism, target: float, delta: float, client: int | None, factor: Callable[[float], float]
+) -> Mechanism:
+    """The release scaled by what `factor` gives for an aim at or under the target, once it is seen to meet the target.
+
+    The aim is lowered by what the answer is over, which is what the search rounds off and the mechanism's own slack.
+    """
+    aim = target
+    for _ in range(TRIES):
+        by = factor(aim)
+        made = mechanism.with_noise([c.law.scale * by for c in mechanism.clients])
+        found = spend(made, delta, client)
+        if found <= target:
+            return made
+        if math.isinf(found):
+            excess = slack(made).excess(found, delta)
+            said = ". ".join(excess) if excess else "no figure can be given"
+            raise ValueError(f"epsilon {target:g} cannot be met at delta {delta:g}: {said}")
+        aim -= (found - target) + 0.25 * TOLERANCE * target
+        if aim <= 0.0:
+            break
+    raise ValueError(f"no noise scale in reach meets epsilon {target:g} at delta {delta:g}")
+
+
+def calibrate_each(mechanism: Mechanism, epsilons: Sequence[float], deltas: Sequence[float]) -> Mechanism:
+    """The release in which every client has the noise that its own (epsilon_k, delta_k) needs by itself.
+
+    Paper: privacy adaptability. Each client's own noise alone meets its target, that is against all other
+    clients colluding; against an outsider it has more. Adjacency, sampling, rounds: as recorded. Trust:
+    trusted server.
+    Rests on: as `cepam.privacy.epsilon`. Tests: tests/privacy/test_calibration.py.
+    """
+    if not (len(epsilons) == len(deltas) == len(mechanism.clients)):
+        raise ValueError(f"give one epsilon and one delta for each of the {len(mechanism.clients)} clients")
+    scales = []
+    for j in range(len(mechanism.clients)):
+        check_target(epsilons[j], deltas[j])
+        alone = mechanism.alone(j)
+        aimed = partial(_factor, alone, delta=deltas[j], client=0)
+        scales.append(_settled(alone, epsilons[j], deltas[j], 0, aimed).clients[0].law.scale)
+    return mechanism.with_noise(scales)
+
+
+def _factor(mechanism: Mechanism, target: float, delta: float, client: int) -> float:
+    """By how much all scales must grow for this client to meet the target."""
+    if client in mechanism.absent:
+        return NARROWEST
+    if delta >= delta_without_noise(mechanism, client):
+        raise ValueError(
+            f"delta {delta:g} is at or above {delta_without_noise(mechanism, client):.4g}, which publishing "
+            "without any noise gives: choose a smaller delta"
+        )
+    if delta == 0.0:
+        allowed = unamplified(target / mechanism.events_of(client), mechanism.chance(client))
+        return pure_gap(mechanism, client) / allowed
+    if mechanism.l2_clipped_laplace:
+        return _l2_factor(mechanism, target, delta, client)
+    charge, limited = mechanism.charge(client), mechanism.limited(client)
+    ways = [(charge, mechanism.events_of(client)), *([] if limited is None else [limited])]
+    return min(one.shift.size / _largest_shift(one, times, target, delta) for one, times in ways)
+
+
+def _l2_factor(mechanism: Mechanism, target: float, delta: float, client: int) -> float:
+    scales = [c.law.scale for c in mechanism.clients]
+
+    def excess(log_factor: float) -> float:
+        noisier = mechanism.with_noise([s * math.exp(log_factor) for s in scales])
+        return spend(noisier, delta, client) - target
+
+    low, high = _bracket(lambda x: -excess(x), 0.0)
+    root = float(optimize.brentq(excess, low, high, xtol=1e-10))
+    return math.exp(root) * (1.0 + 1e-9)
+
+
+def _largest_shift(charge: SubsampledMechanism, rounds: int, target: float, delta: float) -> float:
+    """The largest shift whose run stays under the target: found on a coarse grid, settled on a fine one."""
+
+    def excess(log_size: float, cells: int = COARSE) -> float:
+        scaled = SubsampledMechanism(
+            charge.shift.scaled(math.exp(log_size) / charge.shift.size), charge.chance, charge.adjacency
+        )
+        return epsilon_of(((scaled, rounds),), delta, cells) - target
+
+    low, high = _bracket(excess, _guess(charge.chance, rounds, target, delta))
+    place = float(optimize.brentq(excess, low, high, xtol=1e-5))
+    slope = max((excess(place + 1e-3) - excess(place - 1e-3)) / 2e-3, 1e-3 * target)
+    for _ in range(8):
+        over = excess(place, FINE)
+        if -TOLERANCE * target <= over <= 0.0:
+            break
+        place -= (over + 0.5 * TOLERANCE * target) / slope
+    return math.exp(place)
+
+
+def _guess(chance: float, rounds: int, target: float, delta: float) -> float:
+    """The logarithm of a shift near the answer, from the central limit p sqrt(R (e^(mu^2) - 1))."""
+    whole = target / math.sqrt(2.0 * math.log(1.0 / delta) + 2.0 * target)
+    return 0.5 * math.log(math.log1p(whole**2 / (chance**2 * rounds)))
+
+
+def _bracket(excess: Callable[[float], float], start: float) -> tuple[float, float]:
+    """Two arguments around the zero of an increasing function."""
+    low = high = start
+    step = 0.25
+    while excess(low) > 0.0:
+        low, step = low - step, 2.0 * step
+    step = 0.25
+    while excess(high) <= 0.0:
+        high, step = high + step, 2.0 * step
+        if high > math.log(WIDEST):
+            raise ValueError("no noise scale in reach meets this target")
+    return low, high

@@ -1,0 +1,1 @@
+"""The matrix mechanism (DP-FTRL): correlated noise, participation, and what they cost."""

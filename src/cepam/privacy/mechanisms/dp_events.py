@@ -1,0 +1,71 @@
+"""A run in dp-accounting's vocabulary: a `DpEvent` for what that library can express, and whether it can.
+
+For reports and for a second opinion. The event is what the run does to one client's records, for the add-or-remove
+relation: Gaussian or Laplace noise in units of the shift, alone, or under Poisson sampling where each example is
+clipped and a record that is not drawn leaves nothing. Sampling under replace-one, sampling with replacement, and
+sampled updates that are clipped as a whole are not in the vocabulary: another draw takes a record's place, not a zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cepam.privacy.composition.accountant import Accountant
+from cepam.privacy.matrix.mechanism import MatrixMechanism
+from cepam.privacy.mechanisms.laplace import zcdp_rho
+from cepam.privacy.mechanisms.mechanism import Mechanism
+from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
+
+
+def supports(run: Mechanism | Accountant, client: int = 0) -> bool:
+    """Whether `to_dp_event` can say what this run does to the client's records."""
+    mechanisms = run.mechanisms if isinstance(run, Accountant) else (run,)
+    return all(_expressible(mechanism, j) for mechanism in mechanisms for j, _ in _sent(mechanism, client))
+
+
+def to_dp_event(run: Mechanism | Accountant, client: int = 0) -> Any:
+    """The run as a dp-accounting `DpEvent`, for add-or-remove; an `UnsupportedDpEvent` where it has no word for it.
+
+    Guarantee: the library's accountant gives our epsilon for it (tests/privacy/test_events.py). The mechanism's own
+    rounding is not in an event.
+    """
+    from dp_accounting import dp_event
+
+    if not supports(run, client):
+        return dp_event.UnsupportedDpEvent()
+    mechanisms = run.mechanisms if isinstance(run, Accountant) else (run,)
+    made = [
+        dp_event.SelfComposedDpEvent(_event(mechanism, j), times)
+        for mechanism in mechanisms
+        for j, times in _sent(mechanism, client)
+    ]
+    if not made:
+        return dp_event.NoOpDpEvent()
+    return made[0] if len(made) == 1 else dp_event.ComposedDpEvent(made)
+
+
+def _sent(mechanism: Mechanism, client: int) -> list[tuple[int, int]]:
+    """The places of the vectors that a client sent, and how many times each."""
+    if isinstance(mechanism, MatrixMechanism):
+        return [(j, mechanism.rounds) for j in mechanism.sent_by_node().get(client, ())]
+    taken, sent = mechanism.taken().get(client, ()), mechanism.sent_by_node()
+    return [(j, times) for seat, times in taken for j in sent[mechanism.node(seat)]]
+
+
+def _expressible(mechanism: Mechanism, client: int) -> bool:
+    if mechanism.chance(client) == 1.0 or mechanism.l2_clipped_laplace:
+        return True
+    return (
+        mechanism.sampling.kind == "poisson" and mechanism.clipped == "example" and mechanism.adjacency == "add-remove"
+    )
+
+
+def _event(mechanism: Mechanism, client: int) -> Any:
+    from dp_accounting import dp_event
+
+    if mechanism.l2_clipped_laplace:
+        return dp_event.ZCDpEvent(zcdp_rho(mechanism.over(1), client))
+    charge: SubsampledMechanism = mechanism.charge(client)
+    noise = dp_event.GaussianDpEvent if mechanism.law_is_gaussian else dp_event.LaplaceDpEvent
+    event = noise(1.0 / charge.shift.size)
+    return event if charge.chance == 1.0 else dp_event.PoissonSampledDpEvent(charge.chance, event)

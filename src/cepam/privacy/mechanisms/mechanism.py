@@ -1,0 +1,403 @@
+"""A record of what was released: who sent what, how it was drawn, clipped and noised, and how often.
+
+Built from the very `Law` and `Clip` objects that the codec and the client used, so what is charged is what was sent.
+
+Trust model: the server is trusted and holds the keys; the adversary sees every model that the server publishes, and may
+be up to `colluders` of the other clients, each of whom knows its own decoded vector. Weights are public constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, lru_cache
+from typing import get_args
+
+from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
+from cepam.distributions.laws import Gaussian, Laplace, Law
+from cepam.lattices.lattice import Lattice
+from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
+from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism, check_adjacency
+from cepam.privacy.numerics.smoothing import hiding
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Nothing, or a ValueError when a count is not an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: the law of the noise that its decoded vector carries, its records, its aggregation weight.
+
+    `draws` replaces the release's draws a round for this client, where batches grow with the data, and `clip` the
+    release's clip, in the same norm. `lattice` is what its codec quantizes on; unknown, the worst is charged.
+    """
+
+    law: Law
+    records: int
+    weight: float = 1.0
+    draws: float | None = None
+    clip: Clip | None = None
+    lattice: Lattice | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.law, (Gaussian, Laplace)):
+            raise ValueError(f"no differential privacy is known for the law {self.law!r}: use Gaussian or Laplace")
+        check_count("records", self.records)
+        if not (0 < self.weight < math.inf):
+            raise ValueError(f"weight must be positive, got {self.weight!r}")
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation (Gaussian) or scale (Laplace) of this client's noise in the weighted sum."""
+        return self.weight * self.law.scale
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What a run releases: in each of `rounds` rounds, the weighted sum of the clients' decoded vectors.
+
+    `unit` is what is protected: a `record`, or a `client`, whose data are replaced, or (add-remove) whose updates are
+    zero while its noise stays. Here a client is in every round; cohorts are a `CohortMechanism`.
+    `clipped` says what was clipped: the whole `update` of a client, so that a record moves it by up to twice the bound;
+    or each `example`'s gradient, summed over a Poisson batch and divided by the expected batch, so that a record moves
+    it by one bound over that batch (two under replace-one). `absent` names clients that sent nothing in these rounds:
+    their noise is missing. `coordinates` is m, needed for Laplace noise under l2 clipping and for the numerics: without
+    it figures are those of the ideal law. `nodes` says who sent each vector, where a node may send two, or takes part
+    in some rounds only; else client j is the j-th of every release. Rounds that differ (fewer replies, other noise) are
+    other releases; a run is a sequence of them (`Accountant`).
+
+    `node_rounds` stands for rounds that differ only in who took part: rows (node, place, rounds) say in how many of the
+    rounds each node sent what `nodes` and `clients` have at that place. `followed_by` makes it.
+    """
+
+    clients: tuple[Client, ...]
+    clip: Clip
+    sampling: Sampling
+    rounds: int = 1
+    colluders: int = 0
+    adjacency: Adjacency = "replace"
+    clipped: ClippedUnit = "update"
+    coordinates: int | None = None
+    absent: frozenset[int] = frozenset()
+    nodes: tuple[int, ...] | None = None
+    unit: Unit = "record"
+    node_rounds: tuple[tuple[int, int, int], ...] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise ValueError("a release needs at least one client")
+        if len({type(client.law) for client in self.clients}) > 1:
+            raise ValueError("all clients of a release must use one family of noise, got several")
+        if any(client.clip is not None and client.clip.norm != self.clip.norm for client in self.clients):
+            raise ValueError(f"all clients of a release must clip in one norm, {self.clip.norm}, got another")
+        check_count("rounds", self.rounds)
+        check_count("colluders", self.colluders, 0)
+        if self.colluders >= self.enrolled:
+            raise ValueError(f"colluders must be fewer than the {self.enrolled} clients, got {self.colluders}")
+        check_adjacency(self.adjacency)
+        if self.clipped not in get_args(ClippedUnit):
+            raise ValueError(f"clipped must be one of {', '.join(get_args(ClippedUnit))}, got {self.clipped!r}")
+        if self.clipped == "example" and self.sampling.kind not in ("poisson", "all"):
+            raise ValueError(f"per-example clipping is accounted for under poisson draws, got {self.sampling.kind!r}")
+        if self.coordinates is not None:
+            check_count("coordinates", self.coordinates)
+        if not self.absent <= set(range(len(self.clients))):
+            raise ValueError(f"absent must name clients 0 to {len(self.clients) - 1}, got {sorted(self.absent)}")
+        if self.nodes is not None and len(self.nodes) != len(self.clients):
+            raise ValueError(f"nodes must name one of each of {len(self.clients)} vectors, got {len(self.nodes)}")
+        self._check_unit()
+        for client in set(self.clients):
+            self.chance(self.clients.index(client))
+        if self.node_rounds is not None:
+            self._check_node_rounds(self.node_rounds)
+
+    def _check_unit(self) -> None:
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
+        if self.unit == "client" and self.clipped != "update":
+            raise ValueError(f"unit 'client' needs clipped='update', got {self.clipped!r}")
+        if self.unit == "client" and self.sampling.kind != "all":
+            raise ValueError(
+                f"unit 'client' needs sampling 'all' (drawn records do not hide a client), got {self.sampling.kind!r}"
+            )
+
+    def _check_node_rounds(self, rows: tuple[tuple[int, int, int], ...]) -> None:
+        if type(self) is not Mechanism:
+            raise ValueError("node_rounds is for plain releases, whose rounds may differ in who took part")
+        seats = Counter(self.seats.values())
+        taken: Counter[int] = Counter()
+        present: Counter[int] = Counter()
+        for node, seat, rounds in rows:
+            check_count("rounds of a node", rounds)
+            taken[seat] += rounds
+            present[node] += rounds
+        whole = {seat: many * self.rounds for seat, many in seats.items()}
+        if taken != whole or max(present.values(), default=0) > self.rounds:
+            raise ValueError(f"node_rounds must fill every place in each of {self.rounds} rounds, and no node two")
+
+    @classmethod
+    def uniform(
+        cls, clients: int, law: Law, clip: Clip, sampling: Sampling, records: int, *, rounds: int = 1,
+        colluders: int = 0, adjacency: Adjacency = "replace", clipped: ClippedUnit = "update",
+        coordinates: int | None = None, unit: Unit = "record",
+    ) -> Mechanism:  # fmt: skip
+        """A release of `clients` equal clients with `records` records each and weights 1/K."""
+        check_count("clients", clients)
+        everyone = (Client(law, records, 1.0 / clients),) * clients
+        return cls(everyone, clip, sampling, rounds, colluders, adjacency, clipped, coordinates, unit=unit)
+
+    @property
+    def law_is_gaussian(self) -> bool:
+        """Whether the noise is Gaussian (else Laplace)."""
+        return isinstance(self.clients[0].law, Gaussian)
+
+    @property
+    def l2_clipped_laplace(self) -> bool:
+        """Whether Laplace noise meets an l2 bound: then no dimension-free pure guarantee exists."""
+        return not self.law_is_gaussian and self.clip.norm == "l2"
+
+    @property
+    def enrolled(self) -> int:
+        """How many clients there are."""
+        return len(self.clients)
+
+    @property
+    def exceeded(self) -> float:
+        """The chance that a round is not the one that is charged, as a cohort over its cap is not."""
+        return 0.0
+
+    def sent(self) -> Counter[tuple[Law, Lattice | None]]:
+        """How many noisy vectors a round has of each law on each lattice."""
+        return Counter((client.law, client.lattice) for j, client in enumerate(self.clients) if j not in self.absent)
+
+    def limited(self, client: int) -> tuple[SubsampledMechanism, int] | None:
+        """A charge and how often at most it is made in the whole run, where that is enforced."""
+        return None
+
+    @property
+    def events(self) -> int:
+        """How many times `charge` is made: once a round."""
+        return self.rounds
+
+    @property
+    def noisings(self) -> int:
+        """How often noise is drawn that `sent` tells of: once a round."""
+        return self.rounds
+
+    def events_of(self, client: int) -> int:
+        """How many times `charge` is made of this client's records."""
+        return self.events
+
+    def once(self) -> Mechanism:
+        """What `charge` is made for `events` times: one round."""
+        return self.over(1)
+
+    @property
+    def largest_round(self) -> float:
+        """How much of `charge`'s shift one round alone can show."""
+        return 1.0
+
+    @property
+    def confines_records(self) -> bool:
+        """Whether the account takes a record to matter in some rounds only, and to leave no trace in the others."""
+        return self.sampling.kind != "all"
+
+    def history(self, client: int) -> Hashable:
+        """What a client's guarantee depends on besides the other clients: equal histories are charged alike."""
+        return self.clients[client], client in self.absent
+
+    def sampling_of(self, client: int) -> Sampling:
+        """How this client draws its records, with its own draws a round where it has them."""
+        draws = self.clients[client].draws
+        return self.sampling if draws is None else replace(self.sampling, draws=draws)
+
+    def clip_of(self, client: int) -> Clip:
+        """The clip of this client: its own, or the release's."""
+        return self.clients[client].clip or self.clip
+
+    def chance(self, client: int) -> float:
+        """p, the chance that one given record of this client is drawn in a round."""
+        return self.sampling_of(client).chance(self.clients[client].records)
+
+    def distance(self, client: int) -> float:
+        """How far a drawn record, or the client, moves the client's own vector, in the clip's norm: its `sensitivity`.
+
+        Departs: the paper multiplies by tau'; one clipped vector is sent, so the factor is 1 (`docs/privacy.md`).
+        """
+        if self.unit == "client":
+            return (2.0 if self.adjacency == "replace" else 1.0) * self.clip_of(client).bound
+        every = self.sampling.kind == "all"
+        batch = self.clients[client].records if every else self.sampling_of(client).draws
+        return self.clip_of(client).sensitivity(self.adjacency, self.clipped, batch=batch)
+
+    def noise_against(self, client: int, colluders: int | None = None) -> float:
+        """The standard deviation of the noise that hides `client`, less that of the loudest `colluders`.
+
+        The noise of the others is shared out among the vectors of one node: a sum of two can be made from the two
+        apart, each with half of that noise, so charging each reply by itself charges the round.
+        """
+        own, *others = (self.clients[j].noise for j in hiding(self.clients, self.hidden_by(client, colluders)))
+        replies = max(1, len(self.sent_by_node().get(self.node(client), ())))
+        return math.hypot(own, *(noise / math.sqrt(replies) for noise in others))
+
+    def hidden_by(self, client: int, colluders: int | None = None) -> tuple[int, ...]:
+        """The clients whose noise hides `client`: itself and those present, less the loudest `colluders`."""
+        taken = self.colluders if colluders is None else colluders
+        others = [sent for node, sent in self.sent_by_node().items() if node != self.node(client)]
+        others.sort(key=self._loudness)
+        return (client, *(j for sent in others[: max(0, len(others) - taken)] for j in sent))
+
+    def _loudness(self, sent: Sequence[int]) -> tuple[float, list[tuple[float, float]]]:
+        """The noise that a node sent, and its parts: nodes that sent equal vectors and no others compare equal."""
+        parts = sorted((self.clients[j].weight, self.clients[j].law.scale) for j in sent)
+        return math.hypot(*(weight * scale for weight, scale in parts)), parts
+
+    def node(self, client: int) -> int:
+        """Who sent this client's vector."""
+        return client if self.nodes is None else self.nodes[client]
+
+    def sent_by_node(self) -> dict[int, list[int]]:
+        """The places of the vectors that each node sent; nodes that sent none are left out."""
+        sent: dict[int, list[int]] = {}
+        for j in range(len(self.clients)):
+            if j not in self.absent:
+                sent.setdefault(self.node(j), []).append(j)
+        return sent
+
+    @cached_property
+    def seats(self) -> Mapping[int, int]:
+        """For each node of a round, the first place of the first node that sent equal vectors: both pay the same."""
+        first: dict[Hashable, int] = {}
+        return {
+            node: first.setdefault(self._kind(sent), sent[0]) for node, sent in self.sent_by_node().items()
+        }  # fmt: skip
+
+    def _kind(self, sent: Sequence[int]) -> Hashable:
+        return frozenset(Counter(self.history(j) for j in sent).items())
+
+    def taken(self) -> dict[int, tuple[tuple[int, int], ...]]:
+        """For each node that took part, the places (`seats`) that it took, and how often it is charged for each."""
+        if self.node_rounds is None:
+            return {node: ((seat, self.events_of(seat)),) for node, seat in self.seats.items()}
+        found: dict[int, tuple[tuple[int, int], ...]] = {}
+        for node, seat, rounds in self.node_rounds:
+            found[node] = (*found.get(node, ()), (seat, rounds))
+        return found
+
+    @cached_property
+    def shape(self) -> tuple[Hashable, ...]:
+        """A round without the names of those who took part: in rounds of one shape equal vectors cost the same.
+
+        Every figure of a round is computed from what this holds: how many nodes sent which vectors, which clients were
+        absent, and the other fields. The first entry is the hash of the rest, so that unlike shapes differ at once.
+        """
+        places = self.sent_by_node().values()
+        named = ("clients", "rounds", "absent", "nodes", "node_rounds")
+        made = (
+            frozenset(Counter(map(self._kind, places)).items()),
+            frozenset(Counter(self.clients[j] for j in self.absent).items()),
+            self.nodes is None,
+            *(getattr(self, each.name) for each in fields(self) if each.name not in named),
+        )
+        return hash(made), *made
+
+    def mu(self, client: int, colluders: int | None = None) -> float:
+        """The shift of the weighted sum over the standard deviation of its noise, as one Gaussian mechanism.
+
+        mu = 2 gamma w_k / sqrt(sum over j not colluding of w_j^2 sigma_j^2) for a clipped update.
+        Adjacency: as recorded. Sampling: if drawn. Trust: trusted server. Rests on: docs/privacy.md, 2.
+        """
+        if not self.law_is_gaussian:
+            raise ValueError("mu is defined for Gaussian noise; Laplace noise is charged by its own gap")
+        if client in self.absent:
+            return 0.0
+        return self.clients[client].weight * self.distance(client) / self.noise_against(client, colluders)
+
+    def charge(self, client: int, colluders: int | None = None) -> SubsampledMechanism:
+        """What one of these rounds costs a record of `client`.
+
+        Gaussian: `mu` as above. Laplace under l1 clipping: the client's own noise alone, shift over scale, since a sum
+        of Laplace variables is not Laplace; what the server does afterwards is post-processing.
+        """
+        if self.law_is_gaussian:
+            return SubsampledMechanism(GaussianShift(self.mu(client, colluders)), self.chance(client), self.adjacency)
+        if self.clip.norm == "l2":
+            raise ValueError(
+                "Laplace noise under l2 clipping has no shift in one dimension: see cepam.privacy.mechanisms.laplace"
+            )
+        gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
+        return SubsampledMechanism(LaplaceShift(gap), self.chance(client), self.adjacency)
+
+    @cached_property
+    def round_charges(self) -> Mapping[int, tuple[SubsampledMechanism, ...]]:
+        """What one round costs a record of a node that sent what is at each place of `seats`."""
+        return _round_charges(self.once())
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether what more rounds cost is known: they are alike, whoever replied."""
+        return self.node_rounds is None
+
+    def followed_by(self, later: Mechanism) -> Mechanism | None:
+        """The release that stands for this one and `later` together, where their rounds are alike; else None.
+
+        Rounds are alike where they have one `shape`: then they differ in who took part and in nothing else, and each
+        node keeps the number of rounds in which it sent each kind of vector. No client's figure changes by it.
+        Guarantee: tests/privacy/test_merging.py compares with ledgers that list every round.
+        """
+        if type(self) is not type(later):
+            return None
+        if type(self) is Mechanism and self.shape != later.shape:
+            return None
+        others = (each.name for each in fields(self) if each.name != "rounds")
+        if self.node_rounds is None and all(getattr(self, name) == getattr(later, name) for name in others):
+            return self.over(self.rounds + later.rounds)
+        return self._merged(later) if type(self) is Mechanism else None
+
+    def _merged(self, later: Mechanism) -> Mechanism:
+        """Both together, of one shape: the places are this release's, and rounds are counted for each node."""
+        mine, theirs = self.sent_by_node(), later.sent_by_node()
+        places = {self._kind(mine[node]): seat for node, seat in self.seats.items()}
+        same = {seat: places[later._kind(theirs[node])] for node, seat in later.seats.items()}
+        count: Counter[tuple[int, int]] = Counter()
+        for mechanism, seats in ((self, None), (later, same)):
+            for node, parts in mechanism.taken().items():
+                for seat, rounds in parts:
+                    count[node, seat if seats is None else seats[seat]] += rounds
+        rows = tuple(sorted((node, seat, rounds) for (node, seat), rounds in count.items()))
+        return replace(self, rounds=self.rounds + later.rounds, node_rounds=rows)
+
+    def without(self, absent: Iterable[int]) -> Mechanism:
+        """The same rounds in which the named clients sent nothing."""
+        return self if self.absent == (missing := frozenset(absent)) else replace(self, absent=missing)
+
+    def alone(self, client: int) -> Mechanism:
+        """What the same rounds would release of one client by itself."""
+        return replace(self, clients=(self.clients[client],), colluders=0, absent=frozenset(), node_rounds=None)
+
+    def over(self, rounds: int) -> Mechanism:
+        """The same release over another number of rounds, with `nodes` in each of them."""
+        if rounds == self.rounds and self.node_rounds is None:
+            return self
+        return replace(self, rounds=rounds, node_rounds=None)
+
+    def with_noise(self, scales: Sequence[float]) -> Mechanism:
+        """The same release with other noise scales, one for each client."""
+        if len(scales) != len(self.clients):
+            raise ValueError(f"scales must give one value for each of {len(self.clients)} clients, got {len(scales)}")
+        family = type(self.clients[0].law)
+        made = tuple(replace(c, law=family(s)) for c, s in zip(self.clients, scales))  # type: ignore[call-arg]
+        return replace(self, clients=made)
+
+
+@lru_cache(maxsize=256)
+def _round_charges(mechanism: Mechanism) -> Mapping[int, tuple[SubsampledMechanism, ...]]:
+    sent = mechanism.sent_by_node()
+    return {
+        seat: tuple(mechanism.charge(j) for j in sent[mechanism.node(seat)]) for seat in set(mechanism.seats.values())
+    }

@@ -1,0 +1,172 @@
+"""Releases as plain values and back, for a ledger that outlives its process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields
+from typing import Any
+
+from cepam.clip import CLIPS, Clip
+from cepam.distributions.laws import Gaussian, Laplace
+from cepam.lattices.lattice import NAMED, Lattice
+from cepam.privacy.cohorts.cohort import Cohort, CohortMechanism
+from cepam.privacy.matrix.attendance import Arrival, ObservedParticipation
+from cepam.privacy.matrix.correlated_noise import CorrelatedNoise
+from cepam.privacy.matrix.mechanism import MatrixMechanism
+from cepam.privacy.matrix.participation import Cyclic, Separated
+from cepam.privacy.mechanisms.local import LocalMechanism
+from cepam.privacy.mechanisms.mechanism import Client, Mechanism
+from cepam.privacy.mechanisms.subsampled import Sampling
+
+VERSION = 2
+_LAWS = {"gaussian": Gaussian, "laplace": Laplace}
+
+
+def fingerprint(*configuration: object) -> str:
+    """A short name of what a run was set up with: equal for equal settings, by their values or their `repr`."""
+    return hashlib.sha256(json.dumps(configuration, sort_keys=True, default=repr).encode()).hexdigest()[:32]
+
+
+def written_mechanisms(mechanisms: Sequence[Mechanism]) -> dict[str, Any]:
+    """The releases as plain values; a set of clients that several share is written once."""
+    groups: dict[tuple[Client, ...], int] = {}
+    for mechanism in mechanisms:
+        groups.setdefault(mechanism.clients, len(groups))
+    return {
+        "version": VERSION,
+        "clients": [[_written_client(client) for client in group] for group in groups],
+        "releases": [_written_mechanism(mechanism, groups[mechanism.clients]) for mechanism in mechanisms],
+    }
+
+
+def read_mechanisms(state: Mapping[str, Any]) -> tuple[Mechanism, ...]:
+    """The releases of `written_mechanisms`, or a ValueError that says what is damaged."""
+    if state.get("version") != VERSION:
+        raise ValueError(f"the saved ledger has version {state.get('version')!r}, this program reads {VERSION}")
+    try:
+        groups = [tuple(_read_client(client) for client in group) for group in state["clients"]]
+        return tuple(_read_mechanism(mechanism, groups) for mechanism in state["releases"])
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"the saved ledger is damaged: {type(error).__name__} {error}") from error
+
+
+def _written_clip(clip: Clip | None) -> list[Any] | None:
+    return None if clip is None else [clip.norm, float(clip.bound)]
+
+
+def _read_clip(plain: list[Any] | None) -> Clip | None:
+    return None if plain is None else CLIPS[plain[0]](plain[1])
+
+
+def _written_client(client: Client) -> dict[str, Any]:
+    return {
+        "law": [client.law.name, float(client.law.scale)],
+        "records": client.records,
+        "weight": float(client.weight),
+        "draws": client.draws,
+        "clip": _written_clip(client.clip),
+        "lattice": None if client.lattice is None else [client.lattice.name, client.lattice.basis.tolist()],
+    }
+
+
+def _read_client(plain: Mapping[str, Any]) -> Client:
+    law, scale = plain["law"]
+    return Client(
+        _LAWS[law](scale), plain["records"], plain["weight"], plain["draws"], _read_clip(plain["clip"]),
+        _read_lattice(plain["lattice"]),
+    )  # fmt: skip
+
+
+def _read_lattice(plain: list[Any] | None) -> Lattice | None:
+    if plain is None:
+        return None
+    name, basis = plain
+    return NAMED.get(name) or Lattice.from_basis(basis)
+
+
+def _written_mechanism(mechanism: Mechanism, group: int) -> dict[str, Any]:
+    if type(mechanism) not in (Mechanism, CohortMechanism, MatrixMechanism, LocalMechanism):
+        raise ValueError(f"a {type(mechanism).__name__} cannot be saved: keep what it was made from")
+    return {
+        "clients": group,
+        "clip": _written_clip(mechanism.clip),
+        "sampling": [mechanism.sampling.kind, mechanism.sampling.draws],
+        "rounds": mechanism.rounds,
+        "colluders": mechanism.colluders,
+        "adjacency": mechanism.adjacency,
+        "clipped": mechanism.clipped,
+        "coordinates": mechanism.coordinates,
+        "absent": sorted(mechanism.absent),
+        "nodes": None if mechanism.nodes is None else list(mechanism.nodes),
+        "unit": mechanism.unit,
+        "node_rounds": None if mechanism.node_rounds is None else [list(row) for row in mechanism.node_rounds],
+        "cohort": [*astuple(mechanism.cohort), mechanism.bit] if isinstance(mechanism, CohortMechanism) else None,
+        "stateful": isinstance(mechanism, CohortMechanism) and mechanism.stateful,
+        "steps": list(mechanism.steps) if isinstance(mechanism, LocalMechanism) else None,
+        "correlated": _written_streams(mechanism) if isinstance(mechanism, MatrixMechanism) else None,
+    }
+
+
+def _read_mechanism(plain: Mapping[str, Any], groups: Sequence[tuple[Client, ...]]) -> Mechanism:
+    clip = _read_clip(plain["clip"])
+    if clip is None:
+        raise ValueError("the saved ledger is damaged: a release without a clip")
+    made = Mechanism(
+        groups[plain["clients"]],
+        clip,
+        Sampling(*plain["sampling"]),
+        plain["rounds"],
+        plain["colluders"] if plain.get("cohort") is None else 0,
+        plain["adjacency"],
+        plain["clipped"],
+        plain["coordinates"],
+        frozenset(plain["absent"]),
+        None if plain["nodes"] is None else tuple(plain["nodes"]),
+        plain.get("unit", "record"),
+        node_rounds=None if plain["node_rounds"] is None else tuple(_read_row(row) for row in plain["node_rounds"]),
+    )
+    known = {field.name: getattr(made, field.name) for field in fields(made)}
+    if plain.get("correlated") is not None:
+        return MatrixMechanism(**known, **_read_streams(plain["correlated"]))
+    if plain.get("steps") is not None:
+        return LocalMechanism(**known, steps=tuple(plain["steps"]))
+    if plain.get("cohort") is None:
+        return made
+    *cohort, bit = plain["cohort"]
+    known |= {"colluders": plain["colluders"], "stateful": plain.get("stateful", False)}
+    return CohortMechanism(**known, cohort=Cohort(*cohort), bit=bit)
+
+
+def _read_row(row: Sequence[int]) -> tuple[int, int, int]:
+    node, place, rounds = row
+    return node, place, rounds
+
+
+def _written_streams(mechanism: MatrixMechanism) -> dict[str, Any]:
+    """What a correlated release has besides; an arrival is its round, its position and its stream."""
+    link, pattern, came = mechanism.link, mechanism.participation, mechanism.attendance
+    return {
+        "link": [link.carry, link.slices, link.coefficients, link.rows],
+        "participation": None if pattern is None else list(astuple(pattern)),
+        "attendance": None
+        if came is None
+        else [[[a.round, a.position, a.stream] for a in theirs] for theirs in came.arrivals],
+        "rounds": mechanism.rounds,
+        "run": mechanism.run,
+    }
+
+
+def _read_streams(plain: Mapping[str, Any]) -> dict[str, Any]:
+    carry, slices, coefficients, rows = plain["link"]
+    pattern, came = plain["participation"], plain["attendance"]
+    arrivals = None if came is None else tuple(tuple(Arrival(*one) for one in theirs) for theirs in came)
+    return {
+        "link": CorrelatedNoise(
+            carry, slices, None if coefficients is None else tuple(coefficients), rows and tuple(map(tuple, rows))
+        ),
+        "participation": None if pattern is None else (Cyclic if len(pattern) == 1 else Separated)(*pattern),
+        "attendance": None if arrivals is None else ObservedParticipation(plain["rounds"], arrivals),
+        "run": plain["run"],
+    }

@@ -1,0 +1,234 @@
+"""The slack of the mechanism's own arithmetic: finite words and tables, seen on the public grid, for each lattice.
+
+The codec's noise is not exactly its law: the dither is a 64-bit word times an integer, the latent radius a float64 from
+a 64-bit word. Seen on the public grid, the chance of an outcome z of a round is the exact one times at least
+e^-eta (1 - rho(z)), and at most e^eta times it up to a total excess kappa, where rho, of mean kappa, is large only
+where a word's last bit decides (the far tail of the radius). Then, over a run and at every epsilon,
+
+    delta' <= e^eta delta(epsilon - 2 eta) + tail,
+    tail = sum over rounds of kappa + min(e^epsilon kappa, 2 e^eta shown), shown = e^t kappa + delta of the round at t
+    for any t, or, where Gaussian sums are told apart by one shift, about kappa and a word's miss times e^(9.2 mu):
+
+`epsilon` grows by 2 eta and delta by the tail. That is the one rule, and `Accountant` applies it to every figure; the
+proof is in docs/privacy.md, section 6. A tail over delta/100 is refused: no figure at all is given then.
+
+The keystream is taken to be random; that it is only pseudorandom is a computational assumption, outside the slack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from scipy import special
+
+from cepam.distributions.laws import Gaussian, Law
+from cepam.kernels.format.plan import GRID_BITS, LEAST_ACCEPTANCE, MOST_TRIALS, layered_plan
+from cepam.lattices.lattice import A2, D4, E8, Integer, Lattice, Search
+from cepam.privacy.mechanisms.mechanism import Mechanism
+
+WORD_BITS = 64
+
+TABLE = 2.0**-50
+"""Relative error of the radius's table (tests/distributions/test_radius.py), and as much for the step between two words
+where over 2^-14 of the radii lie beyond; what lies farther out is in `word_miss`. A radius wrong by 1 + t scales the
+draw z of a sub-vector, which moves its log density by at most (n + |z|^2/sigma^2) t (Gaussian), (n + |z|_1/b) t
+(Laplace)."""
+
+FLUCTUATION = 64.0 * math.log(2.0)
+"""Exponent of the chance, 2^-64, that the draws of a round, added up, exceed what is charged for them."""
+
+RAREST = 2.0**-WORD_BITS
+STEEPEST = math.exp(-0.5 * float(special.ndtri(RAREST)) ** 2) / (math.sqrt(2.0 * math.pi) * RAREST)
+"""The hazard of a normal law where 2^-64 of it lies beyond: a miss of that chance or more, whatever it is of the noise,
+grows by at most e^(STEEPEST h) when the noise moves by h standard deviations (Neyman and Pearson)."""
+
+LARGEST_SHARE = 0.01
+DEEPEST = 44.0  # 2^-64 is e^-44.4: deeper than that no word reaches
+BUILT_IN = (Integer(1), A2, D4, E8)
+
+NOT_COVERED = (
+    "the server and anyone who holds a key: given the shared randomness a vector is a function of the update",
+    "raw diagnostics: loss, SNR, bits, the choice of the best checkpoint, all of which look at the data",
+    "message lengths, which tell the update's norm to whoever sees the wire: pad them (`bucket`)",
+    "the time that encoding takes, which grows with the update's norm: reply at a fixed time",
+    "the rounding of sums that a client makes before its clip (many clipped examples, added up in float32)",
+    "hyper-parameters tuned on the same private data",
+    "the assumption that the keystream is indistinguishable from random",
+)
+
+
+@dataclass(frozen=True)
+class Slack:
+    """What the mechanism's arithmetic adds over a run: twice its relative error to `epsilon`, and `at` to delta.
+
+    `missed` is kappa, `shown` what it can come to in one world alone, `exceeded` the chance that a cohort was over its
+    cap with a given client in it, each over all rounds.
+    """
+
+    epsilon: float
+    missed: float
+    shown: float
+    coordinates: int
+    exceeded: float = 0.0
+
+    def at(self, epsilon: float) -> float:
+        """What to add to delta at epsilon."""
+        if self.epsilon > 2.0:
+            return math.inf
+        odds = math.exp(min(epsilon, 700.0))
+        return self.missed + min(odds * self.missed, self.shown) + (1.0 + odds) * self.exceeded
+
+    def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
+        """Why no figure can be given at (epsilon, delta), and what to do; None where it can."""
+        if self.at(epsilon) <= LARGEST_SHARE * delta:
+            return None
+        if (1.0 + math.exp(min(epsilon, 10.0))) * self.exceeded > 0.5 * LARGEST_SHARE * delta:
+            reason = f"cohorts are over their cap with chance {self.exceeded:.2g}, which costs more than delta/100"
+            return reason, "Raise the cap: the server's own noise makes up for it"
+        if 3.0 * self.missed > LARGEST_SHARE * delta:
+            reason = f"the roundings of {self.coordinates:.2g} noisy coordinates add up to more than delta/100"
+            return reason, f"Choose a delta over {delta:.2g}, fewer rounds, fewer clients or a smaller model"
+        reason = "noise this small shows where the mechanism's 64-bit words end, by more than delta/100"
+        return reason, "Add noise, or run fewer rounds, until epsilon is under 10"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one round shows of its worst node: the curves delta(t) of its replies, and where it is known the one shift.
+
+    `shift` is mu where a round without the node is one Gaussian, and one with it a shift of at most mu away, or, with a
+    chance of at most 1 - `stays`, drawn in secret: else None.
+    """
+
+    curves: Sequence[Callable[[float], float]] = ()
+    shift: float | None = None
+    stays: float = 1.0
+
+
+def slack_of(rounds: Iterable[tuple[Mechanism, Shown]]) -> Slack:
+    """What finite arithmetic may add over releases, each with what a round shows of its worst node.
+
+    Rests on: the module's derivation, from the codec's word sizes. Guarantee: tests/privacy/test_numerics.py enumerates
+    scaled-down mechanisms on Z1, Z2, A2, D4 and E8, and checks the inequality on perturbed laws.
+    """
+    eta, missed, shown, many, exceeded = 0.0, 0.0, 0.0, 0, 0.0
+    for mechanism, seen in rounds:
+        exceeded += mechanism.rounds * mechanism.exceeded
+        if mechanism.coordinates is None:
+            continue
+        kinds = _sent(mechanism)
+        kappa = _missed(kinds)
+        eta += mechanism.noisings * relative_error(kinds)
+        missed += mechanism.noisings * kappa
+        shown += mechanism.noisings * 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen))
+        many += mechanism.noisings * sum(count for _, _, count in kinds)
+    grown = math.exp(min(eta, 1.0))
+    return Slack(2.0 * eta, grown * missed, grown * shown, many, exceeded)
+
+
+Kinds = tuple[tuple[Law, Lattice | None, int], ...]
+
+
+def _sent(mechanism: Mechanism) -> Kinds:
+    """How many coordinates one round sends of each law on each lattice."""
+    if mechanism.coordinates is None:
+        raise ValueError("coordinates (m, the length of an update) is needed to bound the mechanism's own slack")
+    return tuple((law, lattice, times * mechanism.coordinates) for (law, lattice), times in mechanism.sent().items())
+
+
+@lru_cache(maxsize=256)
+def relative_error(kinds: Kinds) -> float:
+    """eta of one round: by how much the logarithm of an outcome's chance may be off, except for what is missed."""
+    total = 0.0
+    for law, lattice, many in kinds:
+        total += max(
+            _table_error(law, many, one.dimension) + _dither_error(law, one, many) for one in _lattices(law, lattice)
+        )
+    return total
+
+
+def _table_error(law: Law, many: int, n: int) -> float:
+    """2 `many` and a fluctuation: what n + |z|^2/sigma^2, or n + |z|_1/b, add up to (Laurent and Massart 2000)."""
+    wide = 2.0 if isinstance(law, Gaussian) else 1.0
+    spread = math.sqrt(2.0 * wide * many * FLUCTUATION) + wide * FLUCTUATION
+    comparison = (n + 2) * 2.0**-54 if n > 1 else 0.0
+    return (2.0 * TABLE + comparison) * (2.0 * many + spread)
+
+
+def _dither_error(law: Law, lattice: Lattice, many: int) -> float:
+    """A public cell is an interval of 2^28 of the B h_i dithers, which words hit within one preimage of 2^64.
+
+    So its chance is off by B h_i 2^-92, relative; twice, since a wrap of the box may cut it, and twice again, since the
+    chance of acceptance is made of such cells. A cell that the edge of a layer cuts has the same absolute error and is
+    met by a 2^-12th of the layers. B is 2 r + 1 on the line and r/rho + 2 elsewhere, and radii add up to their mean and
+    a fluctuation (they are Gamma, or lighter).
+    """
+    plan, n = layered_plan(law, lattice), lattice.dimension
+    blocks = -(-many // n)
+    mean = _mean_radius(law, n)
+    radii = blocks * mean + math.sqrt(2.0 * blocks * (n + 1) * FLUCTUATION) + FLUCTUATION
+    sides = n if lattice.search is Search.GENERAL else int(lattice.box.sum())
+    slope = 2.0 if n == 1 and lattice.search is Search.CUBIC else plan.inverse_ball
+    return float(4.0 * sides * (slope * plan.scale * radii + 2.0 * blocks) * 2.0 ** -(WORD_BITS + GRID_BITS))
+
+
+def _mean_radius(law: Law, n: int) -> float:
+    """The mean latent radius, in scales: chi with n + 2 degrees, or Gamma(n + 1)."""
+    if isinstance(law, Gaussian):
+        return math.sqrt(2.0) * math.exp(math.lgamma((n + 3) / 2) - math.lgamma((n + 2) / 2))
+    return n + 1.0
+
+
+def word_miss(law: Law, n: int) -> float:
+    """kappa of one sub-vector: the first and the last word of the radius, the steps between words in its tail, Laplace
+    radii on the line under 2^-30 scales, which are raised to that (2^-61), and an encoder that gives up (2^-94).
+
+    A step of a word moves a ball's density by n dr/r, and radii of the last 2^-16 span less than a factor e.
+    """
+    raised = 2.0**-61 if n == 1 and not isinstance(law, Gaussian) else 0.0
+    gives_up = math.exp(MOST_TRIALS * math.log1p(-LEAST_ACCEPTANCE))
+    return (2.0 + n) * 2.0**-WORD_BITS + raised + gives_up
+
+
+def _missed(kinds: Kinds) -> float:
+    """kappa of one round: what its words miss, and two fluctuations."""
+    return 2.0**-63 + sum(
+        max(-(-many // one.dimension) * word_miss(law, one.dimension) for one in _lattices(law, lattice))
+        for law, lattice, many in kinds
+    )
+
+
+def _moved(kinds: Kinds, kappa: float, seen: Shown) -> float:
+    """The same where the noises of a round add up to one Gaussian: what is missed of noises that moved by mu in all.
+
+    Guarantee: docs/privacy.md, section 6, "Sums"; tests/privacy/test_numerics.py integrates it.
+    """
+    if seen.shift is None or STEEPEST * seen.shift > DEEPEST:
+        return 1.0
+    laws = [(law, one.dimension, many) for law, lattice, many in kinds for one in _lattices(law, lattice)]
+    each = max(word_miss(law, n) for law, n, _ in laws)
+    words = sum(max(-(-many // one.dimension) for one in _lattices(law, lattice)) for law, lattice, many in kinds)
+    steep = STEEPEST * seen.shift
+    grown = math.expm1(steep)
+    moved = kappa + each * (steep * math.sqrt(words) + grown - steep) + 2.0 * RAREST * grown
+    return min(1.0, max(moved, kappa / seen.stays))
+
+
+def _seen(kappa: float, curves: Sequence[Callable[[float], float]]) -> float:
+    """The chance that what is missed shows: min over t of e^t kappa + the round's delta(t), within a factor of two."""
+    low, high = 0.0, DEEPEST / max(1, len(curves))
+    for _ in range(24):
+        at = 0.5 * (low + high)
+        over = math.exp(len(curves) * at) * kappa < sum(curve(at) for curve in curves)
+        low, high = (at, high) if over else (low, at)
+    return min(1.0, math.exp(len(curves) * high) * kappa + sum(curve(high) for curve in curves))
+
+
+def _lattices(law: Law, lattice: Lattice | None) -> tuple[Lattice, ...]:
+    """The lattice that was used, or all that may have been."""
+    if lattice is not None:
+        return (lattice,)
+    return tuple(one for one in BUILT_IN if one.acceptance(law.norm) >= LEAST_ACCEPTANCE)

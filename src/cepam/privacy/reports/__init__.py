@@ -1,0 +1,1 @@
+"""Guarantees per client, warnings, and pages that explain them."""

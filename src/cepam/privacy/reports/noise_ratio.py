@@ -1,0 +1,79 @@
+"""What noise means for use: its length in a round's average beside the longest update, and a word of advice.
+
+    privacy.noise_to_clip(privacy.calibrate(release, epsilon=1.0, delta=1e-5)).advice
+
+A heuristic, not a bound: models whose useful directions are few learn under more noise than this advises.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cepam.privacy.cohorts.cohort import CohortMechanism
+from cepam.privacy.matrix.mechanism import MatrixMechanism
+from cepam.privacy.matrix.workload import weight_noise
+from cepam.privacy.mechanisms.local import LocalMechanism
+from cepam.privacy.mechanisms.mechanism import Mechanism
+
+REMEDIES = "more clients, a larger epsilon, fewer trained weights (a head, adapters) or a secret draw of records help"
+
+
+@dataclass(frozen=True)
+class NoiseRatio:
+    """The noise of a round's average, a standard deviation a coordinate in clips, beside what rounds take off it.
+
+    `averaging` is by how much the steps of a run that agree outgrow its noise: √rounds where noise is independent.
+    `coordinates` is None where nobody said how many there are.
+    """
+
+    noise: float
+    averaging: float
+    coordinates: int | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The length of the average's noise over the clip, which no update is longer than; None without coordinates."""
+        return None if self.coordinates is None else self.noise * math.sqrt(self.coordinates)
+
+    @property
+    def advice(self) -> str:
+        """The figures in a sentence, and what follows from them."""
+        said = f"in the average the noise is {self.noise:.3g} clips a coordinate"
+        if self.ratio is not None:
+            return f"{said}, as a whole {self.ratio:.3g} times the clip: {self._word(self.ratio)}"
+        one, run = (self._most(each) for each in (1.0, self.averaging))
+        return f"{said}: a round is mostly update up to {one} coordinates, the run up to {run}; beyond that, {REMEDIES}"
+
+    def _word(self, ratio: float) -> str:
+        if ratio <= 1.0:
+            return "a round's average is mostly update"
+        if ratio <= self.averaging:
+            return "single rounds are mostly noise, the run as a whole is not: prefer small steps and momentum"
+        return f"more noise than the rounds can average out in all coordinates: {REMEDIES}"
+
+    def _most(self, ratio: float) -> str:
+        """How many coordinates bring the noise to so many clips."""
+        count = math.floor((ratio / self.noise) ** 2)
+        rounded = count if count < 100 else round(count, 2 - len(str(count)))
+        return f"{rounded:,}"
+
+
+def noise_to_clip(mechanism: Mechanism) -> NoiseRatio:
+    """How loud the noise of a run is beside its updates.
+
+    Local steps are taken together: a client's noise grows with the root of its steps, what they could add with their
+    number. Rests on: `weight_noise` for noise that later rounds take away. Tests: tests/privacy/test_noise_to_clip.py.
+    """
+    if isinstance(mechanism, CohortMechanism):
+        noise = mechanism.topup.total / mechanism.cohort.size / mechanism.clip.bound
+    else:
+        heard = [j for j in range(len(mechanism.clients)) if j not in mechanism.absent]
+        steps = mechanism.steps if isinstance(mechanism, LocalMechanism) else (1,) * len(mechanism.clients)
+        squares = [mechanism.clients[j].weight ** 2 * steps[j] * mechanism.clients[j].law.variance() for j in heard]
+        reach = [mechanism.clients[j].weight * steps[j] * mechanism.clip_of(j).bound for j in heard]
+        noise = math.sqrt(math.fsum(squares)) / math.fsum(reach)
+    averaging = math.sqrt(mechanism.rounds)
+    if isinstance(mechanism, MatrixMechanism):
+        averaging *= math.sqrt((mechanism.rounds + 1) / 2) / weight_noise(mechanism.link, mechanism.rounds)
+    return NoiseRatio(noise, averaging, mechanism.coordinates)

@@ -1,0 +1,223 @@
+"""Streams over an exchange: noise that later messages cancel, in an order that the client itself keeps.
+
+The server offers terms (carry, slices, how many messages) and says which stream of the client it holds. The client
+alone says which slice of its records is next: it counts its own messages, takes no other terms within a run, no round
+twice or backwards, and no message beyond the terms. What it has spent never depends on what a server claims.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from cepam.clip import ClippedUnit
+    from cepam.privacy import Arrival, Client, CorrelatedNoise, CorrelatedNoiseReceiver, CorrelatedNoiseSender
+    from cepam.protocol.messages import Answer
+
+NAME_BYTES = 8
+Vector = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class CorrelatedNoiseConfig:
+    """What a run's streams are: the carry, the fixed slices of a client's records, the most messages of a client.
+
+    With a `divisor` an update is the sum of its slice's gradients, each clipped by itself, over this public number (an
+    expected slice): a record then moves it by clip/divisor, where without one it moves a clipped whole update.
+    """
+
+    carry: float
+    slices: int
+    messages: int
+    divisor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.divisor, bool) or not 0.0 <= self.divisor < math.inf:
+            raise ValueError(f"divisor must be a positive number, or 0 for whole updates, got {self.divisor!r}")
+        if isinstance(self.carry, bool) or not 0.0 <= self.carry < 1.0:
+            raise ValueError(f"carry must lie in [0, 1), got {self.carry!r}")
+        for name, value in (("slices", self.slices), ("messages", self.messages)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+    @property
+    def clipped(self) -> ClippedUnit:
+        """What is clipped: each example, or the whole update."""
+        return "example" if self.divisor else "update"
+
+    def client(self, law: Any, records: int, weight: float = 1.0, clip: Any = None, lattice: Any = None) -> Client:
+        """A client of such streams, for the accountant."""
+        from cepam.privacy import Client
+
+        return Client(law, max(records, self.slices), weight, self.divisor or None, clip, lattice)
+
+    @property
+    def gain(self) -> float:
+        """How many times the clip a message can reach."""
+        return 1.0 / (1.0 - self.carry)
+
+    @property
+    def link(self) -> CorrelatedNoise:
+        """The correlation of the messages' noise."""
+        from cepam.privacy.matrix.correlated_noise import CorrelatedNoise
+
+        return CorrelatedNoise(self.carry, self.slices)
+
+
+class CorrelatedNoiseRefused(ValueError):
+    """A server that breaks the order or the terms of a stream; `code` is `order` or `terms`."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass
+class ClientCorrelatedNoise:
+    """A client's end: where it stands, under which terms, and what it carries. Private to the client.
+
+    Guarantee: a server that asks again, backwards, too often or on other terms gets nothing, and the position is left
+    (tests/flower/test_correlated_noise.py).
+    """
+
+    terms: CorrelatedNoiseConfig
+    said: str
+    name: bytes
+    server_round: int
+    sender: CorrelatedNoiseSender = field(repr=False)
+
+    @classmethod
+    def follow(cls, offer: Any, size: int, kept: Mapping[str, object] | None) -> ClientCorrelatedNoise:
+        """The stream that answers this offer, gone on with or begun anew; `CorrelatedNoiseRefused` where it must not
+        be.
+
+        Begun anew where the server does not hold the kept one: nothing is carried on, the position is. A client that
+        kept nothing takes the server's word for its position.
+        """
+        terms, said = offer.settings.stream, offer.settings.to_json()
+        mine = kept if kept is not None and kept.get("run") == str(offer.run) else None
+        position = int(str(mine["position"])) if mine else offer.place
+        if mine is not None:
+            if mine["said"] != said:
+                raise CorrelatedNoiseRefused("terms", "the server changed the terms of this run's stream")
+            if offer.server_round <= int(str(mine["round"])):
+                raise CorrelatedNoiseRefused("order", f"round {offer.server_round} was answered before, or a later one")
+        if position >= terms.messages:
+            raise CorrelatedNoiseRefused("order", f"all {terms.messages} messages of this run's terms were sent")
+        same = mine is not None and offer.stream == mine["name"] and int(str(mine["size"])) == size
+        sender = terms.link.sender(size, position)
+        if same and mine is not None:
+            memory = np.frombuffer(mine["memory"], dtype="<f8").reshape(-1, size)  # type: ignore[call-overload]
+            sender.load_state_dict({"start": mine["start"], "position": position, "memory": memory})
+        name = offer.stream if same else secrets.token_bytes(NAME_BYTES)
+        return cls(terms, said, name, offer.server_round, sender)
+
+    def to_fields(self, run: int) -> dict[str, int | str | bytes]:
+        """What the client keeps until its next message."""
+        state = self.sender.state_dict()
+        return {
+            "run": str(run),
+            "said": self.said,
+            "name": self.name,
+            "round": self.server_round,
+            "start": state["start"],
+            "position": state["position"],
+            "size": self.sender.size,
+            "memory": np.ascontiguousarray(state["memory"], dtype="<f8").tobytes(),
+        }
+
+
+@dataclass
+class _Held:
+    """The server's end of one client's stream, and the how manieth stream of that client it is."""
+
+    name: bytes
+    number: int
+    receiver: CorrelatedNoiseReceiver = field(repr=False)
+
+
+class ServerCorrelatedNoise:
+    """The server's ends: what it decoded last of each client, and which messages are in what was published.
+
+    A message counts once its round is published (`commit`); one that is opened and not used is as good as lost.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, _Held] = {}
+        self._came: dict[int, tuple[_Held, int]] = {}
+        self.arrivals: dict[int, list[Arrival]] = {}
+        self.rounds = 0
+
+    def offered(self, node: int) -> tuple[bytes, int]:
+        """The name of the stream held of this client (empty: none), and the position after the last that came."""
+        held, came = self._held.get(node), self.arrivals.get(node)
+        return (held.name if held else b""), (came[-1].position + 1 if came else 0)
+
+    def begin(self) -> None:
+        """Nothing; what came and was not used is forgotten."""
+        self._came.clear()
+
+    def take(self, node: int, terms: CorrelatedNoiseConfig, answer: Answer, vector: Vector) -> Vector:
+        """The update with its noise, from a decoded message; ValueError where it is out of order."""
+        if node in self._came:
+            raise ValueError("a second message of this round's stream came")
+        least = self.offered(node)[1]
+        if not least <= answer.place < terms.messages or len(answer.stream) != NAME_BYTES:
+            raise ValueError(f"position {answer.place} of a stream whose next is {least} of {terms.messages}")
+        held = self._held.get(node)
+        if held is not None and held.name == answer.stream:
+            after = _Held(held.name, held.number, copy.copy(held.receiver))
+        else:
+            number = self.arrivals[node][-1].stream + 1 if self.arrivals.get(node) else 0
+            after = _Held(answer.stream, number, terms.link.receiver(len(vector), answer.place))
+        made = after.receiver.take(vector, answer.place)
+        self._came[node] = after, answer.place
+        return made
+
+    def with_round(self, nodes: Collection[int]) -> dict[int, list[Arrival]]:
+        """The arrivals of all clients, this round's of these clients among them."""
+        from cepam.privacy.matrix.attendance import Arrival
+
+        made = {node: list(came) for node, came in self.arrivals.items()}
+        for node in nodes:
+            after, place = self._came[node]
+            made.setdefault(node, []).append(Arrival(self.rounds, place, after.number))
+        return made
+
+    def commit(self, nodes: Collection[int]) -> None:
+        """Nothing; these clients' messages are in what is published of this round."""
+        self.arrivals = self.with_round(nodes)
+        for node in nodes:
+            self._held[node] = self._came[node][0]
+        self._came.clear()
+        self.rounds += 1
+
+    def restore(self, arrivals: Mapping[int, Collection[Arrival]], rounds: int) -> None:
+        """Nothing; the rounds that a server published before it was started anew. Its streams are lost."""
+        self.arrivals, self.rounds = {node: list(came) for node, came in arrivals.items()}, rounds
+
+
+def own_epsilon(settings: Any, delta: float, batch: float = 0.0) -> float:
+    """epsilon of all messages that these terms allow, against everybody else together: the client's own noise alone.
+
+    `batch` is what the client knows of its own code: it clips examples and divides their sum by at least so many. By
+    default nothing is known, so whole updates are charged, whatever divisor the terms state.
+    """
+    from cepam.privacy import MatrixMechanism, epsilon
+
+    terms: CorrelatedNoiseConfig = replace(
+        settings.stream, divisor=min(settings.stream.divisor, batch if batch > 0.0 else 0.0)
+    )
+    alone = terms.client(settings.law, terms.slices)
+    mechanism = MatrixMechanism(
+        (alone,), settings.clip, rounds=terms.messages, link=terms.link, unit=settings.unit, clipped=terms.clipped
+    )
+    return epsilon(mechanism, delta)

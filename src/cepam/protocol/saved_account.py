@@ -1,0 +1,452 @@
+"""The account on disk: saved before each model is published, found again by the run or by the model.
+
+A folder holds one JSON file an account, and `index.txt`: a line for each time that an account was written, with its
+revision, its checksum and the model that was published with it (`account_index.py`). Each revision also holds the
+checksum of the one before. So a server that starts again notices an account that is lost, edited or restored from a
+backup. That stops accidents, not an operator who rewrites the whole folder.
+
+Whoever starts from a model that was published goes on with its account, since the same records paid for it. Where a
+budget is in force, all accounts of the folder count, a run from a start that is known goes on with its account, and
+whatever contradicts the index ends the run. Without a budget these are warnings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cepam._internal.files import settle, write_atomically
+from cepam.errors import CepamError
+from cepam.protocol.account_index import (
+    INDEX,
+    AccountIndex,
+    State,
+    model_key,
+    open_index,
+    run_key,
+    start_key,
+    written_line,
+)
+from cepam.protocol.account_lock import AccountHold, hold
+from cepam.protocol.accounting import Accounting
+
+if TYPE_CHECKING:
+    from cepam.privacy import Accountant, Mechanism
+
+VERSION = 2
+FORMAT = "cepam account"
+OTHER_FOLDER = "if it is about other records, keep it in another folder (accounts=…)"
+OWN_LOG = getLogger("cepam").log
+
+
+class AccountLost(CepamError):
+    """An account that should be there cannot be read or contradicts the index, or another process uses it."""
+
+
+@dataclass(frozen=True)
+class SavedAccount:
+    """An account as its file has it.
+
+    `start` is the model that its first run started from, `published` the one that was published last, `previous` the
+    checksum of the revision before. `beside` names the accounts whose rounds are counted together with these. `stamp`
+    tells whether the file was written since.
+    """
+
+    name: str
+    accountant: Accountant
+    asked: Counter[int] = field(default_factory=Counter)
+    clip: float | None = None
+    start: str = ""
+    published: str = ""
+    beside: tuple[str, ...] = ()
+    state: State = field(default_factory=State)
+    previous: str = ""
+    stamp: tuple[int, ...] = ()
+
+
+class RunAccount:
+    """The account of one run: what earlier runs on the same model spent, and every round of this one.
+
+    `strict` says that a budget is in force: what cannot be counted ends the run. Nothing is published before `charge`
+    has come back.
+    Guarantee: a server that starts again goes on where it was, and is refused where it cannot know where that is
+    (tests/protocol/test_saved_account.py, tests/attacks/test_accounts.py).
+    """
+
+    def __init__(self, folder: Path, account: Accounting, strict: bool, log: Callable[..., None] = OWN_LOG) -> None:
+        from cepam.privacy import Accountant
+
+        self._folder = Path(folder)
+        self._account = account
+        self._strict = strict
+        self._log = log
+        self._nothing: Accountant = Accountant(identified=account.stable_nodes)
+        self._own: SavedAccount | None = None
+        self._beside: dict[str, SavedAccount] = {}
+        self._holds: dict[str, AccountHold] = {}
+        self._cautioned: set[str] = set()
+        self.accountant: Accountant = self._nothing
+        self.asked: Counter[int] = Counter()
+        self.clip: float | None = None
+
+    @property
+    def path(self) -> Path:
+        """The account's file."""
+        return self._path("" if self._own is None else self._own.name)
+
+    def epsilon(self, also: Mechanism | None = None, limit: float = math.inf) -> float:
+        """epsilon of all rounds so far, and of one more, at the account's delta; infinite where none can be given.
+
+        A bound that is quick to find; where that is above `limit`, the figure itself: calibrated runs end at it.
+        """
+        from cepam.privacy import spent
+
+        accountant = self.accountant if also is None else self.accountant.add(also)
+        quick = spent(accountant, self._account.delta)
+        return quick if quick <= limit else accountant.epsilon(self._account.delta)
+
+    def observers(self) -> dict[str, float]:
+        """epsilon of all rounds so far for each kind of observer, at the account's delta; nothing before the first."""
+        return self.accountant.observers(self._account.delta) if self.accountant.mechanisms else {}
+
+    def sees_uploads(self) -> float:
+        """epsilon of all rounds so far against whoever sees who uploads, where clients were drawn in secret."""
+        return self.accountant.sees_uploads(self._account.delta) if self.accountant.mechanisms else 0.0
+
+    def resume(self, run: str, model: str) -> None:
+        """Find the account of this run, or of the model that it starts from, as the disk has it now; or begin one.
+
+        Args:
+            run: The run's name.
+            model: The digest of the model that the run starts from.
+
+        Raises:
+            AccountLost: Another process uses the account; or, with a budget, an account is lost, edited or restored,
+                or the model is unknown in a folder that has accounts.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with open_index(self._folder) as index:
+            if self._own is not None:
+                self._refresh(index)
+                return
+            try:
+                self._check_index(index)
+                found = self._find(index, run, model)
+                if self._own is None:
+                    self._begin(index, run, model)
+                self._note(index, run_key(run))
+            except BaseException:
+                self._own, self._beside, self._holds = None, {}, {}
+                raise
+        known = f"goes on, epsilon so far {self.epsilon():.4g}" if self.accountant.mechanisms else "is new"
+        also = f"; counted with it: {', '.join(sorted(self._beside))}" if self._beside else ""
+        self._log(INFO, "cepam: the account %s %s%s", self.path, known, also)
+        if not found and (others := index.accounts(start_key(model))[1:]):
+            self._log(
+                WARNING,
+                "cepam: this run begins a new account, though earlier runs started from the same model (%s): their "
+                "rounds are not counted, and if the records are the same, epsilon adds up; with a budget they count",
+                ", ".join(others),
+            )
+
+    def charge(
+        self, mechanism: Mechanism, model: str | None, asked: Iterable[int] = (), clip: float | None = None
+    ) -> None:
+        """Nothing; the round is on the account, on disk, and `model` may be published.
+
+        `asked` are nodes whose rounds are counted, where they may take part so often and no more. `clip` is the next
+        round's, where it follows what was published.
+        """
+        with open_index(self._folder) as index:
+            own = self._refresh(index, strict=True)
+            charged = replace(
+                own,
+                accountant=own.accountant.add(mechanism),
+                asked=own.asked + Counter(asked),
+                clip=own.clip if clip is None else clip,
+            )
+            self._write(index, charged, model, self.accountant.add(mechanism) if self._beside else charged.accountant)
+
+    def note_model(self, model: str) -> None:
+        """Nothing; a run that starts from this model will find this account."""
+        with open_index(self._folder) as index:
+            self._own = replace(self._refresh(index), published=model)
+            self._note(index, model_key(model))
+
+    def has_published(self, model: str) -> bool:
+        """Whether this model was published from the folder."""
+        with open_index(self._folder) as index:
+            return bool(index.accounts(model_key(model)))
+
+    def privacy_warnings(self, mechanism: Mechanism) -> list[str]:
+        """What must be said beside the figure after this round, and was not said before."""
+        from cepam.privacy import LARGE_EPSILON, privacy_warnings
+
+        epsilon = self.epsilon()
+        if self._cautioned and (epsilon <= LARGE_EPSILON or "no-guarantee" in self._cautioned):
+            return []
+        made = [c for c in privacy_warnings(mechanism, epsilon, self._account.delta) if c.code not in self._cautioned]
+        self._cautioned |= {"looked", *(caution.code for caution in made)}
+        return [str(caution) for caution in made]
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _check_index(self, index: AccountIndex) -> None:
+        """Nothing; the index can be read and names every account of the folder, or the run ends or warns."""
+        if index.unreadable:
+            self._lost(
+                f"{self._folder / INDEX} has a line that cannot be read: {index.unreadable[0][:80]!r}; put it back "
+                f"from a backup, or take another folder (accounts=…) for other records"
+            )
+        for name in sorted(path.stem for path in self._folder.glob("*.json")):
+            try:
+                saved = self._read(name)
+            except (OSError, ValueError) as unknown:
+                if name not in index.states:
+                    self._lost(f"{self._folder / INDEX} does not name {self._path(name)}: {unknown}; move it away")
+                continue
+            if not _caught_up(index, saved) and name not in index.states:
+                self._lost(
+                    f"{self._folder / INDEX} does not name the account {self._path(name)}: put the index back from a "
+                    f"backup, or add these lines to it to count the account as it is: {_lines_of(saved)}; "
+                    f"{OTHER_FOLDER}"
+                )
+
+    def _find(self, index: AccountIndex, run: str, model: str) -> bool:
+        """Whether an account of this run or model was there; it and all that counts with it are on this one."""
+        keys = [run_key(run), model_key(model)] + ([start_key(model)] if self._strict else [])
+        found = [name for key in keys for name in index.accounts(key)[:1]]
+        waiting = found + (sorted(index.states) if self._strict else [])
+        while waiting:
+            name = waiting.pop(0)
+            if name in self._holds:
+                continue
+            saved = self._load(index, name)
+            if saved is None:
+                continue
+            waiting += saved.beside
+            if self._own is None and name in found:
+                self._own = saved
+            else:
+                self._beside[name] = saved
+        self._gather()
+        if self._strict and self._own is None and self.accountant.mechanisms:
+            raise AccountLost(
+                f"{self._folder} holds accounts, and the model {model} that this run starts from is in none of them: "
+                "it was neither published from here nor a start. Start from a model that was published or from the "
+                "first start; for other records, keep the accounts in another folder (accounts=…); to train other "
+                f"weights on the same records, add the line '{_latest_line(index, start_key(model))}' to {INDEX}"
+            )
+        if self._own is not None and self._beside:
+            self._own = replace(self._own, beside=tuple(sorted({*self._own.beside, *self._beside})))
+        return self._own is not None
+
+    def _begin(self, index: AccountIndex, run: str, model: str) -> None:
+        """Nothing; a new account, empty, is on disk."""
+        plain = re.sub(r"[^A-Za-z0-9-]", "-", run)
+        names = (f"run-{plain}{more}" for more in chain([""], (f"-{number}" for number in count(2))))
+        free = next(name for name in names if name not in index.states and not self._path(name).exists())
+        self._hold(free)
+        self._write(
+            index,
+            SavedAccount(free, self._nothing, start=model, beside=tuple(sorted(self._beside))),
+            None,
+            self.accountant,
+        )
+
+    def _load(self, index: AccountIndex, name: str) -> SavedAccount | None:
+        """The account of this name, held by this process; None where it is lost and that is no error."""
+        self._hold(name)
+        try:
+            saved = self._read(name)
+            self._confirm(index, saved)
+        except (OSError, ValueError) as lost:
+            self._lost(
+                f"the account {self._path(name)} cannot be counted: {lost}; put its last revision back; {OTHER_FOLDER}"
+            )
+            return None
+        return saved
+
+    def _hold(self, name: str) -> None:
+        """Nothing; no other process may use the account of this name from now on."""
+        try:
+            self._holds[name] = hold(self._path(name))
+        except BlockingIOError as taken:
+            raise AccountLost(
+                f"the account {self._path(name)} is in use by {taken}: one ServerApp at a time may charge it. Wait for "
+                "its end or end it; for other records, keep the accounts in another folder (accounts=…)"
+            ) from None
+
+    def _confirm(self, index: AccountIndex, saved: SavedAccount) -> None:
+        """Nothing; the index knows this revision, or is one line behind and now has it; else a ValueError."""
+        known, at = index.states.get(saved.name, State()), saved.state.revision
+        if known == saved.state or _caught_up(index, saved):
+            return
+        if at < known.revision:
+            raise ValueError(
+                f"it stands at revision {at} and {INDEX} at {known.revision}: it was restored from a backup, and "
+                "rounds that were published are missing"
+            )
+        if at == known.revision:
+            raise ValueError(f"its revision {at} is not the one that {INDEX} knows: it was edited or replaced")
+        raise ValueError(f"it stands at revision {at} and {INDEX} at {known.revision}: the index was cut or restored")
+
+    def _refresh(self, index: AccountIndex, strict: bool = False) -> SavedAccount:
+        """The own account; what another strategy of this process has added is on it. `strict`: nobody may have."""
+        if self._own is None:
+            raise ValueError("resume was not called: there is no account to charge")
+        for saved in (self._own, *self._beside.values()):
+            try:
+                if self._stamp(saved.name) == saved.stamp:
+                    continue
+                now = self._read(saved.name)
+                self._confirm(index, now)
+            except (OSError, ValueError) as lost:
+                raise AccountLost(f"the account {self._path(saved.name)} can no longer be counted: {lost}") from lost
+            if strict and now.state != saved.state:
+                raise AccountLost(
+                    f"the account {self._path(saved.name)} was changed by somebody else during this round"
+                )
+            if saved.name == self._own.name:
+                self._own = now
+            else:
+                self._beside[saved.name] = now
+            self._gather()
+        self._confirm(index, self._own)
+        return self._own
+
+    def _gather(self) -> None:
+        """Nothing; the rounds of all accounts that count are in one ledger."""
+        counted = [*([] if self._own is None else [self._own]), *self._beside.values()]
+        accountant = counted[0].accountant if counted else self._nothing
+        try:
+            for mechanism in chain.from_iterable(saved.accountant.mechanisms for saved in counted[1:]):
+                accountant = accountant.add(mechanism)
+            for mechanism in accountant.mechanisms[:1]:
+                if (mechanism.adjacency, mechanism.unit) != (self._account.adjacency, self._account.unit):
+                    raise ValueError(
+                        f"their rounds are for adjacency {mechanism.adjacency!r} and unit {mechanism.unit!r}, this run's "
+                        f"for {self._account.adjacency!r} and {self._account.unit!r}"
+                    )
+        except ValueError as apart:
+            raise AccountLost(
+                f"the accounts {', '.join(str(self._path(saved.name)) for saved in counted)} cannot be counted "
+                f"together in this run: {apart}; for other records, keep them in another folder (accounts=…)"
+            ) from apart
+        self.accountant = accountant
+        self._gather_counts()
+
+    def _gather_counts(self) -> None:
+        counted = [*([] if self._own is None else [self._own]), *self._beside.values()]
+        self.asked = sum((saved.asked for saved in counted), Counter())
+        self.clip = next((saved.clip for saved in counted if saved.clip is not None), None)
+
+    def _write(self, index: AccountIndex, account: SavedAccount, model: str | None, accountant: Accountant) -> None:
+        """Nothing; the account is on disk as its next revision, and then in the index; `accountant` has all that
+        counts."""
+        published = account.published if model is None else model
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "revision": account.state.revision + 1,
+            "previous": account.state.checksum,
+            "start": account.start,
+            "published": published,
+            "beside": list(account.beside),
+            "asked": {str(node): times for node, times in sorted(account.asked.items())},
+            "clip": account.clip,
+            "ledger": account.accountant.state_dict(),
+        }
+        body = json.dumps(content)
+        state = State(account.state.revision + 1, _checksum(body))
+        write_atomically(self._path(account.name), f'{body[:-1]}, "checksum": "{state.checksum}"}}'.encode())
+        settle(self._folder)
+        self._own = replace(
+            account,
+            state=state,
+            previous=account.state.checksum,
+            published=published,
+            stamp=self._stamp(account.name),
+        )
+        self.accountant = accountant
+        self._gather_counts()
+        index.append(account.name, state, start_key(account.start) if not published else model_key(published))
+
+    def _stamp(self, name: str) -> tuple[int, ...]:
+        found = self._path(name).stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _read(self, name: str) -> SavedAccount:
+        """The account in a file.
+
+        Raises:
+            OSError: It cannot be read.
+            ValueError: It is of another version, damaged or edited.
+        """
+        stamp = self._stamp(name)
+        try:
+            read = json.loads(self._path(name).read_text())
+            if not isinstance(read, dict) or read.get("format") != FORMAT or read.get("version") != VERSION:
+                raise ValueError(f"it is not an account of version {VERSION}")
+            checksum = read.pop("checksum", None)
+            if checksum != _checksum(json.dumps(read)):
+                raise ValueError("its checksum is wrong: it was edited or damaged")
+            # Who is followed by name is asked for afterwards: the rounds are the same.
+            accountant = self._nothing.load_state_dict({**read["ledger"], "identified": self._account.stable_nodes})
+            return SavedAccount(
+                name,
+                accountant,
+                Counter({int(node): int(times) for node, times in read["asked"].items()}),
+                None if read["clip"] is None else float(read["clip"]),
+                str(read["start"]),
+                str(read["published"]),
+                tuple(map(str, read["beside"])),
+                State(int(read["revision"]), checksum),
+                str(read["previous"]),
+                stamp,
+            )
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as odd:
+            raise ValueError(f"it is damaged: {type(odd).__name__} {odd}") from odd
+
+    def _lost(self, reason: str) -> None:
+        if self._strict:
+            raise AccountLost(f"{reason}. With a budget in force nothing more is published")
+        self._log(WARNING, "cepam: %s. epsilon is counted from here only and is too small", reason)
+
+    def _note(self, index: AccountIndex, key: str) -> None:
+        """Nothing; the index leads from this run or model to the account."""
+        if self._own is not None and self._own.name not in index.accounts(key)[:1]:
+            index.append(self._own.name, self._own.state, key)
+
+
+def _caught_up(index: AccountIndex, saved: SavedAccount) -> bool:
+    """Whether the index was one line behind this account, and now has it: a process ended between the two writings."""
+    if index.states.get(saved.name, State()) != State(saved.state.revision - 1, saved.previous):
+        return False
+    index.append(saved.name, saved.state, model_key(saved.published) if saved.published else start_key(saved.start))
+    return True
+
+
+def _lines_of(saved: SavedAccount) -> str:
+    """The lines of the index that lead to this account from its start and from what was published last."""
+    keys = [start_key(saved.start), *([model_key(saved.published)] if saved.published else [])]
+    return " and ".join(f"'{written_line(saved.name, saved.state, key)}'" for key in keys)
+
+
+def _latest_line(index: AccountIndex, key: str) -> str:
+    name = list(index.states)[-1]
+    return written_line(name, index.states[name], key)
+
+
+def _checksum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:32]

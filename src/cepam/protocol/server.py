@@ -1,0 +1,209 @@
+"""The server's end: what a server keeps of its clients, the offers that it makes, and the updates that it opens."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from logging import INFO, WARNING, getLogger
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from cepam.distributions.laws import Gaussian
+from cepam.errors import CepamError, WrongSize
+from cepam.keys import Address, UsedAddresses
+from cepam.protocol.agreement import AgreementRefused, Chain, Peer, agree, new_pair, verify
+from cepam.protocol.correlated_noise import ServerCorrelatedNoise
+from cepam.protocol.messages import Answer, Offer
+from cepam.protocol.settings import UplinkSettings
+
+Authentication = Literal["warn", "require"]
+Kind = Literal[
+    "error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics", "version", "refused",
+    "internal",
+]  # fmt: skip
+Log = Callable[..., None]
+OWN_LOG = getLogger("cepam").log
+LONGEST_REASON = 300
+
+
+class Refused(CepamError):
+    """One reply is of no use: `kind` is counted, the text is logged.
+
+    The text may quote what a node sent, so it is one line of printable characters, of bounded length.
+    """
+
+    def __init__(self, kind: Kind, node: int | None, reason: str) -> None:
+        super().__init__("".join(c if c.isprintable() else "?" for c in reason[:LONGEST_REASON]))
+        self.kind = kind
+        self.node = node
+
+
+@contextmanager
+def refusing(node: int) -> Iterator[None]:
+    """Handle something that a node sent: whatever is raised inside becomes `Refused`, and costs that node only.
+
+    Every reply of a node is handled inside this block. Documented errors are `malformed`. All others are `internal`:
+    they are counted apart and name their type and place, since they may be mistakes of this package.
+
+    Args:
+        node: the node that is dropped.
+
+    Raises:
+        Refused: in place of any other `Exception`.
+    """
+    try:
+        yield
+    except Refused:
+        raise
+    except (CepamError, ValueError) as unfit:
+        raise Refused("malformed", node, str(unfit)) from unfit
+    except Exception as unexpected:
+        frame = traceback.extract_tb(unexpected.__traceback__)[-1]
+        place = f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.lineno}"
+        raise Refused("internal", node, f"{type(unexpected).__name__} at {place}: {unexpected}") from unexpected
+
+
+@dataclass
+class Pending:
+    """An offer that waits for its answer: what was asked, how many coordinates, and the keys that open the answer."""
+
+    offer: Offer
+    size: int
+    private: X25519PrivateKey = field(repr=False)
+    chain: Chain | None = field(repr=False)
+
+
+class ServerEnd:
+    """Makes offers and opens their answers, each by itself.
+
+    Guarantee: an answer opens once, from the node that was asked, sealed for this run, round and message
+    (tests/protocol/test_ends.py, tests/flower/test_faults.py).
+    """
+
+    def __init__(
+        self,
+        authentication: Authentication = "warn",
+        server_key: bytes | None = None,
+        log: Log = OWN_LOG,
+    ) -> None:
+        if authentication not in ("warn", "require"):
+            raise ValueError(f"authentication must be 'warn' or 'require', got {authentication!r}")
+        self._authentication = authentication
+        self._server_key = server_key
+        self._log = log
+        self._chains: dict[int, Chain] = {}
+        self._positions: dict[int, int] = {}
+        self._used = UsedAddresses()
+        self._warned: set[int] = set()
+        self._signed: set[int] = set()
+        self.streams = ServerCorrelatedNoise()
+
+    def offer(self, settings: UplinkSettings, peer: Peer, size: int, server_round: int | None = None) -> Pending:
+        """A new offer to this peer, at a position of its own; its round is the position where none is given."""
+        position = self._positions.get(peer.node, 0)
+        self._positions[peer.node] = position + 1
+        chain = self._chains.get(peer.node)
+        private, public = new_pair()
+        stream, place = self.streams.offered(peer.node) if settings.stream is not None else (b"", 0)
+        offer = Offer(
+            settings=settings,
+            run=peer.run,
+            node=peer.node,
+            server_round=position if server_round is None else server_round,
+            position=position,
+            chain=chain.name if chain else b"",
+            public=public,
+            identity=peer.identity,
+            stream=stream,
+            place=place,
+        )
+        if self._server_key is not None:
+            offer = offer.signed(self._server_key)
+        return Pending(offer, size, private, chain)
+
+    def open(self, pending: Pending, answer: Answer, message: bytes) -> npt.NDArray[np.floating]:
+        """The decoded update; `Refused` says why it is of no use."""
+        offer, node = pending.offer, pending.offer.node
+        if answer.position != offer.position:
+            raise Refused("malformed", node, "it stands at another position of the key chain than was asked for")
+        try:
+            chain = self._agreed(pending, answer) if answer.public else pending.chain
+            if chain is None:
+                raise AgreementRefused("the client has no key and did not agree on one")
+            run = Peer(offer.run, node).run_bytes(offer.server_round)
+            at = _peek(chain, offer.position, node, run, answer.attempt)
+            # The size is checked before memory is taken: a few bytes can claim millions of coordinates.
+            vector = offer.settings.codec.decode(message, at, used=self._used, size=pending.size)
+        except WrongSize as other:
+            raise Refused("size", node, str(other)) from other
+        except AgreementRefused as refused:
+            raise Refused("agreement", node, str(refused)) from refused
+        except Exception as broken:  # whatever a client sends must not end the run
+            raise Refused("seal", node, f"{type(broken).__name__}: {broken}") from broken
+        if node in self._chains and answer.public:
+            self._log(INFO, "cepam: node %d agreed on a new key (it was restarted)", node)
+        _move_beyond(chain, offer.position)
+        self._chains[node] = chain
+        if answer.signature:
+            self._signed.add(node)
+        _check_values(vector, pending)
+        terms = offer.settings.stream
+        if terms is None:
+            return vector
+        try:
+            return self.streams.take(node, terms, answer, vector)
+        except ValueError as odd:
+            raise Refused("malformed", node, str(odd)) from odd
+
+    def expire(self, pending: Pending) -> None:
+        """Nothing; an offer that was not answered can no longer be, its key is forgotten."""
+        chain = self._chains.get(pending.offer.node)
+        if chain is not None:
+            _move_beyond(chain, pending.offer.position)
+
+    def _agreed(self, pending: Pending, answer: Answer) -> Chain:
+        offer = pending.offer
+        transcript = Peer(offer.run, offer.node, offer.identity).transcript(offer.public, answer.public)
+        signed = bool(answer.signature)
+        if signed and not verify(offer.identity, transcript, answer.signature):
+            raise AgreementRefused("the key agreement is not signed by the key that the node is registered with")
+        if not signed and (self._authentication == "require" or offer.node in self._signed):
+            raise AgreementRefused("the key agreement is not signed with the node's authentication key")
+        if not signed and offer.node not in self._warned:
+            self._warned.add(offer.node)
+            self._log(
+                WARNING,
+                "cepam: the key agreement with node %d is not authenticated: whoever controls the connection or the "
+                "SuperLink could have agreed in its place (docs/flower.md, node authentication)",
+                offer.node,
+            )
+        return Chain.start(agree(pending.private, answer.public, transcript), offer.position)
+
+
+def _peek(chain: Chain, position: int, node: int, run: bytes, attempt: int) -> Address:
+    """The address at a position, the chain left where it stands until the seal has opened."""
+    copy = Chain(chain.name, type(chain.keys)(chain.secret, chain.position))
+    return copy.take(position, node, run, attempt)
+
+
+def _move_beyond(chain: Chain, position: int) -> None:
+    while chain.position <= position:
+        chain.keys.advance()
+
+
+def _check_values(vector: npt.NDArray[np.floating], pending: Pending) -> None:
+    """Nothing, or `Refused` for a vector that no honest client's clipped update and noise can give."""
+    node, settings, size = pending.offer.node, pending.offer.settings, len(vector)
+    norm = float(np.linalg.norm(vector.astype(np.float64)))
+    if not math.isfinite(norm):
+        raise Refused("values", node, "the decoded update is not finite")
+    # A Gaussian vector is longer than sigma(sqrt(m) + 8) with chance below e^-32; Laplace tails get more room.
+    spread = math.sqrt(size) + 8.0 if isinstance(settings.law, Gaussian) else 2.0 * math.sqrt(2.0 * size) + 80.0
+    if norm > settings.largest + settings.law.scale * spread:
+        raise Refused("values", node, f"a norm of {norm:.3g} is beyond the clip and the noise together")

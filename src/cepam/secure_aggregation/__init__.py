@@ -1,0 +1,72 @@
+"""Sums that a server learns and their parts that it does not: masked, noisy, a few bits a coordinate.
+
+- the mechanism: `MaskedSumCodec`, `fit` (bits and gain for a reach), `QuantizationRange` (the public rule), `Sketch`
+- the nodes' end: `SecAggClient`, `ClientPolicy`, `FileJournal`, `MemoryJournal`
+- the server's end: `SecAggRound`, `SecAggSettings`, `Roster`, `RosterEntry`, `sparse_graph`
+- the messages that the drivers of both ends touch: `HelloRequest`, `HelloReply`, `RefusalReply`
+- what each observer learns: `views`, `epsilons`, `run_epsilons`, `mechanism_for`, `accountant_of`, `View`
+- what went wrong: `SecAggRefused`
+
+Nothing here sends anything: every method takes bytes and gives bytes. docs/trust.md has the claims, their proofs and
+the tests beside them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cepam.secure_aggregation.client import SecAggClient
+from cepam.secure_aggregation.journal import FileJournal, MemoryJournal
+from cepam.secure_aggregation.mechanism import MaskedSumCodec
+from cepam.secure_aggregation.messages import HelloReply, HelloRequest, RefusalReply
+from cepam.secure_aggregation.policy import AnsweredRounds, ClientPolicy, RoundCharge
+from cepam.secure_aggregation.quantization_range import QuantizationRange, fit
+from cepam.secure_aggregation.refusal import SecAggRefused
+from cepam.secure_aggregation.roster import Roster, RosterEntry
+from cepam.secure_aggregation.server import SecAggRound
+from cepam.secure_aggregation.settings import SecAggSettings
+from cepam.secure_aggregation.sketch import Sketch
+
+if TYPE_CHECKING:
+    from cepam.secure_aggregation.graph import sparse_graph
+    from cepam.secure_aggregation.observers import View, accountant_of, epsilons, mechanism_for, run_epsilons, views
+
+__all__ = [
+    "AnsweredRounds",
+    "ClientPolicy",
+    "FileJournal",
+    "HelloReply",
+    "HelloRequest",
+    "MaskedSumCodec",
+    "MemoryJournal",
+    "QuantizationRange",
+    "RefusalReply",
+    "Roster",
+    "RosterEntry",
+    "RoundCharge",
+    "SecAggClient",
+    "SecAggRefused",
+    "SecAggRound",
+    "SecAggSettings",
+    "Sketch",
+    "View",
+    "accountant_of",
+    "epsilons",
+    "fit",
+    "mechanism_for",
+    "run_epsilons",
+    "sparse_graph",
+    "views",
+]
+
+# A node may start a process for every message: it must not load the accountant, nor SciPy.
+_LATER = {"sparse_graph": "graph"} | dict.fromkeys(
+    ("View", "epsilons", "accountant_of", "mechanism_for", "run_epsilons", "views"), "observers"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"cepam.secure_aggregation.{_LATER[name]}"), name)

@@ -1,0 +1,349 @@
+"""What a node keeps between messages: secrets, to be kept in memory by whoever drives it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from cepam.clip import L2
+from cepam.secure_aggregation.fields import ByteReader, ByteWriter
+from cepam.secure_aggregation.journal import Journal, JournalEntry, RunPlace
+from cepam.secure_aggregation.mechanism import on_gpu, type_name
+from cepam.secure_aggregation.messages import (
+    NO_SHARE,
+    HelloReply,
+    HelloRequest,
+    RepairReply,
+    RepairRequest,
+    TrainReply,
+    TrainRequest,
+    UnmaskReply,
+    UnmaskRequest,
+)
+from cepam.secure_aggregation.pairwise_keys import (
+    SECRET_BYTES,
+    SHARE_BYTES,
+    PairKeys,
+    advance,
+    agree_root,
+    commit,
+    open_share,
+    round_keys,
+    seal_share,
+    self_mask,
+    share_value,
+    split,
+)
+from cepam.secure_aggregation.policy import ClientPolicy, RoundCharge
+from cepam.secure_aggregation.refusal import RefusalKind, SecAggRefused
+from cepam.secure_aggregation.roster import LONGEST_RUN, RosterEntry, Sign, Verify, hello_transcript
+from cepam.secure_aggregation.settings import SecAggSettings, round_salt
+
+MAGIC = b"cepam sum state v1"
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round that was answered and not yet closed: what repair and unmask may still reveal."""
+
+    salt: bytes
+    threshold: int
+    circle: tuple[int, ...]
+    masks: Mapping[int, bytes] = field(repr=False)
+    seals: Mapping[int, bytes] = field(repr=False)
+    share: bytes = field(repr=False)
+    repaired: frozenset[int] = frozenset()
+
+    def write(self, writer: ByteWriter) -> None:
+        """Nothing; the fields are appended."""
+        writer.raw(self.salt).number(self.threshold, 4).names(self.circle).raw(self.share).names(self.repaired)
+        for keys in (self.masks, self.seals):
+            _write_keys(writer, keys)
+
+    @classmethod
+    def read(cls, reader: ByteReader) -> OpenRound:
+        """The round whose fields come next."""
+        salt, threshold, circle = reader.raw(32), reader.number(4), reader.names()
+        share, repaired = reader.raw(SHARE_BYTES), frozenset(reader.names())
+        return cls(salt, threshold, circle, _read_keys(reader), _read_keys(reader), share, repaired)
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """An epoch as a node sees it: its private key until the first round, then chains, one for each peer of its circle.
+
+    `roster` is the digest of the one roster that the epoch has, empty before the first round. `answered` counts the
+    rounds that the journal held when this was written: a journal with fewer was rolled back.
+    """
+
+    run: bytes
+    epoch: int
+    public: bytes
+    private: bytes = field(default=b"", repr=False)
+    roster: bytes = b""
+    degree: int = 0
+    position: int = 0
+    chains: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    open: OpenRound | None = None
+    answered: int = 0
+
+    def encode(self) -> bytes:
+        """The state as bytes: SECRET."""
+        writer = ByteWriter(MAGIC).blob(self.run).number(self.epoch, 8).raw(self.public).blob(self.private)
+        writer.blob(self.roster).number(self.degree, 4).number(self.position, 8)
+        _write_keys(writer, self.chains)
+        writer.number(self.answered, 8).number(int(self.open is not None), 1)
+        if self.open is not None:
+            self.open.write(writer)
+        return writer.bytes()
+
+    @classmethod
+    def decode(cls, data: bytes) -> NodeState:
+        """The state that these bytes are."""
+        reader = ByteReader(data)
+        if reader.raw(len(MAGIC)) != MAGIC:
+            raise ValueError("this is not the state of a node")
+        run, epoch, public, private = reader.blob(LONGEST_RUN), reader.number(8), reader.raw(32), reader.blob(32)
+        roster, degree, position, chains = reader.blob(32), reader.number(4), reader.number(8), _read_keys(reader)
+        answered = reader.number(8)
+        opened = OpenRound.read(reader) if reader.number(1, most=1) else None
+        reader.end()
+        return cls(run, epoch, public, private, roster, degree, position, chains, opened, answered)
+
+
+def _write_keys(writer: ByteWriter, keys: Mapping[int, bytes]) -> None:
+    writer.names(keys).pieces(keys[name] for name in sorted(keys))
+
+
+def _read_keys(reader: ByteReader) -> dict[int, bytes]:
+    return dict(zip(reader.names(), reader.pieces(32)))
+
+
+LocalTraining = Callable[[SecAggSettings], Any]
+FURTHEST_AHEAD = 1 << 12
+
+
+@dataclass
+class SecAggClient:
+    """One client's end of a sum.
+
+    `sign` and `verify` are the node's registered key at work; `policy` its floor; `journal` its memory of what it said.
+    `state` holds its secrets between calls: read it after every call, refused or not, keep it in memory, and hand it
+    back as it was last. `draw` gives fresh random bytes.
+
+    Guarantee: whatever the server sends, every sum that it can open holds `2 quorum - clients - colluders` honest
+    clients at least, and no client is in two sums of a round (docs/trust.md;
+    tests/secure_aggregation/test_lying_server.py).
+    """
+
+    node: int
+    identity: bytes
+    sign: Sign
+    verify: Verify
+    policy: ClientPolicy
+    journal: Journal
+    state: bytes = field(default=b"", repr=False)
+    draw: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False)
+
+    def hello(self, request: bytes) -> bytes:
+        """A fresh signed key for a new epoch; whatever was open before is erased."""
+        asked = HelloRequest.decode(request)
+        with self.journal.hold() as entry:
+            place = entry.place(asked.run)
+            if self.state and (not entry.places or NodeState.decode(self.state).answered > entry.answered.rounds):
+                raise SecAggRefused("terms", "the journal is gone or old, and with it what this node has spent")
+            if place is not None and asked.epoch <= place.epoch:
+                raise SecAggRefused("position", f"epoch {asked.epoch} of this run was used before")
+            private = self.draw(32)
+            public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+            signature = self.sign(hello_transcript(asked.run, asked.epoch, self.node, self.identity, public))
+            reply = HelloReply(RosterEntry(self.node, self.identity, public, signature)).encode()
+            self._commit(entry, NodeState(asked.run, asked.epoch, public, private))
+        return reply
+
+    def train(self, request: bytes, model: bytes, work: LocalTraining) -> bytes:
+        """The masked update of a round, once. `model` is the check value of the model as this node received it.
+
+        `work` trains and returns the update, an array or a tensor on a GPU, which is masked there. The settings that it
+        is handed passed this node's terms: their clip and batch are the ones to train with. Whatever goes wrong
+        in it sends the zero update with its noise: an error that depends on the data would be a noise-free bit about
+        them.
+        """
+        asked = TrainRequest.decode(request)
+        settings, cohort = asked.settings, asked.cohort
+        with self._held() as (entry, state):
+            self._check_offer(settings, cohort, state, entry)
+            chains = dict(state.chains) if state.roster else self._agree(asked, state)
+            if asked.roster_digest != (state.roster or asked.roster_digest):
+                raise SecAggRefused("cohort", "the roster is not the one of this epoch")
+            circle = self._circle(cohort, chains, settings)
+            for _ in range(settings.position - state.position):
+                chains = {peer: advance(chain) for peer, chain in chains.items()}
+            salt = round_salt(settings, asked.roster_digest, cohort, model)
+            keys = {peer: round_keys(chains[peer], salt, self.node, peer) for peer in circle if peer != self.node}
+            reply, share = self._mask(
+                settings, salt, circle, keys, _safe_update(work, settings, self.policy.longest(settings))
+            )
+            opened = OpenRound(
+                salt, settings.threshold, circle, {peer: pair.mask for peer, pair in keys.items()},
+                {peer: pair.inward for peer, pair in keys.items()}, share,
+            )  # fmt: skip
+            after = NodeState(
+                state.run, state.epoch, state.public, b"", asked.roster_digest, settings.degree, settings.position + 1,
+                {peer: advance(chain) for peer, chain in chains.items()}, opened,
+            )  # fmt: skip
+            charge = RoundCharge.of(settings, len(cohort), self.policy)
+            self._commit(replace(entry, answered=entry.answered.add(charge)), after)
+        return reply.encode()
+
+    def repair(self, request: bytes) -> bytes:
+        """The mask keys with everyone who is missing: while a quorum is left, this node in it."""
+        asked = RepairRequest.decode(request)
+        with self._held() as (entry, state):
+            opened = self._opened(state, asked.salt)
+            repaired = opened.repaired | set(asked.missing)
+            if not set(asked.missing) <= set(opened.circle):
+                self._erase(entry, state, "cohort", "a name was repaired that is not in this node's circle")
+            self._check_left(entry, state, opened, repaired)
+            self._commit(entry, replace(state, open=replace(opened, repaired=frozenset(repaired))))
+        return RepairReply(asked.salt, tuple(opened.masks[name] for name in asked.missing)).encode()
+
+    def unmask(self, request: bytes) -> bytes:
+        """This node's shares of the survivors' self-masks, once; the round is then erased.
+
+        A peer whose share does not open costs that share alone, and is told by `NO_SHARE`: what the node reveals is a
+        part of what it would reveal had all opened. Where none opens the node was told of another round, and refuses.
+        """
+        asked = UnmaskRequest.decode(request)
+        with self._held() as (entry, state):
+            opened = self._opened(state, asked.salt)
+            self._check_left(entry, state, opened, opened.repaired)
+            left = tuple(name for name in opened.circle if name not in opened.repaired)
+            if asked.survivors != left or len(asked.shares) != len(left) - 1:
+                self._erase(entry, state, "cohort", "the survivors are not the cohort less all that was repaired")
+            peers = [name for name in left if name != self.node]
+            shares = {name: _opened_share(opened, name, sealed) for name, sealed in zip(peers, asked.shares)}
+            if set(shares.values()) <= {NO_SHARE}:
+                self._erase(entry, state, "share", "no survivor's share opens")
+            self._commit(entry, replace(state, open=None))
+        shares[self.node] = opened.share
+        return UnmaskReply(asked.salt, tuple(shares[name] for name in left)).encode()
+
+    def _mask(
+        self, settings: SecAggSettings, salt: bytes, circle: tuple[int, ...], keys: dict[int, PairKeys], update: Any
+    ) -> tuple[TrainReply, bytes]:
+        """The reply, and the share of its own seed that this node keeps."""
+        codec, seed = settings.codec, self.draw(SECRET_BYTES)
+        masks = [(self_mask(seed, salt), 1)]
+        masks += [(pair.mask, 1 if self.node < peer else -1) for peer, pair in keys.items()]
+        vector = codec.mask(codec.noised(update, self.draw(32)), masks)
+        dealt = dict(zip(circle, split(seed, settings.threshold, len(circle), self.draw)))
+        sealed = tuple(seal_share(pair.outward, salt, dealt[peer]) for peer, pair in keys.items())
+        return TrainReply(salt, vector, commit(seed, salt), sealed), dealt[self.node]
+
+    def _agree(self, asked: TrainRequest, state: NodeState) -> dict[int, bytes]:
+        """A chain for each peer: the roster is checked once, and no other is accepted in this epoch."""
+        roster = asked.roster
+        if roster is None or roster.digest != asked.roster_digest:
+            raise SecAggRefused("cohort", "the roster of a new epoch is missing or not the one that is named")
+        circle = roster.circle(self.node, asked.settings.degree)
+        roster.check(self.verify, circle)
+        self.policy.check_roster(roster)
+        own = (roster.run, roster.epoch, roster.peer(self.node).public, roster.peer(self.node).identity)
+        if own != (state.run, state.epoch, state.public, self.identity):
+            raise SecAggRefused("cohort", "the roster has another run, epoch or key for this node")
+        return {peer: agree_root(state.private, roster, self.node, peer) for peer in circle if peer != self.node}
+
+    def _check_offer(
+        self, settings: SecAggSettings, cohort: tuple[int, ...], state: NodeState, entry: JournalEntry
+    ) -> None:
+        if (settings.run, settings.epoch) != (state.run, state.epoch):
+            raise SecAggRefused("position", "the offer is for another run or epoch")
+        if not state.position <= settings.position <= state.position + FURTHEST_AHEAD:
+            raise SecAggRefused("position", f"position {settings.position} was used, or is too far ahead")
+        if state.roster and settings.degree != state.degree:
+            raise SecAggRefused("cohort", "the graph of an epoch does not change")
+        settings.check(len(cohort))
+        self.policy.check(settings, len(cohort))
+        if entry.answered.rounds >= self.policy.rounds:
+            raise SecAggRefused("terms", f"the {self.policy.rounds} rounds that this node allows are spent")
+
+    def _circle(self, cohort: tuple[int, ...], chains: dict[int, bytes], settings: SecAggSettings) -> tuple[int, ...]:
+        """The names of the cohort that this node shares masks with, and itself."""
+        known = {*chains, self.node}
+        if self.node not in cohort or not (settings.degree or set(cohort) <= known):
+            raise SecAggRefused("cohort", "the cohort must hold this node and come from the roster")
+        circle = tuple(name for name in cohort if name in known)
+        if len(circle) < settings.threshold:
+            raise SecAggRefused("quorum", f"{len(circle)} holders are fewer than the threshold {settings.threshold}")
+        return circle
+
+    @contextmanager
+    def _held(self) -> Iterator[tuple[JournalEntry, NodeState]]:
+        with self.journal.hold() as entry:
+            state = NodeState.decode(self.state) if self.state else None
+            place = entry.place(state.run) if state else None
+            if state is None or place is None or hashlib.sha256(self.state).digest() != place.state:
+                raise SecAggRefused("position", "this node's state is missing or old: a new epoch is needed")
+            yield entry, state
+
+    def _commit(self, entry: JournalEntry, state: NodeState) -> None:
+        data = replace(state, answered=entry.answered.rounds).encode()
+        self.journal.commit(entry.moved(RunPlace(state.run, state.epoch, hashlib.sha256(data).digest())))
+        self.state = data
+
+    def _opened(self, state: NodeState, salt: bytes) -> OpenRound:
+        if state.open is None or state.open.salt != salt:
+            raise SecAggRefused("position", "this round is not open")
+        return state.open
+
+    def _check_left(
+        self, entry: JournalEntry, state: NodeState, opened: OpenRound, repaired: set[int] | frozenset[int]
+    ) -> None:
+        """Nothing, or the round is erased: at EVERY repair and unmask a quorum is left, and this node in it."""
+        left = set(opened.circle) - repaired
+        if len(left) < opened.threshold or self.node not in left:
+            self._erase(entry, state, "quorum", f"{len(left)} would be left of the {opened.threshold} that are needed")
+
+    def _erase(self, entry: JournalEntry, state: NodeState, kind: RefusalKind, reason: str) -> NoReturn:
+        self._commit(entry, replace(state, open=None))
+        raise SecAggRefused(kind, reason)
+
+
+def _opened_share(opened: OpenRound, peer: int, sealed: bytes) -> bytes:
+    """The share that the peer sealed for this node, or `NO_SHARE` where it is none."""
+    try:
+        share = open_share(opened.seals[peer], opened.salt, sealed)
+        share_value(share)
+    except (SecAggRefused, ValueError):
+        return NO_SHARE
+    return share
+
+
+def _safe_update(work: LocalTraining, settings: SecAggSettings, longest: float) -> Any:
+    """The update, its norm at most `longest`, where it lies; zeros where anything at all went wrong."""
+    try:
+        with np.errstate(all="ignore"):
+            made = work(settings)
+            values = made if on_gpu(made) else np.asarray(made)
+            if type_name(values) not in ("float32", "float64") or tuple(values.shape) != (settings.coordinates,):
+                raise ValueError("not an update of this round")
+            if not bool((abs(values) < math.inf).all()):
+                raise ValueError("not finite")
+            reach = settings.codec.plan.reach
+            # Both are contractions: no example that was clipped before moves the update further for them.
+            made = L2(longest).apply(values)
+            made = made.clip(-reach, reach) if settings.batch else made
+            if not bool((abs(made) <= reach).all()):
+                raise ValueError("beyond the reach of the noise")  # here, not where an error would be told
+            return made
+    except Exception:
+        return np.zeros(settings.coordinates, dtype=np.float32)

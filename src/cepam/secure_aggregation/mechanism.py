@@ -1,0 +1,224 @@
+"""The masked sum: each client's noisy update as b bits a coordinate, and the sum of them all.
+
+y = update + exact Gaussian noise, as integers of the public grid. A client sends the top b bits of g y + S modulo 2^32,
+S its mask. The server adds the messages, takes away the sum of the masks, and divides by g. The mask is the dither:
+what the dropped bits cost is rounding noise whose law does not depend on the updates (docs/trust.md, Theorem 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam.distributions.laws import Gaussian
+from cepam.errors import MalformedMessage
+from cepam.kernels.format.keystream import key_words
+from cepam.kernels.format.plan import GRID_BITS, Floats, Ints, Plan, layered_plan
+from cepam.kernels.numba.compiling import layer_plan
+from cepam.kernels.numba.keystream import LANE_WORDS
+from cepam.kernels.numba.masks import add_masks, add_packed, pack_top_bits, round_to_grid, scale_to_words
+from cepam.kernels.numba.quantizer import quantize_scalar, to_units, widths_and_dithers
+from cepam.kernels.numpy import masks as plain
+from cepam.lattices.lattice import Integer
+
+Masks = Sequence[tuple[bytes, int]]
+Words = npt.NDArray[np.uint32]
+
+WORD_BITS = 32
+MOST_COORDINATES = 2**31
+_HALF = 1 << (GRID_BITS - 1)
+_CHUNK = 1 << 13
+
+
+@dataclass(frozen=True)
+class MaskedSumCodec:
+    """What all clients and the server of a sum agree on: each client's noise, the coordinates, b and g.
+
+    Tensors on a GPU are noised and masked there. Guarantee: what the messages of a round tell is a randomized function
+    of the sum of all noisy updates alone (docs/trust.md, Theorem 1; tests/secure_aggregation/test_view.py enumerates
+    small cases). NumPy, Numba and a GPU give the same bytes (tests/secure_aggregation/test_mechanism.py,
+    tests/identity/test_triton_masks.py).
+    """
+
+    law: Gaussian
+    coordinates: int
+    bits: int
+    gain: int
+    backend: Literal["numba", "numpy"] = field(default="numba", compare=False)
+
+    def __post_init__(self) -> None:
+        if type(self.law) is not Gaussian:
+            raise ValueError(f"law must be cepam.Gaussian: sums of other noise are not accounted for; got {self.law!r}")
+        for name, most in (("coordinates", MOST_COORDINATES), ("bits", WORD_BITS), ("gain", 2**WORD_BITS - 1)):
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f"{name} must be an integer from 1 to {most}, got {value!r}")
+        if self.backend not in ("numba", "numpy"):
+            raise ValueError(f"backend must be 'numba' or 'numpy', got {self.backend!r}")
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The numbers of the noise: the layered quantizer in one dimension."""
+        return layered_plan(self.law, Integer(1))
+
+    @property
+    def grid(self) -> float:
+        """u, the public grid: a noisy update is a multiple of it."""
+        return self.plan.grid
+
+    @property
+    def cell(self) -> float:
+        """w, how wide the rounding of one client is: the dropped bits in units of the update."""
+        return 2.0 ** (WORD_BITS - self.bits) / self.gain * self.grid
+
+    @property
+    def span(self) -> float:
+        """The sums that come through unwrapped are those within half of this on either side of zero."""
+        return 2.0**WORD_BITS / self.gain * self.grid
+
+    @property
+    def message_bytes(self) -> int:
+        """The length of every client's vector, whatever it holds."""
+        return -(-self.coordinates * self.bits // 8)
+
+    def noised(self, update: Any, key: bytes) -> Any:
+        """The update plus noise of the law, as 64-bit multiples of the public grid, on a GPU where the update is there.
+
+        `key` is 32 fresh secret bytes, used for this and thrown away. Guarantee: times `grid`, bit for bit what
+        `Codec(law, Integer(1))` decodes from the same keystream (tests/secure_aggregation/test_mechanism.py).
+        """
+        values = update if on_gpu(update) else np.ascontiguousarray(update)
+        if type_name(values) not in ("float32", "float64") or tuple(values.shape) != (self.coordinates,):
+            raise ValueError(
+                f"the update must hold {self.coordinates} float32 or float64 values, got {values.dtype} {values.shape}"
+            )
+        if not bool((abs(values) <= self.plan.reach).all()):
+            raise ValueError(f"the update must be finite and within {self.plan.reach:.3g}, the reach of this noise")
+        if len(key) != 32:
+            raise ValueError(f"a key must be 32 bytes, got {len(key)}")
+        if on_gpu(values):
+            return _gpu().noised(self.plan, values, key)
+        if self.backend == "numpy":
+            units = np.trunc(values.astype(np.float64) / self.plan.unit).astype(np.int64)
+            return plain.grid_multiples(self.plan, key, units)
+        return _noised(self.plan, key, values)
+
+    def mask(self, multiples: Any, masks: Masks) -> bytes:
+        """A client's vector: the top bits of g y + S, packed. `masks` are ChaCha20 keys with their signs."""
+        if type_name(multiples) != "int64" or tuple(multiples.shape) != (self.coordinates,):
+            raise ValueError(f"multiples must be {self.coordinates} int64, got {multiples.dtype} {multiples.shape}")
+        if on_gpu(multiples):
+            found: bytes = _gpu().packed(multiples, self.gain, self.bits, *_keys(masks))
+            return found[: self.message_bytes]
+        if self.backend == "numpy":
+            words = (multiples * self.gain).astype(np.uint64).astype(np.uint32)
+            words += plain.mask_sum(masks, self.coordinates)
+            return plain.pack(words >> np.uint32(WORD_BITS - self.bits), self.bits)
+        keys, signs = _keys(masks)
+        out = np.zeros(-(-self.coordinates * self.bits // WORD_BITS), dtype=np.uint32)
+        state, spare, words = _scratch()
+        for start in range(0, self.coordinates, _CHUNK):
+            count = min(_CHUNK, self.coordinates - start)
+            scale_to_words(multiples[start : start + count], self.gain, words)
+            add_masks(keys, signs, start, state, spare, words[: -(-count // LANE_WORDS) * LANE_WORDS])
+            pack_top_bits(words, count, self.bits, out[start * self.bits // WORD_BITS :])
+        return out.astype("<u4", copy=False).tobytes()[: self.message_bytes]
+
+    def check_message(self, message: bytes) -> None:
+        """Nothing; raises `MalformedMessage` for bytes that no client of this sum sends."""
+        if len(message) != self.message_bytes:
+            raise MalformedMessage(f"a masked vector has {self.message_bytes} bytes here, got {len(message)}")
+        spare = 8 * self.message_bytes - self.coordinates * self.bits
+        if spare and message[-1] >> (8 - spare):
+            raise MalformedMessage("the spare bits of a masked vector must be zero")
+
+    def open(self, messages: Sequence[bytes], masks: Masks, *, device: str | None = None) -> Any:
+        """The sum of the clients' noisy updates, rounded; `masks` add up to what the messages' own masks leave.
+
+        With `device="cuda"` it is computed on that GPU, and a float64 tensor there; else an array.
+        Sums outside `span` wrap around. That never touches privacy: it is a function of what was sent.
+        """
+        for message in messages:
+            self.check_message(message)
+        # What the dropped bits hold on average, as whole units and a half.
+        dropped = len(messages) * (2 ** (WORD_BITS - self.bits) - 1)
+        if device is not None:
+            away = [(key, -sign) for key, sign in masks]
+            held = _gpu().unmasked(messages, self.coordinates, self.bits, *_keys(away), device)
+            held += (dropped // 2 + 2 ** (WORD_BITS - 1)) % 2**WORD_BITS - 2 ** (WORD_BITS - 1)
+            return (held.double() + 0.5 * (dropped % 2)) * (self.grid / self.gain)
+        words = self._total(messages) << np.uint32(WORD_BITS - self.bits)
+        words -= self._mask_sum(masks)
+        words += np.uint32((dropped // 2) % 2**WORD_BITS)
+        signed = words.view(np.int32).astype(np.float64)
+        total: Floats = (signed + 0.5 * (dropped % 2)) * (self.grid / self.gain)
+        return total
+
+    def _total(self, messages: Sequence[bytes]) -> Words:
+        total = np.zeros(self.coordinates, dtype=np.uint32)
+        for message in messages:
+            if self.backend == "numpy":
+                total += plain.unpack(message, self.bits, self.coordinates)
+            else:
+                padded = message + bytes(8 - len(message) % 4)
+                add_packed(np.frombuffer(padded, dtype="<u4"), self.bits, total)
+        return total
+
+    def _mask_sum(self, masks: Masks) -> Words:
+        if self.backend == "numpy":
+            return plain.mask_sum(masks, self.coordinates)
+        total = np.zeros(-(-self.coordinates // LANE_WORDS) * LANE_WORDS, dtype=np.uint32)
+        keys, signs = _keys(masks)
+        state, spare, _ = _scratch()
+        for start in range(0, len(total), _CHUNK):
+            add_masks(keys, signs, start, state, spare, total[start : start + _CHUNK])
+        return total[: self.coordinates]
+
+
+def on_gpu(values: Any) -> bool:
+    """Whether these are a tensor on a GPU: PyTorch and Triton are imported only then."""
+    return bool(getattr(values, "is_cuda", False))
+
+
+def type_name(values: Any) -> str:
+    """The name of the values' type, of arrays and tensors alike."""
+    return str(values.dtype).removeprefix("torch.")
+
+
+def _gpu() -> Any:
+    from cepam.kernels.triton import masks as masks_on_gpu
+
+    return masks_on_gpu
+
+
+def _scratch() -> tuple[Words, Words, Words]:
+    state, spare = np.empty(LANE_WORDS, dtype=np.uint32), np.empty(LANE_WORDS, dtype=np.uint32)
+    return state, spare, np.zeros(_CHUNK, dtype=np.uint32)
+
+
+def _keys(masks: Masks) -> tuple[Words, Words]:
+    for key, sign in masks:
+        if len(key) != 32 or sign not in (1, -1):
+            raise ValueError(f"a mask is a key of 32 bytes and a sign of 1 or -1, got {len(key)} bytes and {sign!r}")
+    keys = np.array([key_words(key) for key, _ in masks], dtype=np.uint32).reshape(len(masks), 8)
+    return keys, np.array([sign % 2**WORD_BITS for _, sign in masks], dtype=np.uint32)
+
+
+def _noised(plan: Plan, key: bytes, values: npt.NDArray[Any]) -> Ints:
+    layers = layer_plan(plan)
+    words, secret = np.empty(2 * _CHUNK, dtype=np.uint32), key_words(key)
+    state = np.empty(LANE_WORDS, dtype=np.uint32)
+    x, b, d, m = (np.empty(_CHUNK, dtype=np.int64) for _ in range(4))
+    out = np.empty(len(values), dtype=np.int64)
+    for start in range(0, len(values), _CHUNK):
+        count = min(_CHUNK, len(values) - start)
+        to_units(values[start : start + count], 1.0 / plan.unit, x[:count])
+        widths_and_dithers(layers, secret, state, start, count, words, b, d)
+        quantize_scalar(x[:count], b[:count], d[:count], m[:count])
+        round_to_grid(m[:count], b[:count], d[:count], _HALF, GRID_BITS, out[start : start + count])
+    return out

@@ -1,0 +1,93 @@
+"""What each observer of a sum sees: how many clients' noise hides one of them, and the epsilon that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cepam.clip import L2
+from cepam.distributions.laws import Gaussian
+from cepam.privacy import Accountant, Client, Mechanism, Sampling, epsilon
+from cepam.secure_aggregation.policy import AnsweredRounds
+
+LIES = "lying server"
+
+
+@dataclass(frozen=True)
+class View:
+    """An observer, and the shares of noise at least that hide a client from it in every round."""
+
+    observer: str
+    shares: int
+
+
+def views(clients: int, quorum: int, colluders: int = 0, survivors: int | None = None) -> tuple[View, ...]:
+    """Each observer's view of rounds in which `survivors` (all, if not given) of `clients` were in the sum.
+
+    A server that lies about drop-outs opens sums of 2 quorum - clients - colluders honest clients at the worst.
+    """
+    present = clients if survivors is None else survivors
+    if colluders < 0 or not clients + colluders < 2 * quorum <= 2 * present <= 2 * clients:
+        raise ValueError(
+            f"clients, quorum, colluders, survivors must satisfy K + c < 2t and t <= survivors <= K;"
+            f" got {clients}, {quorum}, {colluders}, {present}"
+        )
+    found = [View("outsider", present), View("server", present)]
+    if colluders:
+        found.append(View(f"server with {colluders} colluders", present - colluders))
+    found.append(View(LIES, 2 * quorum - clients))
+    if colluders:
+        found.append(View(f"{LIES} with {colluders} colluders", 2 * quorum - clients - colluders))
+    return tuple(found)
+
+
+def mechanism_for(view: View, mechanism: Mechanism) -> Mechanism:
+    """The release as this observer sees it: a client hidden by `shares` of the noise, its own among them."""
+    if len({(client.law, client.weight) for client in mechanism.clients}) > 1:
+        raise ValueError("a sum has clients of one law and one weight")
+    if not 1 <= view.shares <= len(mechanism.clients):
+        raise ValueError(f"shares must be from 1 to the {len(mechanism.clients)} clients, got {view.shares}")
+    return replace(mechanism, colluders=0, absent=frozenset(range(view.shares, len(mechanism.clients))))
+
+
+def epsilons(
+    mechanism: Mechanism, delta: float, quorum: int, colluders: int = 0, survivors: int | None = None
+) -> dict[str, float]:
+    """epsilon at delta for each observer, by name; `cepam.privacy` charges the shares, all else is post-processing."""
+    found = views(len(mechanism.clients), quorum, colluders, survivors)
+    return {view.observer: epsilon(mechanism_for(view, mechanism), delta, client=0) for view in found}
+
+
+def run_epsilons(
+    released: Accountant, answered: Accountant, delta: float, found: tuple[View, ...], clients: int
+) -> dict[str, float]:
+    """epsilon at delta for each view of a run whose rounds may differ, a bound for all its clients.
+
+    `released` holds the rounds whose shares were asked for, with the survivors present; `answered` every round that
+    `clients` were asked in, those present: a server that lies may have opened those that it called lost. `found` are
+    `views(clients, …)` with all surviving: what a view has fewer than that is taken away from either.
+    """
+    made = {}
+    for view in found:
+        accountant = answered if view.observer.startswith(LIES) else released
+        made[view.observer] = accountant.against(clients - view.shares).epsilon(delta)
+    return made
+
+
+def accountant_of(answered: AnsweredRounds, records: int) -> Accountant:
+    """What a node with `records` records has answered, as the accountant takes it: against a lying server."""
+    widest = max((charge.shares for charge in answered.charges), default=1)
+    accountant = Accountant()
+    for charge in answered.charges:
+        draws = charge.chance * records
+        # The accountant divides an example's bound by the expected draws; the update was divided by the batch.
+        bound = charge.clip * draws / charge.batch if charge.batch else charge.clip
+        mechanism = Mechanism(
+            (Client(Gaussian(charge.noise), records),) * widest,
+            L2(bound),
+            Sampling("poisson", draws) if charge.chance < 1.0 else Sampling("all"),
+            charge.rounds,
+            clipped="example" if charge.batch else "update",
+            absent=frozenset(range(charge.shares, widest)),
+        )
+        accountant = accountant.add(mechanism)
+    return accountant

@@ -1,0 +1,193 @@
+"""The server's end of a sum: one round from the first request to the sum, over whoever is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import combinations
+from math import comb
+from typing import Any
+
+from cepam.errors import MalformedMessage
+from cepam.secure_aggregation.messages import (
+    NO_SHARE,
+    RepairReply,
+    RepairRequest,
+    TrainReply,
+    TrainRequest,
+    UnmaskReply,
+    UnmaskRequest,
+)
+from cepam.secure_aggregation.pairwise_keys import combine, commit, self_mask
+from cepam.secure_aggregation.refusal import SecAggRefused
+from cepam.secure_aggregation.roster import Roster
+from cepam.secure_aggregation.settings import SecAggSettings, round_salt
+
+MOST_TRIALS = 500
+
+
+class SecAggRound:
+    """Collects masked vectors, repairs what the missing left behind, and opens the sum of the rest.
+
+    request → take …, then `while asks := round.repairs(): … take_repair`, then unmasks → take_unmask …, then open.
+    Every `repairs()` closes the trip before it: who did not answer is missing from then on.
+    """
+
+    def __init__(self, settings: SecAggSettings, roster: Roster, cohort: Iterable[int], model: bytes) -> None:
+        self.settings, self.roster, self.cohort = settings, roster, tuple(sorted(set(cohort)))
+        settings.check(len(self.cohort))
+        if not set(self.cohort) <= set(roster.names):
+            raise SecAggRefused("cohort", "the cohort must come from the roster")
+        self.salt = round_salt(settings, roster.digest, self.cohort, model)
+        self.missing: frozenset[int] = frozenset()
+        self.charged = False
+        self._closed = False
+        self._replies: dict[int, TrainReply] = {}
+        self._asked: dict[int, tuple[int, ...]] = {}
+        self._keys: dict[int, dict[int, bytes]] = {}
+        self._shares: dict[int, dict[int, bytes]] = {}
+        self._disputes: set[tuple[int, int]] = set()
+        inside = set(self.cohort)
+        self._circles = {
+            node: tuple(name for name in roster.circle(node, settings.degree) if name in inside) for node in self.cohort
+        }
+
+    def circle(self, node: int) -> tuple[int, ...]:
+        """Who shares masks with this node, and itself, by rising id."""
+        return self._circles[node]
+
+    def request(self, with_roster: bool = True) -> bytes:
+        """The training request; with the roster for nodes that have not yet answered in this epoch."""
+        roster = self.roster if with_roster else None
+        return TrainRequest(self.settings, self.cohort, self.roster.digest, roster).encode()
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """The nodes whose vectors are in the sum, as things stand."""
+        return tuple(name for name in self.cohort if name in self._replies and name not in self.missing)
+
+    def take(self, node: int, reply: bytes) -> None:
+        """Nothing; the node's masked vector is in."""
+        found = TrainReply.decode(reply)
+        if self._closed or node not in self.cohort or node in self._replies:
+            raise SecAggRefused("position", f"a vector of node {node} is late or repeated")
+        if found.salt != self.salt:
+            raise SecAggRefused(
+                "position", f"node {node} saw another round, model, run configuration or other settings"
+            )
+        self.settings.codec.check_message(found.vector)
+        if len(found.shares) != len(self.circle(node)) - 1:
+            raise MalformedMessage(f"node {node} did not seal one share for each of its peers")
+        self._replies[node] = found
+
+    def repairs(self) -> dict[int, bytes]:
+        """The requests of one trip, by node; empty once nothing is left to repair."""
+        if self.charged:
+            raise SecAggRefused("position", "nothing can be repaired once shares were asked for")
+        silent = {node for node, names in self._asked.items() if set(names) - set(self._keys.get(node, {}))}
+        self._closed = True
+        self.missing = frozenset(set(self.cohort) - set(self._replies) | silent) | self.missing
+        if len(self.survivors) < self.settings.quorum:
+            raise SecAggRefused("quorum", f"{len(self.survivors)} survive, {self.settings.quorum} are needed")
+        asks: dict[int, bytes] = {}
+        for node in self.survivors:
+            names = tuple(name for name in self.circle(node) if name in self.missing)
+            if set(names) - set(self._keys.get(node, {})):
+                self._asked[node] = names
+                asks[node] = RepairRequest(self.salt, names).encode()
+        return asks
+
+    def take_repair(self, node: int, reply: bytes) -> None:
+        """Nothing; the node's mask keys with the missing are in."""
+        found = RepairReply.decode(reply)
+        names = self._asked.get(node, ())
+        if found.salt != self.salt or node not in self.survivors or len(found.keys) != len(names):
+            raise SecAggRefused("position", f"a repair of node {node} was not asked for")
+        self._keys[node] = dict(zip(names, found.keys))
+
+    def unmasks(self) -> dict[int, bytes]:
+        """The requests for shares, by node. From here on the round counts as released, opened or not."""
+        if not self._closed or self.repairs():
+            raise SecAggRefused("position", "repair comes before unmask")
+        self.charged = True
+        asks: dict[int, bytes] = {}
+        for node in self.survivors:
+            left = tuple(name for name in self.circle(node) if name not in self.missing)
+            sealed = tuple(self._sealed(sender, node) for sender in left if sender != node)
+            asks[node] = UnmaskRequest(self.salt, left, sealed).encode()
+        return asks
+
+    def _sealed(self, sender: int, receiver: int) -> bytes:
+        place = self.circle(sender).index(receiver)
+        return self._replies[sender].shares[place - (receiver > sender)]
+
+    def take_unmask(self, node: int, reply: bytes) -> None:
+        """Nothing; the node's shares are in."""
+        found = UnmaskReply.decode(reply)
+        left = [name for name in self.circle(node) if name not in self.missing]
+        if not self.charged or found.salt != self.salt or node not in self.survivors or len(found.shares) != len(left):
+            raise SecAggRefused("position", f"shares of node {node} were not asked for")
+        told = dict(zip(left, found.shares))
+        self._shares[node] = {name: share for name, share in told.items() if share != NO_SHARE}
+        self._disputes |= {(name, node) for name, share in told.items() if share == NO_SHARE and name != node}
+
+    @property
+    def disputes(self) -> frozenset[tuple[int, int]]:
+        """Pairs of a sender and a receiver who says that the sender's sealed share does not open: one of them lies."""
+        return frozenset(self._disputes)
+
+    @property
+    def silent(self) -> frozenset[int]:
+        """The survivors whose shares were asked for and did not come."""
+        return frozenset(set(self.survivors) - set(self._shares)) if self.charged else frozenset()
+
+    def unopened(self) -> frozenset[int]:
+        """The survivors whose seeds do not follow from the shares that came; while there are any the sum is closed."""
+        return frozenset(node for node in self.survivors if not self._is_known(node))
+
+    @property
+    def tries_all(self) -> bool:
+        """Whether a seed that some `threshold` shares of the whole cohort give is sure to be found."""
+        return comb(len(self.cohort), self.settings.threshold) <= MOST_TRIALS
+
+    def _is_known(self, node: int) -> bool:
+        with suppress(SecAggRefused):
+            self._seed(node)
+            return True
+        return False
+
+    def open(self, *, device: str | None = None) -> Any:
+        """The sum of the survivors' noisy updates; with `device="cuda"` a tensor on that GPU, computed there."""
+        masks = [(self_mask(self._seed(node), self.salt), 1) for node in self.survivors]
+        for node in self.survivors:
+            masks += [(key, 1 if node < peer else -1) for peer, key in self._keys.get(node, {}).items()]
+        vectors = [self._replies[node].vector for node in self.survivors]
+        return self.settings.codec.open(vectors, masks, device=device)
+
+    def _seed(self, node: int) -> bytes:
+        """The seed of a survivor's self-mask. Where shares are to spare, one holder's wrong one does no harm.
+
+        Where there are few ways to choose `threshold` of the shares, all are tried: then any that are right suffice.
+        """
+        threshold, shares = self.settings.threshold, self._shares
+        held = [
+            (place, shares[holder][node])
+            for place, holder in enumerate(self.circle(node))
+            if node in shares.get(holder, {})
+        ]
+        if len(held) < threshold:
+            raise SecAggRefused("quorum", f"{len(held)} shares of node {node}, {threshold} are needed")
+        for chosen in _choices(held, threshold):
+            with suppress(ValueError):
+                seed = combine([place for place, _ in chosen], [share for _, share in chosen])
+                if commit(seed, self.salt) == self._replies[node].commitment:
+                    return seed
+        raise SecAggRefused("commitment", f"the shares of node {node} do not give the seed it committed to")
+
+
+def _choices(held: list[tuple[int, bytes]], threshold: int) -> Iterator[Sequence[tuple[int, bytes]]]:
+    """Which shares to try together: runs of neighbours, around the end too, then all choices where these are few."""
+    for start in range(len(held) if len(held) > threshold else 1):
+        yield sorted((held + held)[start : start + threshold])
+    if comb(len(held), threshold) <= MOST_TRIALS:
+        yield from combinations(held, threshold)
