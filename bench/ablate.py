@@ -14,8 +14,7 @@ from numba import njit
 
 from cepam.kernels.format import scalar_contexts as contexts
 from cepam.kernels.format.row_period import find_period
-from cepam.kernels.numba import range_coder as decisions
-from cepam.kernels.numba import scalar_coder
+from cepam.kernels.numba import range_coder, scalar_coder
 from symbols import BLOCK, scalar_symbols
 from train_priors import CONTROLS, SIGMAS, STEPS, posterior_means
 
@@ -36,8 +35,8 @@ PARTS = {
 
 
 def compile_without(changes: tuple) -> dict:
-    """The names of `numba/decisions.py` and `numba/scalar_coder.py` with some lines replaced."""
-    text = "\n".join(Path(each.__file__).read_text() for each in (decisions, scalar_coder))
+    """The names of `numba/range_coder.py` and `numba/scalar_coder.py` with some lines replaced."""
+    text = "\n".join(Path(each.__file__).read_text() for each in (range_coder, scalar_coder))
     for line in text.splitlines():
         if line.startswith(
             ("from __future__", "from cepam.kernels.numba.range_coder", "from cepam.kernels.numba.compiling")

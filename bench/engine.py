@@ -37,11 +37,11 @@ Run = dict[str, Any]
 def measured(job: Job) -> Run:
     """The run's figures: accuracies and bytes so far at every evaluated round, epsilon, seconds, and the load."""
     from cepam import fl
-    from cepam.downlink import broadcast as server
+    from cepam.downlink import broadcast
     from cepam.fl.clients.randomness import RunSecret
 
     settings = fl.settings_from(effective(job))
-    server.STEPS_OF_NOISE = job.get("step_factor", server.STEPS_OF_NOISE)
+    broadcast.STEPS_OF_NOISE = job.get("step_factor", broadcast.STEPS_OF_NOISE)
     data = fl.prepared(settings)
     before, start, spent = os.getloadavg()[0], time.perf_counter(), time.process_time()
     simulation = fl.Simulation(settings, data, secret=RunSecret(None, b"bench %10d" % settings.seed))

@@ -44,7 +44,7 @@ from cepam.codec import quantizers  # noqa: E402
 from cepam.codec.wire import rows_per_block  # noqa: E402
 from cepam.kernels.format.plan import layered_plan  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
-from cepam.kernels.triton import launch as waves  # noqa: E402
+from cepam.kernels.triton import launch  # noqa: E402
 from cepam.kernels.triton.row_period import find_periods  # noqa: E402
 from cepam.lattices.lattice import lattice_named  # noqa: E402
 
@@ -180,7 +180,7 @@ def section_blocks() -> None:
 
 def encoded(plan: Any, rows: torch.Tensor, per_block: int) -> Any:
     """The coded blocks of an update, on the device."""
-    return waves.encode_measured(waves.measure(plan, [KEY], rows, per_block))
+    return launch.encode_measured(launch.measure(plan, [KEY], rows, per_block))
 
 
 def time_blocks(lattice: cepam.Lattice, size: int) -> None:
@@ -190,7 +190,7 @@ def time_blocks(lattice: cepam.Lattice, size: int) -> None:
     made = encoded(plan, rows, per_block)
     seconds = seconds_of(lambda: encoded(plan, rows, per_block), 3)
     note(f"{name}, encode, {size}", size, seconds, f"{8 * made.data.numel() / size:.4f} bits a coordinate")
-    seconds = seconds_of(lambda: waves.decode_blocks(plan, [KEY], made, size, torch.float32, per_block), 3)
+    seconds = seconds_of(lambda: launch.decode_blocks(plan, [KEY], made, size, torch.float32, per_block), 3)
     note(f"{name}, decode, {size}", size, seconds)
 
 
@@ -199,7 +199,7 @@ def section_parts() -> None:
     codec, x = CODECS["Integer(1)"], gradient_like(WHOLE)
     plan = codec.plan_on(codec.lattices[0])
     made = encoded(plan, x[None], 8192)
-    measured = lambda: waves.measure(plan, [KEY], x[None], 8192)  # noqa: E731
+    measured = lambda: launch.measure(plan, [KEY], x[None], 8192)  # noqa: E731
     note("part: largest magnitude, scales, row periods", WHOLE, seconds_of(measured, 3))
     note("part: row periods", WHOLE, seconds_of(lambda: find_periods(x[None], 1.0 / plan.unit, 8192), 3))
     contents = codecs.wire.Contents(WHOLE, False, 0, triton_backend.joined_on_gpu(made))

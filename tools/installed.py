@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from cepam.cli import COMMANDS, app
-from cepam.cli.app import brought
+from cepam.cli.command import brought
 
 ABSENT = set(sys.argv[1].split(",")) if len(sys.argv) > 1 else set()
 

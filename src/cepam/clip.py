@@ -101,7 +101,7 @@ class Clip:
         a sum of clipped examples over the public `batch` moves by one bound over it, two if a record is replaced.
         Then the whole is clipped, a projection in l2 that moves nothing further, but up to twice as far in l1: there
         scaling is 2-Lipschitz, (1, 0) and (1, d) are 2d/(1 + d) apart once clipped to 1. Never by over 2 bounds.
-        Guarantee: attacked in tests/test_clip.py and tests/privacy/test_release.py.
+        Guarantee: attacked in tests/test_clip.py and tests/privacy/test_mechanism.py.
         """
         if unit not in get_args(ClippedUnit):
             raise ValueError(f"clipped must be one of {', '.join(get_args(ClippedUnit))}, got {unit!r}")

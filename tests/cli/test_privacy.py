@@ -29,7 +29,7 @@ def test_epsilon(adjacency: str, want: float) -> None:
     found = as_json(command)
     assert found["epsilon"] == pytest.approx(want, rel=1e-5)
     assert found["adjacency"] == adjacency
-    assert found["privacy_warnings"] == []
+    assert found["warnings"] == []
     assert run(command).stdout.splitlines()[0] == f"epsilon {want:.5f}"
 
 
@@ -59,7 +59,7 @@ def test_laplace() -> None:
     one = "--draws 15 --records 1666 --rounds 1 --delta 0"
     l2 = as_json(f"epsilon --law laplace --b 0.01 --clip-norm l2 {one} --coordinates 6422")
     assert l2["epsilon"] == pytest.approx(16_023, abs=1)
-    assert {"no-guarantee", "l2-laplace"} <= {one["code"] for one in l2["privacy_warnings"]}
+    assert {"no-guarantee", "l2-laplace"} <= {one["code"] for one in l2["warnings"]}
     b = as_json(f"calibrate --law laplace --clip-norm l1 {one} --epsilon 1")["b"]
     assert b > 0
 
@@ -102,7 +102,7 @@ def test_whole_clients_in_cohorts() -> None:
     assert (found["unit"], found["sampling"], found["clients"], found["cap"]) == ("client", "poisson", 100000, 1379)
     seen = found["observers"]
     assert seen["outsider"] == found["epsilon"] < seen["one curious client"] < seen["whoever sees who uploads"]
-    assert found["privacy_warnings"] == []
+    assert found["warnings"] == []
     assert len(found["per_client"]) == 1
     limited = as_json(f"epsilon {USERS} --noise-multiplier 1 --participations 2")
     assert limited["observers"]["whoever sees who uploads"] < 0.5 * seen["whoever sees who uploads"]
@@ -131,7 +131,7 @@ def test_explain_and_audit_whole_clients(tmp_path) -> None:
 
 def test_cohorts_spelt_as_draws_of_records_draw_a_caution() -> None:
     found = as_json("epsilon --clients 1000 --draws 100 --records 1 --sigma 100 --rounds 10")
-    assert "draws-of-clients" in [one["code"] for one in found["privacy_warnings"]]
+    assert "draws-of-clients" in [one["code"] for one in found["warnings"]]
 
 
 def test_a_matrix_of_ones_own_and_secret_draws(tmp_path) -> None:

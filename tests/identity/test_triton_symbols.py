@@ -25,12 +25,7 @@ triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
 tl = pytest.importorskip("triton.language")
 
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
-from cepam.kernels.triton import (
-    layers,
-    symbols,
-)
-from cepam.kernels.triton import symbols as scalar_symbols  # noqa: E402
-from cepam.kernels.triton import vector_quantizer as refusals  # noqa: E402
+from cepam.kernels.triton import layers, symbols, vector_quantizer  # noqa: E402
 from cepam.kernels.triton.layers import invert_below  # noqa: E402
 from cepam.kernels.triton.plan import device_keys, device_plan  # noqa: E402
 from cepam.kernels.triton.symbols import round_near_quotient  # noqa: E402
@@ -254,7 +249,7 @@ def awkward(most: float, largest: float, draw: np.random.Generator) -> tuple[np.
 @pytest.mark.parametrize("guess", [invert_below, invert_badly, invert_badly_below])
 def test_quotients_are_exact_or_say_that_they_may_not_be(guess: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside Python's whole numbers, with guesses as bad as a GPU's may be."""
-    monkeypatch.setattr(scalar_symbols, "invert_below", guess)
+    monkeypatch.setattr(symbols, "invert_below", guess)
     monkeypatch.setattr(layers, "invert_below", guess)
     near, right, wide, wanted = quotients(*awkward(52, 33, np.random.default_rng(2)))
     assert np.array_equal(near[right], wanted[right])
@@ -279,7 +274,7 @@ def fill_squares(fractions, words, out, lanes: tl.constexpr):  # type: ignore[no
         mine += (tl.load(fractions + at * 8 + i),)
         word = tl.load(words + at * 8 + i).to(tl.uint32, bitcast=True)
         high += (word, word)
-    tl.store(out + at, refusals.square_distance(mine, high))
+    tl.store(out + at, vector_quantizer.square_distance(mine, high))
 
 
 def test_squares_in_32_bits_are_close_to_the_exact_ones() -> None:
@@ -297,7 +292,7 @@ def test_squares_in_32_bits_are_close_to_the_exact_ones() -> None:
     out = torch.zeros(lanes)
     fill_squares[(1,)](fractions, high, out, lanes=lanes)
     assert np.abs(out.numpy() - exact).max() < 2.0**-15
-    assert refusals.MARGIN.value >= 4 * 2.0**-15
+    assert vector_quantizer.MARGIN.value >= 4 * 2.0**-15
 
 
 def skipped_to(x: np.ndarray) -> np.ndarray:
@@ -315,5 +310,5 @@ def test_skipped_trials_are_refused_ones(monkeypatch: pytest.MonkeyPatch) -> Non
     x = update(8 * 32, 0.01)
     accepted = by_reference(cepam.LRSUQ(LAWS["Gaussian"], cepam.E8), x)[0]
     assert np.array_equal(skipped_to(x), accepted)
-    monkeypatch.setattr(refusals, "MARGIN", tl.constexpr(-0.25))
+    monkeypatch.setattr(vector_quantizer, "MARGIN", tl.constexpr(-0.25))
     assert (skipped_to(x) > accepted).any()

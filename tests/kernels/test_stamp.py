@@ -38,7 +38,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_a_changed_constant_is_seen(copied: Path) -> None:
-    source = copied / "cepam" / "kernels" / "model" / "keystream.py"
+    source = copied / "cepam" / "kernels" / "format" / "keystream.py"
     first, hits = asked(copied)
     assert (first, hits) == (0x61707865, 0)
     assert asked(copied) == [first, 1]  # from the cache
@@ -50,10 +50,10 @@ def test_a_changed_constant_is_seen(copied: Path) -> None:
 def test_without_the_stamp_the_old_kernel_is_run(copied: Path) -> None:
     """The control: Numba's own rule keeps the old answer, which is why there is a stamp."""
     folder = copied / "cepam" / "kernels"
-    stamp = folder / "numba" / "stamp.py"
+    stamp = folder / "numba" / "compiling.py"
     stamp.write_text(stamp.read_text().replace("STAMP = stamp_of(PACKAGE)", 'STAMP = "0"'))
     first, _ = asked(copied)
-    source = folder / "model" / "keystream.py"
+    source = folder / "format" / "keystream.py"
     source.write_text(source.read_text().replace("expand 32-byte k", "Expand 32-byte k"))
     assert asked(copied) == [first, 1]
 
@@ -61,7 +61,7 @@ def test_without_the_stamp_the_old_kernel_is_run(copied: Path) -> None:
 def test_the_stamp_follows_sources_and_tables(copied: Path) -> None:
     package = copied / "cepam"
     assert stamp_of(package) == STAMP == stamp_of(Path(cepam.__file__).parent)
-    table = next((package / "noise" / "tables").glob("*.npz"))
+    table = next((package / "distributions" / "tables").glob("*.npz"))
     table.write_bytes(table.read_bytes() + b"\0")
     assert stamp_of(package) != STAMP
 

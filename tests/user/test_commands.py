@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="commands that train need the extra torch")
 import typer
 
 from cepam.cli import COMMANDS
-from cepam.cli.app import brought
+from cepam.cli.command import brought
 from cepam.fl import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,6 +140,6 @@ def test_tests_named_beside_claims_are_there() -> None:
     """Of pages, and of what docstrings promise: a claim whose test was renamed or deleted has none."""
     wrong = {file.name: absent for file in [*PAGES, *SOURCES] if (absent := unwritten_tests(file.read_text("utf-8")))}
     assert wrong == {}
-    assert len(unwritten_tests("`test_nobody_wrote_this`, `test_nobody…`, tests/test_nothing_here.py")) == 3
+    assert len(unwritten_tests("`test_nobody_wrote_this`, `test_nobody_at…`, tests/test_nothing_here.py")) == 3
     trust = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
     assert len(set(re.findall(r"`(test_\w+…?)`", trust))) > 40

@@ -28,7 +28,7 @@ def test_hospitals_each_with_its_own_noise() -> None:
     assert multipliers == sorted(multipliers, reverse=True)
     assert abs(multipliers[0] - 8.901) < 0.001
     assert set(found["observers"]) == {"outsider", "server", "server with all other clients"}
-    assert found["privacy_warnings"] == []
+    assert found["warnings"] == []
 
 
 def test_phones_asked_in_secret_cohorts() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cepam.cli.app import Command, OneLineErrors, brought, help_alone, mount
+from cepam.cli.command import Command, OneLineErrors, brought, help_alone, mount
 
 COMMANDS = (
     Command(

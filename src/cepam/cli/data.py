@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cepam.cli.app import help_alone
+from cepam.cli.command import help_alone
 from cepam.cli.options import JsonOption
 from cepam.cli.output import Watch
 from cepam.fl.data.dataset import load

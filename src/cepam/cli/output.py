@@ -104,11 +104,11 @@ def clock(seconds: float) -> str:
 MOST_CLIENTS = 12
 """How many clients are shown of many."""
 
-SENTENCES = ("advice", "privacy_warnings")
+SENTENCES = ("advice", "warnings")
 
 
 def print_figures(found: dict[str, Any], as_json: bool) -> None:
-    """Nothing; one JSON object, or one line for each figure, clients in a table and advice and cautions at the end."""
+    """Nothing; one JSON object, or one line for each figure, clients in a table with advice and warnings at the end."""
     if as_json:
         typer.echo(json.dumps(_plain(found)))
         return
@@ -132,7 +132,7 @@ def print_figures(found: dict[str, Any], as_json: bool) -> None:
             typer.echo(f"{name} {_shown(value)}")
     if "advice" in found:
         console.print(f"advice: {found['advice']}")
-    for one in found.get("privacy_warnings", ()):
+    for one in found.get("warnings", ()):
         console.print(f"caution {one['code']}: {one['reason']}. {one['remedy']}.")
 
 

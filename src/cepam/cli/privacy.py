@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cepam import privacy
-from cepam.cli.app import help_alone
+from cepam.cli.command import help_alone
 from cepam.cli.options import JsonOption, spread
 from cepam.cli.output import print_figures
 from cepam.cli.privacy_options import ReleaseOptions, observers_of_sums, rows_of_sums, values_of, views_of_sums
@@ -136,7 +136,7 @@ def write_page(
     out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("privacy.html"),
     as_json: JsonOption = False,
 ) -> None:
-    """A readable page about a run: figures, cautions, epsilon against rounds, delta against epsilon.
+    """A readable page about a run: figures, warnings, epsilon against rounds, delta against epsilon.
 
     Example:
 
@@ -229,7 +229,7 @@ def _each(mechanism: privacy.Mechanism, targets: list[float], delta: float, name
     return {
         **found,
         **_use(mechanism),
-        "privacy_warnings": [vars(one) for one in privacy.privacy_warnings(mechanism, worst, delta)],
+        "warnings": [vars(one) for one in privacy.privacy_warnings(mechanism, worst, delta)],
     }
 
 
@@ -271,7 +271,7 @@ def _figures(mechanism: privacy.Mechanism, spent: float, delta: float, practice:
         if math.isinf(spent) and (excess := slack.excess(spent, delta)) is not None:
             raise ValueError(f"no figure, for the mechanism's own slack: {excess[0]}. {excess[1]}")
         found |= {"slack_epsilon": slack.epsilon, "slack_delta": slack.at(spent)}
-    found["privacy_warnings"] = [vars(one) for one in privacy.privacy_warnings(mechanism, spent, delta, practice)]
+    found["warnings"] = [vars(one) for one in privacy.privacy_warnings(mechanism, spent, delta, practice)]
     return found
 
 

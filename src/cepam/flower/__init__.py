@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 # Every message starts a process on the client: it must not load the server's half.
-_ROOMS = {
+_MODULES = {
     "Accounting": "cepam.protocol.accounting",
     "PldAccountant": "cepam.flower.accountant",
     "AdaptiveClip": "cepam.flower.cohort",
@@ -50,6 +50,6 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_ROOMS[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

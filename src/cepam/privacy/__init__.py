@@ -46,9 +46,9 @@ from cepam.privacy.cohorts.dropouts import DropoutCompensation, server_noise
 from cepam.privacy.composition.account import delta, delta_without_noise, epsilon, epsilon_by_round, slack, spent
 from cepam.privacy.composition.accountant import Accountant
 from cepam.privacy.composition.calibration import calibrate, calibrate_each
-from cepam.privacy.matrix.attendance import Arrival, ObservedParticipation
 from cepam.privacy.matrix.correlated_noise import CorrelatedNoise, CorrelatedNoiseReceiver, CorrelatedNoiseSender
 from cepam.privacy.matrix.mechanism import MatrixMechanism
+from cepam.privacy.matrix.observed import Arrival, ObservedParticipation
 from cepam.privacy.matrix.participation import Cyclic, Separated, sensitivity, slice_of
 from cepam.privacy.matrix.workload import best_decay, weight_noise
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift

@@ -184,7 +184,7 @@ class ServerCorrelatedNoise:
 
     def with_round(self, nodes: Collection[int]) -> dict[int, list[Arrival]]:
         """The arrivals of all clients, this round's of these clients among them."""
-        from cepam.privacy.matrix.attendance import Arrival
+        from cepam.privacy.matrix.observed import Arrival
 
         made = {node: list(came) for node, came in self.arrivals.items()}
         for node in nodes:

@@ -335,8 +335,8 @@ class RunAccount:
             for mechanism in accountant.mechanisms[:1]:
                 if (mechanism.adjacency, mechanism.unit) != (self._account.adjacency, self._account.unit):
                     raise ValueError(
-                        f"their rounds are for adjacency {mechanism.adjacency!r} and unit {mechanism.unit!r}, this run's "
-                        f"for {self._account.adjacency!r} and {self._account.unit!r}"
+                        f"their rounds are for adjacency {mechanism.adjacency!r} and unit {mechanism.unit!r}, "
+                        f"this run's for {self._account.adjacency!r} and {self._account.unit!r}"
                     )
         except ValueError as apart:
             raise AccountLost(

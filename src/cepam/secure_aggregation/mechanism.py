@@ -23,7 +23,7 @@ from cepam.kernels.numba.compiling import layer_plan
 from cepam.kernels.numba.keystream import LANE_WORDS
 from cepam.kernels.numba.masks import add_masks, add_packed, pack_top_bits, round_to_grid, scale_to_words
 from cepam.kernels.numba.quantizer import quantize_scalar, to_units, widths_and_dithers
-from cepam.kernels.numpy import masks as plain
+from cepam.kernels.numpy import masks as reference_masks
 from cepam.lattices.lattice import Integer
 
 Masks = Sequence[tuple[bytes, int]]
@@ -105,7 +105,7 @@ class MaskedSumCodec:
             return _gpu().noised(self.plan, values, key)
         if self.backend == "numpy":
             units = np.trunc(values.astype(np.float64) / self.plan.unit).astype(np.int64)
-            return plain.grid_multiples(self.plan, key, units)
+            return reference_masks.grid_multiples(self.plan, key, units)
         return _noised(self.plan, key, values)
 
     def mask(self, multiples: Any, masks: Masks) -> bytes:
@@ -117,8 +117,8 @@ class MaskedSumCodec:
             return found[: self.message_bytes]
         if self.backend == "numpy":
             words = (multiples * self.gain).astype(np.uint64).astype(np.uint32)
-            words += plain.mask_sum(masks, self.coordinates)
-            return plain.pack(words >> np.uint32(WORD_BITS - self.bits), self.bits)
+            words += reference_masks.mask_sum(masks, self.coordinates)
+            return reference_masks.pack(words >> np.uint32(WORD_BITS - self.bits), self.bits)
         keys, signs = _keys(masks)
         out = np.zeros(-(-self.coordinates * self.bits // WORD_BITS), dtype=np.uint32)
         state, spare, words = _scratch()
@@ -163,7 +163,7 @@ class MaskedSumCodec:
         total = np.zeros(self.coordinates, dtype=np.uint32)
         for message in messages:
             if self.backend == "numpy":
-                total += plain.unpack(message, self.bits, self.coordinates)
+                total += reference_masks.unpack(message, self.bits, self.coordinates)
             else:
                 padded = message + bytes(8 - len(message) % 4)
                 add_packed(np.frombuffer(padded, dtype="<u4"), self.bits, total)
@@ -171,7 +171,7 @@ class MaskedSumCodec:
 
     def _mask_sum(self, masks: Masks) -> Words:
         if self.backend == "numpy":
-            return plain.mask_sum(masks, self.coordinates)
+            return reference_masks.mask_sum(masks, self.coordinates)
         total = np.zeros(-(-self.coordinates // LANE_WORDS) * LANE_WORDS, dtype=np.uint32)
         keys, signs = _keys(masks)
         state, spare, _ = _scratch()
@@ -191,9 +191,9 @@ def type_name(values: Any) -> str:
 
 
 def _gpu() -> Any:
-    from cepam.kernels.triton import masks as masks_on_gpu
+    from cepam.kernels.triton import masks as gpu_masks
 
-    return masks_on_gpu
+    return gpu_masks
 
 
 def _scratch() -> tuple[Words, Words, Words]:

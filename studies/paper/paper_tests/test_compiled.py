@@ -15,7 +15,7 @@ from torch import nn
 
 from cepam import fl
 from cepam.fl import Dataset, Model
-from cepam.fl.models import interface as engines
+from cepam.fl.models import interface
 from cepam.fl.models.network import TorchNetwork
 from cepam.kernels.numba.compiling import PACKAGE, stamp_of
 from cepam_paper.compiled import CompiledNetwork, compiled_network, vectorised_layers
@@ -47,7 +47,7 @@ def test_frozen_and_shared_weights_are_left_to_pytorch(small: Dataset) -> None:
 
 def test_cepam_finds_it_where_the_study_is_installed(small: Dataset) -> None:
     """By the installed metadata, so after `make setup` or `pip install ./studies/paper`; PyTorch where it is asked."""
-    assert [point.load() for point in entry_points(group=engines.GROUP, name="compiled")] == [compiled_network]
+    assert [point.load() for point in entry_points(group=interface.GROUP, name="compiled")] == [compiled_network]
     model = fl.build("cnn", small)
     assert isinstance(model.on(small, "cpu"), CompiledNetwork)
     assert isinstance(model.on(small, "cpu-torch"), TorchNetwork)

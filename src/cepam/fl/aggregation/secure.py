@@ -111,8 +111,8 @@ class SecureAggregator(TrustedServerAggregator):
             chance, graph.degree, graph.threshold,
         )  # fmt: skip
         return SimulatedProtocol(
-            self.row.draws, shape, chosen.clients, chosen.rounds, QuantizationRange(law, graph.asked, clip.bound), chosen.bits,
-            chosen.reach, chosen.dropout, max(plan.records for plan in self.plans),
+            self.row.draws, shape, chosen.clients, chosen.rounds, QuantizationRange(law, graph.asked, clip.bound),
+            chosen.bits, chosen.reach, chosen.dropout, max(plan.records for plan in self.plans),
         )  # fmt: skip
 
     def collect(self, number: int, clients: list[int], raw: Any) -> RoundResult:

@@ -1,7 +1,7 @@
 """Models as vectors: a module, the number m of its weights, and where the weights start.
 
 A network is a model lowered onto a data set: it turns rows of weights into sums of gradients and into accuracies. It
-runs in PyTorch, or on the CPU by an engine that another distribution brings (`engines.py`).
+runs in PyTorch, or on the CPU by an engine that another distribution brings (`interface.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.models import interface as engines
+from cepam.fl.models import interface
 from cepam.fl.models.features import Features, looks_up, scattering
 from cepam.fl.models.interface import Floats, Index, Network, Scores
 from cepam.fl.models.network import TorchNetwork
@@ -88,7 +88,7 @@ class Model:
         if self.features is not None:
             return TorchNetwork(self.module, self.features.of(data, where), where, self.objective)
         data = data if looks_up(self.module) else data.as_numbers()
-        brought = engines.brought(self.module, data) if chosen == "cpu" and self.objective.plain else None
+        brought = interface.brought(self.module, data) if chosen == "cpu" and self.objective.plain else None
         return TorchNetwork(self.module, data, where, self.objective) if brought is None else brought
 
 

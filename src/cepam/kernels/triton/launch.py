@@ -21,9 +21,7 @@ import triton
 from cepam.errors import MalformedMessage
 from cepam.kernels.format.plan import Plan
 from cepam.kernels.format.row_period import FLAT, LARGEST_PERIOD, SHORTEST
-from cepam.kernels.triton import gcm_siv
-from cepam.kernels.triton import scalar_launch as scalar_wave
-from cepam.kernels.triton import vector_launch as vector_wave
+from cepam.kernels.triton import gcm_siv, scalar_launch, vector_launch
 from cepam.kernels.triton.batch import FEW_BLOCKS, LANES, Batch
 from cepam.kernels.triton.compiling import compile_beside, wait_for
 from cepam.kernels.triton.plan import DevicePlan, device_keys, device_plan, launching_on
@@ -43,7 +41,7 @@ def look_at(kernels: Sequence[Any]) -> None:
         getattr(kernel, "used_global_vals", {}).clear()
 
 
-look_at((*scalar_wave.KERNELS, *vector_wave.KERNELS, *gcm_siv.KERNELS))
+look_at((*scalar_launch.KERNELS, *vector_launch.KERNELS, *gcm_siv.KERNELS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,8 +225,8 @@ def _wave(batch: Batch, begin: int, lanes: int) -> ScalarLaunch | VectorLaunch:
 
 def _bytes_a_lane(batch: Batch, slot: int, columns: int, decoding: bool) -> int:
     if batch.on.plan.n == 1:
-        return scalar_wave.bytes_a_lane(batch, slot, columns, decoding)
-    return vector_wave.bytes_a_lane(batch, slot)
+        return scalar_launch.bytes_a_lane(batch, slot, columns, decoding)
+    return vector_launch.bytes_a_lane(batch, slot)
 
 
 def _first_room(plan: Plan, scale: int, per_block: int) -> int:

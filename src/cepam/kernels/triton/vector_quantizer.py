@@ -41,12 +41,12 @@ from cepam.kernels.triton.layers import (
     units_of,
     values_from,
 )
-from cepam.lattices import lattice as lattices
+from cepam.lattices import lattice
 
-CUBIC = tl.constexpr(int(lattices.Search.CUBIC))
-CHECKERBOARD = tl.constexpr(int(lattices.Search.CHECKERBOARD))
-GOSSET = tl.constexpr(int(lattices.Search.GOSSET))
-HEXAGONAL = tl.constexpr(int(lattices.Search.HEXAGONAL))
+CUBIC = tl.constexpr(int(lattice.Search.CUBIC))
+CHECKERBOARD = tl.constexpr(int(lattice.Search.CHECKERBOARD))
+GOSSET = tl.constexpr(int(lattice.Search.GOSSET))
+HEXAGONAL = tl.constexpr(int(lattice.Search.HEXAGONAL))
 
 
 @triton.jit

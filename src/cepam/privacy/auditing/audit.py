@@ -92,7 +92,7 @@ def audit(
     (epsilon, delta)-DP and Clopper and Pearson's bounds; nothing is assumed about the mechanism but that
     trials are independent.
     Guarantee: exceeds the true epsilon with chance at most 1 - confidence;
-    tests/privacy/test_auditing.py, with negative controls that must be refuted.
+    tests/privacy/test_audit.py, with negative controls that must be refuted.
     """
     check_delta(delta)
     check_count("trials", trials, LEAST_TRIALS)

@@ -17,7 +17,7 @@ def joint_multiplier(update: float, bit: float) -> float:
     """z of the one mechanism that update and bit are: 1/z^2 = 1/z_update^2 + 1/z_bit^2.
 
     `update` is the noise of the sum of updates over the clip, `bit` that of the sum of bits over a half.
-    Guarantee: tests/privacy/test_adaptive.py integrates the joint densities.
+    Guarantee: tests/privacy/test_adaptive_clip.py integrates the joint densities.
     """
     check_scale("update", update)
     check_scale("bit", bit)

@@ -50,7 +50,7 @@ def server_noise(sigma: float, coordinates: int, at: Address | None = None, latt
 
     The key is fresh, from the operating system, and kept by nobody; or `at` is where the randomness lives, an address
     under a key that only the server can derive and that nothing else uses.
-    Guarantee: exactly the law, as any decoded vector (docs/exactness.md; tests/privacy/test_topup.py).
+    Guarantee: exactly the law, as any decoded vector (docs/exactness.md; tests/privacy/test_dropouts.py).
     """
     check_count("coordinates", coordinates)
     codec, own = Codec(Gaussian(sigma), lattice), at or Address(Key.generate(), round=0, client=0)
@@ -81,7 +81,7 @@ class DropoutCompensation:
     """`total`, the noise of every published sum, and `cap`, the most clients that are asked: both public constants.
 
     Guarantee: the noise of the sum is Gaussian of standard deviation `total` whoever replies, against c colluders at
-    least `share` times sqrt(cap - c) (docs/privacy.md; tests/privacy/test_topup.py).
+    least `share` times sqrt(cap - c) (docs/privacy.md; tests/privacy/test_dropouts.py).
     """
 
     total: float

@@ -138,7 +138,7 @@ class Accountant:
         Adjacency, sampling, colluders: as recorded. Trust: trusted server. Rests on: as `cepam.privacy.epsilon`.
         Guarantee: exact for one client and for up to `MOST_HISTORIES` histories of which none covers another (clients
         that only took part in fewer rounds are covered), else the envelope's upper bound; the rounding is charged at
-        every delta > 0 (tests/privacy/test_ledger.py).
+        every delta > 0 (tests/privacy/test_accountant.py).
         """
         check_delta(delta)
         return charged(self._costs(client, cells).epsilon, self.slack(), delta)

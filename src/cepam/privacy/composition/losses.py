@@ -170,7 +170,7 @@ def _composed(charges: Charges, cells: int, way: int, tilt: float, tail: float) 
 def epsilon_of(charges: Charges, delta: float, cells: int = FINE) -> float:
     """The smallest epsilon of the composed charges at delta: in closed form if there is one, else by grid.
 
-    Guarantee: never below the truth at any delta that is accepted (tests/privacy/test_composition.py, against an
+    Guarantee: never below the truth at any delta that is accepted (tests/privacy/test_losses.py, against an
     oracle by another method down to `SMALLEST_DELTA`).
     Rests on: adaptive composition of dominating pairs.
     """

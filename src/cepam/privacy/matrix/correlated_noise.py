@@ -42,7 +42,7 @@ class CorrelatedNoise:
     `carry` gives C_ij = carry^(i - j): one number and one vector of state; `carry=0` is independent noise.
     `from_matrix` takes a C of one's own. A client's i-th message is made of slice i mod `slices`.
     Guarantee: a receiver that takes every message of its sender holds each update plus C^-1 Z
-    (tests/privacy/test_correlation.py, tests/statistical/test_correlated_noise.py).
+    (tests/privacy/test_correlated_noise.py, tests/statistical/test_correlated_noise.py).
     Departs: the paper's noise is independent from round to round.
     """
 

@@ -1,7 +1,7 @@
 """A run whose noise is correlated from round to round: what its records are charged, without secret sampling.
 
 The whole run is one Gaussian event. Round by round the noise is smaller than what it costs: charging rounds by their
-own variance is wrong, and an attack shows it (tests/privacy/test_correlated_audit.py).
+own variance is wrong, and an attack shows it (tests/privacy/test_matrix_audit.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
-from cepam.privacy.matrix.attendance import ObservedParticipation, precision, published_sensitivity, spread
 from cepam.privacy.matrix.correlated_noise import CorrelatedNoise
+from cepam.privacy.matrix.observed import ObservedParticipation, precision, published_sensitivity, spread
 from cepam.privacy.matrix.participation import Cyclic, Participation, Separated, sensitivity
 from cepam.privacy.mechanisms.mechanism import Mechanism
 from cepam.privacy.mechanisms.subsampled import Sampling
@@ -44,7 +44,7 @@ class MatrixMechanism(Mechanism):
 
     Over fewer rounds it is the prefix, so a running epsilon is `mechanism.over(t)`. Noise that changes within a stream
     is not represented. Adjacency, colluders, trust: as `Mechanism`. Rests on: Denisov et al. 2022 (adaptive updates).
-    Guarantee: tests/privacy/test_correlated.py, tests/privacy/test_correlated_audit.py.
+    Guarantee: tests/privacy/test_matrix_mechanism.py, tests/privacy/test_matrix_audit.py.
     """
 
     sampling: Sampling = NOTHING_SECRET
@@ -212,7 +212,7 @@ class MatrixMechanism(Mechanism):
     def followed_by(self, later: Mechanism) -> Mechanism | None:
         """`later`, where it is this run gone on with; None for another run, which costs anew.
 
-        Guarantee: two runs are never charged as one stream (tests/privacy/test_correlated.py).
+        Guarantee: two runs are never charged as one stream (tests/privacy/test_matrix_mechanism.py).
         """
         if not (isinstance(later, MatrixMechanism) and self.run and self.run == later.run):
             return None

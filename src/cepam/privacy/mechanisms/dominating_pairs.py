@@ -69,7 +69,7 @@ class GaussianShift(Shift):
     """Two unit Gaussians `mu` apart, P centred on mu and Q on 0.
 
     Guarantee: `profile` is the exact Gaussian-mechanism curve (Balle and Wang 2018, Theorem 8), accurate in
-    both tails; tests/privacy/test_dominating.py integrates it numerically.
+    both tails; tests/privacy/test_dominating_pairs.py integrates it numerically.
     """
 
     mu: float
@@ -119,7 +119,7 @@ def _normal_masses(edges: Floats) -> Floats:
 class LaplaceShift(Shift):
     """Two unit Laplace laws `gap` apart, P centred on gap and Q on 0; the loss lies in [-gap, gap].
 
-    Guarantee: `profile` is 1 - e^((epsilon - gap)/2) inside that range; tests/privacy/test_dominating.py
+    Guarantee: `profile` is 1 - e^((epsilon - gap)/2) inside that range; tests/privacy/test_dominating_pairs.py
     integrates it.
     """
 

@@ -26,7 +26,7 @@ def supports(run: Mechanism | Accountant, client: int = 0) -> bool:
 def to_dp_event(run: Mechanism | Accountant, client: int = 0) -> Any:
     """The run as a dp-accounting `DpEvent`, for add-or-remove; an `UnsupportedDpEvent` where it has no word for it.
 
-    Guarantee: the library's accountant gives our epsilon for it (tests/privacy/test_events.py). The mechanism's own
+    Guarantee: the library's accountant gives our epsilon for it (tests/privacy/test_dp_events.py). The mechanism's own
     rounding is not in an event.
     """
     from dp_accounting import dp_event

@@ -12,9 +12,9 @@ from cepam.clip import CLIPS, Clip
 from cepam.distributions.laws import Gaussian, Laplace
 from cepam.lattices.lattice import NAMED, Lattice
 from cepam.privacy.cohorts.cohort import Cohort, CohortMechanism
-from cepam.privacy.matrix.attendance import Arrival, ObservedParticipation
 from cepam.privacy.matrix.correlated_noise import CorrelatedNoise
 from cepam.privacy.matrix.mechanism import MatrixMechanism
+from cepam.privacy.matrix.observed import Arrival, ObservedParticipation
 from cepam.privacy.matrix.participation import Cyclic, Separated
 from cepam.privacy.mechanisms.local import LocalMechanism
 from cepam.privacy.mechanisms.mechanism import Client, Mechanism

@@ -63,7 +63,7 @@ class Sampling:
         """p, the chance that one given record of `records` is drawn in a round.
 
         Paper: Theorem 1 has 1 - (1 - 1/n)^(tau - 1). Departs: the final gradient draws too, so the exponent
-        is tau; with tau - 1 the bound is violated (tests/privacy/test_sampled.py enumerates a case).
+        is tau; with tau - 1 the bound is violated (tests/privacy/test_subsampled.py enumerates a case).
         """
         if self.kind == "all":
             return 1.0
@@ -79,7 +79,7 @@ class SubsampledMechanism:
     """What one round costs one client's record: `shift` if the record is drawn, and `chance` that it is.
 
     Guarantee: dominates the round for every pair of adjacent data sets and every history, so charges compose
-    adaptively (Zhu, Dong and Wang 2022, Theorem 10); tests/privacy/test_sampled.py enumerates tiny cases.
+    adaptively (Zhu, Dong and Wang 2022, Theorem 10); tests/privacy/test_subsampled.py enumerates tiny cases.
     """
 
     shift: Shift

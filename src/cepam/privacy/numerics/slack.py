@@ -111,7 +111,7 @@ class Shown:
 def slack_of(rounds: Iterable[tuple[Mechanism, Shown]]) -> Slack:
     """What finite arithmetic may add over releases, each with what a round shows of its worst node.
 
-    Rests on: the module's derivation, from the codec's word sizes. Guarantee: tests/privacy/test_numerics.py enumerates
+    Rests on: the module's derivation, from the codec's word sizes. Guarantee: tests/privacy/test_slack.py enumerates
     scaled-down mechanisms on Z1, Z2, A2, D4 and E8, and checks the inequality on perturbed laws.
     """
     eta, missed, shown, many, exceeded = 0.0, 0.0, 0.0, 0, 0.0
@@ -204,7 +204,7 @@ def _missed(kinds: Kinds) -> float:
 def _moved(kinds: Kinds, kappa: float, seen: Shown) -> float:
     """The same where the noises of a round add up to one Gaussian: what is missed of noises that moved by mu in all.
 
-    Guarantee: docs/privacy.md, section 6, "Sums"; tests/privacy/test_numerics.py integrates it.
+    Guarantee: docs/privacy.md, section 6, "Sums"; tests/privacy/test_slack.py integrates it.
     """
     if seen.shift is None or STEEPEST * seen.shift > DEEPEST:
         return 1.0

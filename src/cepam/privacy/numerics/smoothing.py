@@ -30,7 +30,7 @@ def hiding(clients: Sequence[Client], hidden: tuple[int, ...]) -> tuple[int, ...
     """Those of `hidden`, the client itself first, whose noise hides it.
 
     All where their weights blend; else those that blend with the client two by two, the client itself at least.
-    Guarantee: docs/privacy.md, section 6, "Sums of grids"; tests/privacy/test_blending.py.
+    Guarantee: docs/privacy.md, section 6, "Sums of grids"; tests/privacy/test_smoothing.py.
     """
     steps = {j: _step(clients[j]) for j in hidden}
     if blends(tuple(sorted(steps.values()))):

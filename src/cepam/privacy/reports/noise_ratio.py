@@ -63,7 +63,7 @@ def noise_to_clip(mechanism: Mechanism) -> NoiseRatio:
     """How loud the noise of a run is beside its updates.
 
     Local steps are taken together: a client's noise grows with the root of its steps, what they could add with their
-    number. Rests on: `weight_noise` for noise that later rounds take away. Tests: tests/privacy/test_noise_to_clip.py.
+    number. Rests on: `weight_noise` for noise that later rounds take away. Tests: tests/privacy/test_noise_ratio.py.
     """
     if isinstance(mechanism, CohortMechanism):
         noise = mechanism.topup.total / mechanism.cohort.size / mechanism.clip.bound

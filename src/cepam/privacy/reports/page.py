@@ -102,7 +102,7 @@ def _facts(mechanism: Mechanism) -> list[str]:
     return [
         f"{number(mechanism.enrolled)} clients, {_span(records)} records each, {number(mechanism.rounds)} rounds"
         if mechanism.unit == "record"
-        else f"{number(mechanism.enrolled)} clients, {number(mechanism.rounds)} rounds; protected: all data of one client",
+        else f"{number(mechanism.enrolled)} clients, {number(mechanism.rounds)} rounds; protects all data of a client",
         f"{unit} clipped to {mechanism.clip.norm} norm {number(mechanism.clip.bound)}",
         f"{type(mechanism.clients[0].law).__name__} noise of scale {_span(scales)} in each {_noised(mechanism)}",
         *(_fixed_order(mechanism) if isinstance(mechanism, MatrixMechanism) else []),
@@ -133,7 +133,8 @@ def _draws(mechanism: Mechanism, chances: Sequence[float]) -> list[str]:
     cohort = mechanism.cohort
     return [
         f"cohorts of {number(cohort.size)} ({cohort.kind}, at most {number(cohort.cap)}): a given client is asked "
-        f"with chance {number(mechanism.chance(0))}, fresh and in secret; whoever sees who uploads gets another epsilon",
+        f"with chance {number(mechanism.chance(0))}, fresh and in secret; an adversary who "
+        "sees participation gets another epsilon",
         f"noise of every sum {number(mechanism.topup.total)}, whoever replies: the server brings what is missing",
     ]
 

@@ -53,7 +53,7 @@ def privacy_warnings(
     """What should be said next to (epsilon, delta) for this release, the gravest first; often nothing.
 
     Adjacency, sampling, trust: as recorded. Rests on: docs/privacy.md; each one is triggered
-    in tests/privacy/test_cautions.py.
+    in tests/privacy/test_warnings.py.
     """
     return (
         *about_epsilon(epsilon),

@@ -37,7 +37,7 @@ def _theorem_1(found: Findings) -> Ruling:
         "printed "
         f"gives $\\delta = {printed:.4g}$, the truth is {true:.4g}; with sensitivity $2\\gamma$ and $\\tau$ draws it "
         "is "
-        f"{repaired:.4g} (docs/privacy.md, section 3; tests/privacy/test_sampled.py)."
+        f"{repaired:.4g} (docs/privacy.md, section 3; tests/privacy/test_subsampled.py)."
     )
     return Ruling(decided(true <= printed * tight, true <= repaired * tight), said)
 

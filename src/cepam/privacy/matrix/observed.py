@@ -166,7 +166,8 @@ def published_sensitivity(
 ) -> float:
     """The root of the largest sum |L^T Sigma^-1 L|_ij over a slice's positions: mu for w c = 1.
 
-    Guarantee: never below the worst shift, exact where no entry is negative; tests/privacy/test_attendance.py.
+    Guarantee: never below the worst shift, exact where no entry is negative
+    (tests/privacy/test_observed_participation.py).
     """
     moves = _moves(link, attendance, client)
     shared = np.abs(moves @ (moves @ inverse).T)  # Sigma^-1 is symmetric

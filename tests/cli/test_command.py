@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from cepam import cli
-from cepam.cli.app import Command, OneLineErrors, brought, mount
+from cepam.cli.command import Command, OneLineErrors, brought, mount
 
 HEAVY = ("matplotlib", "torch", "numba", "dp_accounting", "scipy.stats")
 PLUG_INS = """
@@ -45,7 +45,7 @@ ENTRIES = {
 def test_help_does_not_import_what_it_does_not_need() -> None:
     """The help must come fast: no figures, no torch, no compiler, no accountant."""
     script = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom cepam.cli import app\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom cepam.cli import command\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
@@ -56,8 +56,8 @@ def test_help_does_not_import_what_it_does_not_need() -> None:
 def test_garbage_is_collected_once_the_commands_module_is_there() -> None:
     """`cepam.__main__` puts that off until then; what was imported is not looked at again."""
     script = (
-        "import gc, sys\nfrom cepam import __main__\nfrom cepam.cli import mounting\n"
-        "mounting.Command.run = lambda self, words: print(gc.isenabled(), self.load() is None, gc.isenabled(),"
+        "import gc, sys\nfrom cepam import __main__\nfrom cepam.cli import command\n"
+        "command.Command.run = lambda self, words: print(gc.isenabled(), self.load() is None, gc.isenabled(),"
         " gc.get_freeze_count() > 1000)\n"
         "sys.argv = ['cepam', 'keygen']\n__main__.main()"
     )
