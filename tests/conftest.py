@@ -1,7 +1,8 @@
-"""What tests of several rooms share."""
+"""What tests of several packages share."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,15 @@ from numba.core.dispatcher import Dispatcher  # noqa: E402
 
 import cepam  # noqa: E402
 from cepam._internal.files import locked_file  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def flower_log() -> Iterator[None]:
+    """Restores the handlers of Flower's log, to which tests add pytest's own."""
+    log = logging.getLogger("flwr")
+    before = list(log.handlers)
+    yield
+    log.handlers[:] = before
 
 
 @pytest.fixture(scope="session", autouse=True)

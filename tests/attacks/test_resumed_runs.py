@@ -122,7 +122,7 @@ def test_another_matrix_under_the_same_name_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "own.npy", np.array([1.0, 0.5]))
     begun(tmp_path / "run", update="examples", **shape)
     np.save(tmp_path / "own.npy", np.array([1.0, 0.25]))
-    fl.engine.streams.link_of.cache_clear()  # type: ignore[attr-defined]
+    fl.clients.slices.link_of.cache_clear()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="other settings"):
         resumed(tmp_path / "run")
 

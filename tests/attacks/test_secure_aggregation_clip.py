@@ -13,7 +13,7 @@ from cepam.flower import Accounting
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
 from ..flower.fakes import adding, start_arrays, vector_of
-from ..flower.sum_fakes import SIZE, SumGrid, sum_node, summing
+from ..flower.secure_aggregation.fakes import SIZE, SumGrid, sum_node, summing
 
 RECORDS, CLIP, SIGMA, LIE = 64, 1.0, 0.5, 10_000.0
 TERMS = f"noise = {SIGMA}\nclip = {CLIP}\nrounds = 9\nbatch = {RECORDS}\nrecords = {RECORDS}\nhonest = 1\n"

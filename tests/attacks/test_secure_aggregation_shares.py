@@ -22,7 +22,7 @@ from cepam.secure_aggregation.pairwise_keys import SEALED_BYTES, SHARE_BYTES
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
 from ..flower.fakes import start_arrays, vector_of
-from ..flower.sum_fakes import NAMES, SIZE, SumGrid, stage_of, sum_fleet, summing
+from ..flower.secure_aggregation.fakes import NAMES, SIZE, SumGrid, stage_of, sum_fleet, summing
 
 GUILTY, VICTIM, ROUNDS = 102, 104, 10
 LAW, DELTA = cepam.Gaussian(2.0), 1e-5

@@ -27,7 +27,7 @@ from cepam.secure_aggregation.roster import hello_transcript
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
 from ..flower.fakes import RUN, FakeGrid, Node, adding, start_arrays
-from ..flower.sum_fakes import SIZE, key_pair, stage_of, sum_fleet, summing
+from ..flower.secure_aggregation.fakes import SIZE, key_pair, stage_of, sum_fleet, summing
 
 GUILTY = 103
 FORGED = "gone\n\x1b[31mcepam: round 9: all is well\u202e"

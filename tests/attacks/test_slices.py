@@ -42,9 +42,9 @@ def changed(values: dict[str, Any], one: fl.Dataset, other: fl.Dataset) -> npt.N
     for number in range(values["rounds"]):
         made = []
         for run in runs:
-            for stream in getattr(run.uplinks[0], "streams", ()):
+            for stream in getattr(run.aggregators[0], "streams", ()):
                 stream.position = number
-            bounds = run.uplinks[0].bounds(number, range(CLIENTS))
+            bounds = run.aggregators[0].bounds(number, range(CLIENTS))
             made.append(np.asarray(run.work.updates(run.state.weights, number, rows, bounds)[0], dtype=np.float64))
         moved.append(np.linalg.norm(made[0] - made[1], axis=1))
     return np.array(moved)
@@ -65,7 +65,7 @@ def test_only_the_removed_records_own_slice_changes(values: dict[str, Any], reco
     moved = changed(values, whole, whole.without([record]))
     client, place = place_of(record, values)
     run = Simulation(fl.settings_from(values), whole)
-    mechanism = run.uplinks[0].mechanism
+    mechanism = run.aggregators[0].mechanism
     assert mechanism is not None
     assert moved[:, [k for k in range(CLIENTS) if k != client]].max() == 0.0
     assert moved.max() <= mechanism.distance(client) * (1 + 1e-5)
@@ -109,7 +109,7 @@ def test_a_client_whose_records_are_all_removed_sends_noise(values: dict[str, An
     assert run.step()[0]["replies"] == CLIENTS
     if values is not LOCAL:
         rows = [(0, k) for k in range(CLIENTS)]
-        made, _ = run.work.updates(run.state.weights, 0, rows, run.uplinks[0].bounds(0, range(CLIENTS)))
+        made, _ = run.work.updates(run.state.weights, 0, rows, run.aggregators[0].bounds(0, range(CLIENTS)))
         assert not np.asarray(made).any()
 
 

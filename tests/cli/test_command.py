@@ -45,7 +45,7 @@ ENTRIES = {
 def test_help_does_not_import_what_it_does_not_need() -> None:
     """The help must come fast: no figures, no torch, no compiler, no accountant."""
     script = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom cepam.cli import command\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom cepam.cli import app\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )

@@ -19,8 +19,8 @@ TRIALS = 200_000
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-2])
-@pytest.mark.parametrize("mechanism", [Exact(1.0), Shared(1.0)], ids=["exact", "shared"])
-def test_a_sound_attacked_is_near_the_account_and_under_it(attacked, delta: float) -> None:
+@pytest.mark.parametrize("attacked", [Exact(1.0), Shared(1.0)], ids=["exact", "shared"])
+def test_a_sound_mechanism_is_near_the_account_and_under_it(attacked, delta: float) -> None:
     found = audit(attacked, ONE, delta, TRIALS)
     assert found.claim == epsilon(ONE, delta)
     assert not found.refuted
@@ -30,9 +30,9 @@ def test_a_sound_attacked_is_near_the_account_and_under_it(attacked, delta: floa
         assert found.lower >= 0.85 * found.claim  # with no assumption at all
 
 
-@pytest.mark.parametrize("mechanism", [Exact(0.5), Redrawn(1.0)], ids=["sigma halved", "decoder redraws"])
+@pytest.mark.parametrize("attacked", [Exact(0.5), Redrawn(1.0)], ids=["sigma halved", "decoder redraws"])
 @pytest.mark.parametrize("delta", [1e-5, 1e-2])
-def test_a_broken_attacked_is_refuted_without_any_assumption(attacked, delta: float) -> None:
+def test_a_broken_mechanism_is_refuted_without_any_assumption(attacked, delta: float) -> None:
     found = audit(attacked, ONE, delta, TRIALS)
     assert found.refuted
     assert found.lower > found.claim

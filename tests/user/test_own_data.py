@@ -49,7 +49,7 @@ def test_a_torch_dataset_a_client_and_a_share_held_out() -> None:
     assert data.records + len(data.test_labels) == 245
     simulation = fl.Simulation(fl.settings_from(QUICK), data)
     assert simulation.settings.clients == 10
-    assert [plan.records for plan in simulation.uplinks[0].plans] == np.bincount(data.owners).tolist()
+    assert [plan.records for plan in simulation.aggregators[0].plans] == np.bincount(data.owners).tolist()
     with pytest.raises(ValueError, match=r"there are phone 0, .* and 2 more"):
         fl.Simulation(fl.settings_from({**QUICK, "client": [{"clients": "nobody", "noise": 1.0}]}), data)
 

@@ -1,4 +1,4 @@
-"""Where files are kept, files that are written whole, and files that one process holds at a time."""
+"""Where files are kept; writing them atomically, privately or under a lock; errors that name the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work done ahead of its time: in a thread beside, and kept for whoever asks for it later.
+"""Work that a background thread does ahead of time, and that the end of the process gives up.
 
 A thread that is in compiled code when the interpreter ends does not come back from there: before Python 3.14 it is
 ended where it asks for the interpreter's lock, and if that is in C++ (SciPy's Fourier transforms, Triton's compiler)

@@ -1,4 +1,4 @@
-"""Errors at the command line: one line that begins with the command, and exit code 2; no traceback for bad input."""
+"""How commands are registered and imported on demand, and how errors become one line and exit code 2."""
 
 from __future__ import annotations
 

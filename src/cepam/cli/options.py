@@ -1,4 +1,4 @@
-"""Files of the command line: vectors as .npy, written whole or not at all, and lists of used addresses."""
+"""Options, files and small parsers that several commands share."""
 
 from __future__ import annotations
 

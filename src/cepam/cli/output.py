@@ -1,4 +1,4 @@
-"""Live progress of training with Rich: round, accuracy, epsilon so far, bits a coordinate up and down, time left."""
+"""What commands print: live progress, figures, tables of clients, sentences that wrap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The release of local DP-SGD from the command line's options, and numbers that options list."""
+"""Options that describe a mechanism, shared by every `cepam privacy` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rooms above ask of anything that encodes: a codec, a baseline, a stand-in, or an object of your own."""
+"""What may be encoded and what comes back: the interface of a codec, types of vectors, devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small messages from the server to everybody: public weights on one public grid (docs/downlink.md)."""
+"""Quantized model broadcast: public weights on one public grid (docs/downlink.md)."""
 
 from cepam.downlink.broadcast import Broadcast
 from cepam.downlink.receiver import Receiver

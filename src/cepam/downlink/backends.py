@@ -1,4 +1,4 @@
-"""The grid's arithmetic behind one interface: compiled, or in NumPy. Both give the same numbers and the same bytes."""
+"""The interface of the downlink's arithmetic, and the choice between its two backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's half of the broadcast: new weights to one public message for everybody."""
+"""The server's half of the downlink: new weights to one public message for all clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grid's arithmetic by the compiled kernels (`kernels.numba.difference_coder`)."""
+"""The downlink's arithmetic by the compiled kernels."""
 
 from __future__ import annotations
 

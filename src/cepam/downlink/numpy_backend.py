@@ -1,4 +1,4 @@
-"""The grid's arithmetic in NumPy: what the compiled form is checked against."""
+"""The downlink's arithmetic in NumPy: the reference for the compiled kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's half of the broadcast: messages to public weights, or a clear error and nothing changed."""
+"""The client's half of the downlink: messages to public weights, or a clear error and nothing changed."""
 
 from __future__ import annotations
 

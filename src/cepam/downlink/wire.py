@@ -1,4 +1,4 @@
-"""The bytes of a broadcast message: header, mark and blocks; the only owner of its offsets.
+"""The wire format of a broadcast: header, check value and blocks.
 
 A number in parentheses is a count of bytes:
 

@@ -1,4 +1,4 @@
-"""The federated engine: data, models as vectors, the two halves of a round, the simulator, and runs on disk.
+"""The simulation engine: data, models, clients, aggregation, and runs on disk.
 
     from cepam import fl
 

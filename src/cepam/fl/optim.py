@@ -1,4 +1,4 @@
-"""Server optimisers: what the server does with the aggregated vector, one row of weights a seed.
+"""Server optimizers and learning-rate schedules.
 
 They see decoded vectors only, so by post-processing they cost no privacy. Arrays and tensors step by the same lines.
 """

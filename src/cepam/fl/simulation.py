@@ -1,4 +1,4 @@
-"""The simulator: rounds of Algorithm 1 for all clients and several seeds, every update through bytes.
+"""The simulation: rounds for all clients and several seeds, every update through real bytes.
 
 There is no shortcut that adds noise: each row is encoded to a message, and the server sees only the message.
 """

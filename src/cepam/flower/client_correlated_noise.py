@@ -1,4 +1,4 @@
-"""A node's stream between messages: in `context.state`, and in a file of the node's own where it names a folder."""
+"""A node's state of correlated noise between messages: in `context.state`, and in a file where it names a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's half: a Flower mod that clips, adds the noise, compresses and seals what the ClientApp replies."""
+"""The client's half: a Flower mod that clips, adds noise, compresses and seals the ClientApp's reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's copy of the model: kept in `context.state`, led on by each message's broadcast."""
+"""The client's copy of the model in `context.state`, updated by each broadcast."""
 
 from __future__ import annotations
 

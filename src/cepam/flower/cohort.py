@@ -1,4 +1,4 @@
-"""Cohorts: who is asked in a round, drawn by the wrapper in secret and afresh; a clip that follows the norms."""
+"""Client sampling: cohorts that the strategy samples in secret; a clip that follows the norms."""
 
 from __future__ import annotations
 

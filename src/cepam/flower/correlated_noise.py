@@ -1,4 +1,4 @@
-"""What a round of streams makes of the replies, and what the run so far is charged: one event, as it was published."""
+"""Rounds with correlated noise: what the replies are aggregated to, and what the run so far is charged."""
 
 from __future__ import annotations
 

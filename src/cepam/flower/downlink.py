@@ -1,4 +1,4 @@
-"""The server's way down: the model's broadcast in each message, and a snapshot for whoever does not hold its origin."""
+"""The server's downlink: a broadcast in each message, and a snapshot for nodes that lack its origin."""
 
 from __future__ import annotations
 

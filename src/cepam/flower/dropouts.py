@@ -1,4 +1,4 @@
-"""What a round makes of the replies that came, and what it is charged: `charge` or `top-up`."""
+"""Dropout handling: what a round makes of the replies that came, and what it is charged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The noise that nodes are asked for: one for all, or their own, found for a target where one is given."""
+"""The noise that nodes are asked for: one for all, or their own, calibrated where a target is given."""
 
 from __future__ import annotations
 

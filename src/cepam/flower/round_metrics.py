@@ -1,4 +1,4 @@
-"""What became of a round's replies, in the log and among the metrics."""
+"""Counts of a round's replies, in the log and among the metrics."""
 
 from __future__ import annotations
 

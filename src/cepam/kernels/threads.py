@@ -1,4 +1,4 @@
-"""Spans of blocks side by side: threads of this machine, each with some blocks of a message."""
+"""The dispatcher of the CPU backends: blocks of a message over the threads of this machine."""
 
 from __future__ import annotations
 

@@ -1,32 +1,29 @@
-"""What a run of CEPAM really guarantees, what noise a target needs, and whether the figure is worth anything.
+"""Privacy accounting: what a run guarantees, what noise a target needs, and whether the figure is worth anything.
 
 Record what was released (`Mechanism`, or a `Accountant` of several), then ask:
 
     import cepam
     from cepam import privacy
 
-    release = privacy.Mechanism.uniform(
+    mechanism = privacy.Mechanism.uniform(
         30, cepam.Gaussian(0.25), cepam.L2(1.0), privacy.Sampling("replacement", 15), records=2000, rounds=80
     )
-    privacy.epsilon(release, delta=1e-5)  # 2.0517: over all 80 rounds, replace-one
-    privacy.calibrate(release, epsilon=1.0, delta=1e-5).clients[0].law  # Gaussian(sigma=0.30367)
+    privacy.epsilon(mechanism, delta=1e-5)  # 2.0517: over all 80 rounds, replace-one
+    privacy.calibrate(mechanism, epsilon=1.0, delta=1e-5).clients[0].law  # Gaussian(sigma=0.30367)
 
 Trust model, here and everywhere below: the server is trusted and holds the keys. The guarantee is for one
 record of one client (or one whole client, `unit`), in what the server publishes, against outsiders and the other
 clients. Against the server or any other key holder there is none. `docs/privacy.md` has the page for a practitioner
 and the proofs for a sceptic.
 
-- the record: `Sampling`, `Client`, `Mechanism`; the book of a run: `Accountant`, `fingerprint`
-- whole clients in cohorts: `Cohort`, `CohortMechanism`, `DropoutCompensation`, `server_noise`; a clip that follows the
-  norms:
-  `joint_multiplier`, `update_multiplier`, `fraction_within`, `next_clip`
-- noise inside local steps, so that the server sees noised updates only: `LocalMechanism`, `steps_of`
-- noise that cancels over rounds, where nothing is drawn in secret: `CorrelatedNoise`, `CorrelatedNoiseSender`,
-  `CorrelatedNoiseReceiver`,
-  `best_decay`, `weight_noise`, `MatrixMechanism`, `Cyclic`, `Separated`, `slice_of`, `sensitivity`,
-  `ObservedParticipation`,
-  `Arrival`
-- the account: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
+- mechanisms: `Sampling`, `Client`, `Mechanism`; the accountant of a run: `Accountant`, `fingerprint`
+- user-level privacy with client sampling: `Cohort`, `CohortMechanism`, `DropoutCompensation`, `server_noise`
+- adaptive clipping: `joint_multiplier`, `update_multiplier`, `fraction_within`, `next_clip`
+- local DP-SGD, where the server sees noised updates only: `LocalMechanism`, `steps_of`
+- the matrix mechanism (DP-FTRL), without secret sampling: `CorrelatedNoise`, `CorrelatedNoiseSender`,
+  `CorrelatedNoiseReceiver`, `best_decay`, `weight_noise`, `MatrixMechanism`, `Cyclic`, `Separated`, `slice_of`,
+  `sensitivity`, `ObservedParticipation`, `Arrival`
+- figures: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
 - the inverse: `calibrate`, `calibrate_each`; what its noise means for use: `noise_to_clip`, `NoiseRatio`
 - what to say with a figure: `privacy_warnings`, `about_epsilon`, `PrivacyWarning`, `Practice`, `LARGE_EPSILON`,

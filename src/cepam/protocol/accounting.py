@@ -1,4 +1,4 @@
-"""How epsilon is counted in an exchange, and a round of it as the accountant sees it."""
+"""How a deployment counts epsilon, one round of it as a mechanism, and noise for a target."""
 
 from __future__ import annotations
 

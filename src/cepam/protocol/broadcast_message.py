@@ -1,4 +1,4 @@
-"""What a model holds: which of its arrays lie on the public grid, in which order, and back."""
+"""A broadcast as it travels to a node: which arrays lie on the public grid, and the node's copy of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's end: an update is clipped, gets its noise, and is sealed as the server's offer asks."""
+"""The client's end of the protocol: an update is clipped, gets its noise, and is sealed as the offer asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams over an exchange: noise that later messages cancel, in an order that the client itself keeps.
+"""Correlated noise over the protocol, in an order that the client itself keeps.
 
 The server offers terms (carry, slices, how many messages) and says which stream of the client it holds. The client
 alone says which slice of its records is next: it counts its own messages, takes no other terms within a run, no round

@@ -1,4 +1,4 @@
-"""The way down: a model's float32 arrays as one broadcast on the public grid, from what each node is known to hold.
+"""The downlink over the protocol: one broadcast from what each node is known to hold.
 
 Batch statistics, integers and arrays of other types travel beside the broadcast, as they are. The mark of a broadcast
 sees to it that a node computes at the server's public weights or not at all; the server's notes of who holds what only

@@ -1,4 +1,4 @@
-"""Rounds whose noise does not depend on who replied: the sum of what came, and the noise of what did not."""
+"""Dropout compensation over the protocol: the sum of what came, and the noise of what did not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's end: what a server keeps of its clients, the offers that it makes, and the updates that it opens."""
+"""The server's end of the protocol: its clients, the offers that it makes, the updates that it opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums that a server learns and their parts that it does not: masked, noisy, a few bits a coordinate.
+"""Secure aggregation: the server learns one noisy sum per round, a few bits per coordinate, and not its parts.
 
 - the mechanism: `MaskedSumCodec`, `fit` (bits and gain for a reach), `QuantizationRange` (the public rule), `Sketch`
 - the nodes' end: `SecAggClient`, `ClientPolicy`, `FileJournal`, `MemoryJournal`

@@ -1,4 +1,4 @@
-"""A sum as something to certify or to attack: what comes back is the sum as the server opens it."""
+"""Secure aggregation as a channel to certify or attack: what comes back is the sum as the server opens it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node keeps between messages: secrets, to be kept in memory by whoever drives it."""
+"""The client of secure aggregation: it answers hello, train, repair and unmask by fixed rules, and fails closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many neighbours a sparse graph needs, so that chance does not undo a sum of many clients."""
+"""How many neighbours a sparse graph of masks needs, so that chance does not undo it."""
 
 from __future__ import annotations
 

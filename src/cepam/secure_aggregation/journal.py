@@ -1,4 +1,4 @@
-"""The journal of a node: which state it is in, and what it has answered, written down before anything is said.
+"""A client's journal: its state and what it has answered, written before anything is said.
 
 A node's secrets stay with whoever drives it (a framework's context, in memory). The journal knows their digest. Secrets
 that are older than the journal, after a fault, a rollback or a second copy, are refused: they would answer twice.

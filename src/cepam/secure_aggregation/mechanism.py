@@ -1,4 +1,4 @@
-"""The masked sum: each client's noisy update as b bits a coordinate, and the sum of them all.
+"""The masked sum: each client's noisy update as b bits per coordinate, and the sum of them all.
 
 y = update + exact Gaussian noise, as integers of the public grid. A client sends the top b bits of g y + S modulo 2^32,
 S its mask. The server adds the messages, takes away the sum of the masks, and divides by g. The mask is the dither:

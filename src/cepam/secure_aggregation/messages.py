@@ -1,4 +1,4 @@
-"""The messages of a sum as bytes: four requests, four replies, and a refusal. docs/trust.md lists every field."""
+"""The protocol's messages as bytes: four requests, four replies, and a refusal (docs/trust.md)."""
 
 from __future__ import annotations
 

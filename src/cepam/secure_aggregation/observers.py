@@ -1,4 +1,4 @@
-"""What each observer of a sum sees: how many clients' noise hides one of them, and the epsilon that follows."""
+"""What each observer of secure aggregation sees, and the epsilon that follows."""
 
 from __future__ import annotations
 

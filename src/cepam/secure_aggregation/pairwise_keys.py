@@ -1,4 +1,4 @@
-"""Shamir's secret sharing of 32 bytes: any `threshold` shares give the secret, fewer tell nothing.
+"""Keys of a pair of clients, and Shamir's secret sharing of 32 bytes.
 
 A polynomial of degree threshold - 1 over the integers modulo the prime 2^256 + 297, the secret its value at zero. The
 share of place i is its value at i + 1. Guarantee: tests/secure_aggregation/test_shamir.py checks it against Lagrange

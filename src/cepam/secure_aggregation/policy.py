@@ -1,4 +1,4 @@
-"""A node's own floor: what it asks of every offer, whoever makes it, and what it has already answered."""
+"""A client's privacy policy: what it asks of every offer, and what it has already answered."""
 
 from __future__ import annotations
 

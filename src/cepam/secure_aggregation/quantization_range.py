@@ -1,4 +1,4 @@
-"""How wide a sum may be, from public data, and the bits that this takes."""
+"""The quantization range of a sum, from public data, and the bits that it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a stage of a sum was refused: a fixed code that depends on public data only."""
+"""Why a stage was refused: a fixed code that depends on public data only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's end of a sum: one round from the first request to the sum, over whoever is left."""
+"""The server of secure aggregation: one round from the first request to the opened sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a round of a sum is about: the numbers that every node must have been told alike."""
+"""The settings of a round that every client must have been told alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A public sketch: an update of m coordinates as m' of them, so that a sum costs bits for m' only.
+"""A public sketch: m coordinates as m' of them, so that secure aggregation pays for m' only.
 
 Random signs, the Hadamard transform, and m' of its rows, drawn anew in every round from public data. The clip comes
 AFTER the sketch: whatever the map does to a norm, what is sent is bounded, so sensitivity is the clip's. The server's

@@ -90,10 +90,12 @@ def test_the_noise_of_an_aggregate_is_the_same_whoever_drops_out(small: Dataset,
 
 
 @pytest.mark.parametrize(
-    ("settings", "room"), [(RECORDS, "privacy.topup"), (CLIENTS, "fl.engine.cohort_uplink")], ids=["records", "clients"]
+    ("settings", "module"),
+    [(RECORDS, "privacy.cohorts.dropouts"), (CLIENTS, "fl.aggregation.cohorts")],
+    ids=["records", "clients"],
 )
 def test_the_servers_noise_lies_on_the_lattice_that_is_charged(
-    small: Dataset, settings: Settings, room: str, monkeypatch: pytest.MonkeyPatch
+    small: Dataset, settings: Settings, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[float, Lattice]] = []
 
@@ -101,7 +103,7 @@ def test_the_servers_noise_lies_on_the_lattice_that_is_charged(
         seen.append((sigma, lattice))
         return server_noise(sigma, coordinates, at, lattice)
 
-    monkeypatch.setattr(f"cepam.{room}.server_noise", watched)
+    monkeypatch.setattr(f"cepam.{module}.server_noise", watched)
     simulation = Simulation(replace(settings, lattice="E8", dropout=0.5), small)
     aggregator = simulation.aggregators[0]
     assert aggregator.mechanism is not None

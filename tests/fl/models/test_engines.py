@@ -97,7 +97,7 @@ def test_a_run_names_its_engine_and_goes_on_with_no_other(
     name = f"{__name__}.OwnNetwork"
     assert tomllib.loads((tmp_path / "config.toml").read_text())["run"]["engine"] == name
     install()
-    with pytest.raises(ValueError, match=f"another network engine .{name}, here it is {TORCH}"):
+    with pytest.raises(ValueError, match=f"another network engine .{name}; here it is {TORCH}"):
         fl.train(quick, tmp_path, small, resume=True)
     install(own=own)
     assert fl.train(quick, tmp_path, small, resume=True)["engine"] == name

@@ -1,4 +1,4 @@
-"""What a round of the engine releases, for the accountant; the book of a run is `cepam.privacy.Accountant`."""
+"""What a round of a simulation releases, as the privacy accountant sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam between raw updates and the server's aggregate: one uplink a seed owns all that lies between them.
+"""The interface of an aggregator: all that lies between the clients' updates and the server's step.
 
 The simulator keeps model, local work, optimizer, downlink and evaluation. An uplink says who is asked, which records
 they use, what becomes of their updates, what that has cost against whom, and what must be said about it. Where to add

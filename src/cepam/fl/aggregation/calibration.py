@@ -1,4 +1,4 @@
-"""The noise of every client: what it states, or what its target epsilon needs over the whole run."""
+"""The noise of every client: as stated, or calibrated to its target epsilon over the whole run."""
 
 from __future__ import annotations
 

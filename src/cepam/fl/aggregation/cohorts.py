@@ -1,4 +1,4 @@
-"""The uplink of whole clients: cohorts drawn in secret, noise that does not depend on who replied.
+"""User-level aggregation: cohorts sampled in secret, noise that does not depend on who replied, adaptive clips.
 
 The mechanism of a round is the subsampled Gaussian of `cepam.privacy.CohortMechanism`: each client's clipped update
 with its share of the noise, the server's own noise for every share that did not come, all over the expected cohort.

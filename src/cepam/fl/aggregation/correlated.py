@@ -1,4 +1,4 @@
-"""The uplink of streams: every client's later noise takes away part of the earlier; draws need not be secret.
+"""Aggregation with correlated noise (DP-FTRL): later noise cancels part of the earlier; no secret sampling.
 
 Design, proofs, what an absence costs, and secret draws on top: docs/privacy.md, "Without secret sampling".
 """

@@ -1,4 +1,4 @@
-"""The way down: which weights clients compute at, and what it costs to bring them there.
+"""The downlink of a simulation: which weights clients compute at, and the bytes that bring them there.
 
 `float32`: every asked client is sent the server's weights, 32 bits a coordinate. `grid`: public weights on one grid for
 the run (`cepam.Broadcast`); an asked client is sent what leads there from the version that it holds.

@@ -1,4 +1,4 @@
-"""The uplink of local DP-SGD: what clients send was noised in every local step, whoever opens it."""
+"""Aggregation of local DP-SGD: every local step was noised, so whoever opens an update is covered."""
 
 from __future__ import annotations
 

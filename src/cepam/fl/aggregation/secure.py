@@ -1,4 +1,4 @@
-"""Updates as public sketches: fewer numbers to mask and send, clipped after the map (docs/trust.md, "The sketch")."""
+"""Secure aggregation in a simulation: the server learns one noisy sum per round, optionally of sketches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients of a run as nodes of a sum, in this process: real keys, shares and bytes, found by address.
+"""The clients and the server of the masking protocol in one process: real keys, shares and bytes.
 
 Every secret of a node comes from the row's randomness at (round, client), so that a resumed run, which begins with new
 nodes, sends the same bytes: a node that is asked for a later position moves its chains there by itself.

@@ -1,4 +1,4 @@
-"""Which uplink a run has: the settings choose."""
+"""Which aggregator a run has: the settings choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server half of a round: open every message, drop what does not open, take the public weighted mean."""
+"""The server's half of a round: open every message, drop what does not open, take the weighted mean."""
 
 from __future__ import annotations
 

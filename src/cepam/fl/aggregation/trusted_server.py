@@ -1,4 +1,4 @@
-"""The uplink of a trusted server: every client sends its own message, and the server opens each of them."""
+"""Aggregation by a trusted server, which opens every client's message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be said before the first round: that a run is a simulation, what it keeps, what missing replies cost."""
+"""What a run says before its first round: that it is a simulation, what it keeps, what dropouts cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's rivals behind the codec's two methods, with real bytes, so that every comparison is fair.
+"""The paper's baselines behind the codec's two methods, with real bytes.
 
 Their noise is drawn in floating point from NumPy, addressed by the same key, round and client: good for comparing
 accuracy and size, not for protecting anybody (`cepam.Codec` is).

@@ -1,4 +1,4 @@
-"""Local DP-SGD: every local step of a client drawn, clipped and noised before it is used; update `dp-sgd`.
+"""Local DP-SGD: every local step of a client is sampled, clipped and noised before it is used.
 
 The noise of a step is the codec's own: the mean gradient is encoded and decoded at an address whose key the client
 keeps to itself, so that it has the exact law on the public grid (docs/exactness.md).

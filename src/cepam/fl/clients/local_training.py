@@ -1,4 +1,4 @@
-"""The client half of a round, for all clients and all seeds at once: from broadcast weights to clipped updates."""
+"""Local training of all clients and seeds: from broadcast weights to updates."""
 
 from __future__ import annotations
 

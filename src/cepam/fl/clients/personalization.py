@@ -1,4 +1,4 @@
-"""Layers that stay on the client: which weights are sent, what each client keeps, and how its own model is judged.
+"""Personalized layers: which weights are sent, what each client keeps, and how its own model is evaluated.
 
 A client trains all layers, sends what the shared ones moved by, and keeps the others to itself from round to round
 (Arivazhagan et al. 2019). Which guarantees survive such a state: docs/privacy.md, "Layers that stay on the client".

@@ -1,4 +1,4 @@
-"""The clients: what each adds, clips, weighs and sends, lowered once from the settings.
+"""What each client adds, clips, weighs and sends, compiled once from the settings.
 
 Paper: "privacy adaptability"; each client may have its own law, scale, clip, weight and lattice.
 """

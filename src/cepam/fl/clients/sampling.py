@@ -1,4 +1,4 @@
-"""Who and what takes part in a round: record draws, cohorts and dropouts, found by (round, purpose), never consumed.
+"""Who and what takes part in a round: records, cohorts and dropouts, found by (round, purpose), never consumed.
 
 They come from the run's secret: amplification by sampling needs draws that the observer does not know.
 """

@@ -1,4 +1,4 @@
-"""The client half of the wire: clipped updates to messages at their addresses; who stays silent or sends garbage."""
+"""From clipped updates to messages at their addresses; dropouts and Byzantine clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streams of a run: each client's records in fixed slices, one a round in turn, and how their noise is correlated.
+"""Fixed slices of each client's records, one per round in turn, and how their noise is correlated.
 
 A record's slice is its place among its client's modulo `slices`. Places are public and stay: a record that is removed
 leaves its place empty (`Dataset.without`), so it moves no other, and divisors count places, never what is in them.

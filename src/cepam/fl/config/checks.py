@@ -1,4 +1,4 @@
-"""What settings must satisfy, one function a subject: each raises a ValueError that names setting, value and range.
+"""Checks of the settings, one function per subject: each raises a ValueError that names setting, value and range.
 
 A new subject is a function and a line here; the order is that in which refusals are made.
 """

@@ -1,4 +1,4 @@
-"""Who is in a sum, how many at least, and over which graph they share masks."""
+"""Secure aggregation's numbers: clients per round, quorum, colluders, and the graph of shared masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a run: one frozen description, checked at the door, that a TOML file or flags can fill in."""
+"""The settings of a run: one frozen description that a TOML file or flags can fill in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine asks of a network: a model lowered onto a data set."""
+"""The interface of a network on a data set, and engines that other distributions bring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers whose gradient, example by example, is read off what goes in and the slope of what comes out.
+"""Layers whose per-example gradients follow from their inputs and the gradients of their outputs.
 
 A fully connected layer's gradient for one example is slope times input: its norm is a product of two norms, and a
 clipped sum over examples is one matrix product, so no example's gradient is ever written down. A convolution's is the

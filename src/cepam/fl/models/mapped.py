@@ -1,4 +1,4 @@
-"""Gradients example by example of any module: every example goes through by itself, as a batch of one."""
+"""Per-example gradients of any module: every example passes as a batch of one."""
 
 from __future__ import annotations
 

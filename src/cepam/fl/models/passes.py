@@ -1,4 +1,4 @@
-"""Gradients example by example, clipped and summed, through known layers; any other module is `mapped`'s."""
+"""Per-example gradients, clipped and summed, through known layers; `mapped` takes every other module."""
 
 from __future__ import annotations
 

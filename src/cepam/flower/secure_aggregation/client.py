@@ -1,4 +1,4 @@
-"""A SuperNode as a node of sums: its terms, its journal and its key, all from its own configuration."""
+"""A SuperNode's part in secure aggregation: its policy, journal and key, from its own configuration."""
 
 from __future__ import annotations
 

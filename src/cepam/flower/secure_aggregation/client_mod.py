@@ -1,4 +1,4 @@
-"""The client's half of a sum: each stage is answered by the node's rules, and a refusal tells its kind alone.
+"""The client's half of secure aggregation: each stage is answered by the node's rules.
 
 Nothing of what the ClientApp replies leaves but its update, masked: no metrics, no other record, no text of an error.
 """

@@ -1,4 +1,4 @@
-"""Who made charged rounds of sums fail, as far as public data tell, and who is left out for it."""
+"""Who made charged rounds of secure aggregation fail, as far as public data tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who can be in a sum: the epochs of a run, each with one roster of signed keys."""
+"""Who can take part in secure aggregation: the epochs of a run, each with one roster of signed keys."""
 
 from __future__ import annotations
 

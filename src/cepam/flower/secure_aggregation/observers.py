@@ -1,4 +1,4 @@
-"""epsilon for each observer of a run of sums: whoever sees what is published, the server, and a server that lies."""
+"""Epsilon for each observer of secure aggregation: the public, the server, and a server that lies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a server that learns sums alone asks for them: quorum, bits, and how long it waits for shares."""
+"""Options of secure aggregation: quorum, bits, and how long the server waits for shares."""
 
 from __future__ import annotations
 

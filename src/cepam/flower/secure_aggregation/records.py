@@ -1,4 +1,4 @@
-"""The records that carry the stages of a sum over Flower, and what both ends must have seen alike."""
+"""The records that carry the protocol's stages over Flower, and what both ends must see alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One round of sums over Flower: who was asked, the masked vectors, repair, and the shares that open the sum."""
+"""One round of secure aggregation over Flower: masked vectors, repair, and the shares that open the sum."""
 
 from __future__ import annotations
 

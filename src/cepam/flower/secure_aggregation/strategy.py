@@ -1,4 +1,4 @@
-"""The server's half of `trust="sum"`: any averaging strategy of Flower, fed with sums whose parts nobody opens."""
+"""The server's half of secure aggregation: any averaging strategy of Flower, fed with noisy sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How requests of a sum travel to nodes and their answers come back: one trip, each node asked once."""
+"""How the protocol's requests travel to nodes and their answers come back."""
 
 from __future__ import annotations
 

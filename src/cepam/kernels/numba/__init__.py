@@ -1,1 +1,1 @@
-"""The compiled loops for CPUs."""
+"""The compiled backend for CPUs."""

@@ -1,4 +1,4 @@
-"""Names of compiled kernels that carry a stamp of their sources, so that Numba's cache never gives a stale one.
+"""How kernels are compiled and cached, the plan as they take it, and small helpers that they share.
 
 Numba files a compiled kernel under its qualified name and looks again at the kernel's own file only; a constant that it
 read from another module would stay what it was. With the stamp a changed source or table is another name, wherever

@@ -1,4 +1,4 @@
-"""Compiled loops over masks: grid noise, ChaCha20 masks, and b-bit words in and out of bytes."""
+"""Compiled loops of secure aggregation: grid noise, ChaCha20 masks, packed words, the Hadamard transform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latent radii, widths and dithers from keystream words, compiled: the reference's operations in the same order.
+"""The compiled quantizers: latent radii, dithers, nearest lattice points and trials.
 
 For many coordinates eight words go abreast, in vector registers. Each takes a row of eight coefficients out of the
 table, and the rows are turned in registers; 128-bit products are made of 32-bit halves.

@@ -1,4 +1,4 @@
-"""A binary range coder in 64-bit integers that moves 32-bit words.
+"""The compiled binary range coder, and the adaptive decisions coded with it.
 
 An interval [low, low + span) shrinks with every decision; `span` is kept at 2**32 or more, so a decision moves at
 most one word. Probabilities are 16-bit and at least `FLOOR`, which keeps `span` above 2**21 before it is renewed.

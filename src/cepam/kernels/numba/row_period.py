@@ -1,4 +1,4 @@
-"""The Fourier transform of a short vector in vector registers, emitted as LLVM vector code.
+"""The compiled search for a block's row length, with its Fourier transform in vector registers.
 
 NumPy's took a quarter of the time of a message of some thousand coordinates. Ours is of length rows * columns: over the
 rows for all columns at once, then a turn, then over the columns for all rows (Stockham's passes, eight lanes abreast).

@@ -1,1 +1,1 @@
-"""The reference loops in NumPy: slow, plain, and the judge of the other backends."""
+"""The reference backend in NumPy."""

@@ -1,4 +1,4 @@
-"""The loops of `masks` in NumPy: slow, plain, and the judge of the compiled ones."""
+"""The loops of secure aggregation in NumPy: the reference for the compiled ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nearest lattice points in NumPy: which point of B times the lattice is closest to an integer vector.
+"""The quantizers as the paper writes them, in NumPy, with nearest lattice points: the reference.
 
 Each routine returns lattice coordinates and the error (point minus target). Inside the largest ball of the cell, less
 the margin that B leaves, the answer is exact; on the cell's boundary ties are broken alike for all translates.

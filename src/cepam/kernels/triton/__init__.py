@@ -1,1 +1,1 @@
-"""The loops for GPUs, in Triton."""
+"""The backend for GPUs, in Triton."""

@@ -1,4 +1,4 @@
-"""Latents, scales and dithers in Triton: the integer arithmetic of `numpy.quantizer`, on tensors of any shape.
+"""Latent radii, scales, dithers and places of lanes in Triton.
 
 Launch every kernel with `enable_fp_fusion=False`: a fused multiply-add would round once where the other backends round
 twice, and two ends of a message would then disagree.

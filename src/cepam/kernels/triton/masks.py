@@ -1,4 +1,4 @@
-"""Masked sums in Triton: grid noise, ChaCha20 masks, and b-bit words in and out of bytes (docs/trust.md).
+"""Secure aggregation's loops in Triton and what launches them: grid noise, ChaCha20 masks, packed words.
 
 Launch `add_noise` with `enable_fp_fusion=False`, as every kernel over `layers`.
 """

@@ -1,4 +1,4 @@
-"""A wave of blocks in one dimension: staged, walked and, decoding, put in place, a segment of coordinates at a time."""
+"""Batched launches in one dimension: staged, coded and, decoding, put in place, a segment at a time."""
 
 from __future__ import annotations
 

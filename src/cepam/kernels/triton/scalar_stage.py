@@ -1,4 +1,4 @@
-"""What a lane keeps from one segment of its block to the next in one dimension: [program][word][lane], 64 bits each."""
+"""Staging in one dimension in Triton: widths, dithers and quotients, and what a lane keeps between segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Symbols in one dimension in Triton: a lane draws the widths and dithers of eight coordinates, two keystream blocks.
+"""Symbols (H, M) from a vector on a GPU, and back, without entropy coding.
 
 Launch with `enable_fp_fusion=False`, as every kernel over `layers`, for whole groups of eight coordinates.
 """

@@ -1,4 +1,4 @@
-"""The model of `model.vector_contexts` in Triton: which context a trial, a point and its coordinates are coded in.
+"""The entropy coder on vector lattices in Triton, and its context model.
 
 What a loop over coordinates must index lies in the stage: the error of the point that a zero update would end at, and
 how far the point lies from it, in the order in which coordinates are told.

@@ -1,4 +1,4 @@
-"""A wave of blocks on a vector lattice: latent radii first, then trials and code in one kernel."""
+"""Batched launches on vector lattices: latent radii first, then trials and code in one kernel."""
 
 from __future__ import annotations
 

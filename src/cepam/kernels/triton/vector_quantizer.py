@@ -1,4 +1,4 @@
-"""Nearest lattice points in Triton: the answers of `numba.nearest`, by roads that a GPU likes.
+"""Trials on vector lattices in Triton: nearest points, early rejection, acceptance.
 
 A sub-vector is a tuple of n tensors, one tensor of lanes for each coordinate. Errors are whole numbers under 2^53, so
 float64 holds them exactly and one comparison takes one instruction.

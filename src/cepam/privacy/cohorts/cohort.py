@@ -1,10 +1,10 @@
-"""Whole clients, drawn in cohorts from a large population: what a round and a run cost one of them.
+"""User-level privacy: cohorts sampled from a large population, and what a run costs one client.
 
     cohort = privacy.Cohort(population=100_000, size=1000)  # Poisson: each client by itself, 1000 in expectation
-    release = privacy.CohortMechanism.of(cohort, cepam.L2(1.0), noise_multiplier=1.0, rounds=1000,
-    adjacency="add-remove") privacy.epsilon(release, 1e-5)
+    users = privacy.CohortMechanism.of(cohort, cepam.L2(1.0), noise_multiplier=1.0, rounds=1000, adjacency="add-remove")
+    privacy.epsilon(users, 1e-5)
 
-Nothing here is as long as the population. Draws are fresh and secret each round; whoever sees who uploads gets
+Nothing here is as long as the population. Draws are fresh and secret each round; an adversary who sees participation gets
 `epsilon_seen` instead. Proofs: docs/privacy.md, "Whole clients".
 """
 

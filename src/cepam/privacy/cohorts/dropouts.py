@@ -1,4 +1,4 @@
-"""Noise that does not depend on who replied: clients bring shares of a public total, and the server brings the rest.
+"""Dropout compensation: clients bring shares of a public noise total, and the server brings the rest.
 
     topup = privacy.DropoutCompensation(total=z * clip, cap=1283)  # every client's codec has the law topup.law
     mean = topup.mean(sum_of_the_decoded_vectors, replies=871, expected=1000)  # what is published

@@ -1,4 +1,4 @@
-"""The accountant: a pure function from a record of what was released to (epsilon, delta).
+"""Epsilon and delta of a mechanism: pure functions over the accountant.
 
 Every figure is for one record of one client, against whoever sees all published models and plays
 `colluders` of the other clients. The server and any key holder are outside: against them there is no

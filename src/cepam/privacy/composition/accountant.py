@@ -1,4 +1,4 @@
-"""What a run's charges come to: their curves, and epsilon once the mechanism's own rounding is added."""
+"""The privacy accountant: all mechanisms of a run, and what they cost together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The noise that a target needs: the inverse of the account, over the whole run.
+"""Calibration: the noise that a target epsilon needs over the whole run.
 
 The account depends on the noise only through the shift, which is inversely proportional to a common factor
 on all scales, so one search for the largest allowed shift serves every kind of noise, sampling and

@@ -1,4 +1,4 @@
-"""Sums of independent privacy losses on a grid, with every rounding bounded and added: what many rounds come to.
+"""Sums of independent privacy losses on a grid, with every rounding bounded and added.
 
 The sum is tilted before it is Fourier-transformed: each loss l gets the weight e^(t l), with t such that the bulk of
 the tilted sum lies where the question is. What the transform rounds off is then small beside the answer, for delta =

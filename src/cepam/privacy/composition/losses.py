@@ -1,4 +1,4 @@
-"""Many rounds: the privacy-loss distribution of each charge on a grid, composed by tilted Fourier transforms.
+"""Privacy-loss distributions on a grid, composed by tilted Fourier transforms.
 
 The grid is filled pessimistically ("connect the dots", Doroshenko et al. 2022): each interval's mass under
 P and under Q is split over its two ends so that both are kept, which can only raise the hockey-stick curve.

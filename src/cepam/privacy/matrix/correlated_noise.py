@@ -1,4 +1,4 @@
-"""Noise that later messages cancel: a public matrix C, the sender that applies it, the receiver that undoes it.
+"""Correlated noise: a public matrix C, the sender that applies it, the receiver that undoes it.
 
 Without secret sampling, independent noise is expensive. Here the client sends `encode((Cx)_t)` and the server applies
 C^-1 to what it decodes, so that it holds x + C^-1 Z: each round's noise takes away part of the earlier rounds' noise,

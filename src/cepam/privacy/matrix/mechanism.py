@@ -1,4 +1,4 @@
-"""A run whose noise is correlated from round to round: what its records are charged, without secret sampling.
+"""The matrix mechanism: a run with correlated noise, and what its records are charged without secret sampling.
 
 The whole run is one Gaussian event. Round by round the noise is smaller than what it costs: charging rounds by their
 own variance is wrong, and an attack shows it (tests/privacy/test_matrix_audit.py).

@@ -1,4 +1,4 @@
-"""Which messages came, and what the sums that were really published cost.
+"""Participation as it was observed: which messages came, and what the published sums cost.
 
 When a client is away or a message is lost, its noise is not there to cancel that of its earlier messages, and the
 streams no longer run in step. So the published rounds are charged as they were: Y_t is the weighted sum of what the

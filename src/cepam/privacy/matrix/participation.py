@@ -1,4 +1,4 @@
-"""In which messages of its client a record may take part, and how far it can move the whole stream.
+"""Participation schemas: in which messages a record may take part, and the sensitivity that follows.
 
 A record moves the updates by G, whose rows have norm at most c where it takes part (positions pi) and are zero
 elsewhere. The stream that carries independent noise is Cx, and for C >= 0, X = C^T C,

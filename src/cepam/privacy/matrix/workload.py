@@ -1,4 +1,4 @@
-"""What training makes of the noise, and the carry that leaves least of it.
+"""What training makes of correlated noise, and the decay that leaves least of it.
 
 Momentum m and rates eta make the weights of a run -A x with A_ts = sum over u = s..t of eta_u m^(u-s). The noise C^-1 Z
 of the updates becomes A C^-1 Z in the weights, and at a given epsilon Z grows with the sensitivity of C. So the best C

@@ -1,4 +1,4 @@
-"""One round without sampling: two noise laws a shift apart, as a distribution of privacy loss.
+"""Dominating pairs of one round without sampling: two noise laws a shift apart.
 
 A client sends one clipped vector whatever it did locally, so the only thing a record can change is where
 the noise is centred, and by at most a *shift*. For log-concave noise the worst shift inside a convex set is

@@ -1,4 +1,4 @@
-"""A run in dp-accounting's vocabulary: a `DpEvent` for what that library can express, and whether it can.
+"""A mechanism as a `DpEvent` of dp-accounting, where that library can express it.
 
 For reports and for a second opinion. The event is what the run does to one client's records, for the add-or-remove
 relation: Gaussian or Laplace noise in units of the shift, alone, or under Poisson sampling where each example is

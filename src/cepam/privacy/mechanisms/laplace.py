@@ -1,4 +1,4 @@
-"""Laplace noise under l2 clipping: the honest pure figure, and the zCDP one that is worth quoting.
+"""Laplace noise under l2 clipping: the pure figure, and the zCDP one that is worth quoting.
 
 Independent Laplace coordinates need an l1 bound. An l2 bound gamma only bounds the l1 norm by sqrt(m)
 gamma, so the pure epsilon grows with the model. Coordinate by coordinate, however, the noise is

@@ -1,8 +1,8 @@
 """Local DP-SGD: every local step clipped and noised at the client, so that whatever it sends is covered.
 
     sites = [500, 2000, 20000]
-    release = privacy.LocalMechanism.of(sites, cepam.L2(1.0), noise_multiplier=1.0, batch=64, epochs=5, rounds=50)
-    privacy.calibrate_each(release, [3.0] * 3, [1e-6] * 3)
+    sgd = privacy.LocalMechanism.of(sites, cepam.L2(1.0), noise_multiplier=1.0, batch=64, epochs=5, rounds=50)
+    privacy.calibrate_each(sgd, [3.0] * 3, [1e-6] * 3)
 
 What a client sends is computed from its noised gradients and from what was public before: post-processing, however it
 is sent, and whatever the server and the other clients know. So one figure holds for an outsider, for the server, and

@@ -1,4 +1,4 @@
-"""A record of what was released: who sent what, how it was drawn, clipped and noised, and how often.
+"""A mechanism: who sends what, how it is sampled, clipped and noised, and over how many rounds.
 
 Built from the very `Law` and `Clip` objects that the codec and the client used, so what is charged is what was sent.
 

@@ -1,4 +1,4 @@
-"""Releases as plain values and back, for a ledger that outlives its process."""
+"""Mechanisms as plain values and back, for an accountant that outlives its process."""
 
 from __future__ import annotations
 

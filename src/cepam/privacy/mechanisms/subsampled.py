@@ -1,4 +1,4 @@
-"""One round of sampling and noise, as charged to one client: a shift, and the chance that a record is drawn.
+"""One subsampled mechanism as charged to one client: a shift, and the chance that a record is sampled.
 
 With chance 1 - p the record is not drawn and nothing about it is released. The pair that dominates the
 round is

@@ -1,4 +1,4 @@
-"""Whether a weighted sum of decoded vectors hides each behind the others, though all of them lie on grids."""
+"""Lattice-sum smoothing: whether a weighted sum of decoded vectors hides each behind the others."""
 
 from __future__ import annotations
 

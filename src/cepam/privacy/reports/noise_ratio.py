@@ -1,6 +1,6 @@
-"""What noise means for use: its length in a round's average beside the longest update, and a word of advice.
+"""What noise means for a model: its norm in a round's average beside the longest update.
 
-    privacy.noise_to_clip(privacy.calibrate(release, epsilon=1.0, delta=1e-5)).advice
+    privacy.noise_to_clip(privacy.calibrate(mechanism, epsilon=1.0, delta=1e-5)).advice
 
 A heuristic, not a bound: models whose useful directions are few learn under more noise than this advises.
 """

@@ -1,4 +1,4 @@
-"""A page that explains a release's guarantee: the figures, epsilon against rounds, delta against epsilon.
+"""The page that explains a guarantee: figures, epsilon over rounds, delta over epsilon.
 
 One self-contained HTML file; the plots are inside it. Needs matplotlib (`pip install "cepam[plots]"`).
 """

@@ -1,4 +1,4 @@
-"""Cautions: when a figure is right but worth little, or is not the figure of what was run.
+"""Warnings: when a figure is right but worth little, or is not the figure of what was run.
 
 Each has a reason in one line and what to do about it. They never change a figure.
 """
