@@ -4,8 +4,8 @@
     users = privacy.CohortMechanism.of(cohort, cepam.L2(1.0), noise_multiplier=1.0, rounds=1000, adjacency="add-remove")
     privacy.epsilon(users, 1e-5)
 
-Nothing here is as long as the population. Draws are fresh and secret each round; an adversary who sees participation gets
-`epsilon_seen` instead. Proofs: docs/privacy.md, "Whole clients".
+Nothing here is as long as the population. Draws are fresh and secret each round; an adversary who sees participation
+gets `epsilon_seen` instead. Proofs: docs/privacy.md, "Whole clients".
 """
 
 from __future__ import annotations
