@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+
+import typer
 
 from cepam._internal.files import write_atomically
 
 if TYPE_CHECKING:
-    from cepam import UsedAddresses
-
-
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
-
-import typer
-
-if TYPE_CHECKING:
-    from cepam import Address, Codec, Key, Lattice, Law
+    from cepam import Address, Codec, Key, Lattice, Law, UsedAddresses
 
 
 def read_array(path: Path) -> Any:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-from cepam.clip import Unit
+from cepam.clip import Clip, Unit
+from cepam.distributions.laws import Gaussian, Laplace, Law
 from cepam.protocol.settings import UplinkSettings
 
 if TYPE_CHECKING:
     from cepam.privacy import Cohort, CohortMechanism, Mechanism, Sampling
-
-
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from cepam.clip import Clip
-from cepam.distributions.laws import Gaussian, Laplace, Law
-
-if TYPE_CHECKING:
-    from cepam.privacy import Mechanism
 
 Released = Literal["auto", "average", "vectors"]
 Reply = tuple[int, UplinkSettings]

@@ -6,52 +6,9 @@ A new subject is a function and a line here; the order is that in which refusals
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from cepam.fl.config.settings import Settings
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cepam.fl.config.settings import Settings
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cepam.fl.config.settings import Settings
-
-
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cepam.fl.config.settings import Settings
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cepam.fl.config.settings import Settings
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cepam.fl.config.settings import Settings
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cepam.fl.config.settings import Settings
-
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cepam.fl.config.settings import Settings
