@@ -66,7 +66,7 @@ def test_a_run_is_secret_unless_it_is_simulated_and_then_says_so(tmp_path: Path)
 
 
 def test_the_live_view_says_that_an_epsilon_is_simulated() -> None:
-    from cepam.cli.output import in_words
+    from cepam.cli.progress import in_words
 
     assert in_words({"epsilon": 1.99}, True) == "eps 1.99 (simulated)"
     assert in_words({"epsilon": 1.99}, False) == "eps 1.99"
@@ -100,7 +100,7 @@ def test_a_run_on_own_data_is_not_gone_on_with_here(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_says_where_the_run_stands_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cepam.cli.output import Watch
+    from cepam.cli.progress import Watch
 
     follow = Watch.follow
 
@@ -124,7 +124,7 @@ def test_ctrl_c_says_where_the_run_stands_and_how_to_go_on(tmp_path: Path, monke
 def test_other_signals_say_how_to_go_on_as_ctrl_c_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from cepam.cli.output import Watch
+    from cepam.cli.progress import Watch
 
     number = getattr(signal, name)
     before, follow = signal.getsignal(number), Watch.follow

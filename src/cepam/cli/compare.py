@@ -10,8 +10,9 @@ import typer
 
 from cepam import fl
 from cepam.cli.options import JsonOption
-from cepam.cli.output import Watch, fitting, wide
+from cepam.cli.progress import Watch, wide
 from cepam.cli.settings import Config, Name, Preset, Runs, chosen_settings, fresh_folder, takes_settings
+from cepam.cli.tables import fitting
 from cepam.fl.runs.comparison import HEADINGS, cells, warnings_of
 
 Schemes = Annotated[

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cepam.cli.command import help_alone
 from cepam.cli.options import JsonOption
-from cepam.cli.output import Watch
+from cepam.cli.progress import Watch
 from cepam.fl.data.dataset import load
 
 app = typer.Typer(help="The public data sets: fetch and check.")

@@ -12,8 +12,8 @@ import typer
 from cepam import privacy
 from cepam.cli.command import help_alone
 from cepam.cli.options import JsonOption, spread
-from cepam.cli.output import print_figures
 from cepam.cli.privacy_options import ReleaseOptions, observers_of_sums, rows_of_sums, values_of, views_of_sums
+from cepam.cli.tables import print_figures
 
 app = typer.Typer(
     help="Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",

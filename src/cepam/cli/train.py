@@ -19,8 +19,9 @@ from rich.table import Table
 
 from cepam import fl
 from cepam.cli.options import JsonOption
-from cepam.cli.output import MOST_CLIENTS, Watch, wide
+from cepam.cli.progress import Watch, wide
 from cepam.cli.settings import Config, Name, Preset, Runs, chosen_settings, differing, fresh_folder, takes_settings
+from cepam.cli.tables import MOST_CLIENTS
 from cepam.fl.aggregation.warnings import told
 from cepam.fl.config.toml import read
 

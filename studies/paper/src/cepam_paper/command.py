@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from cepam.cli.output import wide
+from cepam.cli.progress import wide
 from cepam_paper import claims, reproduction
 from cepam_paper.verdict import Label
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from cepam.cli.output import fitting
+from cepam.cli.tables import fitting
 
 HEADINGS = ("scheme", "accuracy %", "against first", "epsilon", "bits up", "bits down", "MB both", "seconds")
 ROWS = [
