@@ -7,13 +7,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec import sealing, wire
+from cepam.codec import wire
 from cepam.codec.sealing import Room
 from cepam.codec.vectors import Vector, check_update, name_of_dtype, note_cpu, room_on, to_host
 from cepam.codec.vectors import gpu_of as gpu_of
@@ -21,7 +21,7 @@ from cepam.distributions.laws import Law, check_scale
 from cepam.errors import MalformedMessage, WrongSize
 from cepam.kernels.format.blocks import joined
 from cepam.kernels.format.plan import Accept, Plan, cell_plan, layered_plan
-from cepam.kernels.format.task import Coder, CodingTask, cpu_only, model_fingerprint
+from cepam.kernels.format.task import Coder, CodingTask, model_fingerprint
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans
 from cepam.keys import Address, UsedAddresses
 from cepam.lattices.automatic import sample_of, suits_eight
@@ -55,11 +55,6 @@ class MessageCodec(ABC):
     def choose(self, update: Vector) -> int:
         """Which of the lattices suits this update."""
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether every message of this codec can be coded on a GPU."""
-        return not any(cpu_only(self.coder, each.search, each.dimension) for each in self.lattices)
-
     @cached_property
     def fingerprint(self) -> bytes:
         """32 bytes that both ends must share: law, lattices and coder, down to the last bit of every table."""
@@ -86,7 +81,7 @@ class MessageCodec(ABC):
         if gpu and task.cpu_only:
             note_cpu(task.cpu_only)
             values, gpu = to_host(values), None
-        measured = gpu.measure_one(task, values, sealing.LEAST_ON_GPU) if gpu else None
+        measured = gpu.measure_rows([task], values[None]) if gpu else None
         if len(values):
             low, high = (-measured.largest, measured.largest) if measured else (values.min(), values.max())
             self.check_range(float(low), float(high), task.plan)
@@ -94,12 +89,11 @@ class MessageCodec(ABC):
             used.claim(at)
         blocks: Sequence[bytes]
         if gpu:
-            prepare = partial(wire.prepare, keys, self.fingerprint)
-            blocks, ready = gpu.encode_one(measured, sealing.LEAST_ON_GPU, prepare)
+            blocks = gpu.encode_rows(measured)[0]
         else:
-            blocks, ready = encode_spans(self.backend, self.threads, task, values), None
+            blocks = encode_spans(self.backend, self.threads, task, values)
         contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
-        return wire.seal(contents, keys, self.fingerprint, self.bucket, self.threads, ready)
+        return wire.seal(contents, keys, self.fingerprint, self.bucket, self.threads)
 
     @overload
     def decode(
@@ -128,7 +122,7 @@ class MessageCodec(ABC):
         sealed at this address by this codec.
         """
         wanted = name_of_dtype(out_dtype, device)
-        opened = self.open(message, at, used, size, room_on(device), device if self.on_gpu else None)
+        opened = self.open(message, at, used, size, room_on(device))
         return self.decode_opened(*opened, device, wanted)
 
     def decode_opened(
@@ -149,15 +143,15 @@ class MessageCodec(ABC):
 
     def open(
         self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
-        room: Room | None = None, device: str | None = None,
+        room: Room | None = None,
     ) -> tuple[wire.Contents, CodingTask]:  # fmt: skip
-        """What a message holds once its seal is verified (on `device` if it is long), and the task of its blocks."""
+        """What a message holds once its seal is verified, and the task of its blocks; `room` gives memory for it."""
         if not isinstance(message, bytes | bytearray | memoryview):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         _check_address(at)
         keys = at.derive()
         dimensions = [lattice.dimension for lattice in self.lattices]
-        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions, room, self.threads, device)
+        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions, room, self.threads)
         if size is not None and contents.size != size:
             raise WrongSize(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:
