@@ -21,8 +21,8 @@ from triton.runtime.jit import JITFunction
 
 import cepam
 from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
-from cepam.kernels.triton import symbols
 from cepam.kernels.triton import masks as masks_on_gpu
+from cepam.kernels.triton import symbols
 from cepam.kernels.triton.batch import Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
 from cepam.kernels.triton.scalar_launch import ScalarLaunch

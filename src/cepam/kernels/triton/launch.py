@@ -85,7 +85,7 @@ def encode_measured(found: Measured, room: int = 0, meanwhile: Callable[[], None
     """The coded blocks of updates, all values within the plan's reach.
 
     `room` is the first guess of a block's words. While the device codes, `meanwhile` is done.
-    Guarantee: the bytes of the other backends (tests/identity/test_triton_coder.py, tests/identity/test_triton_vectors.py).
+    Guarantee: the bytes of the other backends (tests/identity/test_triton_coder.py, test_triton_vectors.py).
     """
     batch, (scale, columns) = found.batch, found.most
     parts, lengths, begin = [batch.x.new_empty(0, dtype=torch.uint8)], [np.zeros(0, dtype=np.int64)], 0
