@@ -40,8 +40,8 @@ import first_call  # noqa: E402
 import gpu_identity  # noqa: E402
 import stand_in_seal  # noqa: E402
 from cepam.codec import codec as codecs  # noqa: E402
-from cepam.codec import quantizers  # noqa: E402
 from cepam.codec.wire import rows_per_block  # noqa: E402
+from cepam.kernels import dispatch  # noqa: E402
 from cepam.kernels.format.plan import layered_plan  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import launch  # noqa: E402
@@ -56,7 +56,7 @@ WHOLE, MIDDLE = (20, 9) if SMOKE else (1 << 28, 10_000_000)
 RESULT = Path(__file__).parent / "results" / "gpu.json"
 RESULTS: dict[str, Any] = {}
 if SMOKE:
-    codecs.gpu_of = quantizers.gpu_of = lambda update: triton_backend if torch.is_tensor(update) else None
+    dispatch.on_gpu = torch.is_tensor
 
 
 def seconds_of(work: Callable[[], Any], repeats: int = 5) -> float:

@@ -32,8 +32,8 @@ triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
 tl = pytest.importorskip("triton.language")
 tl = pytest.importorskip("triton.language")
 
-from cepam.codec import codec as codec_module  # noqa: E402
-from cepam.codec import sealing, vectors, wire  # noqa: E402
+from cepam.codec import sealing, wire  # noqa: E402
+from cepam.kernels import dispatch  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import batch  # noqa: E402
 from cepam.kernels.triton import launch as waves  # noqa: E402
@@ -200,7 +200,7 @@ def test_points_outside_the_format_are_refused() -> None:
 
 def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message of a tensor is the array's, and decodes to a tensor of the same bits."""
-    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
     codec, x = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1)), sparse_update(21, np.float32)
     message = codec.encode(torch.from_numpy(x), AT)
     assert message == codec.encode(x, AT)
@@ -221,7 +221,7 @@ def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_messages_are_sealed_in_chunks_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of the CPU, several chunks of them; opened on the way to a device, damaged ones are refused."""
-    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
     monkeypatch.setattr(sealing, "CHUNK_BYTES", 16)
     codec, x = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1), bucket=7), sparse_update(120, np.float32)
     message = codec.encode(torch.from_numpy(x), AT)
@@ -282,8 +282,8 @@ def test_carries_run_back_through_words_of_ones() -> None:
 )
 def test_what_a_gpu_does_not_code_goes_over_the_cpu(monkeypatch: pytest.MonkeyPatch, codec: Any) -> None:
     """The default never refuses: same bytes and vectors, and a warning that says where they were made."""
-    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
-    vectors.note_cpu.cache_clear()
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
+    dispatch._warn_cpu.cache_clear()
     x = sparse_update(21, np.float32)
     with pytest.warns(UserWarning, match="coded on the CPU"):
         message = codec.encode(torch.from_numpy(x), AT)

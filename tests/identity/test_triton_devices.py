@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.codec import batch, codec, quantizers, sealing
+from cepam.codec import batch, sealing
+from cepam.kernels import dispatch
 from cepam.secure_aggregation import MaskedSumCodec, mechanism
 from tests.corpus import AT
 from tests.identity.interpreter import quick  # noqa: F401
@@ -49,9 +50,8 @@ def launches_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", noted)
     for module in (backend, masks_on_gpu):
         monkeypatch.setattr(module, "launching_on", launching_on)
-    for module in (codec, batch, quantizers):
-        monkeypatch.setattr(module, "gpu_of", lambda x: backend if torch.is_tensor(x) else None, raising=False)
-    monkeypatch.setattr(mechanism, "on_gpu", lambda values: torch.is_tensor(values))
+    for module in (dispatch, mechanism):
+        monkeypatch.setattr(module, "on_gpu", torch.is_tensor)
     monkeypatch.setattr(sealing, "CHUNK_BYTES", 64)
 
 
