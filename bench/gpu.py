@@ -40,8 +40,8 @@ import first_call  # noqa: E402
 import gpu_identity  # noqa: E402
 import stand_in_seal  # noqa: E402
 from cepam.codec import codec as codecs  # noqa: E402
-from cepam.codec import quantizers  # noqa: E402
 from cepam.codec.wire import rows_per_block  # noqa: E402
+from cepam.kernels import dispatch  # noqa: E402
 from cepam.kernels.format.plan import layered_plan  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import launch  # noqa: E402
@@ -56,7 +56,7 @@ WHOLE, MIDDLE = (20, 9) if SMOKE else (1 << 28, 10_000_000)
 RESULT = Path(__file__).parent / "results" / "gpu.json"
 RESULTS: dict[str, Any] = {}
 if SMOKE:
-    codecs.gpu_of = quantizers.gpu_of = lambda update: triton_backend if torch.is_tensor(update) else None
+    dispatch.on_gpu = torch.is_tensor
 
 
 def seconds_of(work: Callable[[], Any], repeats: int = 5) -> float:
@@ -110,8 +110,7 @@ QUANTIZED = {"Z1": 95, "E8": 25}
 
 
 def section_first() -> None:
-    """The first calls after an installation, kernels compiled; float64 and half precision need no others. Ten million
-    coordinates are sealed on the GPU too."""
+    """The first calls after an installation, kernels compiled; float64 and half precision need no others."""
     x = gradient_like(MIDDLE)
     for name, codec in CODECS.items():
         begun = time.perf_counter()
@@ -132,7 +131,7 @@ def section_first() -> None:
 
 
 def section_user() -> None:
-    """The rows of the table: through `encode` and `decode`, the seal included."""
+    """The rows of the table: through `encode` and `decode`, the seal included; then coding and sealing apart."""
     x = gradient_like(WHOLE)
     copied = torch.empty_like(x)
     note("PyTorch copy", WHOLE, seconds_of(lambda: copied.copy_(x)))
@@ -169,6 +168,31 @@ def time_messages(name: str, codec: cepam.Codec, x: torch.Tensor) -> None:
     note(f"tensor to sealed bytes, {name}, {size}", size, seconds_of(lambda: codec.encode(x, AT)), more)
     back = seconds_of(lambda: codec.decode(message, AT, device=DEVICE))
     note(f"sealed bytes to tensor, {name}, {size}", size, back)
+    time_coding_and_sealing(f"{name}, {size}", codec, x, message)
+
+
+def time_coding_and_sealing(name: str, codec: cepam.Codec, x: torch.Tensor, message: bytes) -> None:
+    """The two parts of each direction by themselves: coding on the GPU with the copy to or from the host's pinned
+    memory, and the seals of the host's threads."""
+    size, keys, room = len(x), AT.derive(), triton_backend.pinned
+    contents, task = codec.open(message, AT, room=room)
+    sealed = codecs.wire.seal(contents, keys, codec.fingerprint)
+    assert sealed == message, "sealing what was opened gives another message"
+
+    def encode() -> Any:
+        return triton_backend.encode_rows(triton_backend.measure_rows([task], x[None]))
+
+    def decode() -> Any:
+        return triton_backend.decode_rows([task], [contents.blocks], size, "float32", DEVICE)
+
+    parts: dict[str, Callable[[], Any]] = {
+        "encode, coding alone": encode,
+        "encode, sealing alone": lambda: codecs.wire.seal(contents, keys, codec.fingerprint),
+        "decode, opening alone": lambda: codec.open(message, AT, room=room),
+        "decode, coding alone": decode,
+    }
+    for part, work in parts.items():
+        note(f"{part}, {name}", size, seconds_of(work))
 
 
 def section_blocks() -> None:
@@ -202,17 +226,9 @@ def section_parts() -> None:
     measured = lambda: launch.measure(plan, [KEY], x[None], 8192)  # noqa: E731
     note("part: largest magnitude, scales, row periods", WHOLE, seconds_of(measured, 3))
     note("part: row periods", WHOLE, seconds_of(lambda: find_periods(x[None], 1.0 / plan.unit, 8192), 3))
-    contents = codecs.wire.Contents(WHOLE, False, 0, triton_backend.joined_on_gpu(made))
-    keys, room = AT.derive(), triton_backend.pinned
-    seal = lambda: codecs.wire.seal(contents, keys, codec.fingerprint)  # noqa: E731
-    message = seal()
-    note("part: seal on the GPU and message", WHOLE, seconds_of(seal))
-    opened = lambda: codecs.wire.open_sealed(message, keys, codec.fingerprint, [1], room, None, DEVICE)  # noqa: E731
-    note("part: open on the GPU", WHOLE, seconds_of(opened))
-    held = codecs.wire.Contents(WHOLE, False, 0, triton_backend.to_host(made)[0])
-    note("part: seal on the host instead", WHOLE, seconds_of(lambda: codecs.wire.seal(held, keys, codec.fingerprint)))
-    opened = lambda: codecs.wire.open_sealed(message, keys, codec.fingerprint, [1], room)  # noqa: E731
-    note("part: open on the host instead", WHOLE, seconds_of(opened))
+    held = triton_backend.to_host(made)
+    note("part: blocks to the host", WHOLE, seconds_of(lambda: triton_backend.to_host(made)))
+    note("part: blocks to the GPU", WHOLE, seconds_of(lambda: triton_backend.to_device(held, DEVICE)))
 
 
 def section_memory() -> None:

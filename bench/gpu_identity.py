@@ -54,7 +54,7 @@ def quantizers() -> dict[str, Any]:
 
 
 def sizes_of(name: str) -> tuple[int, ...]:
-    """How many coordinates are compared; six million are sealed and opened on the GPU."""
+    """How many coordinates are compared; six million are sealed in chunks."""
     if name.startswith("symbols"):
         return 1, 100_003
     long = (6_000_000,) if name in ("default", "Gaussian on Z1", "Gaussian on E8") else ()

@@ -40,10 +40,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cepam
 import stand_in_seal
 from cepam import fl
-from cepam.codec import codec as codecs
 from cepam.fl.clients.randomness import RunSecret
 from cepam.fl.gpu_arrays import Tensors
-from cepam.kernels.triton import backend as triton_backend
+from cepam.kernels import dispatch
 
 RESULT = Path(__file__).parent / "results" / "gpu_train.json"
 PRIVATE_NOISE = 4.7297e-4
@@ -58,7 +57,7 @@ class Bench:
         self.smoke = smoke
         self.found: dict[str, Any] = {"seal": stand_in_seal.put_in_place_if_needed()}
         if smoke:
-            codecs.gpu_of = lambda update: triton_backend if torch.is_tensor(update) else None
+            dispatch.on_gpu = torch.is_tensor
             draw = np.random.default_rng(1)
             sets = ((draw.normal(size=(count, 4)), draw.integers(0, 3, count)) for count in (60, 20))
             self.data, self.model = fl.from_arrays(*sets), fl.Model(lambda: torch.nn.Linear(4, 3))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -45,5 +44,4 @@ def put_in_place_if_needed() -> str:
         return "AES-256-GCM-SIV"
     sealing.cipher_of = StandIn
     sealing.opened = lambda work: work()
-    sealing.LEAST_ON_GPU = sys.maxsize
     return "STAND-IN (no cryptography here): clear payload with a keyed hash, same length, no secrecy"

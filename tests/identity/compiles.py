@@ -21,8 +21,8 @@ from triton.runtime.jit import JITFunction
 
 import cepam
 from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
-from cepam.kernels.triton import gcm_siv, symbols
 from cepam.kernels.triton import masks as masks_on_gpu
+from cepam.kernels.triton import symbols
 from cepam.kernels.triton.batch import Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
 from cepam.kernels.triton.scalar_launch import ScalarLaunch
@@ -62,14 +62,6 @@ def launch_symbols(plan: Plan, dtype: Any) -> None:
     symbols.reconstruct(plan, KEY, trials, m.to(torch.int64), False)
 
 
-def launch_seals() -> None:
-    """Two chunks, sealed and opened."""
-    clear, sealed = (torch.zeros((2, words), dtype=torch.int32) for words in (4 * 4096, 4 * 4096 + 4))
-    schedules = gcm_siv.prepare(np.zeros((2, gcm_siv.KEY_WORDS), np.int32), b"context", 4096, "cpu")
-    gcm_siv.seal_chunks(clear, schedules, 4096, lambda _: None)
-    gcm_siv.open_chunks(sealed, schedules, clear, 4096)
-
-
 def launch_sums() -> None:
     """Noise, masks, packing, and the sum."""
     keys, signs = np.zeros((1, 8), np.uint32), np.ones(1, np.uint32)
@@ -96,7 +88,6 @@ def main() -> None:
                 launch_symbols(plan, dtype)
     for lattice in (cepam.E8, cepam.D4, cepam.A2, cepam.Integer(3)):
         launch_symbols(layered_plan(cepam.Gaussian(0.01), lattice), torch.float32)
-    launch_seals()
     launch_sums()
     print(json.dumps({"made": {name: len(hashes) for name, hashes in MADE.items()}, "refused": REFUSED}))
 

@@ -13,6 +13,7 @@ import cepam
 from cepam.codec import codec as codec_module
 from cepam.codec.batch import decode_each, encode_each
 from cepam.errors import MalformedMessage, SealBroken
+from cepam.kernels import dispatch
 from tests.identity.interpreter import quick  # noqa: F401
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
@@ -28,7 +29,7 @@ SCALE = 0.01
 
 @pytest.fixture(autouse=True)
 def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
 
 
 @pytest.mark.parametrize(

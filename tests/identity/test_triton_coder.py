@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.errors import MalformedMessage
+from cepam.errors import MalformedMessage, SealBroken
 from cepam.kernels.format import row_period as stride
 from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
 from cepam.kernels.format.task import CodingTask
@@ -32,8 +32,8 @@ triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
 tl = pytest.importorskip("triton.language")
 tl = pytest.importorskip("triton.language")
 
-from cepam.codec import codec as codec_module  # noqa: E402
-from cepam.codec import vectors  # noqa: E402
+from cepam.codec import sealing, wire  # noqa: E402
+from cepam.kernels import dispatch  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import batch  # noqa: E402
 from cepam.kernels.triton import launch as waves  # noqa: E402
@@ -107,13 +107,12 @@ def test_layouts_over_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("seen", "passes"),
-    [(None, [0, 0, None, None, None, 0]), ("truly", [0, None, None, 0, 0]), (True, [0, 0, None, 0, None, 0, 0])],
+    [("truly", [0, None, None, 0, 0]), (True, [0, 0, None, 0, None, 0, 0]), (False, [None] * 5)],
 )
 def test_an_update_that_has_rows_after_all_is_decoded_again(
-    seen: bool | str | None, passes: list[int | None], monkeypatch: pytest.MonkeyPatch
+    seen: bool | str, passes: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the host has not seen the blocks, an update is taken to be like the one before; a host that looks is right,
-    and if it were wrong, the values would be right all the same."""
+    """What the host sees in the blocks is right, and if it were wrong, the values would be right all the same."""
     if seen != "truly":
         monkeypatch.setattr(triton_backend, "seem_flat", lambda *_: seen)
     plan, rng = layered_plan(cepam.Gaussian(0.02), cepam.Integer(1)), np.random.default_rng(8)
@@ -201,7 +200,7 @@ def test_points_outside_the_format_are_refused() -> None:
 
 def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message of a tensor is the array's, and decodes to a tensor of the same bits."""
-    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
     codec, x = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1)), sparse_update(21, np.float32)
     message = codec.encode(torch.from_numpy(x), AT)
     assert message == codec.encode(x, AT)
@@ -218,6 +217,20 @@ def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match="reach"):
             codec.encode(torch.tensor([0.0, -1e30, 1.0], dtype=dtype), AT, used)
     used.claim(AT)  # what was refused has used nothing
+
+
+def test_long_messages_are_sealed_in_chunks_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of the CPU, several chunks of them; opened on the way to a device, damaged ones are refused."""
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
+    monkeypatch.setattr(sealing, "CHUNK_BYTES", 16)
+    codec, x = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1), bucket=7), sparse_update(120, np.float32)
+    message = codec.encode(torch.from_numpy(x), AT)
+    assert message == codec.encode(x, AT)
+    assert message[0] == wire.IN_CHUNKS
+    assert codec.decode(message, AT, device="cpu").numpy().tobytes() == codec.decode(message, AT).tobytes()
+    for at in (3, 3 + 16, len(message) - 17, len(message) - 1):
+        with pytest.raises(SealBroken):
+            codec.decode(message[:at] + bytes([message[at] ^ 4]) + message[at + 1 :], AT, device="cpu")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -269,8 +282,8 @@ def test_carries_run_back_through_words_of_ones() -> None:
 )
 def test_what_a_gpu_does_not_code_goes_over_the_cpu(monkeypatch: pytest.MonkeyPatch, codec: Any) -> None:
     """The default never refuses: same bytes and vectors, and a warning that says where they were made."""
-    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
-    vectors.note_cpu.cache_clear()
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
+    dispatch._warn_cpu.cache_clear()
     x = sparse_update(21, np.float32)
     with pytest.warns(UserWarning, match="coded on the CPU"):
         message = codec.encode(torch.from_numpy(x), AT)

@@ -17,7 +17,7 @@ KERNELS = {
     *("fill_stage", "put_values", "walk_flat", "walk_lanes", "finish_encoding", "gather_blocks"),
     *("fill_radii", "encode_vectors", "decode_vectors", "fill_fractions", "skip_refused"),
     *("quantize_scalars", "reconstruct_scalars", "quantize_vectors", "reconstruct_vectors"),
-    *("expand_keys", "hash_chunks", "mask_chunks", "add_noise", "add_masks", "pack_top_bits", "add_packed"),
+    *("add_noise", "add_masks", "pack_top_bits", "add_packed"),
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 import cepam
 from cepam.codec import quantizers
 from cepam.errors import MalformedMessage
+from cepam.kernels import dispatch
 from cepam.kernels.format.plan import layered_plan
 from cepam.kernels.numpy import quantizer as reference
 from cepam.kernels.numpy.quantizer import nearest
@@ -24,7 +25,6 @@ torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
 tl = pytest.importorskip("triton.language")
 
-from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import layers, symbols, vector_quantizer  # noqa: E402
 from cepam.kernels.triton.layers import invert_below  # noqa: E402
 from cepam.kernels.triton.plan import device_keys, device_plan  # noqa: E402
@@ -37,7 +37,7 @@ LATTICES = {"Z1": cepam.Integer(1), "A2": cepam.A2, "D4": cepam.D4, "E8": cepam.
 
 @pytest.fixture(autouse=True)
 def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantizers, "gpu_of", lambda x: triton_backend if torch.is_tensor(x) else None)
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
     # The interpreter runs programs one after another: few and small ones.
     for name, value in {"LANES": 8, "WARPS": 1, "TRIAL_LANES": 16, "SHARE": 2, "PROGRAMS": 1}.items():
         monkeypatch.setattr(symbols, name, value)

@@ -9,7 +9,6 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 import numpy as np
 import pytest
 
-from cepam.codec import codec as codec_module
 from tests.identity.interpreter import quick  # noqa: F401
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
@@ -17,12 +16,12 @@ pytest.importorskip("triton", reason="the GPU path needs Triton")
 
 from cepam import fl  # noqa: E402
 from cepam.fl.gpu_arrays import Tensors  # noqa: E402
-from cepam.kernels.triton import backend as triton_backend  # noqa: E402
+from cepam.kernels import dispatch  # noqa: E402
 
 
 def test_messages_of_a_round_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two codecs, one byzantine client; nothing is clipped, so that both ends start from the same updates."""
-    monkeypatch.setattr(codec_module, "gpu_of", lambda update: triton_backend if torch.is_tensor(update) else None)
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
     draw = np.random.default_rng(1)
     data = fl.from_arrays(*((draw.normal(size=(count, 4)), draw.integers(0, 3, count)) for count in (60, 20)))
     model = fl.Model(lambda: torch.nn.Linear(4, 3))

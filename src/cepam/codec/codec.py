@@ -5,32 +5,35 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec import sealing, wire
+from cepam.codec import wire
 from cepam.codec.sealing import Room
-from cepam.codec.vectors import Vector, check_update, name_of_dtype, note_cpu, room_on, to_host
-from cepam.codec.vectors import gpu_of as gpu_of
+from cepam.codec.vectors import Vector, name_of_dtype
 from cepam.distributions.laws import Law, check_scale
-from cepam.errors import MalformedMessage, WrongSize
+from cepam.errors import CepamError, MalformedMessage, WrongSize
+from cepam.kernels.dispatch import Device, Meanwhile, device_named, device_of, picked
 from cepam.kernels.format.blocks import joined
 from cepam.kernels.format.plan import Accept, Plan, cell_plan, layered_plan
-from cepam.kernels.format.task import Coder, CodingTask, cpu_only, model_fingerprint
-from cepam.kernels.threads import BackendName, decode_spans, encode_spans
+from cepam.kernels.format.task import Coder, CodingTask, model_fingerprint
+from cepam.kernels.threads import BackendName
 from cepam.keys import Address, UsedAddresses
-from cepam.lattices.automatic import sample_of, suits_eight
+from cepam.lattices.automatic import suits_eight
 from cepam.lattices.lattice import E8, Integer, Lattice, lattice_named
 
 if TYPE_CHECKING:
     import torch
 
 LARGEST_BYTES_A_COORDINATE = 192
+Refused = ValueError | CepamError
+Made = TypeVar("Made")
+Kind = TypeVar("Kind", bound=Hashable)
 
 
 class MessageCodec(ABC):
@@ -55,11 +58,6 @@ class MessageCodec(ABC):
     def choose(self, update: Vector) -> int:
         """Which of the lattices suits this update."""
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether every message of this codec can be coded on a GPU."""
-        return not any(cpu_only(self.coder, each.search, each.dimension) for each in self.lattices)
-
     @cached_property
     def fingerprint(self) -> bytes:
         """32 bytes that both ends must share: law, lattices and coder, down to the last bit of every table."""
@@ -77,29 +75,46 @@ class MessageCodec(ABC):
         widened to float32, which is exact. A tensor on a GPU is coded there, to the same bytes; what has no kernels
         there is coded on the CPU, and a warning says so.
         """
-        gpu = gpu_of(update)
-        values = gpu.check_update(update) if gpu else check_update(update)
-        _check_address(at)
-        choice = self.choose(to_host(sample_of(values)) if gpu and len(self.lattices) > 1 else values)
-        keys = at.derive()
-        task = self.task(choice, keys.noise)
-        if gpu and task.cpu_only:
-            note_cpu(task.cpu_only)
-            values, gpu = to_host(values), None
-        measured = gpu.measure_one(task, values, sealing.LEAST_ON_GPU) if gpu else None
-        if len(values):
-            low, high = (-measured.largest, measured.largest) if measured else (values.min(), values.max())
-            self.check_range(float(low), float(high), task.plan)
+        device = device_of(update, self.backend, self.threads)
+        rows = device.check_one(update)
+        return self.seal(accepted(self.code(device, rows, [at], used)[0]), at)
+
+    def code(
+        self, device: Device, rows: Any, addresses: Sequence[Address], used: UsedAddresses | None = None,
+        meanwhile: Meanwhile = None,
+    ) -> list[Any]:  # fmt: skip
+        """What the message of each row holds, or the exception of a row that is refused.
+
+        `device` checked the rows. While a GPU codes, `meanwhile` is done.
+        """
+        for at in addresses:
+            _check_address(at)
+        several = len(self.lattices) > 1
+        choices = [self.choose(device.sample(row)) if several else 0 for row in rows]
+        made: list[Any] = [None] * len(choices)
+        for choice, places in _alike(choices).items():
+            tasks = [self.task(choice, addresses[i].derive().noise) for i in places]
+            measured = device.measure(tasks, picked(rows, places))
+            for i, task, ends in zip(places, tasks, measured.ends()):
+                made[i] = tried(self._admit, task.plan, ends, addresses[i], used)
+            admitted = [place for place, i in enumerate(places) if made[i] is None]
+            if not admitted:
+                continue
+            blocks, meanwhile = measured.encode(admitted, meanwhile), None
+            for place, each in zip(admitted, blocks):
+                i, row = places[place], rows[places[place]]
+                refused = isinstance(each, Exception)
+                made[i] = each if refused else wire.Contents(len(row), row.itemsize == 8, choice, each)
+        return made
+
+    def _admit(self, plan: Plan, ends: tuple[float, float], at: Address, used: UsedAddresses | None) -> None:
+        self.check_range(*ends, plan)
         if used is not None:
             used.claim(at)
-        blocks: Sequence[bytes]
-        if gpu:
-            prepare = partial(wire.prepare, keys, self.fingerprint)
-            blocks, ready = gpu.encode_one(measured, sealing.LEAST_ON_GPU, prepare)
-        else:
-            blocks, ready = encode_spans(self.backend, self.threads, task, values), None
-        contents = wire.Contents(len(values), values.itemsize == 8, choice, blocks)
-        return wire.seal(contents, keys, self.fingerprint, self.bucket, self.threads, ready)
+
+    def seal(self, contents: wire.Contents, at: Address) -> bytes:
+        """The message of what was coded at this address."""
+        return wire.seal(contents, at.derive(), self.fingerprint, self.bucket, self.threads)
 
     @overload
     def decode(
@@ -128,36 +143,39 @@ class MessageCodec(ABC):
         sealed at this address by this codec.
         """
         wanted = name_of_dtype(out_dtype, device)
-        opened = self.open(message, at, used, size, room_on(device), device if self.on_gpu else None)
-        return self.decode_opened(*opened, device, wanted)
+        on = device_named(device, self.backend, self.threads)
+        opened = self.open(message, at, used, size, on.room)
+        found: Vector | torch.Tensor = accepted(self.decode_opened(on, [opened], wanted)[0])
+        return found
 
     def decode_opened(
-        self, contents: wire.Contents, task: CodingTask, device: str | None, wanted: str | None
-    ) -> Vector | torch.Tensor:
-        """The vector of a message that was opened, on the host or on a GPU; `wanted` names another type."""
-        kept = wanted or ("float64" if contents.double else "float32")
-        if device is not None:
-            from cepam.kernels.triton import backend as gpu
-
-            if not task.cpu_only:
-                tensor: torch.Tensor = gpu.decode_rows([task], [contents.blocks], contents.size, kept, device)[0]
-                return tensor
-            note_cpu(task.cpu_only)
-        out = np.empty(contents.size, dtype=np.float64 if kept == "float64" else np.float32)
-        decode_spans(self.backend, self.threads, task, contents.blocks, out)
-        return gpu.put(out, kept, device) if device is not None else out.astype(kept, copy=False)
+        self, device: Device, opened: Sequence[tuple[wire.Contents, CodingTask]], wanted: str | None
+    ) -> list[Any]:
+        """The vector of each message that was opened, or its exception; `wanted` names another type."""
+        found: list[Any] = [None] * len(opened)
+        kinds = [(contents.size, contents.double, contents.lattice) for contents, _ in opened]
+        for (size, double, _), places in _alike(kinds).items():
+            group = [opened[i] for i in places]
+            tasks, blocks = [task for _, task in group], [contents.blocks for contents, _ in group]
+            rows = tried(device.decode, tasks, blocks, size, wanted or ("float64" if double else "float32"))
+            if isinstance(rows, Exception):  # some block of the batch makes no sense: row by row tells whose
+                alone = len(group) == 1
+                rows = [rows] if alone else [self.decode_opened(device, [each], wanted)[0] for each in group]
+            for i, row in zip(places, rows):
+                found[i] = row
+        return found
 
     def open(
         self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
-        room: Room | None = None, device: str | None = None,
+        room: Room | None = None,
     ) -> tuple[wire.Contents, CodingTask]:  # fmt: skip
-        """What a message holds once its seal is verified (on `device` if it is long), and the task of its blocks."""
+        """What a message holds once its seal is verified, and the task of its blocks; `room` gives memory for it."""
         if not isinstance(message, bytes | bytearray | memoryview):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         _check_address(at)
         keys = at.derive()
         dimensions = [lattice.dimension for lattice in self.lattices]
-        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions, room, self.threads, device)
+        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions, room, self.threads)
         if size is not None and contents.size != size:
             raise WrongSize(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:
@@ -297,3 +315,26 @@ def _check_options(codec: MessageCodec) -> None:
 def _check_address(at: Address) -> None:
     if not isinstance(at, Address):
         raise ValueError(f"at must be a cepam.Address, got {type(at).__name__}")
+
+
+def tried(work: Callable[..., Made], *items: Any) -> Made | Refused:
+    """What the work gives, or the exception by which it refuses the items."""
+    try:
+        return work(*items)
+    except (ValueError, CepamError) as refused:
+        return refused
+
+
+def accepted(outcome: Any) -> Any:
+    """The outcome; raises it if it is an exception."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _alike(kinds: Sequence[Kind]) -> dict[Kind, list[int]]:
+    """The places of each kind, which ascend."""
+    found: dict[Kind, list[int]] = {}
+    for i, kind in enumerate(kinds):
+        found.setdefault(kind, []).append(i)
+    return found

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec.vectors import gpu_of
 from cepam.distributions.laws import Law
+from cepam.kernels.dispatch import gpu_of
 from cepam.kernels.format.plan import MOST_TRIALS, Floats, Ints, Plan, cell_plan, layered_plan
 from cepam.kernels.format.task import cpu_only
 from cepam.kernels.numpy import quantizer

@@ -25,8 +25,6 @@ from cepam.kernels.threads import cores
 SEAL_BYTES = 16
 CHUNK_BYTES = 1 << 16
 """A payload of more bytes is sealed in chunks of so many; the last one has what is left, at least a byte."""
-LEAST_ON_GPU = 8 * CHUNK_BYTES
-"""A payload of as many bytes whose blocks were coded on a GPU is sealed there, and one that is decoded there opened."""
 MOST_THREADS = 12
 """Sixteen were slower to seal on sixteen cores: between two chunks a thread needs the interpreter, and there is one."""
 
@@ -46,11 +44,6 @@ class Pieces:
     def size(self) -> int:
         """Bytes of the payload."""
         return self.starts[-1]
-
-    @property
-    def device(self) -> Any | None:
-        """The device of the buffer that is a tensor, if one is."""
-        return next((each.device for each in self.buffers if hasattr(each, "is_cuda")), None)
 
     def between(self, begin: int, end: int) -> Any:
         """The bytes from `begin` to before `end`: a view where they lie in one buffer."""

@@ -22,6 +22,7 @@ from cepam.clip import Clip, is_tensor
 from cepam.codec.batch import why_not_on_gpu
 from cepam.codec.codec import MessageCodec
 from cepam.errors import SealBroken
+from cepam.kernels.dispatch import shared_gpu
 from cepam.keys import Address, UsedAddresses
 
 _WIDE, _TYPES = "float64", ("float16", "bfloat16", "float32", "float64")
@@ -156,9 +157,7 @@ def _rebuilt(node: Any, made: Any) -> Any:
 
 def _one_device(leaves: list[Any], codec: MessageCodec) -> str | None:
     """The GPU that all arrays lie on and that can code them, else nothing: the host."""
-    places = {str(leaf.device) if is_tensor(leaf) else "cpu" for leaf in leaves}
-    (place, *others) = places
-    return place if not others and place.startswith("cuda") and why_not_on_gpu(codec) is None else None
+    return shared_gpu(leaves) if why_not_on_gpu(codec) is None else None
 
 
 def _joined(leaves: list[Any], device: str | None) -> Any:

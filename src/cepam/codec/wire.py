@@ -14,12 +14,11 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec import sealing, sealing_on_gpu
+from cepam.codec import sealing
 from cepam.codec.sealing import SEAL_BYTES, Pieces, Room
 from cepam.errors import MalformedMessage, WrongAddress
 from cepam.kernels.format.blocks import JoinedBlocks, joined
@@ -29,8 +28,6 @@ WHOLE, IN_CHUNKS = 1, 2
 HEAD_BYTES = 3
 BLOCK_COORDINATES = 8192
 LARGEST_SIZE = 2**40
-_FETCHED = 1 << 14
-"""Bytes of an opened payload that are fetched from a GPU at once: the block table of ten million coordinates."""
 _LONGEST = 1 << 32
 """Bytes of a block that a table may speak of: more than any has, and so few that no sum of them overflows."""
 _FEW = 16
@@ -59,34 +56,23 @@ def count_blocks(size: int, n: int) -> int:
     return -(-rows // rows_per_block(n))
 
 
-def prepare(keys: StreamKeys, fingerprint: bytes, size: int, device: Any) -> Any:
-    """What a GPU seals a payload of at most so many bytes with, asked of it while there is none: for `seal`."""
-    return sealing_on_gpu.prepare(keys.seal, bytes([IN_CHUNKS]) + _tag(fingerprint) + fingerprint, size, device)
-
-
 def seal(
-    contents: Contents, keys: StreamKeys, fingerprint: bytes, bucket: int | None = None, threads: int | None = None,
-    ready: Any = None,
-) -> bytes:  # fmt: skip
-    """The message; its length is a multiple of `bucket` if one is given. `ready` is what `prepare` gave, if asked."""
+    contents: Contents, keys: StreamKeys, fingerprint: bytes, bucket: int | None = None, threads: int | None = None
+) -> bytes:
+    """The message; its length is a multiple of `bucket` if one is given."""
     payload = _join(contents, bucket)
     version = WHOLE if sealing.count_chunks(payload.size) == 1 else IN_CHUNKS
     head = bytes([version]) + _tag(fingerprint)
-    if payload.device is not None:
-        if version == IN_CHUNKS:
-            return sealing_on_gpu.encrypt(keys.seal, payload, head, head + fingerprint, threads, ready)
-        payload = Pieces([sealing_on_gpu.on_host(each) for each in payload.buffers])
     return sealing.encrypt(keys.seal, payload, head, head + fingerprint, threads)
 
 
 def open_sealed(
     message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions: list[int],
-    room: Room | None = None, threads: int | None = None, device: str | None = None,
+    room: Room | None = None, threads: int | None = None,
 ) -> Contents:  # fmt: skip
     """The contents, verified whole before anything is read; raises rather than return what was not sealed here.
 
-    `room` gives the memory in which a long payload is opened; a very long one is opened on the `device`, if there is
-    one, and its blocks stay there.
+    `room` gives the memory in which a long payload is opened.
     """
     check_version(message)
     head = message[:1] + _tag(fingerprint)
@@ -95,12 +81,9 @@ def open_sealed(
     sealed, context = memoryview(message)[HEAD_BYTES:], head + fingerprint
     if message[0] == WHOLE:
         payload = memoryview(sealing.decrypt(keys.seal, sealed, context))
-        return _split(payload, payload, dimensions)
-    if device is not None and len(sealed) >= sealing.LEAST_ON_GPU:
-        opened = sealing_on_gpu.decrypt_chunks(keys.seal, sealed, context, device, _FETCHED, threads)
-        return _split(*opened, dimensions)
-    payload = sealing.decrypt_chunks(keys.seal, sealed, context, room, threads)
-    return _split(payload, payload, dimensions)
+    else:
+        payload = sealing.decrypt_chunks(keys.seal, sealed, context, room, threads)
+    return _split(payload, dimensions)
 
 
 def check_version(message: bytes) -> None:
@@ -123,7 +106,7 @@ def _join(contents: Contents, bucket: int | None) -> Pieces:
     flags = (_DOUBLE if contents.double else 0) | (_PADDED if padded else 0) | contents.lattice << _LATTICE_SHIFT
     table = _varints(blocks.lengths if padded else blocks.lengths[:-1])
     head = bytes([flags]) + varint(contents.size) + table
-    data = blocks.data if blocks.on_gpu else memoryview(blocks.data)
+    data = memoryview(blocks.data)
     if bucket is None:
         return Pieces([head, data])
     return Pieces([head, data, bytes(_padding(len(head) + len(data), bucket))])
@@ -141,33 +124,26 @@ def _padding(size: int, bucket: int) -> int:
         length += 1
 
 
-def _split(payload: Any, head: memoryview, dimensions: list[int]) -> Contents:
-    """The contents of a payload in memory of the host or on a GPU; `head` is all of it or its first `_FETCHED` bytes, a
-    number takes at most nine."""
-    flags, held = head[0], len(payload)
+def _split(payload: memoryview, dimensions: list[int]) -> Contents:
+    """The contents of a payload."""
+    flags, held = payload[0], len(payload)
     lattice = flags >> _LATTICE_SHIFT
     if lattice >= len(dimensions):
         raise MalformedMessage(f"lattice number {lattice} is not one of this codec's {len(dimensions)}")
-    size, at = read_varint(head, 1)
+    size, at = read_varint(payload, 1)
     total = count_blocks(size, dimensions[lattice])
     if size > LARGEST_SIZE or total > held - at + 1:
         raise MalformedMessage(f"a payload of {held} bytes cannot hold {size} coordinates")
     padded = bool(flags & _PADDED)
     if total == 1 and not padded:
         return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:], np.array([held - at])))
-    if at + 9 * total > len(head) < held:
-        head = sealing_on_gpu.on_host(payload[: at + 9 * total])
-    lengths, whole, at = _read_lengths(head, at, total if padded else max(total - 1, 0))
+    lengths, whole, at = _read_lengths(payload, at, total if padded else max(total - 1, 0))
     left = held - at - whole
     if total and not padded:  # the last block has what is left
         lengths, left = np.concatenate([lengths, [left]]), min(left, 0)
-    if left < 0 or (left and not (padded and _zeros(payload[held - left :]))):
+    if left < 0 or (left and not (padded and not np.frombuffer(payload[held - left :], dtype=np.uint8).any())):
         raise MalformedMessage("the block table does not match the payload")
     return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at : held - left], lengths))
-
-
-def _zeros(padding: Any) -> bool:
-    return not np.frombuffer(sealing_on_gpu.on_host(padding), dtype=np.uint8).any()
 
 
 def _varints(values: npt.NDArray[np.int64]) -> bytes:

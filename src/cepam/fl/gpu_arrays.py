@@ -18,8 +18,9 @@ from torch import Tensor
 
 from cepam.clip import Clip, clip_rows
 from cepam.codec.batch import decode_each, encode_each, expect_updates, why_not_on_gpu
-from cepam.codec.vectors import UpdateCodec, picked
+from cepam.codec.vectors import UpdateCodec
 from cepam.fl.arrays import Floats, Host, Posted, broken, unable, unfit
+from cepam.kernels.dispatch import picked
 from cepam.keys import Address
 
 AT_ONCE = 64

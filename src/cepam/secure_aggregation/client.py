@@ -14,9 +14,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cepam.clip import L2
+from cepam.kernels.dispatch import on_gpu
 from cepam.secure_aggregation.fields import ByteReader, ByteWriter
 from cepam.secure_aggregation.journal import Journal, JournalEntry, RunPlace
-from cepam.secure_aggregation.mechanism import on_gpu, type_name
+from cepam.secure_aggregation.mechanism import type_name
 from cepam.secure_aggregation.messages import (
     NO_SHARE,
     HelloReply,

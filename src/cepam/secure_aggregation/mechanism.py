@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from cepam.distributions.laws import Gaussian
 from cepam.errors import MalformedMessage
+from cepam.kernels.dispatch import on_gpu
 from cepam.kernels.format.keystream import key_words
 from cepam.kernels.format.plan import GRID_BITS, Floats, Ints, Plan, layered_plan
 from cepam.kernels.numba.compiling import layer_plan
@@ -178,11 +179,6 @@ class MaskedSumCodec:
         for start in range(0, len(total), _CHUNK):
             add_masks(keys, signs, start, state, spare, total[start : start + _CHUNK])
         return total[: self.coordinates]
-
-
-def on_gpu(values: Any) -> bool:
-    """Whether these are a tensor on a GPU: PyTorch and Triton are imported only then."""
-    return bool(getattr(values, "is_cuda", False))
 
 
 def type_name(values: Any) -> str:

@@ -8,12 +8,12 @@ from functools import cache, cached_property
 from typing import Any
 
 from cepam.clip import Clip
-from cepam.codec.vectors import picked
 from cepam.fl.arrays import ArrayBackend
 from cepam.fl.clients import sampling
 from cepam.fl.clients.plan import ClientPlan
 from cepam.fl.clients.randomness import Randomness
 from cepam.fl.config.settings import Settings
+from cepam.kernels.dispatch import picked
 from cepam.keys import Address, Key
 
 

@@ -23,11 +23,6 @@ class JoinedBlocks(Sequence[bytes]):
         """Where each block ends in the buffer."""
         return np.cumsum(self.lengths, dtype=np.int64)
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the buffer is a tensor: such blocks are sealed and decoded where they are."""
-        return hasattr(self.data, "is_cuda")
-
     def __len__(self) -> int:
         return len(self.lengths)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from cepam.kernels.format.blocks import JoinedBlocks, joined
 from cepam.kernels.format.plan import Plan
 from cepam.kernels.format.row_period import seem_flat
 from cepam.kernels.format.task import CodingTask
-from cepam.kernels.triton import gcm_siv, symbols
+from cepam.kernels.triton import symbols
 from cepam.kernels.triton.launch import CodedBlocks, Measured, compile_ahead, decode_blocks, encode_measured, measure
 from cepam.kernels.triton.plan import launching_on
 
@@ -52,30 +51,6 @@ def expect_blocks(task: CodingTask, blocks: int, device: str) -> None:
         compile_ahead(task.plan, task.per_block, blocks, device)
 
 
-def measure_one(task: CodingTask, values: Any, kept: int) -> Measured:
-    """What must be known of an update on a GPU before it is coded."""
-    if _long(values, kept):
-        gcm_siv.compile_ahead(values.device)
-    return measure_rows([task], values[None])
-
-
-def encode_one(
-    found: Measured, kept: int, prepare: Callable[[int, Any], gcm_siv.ChunkSchedules]
-) -> tuple[JoinedBlocks, gcm_siv.ChunkSchedules | None]:
-    """The blocks of an update that was measured; more than `kept` bytes stay on the GPU. Where that is likely, it is
-    asked to prepare their seals while it codes: `prepare` takes a bound of the bytes, and the device."""
-    x, ready = found.batch.x, []
-    ask = (lambda most: ready.append(prepare(most, x.device))) if _long(x, kept) else None
-    with launching_on(x.device):
-        blocks = encode_measured(found, meanwhile=ask)
-    there = to_host(blocks)[0] if len(blocks.data) <= kept else joined_on_gpu(blocks)
-    return there, ready[0] if ready else None
-
-
-def _long(x: Any, kept: int) -> bool:
-    return bool(x.numel() > 8 * kept)  # about a bit a coordinate
-
-
 def measure_rows(jobs: Sequence[CodingTask], rows: Any) -> Measured:
     """What must be known of updates (clients, m) on a GPU before they are coded; the jobs differ in their keys only."""
     with launching_on(rows.device):
@@ -84,9 +59,8 @@ def measure_rows(jobs: Sequence[CodingTask], rows: Any) -> Measured:
 
 def encode_rows(found: Measured, meanwhile: Callable[[], None] | None = None) -> list[JoinedBlocks]:
     """Each client's blocks, of updates that were measured; `meanwhile` is done while the GPU codes."""
-    ask = None if meanwhile is None else (lambda _: meanwhile())
     with launching_on(found.batch.x.device):
-        return to_host(encode_measured(found, meanwhile=ask))
+        return to_host(encode_measured(found, meanwhile=meanwhile))
 
 
 def decode_rows(
@@ -130,17 +104,10 @@ def to_host(blocks: CodedBlocks) -> list[JoinedBlocks]:
     return [JoinedBlocks(data[end - size : end], mine) for end, size, mine in ends]
 
 
-def joined_on_gpu(blocks: CodedBlocks) -> JoinedBlocks:
-    """One client's blocks where they are."""
-    return JoinedBlocks(blocks.data, blocks.lengths[0])
-
-
 def to_device(found: Sequence[Sequence[bytes]], device: Any) -> CodedBlocks:
     """Each client's blocks, moved to a device in one copy; all clients have the same number."""
     each = [joined(blocks) for blocks in found]
     lengths = np.stack([blocks.lengths for blocks in each])
-    if each[0].on_gpu:
-        return CodedBlocks(each[0].data, lengths)
     parts = [np.frombuffer(blocks.data, dtype=np.uint8) for blocks in each]
     if len(parts) == 1 and len(parts[0]) and parts[0].flags.writeable:
         data = torch.from_numpy(parts[0])
@@ -148,83 +115,6 @@ def to_device(found: Sequence[Sequence[bytes]], device: Any) -> CodedBlocks:
         data = torch.from_numpy(pinned(max(sum(map(len, parts)), 1)))
         np.concatenate(parts, out=data.numpy()[: sum(map(len, parts))])
     return CodedBlocks(data.to(device, non_blocking=True), lengths, seem_flat(data.numpy(), lengths.reshape(-1)))
-
-
-@dataclass(frozen=True, eq=False)
-class SealedChunks:
-    """Sealed chunks of a payload one after the other, their tags, and the clear bytes behind the chunks: on the host,
-    tags and clear bytes once `wait_for_tags` has been called, the chunks once `wait` has."""
-
-    chunks: Any
-    tags: Any
-    rest: Any
-    wait_for_tags: Callable[[], None]
-    wait: Callable[[], None]
-
-
-def prepare_chunks(keys: Any, context: bytes, size: int, device: Any) -> gcm_siv.ChunkSchedules:
-    """What chunks of `size` bytes are sealed and opened with on a GPU, under so many keys."""
-    with launching_on(device):
-        return gcm_siv.prepare(keys, context, size // 16, device)
-
-
-def seal_chunks(buffers: Sequence[Any], schedules: gcm_siv.ChunkSchedules, count: int, size: int) -> SealedChunks:
-    """So many chunks of `size` bytes of a payload in buffers, one of them on a GPU."""
-    device = schedules.each.device
-    parts = [each if torch.is_tensor(each) else _bytes_of(each) for each in buffers if len(each)]
-    payload = torch.cat([each.to(device, non_blocking=True) for each in parts])
-    whole, first = count * size, []
-
-    def fetch_tags(found: Any) -> None:
-        first.extend([_fetch(found), _fetch(payload[whole:]), _mark(payload)])
-
-    clear = payload[:whole].view(torch.int32).reshape(count, -1)
-    with launching_on(device):
-        chunks = _fetch(gcm_siv.seal_chunks(clear, schedules, size // 16, fetch_tags))
-    tags, rest, wait_for_tags = first
-    return SealedChunks(chunks, tags, rest, wait_for_tags, _mark(payload))
-
-
-def open_chunks(
-    sealed: Any, schedules: gcm_siv.ChunkSchedules, size: int
-) -> tuple[Any, Callable[[Any, int], Any | None]]:
-    """A payload on a GPU that begins with the opened chunks of `size` bytes; and what puts the given bytes behind them
-    and gives its first bytes, so many, on the host, or nothing unless all chunks' tags are right."""
-    device, count = schedules.each.device, len(schedules.each)
-    found = torch.from_numpy(sealed).to(device, non_blocking=True).view(torch.int32).reshape(count, -1)
-    payload = torch.empty((count + 1) * size, dtype=torch.uint8, device=device)
-    clear = payload.view(torch.int32).reshape(count + 1, -1)[:-1]
-    with launching_on(device):
-        wrong = gcm_siv.open_chunks(found, schedules, clear, size // 16).reshape(-1).view(torch.uint8)
-
-    def finish(rest: bytes, wanted: int) -> Any | None:
-        end = count * size + len(rest)
-        payload[count * size : end].copy_(_bytes_of(rest), non_blocking=True)
-        seen = torch.cat([wrong, payload[: min(wanted, end)]]).cpu().numpy()  # one wait for both
-        return None if seen[: len(wrong)].any() else seen[len(wrong) :]
-
-    return payload, finish
-
-
-def _fetch(found: Any) -> Any:
-    """Memory of the host that will hold a tensor's bytes once its device has done what it was asked."""
-    found = found.contiguous().view(torch.uint8).reshape(-1)
-    out = pinned(len(found))
-    torch.from_numpy(out).copy_(found, non_blocking=True)
-    return out
-
-
-def _mark(on: Any) -> Callable[[], None]:
-    """What waits, in any thread, until all is done that the tensor's device was asked for up to now."""
-    if not on.is_cuda:
-        return lambda: None
-    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(on.device))
-    return event.synchronize
-
-
-def _bytes_of(found: Any) -> Any:
-    return torch.from_numpy(np.frombuffer(found, dtype=np.uint8).copy())
 
 
 def pinned(size: int) -> Any:

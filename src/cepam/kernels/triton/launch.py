@@ -21,7 +21,7 @@ import triton
 from cepam.errors import MalformedMessage
 from cepam.kernels.format.plan import Plan
 from cepam.kernels.format.row_period import FLAT, LARGEST_PERIOD, SHORTEST
-from cepam.kernels.triton import gcm_siv, scalar_launch, vector_launch
+from cepam.kernels.triton import scalar_launch, vector_launch
 from cepam.kernels.triton.batch import FEW_BLOCKS, LANES, Batch
 from cepam.kernels.triton.compiling import compile_beside, wait_for
 from cepam.kernels.triton.plan import DevicePlan, device_keys, device_plan, launching_on
@@ -41,17 +41,17 @@ def look_at(kernels: Sequence[Any]) -> None:
         getattr(kernel, "used_global_vals", {}).clear()
 
 
-look_at((*scalar_launch.KERNELS, *vector_launch.KERNELS, *gcm_siv.KERNELS))
+look_at((*scalar_launch.KERNELS, *vector_launch.KERNELS))
 
 
 @dataclass(frozen=True, eq=False)
 class CodedBlocks:
     """Coded blocks one after the other: their bytes on a device; on the host the length of each (clients, blocks), and
-    whether none seems to have rows, where the host has seen them."""
+    whether none seems to have rows, as is most likely where the host has not seen them."""
 
     data: Any
     lengths: npt.NDArray[np.int64]
-    flat: bool | None = None
+    flat: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +81,11 @@ def measure(plan: Plan, keys: Sequence[bytes], x: Any, per_block: int) -> Measur
     return Measured(batch, headers, (int(scale), int(columns)), float(largest.view(np.float64)))
 
 
-def encode_measured(found: Measured, room: int = 0, meanwhile: Callable[[int], None] | None = None) -> CodedBlocks:
+def encode_measured(found: Measured, room: int = 0, meanwhile: Callable[[], None] | None = None) -> CodedBlocks:
     """The coded blocks of updates, all values within the plan's reach.
 
-    `room` is the first guess of a block's words. While the device codes, `meanwhile` is done, which is told how many
-    bytes the blocks will hardly exceed. Guarantee: the bytes of the other backends
-    (tests/identity/test_triton_coder.py, tests/identity/test_triton_vectors.py).
+    `room` is the first guess of a block's words. While the device codes, `meanwhile` is done.
+    Guarantee: the bytes of the other backends (tests/identity/test_triton_coder.py, test_triton_vectors.py).
     """
     batch, (scale, columns) = found.batch, found.most
     parts, lengths, begin = [batch.x.new_empty(0, dtype=torch.uint8)], [np.zeros(0, dtype=np.int64)], 0
@@ -95,9 +94,9 @@ def encode_measured(found: Measured, room: int = 0, meanwhile: Callable[[int], N
         Kernels.of(batch).wait_for(ENCODING[columns == FLAT])
     while begin < batch.lanes:
         lanes = min(batch.lanes_a_wave(_bytes_a_lane(batch, 4 * room, columns, False)), batch.lanes - begin)
-        wave, ask = _wave(batch, begin, lanes), partial(meanwhile, 4 * room * batch.lanes) if meanwhile else None
+        wave = _wave(batch, begin, lanes)
         # Slots have no name here: the next wave's need their memory.
-        made, meanwhile = batch.gather(*wave.encode(found.headers, columns, room), room, ask), None
+        made, meanwhile = batch.gather(*wave.encode(found.headers, columns, room), room, meanwhile), None
         if made is None:
             room *= 4
             continue
@@ -128,14 +127,12 @@ def decode_blocks(
             wave.decode(blocks.data, starts, lengths, flags, FLAT if flat else None)
         return list(flags[:2].tolist())
 
-    # Blocks say themselves whether they have rows. Where the host has not seen them, an update is taken to be like the
-    # one before: those of a model mostly are. One that does have rows after all is decoded again.
-    flat = batch.on.last.flat if blocks.flat is None else blocks.flat
+    # Blocks say themselves whether they have rows. One that seemed to have none and has some is decoded again.
+    flat = blocks.flat or plan.n > 1
     outside, period = decode(flat)
     if flat and period != FLAT:
         flags.zero_()
         outside, period = decode(False)
-    batch.on.last.flat = period == FLAT
     if outside:
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -41,22 +41,14 @@ class Draws(NamedTuple):
     numbers: Any
 
 
-@dataclass
-class LastDecoded:
-    """Whether no block of the last update that was decoded had rows: so it may be with the next."""
-
-    flat: bool = True
-
-
 @dataclass(frozen=True, eq=False)
 class DevicePlan:
-    """The arrays of a plan on a device, and the plan itself; and what was last decoded with it."""
+    """The arrays of a plan on a device, and the plan itself."""
 
     plan: Plan
     table: Any
     numbers: Any
     walk: Any
-    last: LastDecoded = field(default_factory=LastDecoded, init=False)
 
     @property
     def layered(self) -> bool:
