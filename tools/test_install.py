@@ -24,7 +24,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGE = {"torch": "torch", "plots": "matplotlib", "flower": "flwr", "flare": "nvflare"}
+PACKAGE = {
+    "torch": "torch", "plots": "matplotlib", "tensorboard": "tensorboard", "flower": "flwr", "flare": "nvflare",
+}  # fmt: skip
 SHOWN = ("numpy", "scipy", "numba", "cryptography", "typer", "rich", "torch", "matplotlib", "flwr", "nvflare")
 # PyTorch is some gigabytes for each version (fewer from an index of CPU wheels): one is tried, in every environment.
 TORCH = "torch==2.13.0"
@@ -56,15 +58,15 @@ class Environment:
     @property
     def absent(self) -> list[str]:
         """Optional packages that are not there."""
-        return ["triton", "tensorboard", *(PACKAGE[extra] for extra in PACKAGE if extra not in self.extras)]
+        return ["triton", *(PACKAGE[extra] for extra in PACKAGE if extra not in self.extras)]
 
 
 ENVIRONMENTS = (
-    Environment("newest", ("torch", "plots")),
+    Environment("newest", ("torch", "plots", "tensorboard")),
     # The newest that Flower allows, and the newest Flower whose own requirements can be met.
     Environment("flower", ("torch", "plots", "flower", "flare")),
     Environment("flower-low", ("flower",), lowest=("flwr",)),
-    Environment("lowest", ("torch", "plots"), lowest=True),
+    Environment("lowest", ("torch", "plots", "tensorboard"), lowest=True),
     Environment("core"),
 )
 

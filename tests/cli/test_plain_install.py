@@ -48,7 +48,7 @@ def test_every_command_is_tried_by_make_test_install() -> None:
     tried = [command.words for command in module.COMMANDS]
     assert [path for path in _paths() if not any(f"{words} ".startswith(f"{path} ") for words in tried)] == []
     lowest = next(each for each in module.ENVIRONMENTS if each.lowest is True).constraints()
-    assert len(lowest) == len(PROJECT["dependencies"]) + 2
+    assert len(lowest) == len(PROJECT["dependencies"]) + 3
 
 
 def test_nothing_imports_click() -> None:
