@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGE = {
     "torch": "torch", "plots": "matplotlib", "tensorboard": "tensorboard", "flower": "flwr", "flare": "nvflare",
+    "dp-accounting": "dp_accounting",
 }  # fmt: skip
 SHOWN = ("numpy", "scipy", "numba", "cryptography", "typer", "rich", "torch", "matplotlib", "flwr", "nvflare")
 # PyTorch is some gigabytes for each version (fewer from an index of CPU wheels): one is tried, in every environment.
@@ -62,11 +63,11 @@ class Environment:
 
 
 ENVIRONMENTS = (
-    Environment("newest", ("torch", "plots", "tensorboard")),
+    Environment("newest", ("torch", "plots", "tensorboard", "dp-accounting")),
     # The newest that Flower allows, and the newest Flower whose own requirements can be met.
     Environment("flower", ("torch", "plots", "flower", "flare")),
     Environment("flower-low", ("flower",), lowest=("flwr",)),
-    Environment("lowest", ("torch", "plots", "tensorboard"), lowest=True),
+    Environment("lowest", ("torch", "plots", "tensorboard", "dp-accounting"), lowest=True),
     Environment("core"),
 )
 
