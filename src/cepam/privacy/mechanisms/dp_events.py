@@ -3,8 +3,8 @@
 For reports and for a second opinion; needs `pip install "cepam[dp-accounting]"`. The event is what the run does to
 one client's records, for the add-or-remove relation: Gaussian or Laplace noise in units of the shift, alone, or under
 Poisson sampling where each example is clipped and a record that is not drawn leaves nothing. Sampling under
-replace-one, sampling with replacement, and sampled updates that are clipped as a whole are not in the vocabulary: another
-draw takes a record's place, not a zero.
+replace-one, sampling with replacement, and sampled updates that are clipped as a whole are not in the vocabulary:
+another draw takes a record's place, not a zero.
 """
 
 from __future__ import annotations
