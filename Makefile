@@ -8,7 +8,7 @@ STAMP := $(VENV)/.ready
 help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (six minutes on 2 cores)"
-	@echo "make test-install  the wheel in fresh environments (newest, with Flower, lowest, core alone), every command (minutes)"
+	@echo "make test-install  the wheel in fresh environments (newest, with Flower, lowest; the core on every Python found), every command (minutes)"
 	@echo "make test-page  pages, and the site if it is built, in headless Chromium (skips without one; REPORT=folder for a page of yours)"
 	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (ten minutes on 2 busy cores)"
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
