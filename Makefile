@@ -8,7 +8,7 @@ STAMP := $(VENV)/.ready
 help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (six minutes on 2 cores)"
-	@echo "make test-install  the wheel in fresh environments (newest, with Flower, lowest, core alone), every command (minutes)"
+	@echo "make test-install  the wheel in fresh environments (newest, with Flower, lowest; the core on every Python found), every command (minutes)"
 	@echo "make test-page  pages, and the site if it is built, in headless Chromium (skips without one; REPORT=folder for a page of yours)"
 	@echo "make test-flower  end to end with a real SuperLink and SuperNodes on loopback (ten minutes on 2 busy cores)"
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
@@ -23,7 +23,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml studies/paper/pyproject.toml studies/sums/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77,<85"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,plots,tables,wandb,mlflow,lora,dev]" -e studies/paper -e studies/sums
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,dp-accounting,plots,tables,tensorboard,wandb,mlflow,lora,dev]" -e studies/paper -e studies/sums
 	touch $@
 
 demo: $(STAMP)

@@ -81,7 +81,7 @@ def accountant_rows() -> Iterator[Row]:
     from cepam.privacy import Accountant, Mechanism, Sampling, calibrate, epsilon, spent
 
     mechanism = Mechanism.uniform(30, Gaussian(0.25), L2(1.0), Sampling("replacement", 15), 2000, rounds=ROUNDS)
-    epsilon(mechanism.over(2), DELTA)  # imports dp-accounting, once
+    epsilon(mechanism.over(2), DELTA)  # imports what it needs, once
 
     def with_dropouts() -> float:
         accountant = Accountant()

@@ -44,7 +44,7 @@ def with_dropouts() -> float:
 
 
 if __name__ == "__main__":
-    epsilon(mechanism.over(2), 1e-5)  # imports dp-accounting, once
+    epsilon(mechanism.over(2), 1e-5)  # imports what it needs, once
     timed("epsilon of 80 rounds", lambda: epsilon(mechanism, 1e-5))
     timed("calibration over 80 rounds", lambda: calibrate(mechanism, 1.0, 1e-5))
     timed("spent, a round of a schedule", lambda: epsilon_by_round(mechanism, 1e-5, range(1, ROUNDS + 1)), ROUNDS)

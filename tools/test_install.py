@@ -3,6 +3,9 @@
 The sdist is built from the sources, the wheel from the sdist. Each environment gets the wheel by pip, nothing else. In
 each, every command runs once as a process, and `tools/installed.py` asks it for its help, hands it a wrong option, and
 imports every public name. A command without a line in COMMANDS below fails the test.
+
+The core, without extras, is tried on every Python of PYTHONS that is on the PATH or among pyenv's. One that is absent
+is skipped; so is one for which a dependency has no wheel, unless a classifier in `pyproject.toml` names that Python.
 """
 
 from __future__ import annotations
@@ -24,12 +27,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGE = {"torch": "torch", "plots": "matplotlib", "flower": "flwr", "flare": "nvflare"}
+PACKAGE = {
+    "torch": "torch", "plots": "matplotlib", "tensorboard": "tensorboard", "flower": "flwr", "flare": "nvflare",
+    "dp-accounting": "dp_accounting",
+}  # fmt: skip
 SHOWN = ("numpy", "scipy", "numba", "cryptography", "typer", "rich", "torch", "matplotlib", "flwr", "nvflare")
 # PyTorch is some gigabytes for each version (fewer from an index of CPU wheels): one is tried, in every environment.
 TORCH = "torch==2.13.0"
 QUICK = "--data synthetic --clients 3 --rounds 2 --tau 2 --noise 0.05"
 RUN = "--clients 30 --draws 15 --records 2000 --rounds 80 --delta 1e-5"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+CLASSIFIED = [text.rpartition(" ")[2] for text in PROJECT["project"]["classifiers"] if ":: Python ::" in text]
 STARTED = time.monotonic()
 
 
@@ -37,12 +46,14 @@ STARTED = time.monotonic()
 class Environment:
     """What is installed: the extras, at the newest versions that resolve together or at the lowest allowed.
 
-    `lowest` is true, or names the packages that are at their lowest beside the newest of all others.
+    `lowest` is true, or names the packages that are at their lowest beside the newest of all others. `python` is the
+    version of the interpreter.
     """
 
     name: str
     extras: tuple[str, ...] = ()
     lowest: bool | tuple[str, ...] = False
+    python: str = RUNNING
 
     def constraints(self) -> list[str]:
         """What pip is told besides the wheel's own bounds."""
@@ -56,16 +67,17 @@ class Environment:
     @property
     def absent(self) -> list[str]:
         """Optional packages that are not there."""
-        return ["triton", "tensorboard", *(PACKAGE[extra] for extra in PACKAGE if extra not in self.extras)]
+        return ["triton", *(PACKAGE[extra] for extra in PACKAGE if extra not in self.extras)]
 
 
 ENVIRONMENTS = (
-    Environment("newest", ("torch", "plots")),
+    Environment("newest", ("torch", "plots", "tensorboard", "dp-accounting")),
     # The newest that Flower allows, and the newest Flower whose own requirements can be met.
     Environment("flower", ("torch", "plots", "flower", "flare")),
     Environment("flower-low", ("flower",), lowest=("flwr",)),
-    Environment("lowest", ("torch", "plots"), lowest=True),
+    Environment("lowest", ("torch", "plots", "tensorboard", "dp-accounting"), lowest=True),
     Environment("core"),
+    *(Environment(f"core-{python}", python=python) for python in PYTHONS if python != RUNNING),
 )
 
 
@@ -102,6 +114,10 @@ class Failed(Exception):
     """A step that did not do what it should, with its output."""
 
 
+class Skipped(Exception):
+    """An environment that cannot be made on this machine, with the reason."""
+
+
 def say(place: str, text: str) -> None:
     print(f"{time.monotonic() - STARTED:6.1f} s  {place:11}{text}", flush=True)
 
@@ -115,6 +131,19 @@ def call(words: list[str | Path], folder: Path, expected: int = 0) -> subprocess
         shown = " ".join(str(word) for word in words)
         raise Failed(f"$ {shown}\n{done.stdout}{done.stderr}exit code {done.returncode}, expected {expected}")
     return done
+
+
+def interpreter(version: str) -> str:
+    """The Python of this version: the running one, else on the PATH, else pyenv's."""
+    if version == RUNNING:
+        return sys.executable
+    installed = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    for found in [shutil.which(f"python{version}"), *sorted(installed.glob(f"{version}.*/bin/python"), reverse=True)]:
+        script = "import ensurepip, sys; print(*sys.version_info[:2], sep='.')"
+        # A shim of pyenv is on the PATH for versions that are not switched on, too, and fails.
+        if found and subprocess.run([found, "-c", script], capture_output=True, text=True).stdout.strip() == version:
+            return str(found)
+    raise Skipped(f"no Python {version} on this machine")
 
 
 def build(folder: Path) -> Path:
@@ -138,10 +167,17 @@ def install(environment: Environment, wheel: Path, folder: Path) -> dict[str, st
     """The versions installed in a fresh virtual environment in the folder."""
     folder.mkdir()
     (folder / "constraints.txt").write_text("\n".join(environment.constraints()) + "\n")
-    venv.create(folder / "env", with_pip=True)
+    call([interpreter(environment.python), "-m", "venv", folder / "env"], folder)
     pip: list[str | Path] = [folder / "env" / "bin" / "python", "-m", "pip"]
     what = f"{wheel}[{','.join(environment.extras)}]" if environment.extras else str(wheel)
-    call([*pip, "install", "--quiet", "--no-compile", "-c", "constraints.txt", what], folder)
+    options = [] if environment.python == RUNNING else ["--only-binary", ":all:"]
+    try:
+        call([*pip, "install", "--quiet", "--no-compile", *options, "-c", "constraints.txt", what], folder)
+    except Failed as failed:
+        missing = re.search("No matching distribution found for (.+)", str(failed))
+        if missing is None or environment.python in CLASSIFIED:
+            raise
+        raise Skipped(f"no wheel of {missing[1]} for Python {environment.python}") from None
     call([*pip, "check"], folder)
     found = {each["name"]: each["version"] for each in json.loads(call([*pip, "list", "--format=json"], folder).stdout)}
     say(environment.name, "installed: " + ", ".join(f"{name} {found[name]}" for name in SHOWN if name in found))
@@ -190,11 +226,18 @@ def attempt(environment: Environment, wheel: Path, folder: Path) -> tuple[str, s
         for command in COMMANDS:
             run(environment, command, place)
             say(environment.name, f"cepam {command.words}")
-        result = f"{offered}; {installed - started:.0f} s to install, {time.monotonic() - installed:.0f} s to run"
+        if ("tensorboard" in environment.extras) != any(place.rglob("*tfevents*")) and "torch" in environment.extras:
+            raise Failed("a run writes TensorBoard events where the extra tensorboard is installed, and nowhere else")
+        times = f"{installed - started:.0f} s to install, {time.monotonic() - installed:.0f} s to run"
+        result = f"Python {environment.python}: {offered}; {times}"
         return environment.name, "passed", result, ""
+    except Skipped as skipped:
+        say(environment.name, f"skipped: {skipped}")
+        return environment.name, "skipped", str(skipped), ""
     except (Failed, subprocess.TimeoutExpired) as failed:
         say(environment.name, "FAILED")
-        return environment.name, "FAILED", f"typer {versions.get('typer', '?')}", str(failed)
+        about = f"Python {environment.python}, typer {versions.get('typer', '?')}"
+        return environment.name, "FAILED", about, str(failed)
 
 
 def main() -> int:
@@ -212,10 +255,10 @@ def main() -> int:
     for name, _, _, output in rows:
         if output:
             print(f"\n{name}:\n{output}")
-    print(f"\n{'environment':13}{'extras':29}{'result':8}")
+    print(f"\n{'environment':13}{'extras':39}{'result':8}")
     for chosen_one, (name, result, about, _) in zip(chosen, rows):
-        print(f"{name:13}{','.join(chosen_one.extras) or '-':29}{result:8}{about}")
-    return 1 if any(result != "passed" for _, result, _, _ in rows) else 0
+        print(f"{name:13}{','.join(chosen_one.extras) or '-':39}{result:8}{about}")
+    return 1 if any(result == "FAILED" for _, result, _, _ in rows) else 0
 
 
 if __name__ == "__main__":

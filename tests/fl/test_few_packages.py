@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-MISSING = ("cryptography", "dp_accounting", "rich", "typer", "tensorboard", "matplotlib", "triton", "flwr")
+MISSING = (
+    "cryptography", "dp_accounting", "rich", "typer", "tensorboard", "matplotlib", "triton", "flwr", "pooch", "tomli_w",
+)  # fmt: skip
 SCRIPT = f"""
 import sys
 for name in {MISSING!r}:

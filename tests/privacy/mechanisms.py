@@ -1,8 +1,11 @@
-"""Mechanisms for the audit's tests: exact ones, and broken ones that an audit must refute."""
+"""Mechanisms for the audit's tests, exact and broken (an audit must refute those); what a round charges each node."""
 
 from __future__ import annotations
 
 import numpy as np
+
+from cepam.privacy import Mechanism
+from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
 
 
 class Exact:
@@ -39,3 +42,8 @@ class Shared(Redrawn):
     def __call__(self, updates: np.ndarray, client: int, round: int) -> np.ndarray:
         radius, dither = self.layer(len(updates))
         return 2 * radius * (np.round(updates / (2 * radius) - dither) + dither)
+
+
+def charges_by_node(mechanism: Mechanism) -> dict[int, tuple[SubsampledMechanism, ...]]:
+    """What one round costs a record of each node that sent something: equal vectors are charged once, not each anew."""
+    return {node: mechanism.round_charges[seat] for node, seat in mechanism.seats.items()}

@@ -10,7 +10,8 @@ import pytest
 
 from cepam import E8, L1, L2, Gaussian, Laplace, Lattice
 from cepam.privacy import Accountant, Client, Mechanism, Sampling, epsilon, fingerprint, spent
-from cepam.privacy.composition.accountant import MARKS, charges_by_node
+from cepam.privacy.composition.accountant import MARKS
+from tests.privacy.mechanisms import charges_by_node
 
 
 def fleet(many: int = 4, rounds: int = 1, **more) -> Mechanism:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from cepam import L1, L2, Gaussian, Laplace
@@ -63,3 +65,10 @@ def test_what_it_has_no_word_for(run: Mechanism) -> None:
     assert not supports(run)
     assert to_dp_event(run) == dp_event.UnsupportedDpEvent()
     assert not pld.PLDAccountant().supports(to_dp_event(run))
+
+
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    assert supports(SAID[0])
+    with pytest.raises(ModuleNotFoundError, match=r"cepam\[dp-accounting\]"):
+        to_dp_event(SAID[0])

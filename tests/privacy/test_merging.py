@@ -10,8 +10,8 @@ import pytest
 
 from cepam import L2, Gaussian, Laplace
 from cepam.privacy import Accountant, Client, Mechanism, Sampling, spent
-from cepam.privacy.composition.accountant import charges_by_node
 from cepam.privacy.composition.losses import epsilon_of, uncovered
+from tests.privacy.mechanisms import charges_by_node
 
 PLAIN, LOUD = Client(Gaussian(2.0), 100), Client(Gaussian(3.0), 100, 2.0)
 SAMPLINGS = [Sampling("all"), Sampling("poisson", 10)]

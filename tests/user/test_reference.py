@@ -11,8 +11,8 @@ from tests.user.test_site import DOCS, public_names
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 NEEDS: dict[str, tuple[str, ...]] = {
-    "cepam": (), "torch": ("torch",), "privacy": ("matplotlib",), "fl": ("torch", "matplotlib"), "verify": (),
-    "flower": ("flwr",), "flare": ("nvflare",), "secure_aggregation": (),
+    "cepam": (), "torch": ("torch",), "privacy": ("matplotlib", "dp_accounting"), "fl": ("torch", "matplotlib"),
+    "verify": (), "flower": ("flwr",), "flare": ("nvflare",), "secure_aggregation": (),
 }  # fmt: skip
 
 

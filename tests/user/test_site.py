@@ -28,11 +28,11 @@ def public_names(module: str) -> set[str]:
     return {name for name in made if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("room", PACKAGES)
-def test_every_public_name_is_in_the_reference(room: str) -> None:
-    page = (DOCS / "reference" / f"{room.removeprefix('.') or 'cepam'}.md").read_text(encoding="utf-8")
-    shown = set(re.findall(rf"^::: cepam{re.escape(room)}\.(\w+)$", page, re.M))
-    assert shown == public_names(f"cepam{room}")
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_in_the_reference(package: str) -> None:
+    page = (DOCS / "reference" / f"{package.removeprefix('.') or 'cepam'}.md").read_text(encoding="utf-8")
+    shown = set(re.findall(rf"^::: cepam{re.escape(package)}\.(\w+)$", page, re.M))
+    assert shown == public_names(f"cepam{package}")
 
 
 def test_every_page_is_in_the_contents() -> None:
@@ -50,7 +50,7 @@ def test_workflows_call_targets_that_exist() -> None:
 
 def test_every_wish_has_a_test_that_is_there() -> None:
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "tests" / "user" / "README.md").read_text(encoding="utf-8"))
-    assert len(named) > 30
+    assert named
     for file, test in named:
         place = ROOT / (file if "/" in file else f"tests/user/{file}")
         assert f"\ndef {test}(" in place.read_text(encoding="utf-8"), (file, test)
@@ -84,27 +84,18 @@ def _installed(name: str) -> bool:
     return False
 
 
-ABOUT = {
-    "CITATION.cff": "cff-version: 1.2.0", "SECURITY.md": "Report privately", "CODE_OF_CONDUCT.md": "welcome",
-    ".github/ISSUE_TEMPLATE/bug.yml": "body:", ".github/ISSUE_TEMPLATE/wish.yml": "body:",
-    ".github/workflows/tests.yml": "windows-latest", ".github/workflows/release.yml": "python -m build",
-    "docker/Dockerfile": "# Untested", "docker/compose.yaml": "# Untested",
-}  # fmt: skip
+YAML = ["CITATION.cff", "docker/compose.yaml", *(str(each.relative_to(ROOT)) for each in ROOT.glob(".github/*/*.yml"))]
 
 
-@pytest.mark.parametrize("name", ABOUT)
-def test_what_people_look_for_is_there(name: str) -> None:
-    held = (ROOT / name).read_text(encoding="utf-8")
-    assert ABOUT[name] in held
-    if name.endswith((".yml", ".yaml", ".cff")):
-        yaml = pytest.importorskip("yaml")
-        made = yaml.safe_load(held)
-        assert made
-        if name == "CITATION.cff":
-            version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-            assert made["version"] == version
-    if "/workflows/" in name:
-        assert held.startswith("# Untested")
+@pytest.mark.parametrize("name", YAML)
+def test_yaml_files_parse(name: str) -> None:
+    assert pytest.importorskip("yaml").safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def test_the_citation_names_the_version() -> None:
+    made = pytest.importorskip("yaml").safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert made["version"] == project["version"]
 
 
 def test_formulas_are_set_without_a_script(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def locked_file(path: Path, wait: bool = True) -> Iterator[BinaryIO]:
         yield file
 
 
-if sys.platform == "win32":  # untested
+if sys.platform == "win32":
 
     def _lock(file: BinaryIO, wait: bool) -> None:
         import msvcrt

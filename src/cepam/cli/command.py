@@ -20,7 +20,10 @@ from cepam.errors import CepamError
 # came along, up to 0.25; its own from 0.26 on, where click is not there.
 _WrongWords: Any = typer.BadParameter.__base__
 
-_EXTRAS = {"torch": "torch", "matplotlib": "plots", "flwr": "flower", "nvflare": "flare", "triton": "gpu"}
+_EXTRAS = {
+    "torch": "torch", "matplotlib": "plots", "flwr": "flower", "nvflare": "flare", "triton": "gpu",
+    "dp_accounting": "dp-accounting",
+}  # fmt: skip
 _INTERRUPTED = 130
 _TWICE = re.compile(r"(Did you mean [^?]*\?) \1")  # Typer's suggestion after click's own
 

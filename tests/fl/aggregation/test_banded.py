@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting import dp_event
-from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from scipy import stats
 
 from cepam.fl import Dataset, Settings, Simulation, settings_from, train
@@ -108,6 +106,8 @@ def test_the_noise_of_the_aggregates_has_the_matrix_s_covariance(
 
 def test_the_run_costs_a_subsampled_event_a_pass_and_ends_at_its_target(small: Dataset, banded: Settings) -> None:
     """Against dp-accounting: ceil(8/3) events at chance 0.3 of one column's length over the noise of the sum."""
+    dp_event = pytest.importorskip("dp_accounting").dp_event
+    pld = pytest.importorskip("dp_accounting.pld.pld_privacy_accountant")
     simulation = run(banded, small)
     aggregator = aggregator_for(simulation)
     mechanism = aggregator.mechanism
@@ -115,7 +115,7 @@ def test_the_run_costs_a_subsampled_event_a_pass_and_ends_at_its_target(small: D
     assert mechanism.amplified
     assert aggregator.link.coefficients is not None
     length, noise = np.linalg.norm(aggregator.link.coefficients), aggregator.plans[0].law.scale / 2  # type: ignore[union-attr]
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
     event = dp_event.PoissonSampledDpEvent(CHANCE, dp_event.GaussianDpEvent(noise * BATCH / (0.1 * length)))
     accountant.compose(event, 3)
     found = simulation.views()

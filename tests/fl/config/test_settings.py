@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cepam.fl import PRESETS, ClientSettings, preset, settings_from
-from cepam.fl.config.toml import read, write
+from cepam.fl import PRESETS, ClientSettings, Settings, preset, settings_from
+from cepam.fl.config.toml import read, read_run, write
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -16,6 +17,17 @@ def test_presets_survive_toml(tmp_path: Path, name: str) -> None:
     settings = settings_from({**preset(name), "client": client})
     (tmp_path / "config.toml").write_text(write(settings))
     assert settings_from(read(tmp_path / "config.toml")) == settings
+
+
+def test_any_text_and_every_help_line_survives_toml(tmp_path: Path) -> None:
+    names = 'rue "Ω" \\ 😀 \x7f\n'
+    client = ClientSettings((names, "b"), noise=1e-9, lattice="E8")
+    settings = settings_from({"noise": 1, "data": f"{names}.csv", "byzantine": [0, 1], "client": [client]})
+    text = write(settings, {"nonce": names})
+    (tmp_path / "config.toml").write_bytes(text.encode())
+    assert settings_from(read(tmp_path / "config.toml")) == settings
+    assert read_run(tmp_path / "config.toml") == {"nonce": names}
+    assert all(f"  # {each.metadata['help']}\n" in text for each in fields(Settings) if each.name != "client")
 
 
 def test_client_tables(tmp_path: Path) -> None:

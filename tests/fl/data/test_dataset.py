@@ -3,8 +3,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import struct
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -51,6 +55,77 @@ def test_what_was_tried_is_one_line(tmp_path: Path, tiny: list[bytes], monkeypat
     assert "\n" not in str(refused.value)
 
 
+@pytest.fixture
+def mirror(tiny: list[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[bytes]]]:
+    """A mirror on loopback: what it answers for each path, one answer after the other, the last one again and again."""
+    pytest.importorskip("pooch")
+    answers = {f"/{name}.gz": [gzip.compress(raw)] for name, raw in zip(fetch.FILES, tiny)}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            held = answers.get(self.path, [])
+            if not held:
+                return self.send_error(404)
+            body = held.pop(0) if len(held) > 1 else held[0]
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/"
+    monkeypatch.setitem(fetch.SOURCES, "mnist", replace(fetch.SOURCES["mnist"], mirrors=(address,)))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between two tries
+    yield answers
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_mirror_is_tried_again_and_reports(
+    tmp_path: Path, mirror: dict[str, list[bytes]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", str(tmp_path))
+    first, second, third, _ = (f"/{name}.gz" for name in fetch.FILES)
+    mirror[first].insert(0, mirror[first][0][:-20])  # cut off
+    mirror[second].insert(0, gzip.compress(b"something else"))
+    mirror[third] = [gzip.decompress(mirror[third][0])]  # unpacked by the server
+    seen: list[fetch.Report] = []
+    assert load("mnist", report=seen.append).records == 5
+    assert all(any(each.text == name and each.done == each.total > 0 for each in seen) for name in fetch.FILES)
+    assert sorted(path.name for path in (tmp_path / "mnist").iterdir()) == sorted(fetch.FILES)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(b"no idx file", "does not match"), (b"\x1f\x8b cut", "not whole"), (bytes(1 << 18), "larger"),
+     (gzip.compress(bytes(1 << 18)), "unpacks to more"), (None, "404")],
+)  # fmt: skip
+def test_a_mirror_with_other_files_leaves_nothing(
+    tmp_path: Path, mirror: dict[str, list[bytes]], answer: bytes | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", str(tmp_path))
+    monkeypatch.setattr(fetch, "LARGEST", 1 << 17)
+    mirror[f"/{fetch.FILES[3]}.gz"] = [] if answer is None else [answer]
+    with pytest.raises(DataUnavailable, match=reason) as refused:
+        load("mnist")
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_pooch_the_reason_names_the_extra(
+    tmp_path: Path, tiny: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(DataUnavailable, match=r"pooch is not installed: pip install 'cepam\[torch\]'"):
+        load("mnist")
+
+
 def test_damaged_files_are_refused(tmp_path: Path, tiny: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CEPAM_CACHE", str(tmp_path / "cache"))
     for name, raw in zip(fetch.FILES, tiny):
@@ -59,6 +134,10 @@ def test_damaged_files_are_refused(tmp_path: Path, tiny: list[bytes], monkeypatc
         load("mnist", tmp_path)
     with pytest.raises(DataUnavailable, match="no file train-images"):
         load("mnist", tmp_path / "cache")
+    (tmp_path / f"{fetch.FILES[0]}.gz").write_bytes(gzip.compress(tiny[0])[:-20])
+    (tmp_path / fetch.FILES[0]).unlink()
+    with pytest.raises(DataUnavailable, match="not whole"):
+        load("mnist", tmp_path)
 
 
 def test_packages_are_unpacked(tmp_path: Path, tiny: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:

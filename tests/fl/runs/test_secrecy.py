@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,7 @@ def test_every_epsilon_of_a_simulation_says_so(tmp_path: Path, small: Dataset, s
         assert summary["simulated"] is simulate
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert {line["simulated"] for line in lines if "epsilon" in line} == {simulate}
-        events = (folder / "events.out.tfevents.0.cepam").read_bytes()
-        assert (b"epsilon (simulated)" in events) == simulate
-        assert b"epsilon" in events
+        if find_spec("tensorboard") is not None:
+            events = (folder / "events.out.tfevents.0.cepam").read_bytes()
+            assert (b"epsilon (simulated)" in events) == simulate
+            assert b"epsilon" in events

@@ -1,27 +1,37 @@
 from __future__ import annotations
 
-import struct
+import sys
 from pathlib import Path
 
-from cepam.fl.runs.tensorboard import masked_crc32c, write_events
+import pytest
+
+from cepam.fl.runs.tensorboard import write_events
 
 
-def test_crc_is_the_standard_one() -> None:
-    crc = 0xE3069283
-    assert masked_crc32c(b"123456789") == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a folder: steps and values by tag."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = accumulator.EventAccumulator(str(folder)).Reload()
+    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def test_events_read_back(tmp_path: Path) -> None:
-    lines = [{"round": r, "seed": 1, "accuracy": r / 10, "loss": None} for r in (1, 200)]
-    write_events(tmp_path / "events", lines)
-    raw, at, events = (tmp_path / "events").read_bytes(), 0, []
-    while at < len(raw):
-        (length,) = struct.unpack_from("<Q", raw, at)
-        assert struct.unpack_from("<I", raw, at + 8)[0] == masked_crc32c(raw[at : at + 8])
-        events.append(raw[at + 12 : at + 12 + length])
-        assert struct.unpack_from("<I", raw, at + 12 + length)[0] == masked_crc32c(events[-1])
-        at += 16 + length
-    assert events[0].endswith(b"brain.Event:2")
-    assert len(events) == 3
-    assert b"accuracy" in events[2]
-    assert events[2].endswith(struct.pack("<f", 20.0))
+def test_each_round_is_there_once_however_often_the_file_is_written(tmp_path: Path) -> None:
+    lines = [{"round": r, "seed": 1, "accuracy": r / 8, "loss": None} for r in (1, 2, 200)]
+    for written in (lines[:1], lines, lines):
+        write_events(tmp_path / "events.out.tfevents.0.cepam", written)
+    assert read(tmp_path) == {"accuracy": [(1, 0.125), (2, 0.25), (200, 25.0)]}
+    assert [path.name for path in tmp_path.iterdir()] == ["events.out.tfevents.0.cepam"]
+
+
+def test_tags_name_seeds_and_simulations(tmp_path: Path) -> None:
+    lines = [{"round": 1, "seed": s, "epsilon": 0.5, "simulated": True} for s in (3, 4)]
+    write_events(tmp_path / "events.out.tfevents.0.cepam", lines)
+    assert read(tmp_path) == {f"epsilon (simulated)/seed-{s}": [(1, 0.5)] for s in (3, 4)}
+
+
+def test_without_tensorboard_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    write_events(tmp_path / "events.out.tfevents.0.cepam", [{"round": 1, "seed": 1, "accuracy": 0.5}])
+    assert list(tmp_path.iterdir()) == []

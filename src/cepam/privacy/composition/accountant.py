@@ -284,11 +284,6 @@ class Accountant:
         return [ZeroConcentrated(rho, sum(max((cost.pure for cost in costs), default=0.0) for costs in each))]
 
 
-def charges_by_node(mechanism: Mechanism) -> Mapping[int, tuple[SubsampledMechanism, ...]]:
-    """What one round costs a record of each node that sent something: equal vectors are charged once, not each anew."""
-    return {node: mechanism.round_charges[seat] for node, seat in mechanism.seats.items()}
-
-
 def _worst(known: Iterable[tuple[SubsampledMechanism, ...]]) -> list[SubsampledMechanism]:
     """One charge for each reply that a node may have sent, at least as large as anyone's."""
     ranked = [sorted(charges, key=lambda charge: -charge.shift.size) for charges in known]

@@ -1,9 +1,10 @@
 """A mechanism as a `DpEvent` of dp-accounting, where that library can express it.
 
-For reports and for a second opinion. The event is what the run does to one client's records, for the add-or-remove
-relation: Gaussian or Laplace noise in units of the shift, alone, or under Poisson sampling where each example is
-clipped and a record that is not drawn leaves nothing. Sampling under replace-one, sampling with replacement, and
-sampled updates that are clipped as a whole are not in the vocabulary: another draw takes a record's place, not a zero.
+For reports and for a second opinion; needs `pip install "cepam[dp-accounting]"`. The event is what the run does to
+one client's records, for the add-or-remove relation: Gaussian or Laplace noise in units of the shift, alone, or under
+Poisson sampling where each example is clipped and a record that is not drawn leaves nothing. Sampling under
+replace-one, sampling with replacement, and sampled updates that are clipped as a whole are not in the vocabulary:
+another draw takes a record's place, not a zero.
 """
 
 from __future__ import annotations
@@ -24,13 +25,22 @@ def supports(run: Mechanism | Accountant, client: int = 0) -> bool:
 
 
 def to_dp_event(run: Mechanism | Accountant, client: int = 0) -> Any:
-    """The run as a dp-accounting `DpEvent`, for add-or-remove; an `UnsupportedDpEvent` where it has no word for it.
+    """Express a run as a `DpEvent` of dp-accounting, for the add-or-remove relation.
 
     Guarantee: the library's accountant gives our epsilon for it (tests/privacy/test_dp_events.py). The mechanism's own
     rounding is not in an event.
-    """
-    from dp_accounting import dp_event
 
+    Args:
+        run: A mechanism, or an accountant with all that it charged.
+        client: The client whose records the event is about.
+
+    Returns:
+        The event; an `UnsupportedDpEvent` where `supports` is false.
+
+    Raises:
+        ModuleNotFoundError: If dp-accounting is not installed.
+    """
+    dp_event = _library()
     if not supports(run, client):
         return dp_event.UnsupportedDpEvent()
     mechanisms = run.mechanisms if isinstance(run, Accountant) else (run,)
@@ -42,6 +52,18 @@ def to_dp_event(run: Mechanism | Accountant, client: int = 0) -> Any:
     if not made:
         return dp_event.NoOpDpEvent()
     return made[0] if len(made) == 1 else dp_event.ComposedDpEvent(made)
+
+
+def _library() -> Any:
+    """The module `dp_accounting.dp_event`."""
+    try:
+        from dp_accounting import dp_event
+    except ModuleNotFoundError as missing:
+        if missing.name != "dp_accounting":
+            raise
+        reason = "to_dp_event needs dp-accounting: pip install 'cepam[dp-accounting]'"
+        raise ModuleNotFoundError(reason, name="dp_accounting") from None
+    return dp_event
 
 
 def _sent(mechanism: Mechanism, client: int) -> list[tuple[int, int]]:
@@ -61,8 +83,7 @@ def _expressible(mechanism: Mechanism, client: int) -> bool:
 
 
 def _event(mechanism: Mechanism, client: int) -> Any:
-    from dp_accounting import dp_event
-
+    dp_event = _library()
     if mechanism.l2_clipped_laplace:
         return dp_event.ZCDpEvent(zcdp_rho(mechanism.over(1), client))
     charge: SubsampledMechanism = mechanism.charge(client)

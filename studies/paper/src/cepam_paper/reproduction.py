@@ -54,7 +54,7 @@ TOLD = {
     "variations": "remarks made in passing",
 }
 """Every part in a few words."""
-PACKAGES = ("cepam", "numpy", "scipy", "numba", "torch", "dp-accounting", "matplotlib")
+PACKAGES = ("cepam", "numpy", "scipy", "numba", "torch", "matplotlib")
 
 
 def reproduce(names: Sequence[str], report: Path, quick: bool, say: Callable[[str, str, int, int], None]) -> None:
