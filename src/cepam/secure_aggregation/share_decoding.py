@@ -1,7 +1,7 @@
 """Decoding of Shamir shares of which some are wrong: Reed-Solomon codes over the field of the shares.
 
 The shares of a secret are values of a polynomial of degree below the threshold. Of n shares, up to (n - threshold) / 2
-may be wrong: the polynomial that all others lie on is the only one. Paper: Gao 2003, by the extended Euclidean algorithm.
+may be wrong: the polynomial that all others lie on is the only one. Paper: Gao 2003 (extended Euclidean algorithm).
 """
 
 from __future__ import annotations

@@ -196,6 +196,7 @@ class SimulatedProtocol:
             terms = ClientPolicy(
                 offer.noise, offer.clip, self.rounds, offer.quorum, offer.honest(self.reach_rule.clients),
                 offer.colluders, offer.batch, offer.chance, bool(offer.degree), records=self.records,
+                degree=offer.degree,
             )  # fmt: skip
             self.nodes = SimulatedClients(self.row, offer.run, offer.epoch, self.clients, terms, offer.threshold)
         if offer.position == 0:
