@@ -95,7 +95,7 @@ class SimulatedClients:
     def train(self, client: int, round: int, requests: Mapping[bool, bytes], model: bytes, update: Any) -> bytes:
         """A client's masked update; of the two requests it takes the one with the roster where it has not seen it."""
         self.draws[client].go_to(round, ANSWER, 2 * 32 + 48 * (self.threshold - 1))
-        reply = self.nodes[client].train(requests[client not in self.informed], model, lambda _: update)
+        reply = self.nodes[client].train(requests[client not in self.informed], model, lambda _: update, len(update))
         self.informed.add(client)
         return reply
 
