@@ -17,7 +17,7 @@ help:
 	@echo "make docs       the documentation site in site/, strictly: a broken link fails"
 	@echo "make bench      rate, speed and training tables, written to bench/results/ (half an hour)"
 	@echo "make reproduce  the paper's tables, figures and bounds with a verdict on each claim (REPRODUCE=--quick for a look)"
-	@echo "make fuzz       ten minutes of mutated messages (FUZZ_SECONDS=60 for a short one)"
+	@echo "make fuzz       ten minutes of mutated bytes for every parser (FUZZ_SECONDS=60 for a short one)"
 
 setup: $(STAMP)
 $(STAMP): pyproject.toml studies/paper/pyproject.toml studies/sums/pyproject.toml constraints.txt

@@ -103,7 +103,9 @@ class Bench:
 
     def train(self, node: SecAggClient, round_: SecAggRound) -> bytes:
         """A node's answer."""
-        return node.train(round_.request(with_roster=self.position == 0), MODEL, lambda _: self.update)
+        return node.train(
+            round_.request(with_roster=self.position == 0), MODEL, lambda _: self.update, len(self.update)
+        )
 
     def whole(self) -> dict[str, float]:
         """Seconds of CPU of one round, for one client and for the server, and bytes."""

@@ -1,16 +1,24 @@
-"""Mutated and hostile messages until the time is up: `python tools/fuzz.py` (FUZZ_SECONDS, FUZZ_SEED).
+"""Mutated and hostile bytes until the time is up: `python tools/fuzz.py [target …]` (FUZZ_SECONDS, FUZZ_SEED).
 
-Every input must end in a refusal (`CepamError`) or, where the seal is good, in the same finite vector on both backends.
-Anything else is printed as a line that reproduces it, and the run fails. Mutations of the sealed bytes must all be
-refused; mutations of the payload are sealed again with the right key, as a hostile client would.
+Half of the time goes to the codec. Every message must end in a refusal (`CepamError`) or, where the seal is good, in
+the same finite vector on both backends. Mutations of the sealed bytes must all be refused; mutations of the payload are
+sealed again with the right key, as a hostile client would.
+
+The other half goes to the targets of tests/fuzz_targets.py, one for each parser of bytes from others. A case must end
+in a value or in an error that the parser documents, within a second. The process may not grow by over 256 MiB.
+Names on the command line, or parts of them, choose among these targets, and FUZZ_CASES says how many cases each gets.
+
+Anything else is printed as a line that reproduces it, and the run fails.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -31,33 +39,15 @@ from tests.corpus import (
     sparse_update,
     varint,
 )
+from tests.fuzz_targets import Target, all_targets, mutate
 
 from cepam.codec.codec import MessageCodec
 from cepam.errors import CepamError
 
 LARGEST_SIZE = 200
 SLOW_SECONDS = 5.0
-
-
-def mutate(rng: np.random.Generator, data: bytes) -> bytes:
-    """The data with a few bytes changed, dropped, doubled or made up."""
-    out = bytearray(data)
-    for _ in range(int(rng.integers(1, 5))):
-        at = int(rng.integers(0, len(out) + 1))
-        kind = rng.integers(6)
-        if kind == 0 and at < len(out):
-            out[at] ^= 1 << int(rng.integers(8))
-        elif kind == 1 and at < len(out):
-            out[at] = int(rng.choice([0, 1, 127, 128, 255]))
-        elif kind == 2:
-            del out[at : at + int(rng.integers(1, 20))]
-        elif kind == 3:
-            out[at:at] = rng.bytes(int(rng.integers(1, 20)))
-        elif kind == 4:
-            out[at:at] = out[at : at + int(rng.integers(1, 20))]
-        else:
-            out = out[:at]
-    return bytes(out)
+HANG_SECONDS = 1.0
+MOST_GROWTH = 1 << 28
 
 
 def hostile_payload(rng: np.random.Generator, payload: bytes) -> bytes:
@@ -109,10 +99,62 @@ def attack(rng: np.random.Generator, codec: MessageCodec) -> str:
     return "hostile, a vector on both backends"
 
 
+def attack_target(target: Target, seed: int, numbers: range, until: float, ends: Counter[str]) -> tuple[int, int]:
+    """How many cases of a target were run, and how many ended in anything that is not allowed."""
+    found = count = 0
+    start = _memory()
+    for number in numbers:
+        count += 1
+        before = time.perf_counter()
+        try:
+            ends[target.attack(np.random.default_rng([seed, number]))] += 1
+        except Exception:
+            found += 1
+            print(f"FOUND: {target.name}, FUZZ_SEED={seed}, number {number}\n{traceback.format_exc()}", flush=True)
+        if time.perf_counter() - before > HANG_SECONDS:
+            found += 1
+            print(f"HANG: {target.name}, FUZZ_SEED={seed}, number {number}", flush=True)
+        if time.monotonic() > until:
+            break
+    if _memory() - start > MOST_GROWTH:
+        found += 1
+        print(f"MEMORY: {target.name} grew by {(_memory() - start) >> 20} MiB, FUZZ_SEED={seed}", flush=True)
+    return count, found
+
+
+def _memory() -> int:
+    """The most memory that this process had so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def fuzz_parsers(limit: float, seed: int, names: list[str]) -> int:
+    """How many findings the parsers' targets had."""
+    chosen = [target for target in all_targets() if not names or any(name in target.name for name in names)]
+    cases = int(os.environ.get("FUZZ_CASES", str(10**9)))
+    print(f"fuzzing {len(chosen)} parsers for {limit:.0f} s, FUZZ_SEED={seed}", flush=True)
+    ends: Counter[str] = Counter()
+    total = 0
+    for target in chosen:
+        until = time.monotonic() + limit / len(chosen)
+        count, found = attack_target(target, seed, range(cases), until, ends)
+        total += found
+        refused = ends[f"{target.name}: refused"]
+        print(f"  {target.name}: {count:,} cases, {refused:,} refused, {found} found", flush=True)
+    return total
+
+
 def main() -> int:
     """The exit status: 0 if nothing was found."""
+    warnings.simplefilter("ignore")
     limit = float(os.environ.get("FUZZ_SECONDS", "600"))
     seed = int(os.environ.get("FUZZ_SEED", str(time.time_ns() % 2**32)))
+    names = sys.argv[1:]
+    found = fuzz_parsers(limit if names else limit / 2, seed, names)
+    return 1 if found + (0 if names else fuzz_codec(limit / 2, seed)) else 0
+
+
+def fuzz_codec(limit: float, seed: int) -> int:
+    """How many findings the codec's messages had."""
     codecs = [(f"{a} {b} {c}", make_codec(a, b, c)) for a in LAWS for b in LATTICES for c in CODERS]
     print(f"fuzzing {len(codecs)} codecs for {limit:.0f} s, FUZZ_SEED={seed}", flush=True)
     for _, codec in codecs:  # kernels are compiled before the clock starts
@@ -138,7 +180,7 @@ def main() -> int:
     print(f"{count:,} inputs in {time.monotonic() - start:.0f} s, {found} found")
     for end, times in ends.most_common():
         print(f"  {times:8,}  {end}")
-    return 1 if found else 0
+    return found
 
 
 if __name__ == "__main__":

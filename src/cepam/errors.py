@@ -37,3 +37,11 @@ class CheckFailed(MalformedMessage, WrongVersion):
 
 class BudgetSpent(CepamError):
     """The privacy budget leaves nothing to train with, and there is no published model to give back."""
+
+
+LONGEST_TEXT = 300
+
+
+def one_line(text: str) -> str:
+    """Text that another party may have chosen, fit for a log: one line of at most 300 printable characters."""
+    return "".join(c if c.isprintable() else "?" for c in text[:LONGEST_TEXT])

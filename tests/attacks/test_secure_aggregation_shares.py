@@ -19,10 +19,12 @@ from cepam.flower import Accounting, Sum
 from cepam.flower.arrays import SUM, carried, carry
 from cepam.secure_aggregation.messages import NO_SHARE, TrainReply, UnmaskReply
 from cepam.secure_aggregation.pairwise_keys import SEALED_BYTES, SHARE_BYTES
+from cepam.secure_aggregation.server import SecAggRound
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
 from ..flower.fakes import start_arrays, vector_of
 from ..flower.secure_aggregation.fakes import NAMES, SIZE, SumGrid, stage_of, sum_fleet, summing
+from ..secure_aggregation import sums
 
 GUILTY, VICTIM, ROUNDS = 102, 104, 10
 LAW, DELTA = cepam.Gaussian(2.0), 1e-5
@@ -92,13 +94,21 @@ def misdeal(grid: SumGrid, node: int, monkeypatch: pytest.MonkeyPatch, share: Ca
 
 
 class Seen:
-    """A run of ten rounds: which were opened, how many nodes were asked, who was named."""
+    """A run of some rounds: which were opened, how many nodes were asked, who was named."""
 
-    def __init__(self, grid: SumGrid, folder: Path, caplog: pytest.LogCaptureFixture, **options: object) -> None:
+    def __init__(
+        self,
+        grid: SumGrid,
+        folder: Path,
+        caplog: pytest.LogCaptureFixture,
+        *,
+        rounds: int = ROUNDS,
+        **options: object,
+    ) -> None:
         logging.getLogger("flwr").addHandler(caplog.handler)
         self.strategy = summing(law=LAW, account=Accounting(delta=DELTA), accounts=folder / "accounts", **options)
-        result = self.strategy.start(grid, start_arrays(SIZE), num_rounds=ROUNDS)
-        metrics = [dict(result.train_metrics_clientapp[number]) for number in range(1, ROUNDS + 1)]
+        result = self.strategy.start(grid, start_arrays(SIZE), num_rounds=rounds)
+        metrics = [dict(result.train_metrics_clientapp[number]) for number in range(1, rounds + 1)]
         self.arrays = result.arrays
         self.opened = [int(each["cepam-opened"]) for each in metrics]
         self.asked = [int(each["cepam-asked"]) for each in metrics]
@@ -246,3 +256,31 @@ def test_honest_nodes_that_fall_silent_are_not_blamed(tmp_path, caplog) -> None:
     assert seen.named == set()
     assert set(seen.asked) == {5, 3}
     assert set(NAMES) == set(grid.nodes)
+
+
+def test_wrong_shares_among_many_good_ones_open() -> None:
+    """30 nodes, threshold 24: two or three holders, wherever they sit, lie about all seeds. The sum opens."""
+    for liars in ((10, 25), (12, 20, 33)):
+        group = sums.cohort(30)
+        asked = sums.settings(24, clients=30)
+        round_ = SecAggRound(asked, group.roster, group.roster.names, sums.MODEL)
+        request = round_.request()
+        for name in group.nodes:
+            round_.take(name, group.train(name, request))
+        assert not round_.repairs()
+        for name, ask in round_.unmasks().items():
+            said = group.nodes[name].unmask(ask)
+            round_.take_unmask(name, answering(random_share)(said) if name in liars else said)
+        assert round_.unopened() == frozenset()
+        # Noise and rounding of 30 clients, nine deviations.
+        total = np.sum([group.updates[name] for name in group.nodes], axis=0)
+        np.testing.assert_allclose(round_.open(), total, atol=9 * sums.NOISE * np.sqrt(30 * 13 / 12))
+
+
+def test_a_sender_among_twenty_is_named_too(tmp_path, caplog) -> None:
+    """More ways to choose shares than can be tried: the decoder says whose shares give no committed seed."""
+    grid, _ = sum_fleet(tmp_path, 20)
+    misbehave(grid, GUILTY, train=another_commitment)
+    misbehave(grid, 110, unmask=answering(random_share))
+    seen = Seen(grid, tmp_path, caplog, rounds=3)
+    assert (seen.opened, seen.asked, seen.named) == ([0, 1, 1], [20, 19, 19], {GUILTY})

@@ -33,6 +33,8 @@ from cepam.secure_aggregation.messages import TrainReply
 MODEL = hashlib.sha256(b"a model").digest()
 RUN = b"run 7"
 NOISE, CLIP = 0.25, 1.0
+COORDINATES = 1 << 20
+"""More than any model of these tests has."""
 TERMS = ClientPolicy(noise=0.2, clip=1.0, rounds=1000, honest=1)
 
 
@@ -88,7 +90,7 @@ class Cohort:
 
     def train(self, name: int, request: bytes, model: bytes = MODEL) -> bytes:
         """One node's answer to a training request."""
-        return self.nodes[name].train(request, model, self.work(name))
+        return self.nodes[name].train(request, model, self.work(name), COORDINATES)
 
 
 def cohort(clients: int, coordinates: int = 12, policy: ClientPolicy = TERMS, epoch: int = 1) -> Cohort:

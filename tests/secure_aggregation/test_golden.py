@@ -58,7 +58,8 @@ def transcript() -> dict[str, list[bytes]]:
     said["train"].append(round_.request())
     for name in (1, 2, 3, 5):
         update = np.full(100, name / 64, dtype=np.float32)
-        said["train"].append(nodes[name].train(round_.request(), bytes(range(32)), lambda _, update=update: update))
+        reply = nodes[name].train(round_.request(), bytes(range(32)), lambda _, update=update: update, len(update))
+        said["train"].append(reply)
         round_.take(name, said["train"][-1])
     for name, ask in round_.repairs().items():
         said["repair"] += [ask, nodes[name].repair(ask)]

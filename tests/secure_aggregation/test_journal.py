@@ -86,7 +86,7 @@ def test_a_kill_between_the_journal_and_the_context(tmp_path: Path) -> None:
     group.train(10, round_.request())
     revived = sums.node(0, journal=FileJournal(tmp_path / "node-0"), state=before)
     with pytest.raises(SecAggRefused, match="new epoch"):
-        revived.train(round_.request(), MODEL, group.work(10))
+        revived.train(round_.request(), MODEL, group.work(10), sums.COORDINATES)
     with pytest.raises(SecAggRefused, match="new epoch"):
         revived.repair(RepairRequest(round_.salt, (11,)).encode())
     group.nodes[10] = revived
@@ -112,7 +112,7 @@ def test_two_copies_of_a_node_answer_once(tmp_path: Path) -> None:
 
     def ask(copy: object) -> None:
         try:
-            answers.append(copy.train(request, MODEL, group.work(10)))  # type: ignore[attr-defined]
+            answers.append(copy.train(request, MODEL, group.work(10), sums.COORDINATES))  # type: ignore[attr-defined]
         except SecAggRefused as refused:
             answers.append(refused.kind)
 

@@ -74,18 +74,24 @@ def restore_version(grid: Grid, state: dict[str, Any], start: Version | None) ->
     """
     if "version" not in state or ("steps" in state) != ("shift" in state):
         raise ValueError(f"a saved state has version, shift, steps and check, got {sorted(state)}")
-    number = int(state["version"])
+    try:
+        number, shift = int(state["version"]), int(state.get("shift", 0))
+    except (TypeError, OverflowError) as odd:
+        raise ValueError(f"version and shift of a saved state must be whole numbers: {odd}") from odd
+    check = state.get("check", b"")
+    if number >= 2**64 or isinstance(check, int | str):
+        raise ValueError("a saved state has a version below 2^64 and a check of bytes")
     if number < 0:
         return None
     if "steps" in state:
-        shift, steps = int(state["shift"]), np.array(state["steps"])
+        steps = np.array(state["steps"])
         whole = steps.ndim == 1 and steps.dtype.kind == "i" and 0 <= shift <= DITHER_BITS
         if not whole or (len(steps) and int(np.abs(steps.astype(np.int64)).max()) > LARGEST_STEPS):
             raise ValueError(f"steps must be a vector of whole numbers up to {LARGEST_STEPS}, at a shift, got {shift}")
         restored: Version | None = version_at(grid, number, Point(shift, steps.astype(np.int32)))
     else:
         restored = start
-    if restored is None or restored.number != number or restored.check != bytes(state.get("check", b"")):
+    if restored is None or restored.number != number or restored.check != bytes(check):
         raise CheckFailed(f"the saved version {number} does not match its check: of another run or start, or damaged")
     return restored
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from nvflare.apis.dxo import MetaKey, from_shareable
+from nvflare.apis.dxo import DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
@@ -171,6 +172,11 @@ class ClientFilter(Filter):  # type: ignore[misc]
     One result leaves for each offer. Without an offer (no filter on the server, or a second result for one task) the
     result is refused, so that nothing plain can leave; `required=False` lets it pass, with a warning. Results with an
     error code leave as the bare code. An update that is not finite leaves as zero with its noise.
+
+    FLARE runs filters for the tasks that a job names. This one also looks at the result of every other task, after all
+    filters: what is neither sealed by it nor plain metrics (single finite numbers) leaves as an error code without
+    content. So it is the last filter of its chain. What executors send past task results (streamed events, files) it
+    does not see.
     """
 
     def __init__(self, required: bool = True) -> None:
@@ -197,8 +203,20 @@ class ClientFilter(Filter):  # type: ignore[misc]
         return shareable
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Nothing; a job's keys are forgotten when it ends."""
-        if event_type == EventType.END_RUN:
+        """Empty a result that must not leave, whichever task it is of; forget a job's keys when it ends."""
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self.required:
+            result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+            job = job_of(fl_ctx, f"client {fl_ctx.get_identity_name()}", ClientJob)
+            try:
+                may_leave = _may_leave(result, job.sealed)
+            except Exception:  # FLARE would log it and send the result
+                may_leave = False
+            if isinstance(result, Shareable) and not may_leave:
+                code = result.get_return_code()
+                result.clear()
+                result.update(make_reply(code if code in _ERRORS else ReturnCode.TASK_RESULT_FILTER_ERROR))
+                self.log_warning(fl_ctx, "cepam: a result that was not sealed was emptied: an error leaves this site")
+        elif event_type == EventType.END_RUN:
             end_job(fl_ctx)
 
     def _sealed(
@@ -209,11 +227,25 @@ class ClientFilter(Filter):  # type: ignore[misc]
         dxo = from_shareable(shareable)
         update = to_vector(dxo.data, reference, difference=not is_difference(dxo))
         sealed = seal_update(update, offer, job.chain)
-        job.chain = sealed.chain
+        job.chain, job.sealed = sealed.chain, sealed.message
         dxo.data = {PAYLOAD: np.frombuffer(sealed.message, dtype=np.uint8)}
         result: Shareable = dxo.update_shareable(shareable)
         result.set_header(HEADER, sealed.answer.to_fields())
         return result
+
+
+def _may_leave(result: Shareable, sealed: bytes) -> bool:
+    """Whether a result is what was sealed last, plain metrics, or nothing at all."""
+    if result.get_return_code() != ReturnCode.OK:
+        return set(result) <= {ReservedHeaderKey.HEADERS}
+    if set(result) <= {ReservedHeaderKey.HEADERS}:
+        return True
+    dxo = from_shareable(result)
+    if list(dxo.data) == [PAYLOAD]:
+        return bool(sealed) and bytes(dxo.data[PAYLOAD]) == sealed
+    return dxo.data_kind == DataKind.METRICS and all(
+        isinstance(value, int | float | np.number) and math.isfinite(value) for value in dxo.data.values()
+    )
 
 
 def _topup(policy: str, clients: int | None, settings: UplinkSettings, released: str) -> JobCompensation | None:

@@ -66,6 +66,7 @@ class ClientJob:
 
     chain: Chain | None = field(default=None, repr=False)
     received: tuple[dict[str, Any], Arrays] | None = None
+    sealed: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,9 @@ class Uplink:
         """The reply to a message that asks for no update, at the model that the server has published."""
         try:
             report = receive(message.content, context) if message.has_content() else None
+            return reporting(_trained(message, context, call_next), report)
         except Declined as declined:
             return declining(message, declined)
-        return reporting(call_next(message, context), report)
 
     def _without_offer(self, message: Message, context: Context, call_next: CallNext) -> Message:
         if self.required:
@@ -156,13 +156,16 @@ def _offer(record: object, context: Context) -> Offer:
 
 
 def _trained(message: Message, context: Context, call_next: CallNext) -> Message:
-    """The reply of the ClientApp; what it raised is told by a code alone, since its text may hold data."""
+    """The reply of the ClientApp; what it raised is told by a code alone, since its text may hold data.
+
+    Whatever is raised costs this reply only, also what would end the process.
+    """
     try:
         reply = call_next(message, context)
-    except Exception as raised:
-        raise Declined("training", f"the training function raised {raised!r}") from raised
+    except BaseException as raised:  # SystemExit and its like would end the process, and be seen
+        raise Declined("training", f"the ClientApp raised {raised!r}") from raised
     if reply.has_error():
-        raise Declined("training", f"the training function replied with an error: {reply.error.reason}")
+        raise Declined("training", f"the ClientApp replied with an error: {reply.error.reason}")
     return reply
 
 

@@ -10,9 +10,10 @@ from logging import INFO, WARNING, getLogger
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from cepam.errors import one_line
 from cepam.flower.arrays import carried, numpy_of, record_of
 from cepam.flower.downlink import Distribution, is_stale
 from cepam.protocol.agreement import Peer
@@ -236,6 +237,8 @@ def consistent_metrics(replies: Iterable[Message], weight_key: str) -> list[Mess
     for reply in replies:
         try:
             with refusing(reply.metadata.src_node_id):
+                if reply.has_error():  # strategies log its reason as it is
+                    reply.error = Error(reply.error.code, one_line(str(reply.error.reason)))
                 kinds.append((reply, None if reply.has_error() else _evaluated_kind(reply, weight_key)))
         except Refused as refused:
             _drop_evaluation(refused)

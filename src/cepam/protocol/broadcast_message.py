@@ -78,7 +78,7 @@ class ModelLayout:
         """The inventory that `to_text` wrote; ValueError for anything else."""
         try:
             entries = tuple((str(name), None if shape is None else _shape(shape)) for name, shape in json.loads(text))
-        except (TypeError, ValueError) as unreadable:
+        except (TypeError, ValueError, RecursionError) as unreadable:
             raise ValueError(f"the inventory of the broadcast cannot be read: {unreadable}") from unreadable
         return cls(entries)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cepam.errors import CepamError
+from cepam.errors import CepamError, one_line
 from cepam.protocol.agreement import AgreementRefused, Chain, Peer, agree, new_attempt, new_pair, sign
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise
 from cepam.protocol.messages import Answer, Offer
@@ -22,11 +22,12 @@ Code = Literal[
 class Declined(CepamError):
     """No update leaves this client. `code` may be told to the server, the text stays here.
 
-    The codes are fixed: a text could depend on data, and then tell about it.
+    The codes are fixed: a text could depend on data, and then tell about it. The text may quote what a server sent, so
+    it is one line of printable characters, of bounded length.
     """
 
     def __init__(self, code: Code, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__(one_line(reason))
         self.code = code
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cepam.distributions.laws import Gaussian
-from cepam.errors import CepamError, WrongSize
+from cepam.errors import CepamError, WrongSize, one_line
 from cepam.keys import Address, UsedAddresses
 from cepam.protocol.agreement import AgreementRefused, Chain, Peer, agree, new_pair, verify
 from cepam.protocol.correlated_noise import ServerCorrelatedNoise
@@ -29,7 +29,6 @@ Kind = Literal[
 ]  # fmt: skip
 Log = Callable[..., None]
 OWN_LOG = getLogger("cepam").log
-LONGEST_REASON = 300
 
 
 class Refused(CepamError):
@@ -39,7 +38,7 @@ class Refused(CepamError):
     """
 
     def __init__(self, kind: Kind, node: int | None, reason: str) -> None:
-        super().__init__("".join(c if c.isprintable() else "?" for c in reason[:LONGEST_REASON]))
+        super().__init__(one_line(reason))
         self.kind = kind
         self.node = node
 

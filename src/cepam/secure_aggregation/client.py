@@ -170,37 +170,56 @@ class SecAggClient:
             self._commit(entry, NodeState(asked.run, asked.epoch, public, private))
         return reply
 
-    def train(self, request: bytes, model: bytes, work: LocalTraining) -> bytes:
-        """The masked update of a round, once. `model` is the check value of the model as this node received it.
+    def train(self, request: bytes, model: bytes, work: LocalTraining, coordinates: int) -> bytes:
+        """The masked update of a round, once.
 
-        `work` trains and returns the update, an array or a tensor on a GPU, which is masked there. The settings that it
-        is handed passed this node's terms: their clip and batch are the ones to train with. Whatever goes wrong
-        in it sends the zero update with its noise: an error that depends on the data would be a noise-free bit about
-        them.
+        The journal is free while `work` trains; nothing leaves before the answer is in it, so a position is answered
+        once also where another process answered meanwhile.
+
+        Args:
+            request: what the server asks.
+            model: the check value of the model as this node received it.
+            work: trains and returns the update, an array or a tensor on a GPU, which is masked there. The settings that
+                it is handed passed this node's terms: their clip and batch are the ones to train with. Whatever is
+                raised in it, `SystemExit` and `KeyboardInterrupt` too, sends the zero update with its noise: an error
+                that depends on the data would be a noise-free bit about them.
+            coordinates: how many coordinates that model has. A request for more is refused before memory is taken.
+
+        Returns:
+            The reply.
+
+        Raises:
+            SecAggRefused: for an offer that this node does not answer.
+            MalformedMessage: for anything that is no request.
         """
         asked = TrainRequest.decode(request)
         settings, cohort = asked.settings, asked.cohort
-        with self._held() as (entry, state):
-            self._check_offer(settings, cohort, state, entry)
-            chains = dict(state.chains) if state.roster else self._agree(asked, state)
-            if asked.roster_digest != (state.roster or asked.roster_digest):
+        if settings.coordinates > coordinates:
+            raise SecAggRefused("cohort", f"the model has {coordinates} coordinates, not {settings.coordinates}")
+        with self._held() as (entry, before):
+            self._check_offer(settings, cohort, before, entry)
+            chains = dict(before.chains) if before.roster else self._agree(asked, before)
+            if asked.roster_digest != (before.roster or asked.roster_digest):
                 raise SecAggRefused("cohort", "the roster is not the one of this epoch")
             circle = self._circle(cohort, chains, settings)
-            for _ in range(settings.position - state.position):
-                chains = {peer: advance(chain) for peer, chain in chains.items()}
-            salt = round_salt(settings, asked.roster_digest, cohort, model)
-            keys = {peer: round_keys(chains[peer], salt, self.node, peer) for peer in circle if peer != self.node}
-            reply, share = self._mask(
-                settings, salt, circle, keys, _safe_update(work, settings, self.policy.longest(settings))
-            )
-            opened = OpenRound(
-                salt, settings.threshold, circle, {peer: pair.mask for peer, pair in keys.items()},
-                {peer: pair.inward for peer, pair in keys.items()}, share,
-            )  # fmt: skip
-            after = NodeState(
-                state.run, state.epoch, state.public, b"", asked.roster_digest, settings.degree, settings.position + 1,
-                {peer: advance(chain) for peer, chain in chains.items()}, opened,
-            )  # fmt: skip
+        for _ in range(settings.position - before.position):
+            chains = {peer: advance(chain) for peer, chain in chains.items()}
+        salt = round_salt(settings, asked.roster_digest, cohort, model)
+        keys = {peer: round_keys(chains[peer], salt, self.node, peer) for peer in circle if peer != self.node}
+        update = _safe_update(work, settings, self.policy.longest(settings))
+        reply, share = self._mask(settings, salt, circle, keys, update)
+        opened = OpenRound(
+            salt, settings.threshold, circle, {peer: pair.mask for peer, pair in keys.items()},
+            {peer: pair.inward for peer, pair in keys.items()}, share,
+        )  # fmt: skip
+        after = NodeState(
+            before.run, before.epoch, before.public, b"", asked.roster_digest, settings.degree, settings.position + 1,
+            {peer: advance(chain) for peer, chain in chains.items()}, opened,
+        )  # fmt: skip
+        with self._held() as (entry, state):
+            if state != before:
+                raise SecAggRefused("position", "another message was answered while this node trained")
+            self._check_offer(settings, cohort, state, entry)
             charge = RoundCharge.of(settings, len(cohort), self.policy)
             self._commit(replace(entry, answered=entry.answered.add(charge)), after)
         return reply.encode()
@@ -346,5 +365,5 @@ def _safe_update(work: LocalTraining, settings: SecAggSettings, longest: float) 
             if not bool((abs(made) <= reach).all()):
                 raise ValueError("beyond the reach of the noise")  # here, not where an error would be told
             return made
-    except Exception:
+    except BaseException:  # SystemExit and its like would end the process, and be seen
         return np.zeros(settings.coordinates, dtype=np.float32)

@@ -12,6 +12,8 @@ from cepam.secure_aggregation.roster import Roster
 from cepam.secure_aggregation.settings import SecAggSettings
 
 MOST_CHARGES = 1 << 16
+MOST_COUNT = 2**63 - 1
+LEAST_DEGREE = 2
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,10 @@ class ClientPolicy:
     whose gradients are in one update, needed with `batch`: the node bounds the whole update by `records` times the clip
     over the batch, whatever its training computed. `chance`: the largest share of records that a round looks at. The
     node's own ledger believes `clip`, `batch` and `chance` here, not the offer's.
-    `sparse` allows a sparse graph, whose guarantee covers a server that tells the truth only. `cohort`: the identities
-    that may take part; without it, nodes that the server invents count as colluders.
+    `sparse` allows a sparse graph, on which `quorum` and `honest` hold for a server that tells the truth only.
+    `degree`, needed with it: the fewest neighbours that share masks with this node. The node's own accountant charges
+    such a round for the neighbours that protect it from a server that lies. `cohort`: the identities that may take
+    part; without it, nodes that the server invents count as colluders. Every field has one type: text is no number.
     """
 
     noise: float
@@ -40,14 +44,30 @@ class ClientPolicy:
     sparse: bool = False
     cohort: frozenset[bytes] | None = None
     records: int = 0
+    degree: int = 0
 
     def __post_init__(self) -> None:
         check_scale("noise", self.noise)
         check_scale("clip", self.clip)
-        for name, least in (("rounds", 1), ("quorum", 3), ("honest", 1), ("colluders", 0), ("records", 0)):
+        least_of = {"rounds": 1, "quorum": 3, "honest": 1, "colluders": 0, "records": 0, "degree": 0}
+        for name, least in least_of.items():
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+            if type(value) is not int or not least <= value <= MOST_COUNT:
+                raise ValueError(f"{name} must be an integer from {least} to {MOST_COUNT}, got {value!r}")
+        for name in ("batch", "chance"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value > MOST_COUNT:
+                raise ValueError(f"{name} must be a number up to {MOST_COUNT}, got {value!r}")
+        if type(self.sparse) is not bool:
+            raise ValueError(f"sparse must be true or false, got {self.sparse!r}")
+        if self.sparse != (self.degree >= LEAST_DEGREE):
+            raise ValueError(
+                f"degree must be at least {LEAST_DEGREE} with sparse = true, the fewest neighbours of this node "
+                f"(`sparse_graph` finds a safe number), and 0 without; got {self.degree!r} with sparse {self.sparse!r}"
+            )
+        known = self.cohort
+        if known is not None and not (isinstance(known, frozenset) and all(isinstance(one, bytes) for one in known)):
+            raise ValueError(f"cohort must be a frozenset of public keys as bytes, or None, got {type(known).__name__}")
         if not 0.0 <= self.batch < math.inf:
             raise ValueError(f"batch must be finite and not negative, got {self.batch!r}")
         if self.batch and not self.records:
@@ -68,6 +88,7 @@ class ClientPolicy:
             ("batch", not offer.batch or offer.batch >= self.batch > 0.0),
             ("chance", offer.chance <= self.chance),
             ("sparse", self.sparse or not offer.degree),
+            ("degree", not offer.degree or offer.degree >= self.degree),
         ):
             if not fits:
                 raise SecAggRefused("terms", f"the offer is below this node's {name}")
@@ -101,7 +122,7 @@ class RoundCharge:
         code decides: there the node believes its own terms alone, whatever smaller draw or larger batch a server says.
         """
         clip, batch = (policy.clip, policy.batch) if offer.batch else (offer.clip, 0.0)
-        return cls(offer.noise, clip, batch, policy.chance, offer.honest(clients, policy.colluders))
+        return cls(offer.noise, clip, batch, policy.chance, offer.protecting(clients, policy.colluders))
 
 
 @dataclass(frozen=True)

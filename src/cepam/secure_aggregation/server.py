@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import combinations
 from math import comb
@@ -22,6 +23,7 @@ from cepam.secure_aggregation.pairwise_keys import combine, commit, self_mask
 from cepam.secure_aggregation.refusal import SecAggRefused
 from cepam.secure_aggregation.roster import Roster
 from cepam.secure_aggregation.settings import SecAggSettings, round_salt
+from cepam.secure_aggregation.share_decoding import decode
 
 MOST_TRIALS = 500
 
@@ -47,6 +49,9 @@ class SecAggRound:
         self._keys: dict[int, dict[int, bytes]] = {}
         self._shares: dict[int, dict[int, bytes]] = {}
         self._disputes: set[tuple[int, int]] = set()
+        self._seeds: dict[int, bytes] = {}
+        self._wrong: Counter[int] = Counter()
+        self._failed: set[int] = set()
         inside = set(self.cohort)
         self._circles = {
             node: tuple(name for name in roster.circle(node, settings.degree) if name in inside) for node in self.cohort
@@ -128,6 +133,7 @@ class SecAggRound:
         if not self.charged or found.salt != self.salt or node not in self.survivors or len(found.shares) != len(left):
             raise SecAggRefused("position", f"shares of node {node} were not asked for")
         told = dict(zip(left, found.shares))
+        self._failed.clear()
         self._shares[node] = {name: share for name, share in told.items() if share != NO_SHARE}
         self._disputes |= {(name, node) for name, share in told.items() if share == NO_SHARE and name != node}
 
@@ -146,9 +152,14 @@ class SecAggRound:
         return frozenset(node for node in self.survivors if not self._is_known(node))
 
     @property
-    def tries_all(self) -> bool:
-        """Whether a seed that some `threshold` shares of the whole cohort give is sure to be found."""
-        return comb(len(self.cohort), self.settings.threshold) <= MOST_TRIALS
+    def most_wrong(self) -> int:
+        """How many nodes may lie about shares so that every honest sender's seed is found, where all nodes answer.
+
+        Half of the shares that can be spared; all of them where there are few ways to choose `threshold` shares.
+        """
+        holders, threshold = min(map(len, self._circles.values())), self.settings.threshold
+        spare = max(0, holders - threshold)
+        return spare if comb(holders, threshold) <= MOST_TRIALS else spare // 2
 
     def _is_known(self, node: int) -> bool:
         with suppress(SecAggRefused):
@@ -165,29 +176,48 @@ class SecAggRound:
         return self.settings.codec.open(vectors, masks, device=device)
 
     def _seed(self, node: int) -> bytes:
-        """The seed of a survivor's self-mask. Where shares are to spare, one holder's wrong one does no harm.
+        """The seed of a survivor's self-mask, which its commitment confirms.
 
-        Where there are few ways to choose `threshold` of the shares, all are tried: then any that are right suffice.
+        With w wrong shares among n it is found where 2 w <= n - threshold, and where there are few ways to choose
+        `threshold` of the n, for any w <= n - threshold. Finding wrong shares takes work: no seed is tried twice with
+        the same shares, and shares of holders that were wrong before are used last.
         """
+        if node in self._seeds:
+            return self._seeds[node]
         threshold, shares = self.settings.threshold, self._shares
-        held = [
-            (place, shares[holder][node])
+        held = {
+            place: (holder, shares[holder][node])
             for place, holder in enumerate(self.circle(node))
             if node in shares.get(holder, {})
-        ]
+        }
         if len(held) < threshold:
             raise SecAggRefused("quorum", f"{len(held)} shares of node {node}, {threshold} are needed")
-        for chosen in _choices(held, threshold):
-            with suppress(ValueError):
-                seed = combine([place for place, _ in chosen], [share for _, share in chosen])
-                if commit(seed, self.salt) == self._replies[node].commitment:
-                    return seed
+        seed = self._seed_of(node, held) if node not in self._failed else None
+        if seed is not None:
+            self._seeds[node] = seed
+            return seed
+        self._failed.add(node)
         raise SecAggRefused("commitment", f"the shares of node {node} do not give the seed it committed to")
 
+    def _seed_of(self, node: int, held: dict[int, tuple[int, bytes]]) -> bytes | None:
+        """The committed seed that follows from shares, by their places; None where it does not."""
+        threshold = self.settings.threshold
+        trusted = sorted(held, key=lambda place: (self._wrong[held[place][0]], place))[:threshold]
+        seed = self._confirmed(node, sorted(trusted), held)
+        if seed is None and len(held) >= threshold + 2:
+            with suppress(ValueError):
+                found, wrong = decode(list(held), [share for _, share in held.values()], threshold)
+                if commit(found, self.salt) == self._replies[node].commitment:
+                    self._wrong.update(held[place][0] for place in wrong)
+                    return found
+        if seed is None and comb(len(held), threshold) <= MOST_TRIALS:
+            tries = (self._confirmed(node, chosen, held) for chosen in combinations(held, threshold))
+            seed = next((found for found in tries if found is not None), None)
+        return seed
 
-def _choices(held: list[tuple[int, bytes]], threshold: int) -> Iterator[Sequence[tuple[int, bytes]]]:
-    """Which shares to try together: runs of neighbours, around the end too, then all choices where these are few."""
-    for start in range(len(held) if len(held) > threshold else 1):
-        yield sorted((held + held)[start : start + threshold])
-    if comb(len(held), threshold) <= MOST_TRIALS:
-        yield from combinations(held, threshold)
+    def _confirmed(self, node: int, places: Sequence[int], held: dict[int, tuple[int, bytes]]) -> bytes | None:
+        """The seed that the shares of these places give, if it is the committed one."""
+        with suppress(ValueError):
+            seed = combine(places, [held[place][1] for place in places])
+            return seed if commit(seed, self.salt) == self._replies[node].commitment else None
+        return None

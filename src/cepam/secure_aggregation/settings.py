@@ -59,6 +59,19 @@ class SecAggSettings:
         taken = max(self.colluders, colluders or 0)
         return self.quorum - taken if self.degree else 2 * self.quorum - clients - taken
 
+    def protecting(self, clients: int, colluders: int | None = None) -> int:
+        """How many honest clients, the node itself among them, are in every sum with it that a lying server can open.
+
+        On a sparse graph the server can cut a node off from all but the holders of its shares: what holds for the
+        cohort of a complete graph holds for the circle of each node (docs/trust.md, Theorem 3).
+        """
+        taken = max(self.colluders, colluders or 0)
+        return max(1, 2 * self.threshold - self.holders(clients) - taken)
+
+    def holders(self, clients: int) -> int:
+        """The most clients who hold shares of one seed, its owner among them."""
+        return min(self.degree + 1, clients) if self.degree else clients
+
     def check(self, clients: int) -> None:
         """Nothing; raises `SecAggRefused` unless the numbers make a sum that hides its parts."""
         if clients < LEAST_COHORT:
@@ -69,7 +82,7 @@ class SecAggSettings:
             )
         if not self.degree and self.threshold != self.quorum:
             raise SecAggRefused("quorum", "on the complete graph the threshold is the quorum")
-        holders = min(self.degree + 1, clients) if self.degree else clients
+        holders = self.holders(clients)
         if not self.threshold <= holders < 2 * self.threshold:
             raise SecAggRefused(
                 "quorum", f"threshold {self.threshold} of {holders} holders: more than half, at most all"

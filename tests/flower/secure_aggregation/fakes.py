@@ -122,7 +122,7 @@ def trained(folder: Path, **options: Any) -> tuple[SumGrid, SecAggRound]:
     sent = next(message for stage, _, message, _ in grid.traffic if stage == "train")
     asked = TrainRequest.decode(carried(sent.content[SUM]))
     assert asked.roster is not None
-    sums = SecAggRound(asked.settings, asked.roster, asked.cohort, check_value(sent.content, "parameters", {}))
+    sums = SecAggRound(asked.settings, asked.roster, asked.cohort, _check(sent))
     for node, said in grid.replies("train").items():
         sums.take(node, said)
     grid.deaf = set()
@@ -140,3 +140,7 @@ def ask(node: Node, said: bytes, content: dict[str, Any] | None = None) -> bytes
         return RefusalReply.decode(answer).kind
     except CepamError:
         return answer
+
+
+def _check(sent: Message) -> bytes:
+    return check_value(sent.content, "parameters", {}, sent.metadata.message_type, sent.metadata.group_id)

@@ -234,7 +234,7 @@ def test_a_strategy_that_tells_nodes_different_things_asks_for_nothing(tmp_path)
 
 def test_the_check_value_binds_every_record_key_type_and_bit() -> None:
     def of(**records: object) -> bytes:
-        return check_value(RecordDict(records), "parameters", {"lr": 1})
+        return check_value(RecordDict(records), "parameters", {"lr": 1}, "train", "1")
 
     base = {"arrays": start_arrays(8), "config": ConfigRecord({"lr": 0.5, "n": 1})}
     values = {
@@ -246,11 +246,13 @@ def test_the_check_value_binds_every_record_key_type_and_bit() -> None:
         of(**{**base, "config": ConfigRecord({"lr": 0.5})}),
         of(**{**base, "more": ConfigRecord({})}),
         of(arrays=base["config"], config=base["arrays"]),
-        check_value(RecordDict(base), "gradient", {"lr": 1}),
+        check_value(RecordDict(base), "gradient", {"lr": 1}, "train", "1"),
+        check_value(RecordDict(base), "parameters", {"lr": 1}, "train.other", "1"),
+        check_value(RecordDict(base), "parameters", {"lr": 1}, "train", "2"),
         *(
-            check_value(RecordDict(base), "parameters", run)
+            check_value(RecordDict(base), "parameters", run, "train", "1")
             for run in ({}, {"lr": 1.0}, {"lr": True}, {"l": 1}, {"lr": 1, "n": 1})
         ),
     }
-    assert len(values) == 14
+    assert len(values) == 16
     assert of(**base, **{SUM: start_arrays(4)}) == of(**dict(reversed(base.items())))

@@ -95,7 +95,7 @@ class SimulatedClients:
     def train(self, client: int, round: int, requests: Mapping[bool, bytes], model: bytes, update: Any) -> bytes:
         """A client's masked update; of the two requests it takes the one with the roster where it has not seen it."""
         self.draws[client].go_to(round, ANSWER, 2 * 32 + 48 * (self.threshold - 1))
-        reply = self.nodes[client].train(requests[client not in self.informed], model, lambda _: update)
+        reply = self.nodes[client].train(requests[client not in self.informed], model, lambda _: update, len(update))
         self.informed.add(client)
         return reply
 
@@ -196,6 +196,7 @@ class SimulatedProtocol:
             terms = ClientPolicy(
                 offer.noise, offer.clip, self.rounds, offer.quorum, offer.honest(self.reach_rule.clients),
                 offer.colluders, offer.batch, offer.chance, bool(offer.degree), records=self.records,
+                degree=offer.degree,
             )  # fmt: skip
             self.nodes = SimulatedClients(self.row, offer.run, offer.epoch, self.clients, terms, offer.threshold)
         if offer.position == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -39,13 +40,22 @@ def sum_node(context: Context) -> SecAggClient:
 def read_policy(text: bytes, cohort: bytes | None = None) -> ClientPolicy:
     """The terms in a TOML file, and the identities of a file of OpenSSH public keys; ValueError for anything else.
 
-    A key of the file that is not one of `ClientPolicy` is an error: a misspelt floor would be none.
+    A key of the file that is not one of `ClientPolicy` is an error: a misspelt floor would be none. So is a value of
+    another type.
     """
-    fields = tomllib.loads(text.decode())
+    try:
+        fields = tomllib.loads(text.decode())
+    except RecursionError as deep:
+        raise ValueError("the file is nested too deeply: it holds one value for each name") from deep
+    known = {field.name for field in dataclasses.fields(ClientPolicy)}
+    if odd := sorted(set(fields) - known):
+        raise ValueError(f"{odd[0]!r} is not a field of a client's policy: {', '.join(sorted(known - {'cohort'}))}")
+    if missing := [name for name in ("noise", "clip", "rounds") if name not in fields]:
+        raise ValueError(f"{missing[0]!r} is missing: a client's policy needs noise, clip and rounds")
     if "cohort" in fields:
         raise ValueError(f"the cohort is a file of public keys that {COHORT_FILE} names")
     for name in ("noise", "clip", "batch", "chance"):
-        if type(fields.get(name)) is int:
+        if type(fields.get(name)) is int and abs(fields[name]) < 2**63:
             fields[name] = float(fields[name])
     return ClientPolicy(**fields, cohort=None if cohort is None else read_cohort(cohort))
 

@@ -114,18 +114,16 @@ def _trained(node: SecAggClient, request: bytes, message: Message, context: Cont
     report = receive(message.content, context)
     reference = numpy_of(only_arrays(message.content))
     sketch = _sketch(asked.settings, count(reference))
-    check = check_value(message.content, update, context.run_config)
+    about = message.metadata
+    check = check_value(message.content, update, context.run_config, about.message_type, about.group_id)
 
     def work(settings: SecAggSettings) -> npt.NDArray[Any]:
         tell(message.content, _agreed(settings))
-        try:
-            reply = call_next(message, context)
-        except SystemExit as left:  # not an Exception: it would end the process, and be seen
-            raise ValueError("the ClientApp ended itself") from left
+        reply = call_next(message, context)
         found = to_vector(numpy_of(named_arrays(reply.content)[1]), reference, difference=update == "parameters")
         return found if sketch is None else sketch.apply(found)
 
-    masked = node.train(request, check, work)
+    masked = node.train(request, check, work, count(reference))
     log(INFO, "cepam: %d coordinates leave masked in %d bytes", asked.settings.coordinates, len(masked))
     return reporting(_reply(message, masked), report)
 

@@ -17,12 +17,14 @@ class Faults:
     A dispute is a pair of nodes: the receiver says that what the sender sealed for it does not open. Two honest nodes
     never dispute, so an honest node has at most as many disputes as there are nodes at fault. Who has more than the
     quorum can spare (K - t of K nodes, one at least) is at fault, as sender or as accuser, and is left out for good.
-    So is a sender whose seed follows from no t shares of all K nodes, while there are K - t such senders at most.
+    So is a sender whose seed does not follow from the shares of all K nodes, while there are no more such senders than
+    liars whom an honest sender's seed stands (`SecAggRound.most_wrong`).
 
     Where that tells nothing, those who may have been at fault sit out: nobody the first time, then 1, 2, 4, … rounds.
 
-    Guarantee: while at most K - t nodes misbehave (one, where no share can be spared), no honest node is left out for
-    good (docs/trust.md; tests/attacks/test_secure_aggregation_shares.py).
+    Guarantee: while at most K - t nodes misbehave (one, where no share can be spared; half as many, where over 500 ways
+    to choose t of K nodes exist), no honest node is left out for good (docs/trust.md;
+    tests/attacks/test_secure_aggregation_shares.py).
     """
 
     def __init__(self) -> None:
@@ -58,8 +60,8 @@ class Faults:
             return
         unopened = sums.unopened() - self.named
         # Everybody sent shares, and more of a sender's are wrong than nodes can be at fault: so it is one of these.
-        is_all = sums.tries_all and sums.survivors == sums.cohort and not sums.silent
-        if spare and is_all and len(unopened) <= spare:
+        is_all = sums.survivors == sums.cohort and not sums.silent
+        if is_all and len(unopened) <= sums.most_wrong:
             self._name(unopened, "committed to a seed that does not follow from its shares")
         self._sit_out(self._suspects(sums, unopened) - self.named)
 

@@ -20,14 +20,16 @@ from cepam.secure_aggregation.roster import Roster, RosterEntry, hello_transcrip
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 ROUNDS_TO_RETRY = 5
+LONGEST_WAIT = 64
 
 
 class Membership:
     """Keeps the roster of the epoch, and starts a new one where a node's state cannot go on.
 
     A new epoch starts for a node that is new, that lost its secrets (it says so by refusing a position), or that did
-    not answer some rounds ago (ever later ones, if it never does). `position` counts the rounds of the epoch. `faults`
-    says who is left out because charged rounds failed.
+    not answer some rounds ago (ever later ones, if it never does). One node starts an epoch ever more rarely: at once,
+    then 2, 4, 8, … and at most `LONGEST_WAIT` rounds after the last that it started. `position` counts the rounds of
+    the epoch. `faults` says who is left out because charged rounds failed.
     """
 
     def __init__(self, courier: Transport, authentication: Authentication) -> None:
@@ -37,23 +39,29 @@ class Membership:
         self.position = 0
         self._knowing: set[int] = set()
         self._lost: set[int] = set()
-        self._silent: set[int] = set()
         self._declining: set[int] = set()
         self._warned: set[int] = set()
-        self._patience = ROUNDS_TO_RETRY
+        self._started: Counter[int] = Counter()
+        self._not_before: dict[int, int] = {}
+        self._round = 0
 
     def settle(self, wanted: Iterable[int], grid: Grid) -> Roster:
         """The roster of the epoch, in which all of these nodes are that can be."""
         self.faults.begin_round()
+        self._round += 1
         asked = set(wanted) - self.faults.left_out
-        if self.roster is None or self._has_strangers(self.roster, asked):
+        strangers = self._strangers(asked) if self.roster is not None else set()
+        if self.roster is None or strangers:
+            for node in strangers:
+                self._started[node] += 1
+                self._not_before[node] = self._round + min(2 ** self._started[node], LONGEST_WAIT)
             self._begin((asked | set(grid.get_node_ids())) - self.faults.left_out, grid)
         return self.roster  # type: ignore[return-value]  # there is one now
 
-    def _has_strangers(self, roster: Roster, asked: set[int]) -> bool:
-        """Whether some of these can be asked in a new epoch only."""
-        new = asked - set(roster.names) - self._silent
-        return bool(new or asked & self._lost or (asked & self._silent and self.position >= self._patience))
+    def _strangers(self, asked: set[int]) -> set[int]:
+        """Those of these that can be asked in a new epoch only, and may start one."""
+        names = set(self.roster.names) if self.roster is not None else set()
+        return {node for node in asked - names | asked & self._lost if self._round >= self._not_before.get(node, 0)}
 
     def cohort(self, wanted: Iterable[int]) -> tuple[int, ...]:
         """Those of these nodes that are in the roster, have not declined its terms, and are not left out for faults."""
@@ -94,11 +102,12 @@ class Membership:
             log(WARNING, "cepam: node %s is not in the sums of this epoch: %s", refused.node, refused)
 
         self._courier.trip(grid, {node: HelloRequest(run, epoch).encode() for node in sorted(nodes)}, take, drop)
-        peers, before = _distinct(entries.values()), self.roster.names if self.roster is not None else ()
+        peers = _distinct(entries.values())
         self.roster = Roster.of(run, epoch, peers)
-        self._patience = 2 * self._patience if before == self.roster.names else ROUNDS_TO_RETRY
         self.position, self._knowing, self._lost, self._declining = 0, set(), set(), set()
-        self._silent = nodes - {peer.node for peer in peers}
+        for node in nodes - {peer.node for peer in peers}:
+            wait = min(ROUNDS_TO_RETRY * 2 ** self._started[node], LONGEST_WAIT)
+            self._not_before[node] = max(self._not_before.get(node, 0), self._round + wait)
         log(INFO, "cepam: a new epoch of sums: %d of %d nodes agreed on keys", len(peers), len(nodes))
 
     def _check(self, node: int, entry: RosterEntry, transcript: bytes, registered: dict[int, bytes]) -> None:

@@ -48,14 +48,23 @@ def run_config(run: Any) -> Mapping[str, Any]:
     return dict(get_fused_config_from_dir(get_project_dir(run.fab_id, run.fab_version, run.fab_hash), replaced))
 
 
-def check_value(content: RecordDict, update: str, configured: Mapping[str, Any]) -> bytes:
-    """32 bytes that bind a round to all that a node is told to train on: model, configuration, what it replies with.
+def check_value(
+    content: RecordDict, update: str, configured: Mapping[str, Any], message_type: str, group_id: str
+) -> bytes:
+    """32 bytes that bind a round to all that a node is told to train on.
 
-    `configured` is the run's configuration, which a ClientApp reads from its context. The masks of two nodes that were
-    told different things do not cancel (tests/flower/secure_aggregation/test_attacks.py).
+    The masks of two nodes that were told different things do not cancel
+    (tests/flower/secure_aggregation/test_attacks.py).
+
+    Args:
+        content: the message's records: the model, the configuration.
+        update: what the node replies with, parameters or a gradient.
+        configured: the run's configuration, which a ClientApp reads from its context.
+        message_type: the message's type, which chooses the function of the ClientApp that trains.
+        group_id: the message's group, which a ClientApp reads from its metadata.
     """
-    digest = hashlib.sha256(b"cepam sum model v1")
-    _feed(digest, update.encode(), struct.pack("<Q", len(configured)))
+    digest = hashlib.sha256(b"cepam sum model v2")
+    _feed(digest, update.encode(), message_type.encode(), group_id.encode(), struct.pack("<Q", len(configured)))
     for key, value in sorted(configured.items()):
         _feed(digest, key.encode(), repr(value).encode())
     for name, record in sorted(content.items()):

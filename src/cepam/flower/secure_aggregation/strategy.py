@@ -154,11 +154,20 @@ class SecureAggregation(Private):
 
     def _check_value(self, messages: list[Message], configured: Mapping[str, Any]) -> bytes:
         """What all nodes are told to train on; ValueError where a strategy tells them different things."""
-        contents = {id(message.content): message.content for message in messages}
+        sent = {
+            (id(message.content), message.metadata.message_type, message.metadata.group_id): message.content
+            for message in messages
+        }
         update = self.settings.update
-        found = {check_value(self._as_received(content), update, configured) for content in contents.values()}
+        found = {
+            check_value(self._as_received(content), update, configured, message_type, group_id)
+            for (_, message_type, group_id), content in sent.items()
+        }
         if len(found) != 1:
-            raise ValueError("the strategy sends different models or configurations: their sum could not be opened")
+            raise ValueError(
+                "the strategy sends messages with different models, configurations, types or groups: their sum could "
+                "not be opened"
+            )
         return found.pop()
 
     def _as_received(self, content: RecordDict) -> RecordDict:

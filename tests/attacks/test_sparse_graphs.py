@@ -1,0 +1,117 @@
+"""A sparse graph of masks chosen by the server: a floor for its degree, and an accountant that counts what protects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cepam.flower.secure_aggregation.client import read_policy
+from cepam.secure_aggregation import ClientPolicy, RoundCharge, SecAggRound, accountant_of, sparse_graph
+from cepam.secure_aggregation.messages import (
+    RepairReply,
+    RepairRequest,
+    TrainReply,
+    UnmaskReply,
+    UnmaskRequest,
+)
+from cepam.secure_aggregation.pairwise_keys import combine, self_mask
+
+from ..secure_aggregation import sums
+
+SPARSE = ClientPolicy(noise=0.2, clip=1.0, rounds=1000, honest=1, sparse=True, degree=2)
+
+
+def test_a_degree_below_the_policy_is_refused() -> None:
+    asked = sums.settings(20, clients=22, degree=2, threshold=2)
+    floor = sparse_graph(1000, 0.1, 0.1)[0]
+    for policy in (replace(SPARSE, degree=4), replace(SPARSE, degree=floor)):
+        with sums.refused("terms"):
+            policy.check(asked, 22)
+    SPARSE.check(asked, 22)
+    replace(SPARSE, degree=floor).check(sums.settings(800, clients=1000, degree=floor, threshold=26), 1000)
+    with pytest.raises(ValueError, match="degree"):
+        ClientPolicy(noise=0.2, clip=1.0, rounds=10, sparse=True)
+
+
+def test_the_accountant_counts_the_neighbours_that_protect() -> None:
+    """22 clients, quorum 20, degree 2: a lying server reads one client alone, so one share protects and is charged."""
+    asked = sums.settings(20, clients=22, degree=2, threshold=2)
+    charge = RoundCharge.of(asked, 22, SPARSE)
+    assert charge.shares == 1
+    answered = sums.MemoryJournal()._entry.answered.add(charge)
+    alone = accountant_of(answered, 100).epsilon(1e-5)
+    wished = accountant_of(replace(answered, charges=(replace(charge, shares=20),)), 100).epsilon(1e-5)
+    assert alone > 3 * wished
+    wide = sums.settings(800, clients=1000, degree=46, threshold=26)
+    assert RoundCharge.of(wide, 1000, SPARSE).shares == 2 * 26 - 47
+    assert RoundCharge.of(wide, 1000, replace(SPARSE, colluders=3)).shares == 2
+    complete = sums.settings(20, clients=22)
+    assert RoundCharge.of(complete, 22, SPARSE).shares == 18
+
+
+def test_a_server_that_lies_on_a_ring_reads_one_client_and_that_is_what_is_charged() -> None:
+    group = sums.cohort(8, policy=SPARSE)
+    asked = sums.settings(7, clients=8, degree=2, threshold=2)
+    round_ = SecAggRound(asked, group.roster, group.roster.names, sums.MODEL)
+    replies = {name: TrainReply.decode(group.train(name, round_.request())) for name in group.nodes}
+    for name, reply in replies.items():
+        round_.take(name, reply.encode())
+    victim = 10
+    one, other = (name for name in group.roster.circle(victim, 2) if name != victim)
+    circle, salt = round_.circle(victim), round_.salt
+
+    def repaired(node: int, missing: int) -> bytes:
+        said = group.nodes[node].repair(RepairRequest(salt, (missing,)).encode())
+        return RepairReply.decode(said).keys[0]
+
+    def share_of_victim(node: int, missing: frozenset[int]) -> bytes:
+        left = tuple(name for name in round_.circle(node) if name not in missing)
+        sealed = sums.sealed_for(round_, node, left)
+        said = UnmaskReply.decode(group.nodes[node].unmask(UnmaskRequest(salt, left, sealed).encode()))
+        return said.shares[left.index(victim)]
+
+    # The victim is told that one neighbour is missing, the other neighbour that the victim is.
+    keys = {one: repaired(victim, one), other: repaired(other, victim)}
+    shares = [share_of_victim(victim, frozenset({one})), share_of_victim(one, frozenset())]
+    seed = combine([circle.index(victim), circle.index(one)], shares)
+    masks = [(self_mask(seed, salt), 1)] + [(key, 1 if victim < peer else -1) for peer, key in keys.items()]
+    alone = asked.codec.open([replies[victim].vector], masks)
+    # One client's noise and rounding, nine deviations: its update, with its own share of noise alone.
+    np.testing.assert_allclose(alone, group.updates[victim], atol=9 * sums.NOISE * np.sqrt(13 / 12))
+    with group.nodes[victim].journal.hold() as entry:
+        assert [charge.shares for charge in entry.answered.charges] == [1]
+
+
+GOOD = "noise = 0.15\nclip = 1\nrounds = 500\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'sparse = "false"', 'sparse = "true"\ndegree = 46', "sparse = 1\ndegree = 46", "sparse = 0", "sparse = true",
+        "degree = 46", "sparse = true\ndegree = 1", "sparse = true\ndegree = 46.0", 'chance = "0.1"', "chance = true",
+        'batch = "64"', "batch = [64.0]", "quorum = 20.0", 'quorum = "20"', "honest = true", "rounds = 1e3",
+        "cohort = []", "quorom = 20", "quorum = 99999999999999999999", "chance = nan", "batch = inf",
+        f"batch = 1{'0' * 400}\nrecords = 1", f"chance = {'[' * 3000}{']' * 3000}",
+    ],
+)  # fmt: skip
+def test_a_policy_file_has_one_type_for_each_field(line: str) -> None:
+    text = GOOD if not line.startswith("rounds") else GOOD.replace("rounds = 500\n", "")
+    with pytest.raises(ValueError, match=r"must|field|missing|deep|cohort"):
+        read_policy(f"{text}{line}\n".encode())
+
+
+@pytest.mark.parametrize("line", ["noise = true", 'noise = "0.15"', 'clip = "1"', "clip = false", ""])
+def test_a_policy_file_with_another_noise_or_clip(line: str) -> None:
+    name = line.split(" ")[0] or "noise"
+    kept = "".join(f"{one}\n" for one in GOOD.splitlines() if not one.startswith(name))
+    with pytest.raises(ValueError, match=r"must|field|missing|deep|cohort"):
+        read_policy(f"{kept}{line}\n".encode())
+
+
+def test_good_policy_files() -> None:
+    assert read_policy(GOOD.encode()) == ClientPolicy(noise=0.15, clip=1.0, rounds=500)
+    found = read_policy(f"{GOOD}sparse = true\ndegree = 46\nchance = 1\nbatch = 64\nrecords = 9\n".encode())
+    assert found == ClientPolicy(0.15, 1.0, 500, batch=64.0, records=9, sparse=True, degree=46)

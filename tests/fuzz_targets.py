@@ -1,0 +1,365 @@
+"""A fuzz target for each parser of bytes from others: what it is fed, and which errors it promises.
+
+A target has valid samples; a case is a mutated one. It may return, or raise what is promised. `tools/fuzz.py`
+runs them for long, tests/attacks/test_parsers.py briefly.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cepam
+from cepam import privacy
+from cepam.codec.tree import decode_tree, encode_tree
+from cepam.downlink import Broadcast, Receiver
+from cepam.errors import CepamError
+from cepam.flower.secure_aggregation.client import read_cohort, read_policy
+from cepam.protocol import agreement
+from cepam.protocol.account_index import AccountIndex
+from cepam.protocol.accounting import Accounting
+from cepam.protocol.broadcast_message import BroadcastMessage, ClientModel, ModelLayout, unpack
+from cepam.protocol.messages import Answer, Offer
+from cepam.protocol.saved_account import RunAccount
+from cepam.protocol.settings import UplinkSettings
+from cepam.secure_aggregation import RefusalReply, SecAggRound
+from cepam.secure_aggregation.client import NodeState
+from cepam.secure_aggregation.journal import JournalEntry
+from cepam.secure_aggregation.messages import (
+    HelloReply,
+    HelloRequest,
+    RepairReply,
+    RepairRequest,
+    TrainReply,
+    TrainRequest,
+    UnmaskReply,
+    UnmaskRequest,
+)
+from tests.corpus import AT, make_codec
+from tests.secure_aggregation import sums
+
+Rng = np.random.Generator
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**70), 10**400, 0.5, -0.0, 1e308, 5e-324, math.nan, math.inf,
+    "", "x", "x" * 5000, "\ud800", "9" * 5000, "gaussian", b"", b"\0" * 32, [], {}, [[]], [1] * 1000, {"a": {}},
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser: `case` makes a mutated input from random numbers, `parse` is fed with it, `errors` are promised."""
+
+    name: str
+    case: Callable[[Rng], Any]
+    parse: Callable[[Any], object]
+    errors: tuple[type[Exception], ...]
+
+    def attack(self, rng: Rng) -> str:
+        """How one case ended: parsed or refused. Any other exception goes through."""
+        made = self.case(rng)
+        try:
+            self.parse(made)
+        except self.errors:
+            return f"{self.name}: refused"
+        return f"{self.name}: parsed"
+
+
+def mutate(rng: Rng, data: bytes) -> bytes:
+    """The data with a few bytes changed, dropped, doubled or made up."""
+    out = bytearray(data)
+    for _ in range(int(rng.integers(1, 5))):
+        at = int(rng.integers(0, len(out) + 1))
+        kind = rng.integers(7)
+        if kind == 0 and at < len(out):
+            out[at] ^= 1 << int(rng.integers(8))
+        elif kind == 1 and at < len(out):
+            out[at] = int(rng.choice([0, 1, 127, 128, 255]))
+        elif kind == 2:
+            del out[at : at + int(rng.integers(1, 20))]
+        elif kind == 3:
+            out[at:at] = rng.bytes(int(rng.integers(1, 20)))
+        elif kind == 4:
+            out[at:at] = out[at : at + int(rng.integers(1, 20))]
+        elif kind == 5:
+            out[at : at + 8] = rng.choice([b"\xff" * 8, b"\0" * 8, b"\xff" * 4 + b"\0" * 4])
+        else:
+            out = out[:at]
+    return bytes(out)
+
+
+def mutate_value(rng: Rng, value: Any) -> Any:
+    """A nested value with one part replaced, dropped or added."""
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = list(value)[int(rng.integers(len(value)))]
+        kind = rng.random()
+        if kind < 0.15:
+            return {name: part for name, part in value.items() if name != key}
+        if kind < 0.25:
+            return {**value, "odd": _odd(rng)}
+        return {**value, key: mutate_value(rng, value[key])}
+    if isinstance(value, list) and value and rng.random() < 0.85:
+        at = int(rng.integers(len(value)))
+        if rng.random() < 0.2:
+            return value[:at] + value[at + 1 :] if rng.random() < 0.5 else [*value, value[at]]
+        return [*value[:at], mutate_value(rng, value[at]), *value[at + 1 :]]
+    if isinstance(value, bytes | str) and value and rng.random() < 0.5:
+        data = mutate(rng, value if isinstance(value, bytes) else value.encode(errors="replace"))
+        return data if isinstance(value, bytes) else data.decode(errors="replace")
+    return _odd(rng)
+
+
+def _odd(rng: Rng) -> Any:
+    return copy.deepcopy(ODD[int(rng.integers(len(ODD)))])
+
+
+def mutate_text(rng: Rng, text: str) -> str:
+    """JSON with other values, other text, or nested without end."""
+    kind = rng.random()
+    if kind < 0.6:
+        return json.dumps(mutate_value(rng, json.loads(text)), default=repr)
+    if kind < 0.63:
+        return str(rng.choice(["[", '{"a":', "[[1],"])) * int(rng.integers(1, 20_000))
+    return mutate(rng, text.encode()).decode(errors="replace")
+
+
+def _of(samples: Iterable[Any], change: Callable[[Rng, Any], Any]) -> Callable[[Rng], Any]:
+    held = list(samples)
+    return lambda rng: change(rng, held[int(rng.integers(len(held)))])
+
+
+def _resealed(rng: Rng, data: bytes) -> bytes:
+    """A journal that was changed and has the right check value."""
+    inner = mutate(rng, data[:-32])
+    return inner + hashlib.sha256(inner).digest()
+
+
+def secure_aggregation_targets() -> list[Target]:
+    """The messages, a client's state and journal, and both ends of a round."""
+    group, round_ = sums.trained(5, 4)
+    request = round_.request()
+    replies = {name: reply.encode() for name, reply in sums.replies(round_).items()}
+    assert not round_.repairs()
+    asks = dict(round_.unmasks())
+    repairs = RepairRequest(round_.salt, (11,)).encode()
+    opened = UnmaskReply(round_.salt, tuple(b"\1" * 32 + b"\0" for _ in range(5))).encode()
+    keys = RepairReply(round_.salt, (b"\2" * 32,)).encode()
+    hello = HelloRequest(sums.RUN, 2).encode()
+    greeting = HelloReply(group.roster.peers[0]).encode()
+    samples: list[tuple[type[Any], bytes]] = [
+        (HelloRequest, hello), (HelloReply, greeting), (TrainRequest, request), (TrainReply, replies[10]),
+        (RepairRequest, repairs), (RepairReply, keys), (UnmaskRequest, asks[10]), (UnmaskReply, opened),
+        (RefusalReply, RefusalReply("terms").encode()),
+    ]  # fmt: skip
+    made = [
+        Target(f"secure aggregation {kind.__name__}", _of([data], mutate), kind.decode, (CepamError,))
+        for kind, data in samples
+    ]
+    fresh = sums.cohort(5)
+    first = SecAggRound(sums.settings(4), fresh.roster, fresh.roster.names, sums.MODEL)
+    start = fresh.nodes[10].state
+
+    def train(data: bytes) -> None:
+        node = sums.node(0, journal=fresh.nodes[10].journal, state=start)
+        with node.journal.hold() as entry:
+            before = entry
+        try:
+            node.train(data, sums.MODEL, lambda asked: np.zeros(asked.coordinates, np.float32), 12)
+        finally:
+            node.journal.commit(before)
+
+    def client(stage: str, data: bytes) -> None:
+        node = sums.node(0, journal=group.nodes[10].journal, state=group.nodes[10].state)
+        with node.journal.hold() as entry:
+            before = entry
+        try:
+            getattr(node, stage)(data)
+        finally:
+            node.journal.commit(before)
+
+    def server(stage: str, data: bytes) -> None:
+        end = copy.deepcopy(round_) if stage != "take" else SecAggRound(
+            round_.settings, group.roster, group.roster.names, sums.MODEL
+        )  # fmt: skip
+        getattr(end, stage)(10, data)
+        if stage == "take_unmask":
+            end.unopened()
+
+    made += [
+        Target("client train", _of([first.request()], mutate), train, (CepamError,)),
+        Target("client hello", _of([hello], mutate), partial(client, "hello"), (CepamError,)),
+        Target("client repair", _of([repairs], mutate), partial(client, "repair"), (CepamError,)),
+        Target("client unmask", _of([asks[10]], mutate), partial(client, "unmask"), (CepamError,)),
+        Target("server take", _of([replies[10]], mutate), partial(server, "take"), (CepamError,)),
+        Target("server take_repair", _of([keys], mutate), partial(server, "take_repair"), (CepamError,)),
+        Target("server take_unmask", _of([opened], mutate), partial(server, "take_unmask"), (CepamError,)),
+        Target("client state", _of([group.nodes[10].state], mutate), NodeState.decode, (CepamError, ValueError)),
+    ]
+    with group.nodes[10].journal.hold() as entry:
+        journal = entry.encode()
+    made.append(Target("journal", _of([journal], _resealed), JournalEntry.decode, (CepamError,)))
+    return made
+
+
+def protocol_targets() -> list[Target]:
+    """Offers, answers, settings, identities, model layouts, broadcasts and what a client keeps of them."""
+    settings = [
+        UplinkSettings(cepam.Gaussian(0.1), cepam.L2(1.0)),
+        UplinkSettings(cepam.Laplace(0.1), cepam.L1(1.0), cepam.Integer(2), bucket=64),
+        UplinkSettings(cepam.Gaussian(0.1), cepam.L2(1.0), cepam.Lattice(np.array([[2.0, 1.0], [0.0, 1.0]])), bit=0.5),
+    ]
+    offers = [Offer(one, 7, 8, 1, 0, b"12345678", b"\1" * 32, b"").to_fields() for one in settings]
+    answers = [Answer(1, 2, b"\1" * 32, b"sig", b"12345678", 3).to_fields()]
+    arrays = {"a": np.zeros((3, 4), np.float32), "n": np.zeros(2, np.int64), "b": np.ones(5, np.float32)}
+    layout = ModelLayout.of(arrays)
+    grid = b"12345678"
+    server = Broadcast(grid)
+    server.publish(layout.vector(arrays), 0.01)
+    whole = server.message_from(None)
+    server.publish(layout.vector(arrays) + np.float32(0.05), 0.01)
+    change = server.message_from(1) if server.version > 1 else whole
+    beside = {"n": arrays["n"]}
+    _, copy_held = unpack(BroadcastMessage(grid, layout.to_text(), whole), beside, None)
+
+    def receive(case: tuple[str, bytes, ClientModel | None]) -> None:
+        text, message, kept = case
+        unpack(BroadcastMessage.from_fields(BroadcastMessage(grid, text, message).to_fields(), message), beside, kept)
+
+    def broadcasts(rng: Rng) -> tuple[str, bytes, ClientModel | None]:
+        kept = copy_held if rng.random() < 0.5 else None
+        text = mutate_text(rng, layout.to_text()) if rng.random() < 0.5 else layout.to_text()
+        message = [whole, change][int(rng.integers(2))]
+        return text, mutate(rng, message) if rng.random() < 0.7 else message, kept
+
+    def states(rng: Rng) -> tuple[str, bytes, ClientModel | None]:
+        state = mutate_value(rng, dict(copy_held.state))
+        held = ClientModel(grid, layout.to_text(), state if isinstance(state, dict) else {})
+        return "", change, held
+
+    public = agreement.public_of(_key_file())
+    signature = agreement.sign(_key_file(), b"said")
+
+    def verify(case: tuple[bytes, bytes]) -> None:
+        agreement.verify(case[0], b"said", case[1])
+
+    def identities(rng: Rng) -> tuple[bytes, bytes]:
+        return (mutate(rng, public), signature) if rng.random() < 0.7 else (public, mutate(rng, signature))
+
+    refusals = (CepamError, ValueError)
+    return [
+        Target("offer", _of(offers, mutate_value), _fields(Offer.from_fields), (ValueError,)),
+        Target("answer", _of(answers, mutate_value), _fields(Answer.from_fields), (ValueError,)),
+        Target("settings", _of([s.to_json() for s in settings], mutate_text), UplinkSettings.from_json, (ValueError,)),
+        Target("model layout", _of([layout.to_text()], mutate_text), _sized, (ValueError,)),
+        Target("broadcast fields", _of([BroadcastMessage(grid, "[]", b"").to_fields()], mutate_value),
+               _fields(lambda read: BroadcastMessage.from_fields(read, b"")), (ValueError,)),
+        Target("broadcast", broadcasts, receive, refusals),
+        Target("client's copy", states, receive, refusals),
+        Target("broadcast alone", _of([whole, change], mutate), lambda data: Receiver(grid, size=17).apply(data),
+               (CepamError,)),
+        Target("signature", identities, verify, ()),
+        Target("identity", _of([public], mutate), agreement.canonical, (ValueError,)),
+        Target("cohort file", _of([public + b"\n# them\n" + public], mutate), read_cohort, (ValueError,)),
+        Target("client policy", _of([POLICY], mutate), read_policy, (ValueError,)),
+        Target("client policy values", _of([POLICY], _other_values), read_policy, (ValueError,)),
+    ]  # fmt: skip
+
+
+POLICY = (
+    b"noise = 0.15\nclip = 1.0\nrounds = 500\nquorum = 20\nhonest = 10\nbatch = 64.0\nrecords = 9\nsparse = false\n"
+)
+VALUES = ["true", "-1", "1e999", "nan", "inf", '"x"', "[]", "{}", "0", "9" * 400, "1979-05-27", "[" * 3000, "0.5", "''"]
+
+
+def _other_values(rng: Rng, text: bytes) -> bytes:
+    lines = text.decode().splitlines()
+    at = int(rng.integers(len(lines)))
+    lines[at] = f"{lines[at].split(' ')[0]} = {VALUES[int(rng.integers(len(VALUES)))]}"
+    return "\n".join(lines).encode()
+
+
+def _fields(parse: Callable[[dict[str, Any]], object]) -> Callable[[Any], object]:
+    return lambda read: parse(read if isinstance(read, dict) else {})
+
+
+def _sized(text: str) -> None:
+    ModelLayout.from_text(text).size.bit_length()
+
+
+def _key_file() -> bytes:
+    from tests.flower.secure_aggregation.fakes import key_pair
+
+    return key_pair(1)[0]
+
+
+def account_targets() -> list[Target]:
+    """Saved accounts and their index."""
+    folder = Path(tempfile.mkdtemp(prefix="cepam-fuzz-"))
+    options = Accounting(delta=1e-5)
+    kept = RunAccount(folder, options, strict=True)
+    kept.resume("run", "start")
+    kept.charge(privacy.Mechanism.uniform(3, cepam.Gaussian(1.0), cepam.L2(1.0), privacy.Sampling("all"), 1), None)
+    content = json.loads(kept.path.read_text())
+    del content["checksum"]
+    index = (folder / "index.txt").read_bytes()
+    place = folder / "other.json"
+
+    def read(made: Any) -> None:
+        from cepam.protocol.saved_account import _checksum
+
+        try:
+            text = json.dumps(made, default=repr)
+        except ValueError:
+            return
+        held = {**json.loads(text), "checksum": _checksum(text)} if text.startswith("{") else made
+        place.write_text(json.dumps(held, default=repr), errors="replace")
+        kept._read("other")
+
+    def read_bytes(data: bytes) -> None:
+        place.write_bytes(data)
+        kept._read("other")
+
+    whole = kept.path.read_bytes()
+    return [
+        Target("account", _of([content], mutate_value), read, (CepamError, ValueError)),
+        Target("account file", _of([whole], mutate), read_bytes, (CepamError, ValueError)),
+        Target("account index", _of([index], mutate), lambda data: AccountIndex(io.BytesIO(data)), ()),
+    ]
+
+
+def checkpoint_targets() -> list[Target]:
+    """Checkpoints of a run: what does not open under the run's key is no checkpoint."""
+    from cepam.fl.runs import checkpoint
+
+    key = bytes(32)
+    whole = checkpoint._encrypted(key, memoryview(b"content" * 20))
+
+    def opened(data: bytes) -> None:
+        found = checkpoint._decrypted(key, data)
+        assert found is None or data == whole, "a mangled checkpoint opened"
+
+    return [Target("checkpoint", _of([whole], mutate), opened, ())]
+
+
+def tree_targets() -> list[Target]:
+    """Updates of a whole model."""
+    codec, tree = make_codec(), {"a": np.zeros((2, 3), np.float32), "b": [np.ones(4, np.float32)]}
+    message = encode_tree(codec, tree, AT)
+    return [Target("tree", _of([message], mutate), lambda data: decode_tree(codec, data, AT, tree), (CepamError,))]
+
+
+def all_targets() -> list[Target]:
+    """Every target, beside the codec's own in tools/fuzz.py."""
+    return [
+        *secure_aggregation_targets(), *protocol_targets(), *account_targets(), *checkpoint_targets(), *tree_targets(),
+    ]  # fmt: skip
