@@ -55,7 +55,8 @@ def test_an_error_leaves_as_its_bare_code() -> None:
     assert leaving(result) == make_reply(ReturnCode.EXECUTION_EXCEPTION)
 
 
-def test_metrics_and_sealed_results_leave() -> None:
+def test_metrics_and_sealed_results_leave(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where the account of a job without a workspace is kept
     metrics = DXO(DataKind.METRICS, data={"accuracy": np.float32(0.5), "loss": 2}).to_shareable()
     assert from_shareable(leaving(metrics)).data == {"accuracy": 0.5, "loss": 2}
     assert leaving(make_reply(ReturnCode.OK)).get_return_code() == ReturnCode.OK

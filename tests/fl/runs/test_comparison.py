@@ -39,9 +39,9 @@ def test_comparison_is_paired_and_makes_a_page(
     assert "server" not in rows[1].epsilon_against
     assert rows[0].gain == 0.0
     assert rows[1].half_width is not None
-    assert rows[0].aggregator_bytes > 20 * rows[1].aggregator_bytes
+    assert rows[0].uplink_bytes > 20 * rows[1].uplink_bytes
     for row in rows:
-        assert row.round_trip_bytes == row.aggregator_bytes + row.downlink_bytes
+        assert row.round_trip_bytes == row.uplink_bytes + row.downlink_bytes
     assert rows[0].bits_per_coordinate_down == 32.0 > 8 * rows[1].bits_per_coordinate_down
     page = (tmp_path / "index.html").read_text()
     assert "cepam-gaussian" in page

@@ -42,7 +42,7 @@ class Row:
     snr_db: float | None
     bits_per_coordinate: float | None
     bits_per_coordinate_down: float
-    aggregator_bytes: int
+    uplink_bytes: int
     downlink_bytes: int
     round_trip_bytes: int
     seconds: float
