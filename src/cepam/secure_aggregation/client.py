@@ -128,7 +128,7 @@ def _read_keys(reader: ByteReader) -> dict[int, bytes]:
     return dict(zip(reader.names(), reader.pieces(32)))
 
 
-LocalTraining = Callable[[SecAggSettings], Any]
+Train = Callable[[SecAggSettings], Any]
 FURTHEST_AHEAD = 1 << 12
 
 
@@ -170,7 +170,7 @@ class SecAggClient:
             self._commit(entry, NodeState(asked.run, asked.epoch, public, private))
         return reply
 
-    def train(self, request: bytes, model: bytes, work: LocalTraining, coordinates: int) -> bytes:
+    def train(self, request: bytes, model: bytes, work: Train, coordinates: int) -> bytes:
         """The masked update of a round, once.
 
         The journal is free while `work` trains; nothing leaves before the answer is in it, so a position is answered
@@ -348,7 +348,7 @@ def _opened_share(opened: OpenRound, peer: int, sealed: bytes) -> bytes:
     return share
 
 
-def _safe_update(work: LocalTraining, settings: SecAggSettings, longest: float) -> Any:
+def _safe_update(work: Train, settings: SecAggSettings, longest: float) -> Any:
     """The update, its norm at most `longest`, where it lies; zeros where anything at all went wrong."""
     try:
         with np.errstate(all="ignore"):
