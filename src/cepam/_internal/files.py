@@ -21,7 +21,7 @@ def cache_folder() -> Path:
 
 
 def _write_whole(path: Path, content: bytes, private: bool) -> None:
-    """Nothing; the file holds the old content or the new one, whenever the machine stops.
+    """Replace a file whole: it holds the old content or the new one, whenever the machine stops.
 
     The temporary file has a name of its own, so that two writers never share one. `settle` brings the folder to disk,
     where the new content must be there after a power cut. A `private` file can be read by its owner alone (mode 600).
@@ -66,7 +66,7 @@ if sys.platform == "win32":
                     raise BlockingIOError(f"another process holds {file.name}") from None
 
     def settle(folder: Path) -> None:
-        """Nothing: a folder cannot be opened there, and NTFS keeps its own journal of names."""
+        """Do nothing: a folder cannot be opened there, and NTFS keeps its own journal of names."""
 else:
 
     def _lock(file: BinaryIO, wait: bool) -> None:
@@ -75,7 +75,7 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def settle(folder: Path) -> None:
-        """Nothing; names made and removed in the folder are on disk."""
+        """Bring names made and removed in the folder to disk."""
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -91,7 +91,7 @@ REMEDIES = {
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Nothing; what goes wrong inside names the file, and what to do about a full disk. The innermost name stays."""
+    """Errors inside name the file, and what to do about a full disk; the innermost name stays."""
     try:
         yield
     except _NamedError:
@@ -106,20 +106,20 @@ class _NamedError(OSError):
 
 
 def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
-    """Nothing; the file holds the old content or the new one, and an error names it; `private`: mode 600."""
+    """Write a file atomically; an error names it. `private` files have mode 600."""
     with naming(path):
         _write_whole(path, content, private)
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Nothing; a new file that only its owner can read (mode 600), on disk before this returns."""
+    """Write a file that only its owner can read (mode 600), on disk before this returns."""
     with naming(path):
         write_atomically(path, content, private=True)
     settle(path.parent)
 
 
 def erase(path: Path) -> None:
-    """Nothing; the file was overwritten and is gone. What a journal or a flash cell may have kept is out of reach."""
+    """Overwrite and remove a file. What a journal or a flash cell may have kept is out of reach."""
     if not path.exists():
         return
     with naming(path), path.open("r+b") as out:
