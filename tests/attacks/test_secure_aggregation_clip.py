@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from cepam.flower import Accounting
+from cepam.flower import Gradient
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
 from ..flower.fakes import adding, start_arrays, vector_of
@@ -54,9 +54,7 @@ def attacked(folder: Path, where: str, liars: tuple[int, ...] = (100, 101, 102, 
         node.run_config = dict(lie) if node.node_id in liars else {**lie, "cepam-clip": CLIP}
         node.restart()
     grid.run_config = grid.nodes[104].run_config
-    strategy = summing(
-        sigma=SIGMA, update="gradient", learning_rate=1.0, records=RECORDS, account=Accounting(clipped="example")
-    )
+    strategy = summing(sigma=SIGMA, update=Gradient(), records=RECORDS, clipped="example")
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=1, train_config=ConfigRecord(dict(lie)))
     return result, grid, seen
 

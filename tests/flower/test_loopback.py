@@ -71,12 +71,12 @@ def test_a_million_parameters_are_small_both_ways(tmp_path: Path) -> None:
     with Federation(tmp_path, nodes=2) as federation:
         federation.wait_for_nodes(2)
         plain, _, _ = ran(federation, "plain", 400, private=False, **common)
-        both, rounds, model = ran(federation, "both", 400, sigma=sigma, downlink="grid", **common)
+        both, rounds, model = ran(federation, "both", 400, sigma=sigma, downlink="quantized", **common)
     assert counted(rounds, "cepam-replies") == [2, 2, 2]
     assert sum(counted(rounds, "cepam-downlink-float32-bytes")) == 3 * 2 * 4 * size
     assert plain.inbound_bytes + plain.outbound_bytes >= 15 * (both.inbound_bytes + both.outbound_bytes)
     print(
-        f"SuperLink, both ways, plain / grid: {plain.inbound_bytes + plain.outbound_bytes} / "
+        f"SuperLink, both ways, plain / quantized: {plain.inbound_bytes + plain.outbound_bytes} / "
         f"{both.inbound_bytes + both.outbound_bytes} bytes; down by our count {counted(rounds, 'cepam-downlink-bytes')}"
     )
     # The public model: the start, three mean updates, noise of three rounds, and one rounding to the grid (a step of

@@ -80,13 +80,13 @@ def test_flower_finds_the_noise_for_a_target(
     from flwr.supercore.task_identity import TaskIdentity
 
     import cepam
-    from cepam.flower import Private
+    from cepam.flower import Accounting, Private, Target
     from tests.flower.fakes import RUN, FakeGrid, Node, adding, start_arrays
 
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1  # as Flower's processes do
     grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in range(1, 5)])
-    strategy = Private(FedAvg(), law=cepam.Gaussian, clip=cepam.L2(1.0), epsilon=3.0, delta=1e-6, rounds=4)
+    strategy = Private(FedAvg(), clip=cepam.L2(1.0), epsilon=Target(3.0, rounds=4), accounting=Accounting(delta=1e-6))
     with caplog.at_level("INFO", logger="flwr"):
         strategy.start(grid, start_arrays(400), num_rounds=4)
     assert 2.99 < strategy.epsilon <= 3.0

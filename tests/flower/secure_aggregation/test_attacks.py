@@ -25,7 +25,7 @@ from cepam.secure_aggregation.messages import (
     UnmaskRequest,
 )
 from cepam.secure_aggregation.roster import hello_transcript
-from tests.flower.fakes import RUN, Node, start_arrays
+from tests.flower.fakes import RUN, Node, outcome, start_arrays
 
 from .fakes import NAMES, SIZE, ask, key_pair, sum_fleet, summing, trained
 
@@ -94,7 +94,7 @@ def _said(node: Node, message: Message) -> bytes | str:
     return ask(node, carried(message.content[SUM]), content)
 
 
-@pytest.mark.parametrize("downlink", ["float32", "grid"])
+@pytest.mark.parametrize("downlink", ["float32", "quantized"])
 @pytest.mark.parametrize("what", ["model", "configuration", "update"])
 def test_another_model_or_configuration_for_one_node(what: str, downlink: str, tmp_path) -> None:
     grid, _ = sum_fleet(tmp_path)
@@ -115,7 +115,7 @@ def test_another_model_or_configuration_for_one_node(what: str, downlink: str, t
 
     grid.nodes[102].handle = deceive
     grid.deaf = {("unmask", node) for node in (101, 102)}
-    metrics = strategy.start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]
+    metrics = outcome(strategy, grid, start_arrays(SIZE)).train_metrics_clientapp[1]
     # Its salt is another: its vector is not taken, and what it holds opens nothing of the others.
     kinds = [dict(metrics).get(f"cepam-dropped-{kind}", 0) for kind in ("malformed", "version")]
     assert sum(kinds) == 1
@@ -227,7 +227,7 @@ def test_a_strategy_that_tells_nodes_different_things_asks_for_nothing(tmp_path)
         return messages
 
     strategy.strategy.configure_train = uneven
-    metrics = strategy.start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]
+    metrics = outcome(strategy, grid, start_arrays(SIZE)).train_metrics_clientapp[1]
     assert metrics["cepam-opened"] == 0
     assert not grid.replies("train")
 

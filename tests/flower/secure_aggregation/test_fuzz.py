@@ -141,7 +141,7 @@ def test_answers_of_every_stage_mangled_on_their_way_cost_their_node_only(tmp_pa
 
     grid.meddle = mangle
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=3)
-    assert result.train_metrics_clientapp[3]["cepam-asked"] == 4
+    assert result.train_metrics_clientapp[3]["cepam-sampled"] == 4
     grid.meddle = lambda node, reply: [reply]
     strategy = summing(sigma=0.001, quorum=3)
     strategy.start(grid, start_arrays(SIZE), num_rounds=1)

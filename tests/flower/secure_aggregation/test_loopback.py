@@ -89,7 +89,7 @@ def check_models(folder: Path) -> None:
             assert not moved.any()
             continue
         # Each update's weight in the sum, by least squares; its noise is under 0.001 √(5 · 13/12) / 0.5.
-        weights = np.linalg.lstsq(updates.T, moved * metrics["cepam-asked"], rcond=None)[0]
+        weights = np.linalg.lstsq(updates.T, moved * metrics["cepam-sampled"], rcond=None)[0]
         inside = np.abs(weights - 1.0) < 0.05
         assert (inside | (np.abs(weights) < 0.05)).all(), (r, weights)
         silent_one = int(r == 1)  # node 1's training raises: its part is zero, with its noise, as if nothing were

@@ -66,7 +66,7 @@ class Transport:
             about = reply.metadata.src_node_id if node is None else node
             raise Refused("error", about, f"code {reply.error.code}: {reply.error.reason}")
         if node is None or node != reply.metadata.src_node_id:
-            raise Refused("unasked", reply.metadata.src_node_id, "it does not answer a message of this trip")
+            raise Refused("unsolicited", reply.metadata.src_node_id, "it does not answer a message of this trip")
         said = sum_message(reply.content)
         kind = _refusal(said)
         if kind is not None:

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
-from cepam.flower import Private, Sum
+from cepam.flower import Authentication, SecureAggregation
 
 app = ServerApp()
 
@@ -48,13 +48,15 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     folder, nodes = Path(str(config["folder"])), int(config["nodes"])
     record_traffic(grid, folder)
-    strategy = Private(
+    strategy = SecureAggregation(
         FedAvg(min_available_nodes=nodes),
-        law=cepam.Gaussian(float(config["sigma"])),
         clip=cepam.L2(1.0),
-        authentication=str(config["authentication"]),
-        server_key=str(config["server-key"]) or None,
-        trust=Sum(quorum=int(config["quorum"]), unmask_timeout=float(config["unmask-timeout"])),
+        noise=cepam.Gaussian(float(config["sigma"])),
+        quorum=int(config["quorum"]),
+        unmask_timeout=float(config["unmask-timeout"]),
+        authentication=Authentication(
+            required=config["authentication"] == "require", server_key=str(config["server-key"]) or None
+        ),
     )
     models: list[np.ndarray] = []
 
