@@ -21,19 +21,32 @@ JOURNAL_FILE = "cepam-state"
 COHORT_FILE = "cepam-cohort"
 
 
-def sum_node(context: Context) -> SecAggClient:
-    """The node that this configuration describes, with the secrets that `context.state` holds; `Declined` if none."""
+def sum_node(context: Context, policy: ClientPolicy | None = None) -> SecAggClient:
+    """The node that this configuration describes, with the secrets that `context.state` holds; `Declined` if none.
+
+    Args:
+        context: The node's context; a policy file that its configuration names always decides.
+        policy: The ClientApp's policy, for nodes of a simulation, which have no file.
+    """
+    if policy is not None and TERMS_FILE not in context.node_config:
+        from cepam.flower.secure_aggregation.simulated import simulated_node
+
+        return simulated_node(context, policy, _kept_state(context))
     text, key = read_key_file(context, TERMS_FILE), read_key_file(context, IDENTITY_FILE)
     journal = context.node_config.get(JOURNAL_FILE)
     if text is None or key is None or not journal:
-        raise Declined("terms", f"a node of sums needs {TERMS_FILE}, {JOURNAL_FILE} and {IDENTITY_FILE}")
+        raise Declined(
+            "terms",
+            f"secure aggregation needs {TERMS_FILE}, {JOURNAL_FILE} and {IDENTITY_FILE} in the node's configuration; "
+            "in a simulation, Uplink(policy=ClientPolicy(…)) in the ClientApp",
+        )
     try:
-        identity, policy = public_of(key), read_policy(text, read_key_file(context, COHORT_FILE))
+        identity, own = public_of(key), read_policy(text, read_key_file(context, COHORT_FILE))
     except (TypeError, ValueError) as unfit:
         raise Declined("terms", f"its terms, cohort or key cannot be read: {unfit}") from unfit
     path = Path(str(journal)).expanduser()
     return SecAggClient(
-        context.node_id, identity, partial(sign, key), verify, policy, FileJournal(path), _kept_state(context)
+        context.node_id, identity, partial(sign, key), verify, own, FileJournal(path), _kept_state(context)
     )
 
 
@@ -70,8 +83,10 @@ def read_cohort(text: bytes) -> frozenset[bytes]:
 
 
 def keep_state(context: Context, node: SecAggClient) -> None:
-    """Nothing; the node's secrets are as it left them, for the next message."""
+    """Keep the node's secrets as it left them, for the next message."""
     context.state[SUM] = ConfigRecord({"state": node.state})
+    if not isinstance(node.journal, FileJournal):
+        node.journal.keep(context)  # type: ignore[attr-defined]  # a simulated node's
 
 
 def _kept_state(context: Context) -> bytes:

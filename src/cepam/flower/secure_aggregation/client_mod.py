@@ -18,6 +18,7 @@ from cepam.flower.client_mod import (
     FAILED,
     SERVER_FILE,
     CallNext,
+    check_app,
     declining,
     named_arrays,
     only_arrays,
@@ -40,6 +41,7 @@ from cepam.secure_aggregation.messages import (
     TrainRequest,
     UnmaskRequest,
 )
+from cepam.secure_aggregation.policy import ClientPolicy
 from cepam.secure_aggregation.refusal import SecAggRefused
 from cepam.secure_aggregation.settings import SecAggSettings
 from cepam.secure_aggregation.sketch import Sketch
@@ -47,11 +49,15 @@ from cepam.secure_aggregation.sketch import Sketch
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 
-def answer(message: Message, context: Context, call_next: CallNext) -> Message:
-    """The node's answer to one stage of a sum, or a refusal; to any other message a refusal."""
+def answer(message: Message, context: Context, call_next: CallNext, policy: ClientPolicy | None = None) -> Message:
+    """The node's answer to one stage of secure aggregation, or a refusal; to any other message a refusal.
+
+    `policy` is the ClientApp's, for nodes of a simulation.
+    """
     try:
+        check_app(call_next)
         request = _request(message, context)
-        node = sum_node(context)
+        node = sum_node(context, policy)
         # User code sees neither the node's secrets nor the message of the sum.
         for hidden in (context.state, message.content):
             hidden.pop(SUM, None)
