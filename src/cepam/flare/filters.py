@@ -107,7 +107,7 @@ class ServerFilter(Filter):  # type: ignore[misc]
         job = self._job(fl_ctx)
         with job.lock:
             if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.OUT:
-                job.settle_if_asked_again(client, self, fl_ctx)
+                job.settle_before_next_task(client, self, fl_ctx)
                 try:
                     return self._offer(shareable, job, client)
                 except CepamError as nothing_left:  # FLARE would ask the client to try again, for ever

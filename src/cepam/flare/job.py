@@ -71,7 +71,7 @@ class ClientJob:
 
 @dataclass(frozen=True)
 class Used:
-    """A result that opened: whose it is, what was asked, and the decoded update."""
+    """A result that opened: whose it is, the settings of its task, and the decoded update."""
 
     client: str
     reply: Reply
@@ -141,7 +141,7 @@ class ServerJob:
         self._compensation: JobCompensation | None = None
         self._compensated: Arrays | None = None
         self._used: list[Used] = []
-        self._asked = False
+        self._has_tasks = False
         self._rounds = 0
         self._start = ""
 
@@ -164,7 +164,7 @@ class ServerJob:
             self.ended = self._budget is not None and self.epsilon >= self._budget
         elif model != self._start:
             self._account.note_model(model)
-        if self._budget is not None and self._compensation is not None and not self._asked:
+        if self._budget is not None and self._compensation is not None and not self._has_tasks:
             mechanism = self._compensation.mechanism(self._options, count(reference))  # the same whoever will be there
             self.ended = self.ended or self._account.epsilon(mechanism, self._budget) > self._budget
         if self.ended:
@@ -182,7 +182,7 @@ class ServerJob:
         peer = Peer(number_of(self.name), number_of(client))
         pending = self._end.offer(self._settings, peer, count(reference))
         self._pending[client] = (pending, reference)
-        self._asked = True
+        self._has_tasks = True
         return pending.offer
 
     def open(self, client: str, answer: Answer, message: bytes) -> tuple[npt.NDArray[np.floating], Arrays]:
@@ -207,7 +207,7 @@ class ServerJob:
                     del self._used[place]
                     return
 
-    def settle_if_asked_again(self, client: str, component: FLComponent, fl_ctx: FLContext) -> None:
+    def settle_before_next_task(self, client: str, component: FLComponent, fl_ctx: FLContext) -> None:
         """Charge a result that the workflow said nothing of, once its client gets the next task."""
         if any(used.client == client for used in self._used):
             self.settle(component, fl_ctx)
@@ -220,8 +220,8 @@ class ServerJob:
         or fails, the job ends.
         """
         with self.lock:
-            used, self._used, asked, self._asked = self._used, [], self._asked, False
-            if self.ended or not (used or (asked and self._compensation)):
+            used, self._used, has_tasks, self._has_tasks = self._used, [], self._has_tasks, False
+            if self.ended or not (used or (has_tasks and self._compensation)):
                 return
             try:
                 self._charge(used, component, fl_ctx)

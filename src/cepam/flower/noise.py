@@ -27,7 +27,7 @@ class NodeNoise:
             raise ValueError("epsilon finds one noise for all nodes: nodes must not be given with it")
         self._settings, self._target = settings, target
         self._first: UplinkSettings | None = None
-        self._of_node = nodes.get if isinstance(nodes, Mapping) else nodes
+        self._own = nodes.get if isinstance(nodes, Mapping) else nodes
 
     @property
     def settings(self) -> UplinkSettings:
@@ -38,8 +38,8 @@ class NodeNoise:
 
     def of(self, node: int) -> UplinkSettings:
         """The settings of this node."""
-        own = self._of_node(node) if self._of_node else None
-        return self.settings if own is None else own.over(self.settings)
+        differs = self._own(node) if self._own else None
+        return self.settings if differs is None else differs.over(self.settings)
 
     def plan(self, rounds: int) -> None:
         """Plan a target that does not say its rounds for so many."""

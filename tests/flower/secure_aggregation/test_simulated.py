@@ -96,7 +96,9 @@ def test_in_the_simulation_engine(tmp_path: Path) -> None:
 
     app, size = Path(__file__).parent / "app", 2000
     config = {"folder": str(tmp_path), "num-server-rounds": 2, "nodes": 4, "size": size}
-    simulate(tmp_path / "simulation", app, 4, {**config, "timeout": 200.0, "pause-after": 0}, 400)
+    simulate(
+        tmp_path / "simulation", app, 4, {**config, "timeout": 200.0, "unmask-timeout": 120.0, "pause-after": 99}, 280
+    )
     metrics = json.loads((tmp_path / "report.json").read_text())
     assert [m["cepam-opened"] for m in metrics.values()] == [1, 1]
     # The app of partition 1 raises in the first round, and counts as zero.

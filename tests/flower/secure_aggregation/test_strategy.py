@@ -143,3 +143,6 @@ def test_too_few_nodes_ask_for_no_sum(tmp_path, caplog) -> None:
     assert strategy.epsilon == 0.0
     assert "cannot aggregate securely" in caplog.text
     assert "a sum of 2 nodes with quorum 2" in str(result.error)
+    grid.deaf = {("hello", node) for node in grid.nodes}
+    silent = outcome(summing(), grid, start_arrays(SIZE))
+    assert "2 times no answer to the key agreement within 0.02 s (unmask_timeout)" in str(silent.error)

@@ -32,8 +32,8 @@ class Membership:
     the epoch. `faults` says who is left out because charged rounds failed.
     """
 
-    def __init__(self, courier: Transport, required: bool) -> None:
-        self._courier, self._required = courier, required
+    def __init__(self, transport: Transport, required: bool) -> None:
+        self._transport, self._required = transport, required
         self.refused: list[Refused] = []
         self.faults = Faults()
         self.roster: Roster | None = None
@@ -109,7 +109,10 @@ class Membership:
                 refused,
             )
 
-        self._courier.trip(grid, {node: HelloRequest(run, epoch).encode() for node in sorted(nodes)}, take, drop)
+        self._transport.trip(grid, {node: HelloRequest(run, epoch).encode() for node in sorted(nodes)}, take, drop)
+        late = f"no answer to the key agreement within {self._transport.timeout:g} s (unmask_timeout)"
+        for node in sorted(nodes - set(entries) - {refused.node for refused in self.refused}):
+            self.refused.append(Refused("missing", node, late))
         peers = _distinct(entries.values())
         self.roster = Roster.of(run, epoch, peers)
         self.position, self._knowing, self._lost, self._declining = 0, set(), set(), set()

@@ -50,7 +50,7 @@ class SecureAggregation(PrivateStrategy):
     nothing. Epsilon holds against the server too. Every node enforces a policy of its own, `ClientPolicy`, and refuses
     what falls below it (docs/trust.md). The wrapped strategy is handed one reply: the model moved by the sum over all
     nodes of the round, however many answered. Nodes send no metrics and do not evaluate; `start(evaluate_fn=…)` does. A
-    round is charged for the nodes that are in it, on disk before the first share is asked for.
+    round is charged for the nodes that are in it, on disk before the first share is requested.
 
     Example:
         ```python
@@ -127,8 +127,8 @@ class SecureAggregation(PrivateStrategy):
             unit=accounting.unit,
         )
         super().__init__(strategy, settings, target, Aggregator(accounting, True, 1), update, downlink)
-        self._courier = Transport(authentication.read_server_key(), unmask_timeout)
-        self._members = Membership(self._courier, authentication.required)
+        self._transport = Transport(authentication.read_server_key(), unmask_timeout)
+        self._members = Membership(self._transport, authentication.required)
         self._observers = Observers(accounting.colluders, accounting.delta)
         self._reach: QuantizationRange | None = None
         self._under_way: RoundDriver | None = None
@@ -164,8 +164,8 @@ class SecureAggregation(PrivateStrategy):
             log(WARNING, "cepam: round %d cannot aggregate securely: %s", server_round, unfit)
             self._unfit.append(Refused("refused", None, str(unfit)))
             return []
-        self._observers.asked(self._mechanism(cohort), settings.quorum)
-        self._under_way = RoundDriver(sums, {node: wanted[node] for node in cohort}, self._courier, self._members)
+        self._observers.requested(self._mechanism(cohort), settings.quorum)
+        self._under_way = RoundDriver(sums, {node: wanted[node] for node in cohort}, self._transport, self._members)
         return self._requests(self._under_way)
 
     def _settings_for(self, nodes: int, epoch: int, run: int) -> SecAggSettings:
@@ -211,28 +211,30 @@ class SecureAggregation(PrivateStrategy):
         name = next(iter(content.array_records))
         return RecordDict({**dict(content.items()), name: record_of(self._model.downlink.public)})
 
-    def _requests(self, asked: RoundDriver) -> list[Message]:
-        known, new = asked.sums.request(with_roster=False), asked.sums.request()
-        for node, message in asked.messages.items():
+    def _requests(self, under_way: RoundDriver) -> list[Message]:
+        known, new = under_way.sums.request(with_roster=False), under_way.sums.request()
+        for node, message in under_way.messages.items():
             if self._model.downlink is not None and not self._model.downlink.put_into(message):
                 raise ValueError("the strategy sends arrays of its own, which a quantized downlink does not carry")
             request = new if self._members.needs_roster(node) else known
-            self._courier.put(message, message.metadata.run_id, request, self.settings.update)
-        return list(asked.messages.values())
+            self._transport.put(message, message.metadata.run_id, request, self.settings.update)
+        return list(under_way.messages.values())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the wrapped strategy makes of the sum, if a quorum is in it; the counts and epsilons as metrics."""
-        asked, self._under_way = self._under_way, None
+        under_way, self._under_way = self._under_way, None
         down = self._model.downlink
-        tally = RoundMetrics(0 if asked is None else len(asked.messages), down.count() if down is not None else (0, 0))
+        tally = RoundMetrics(
+            0 if under_way is None else len(under_way.messages), down.count() if down is not None else (0, 0)
+        )
         arrays, metrics, is_open = None, None, False
-        if asked is not None and self._grid is not None:
-            self._take(asked, self._with_second(asked, list(replies), self._grid), tally)
-            is_open = self._open(asked, self._grid, tally)
+        if under_way is not None and self._grid is not None:
+            self._take(under_way, self._with_second(under_way, list(replies), self._grid), tally)
+            is_open = self._open(under_way, self._grid, tally)
             if is_open:
-                arrays, metrics = self.strategy.aggregate_train(server_round, [self._aggregate(asked)])
+                arrays, metrics = self.strategy.aggregate_train(server_round, [self._aggregate(under_way)])
                 arrays, model = self._model.published(arrays, server_round + 1, self._moved)
                 self._spending.note_model(model)
         report = tally.report(server_round, metrics, self.epsilon, self.accounting.delta)
@@ -243,22 +245,22 @@ class SecureAggregation(PrivateStrategy):
             self._failure.note(refused)
         return self._finish(server_round, tally, self._sampled, arrays, report)
 
-    def _with_second(self, asked: RoundDriver, replies: list[Message], grid: Grid) -> list[Message]:
+    def _with_second(self, under_way: RoundDriver, replies: list[Message], grid: Grid) -> list[Message]:
         """The replies; nodes that do not hold what their message leads on from get a snapshot and reply to that."""
-        self._courier.expect(asked.messages.values())
-        stale = [reply for reply in replies if is_stale(reply) and self._courier.node_of(reply) is not None]
+        self._transport.expect(under_way.messages.values())
+        stale = [reply for reply in replies if is_stale(reply) and self._transport.node_of(reply) is not None]
         if self._model.downlink is None or not stale:
             return replies
         again = {}
         for reply in stale:
-            node = self._courier.asked[reply.metadata.reply_to_message_id]
-            again[node] = self._model.downlink.again(asked.messages[node])
+            node = self._transport.waiting[reply.metadata.reply_to_message_id]
+            again[node] = self._model.downlink.again(under_way.messages[node])
         second = list(grid.send_and_receive(again.values(), timeout=self._timeout))
-        asked.messages |= again
-        self._courier.expect(asked.messages.values())
+        under_way.messages |= again
+        self._transport.expect(under_way.messages.values())
         return [reply for reply in replies if reply not in stale] + second
 
-    def _take(self, asked: RoundDriver, replies: list[Message], tally: RoundMetrics) -> None:
+    def _take(self, under_way: RoundDriver, replies: list[Message], tally: RoundMetrics) -> None:
         """Take the masked vectors, and count the rest by its reason."""
         down = self._model.downlink
 
@@ -267,24 +269,24 @@ class SecureAggregation(PrivateStrategy):
             tally.drop(refused)
 
         for reply in replies:
-            asked.take(reply, down.take_report if down is not None else _ignore, drop)
-        for node in self._courier.asked.values():
+            under_way.take(reply, down.take_report if down is not None else _ignore, drop)
+        for node in self._transport.waiting.values():
             tally.drop(Refused("missing", node, "no reply came in time"))
 
-    def _open(self, asked: RoundDriver, grid: Grid, tally: RoundMetrics) -> bool:
+    def _open(self, under_way: RoundDriver, grid: Grid, tally: RoundMetrics) -> bool:
         """Whether the sum is open: a quorum is left, the budget allows it, and the account on disk has it."""
-        if not asked.repair(grid, tally.drop):
+        if not under_way.repair(grid, tally.drop):
             self._unfit.append(Refused("refused", None, "fewer nodes than the quorum answered"))
             return False
-        mechanism = self._mechanism(asked.sums.survivors)
-        for node in asked.sums.survivors:
-            message, size = asked.messages[node], asked.bytes_of[node]
+        mechanism = self._mechanism(under_way.sums.survivors)
+        for node in under_way.sums.survivors:
+            message, size = under_way.messages[node], under_way.bytes_of[node]
             tally.opened.append(Opened(node, self.settings, message, size, self._model.coordinates, frozenset()))
         if not self._spending.allows(mechanism):
             return False
         self._spending.charge(mechanism, None)
-        self._observers.released(mechanism, len(asked.sums.cohort), asked.sums.settings.quorum)
-        if asked.unmask(grid, tally.drop):
+        self._observers.released(mechanism, len(under_way.sums.cohort), under_way.sums.settings.quorum)
+        if under_way.unmask(grid, tally.drop):
             return True
         self._unfit.append(Refused("refused", None, "too few good shares came to unmask the sum"))
         return False
@@ -293,17 +295,17 @@ class SecureAggregation(PrivateStrategy):
         numbers = self._options.numbers_of(self._model.coordinates)
         return self.accounting.mechanism([(node, self.settings) for node in nodes], True, numbers)
 
-    def _aggregate(self, asked: RoundDriver) -> Message:
-        """The one reply that the wrapped strategy sees: the sum over the nodes that were asked, of weight 1."""
-        if asked.opened is None or self._reach is None:
+    def _aggregate(self, under_way: RoundDriver) -> Message:
+        """The one reply that the wrapped strategy sees: the sum over all nodes of the round, of weight 1."""
+        if under_way.opened is None or self._reach is None:
             raise ValueError("the sum is not open")
-        self._reach.observe(asked.opened)
-        message = next(iter(asked.messages.values()))
+        self._reach.observe(under_way.opened)
+        message = next(iter(under_way.messages.values()))
         name = next(key for key in message.content.array_records if key != SUM)
-        total = asked.opened
+        total = under_way.opened
         if self._options.sketch is not None:
-            total = Sketch.of(asked.sums.settings, self._model.coordinates).restore(total)
-        mean = total / len(asked.sums.cohort)
+            total = Sketch.of(under_way.sums.settings, self._model.coordinates).restore(total)
+        mean = total / len(under_way.sums.cohort)
         arrays = record_of(from_vector(mean, self._model.reference, self._step))
         weight = MetricRecord({self._weight_key: 1.0})
         return Message(RecordDict({name: arrays, f"{name}-weight": weight}), reply_to=message)
