@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from cepam.fl.data.dataset import load
+from cepam.fl.data.catalog import load
 
 RECORDS = 60_000
 

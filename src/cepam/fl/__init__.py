@@ -13,8 +13,9 @@ Your own data and model: `fl.from_arrays`, `fl.from_torch`, `fl.from_clients` or
 from cepam.fl.config.presets import PRESETS, preset
 from cepam.fl.config.settings import ClientSettings, Settings
 from cepam.fl.config.toml import settings_from
+from cepam.fl.data.catalog import load
 from cepam.fl.data.clients import from_clients, from_table
-from cepam.fl.data.dataset import Dataset, from_arrays, from_torch, load, synthetic
+from cepam.fl.data.dataset import Dataset, from_arrays, from_torch, synthetic
 from cepam.fl.data.fetch import DataUnavailable
 from cepam.fl.models.features import Features
 from cepam.fl.models.model import Model, build, linear_on

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cepam.fl.config.checks import CHECKS, one_of, positive
+from cepam.fl.data.catalog import NAMES as DATA
 from cepam.fl.data.clients import TABLES
-from cepam.fl.data.dataset import NAMES as DATA
 from cepam.fl.data.partition import GIVEN
 from cepam.fl.data.partition import NAMES as PARTITIONS
 from cepam.fl.models.model import ACTIVATIONS
@@ -86,7 +86,7 @@ class Settings:
     data: str = about("Data set; or module:function that makes one, or a CSV or Parquet file.", "mnist", DATA)
     target: str | None = about("Column of such a file that is predicted.", None)
     client_column: str | None = about("Column of such a file that says whose row it is.", None)
-    folder: str | None = about("Folder with the idx files, instead of the cache and the network.", None)
+    folder: str | None = about("Folder with the files of the data set, instead of the cache and the network.", None)
     pixels: str = about("Pixels in [0, 1], or centred in [-1, 1].", "centred", PIXELS)
     validation: int = about("Training records held out for validation.", 0)
     model: str = about("Model; or module:function that makes one.", "cnn", MODELS)

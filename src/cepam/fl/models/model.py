@@ -18,10 +18,11 @@ from cepam.fl.models.features import Features, looks_up, scattering
 from cepam.fl.models.interface import Floats, Index, Network, Scores
 from cepam.fl.models.network import TorchNetwork
 from cepam.fl.models.objective import Judge, Objective
+from cepam.fl.models.pretrained import PRETRAINED, pretrained
 
 __all__ = ["ACTIVATIONS", "NAMES", "Floats", "Index", "Model", "Network", "Scores", "build", "linear_on", "resolved"]
 
-NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear")
+NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear", *PRETRAINED)
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 WORTH_A_GPU = 100_000
@@ -179,6 +180,8 @@ def build(name: str, data: Dataset, activation: str = "relu") -> Model:
         return Model(lambda: nn.Sequential(nn.Flatten(), nn.Linear(pixels, data.classes)), name)
     if name == "scattering-linear":
         return linear_on(scattering(data.shape), data, name)
+    if name in PRETRAINED:
+        return linear_on(pretrained(name, data), data, name)
     raise ValueError(f"model must be one of {', '.join(NAMES)}, got {name!r}")
 
 

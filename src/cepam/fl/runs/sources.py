@@ -16,15 +16,17 @@ import numpy as np
 from torch import nn
 
 from cepam.fl.config.settings import OWN, Settings
+from cepam.fl.data.catalog import load
 from cepam.fl.data.clients import TABLES, from_clients, from_table
-from cepam.fl.data.dataset import Dataset, from_arrays, load
+from cepam.fl.data.dataset import Dataset, from_arrays
 from cepam.fl.data.fetch import Report
 from cepam.fl.data.fetch import quiet as quiet_fetch
-from cepam.fl.models.model import Model
+from cepam.fl.models.model import Model, resolved
+from cepam.fl.models.pretrained import PRETRAINED, pretrained
 
 
 def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch) -> Dataset:
-    """The settings' data set, with its pixels as they ask."""
+    """The settings' data set, with its pixels as they ask, and the features of a pretrained network in the cache."""
     for name in ("data", "model"):
         if str(getattr(settings, name)).startswith(OWN):
             raise ValueError(
@@ -33,7 +35,10 @@ def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch)
             )
     data = _read(settings, report)
     if settings.pixels == "centred" and data.train_inputs.dtype == np.uint8:
-        return replace(data, scale=2.0 / 255.0, shift=-1.0)
+        data = replace(data, scale=2.0 / 255.0, shift=-1.0)
+    if settings.model in PRETRAINED:  # computed here, where progress is shown; the run finds them in the cache
+        where = "cuda" if resolved(settings.device) == "cuda" else "cpu"
+        pretrained(settings.model, data, report).of(data, where, report)
     return data
 
 
