@@ -34,7 +34,7 @@ PACKAGE = {
 SHOWN = ("numpy", "scipy", "numba", "cryptography", "typer", "rich", "torch", "matplotlib", "flwr", "nvflare")
 # PyTorch is some gigabytes for each version (fewer from an index of CPU wheels): one is tried, in every environment.
 TORCH = "torch==2.13.0"
-QUICK = "--data synthetic --clients 3 --rounds 2 --tau 2 --noise 0.05"
+QUICK = "--data synthetic --clients 3 --rounds 2 --set training.local_steps=2 --noise-scale 0.05"
 RUN = "--clients 30 --draws 15 --records 2000 --rounds 80 --delta 1e-5"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -97,7 +97,7 @@ COMMANDS = (
     Command("decode m.cepam v.npy --key a.key --round 1 --sigma 0.01 --lattice E8", says="grid"),
     Command("inspect m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8", says="E8"),
     Command("verify --sigma 0.01 --lattice Z1 --samples 10000", says="PASSED"),
-    Command("verify --sigma 0.01 --trust sum --samples 10000", says="PASSED"),
+    Command("verify --sigma 0.01 --trust secure-aggregation --samples 10000", says="PASSED"),
     Command("verify --sigma 0.01 --lattice Z1 --samples 10000 --plot figure.png", ("plots",), "PASSED"),
     Command("bench --coordinates 100000", says="times the noise"),
     Command(f"privacy epsilon {RUN} --sigma 0.25", says="epsilon 2.05172"),

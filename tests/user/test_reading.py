@@ -36,7 +36,8 @@ def test_explain_writes_numbers_as_people_do(tmp_path: Path) -> None:
 
 MISTAKES = [
     "verify --sigma 0.01 --lattice E9", "verify --lattice Z1", "trian", "train --dtaa mnist", "train --preset nope",
-    "train --data nothing.csv --noise 1", "train --data no_module:load --noise 1", "encode a.npy b --key x --round 1",
+    "train --data nothing.csv --noise-scale 1", "train --data no_module:load --noise-scale 1",
+    "encode a.npy b --key x --round 1",
     "decode nothing out.npy --key x --round 1 --sigma 1", "privacy epsilon --sigma 1", "privacy calibrate --draws 1",
     "compare --schemes nope", "data fetch nothing", "reproduce nothing", "keygen /no/such/folder/a.key", "bench --nope",
     "inspect nothing",

@@ -40,6 +40,14 @@ def test_every_page_is_in_the_contents() -> None:
     assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
 
 
+def test_the_settings_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="settings name models, which need the extra torch")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from make_settings import PAGE, page
+
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python tools/make_settings.py"
+
+
 def test_workflows_call_targets_that_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     for place in [*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / ".ci" / "run"]:

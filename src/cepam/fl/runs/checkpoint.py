@@ -148,7 +148,7 @@ def _check_beginning(folder: Path, metrics: Path) -> None:
     """Nothing; raises where metrics beyond the first checkpoint show that a checkpoint was lost."""
     from cepam.fl.config import toml
 
-    every = toml.settings_from(toml.read(folder / "config.toml")).checkpoint_every
+    every = toml.read_settings(folder / "config.toml").run.checkpoint_every
     rounds = [_round_of(line) for line in (metrics.read_bytes().splitlines() if metrics.exists() else [])]
     if max(rounds, default=0) > every:
         raise ValueError(

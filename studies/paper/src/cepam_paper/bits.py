@@ -62,10 +62,15 @@ class Recorder:
 
 def gradients(rounds: tuple[int, ...], clients: int) -> Floats:
     """Clipped gradients of the first clients at these rounds of Algorithm 1 without noise, one a row."""
-    settings = fl.settings_from({
-        **fl.preset("algorithm1"), "scheme": "fl", "noise": None, "rounds": max(rounds), "evaluate_every": max(rounds),
-        "simulate": True,
-    })  # fmt: skip
+    settings = fl.preset("algorithm1").updated(
+        {
+            "compression.scheme": "fl",
+            "privacy.noise_scale": None,
+            "training.rounds": max(rounds),
+            "run.evaluate_every": max(rounds),
+            "run.simulate": True,
+        }
+    )
     recorder = Recorder()
     simulation = fl.Simulation(settings, fl.prepared(settings), codecs=lambda client: recorder)
     while not simulation.done:

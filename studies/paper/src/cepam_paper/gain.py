@@ -49,8 +49,12 @@ def _runs(much: RunSize) -> dict[tuple[str, str], Run]:
     for row in ROWS:
         factor = gain_of(row)
         runs["published", row] = run_of("published", row, much)
-        runs["rate", row] = run_of("correct", "fl", much, f"gain-fl-{row}", rate=RATE * factor)
-        runs["divided", row] = run_of("published", row, much, f"gain-divided-{row}", rate=RATE / factor)
+        runs["rate", row] = run_of(
+            "correct", "fl", much, f"gain-fl-{row}", {"training.server_learning_rate": RATE * factor}
+        )
+        runs["divided", row] = run_of(
+            "published", row, much, f"gain-divided-{row}", {"training.server_learning_rate": RATE / factor}
+        )
         runs["correct", row] = run_of("correct", row, much)
     return runs
 

@@ -39,9 +39,18 @@ def _run_of(law: LawName, label: float, arm: str, much: RunSize) -> Run:
     noise = printed.GRIDS[law][label]
     scheme = f"fl+{law}+sdq" if arm == "sdq" else f"cepam-{law}"
     return trained(
-        f"grid-{arm}-{law}-{label:g}", "published", much, 1 if arm == "published" else None, scheme=scheme,
-        noise=noise, lattice="Z1", seeds=much.grid_seeds, evaluate_every=much.grid_every,
-    )  # fmt: skip
+        f"grid-{arm}-{law}-{label:g}",
+        "published",
+        much,
+        {
+            "compression.scheme": scheme,
+            "privacy.noise_scale": noise,
+            "compression.lattice": "Z1",
+            "run.seeds": much.grid_seeds,
+            "run.evaluate_every": much.grid_every,
+        },
+        1 if arm == "published" else None,
+    )
 
 
 def real_epsilon(law: LawName, noise: float, rounds: int) -> float:

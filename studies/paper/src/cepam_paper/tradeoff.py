@@ -47,10 +47,16 @@ def run(report: Path, quick: bool, say: Say) -> Part:
 
 def _trained(report: Path, scheme: str, budget: float, seed: int, much: RunSize, follow: Any) -> dict[str, Any]:
     """The summary of one run, gone on with where an interrupted one left it."""
-    settings = fl.settings_from({
-        **fl.preset("convolutional"), "data": much.data, "scheme": scheme, "epsilon": budget, "seed": seed,
-        "rounds": much.budget_rounds, "simulate": True,
-    })  # fmt: skip
+    settings = fl.preset("convolutional").updated(
+        {
+            "data.name": much.data,
+            "compression.scheme": scheme,
+            "privacy.epsilon": budget,
+            "run.seed": seed,
+            "training.rounds": much.budget_rounds,
+            "run.simulate": True,
+        }
+    )
     folder = report / "runs" / f"tradeoff-{scheme}-{budget:g}-{seed}-{much.budget_rounds}"
     return fl.train(settings, folder, resume=(folder / "config.toml").exists(), watch=follow)
 

@@ -30,9 +30,9 @@ from cepam_paper.variants import run_of, trained
 
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "base": ("15 samples a client, fixed rate", {}),
-    "averaged": ("150 samples a client, fixed rate", {"batch": 150}),
-    "falling": ("15 samples a client, rate falling to 0", {"schedule": "linear"}),
-    "both": ("150 samples a client, rate falling to 0", {"batch": 150, "schedule": "linear"}),
+    "averaged": ("150 samples a client, fixed rate", {"training.batch_size": 150}),
+    "falling": ("15 samples a client, rate falling to 0", {"training.schedule": "linear"}),
+    "both": ("150 samples a client, rate falling to 0", {"training.batch_size": 150, "training.schedule": "linear"}),
 }
 Floats = npt.NDArray[np.float64]
 POINTS = (0.5, 1.5, 2.5, 3.5, 5.0)
@@ -66,15 +66,24 @@ def run(report: Path, quick: bool, say: Say) -> Part:
 def _arm(name: str, much: RunSize) -> Run:
     if name == "base":
         return run_of("correct", "fl", much)
-    return run_of("correct", "fl", much, f"variation-{name}", **ARMS[name][1])
+    return run_of("correct", "fl", much, f"variation-{name}", ARMS[name][1])
 
 
 def _difference(label: float, much: RunSize) -> Run:
     """Model differences as in the earlier study: tau local steps at rate 0.01, the difference clipped and sent."""
     return trained(
-        f"variation-difference-{label:g}", "algorithm1", much, update="difference", local_rate=0.01, rate=1.0,
-        noise=printed.GRIDS["gaussian"][label], seeds=much.grid_seeds, evaluate_every=much.grid_every,
-    )  # fmt: skip
+        f"variation-difference-{label:g}",
+        "algorithm1",
+        much,
+        {
+            "training.update": "difference",
+            "training.local_learning_rate": 0.01,
+            "training.server_learning_rate": 1.0,
+            "privacy.noise_scale": printed.GRIDS["gaussian"][label],
+            "run.seeds": much.grid_seeds,
+            "run.evaluate_every": much.grid_every,
+        },
+    )
 
 
 def _steps(made: TrainingOutcome) -> list[float]:
