@@ -1,4 +1,4 @@
-"""The published arithmetic: against the program's own outputs, against closed forms, and that the exact codec differs."""
+"""The published arithmetic: the program's own outputs, closed forms, and that the exact codec differs."""
 
 from __future__ import annotations
 
