@@ -17,6 +17,7 @@ from cepam_paper.convergence_proof import proof_numbers, proof_table
 from cepam_paper.convergence_sweep import KINDS, Case, Outcome, cases, problem_of, train
 from cepam_paper.extensions import minibatch_table, minibatches, nonconvex, nonconvex_table
 from cepam_paper.proof_repairs import repairs
+from cepam_paper.run_size import Extent
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theory.counterexamples import Stall, one_parabola, opposed_clients
 
@@ -40,9 +41,9 @@ FULL = Effort(rounds=2000, repetitions=20, draws=20_000, messages=40)
 QUICK = Effort(rounds=200, repetitions=10, draws=3000, messages=10)
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The part, its figures written into the report's folder; the same numbers every time."""
-    return assemble(report, QUICK if quick else FULL, say)
+    return assemble(report, FULL if extent is Extent.FULL else QUICK, say)
 
 
 def assemble(report: Path, effort: Effort, say: Say) -> Part:

@@ -22,7 +22,7 @@ from cepam.verify.certificate import Certificate, verify
 from cepam_paper import picture, printed
 from cepam_paper.dithering import dithering, dithering_table
 from cepam_paper.published import ARITHMETIC, PublishedChannel
-from cepam_paper.run_size import run_size
+from cepam_paper.run_size import Extent, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 
 GAUSSIAN, LAPLACE = Gaussian(printed.SIGMA), Laplace(printed.B)
@@ -81,9 +81,9 @@ def _fixed_key(name: str) -> Key:
     return Key(hashlib.sha256(f"cepam reproduce {name}".encode()).digest())
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The certificates of both."""
-    start, samples = time.monotonic(), run_size(quick).samples
+    start, samples = time.monotonic(), run_size(extent).samples
     of = len(OURS) + len(PUBLISHED)
     numbers: dict[str, Any] = {"false_alarm": FALSE_ALARM, "samples": samples, "ours": {}, "published": {}}
     for at, (name, (law, lattice)) in enumerate(OURS.items()):
