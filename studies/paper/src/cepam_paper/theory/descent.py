@@ -91,7 +91,7 @@ def quantized_downlink(steps: Callable[[int], float], run: str, start: Floats) -
         run: names the grid.
         start: the weights (rows, m) that both ends begin with.
     """
-    server, client = (kind(run.encode(), start.ravel()) for kind in (Broadcast, Receiver))
+    server, client = Broadcast(run, start.ravel()), Receiver(run, start.ravel())
 
     def send(weights: Floats, round: int) -> Floats:
         client.apply(server.publish(weights.ravel(), steps(round)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -75,13 +74,11 @@ class GemanMcClure:
         """L, G_k, s_k^2 and M_k on all of R^m."""
         high = self.heights.max(axis=1)
         full, spread = np.zeros(len(high)), np.zeros(len(high))
-        for k in range(len(high)):
+        for k, h in enumerate(self.heights):
             for i in range(self.size):
-                a, h = self.records[k, :, i], self.heights[k]
-                full[k] += (
-                    self._highest(lambda w, a=a, h=h: np.abs((h * slope(w - a)).mean(axis=1)), CURVED * h.mean()) ** 2
-                )
-                spread[k] += self._highest(lambda w, a=a, h=h: (h * slope(w - a)).var(axis=1), 1.625 * high[k] ** 2)
+                slopes = h * slope(self._grid[:, None] - self.records[k, :, i])
+                full[k] += self._highest(np.abs(slopes.mean(axis=1)), CURVED * float(h.mean())) ** 2
+                spread[k] += self._highest(slopes.var(axis=1), 1.625 * float(high[k]) ** 2)
         return GradientBounds(
             smoothness=float(CURVED * self.heights.mean(axis=1).max()),
             weights=self.weights,
@@ -105,10 +102,10 @@ class GemanMcClure:
     def _grid(self) -> Floats:
         return np.arange(self.records.min() - TAIL, self.records.max() + TAIL, self.spacing)
 
-    def _highest(self, function: Callable[[Floats], Floats], lipschitz: float) -> float:
+    def _highest(self, values: Floats, lipschitz: float) -> float:
         """The largest value on the line; beyond the grid values are below those that slopes of 2 TAIL^-3 give."""
         tail = float(self.heights.max()) * 2.0 * TAIL**-3
-        return float(max(function(self._grid[:, None]).max() + lipschitz * self.spacing / 2, tail))
+        return float(max(values.max() + lipschitz * self.spacing / 2, tail))
 
 
 def scattered(clients: int, size: int, records: int, heterogeneity: float, seed: int) -> GemanMcClure:

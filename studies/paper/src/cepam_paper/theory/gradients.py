@@ -76,7 +76,7 @@ class GradientBounds:
         beyond = np.full(len(room), math.inf)
         np.divide(np.asarray(self.variances) / _checked(batch), 4.0 * room, out=beyond, where=room > 0)
         sharper = np.minimum(clipping_loss_bound(self.second_moment(batch), clip), beyond)
-        return np.minimum(clipping_loss(self.sample_norms, clip), sharper)
+        return np.asarray(np.minimum(clipping_loss(self.sample_norms, clip), sharper))
 
     def bias(self, batch: int, clip: float) -> float:
         """sum p_k c_k: how far clipping can move the expectation of what the server gets."""
