@@ -21,8 +21,8 @@ Preset = Annotated[
     typer.Option(
         "--preset",
         "-p",
-        help="private, steady, users, convolutional: with a guarantee. algorithm1: the paper's text, about 20 % on MNIST "
-        "and no guarantee. published: its program's training with the exact quantizer, about 92 %, no guarantee.",
+        help="private, steady, users, convolutional: with a guarantee. algorithm1: the paper's text, about 20 % on "
+        "MNIST, no guarantee. published: its program's training, exact quantizer, about 92 %, no guarantee.",
     ),
 ]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="TOML file over the preset; flags go over both.")]
