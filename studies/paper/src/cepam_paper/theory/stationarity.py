@@ -16,8 +16,8 @@ Floats = npt.NDArray[np.float64]
 class Stationarity:
     """CEPAM with gradient updates on smooth F_k that need not be convex.
 
-    A round: the server broadcasts V = W + e with ||e|| <= delta. Each client takes tau - 1 local steps of rate lambda
-    from V, clips the mini-batch gradient X at its local model to gamma, and sends it through LRSUQ; the server steps
+    A round: the server broadcasts Q = W + e with ||e|| <= delta. Each client takes tau - 1 local steps of rate lambda
+    from Q, clips the mini-batch gradient X at its local model to gamma, and sends it through LRSUQ; the server steps
     W - eta sum p_k (clip(X_k) + Z_k).
 
     Args:
