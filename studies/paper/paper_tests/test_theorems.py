@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
+from scipy import stats
 
 from cepam import L2, Laplace
 from cepam.privacy import Mechanism, Sampling, pure_epsilon
+from cepam_paper.guarantees import quantized_noise_delta
 from cepam_paper.theorems import (
     PaperSetting,
     published_sigma,
@@ -66,3 +71,23 @@ def test_theorem_8_is_false_under_l2_clipping() -> None:
     mechanism = Mechanism.uniform(30, Laplace(0.01), L2(1.0), Sampling("replacement", 15), 1666, coordinates=6422)
     assert theorem_8(PaperSetting(), 0.01) == pytest.approx(2995, abs=1)
     assert pure_epsilon(mechanism, 0) == pytest.approx(16_023, abs=1)
+
+
+def test_a_quantizers_error_protects_as_noise_of_its_size_does() -> None:
+    """Without a step the closed form of the Gaussian; with one less, and by simulation of noise and dither."""
+    closed = stats.norm.cdf(0.5 - 1.0) - math.e * stats.norm.cdf(-0.5 - 1.0)
+    assert quantized_noise_delta(1.0, 1.0, 0.0) == pytest.approx(closed, rel=1e-6)
+    assert quantized_noise_delta(1.0, 1.0, 1e-3) == pytest.approx(closed, rel=1e-5)
+    step = 3.0
+    draw = np.random.default_rng(0)
+    noise = draw.standard_normal(400_000)
+    dither = draw.uniform(-step / 2, step / 2, 400_000)
+    seen = step * np.round((noise + dither) / step) - dither  # what arrives, to whoever does not know the dither
+
+    def density(x: np.ndarray) -> np.ndarray:
+        return (stats.norm.cdf(x + step / 2) - stats.norm.cdf(x - step / 2)) / step
+
+    # delta = E[max(0, 1 - e^epsilon g(X - shift)/g(X))] over X with density g.
+    weights = np.maximum(0.0, 1 - math.e * density(seen - 1.0) / density(seen))
+    assert quantized_noise_delta(1.0, 1.0, step) == pytest.approx(weights.mean(), abs=6 * weights.std() / 400_000**0.5)
+    assert quantized_noise_delta(1.0, 1.0, step) < closed / 1.5
