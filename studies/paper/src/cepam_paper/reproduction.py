@@ -45,8 +45,8 @@ PARTS: dict[str, Experiment] = {
 TOLD = {
     "exactness": "the quantizers' error laws: SDQ, RSUQ, LRSUQ and the published program",
     "privacy": "Theorems 7 and 8 and the quoted guarantees",
-    "rate": "bits of real messages, the paper's code and formula",
-    "convergence": "distortion and convergence: bounds, counterexamples, steps of the proof",
+    "rate": "bits of real messages and by the paper's formula",
+    "convergence": "distortion and convergence: bounds, counterexamples, proofs, mini-batches, non-convex objectives",
     "gaussian": "Table I, its SNR column and convergence figure",
     "laplace": "Table II, its SNR column and convergence figure",
     "gain": "where the published accuracy gain comes from",
