@@ -17,7 +17,7 @@ from cepam.distributions.laws import Gaussian, Laplace
 from cepam_paper import picture, printed
 from cepam_paper.estimate import differences, estimate, words
 from cepam_paper.published import ARITHMETIC, mean_gain
-from cepam_paper.run_size import RunSize, run_size
+from cepam_paper.run_size import Extent, RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.training import Run, TrainingOutcome, outcomes
 from cepam_paper.variants import run_of
@@ -59,9 +59,9 @@ def _runs(much: RunSize) -> dict[tuple[str, str], Run]:
     return runs
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The gain experiment."""
-    start, much = time.monotonic(), run_size(quick)
+    start, much = time.monotonic(), run_size(extent)
     runs = _runs(much)
     data = fl.prepared(runs["base", ""].settings)
     made = outcomes(runs, report, data, say)

@@ -12,7 +12,7 @@ from typing import Any
 from cepam import fl
 from cepam_paper import picture
 from cepam_paper.estimate import estimate, words
-from cepam_paper.run_size import RunSize, run_size
+from cepam_paper.run_size import Extent, RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 
 SCHEMES = {"cepam-gaussian": "CEPAM-Gaussian", "fl+gaussian+sdq": "FL+Gaussian+SDQ"}
@@ -24,9 +24,9 @@ SUMMARY = (
 )
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The trade-off between budget and accuracy."""
-    start, much = time.monotonic(), run_size(quick)
+    start, much = time.monotonic(), run_size(extent)
     seeds = tuple(range(1, much.budget_seeds + 1))
     wanted = [(scheme, budget, seed) for budget in much.budgets for scheme in SCHEMES for seed in seeds]
     made = {}

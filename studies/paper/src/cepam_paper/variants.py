@@ -32,7 +32,6 @@ PLAIN: dict[str, dict[str, Any]] = {
     "fl-rate-0.4": {"training.server_learning_rate": 0.4},
 }
 """Plain FL with one setting changed."""
-TEXT_RATE = 0.1
 
 
 def _scheme(row: str) -> dict[str, Any]:
@@ -70,11 +69,7 @@ def run_of(reading: Variant, row: str, size: RunSize, name: str | None = None, c
     if row.startswith("cepam") and reading == "published":
         n = 1 if row == "cepam-laplace" else int(row[-1])
         return trained(name or f"published-{row}", "published", size, {**_scheme(row), **changes}, n)
-    if row in ("fl", "fl-server-momentum") and reading == "published":
-        # Momentum is what the text asks for, so it gets the text's rate.
-        free: dict[str, Any] = {
-            "privacy.norm_type": "none",
-            **({} if row == "fl" else {"training.server_learning_rate": TEXT_RATE}),
-        }
-        return trained(name or f"published-{row}", "published", size, {**_scheme(row), **free, **changes})
+    if row == "fl" and reading == "published":
+        free = {"privacy.norm_type": "none"}
+        return trained(name or "published-fl", "published", size, {**_scheme(row), **free, **changes})
     return trained(name or f"correct-{row}", "published", size, {**_scheme(row), **changes})
