@@ -85,7 +85,7 @@ def charged(
 Seats = tuple[tuple[int, int], ...]
 
 MARKS = 16
-SEES_UPLOADS = "whoever sees who uploads"
+SEES_PARTICIPATION = "an adversary who sees participation"
 
 
 def check_delta(delta: float) -> None:
@@ -189,7 +189,7 @@ class Accountant:
     def observers(self, delta: float) -> dict[str, float]:
         """epsilon against an outsider, one curious client, and all clients but one together; local steps: `EVERYONE`.
 
-        Where clients are drawn in secret: also against whoever sees who uploads, to whom the draws hide nothing.
+        Where clients are drawn in secret: also against an adversary who sees participation, whom draws do not stop.
         """
         if self.mechanisms and all(isinstance(mechanism, LocalMechanism) for mechanism in self.mechanisms):
             return dict.fromkeys(EVERYONE, _remembered(self, delta, FINE))
@@ -198,10 +198,10 @@ class Accountant:
         drawn = any(isinstance(mechanism, CohortMechanism) for mechanism in self.mechanisms)
         cells = {most: ROUGH} if drawn and most > 1 else {}  # thousands: a rough bound is as good
         found = {w: _remembered(self.against(count), delta, cells.get(count, FINE)) for w, count in views.items()}
-        return found | {SEES_UPLOADS: self.sees_uploads(delta)} if drawn else found
+        return found | {SEES_PARTICIPATION: self.sees_uploads(delta)} if drawn else found
 
     def sees_uploads(self, delta: float) -> float:
-        """epsilon against whoever sees who uploads; infinite where not all rounds had cohorts, or delta is 0."""
+        """epsilon against an adversary who sees participation; infinite unless all rounds had cohorts."""
         cohorts = [mechanism for mechanism in self.mechanisms if isinstance(mechanism, CohortMechanism)]
         if len(cohorts) < len(self.mechanisms) or delta == 0.0:
             return math.inf
