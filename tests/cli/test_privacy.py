@@ -336,7 +336,9 @@ def test_every_answer_has_the_noise_in_both_units_and_every_adversary() -> None:
         assert found["observers"]["server"] is None
         said = " ".join(run(command).stdout.split())
         assert "against server: no guarantee" in said
-        assert "noise_multiplier: standard deviation of the noise of the sum over all clients, in clipping norms" in said
+        assert (
+            "noise_multiplier: standard deviation of the noise of the sum over all clients, in clipping norms" in said
+        )
     bare = " ".join(run(f"epsilon {RUN} --noise-scale 0.25").stdout.split())
     assert "rounding: not charged" in bare
 

@@ -221,3 +221,15 @@ def test_bad_configuration_is_one_line_and_code_2(tmp_path: Path, words: list[st
     assert error.startswith(f"cepam {' '.join(words[: 2 if words[0] == 'data' else 1])}: ")
     assert len(error.strip().splitlines()) == 1
     assert "Traceback" not in error
+
+
+def test_the_rate_follows_a_target_unless_it_is_given(tmp_path) -> None:
+    from cepam.cli.settings import chosen_settings
+
+    assert chosen_settings("private", None, {}).rate == 4.0
+    assert chosen_settings("private", None, {"epsilon": 0.5}).rate == pytest.approx(1.0, rel=0.01)
+    assert chosen_settings("private", None, {"epsilon": 0.5, "rate": 3.0}).rate == 3.0
+    assert chosen_settings("users", None, {"epsilon": 0.5}).rate == 2.5
+    file = tmp_path / "own.toml"
+    file.write_text("rate = 7.0\n")
+    assert chosen_settings("private", file, {"epsilon": 0.5}).rate == 7.0

@@ -15,6 +15,7 @@ import typer
 from cepam.fl.config.presets import preset
 from cepam.fl.config.settings import Settings
 from cepam.fl.config.toml import read, settings_from
+from cepam.fl.optim import rate_for_target
 
 Preset = Annotated[
     str | None,
@@ -98,7 +99,17 @@ def given_values(name: str | None, config: Path | None, given: dict[str, Any]) -
             if one in layer and other not in layer:
                 merged.pop(other, None)
         merged.update(layer)
-    return merged
+    followed = followed_rate(name, config, given)
+    return merged if followed is None else {**merged, "rate": followed}
+
+
+def followed_rate(name: str | None, config: Path | None, given: dict[str, Any]) -> float | None:
+    """The server learning rate that follows a target of the user's own, unless a rate or noise is given too."""
+    own = {**(read(config) if config else {}), **{key: value for key, value in given.items() if value is not None}}
+    if own.keys() & {"rate", "noise"}:
+        return None
+    target = own.get("epsilon")
+    return rate_for_target(name, target) if isinstance(target, int | float) else None
 
 
 def chosen_settings(name: str | None, config: Path | None, given: dict[str, Any]) -> Settings:

@@ -24,7 +24,7 @@ SENTENCES = ("advice", "warnings", "units", "opacus", "numerics")
 def print_figures(found: dict[str, Any], as_json: bool) -> None:
     """Nothing; one JSON object, or one line for each figure, clients in a table with advice and warnings at the end."""
     if as_json:
-        typer.echo(json.dumps(_plain(found)))
+        typer.echo(as_plain_json(found))
         return
 
     console = Console(highlight=False, markup=False)
@@ -53,6 +53,11 @@ def print_figures(found: dict[str, Any], as_json: bool) -> None:
         console.print(f"advice: {found['advice']}")
     for one in found.get("warnings", ()):
         console.print(f"warning {one['code']}: {one['reason']}. {one['remedy']}.")
+
+
+def as_plain_json(found: dict[str, Any]) -> str:
+    """The figures as one JSON object; infinities, which JSON has no number for, are null."""
+    return json.dumps(_plain(found))
 
 
 def _clients(rows: list[dict[str, Any]], said: dict[str, Any]) -> tuple[Table, int]:

@@ -20,7 +20,17 @@ from rich.table import Table
 from cepam import fl
 from cepam.cli.options import JsonOption
 from cepam.cli.progress import Watch, wide
-from cepam.cli.settings import Config, Name, Preset, Runs, chosen_settings, differing, fresh_folder, takes_settings
+from cepam.cli.settings import (
+    Config,
+    Name,
+    Preset,
+    Runs,
+    chosen_settings,
+    differing,
+    followed_rate,
+    fresh_folder,
+    takes_settings,
+)
 from cepam.cli.tables import MOST_CLIENTS
 from cepam.fl.aggregation.warnings import told
 from cepam.fl.config.toml import read
@@ -198,6 +208,8 @@ def train(
             raise ValueError(f"--resume goes on with {folder} as it was started: {'; '.join(others)}")
     else:
         settings = chosen_settings(preset, config, given)
+        if (followed := followed_rate(preset, config, given)) is not None:
+            console.print(f"server learning rate {followed:.4g} for epsilon {settings.epsilon:g}; --rate sets another")
         what = preset or re.sub(r"[^\w.-]+", "-", Path(settings.data).name)
         folder = runs / name if name else fresh_folder(runs, f"{what}-{settings.scheme}", "config.toml")
     with Watch(console, shown=not as_json, simulated=settings.simulate) as watch, _stoppable(watch, folder):

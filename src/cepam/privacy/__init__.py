@@ -29,6 +29,7 @@ and the proofs for a sceptic.
   `NoiseRatio`
 - what to say with a figure: `privacy_warnings`, `about_epsilon`, `PrivacyWarning`, `Practice`, `LARGE_EPSILON`,
   `NOT_COVERED`
+- a plan for a federation: `Federation`, `Plan`, `plan`
 - the mechanism's own arithmetic: `slack`, `Slack`
 - the audit: `audit`, `Audit`, `AuditedMechanism`, `RoundTrip`
 - a page with plots: `explain`; in dp-accounting's words: `to_dp_event`, `supports`
@@ -60,6 +61,7 @@ from cepam.privacy.numerics.slack import NOT_COVERED, Slack
 from cepam.privacy.reports.guarantee import Guarantee, report
 from cepam.privacy.reports.noise_ratio import NoiseRatio, noise_multiplier, noise_to_clip
 from cepam.privacy.reports.page import explain
+from cepam.privacy.reports.planning import Federation, Plan, plan
 from cepam.privacy.reports.warnings import LARGE_EPSILON, Practice, PrivacyWarning, about_epsilon, privacy_warnings
 
 __all__ = [
@@ -78,6 +80,7 @@ __all__ = [
     "CorrelatedNoiseSender",
     "Cyclic",
     "DropoutCompensation",
+    "Federation",
     "GaussianShift",
     "Guarantee",
     "LaplaceShift",
@@ -86,6 +89,7 @@ __all__ = [
     "Mechanism",
     "NoiseRatio",
     "ObservedParticipation",
+    "Plan",
     "Practice",
     "PrivacyWarning",
     "RoundTrip",
@@ -110,6 +114,7 @@ __all__ = [
     "next_clip",
     "noise_multiplier",
     "noise_to_clip",
+    "plan",
     "privacy_warnings",
     "pure_epsilon",
     "report",
