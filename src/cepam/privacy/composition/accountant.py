@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -23,12 +23,13 @@ from cepam.privacy.composition.losses import (
     worst_delta,
     worst_epsilon,
 )
+from cepam.privacy.matrix.mechanism import MatrixMechanism
 from cepam.privacy.mechanisms.laplace import ZeroConcentrated, zcdp_of
 from cepam.privacy.mechanisms.local import EVERYONE, LocalMechanism
 from cepam.privacy.mechanisms.mechanism import Mechanism, check_count
 from cepam.privacy.mechanisms.serialization import read_mechanisms, written_mechanisms
 from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
-from cepam.privacy.numerics.slack import Shown, Slack, slack_of
+from cepam.privacy.numerics.slack import Shown, Slack, SlackPart, slack_of, slack_part
 
 TRIES = 8
 
@@ -126,11 +127,19 @@ class Accountant:
         Rounds that differ in nothing but who took part are counted for each node, not listed, so that a long run stays
         as small as a short one; a stream is listed once.
         """
+        made = None
         for place, known in enumerate(self.mechanisms):
             longer = known.followed_by(mechanism)
             if longer is not None:
-                return replace(self, mechanisms=(*self.mechanisms[:place], longer, *self.mechanisms[place + 1 :]))
-        return replace(self, mechanisms=(*self.mechanisms, mechanism))
+                made = replace(self, mechanisms=(*self.mechanisms[:place], longer, *self.mechanisms[place + 1 :]))
+                break
+        made = made or replace(self, mechanisms=(*self.mechanisms, mechanism))
+        if not isinstance(mechanism, MatrixMechanism):  # a stream is charged as a whole
+            if "_paid" in vars(self):
+                vars(made)["_paid"] = _paid_with(self._paid, mechanism)
+            if "_worst_paid" in vars(self):
+                vars(made)["_worst_paid"] = _worst_with(self._worst_paid, mechanism)
+        return made
 
     def against(self, colluders: int) -> Accountant:
         """The same rounds, seen by so many colluding clients (or by all others, where there are fewer)."""
@@ -144,8 +153,7 @@ class Accountant:
 
     def envelope(self) -> Charges:
         """Charges that are at least those of every client: each round as its worst client paid it."""
-        made = ((r, set(r.round_charges.values())) for r in self.mechanisms)
-        return gathered((charge, r.events) for r, known in made for charge in _worst(known))
+        return gathered((charge, r.events) for r in self.mechanisms for charge in _worst_of(r))
 
     def epsilon(self, delta: float, client: int | None = None, cells: int = FINE) -> float:
         """epsilon of everything released so far at delta, for one client or a bound for all.
@@ -183,8 +191,9 @@ class Accountant:
         plain = any(mechanism.coordinates is None for mechanism in self.mechanisms)
         if not self.mechanisms or (plain and not any(mechanism.exceeded for mechanism in self.mechanisms)):
             return None
-        stripped = (replace(r, coordinates=None) if plain else r for r in self.mechanisms)
-        return slack_of((r, Shown() if plain else _shown_by(r.once())) for r in stripped)
+        if plain:
+            return slack_of(SlackPart(exceeded=r.rounds * r.exceeded) for r in self.mechanisms)
+        return slack_of(_slack_part(r) for r in self.mechanisms)
 
     def observers(self, delta: float) -> dict[str, float]:
         """epsilon against an outsider, one curious client, and all clients but one together; local steps: `EVERYONE`.
@@ -265,14 +274,21 @@ class Accountant:
     def _histories(self) -> list[Charges]:
         """The histories of clients that no other's covers; where nodes have no stable names, one that covers all."""
         if not self.identified and self.rounds > 1:
-            return [self.envelope()]
-        paths: dict[int, list[tuple[int, Seats]]] = {}
-        for place, mechanism in enumerate(self.mechanisms):
-            for node, seats in mechanism.taken().items():
-                paths.setdefault(node, []).append((place, seats))
-        distinct = dict.fromkeys(tuple(path) for path in paths.values())
-        made = (self._charged([(self.mechanisms[place], seats) for place, seats in path]) for path in distinct)
-        return uncovered(merged_gaussians(charges) for charges in made)
+            return [self._worst_paid]
+        return uncovered(self._paid.values())
+
+    @cached_property
+    def _worst_paid(self) -> Charges:
+        """The `envelope`, unsampled Gaussian rounds folded into one; `add` carries it on."""
+        return merged_gaussians(self.envelope())
+
+    @cached_property
+    def _paid(self) -> Mapping[int, Charges]:
+        """What each node has paid, unsampled Gaussian rounds folded into one; `add` carries it on."""
+        found: Mapping[int, Charges] = {}
+        for mechanism in self.mechanisms:
+            found = _paid_with(found, mechanism)
+        return found
 
     @staticmethod
     def _charged(path: Sequence[tuple[Mechanism, Seats]]) -> Charges:
@@ -296,6 +312,21 @@ class Accountant:
         return [ZeroConcentrated(rho, sum(max((cost.pure for cost in costs), default=0.0) for costs in each))]
 
 
+def _paid_with(paid: Mapping[int, Charges], mechanism: Mechanism) -> Mapping[int, Charges]:
+    """What each node has paid, and what it pays for one more release."""
+    known, found = mechanism.round_charges, dict(paid)
+    for node, seats in mechanism.taken().items():
+        new = ((charge, times) for seat, times in seats for charge in known[seat])
+        found[node] = merged_gaussians(gathered((*found.get(node, ()), *new)))
+    return found
+
+
+def _worst_with(paid: Charges, mechanism: Mechanism) -> Charges:
+    """What rounds cost their worst clients, and what one more release costs its own."""
+    new = ((charge, mechanism.events) for charge in _worst_of(mechanism))
+    return merged_gaussians(gathered((*paid, *new)))
+
+
 def _worst(known: Iterable[tuple[SubsampledMechanism, ...]]) -> list[SubsampledMechanism]:
     """One charge for each reply that a node may have sent, at least as large as anyone's."""
     ranked = [sorted(charges, key=lambda charge: -charge.shift.size) for charges in known]
@@ -305,6 +336,24 @@ def _worst(known: Iterable[tuple[SubsampledMechanism, ...]]) -> list[SubsampledM
         largest = max((charge.shift for charge in made), key=lambda shift: shift.size)
         worst.append(SubsampledMechanism(largest, max(charge.chance for charge in made), made[0].adjacency))
     return worst
+
+
+def _worst_of(mechanism: Mechanism) -> list[SubsampledMechanism]:
+    """`_worst` of one round of a release, found once for each object."""
+    known = vars(mechanism)
+    if "_worst_of" not in known:
+        known["_worst_of"] = _worst(set(mechanism.round_charges.values()))
+    found: list[SubsampledMechanism] = known["_worst_of"]
+    return found
+
+
+def _slack_part(mechanism: Mechanism) -> SlackPart:
+    """`slack_part` of a release, found once for each object."""
+    known = vars(mechanism)
+    if "_slack_part" not in known:
+        known["_slack_part"] = slack_part(mechanism, _shown_by(mechanism.once()))
+    found: SlackPart = known["_slack_part"]
+    return found
 
 
 @lru_cache(maxsize=256)

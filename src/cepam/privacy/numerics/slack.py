@@ -108,23 +108,42 @@ class Shown:
     stays: float = 1.0
 
 
-def slack_of(rounds: Iterable[tuple[Mechanism, Shown]]) -> Slack:
-    """What finite arithmetic may add over releases, each with what a round shows of its worst node.
+@dataclass(frozen=True)
+class SlackPart:
+    """What one release adds to a run's slack: relative error, what is missed and shown, coordinates, cap."""
+
+    eta: float = 0.0
+    missed: float = 0.0
+    shown: float = 0.0
+    many: int = 0
+    exceeded: float = 0.0
+
+
+def slack_part(mechanism: Mechanism, seen: Shown) -> SlackPart:
+    """What one release, of which a round shows so much of its worst node, adds to the slack of its run."""
+    exceeded = mechanism.rounds * mechanism.exceeded
+    if mechanism.coordinates is None:
+        return SlackPart(exceeded=exceeded)
+    kinds, times = _sent(mechanism), mechanism.noisings
+    kappa = _missed(kinds)
+    shown = 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen))
+    many = times * sum(count for _, _, count in kinds)
+    return SlackPart(times * relative_error(kinds), times * kappa, times * shown, many, exceeded)
+
+
+def slack_of(parts: Iterable[SlackPart]) -> Slack:
+    """What finite arithmetic may add over releases, each given as its part.
 
     Rests on: the module's derivation, from the codec's word sizes. Guarantee: tests/privacy/test_slack.py enumerates
     scaled-down mechanisms on Z1, Z2, A2, D4 and E8, and checks the inequality on perturbed laws.
     """
     eta, missed, shown, many, exceeded = 0.0, 0.0, 0.0, 0, 0.0
-    for mechanism, seen in rounds:
-        exceeded += mechanism.rounds * mechanism.exceeded
-        if mechanism.coordinates is None:
-            continue
-        kinds = _sent(mechanism)
-        kappa = _missed(kinds)
-        eta += mechanism.noisings * relative_error(kinds)
-        missed += mechanism.noisings * kappa
-        shown += mechanism.noisings * 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen))
-        many += mechanism.noisings * sum(count for _, _, count in kinds)
+    for part in parts:
+        eta += part.eta
+        missed += part.missed
+        shown += part.shown
+        many += part.many
+        exceeded += part.exceeded
     grown = math.exp(min(eta, 1.0))
     return Slack(2.0 * eta, grown * missed, grown * shown, many, exceeded)
 
