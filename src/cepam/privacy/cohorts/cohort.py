@@ -178,6 +178,11 @@ class CohortMechanism(Mechanism):
         """All shares, whoever draws them, and one more for the server's own draw."""
         return Counter({(self.clients[0].law, self.clients[0].lattice): self.cohort.cap + 1})
 
+    @property
+    def equal_shares(self) -> int:
+        """The shares that colluders do not know, whoever draws them."""
+        return max(0, self.cohort.cap - self.colluders)
+
     def chance(self, client: int) -> float:
         """The chance that a given client is drawn: in a fixed cohort more, to colluders who know that they were not.
 

@@ -175,6 +175,11 @@ class Mechanism:
         """How many noisy vectors a round has of each law on each lattice."""
         return Counter((client.law, client.lattice) for j, client in enumerate(self.clients) if j not in self.absent)
 
+    @property
+    def equal_shares(self) -> int:
+        """How many equal Gaussian noises of a round's sum hide a client, besides one of the server; 0 if not known."""
+        return 0
+
     def limited(self, client: int) -> tuple[SubsampledMechanism, int] | None:
         """A charge and how often at most it is made in the whole run, where that is enforced."""
         return None

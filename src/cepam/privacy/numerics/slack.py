@@ -125,10 +125,14 @@ def slack_part(mechanism: Mechanism, seen: Shown) -> SlackPart:
     if mechanism.coordinates is None:
         return SlackPart(exceeded=exceeded)
     kinds, times = _sent(mechanism), mechanism.noisings
-    kappa = _missed(kinds)
-    shown = 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen))
     many = times * sum(count for _, _, count in kinds)
-    return SlackPart(times * relative_error(kinds), times * kappa, times * shown, many, exceeded)
+    eta, blurred = relative_error(kinds), blurred_error(kinds, mechanism.equal_shares)
+    if blurred is not None:  # of the shares nothing is missed; the server's own draw is one vector
+        eta += blurred
+        kinds = tuple((law, lattice, mechanism.coordinates) for law, lattice, _ in kinds)
+    kappa = _missed(kinds) + (0.0 if blurred is None else RAREST)
+    shown = 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen))
+    return SlackPart(times * eta, times * kappa, times * shown, many, exceeded)
 
 
 def slack_of(parts: Iterable[SlackPart]) -> Slack:
@@ -146,6 +150,34 @@ def slack_of(parts: Iterable[SlackPart]) -> Slack:
         exceeded += part.exceeded
     grown = math.exp(min(eta, 1.0))
     return Slack(2.0 * eta, grown * missed, grown * shown, many, exceeded)
+
+
+LARGE_SUM = 200
+"""Shares of a sum from which on what one of them misses is blurred by the others."""
+FARTHEST = 12.0
+"""More than the longest latent radius that words reach, in scales: chi with 3 to 10 degrees, 2^-65 beyond it."""
+
+
+@lru_cache(maxsize=256)
+def blurred_error(kinds: Kinds, shares: int) -> float | None:
+    """What the words of a large sum of equal Gaussian noises miss, as a relative error of the sum's law.
+
+    None where the sum is not large, or this bound is not small. It holds but for a chance of 2^-64 in a round.
+    Guarantee: docs/privacy.md, section 6, "Large sums"; tests/privacy/test_slack.py convolves such sums.
+    """
+    if shares < LARGE_SUM or not all(isinstance(law, Gaussian) for law, _, _ in kinds):
+        return None
+    total = 0.0
+    for law, lattice, many in kinds:
+        worst = 0.0
+        for one in _lattices(law, lattice):
+            n = one.dimension
+            words = -(-many // n)
+            reach = math.sqrt(float(special.chdtri(n, RAREST / words)))  # of a block of the sum, in its deviations
+            growth = (16.0 / 15.0) ** (n / 2.0) * math.exp(16.0 / 15.0 * FARTHEST * reach / math.sqrt(shares))
+            worst = max(worst, 1.01 * words * growth * word_miss(law, n))
+        total += worst
+    return total if total <= 0.01 else None
 
 
 Kinds = tuple[tuple[Law, Lattice | None, int], ...]
@@ -232,7 +264,7 @@ def _moved(kinds: Kinds, kappa: float, seen: Shown) -> float:
     words = sum(max(-(-many // one.dimension) for one in _lattices(law, lattice)) for law, lattice, many in kinds)
     steep = STEEPEST * seen.shift
     grown = math.expm1(steep)
-    moved = kappa + each * (steep * math.sqrt(words) + grown - steep) + 2.0 * RAREST * grown
+    moved = kappa + each * (steep * math.sqrt(words) + grown - steep) + 3.0 * RAREST * grown
     return min(1.0, max(moved, kappa / seen.stays))
 
 
