@@ -165,11 +165,11 @@ def _of_records(given: Federation, coordinates: int | None) -> Plan:
         start = LocalMechanism.of(given.records, clip, 1.0, batch, rounds=given.rounds, coordinates=coordinates)
         many = given.clients
         made: Mechanism = calibrate_each(start, [0.9999 * given.epsilon] * many, [given.delta] * many)
-        reasons = (
+        why = (
             "nobody is trusted, so each client clips and noises every local step itself (local DP-SGD)",
             "each client has the noise that its own target needs: small clients need more",
         )
-        return Plan(given, "local-dp-sgd", made, epsilon_of(made, given.delta), batch, 1.0, reasons)
+        return Plan(given, "local-dp-sgd", made, epsilon_of(made, given.delta), batch, 1.0, why)
     share = min(1.0, max(BATCH_SHARE, 1.0 / min(given.records)))
     masked = given.trust == "secure-aggregation"
     weights = [1.0 / given.clients if masked else many / total for many in given.records]
@@ -177,19 +177,19 @@ def _of_records(given: Federation, coordinates: int | None) -> Plan:
         Client(Gaussian(given.clipping_norm), many, weight, share * many)
         for many, weight in zip(given.records, weights)
     )
-    start_ = Mechanism(
+    summed = Mechanism(
         clients, clip, Sampling("poisson", share * min(given.records)), given.rounds, given.colluders, "add-remove",
         "example", coordinates,
     )  # fmt: skip
-    reasons = (
+    reasons: tuple[str, ...] = (
         f"each record is drawn with chance {share:.3g} per round, in secret, whichever client holds it: sampling "
         "makes the noise smaller",
         "each example's gradient is clipped, so that one record moves the sum by one clipping norm at most",
     )
     if masked:
-        start_ = start_.without(_largest(given.records, given.clients - math.ceil(QUORUM * given.clients)))
+        summed = summed.without(_largest(given.records, given.clients - math.ceil(QUORUM * given.clients)))
         reasons = (*reasons, f"the noise is enough where only {QUORUM:.0%} of the clients are in a sum (the quorum)")
-    met = calibrate(start_, given.epsilon, given.delta)
+    met = calibrate(summed, given.epsilon, given.delta)
     return Plan(
         given, "per-example", met.without(()), epsilon_of(met, given.delta), share * total, 1.0, reasons
     )  # fmt: skip
