@@ -74,3 +74,25 @@ def test_what_is_missing_is_said_in_one_line(command: str, says: str) -> None:
 
 def test_help_teaches_by_example() -> None:
     assert "cepam plan --unit client" in run("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--clients 4 --records 2000 --rounds 20 --coordinates 1000 --epsilon 2",
+        "--clients 10 --records 2000 --trust secure-aggregation --rounds 20 --coordinates 1000 --epsilon 2",
+        "--unit client --clients 5000 --rounds 20 --coordinates 1000 --epsilon 4",
+        "--unit client --clients 12 --rounds 20 --coordinates 1000 --epsilon 4",
+    ],
+)
+def test_the_lines_for_flower_make_a_strategy(command: str) -> None:
+    pytest.importorskip("flwr")
+    from flwr.serverapp.strategy import FedAvg
+
+    import cepam
+    import cepam.flower
+    import cepam.privacy
+
+    made: dict = {"FedAvg": FedAvg, "cepam": cepam}
+    exec(json.loads(run(f"{command} --json").stdout)["flower"], made)
+    assert "strategy" in made
