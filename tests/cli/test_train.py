@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -299,3 +300,19 @@ def test_bad_configuration_is_one_line_and_code_2(tmp_path: Path, words: list[st
     assert error.startswith(f"cepam {' '.join(words[: 2 if words[0] == 'data' else 1])}: ")
     assert len(error.strip().splitlines()) == 1
     assert "Traceback" not in error
+
+
+def test_the_rate_follows_a_target_unless_it_is_given(tmp_path: Path) -> None:
+    from cepam.cli.settings import chosen_settings
+
+    def rate(preset: str, config: Path | None = None, sets: list[str] | None = None, **flags: Any) -> float:
+        return chosen_settings(preset, config, sets, flags).training.server_learning_rate
+
+    assert rate("private") == 4.0
+    assert rate("private", epsilon=0.5) == pytest.approx(1.0, rel=0.01)
+    assert rate("private", sets=["privacy.epsilon=0.5"]) == pytest.approx(1.0, rel=0.01)
+    assert rate("private", epsilon=0.5, server_learning_rate=3.0) == 3.0
+    assert rate("users", epsilon=0.5) == 2.5
+    file = tmp_path / "own.toml"
+    file.write_text("[training]\nserver_learning_rate = 7.0\n")
+    assert rate("private", file, epsilon=0.5) == 7.0

@@ -17,7 +17,7 @@ import cepam
 from cepam import privacy
 from cepam.errors import NoUsableReplies
 from cepam.flower import Accounting, AdaptiveClip, Dropouts, Fixed, NodeSettings, Poisson, Private
-from cepam.privacy.composition.accountant import SEES_UPLOADS
+from cepam.privacy.composition.accountant import SEES_PARTICIPATION
 from cepam.protocol.settings import UplinkSettings
 from tests.deployment import flat
 
@@ -66,7 +66,7 @@ def test_epsilon_is_that_of_the_secret_draw_and_each_observer_has_its_own(cohort
     mechanism = charged(same, 2.0, 4)
     assert strategy.epsilon == pytest.approx(privacy.epsilon(mechanism, DELTA), rel=1e-3)
     assert spent[0]["outsider"] == pytest.approx(privacy.epsilon(mechanism, DELTA), rel=1e-6)
-    assert spent[0][SEES_UPLOADS] > 1.2 * spent[0]["outsider"]
+    assert spent[0][SEES_PARTICIPATION] > 1.2 * spent[0]["outsider"]
     assert spent[0]["one curious client"] > spent[0]["outsider"]
 
 

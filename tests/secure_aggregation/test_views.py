@@ -148,3 +148,18 @@ def test_doors_of_policy() -> None:
                   {"chance": 0.0}, {"chance": 1.1}):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ClientPolicy(**{**good, **wrong})  # type: ignore[arg-type]
+
+
+def test_unlike_records_are_charged_as_the_worst_client() -> None:
+    """Five clients of 500 to 4,500 records, ten drawn by each: the smallest is drawn most, wherever it stands."""
+    sizes = (4500, 500, 2500, 1500, 3500)
+    clients = tuple(privacy.Client(cepam.Gaussian(0.05), many, 0.2) for many in sizes)
+    mechanism = privacy.Mechanism(
+        clients, cepam.L2(1.0), privacy.Sampling("poisson", 10), 50, 0, "add-remove", "example"
+    )  # fmt: skip
+    alike = privacy.Mechanism.uniform(
+        5, cepam.Gaussian(0.05), cepam.L2(1.0), privacy.Sampling("poisson", 10), records=500, rounds=50,
+        clipped="example", adjacency="add-remove",
+    )  # fmt: skip
+    found, worst = (epsilons(each, 1e-5, 4, 1) for each in (mechanism, alike))
+    assert found == pytest.approx(worst, rel=1e-9)

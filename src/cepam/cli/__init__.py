@@ -48,6 +48,11 @@ COMMANDS = (
         "Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
     ),
     Command(
+        "plan",
+        "cepam.cli.plan:plan",
+        "Recommend what to run for a federation: unit, sampling, clipping, noise, and what to expect. Asks.",
+    ),
+    Command(
         "train",
         "cepam.cli.train:train",
         "Train a model with federated clients whose every update goes through encode, bytes and decode.",

@@ -16,6 +16,7 @@ from cepam.fl.config.presets import preset_values
 from cepam.fl.config.settings import OVERRIDES, ClientOverride, Settings, checked, described, overlaid, types
 from cepam.fl.config.toml import read
 from cepam.fl.config.values import check_names, parsed
+from cepam.fl.optim import rate_for_target
 
 FLAGS = {
     "data": ("data.name", "Data and model"),
@@ -34,6 +35,7 @@ FLAGS = {
     "device": ("run.device", "Run"),
 }
 """The settings that have a flag of their own, and the group of `--help` that shows it."""
+RATE = "training.server_learning_rate"
 NOISELESS = ("fl", "fl+sdq")
 """Schemes without noise: a preset's noise, target and quantized downlink are not for them."""
 
@@ -174,6 +176,19 @@ def set_values(texts: list[str]) -> dict[str, Any]:
     return found
 
 
+def command_values(sets: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """What the command line sets, by flags and by `--set`, by dotted name.
+
+    Raises:
+        ValueError: A setting is given by its flag and by `--set`.
+    """
+    by_flag = {FLAGS[flag.replace("_", "-")][0]: value for flag, value in flags.items() if value is not None}
+    by_set = set_values(sets or [])
+    if twice := sorted(by_flag.keys() & by_set.keys()):
+        raise ValueError(f"{twice[0]} is given by its flag and by --set: give it once")
+    return {**by_flag, **by_set}
+
+
 def given_values(
     name: str | None, config: Path | None, sets: list[str] | None, flags: dict[str, Any]
 ) -> dict[str, Any]:
@@ -182,19 +197,32 @@ def given_values(
     Raises:
         ValueError: A setting is given by its flag and by `--set`, or a layer has a name or value that is none.
     """
-    by_flag = {FLAGS[flag.replace("_", "-")][0]: value for flag, value in flags.items() if value is not None}
-    by_set = set_values(sets or [])
-    if twice := sorted(by_flag.keys() & by_set.keys()):
-        raise ValueError(f"{twice[0]} is given by its flag and by --set: give it once")
+    given = command_values(sets, flags)
     merged: dict[str, Any] = {}
     layers = (
         (preset_values(name) if name else {}, f"preset {name}"),
         (read(config) if config else {}, str(config)),
-        ({**by_flag, **by_set}, "the command line"),
+        (given, "the command line"),
     )
     for layer, where in layers:
         merged = overlaid(merged, checked(layer, where))
-    return merged
+    followed = followed_rate(name, config, given)
+    return merged if followed is None else {**merged, RATE: followed}
+
+
+def followed_rate(name: str | None, config: Path | None, given: dict[str, Any]) -> float | None:
+    """The server learning rate that follows a target of the user's own, unless a rate or noise is given too.
+
+    Args:
+        name: The preset, if any.
+        config: The TOML file, if any.
+        given: What the command line sets, by dotted name.
+    """
+    own = {**(checked(read(config), str(config)) if config else {}), **given}
+    if own.keys() & {RATE, "privacy.noise_scale"}:
+        return None
+    target = own.get("privacy.epsilon")
+    return rate_for_target(name, target) if isinstance(target, int | float) else None
 
 
 def chosen_settings(name: str | None, config: Path | None, sets: list[str] | None, flags: dict[str, Any]) -> Settings:

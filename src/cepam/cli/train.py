@@ -28,7 +28,9 @@ from cepam.cli.settings import (
     Runs,
     Set,
     chosen_settings,
+    command_values,
     differing,
+    followed_rate,
     fresh_folder,
     takes_settings,
 )
@@ -224,6 +226,11 @@ def train(
             raise ValueError(f"--resume goes on with {folder} as it was started: {'; '.join(others)}")
     else:
         settings = chosen_settings(preset, config, sets, flags)
+        if (followed := followed_rate(preset, config, command_values(sets, flags))) is not None:
+            target = settings.privacy.epsilon
+            console.print(
+                f"server learning rate {followed:.4g} for epsilon {target:g}; --server-learning-rate sets another"
+            )
         what = preset or re.sub(r"[^\w.-]+", "-", Path(settings.data.name).name)
         folder = runs / name if name else fresh_folder(runs, f"{what}-{settings.compression.scheme}", "config.toml")
     with Watch(console, shown=not as_json, simulated=settings.run.simulate) as watch, _stoppable(watch, folder):

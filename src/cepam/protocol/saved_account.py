@@ -119,7 +119,7 @@ class RunAccount:
         return self.accountant.observers(self._account.delta) if self.accountant.mechanisms else {}
 
     def sees_uploads(self) -> float:
-        """epsilon of all rounds so far against whoever sees who uploads, where clients were drawn in secret."""
+        """epsilon of all rounds so far against an adversary who sees participation (clients drawn in secret)."""
         return self.accountant.sees_uploads(self._account.delta) if self.accountant.mechanisms else 0.0
 
     def resume(self, run: str, model: str) -> None:

@@ -52,9 +52,17 @@ def mechanism_for(view: View, mechanism: Mechanism) -> Mechanism:
 def epsilons(
     mechanism: Mechanism, delta: float, quorum: int, colluders: int = 0, survivors: int | None = None
 ) -> dict[str, float]:
-    """epsilon at delta for each observer, by name; `cepam.privacy` charges the shares, all else is post-processing."""
-    found = views(len(mechanism.clients), quorum, colluders, survivors)
-    return {view.observer: epsilon(mechanism_for(view, mechanism), delta, client=0) for view in found}
+    """epsilon at delta for each observer, by name; `cepam.privacy` charges the shares, all else is post-processing.
+
+    Where clients hold unlike records, the worst client's: any of them may be among those whose shares are left.
+    """
+    many = len(mechanism.clients)
+    found = views(many, quorum, colluders, survivors)
+    if len(set(mechanism.clients)) == 1:
+        return {view.observer: epsilon(mechanism_for(view, mechanism), delta, client=0) for view in found}
+    for view in found:
+        mechanism_for(view, mechanism)  # refuses unequal noise
+    return {view.observer: epsilon(replace(mechanism, colluders=many - view.shares), delta) for view in found}
 
 
 def run_epsilons(

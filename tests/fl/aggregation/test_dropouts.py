@@ -197,7 +197,7 @@ def test_the_books_are_those_of_the_accountant(small: Dataset) -> None:
     views = Accountant((mechanism.over(4),)).observers(CLIENTS.privacy.delta)
     assert simulation.views() == {who: value if np.isfinite(value) else None for who, value in views.items()}
     (told,) = [text for text in simulation.notices if "whole clients" in text]
-    assert "against whoever sees who uploads" in told
+    assert "against an adversary who sees participation" in told
 
 
 def test_empty_cohorts_publish_noise_and_are_charged(small: Dataset) -> None:
