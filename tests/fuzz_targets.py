@@ -25,7 +25,9 @@ from cepam import privacy
 from cepam.codec.tree import decode_tree, encode_tree
 from cepam.downlink import Broadcast, Receiver
 from cepam.errors import CepamError
-from cepam.flower.secure_aggregation.client import read_cohort, read_policy
+from cepam.flower.secure_aggregation.client import read_cohort
+from cepam.policy import read_policy
+from cepam.policy.account import NodeAccount
 from cepam.protocol import agreement
 from cepam.protocol.account_index import AccountIndex
 from cepam.protocol.accounting import Accounting
@@ -35,7 +37,6 @@ from cepam.protocol.saved_account import RunAccount
 from cepam.protocol.settings import UplinkSettings
 from cepam.secure_aggregation import RefusalReply, SecAggRound
 from cepam.secure_aggregation.client import NodeState
-from cepam.secure_aggregation.journal import JournalEntry
 from cepam.secure_aggregation.messages import (
     HelloReply,
     HelloRequest,
@@ -170,22 +171,22 @@ def secure_aggregation_targets() -> list[Target]:
     start = fresh.nodes[10].state
 
     def train(data: bytes) -> None:
-        node = sums.node(0, journal=fresh.nodes[10].journal, state=start)
-        with node.journal.hold() as entry:
+        node = sums.node(0, account=fresh.nodes[10].account, state=start)
+        with node.account.hold() as entry:
             before = entry
         try:
             node.train(data, sums.MODEL, lambda asked: np.zeros(asked.coordinates, np.float32), 12)
         finally:
-            node.journal.commit(before)
+            node.account.commit(before)
 
     def client(stage: str, data: bytes) -> None:
-        node = sums.node(0, journal=group.nodes[10].journal, state=group.nodes[10].state)
-        with node.journal.hold() as entry:
+        node = sums.node(0, account=group.nodes[10].account, state=group.nodes[10].state)
+        with node.account.hold() as entry:
             before = entry
         try:
             getattr(node, stage)(data)
         finally:
-            node.journal.commit(before)
+            node.account.commit(before)
 
     def server(stage: str, data: bytes) -> None:
         end = copy.deepcopy(round_) if stage != "take" else SecAggRound(
@@ -205,9 +206,9 @@ def secure_aggregation_targets() -> list[Target]:
         Target("server take_unmask", _of([opened], mutate), partial(server, "take_unmask"), (CepamError,)),
         Target("client state", _of([group.nodes[10].state], mutate), NodeState.decode, (CepamError, ValueError)),
     ]
-    with group.nodes[10].journal.hold() as entry:
+    with group.nodes[10].account.hold() as entry:
         journal = entry.encode()
-    made.append(Target("journal", _of([journal], _resealed), JournalEntry.decode, (CepamError,)))
+    made.append(Target("journal", _of([journal], _resealed), NodeAccount.decode, (CepamError,)))
     return made
 
 
@@ -276,7 +277,9 @@ def protocol_targets() -> list[Target]:
 
 
 POLICY = (
-    b"noise = 0.15\nclip = 1.0\nrounds = 500\nquorum = 20\nhonest = 10\nbatch = 64.0\nrecords = 9\nsparse = false\n"
+    b'noise_scale = 0.15\nclipping_norm = 1.0\nrounds = 500\nepsilon = 8.0\ndelta = 1e-5\ntrust = "server"\n'
+    b"metrics = true\nparticipants = 3\nquorum = 20\nhonest = 10\ncolluders = 2\ndivisor = 64.0\nrecords = 9\n"
+    b"record_sampling_rate = 0.5\nsparse = true\ndegree = 46\n"
 )
 VALUES = ["true", "-1", "1e999", "nan", "inf", '"x"', "[]", "{}", "0", "9" * 400, "1979-05-27", "[" * 3000, "0.5", "''"]
 

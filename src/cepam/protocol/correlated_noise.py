@@ -11,7 +11,7 @@ import copy
 import math
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,6 +92,8 @@ class CorrelatedNoiseRefused(ValueError):
 class ClientCorrelatedNoise:
     """A client's end: where it stands, under which terms, and what it carries. Private to the client.
 
+    `begins` says that nothing of this run was kept: the client's own account charges the whole stream anew.
+
     Guarantee: a server that asks again, backwards, too often or on other terms gets nothing, and the position is left
     (tests/flower/test_correlated_noise.py).
     """
@@ -101,6 +103,7 @@ class ClientCorrelatedNoise:
     name: bytes
     server_round: int
     sender: CorrelatedNoiseSender = field(repr=False)
+    begins: bool = True
 
     @classmethod
     def follow(cls, offer: Any, size: int, kept: Mapping[str, object] | None) -> ClientCorrelatedNoise:
@@ -128,7 +131,7 @@ class ClientCorrelatedNoise:
             memory = np.frombuffer(mine["memory"], dtype="<f8").reshape(-1, size)  # type: ignore[call-overload]
             sender.load_state_dict({"start": mine["start"], "position": position, "memory": memory})
         name = offer.stream if same else secrets.token_bytes(NAME_BYTES)
-        return cls(terms, said, name, offer.server_round, sender)
+        return cls(terms, said, name, offer.server_round, sender, begins=mine is None)
 
     def to_fields(self, run: int) -> dict[str, int | str | bytes]:
         """What the client keeps until its next message."""
@@ -213,26 +216,3 @@ class ServerCorrelatedNoise:
     def restore(self, arrivals: Mapping[int, Collection[Arrival]], rounds: int) -> None:
         """Nothing; the rounds that a server published before it was started anew. Its streams are lost."""
         self.arrivals, self.rounds = {node: list(came) for node, came in arrivals.items()}, rounds
-
-
-def own_epsilon(settings: Any, delta: float, batch: float = 0.0) -> float:
-    """epsilon of all messages that these terms allow, against everybody else together: the client's own noise alone.
-
-    `batch` is what the client knows of its own code: it clips examples and divides their sum by at least so many. By
-    default nothing is known, so whole updates are charged, whatever divisor the terms state.
-    """
-    from cepam.privacy import MatrixMechanism, epsilon
-
-    terms: CorrelatedNoiseConfig = replace(
-        settings.stream, divisor=min(settings.stream.divisor, batch if batch > 0.0 else 0.0)
-    )
-    alone = terms.client(settings.law, terms.slices)
-    mechanism = MatrixMechanism(
-        (alone,),
-        settings.clip,
-        rounds=terms.max_participations,
-        link=terms.link,
-        unit=settings.unit,
-        clipped=terms.clipped,
-    )
-    return epsilon(mechanism, delta)

@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 from cepam.distributions.laws import Gaussian
+from cepam.policy import FileAccount
 from cepam.secure_aggregation import fit
 from cepam.secure_aggregation.messages import RefusalReply, TrainReply
 from loopback import Federation
@@ -21,19 +22,20 @@ from .app.sumapp.client_app import SECRET, known_update
 pytestmark = pytest.mark.flower
 APP = Path(__file__).parent / "app"
 NODES, SIZE, SIGMA, ROUNDS = 5, 2000, 0.001, 6
-TERMS = "noise = 0.001\nclip = 1.0\nrounds = 20\nquorum = 3\nhonest = 1\n"
+TERMS = "noise_scale = 0.001\nclipping_norm = 1.0\nrounds = 20\nquorum = 3\nhonest = 1\n"
 
 
 def configured(folder: Path) -> dict[str, str]:
     """Keys, terms and pinned cohort of all nodes on disk, and the configuration that names them."""
     for k in range(NODES):
         make_key(folder / f"identity{k}.key", folder / f"identity{k}.pub")
-    (folder / "terms.toml").write_text(TERMS)
+        FileAccount.create(folder / f"account{k}")
+    (folder / "policy.toml").write_text(TERMS)
     (folder / "cohort.pub").write_bytes(b"\n".join((folder / f"identity{k}.pub").read_bytes() for k in range(NODES)))
     return {
         "cepam-identity": str(folder / "identity{node}.key"),
-        "cepam-state": str(folder / "journal{node}"),
-        "cepam-terms": str(folder / "terms.toml"),
+        "cepam-account": str(folder / "account{node}"),
+        "cepam-policy": str(folder / "policy.toml"),
         "cepam-cohort": str(folder / "cohort.pub"),
     }
 
@@ -59,8 +61,10 @@ def test_a_node_killed_in_each_stage(tmp_path: Path) -> None:
 
 
 def test_over_tls_with_registered_keys_a_server_that_signs_and_a_pinned_cohort(tmp_path: Path) -> None:
-    (tmp_path / "terms.toml").write_text(TERMS)
-    files = {"cepam-state": "journal{node}", "cepam-terms": "terms.toml", "cepam-cohort": "cohort.pub"}
+    (tmp_path / "policy.toml").write_text(TERMS)
+    for k in range(3):
+        FileAccount.create(tmp_path / f"account{k}")
+    files = {"cepam-account": "account{node}", "cepam-policy": "policy.toml", "cepam-cohort": "cohort.pub"}
     node_config = {key: str(tmp_path / name) for key, name in files.items()}
     with Federation(tmp_path, nodes=3, secure=True, node_config=node_config) as federation:
         keys = [(tmp_path / f"node{k}.pub").read_bytes() for k in range(3)]

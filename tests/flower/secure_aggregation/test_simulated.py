@@ -18,7 +18,7 @@ from .fakes import SIZE, SumGrid, sum_node, summing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
-POLICY = ClientPolicy(noise=0.001, clip=1.0, rounds=3, honest=1)
+POLICY = ClientPolicy(noise_scale=0.001, clipping_norm=1.0, rounds=3, honest=1)
 
 
 def simulated(number: int, change: np.ndarray, policy: ClientPolicy | None = POLICY) -> Node:
@@ -46,7 +46,7 @@ def test_nodes_without_files_aggregate_securely_under_the_policy_of_the_app(capl
 
 
 def test_the_policy_of_the_app_is_a_floor_too() -> None:
-    loud = ClientPolicy(noise=1.0, clip=1.0, rounds=3, honest=1)
+    loud = ClientPolicy(noise_scale=1.0, clipping_norm=1.0, rounds=3, honest=1)
     grid = SumGrid([simulated(k, np.zeros(SIZE), loud) for k in range(4)])
     assert "the node refuses: terms" in str(outcome(summing(sigma=0.001), grid, start_arrays(SIZE), 3).error)
 
