@@ -48,6 +48,11 @@ COMMANDS = (
         "Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
     ),
     Command(
+        "policy",
+        "cepam.cli.policy:app",
+        "What a node enforces whatever a server asks, and the account of what it has spent.",
+    ),
+    Command(
         "train",
         "cepam.cli.train:train",
         "Train a model with federated clients whose every update goes through encode, bytes and decode.",

@@ -167,7 +167,7 @@ class ClientPolicy:
         Each figure supposes that all rounds were of that mode. The limit `epsilon`, where there is one, ends them
         before.
         """
-        shares: dict[Trust, int] = {"secure-aggregation": self.honest}
+        shares: dict[Trust, int] = {"secure-aggregation": 1 if self.sparse else self.honest}
         if self.trust == "server":
             shares["server"] = self.participants
         found: dict[Trust, float] = {}

@@ -18,6 +18,9 @@ from cepam.policy import AccountStore, AccountUnusable, AnsweredRounds, ClientPo
 from cepam.protocol.client import Declined
 from cepam.protocol.settings import UplinkSettings
 
+MOST_MESSAGES = 10_000
+"""The longest stream whose cost a node computes; the work grows with its length."""
+
 
 @dataclass(frozen=True)
 class EnforcedPolicy:
@@ -57,7 +60,7 @@ class EnforcedPolicy:
                 after: AnsweredRounds = self.policy.check_limits(entry.answered, charge)
                 if commit:
                     self.account.commit(replace(entry, answered=after))
-        except (PolicyRefused, AccountUnusable) as refused:
+        except (PolicyRefused, AccountUnusable, ValueError, ArithmeticError) as refused:
             raise Declined("terms", str(refused)) from refused
 
 
@@ -75,6 +78,9 @@ def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, 
     name: Literal["gaussian", "laplace"] = "gaussian" if gaussian else "laplace"
     shares = policy.participants if gaussian and norm == "l2" else 1
     if settings.stream is not None:
+        most = min(policy.rounds, MOST_MESSAGES)
+        if settings.stream.max_participations > most:
+            raise PolicyRefused(f"a stream of {settings.stream.max_participations} messages is longer than the {most} allowed")
         noise, many = stream_noise(policy, settings), settings.stream.max_participations
         return RoundCharge("server", noise, float(clip.bound), coordinates * many, releases=1 if begins else 0)
     # One more coordinate tells whether the clip held: whole updates are charged with it, examples are not believed.

@@ -38,7 +38,7 @@ def test_nodes_without_files_aggregate_securely_under_the_policy_of_the_app(capl
     assert [m["cepam-opened"] for m in result.train_metrics_clientapp.values()] == [1, 1, 1]
     bound = 9 * 0.001 * np.sqrt(3 * 13 / 12 / 4)  # nine deviations
     np.testing.assert_allclose(vector_of(result.arrays), 3 * updates.mean(axis=0), atol=bound)
-    assert seen == [[]] * 3  # user code sees neither key nor journal
+    assert seen == [[]] * 3  # user code sees neither key nor account
     assert sum("is not the key that it is registered with" in r.getMessage() for r in caplog.records) == 1
     # The policy is enforced: three rounds are all that a node answers in this run's state.
     again = outcome(summing(sigma=0.001, quorum=3), grid, result.arrays)
@@ -60,7 +60,7 @@ def test_a_file_of_the_node_wins_over_the_policy_of_the_app(tmp_path) -> None:
     assert "the node refuses: terms" in str(outcome(summing(sigma=0.001), grid, start_arrays(SIZE)).error)
     result = summing(sigma=1.0).start(grid, start_arrays(SIZE), num_rounds=1)  # control: what the files allow
     assert result.train_metrics_clientapp[1]["cepam-opened"] == 1
-    Path(grid.nodes[100].config["cepam-terms"]).unlink()  # a file that is named and gone does not make room
+    Path(grid.nodes[100].config["cepam-policy"]).unlink()  # a file that is named and gone does not make room
     assert outcome(summing(sigma=1.0), grid, start_arrays(SIZE)).train_metrics_clientapp[1]["cepam-sampled"] == 3
 
 
