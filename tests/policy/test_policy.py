@@ -135,6 +135,8 @@ def test_limits_over_all_modes() -> None:
         policy.check_limits(answered, RoundCharge("server", 400.0, 1.0, 11))
     with pytest.raises(PolicyRefused, match="epsilon to"):
         policy.check_limits(AnsweredRounds(), RoundCharge("server", 1.0, 1.0, 11))
+    with pytest.raises(PolicyRefused, match="no epsilon is known"):  # found by fuzzing: a clip beyond all ranges
+        policy.check_limits(AnsweredRounds(), RoundCharge("server", 1.0, 1e-300, 11))
     worst = policy.largest_epsilon()
     assert worst["server"] == pytest.approx(gaussian_epsilon(math.sqrt(3) * 2), rel=2e-3)
     assert worst["secure-aggregation"] == pytest.approx(gaussian_epsilon(math.sqrt(3 / 2) * 2), rel=2e-3)

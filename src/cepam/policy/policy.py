@@ -153,7 +153,10 @@ class ClientPolicy:
         if len(after.charges) > MOST_CHARGES:
             raise PolicyRefused(f"the account is full: it holds {MOST_CHARGES} different kinds of rounds")
         if self.epsilon is not None:
-            found = after.epsilon(self.delta, self.epsilon)
+            try:
+                found = after.epsilon(self.delta, self.epsilon)
+            except (ValueError, ArithmeticError) as unfit:
+                raise PolicyRefused(f"no epsilon is known for this offer: {unfit}") from unfit
             if not found <= self.epsilon:
                 raise PolicyRefused(
                     f"this answer would bring epsilon to {found:.4g} at delta {self.delta:g} by this node's own "

@@ -295,7 +295,7 @@ class SecAggClient:
             check_offer(self.policy, settings, len(cohort))
             charge = charge_of(self.policy, settings, len(cohort))
             return replace(entry, answered=self.policy.check_limits(entry.answered, charge))
-        except PolicyRefused as refused:
+        except (PolicyRefused, ValueError) as refused:
             raise SecAggRefused("terms", str(refused)) from refused
 
     def _circle(self, cohort: tuple[int, ...], chains: dict[int, bytes], settings: SecAggSettings) -> tuple[int, ...]:
