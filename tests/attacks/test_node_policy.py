@@ -324,7 +324,7 @@ def test_a_flare_site_keeps_to_its_own_policy(tmp_path: Path, monkeypatch: pytes
 
     def site(job: str, scale: float = 4.0, bound: float = 1.0) -> Site:
         made = Site(job)
-        made.server = [ServerFilter(scale, bound), ServerFilter(scale, bound)]
+        made.server = [ServerFilter(clip=cepam.L2(bound), noise=cepam.Gaussian(scale)) for _ in range(2)]
         made.mine = [ClientFilter(required=False, **own), ClientFilter(required=False, **own)]
         return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -125,6 +126,16 @@ def test_a_stream_costs_its_first_message_all_of_it() -> None:
     # By hand: a record is in all four messages, and message t holds the earlier ones times 1/2 each round.
     column = np.tril(0.5 ** np.abs(np.subtract.outer(range(4), range(4)))).sum(axis=1)
     assert cost == pytest.approx(gaussian_epsilon(2 * float(np.linalg.norm(column)) / 8.0), rel=2e-3)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_numbers_of_a_stream_that_no_float_holds_are_refused(place: int) -> None:
+    """Found by fuzzing: 10^400 as a divisor passed every check, and then raised OverflowError."""
+    terms = CorrelatedNoiseConfig(0.5, 1, 4)
+    read = json.loads(UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), stream=terms).to_json())
+    read["stream"][place] = 10**400
+    with pytest.raises(ValueError, match="cannot be read"):
+        UplinkSettings.from_json(json.dumps(read))
 
 
 def test_limits_over_all_modes() -> None:

@@ -8,7 +8,6 @@ run, no round twice or backwards, and no message beyond the last. What it has sp
 from __future__ import annotations
 
 import copy
-import math
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cepam.distributions.laws import LARGEST_SCALE
+
 if TYPE_CHECKING:
     from cepam.clip import ClippedUnit
     from cepam.privacy import Arrival, Client, CorrelatedNoise, CorrelatedNoiseReceiver, CorrelatedNoiseSender
     from cepam.protocol.messages import Answer
 
 NAME_BYTES = 8
+MOST_COUNT = 1 << 31
 Vector = npt.NDArray[np.floating[Any]]
 
 
@@ -48,13 +50,13 @@ class CorrelatedNoiseConfig:
     divisor: float = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.divisor, bool) or not 0.0 <= self.divisor < math.inf:
+        if isinstance(self.divisor, bool) or not 0.0 <= self.divisor <= LARGEST_SCALE:
             raise ValueError(f"divisor must be a positive number, or 0 for whole updates, got {self.divisor!r}")
         if isinstance(self.decay, bool) or not 0.0 <= self.decay < 1.0:
             raise ValueError(f"decay must lie in [0, 1), got {self.decay!r}")
         for name, value in (("slices", self.slices), ("max_participations", self.max_participations)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
+                raise ValueError(f"{name} must be an integer from 1 to {MOST_COUNT}, got {value!r:.40}")
 
     @property
     def clipped(self) -> ClippedUnit:

@@ -80,7 +80,9 @@ def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, 
     if settings.stream is not None:
         most = min(policy.rounds, MOST_MESSAGES)
         if settings.stream.max_participations > most:
-            raise PolicyRefused(f"a stream of {settings.stream.max_participations} messages is longer than the {most} allowed")
+            raise PolicyRefused(
+                f"a stream of {settings.stream.max_participations} messages is longer than the {most} allowed"
+            )
         noise, many = stream_noise(policy, settings), settings.stream.max_participations
         return RoundCharge("server", noise, float(clip.bound), coordinates * many, releases=1 if begins else 0)
     # One more coordinate tells whether the clip held: whole updates are charged with it, examples are not believed.
