@@ -115,7 +115,7 @@ def test_kinds_of_rounds_add_up() -> None:
 
 
 def test_a_stream_costs_its_first_message_all_of_it() -> None:
-    terms = CorrelatedNoiseConfig(carry=0.5, slices=1, messages=4)
+    terms = CorrelatedNoiseConfig(0.5, 1, 4)
     settings = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), stream=terms)
     answered = AnsweredRounds().add(charge_of(SERVER, settings, 10, True))
     cost = answered.epsilon(DELTA)

@@ -53,7 +53,7 @@ def test_the_policy_of_the_app_is_a_floor_too() -> None:
 
 def test_a_file_of_the_node_wins_over_the_policy_of_the_app(tmp_path) -> None:
     for k in range(4):
-        (tmp_path / f"{k}.toml").write_text("noise = 1.0\nclip = 1.0\nrounds = 3\nhonest = 1\n")
+        (tmp_path / f"{k}.toml").write_text("noise_scale = 1.0\nclipping_norm = 1.0\nrounds = 3\nhonest = 1\n")
     grid = SumGrid([sum_node(tmp_path, k, adding(np.zeros(SIZE))) for k in range(4)])
     for node in grid.nodes.values():
         node.uplink = Uplink(policy=POLICY)
