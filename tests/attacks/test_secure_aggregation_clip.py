@@ -16,7 +16,13 @@ from ..flower.fakes import adding, start_arrays, vector_of
 from ..flower.secure_aggregation.fakes import SIZE, SumGrid, sum_node, summing
 
 RECORDS, CLIP, SIGMA, LIE = 64, 1.0, 0.5, 10_000.0
-TERMS = f"noise = {SIGMA}\nclip = {CLIP}\nrounds = 9\nbatch = {RECORDS}\nrecords = {RECORDS}\nhonest = 1\n"
+TERMS = f"""noise_scale = {SIGMA}
+clipping_norm = {CLIP}
+rounds = 9
+divisor = {RECORDS}
+records = {RECORDS}
+honest = 1
+"""
 TARGET = np.random.default_rng(1).choice([-1.0, 1.0], size=SIZE) / np.sqrt(SIZE)
 """The direction of the one record that the server is after; a crafted model makes its gradient as long as it likes."""
 

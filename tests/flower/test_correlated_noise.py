@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import FedAvg, FedMedian
 import cepam
 from cepam import privacy
 from cepam.flower import Accounting, CorrelatedNoiseConfig, Dropouts, Private, Target
+from cepam.policy import FileAccount
 from cepam.protocol.messages import RECORD, Offer
 from tests.deployment import flat
 
@@ -125,6 +126,14 @@ def _round(message: Message) -> int:
     return _offer(message).server_round if RECORD in message.content else 0
 
 
+def policy_files(path: Path, **values: float) -> dict[str, str]:
+    """The configuration of a node that trusts the server within these limits, at this test's delta."""
+    lines = {"noise_scale": 0.01, "clipping_norm": 1.0, "rounds": 10_000, "delta": DELTA, **values}
+    path.write_text("\n".join([f"{name} = {value!r}" for name, value in lines.items()] + ['trust = "server"']))
+    FileAccount.create(Path(f"{path}.account"))
+    return {"cepam-policy": str(path), "cepam-account": f"{path}.account"}
+
+
 def _error(reply: Message) -> str:
     assert reply.has_error()
     return str(reply.error.reason)
@@ -174,11 +183,26 @@ def test_other_terms_in_mid_run_are_refused(third: tuple[Node, Message]) -> None
         assert _error(node.handle(asked)) == "cepam: terms"
 
 
+def test_a_stream_is_paid_for_once_and_another_run_pays_again(tmp_path: Path) -> None:
+    costs = privacy.epsilon(one_event(ROUNDS, nodes=1, sigma=9.0).alone(0), DELTA)
+    node = Learner(1, **policy_files(tmp_path / "policy.toml", epsilon=1.01 * costs))
+    grid = FakeGrid([node, Learner(2)])
+    result = wrapped(tmp_path / "one", sigma=9.0).start(grid, start_arrays(SIZE), num_rounds=ROUNDS)
+    assert {result.train_metrics_clientapp[r]["cepam-replies"] for r in range(1, ROUNDS + 1)} == {2}
+    with FileAccount(tmp_path / "policy.toml.account").hold() as account:
+        assert account.answered.rounds == ROUNDS
+        assert account.answered.epsilon(DELTA) == pytest.approx(costs, rel=1e-3)
+    node.restart()  # nothing of the stream is left, as in another run
+    grid = FakeGrid([node, Learner(3)])
+    result = wrapped(tmp_path / "two", sigma=9.0).start(grid, start_arrays(SIZE), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["cepam-replies"] == 1
+
+
 def test_a_node_has_a_limit_of_its_own(tmp_path: Path) -> None:
     """Against everybody else together, by its own noise, over all messages that the terms allow."""
     costs = privacy.epsilon(one_event(ROUNDS, nodes=1, sigma=9.0).alone(0), DELTA)
     for limit, replies in ((1.01 * costs, 2), (0.99 * costs, 1)):
-        grid = FakeGrid([Learner(1, **{"cepam-epsilon": str(limit)}), Learner(2)])
+        grid = FakeGrid([Learner(1, **policy_files(tmp_path / f"{replies}.toml", epsilon=limit)), Learner(2)])
         result = wrapped(tmp_path / str(replies), sigma=9.0).start(grid, start_arrays(SIZE), num_rounds=1)
         assert result.train_metrics_clientapp[1]["cepam-replies"] == replies
 
@@ -191,11 +215,12 @@ def test_clipped_examples_are_charged_by_their_public_divisor(tmp_path: Path) ->
     known = replace(known, clients=(privacy.Client(cepam.Gaussian(0.2), 150, draws=50.0),) * 4)
     own = privacy.epsilon(replace(known.alone(0), adjacency="replace", coordinates=None), DELTA)
     for limit, batch, replies in ((1.01 * own, 60, 4), (0.99 * own, 60, 3), (1.01 * own, 40, 3), (1.01 * own, 0, 3)):
-        limits = {"cepam-epsilon": str(limit), "cepam-batch": str(batch)}
-        grid = FakeGrid([Learner(1, **limits), *(Learner(k) for k in range(2, 5))])
+        limits = {"divisor": float(batch), "records": 150} if batch else {}
+        files = policy_files(tmp_path / f"{replies} {batch}.toml", epsilon=limit, **limits)
+        grid = FakeGrid([Learner(1, **files), *(Learner(k) for k in range(2, 5))])
         plain = grid.nodes[2].train
         grid.nodes[2].train = lambda m, c, plain=plain: (told.append(dict(m.content["config"])), plain(m, c))[1]  # type: ignore[misc]
-        folder = tmp_path / f"{replies} {batch}"
+        folder = tmp_path / f"{replies} {batch} folder"
         strategy = wrapped(folder, sigma=0.2, accounting=account, correlated_noise=each, records=150)
         result = strategy.start(grid, start_arrays(SIZE), num_rounds=ROUNDS)
         assert result.train_metrics_clientapp[1]["cepam-replies"] == replies

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PACKAGES = ["", ".torch", ".privacy", ".fl", ".flower", ".flare", ".secure_aggregation", ".verify"]
+PACKAGES = ["", ".torch", ".privacy", ".fl", ".flower", ".flare", ".policy", ".secure_aggregation", ".verify"]
 
 
 def public_names(module: str) -> set[str]:

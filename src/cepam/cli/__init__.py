@@ -53,6 +53,11 @@ COMMANDS = (
         "Recommend what to run for a federation: unit, sampling, clipping, noise, and what to expect. Asks.",
     ),
     Command(
+        "policy",
+        "cepam.cli.policy:app",
+        "What a node enforces whatever a server asks, and the account of what it has spent.",
+    ),
+    Command(
         "train",
         "cepam.cli.train:train",
         "Train a model with federated clients whose every update goes through encode, bytes and decode.",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from nvflare.apis.dxo import DataKind, MetaKey, from_shareable
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
@@ -23,11 +23,13 @@ from cepam.distributions.laws import Gaussian, Law
 from cepam.errors import CepamError, WrongAddress
 from cepam.flare.job import ClientJob, JobPlan, ServerJob, end_job, job_of, number_of
 from cepam.flare.weights import PAYLOAD, difference_of, is_difference, learned, replace_result, weights_of
+from cepam.policy import FileAccount, read_policy
 from cepam.protocol.accounting import Accounting, Released, Target, noise_of
 from cepam.protocol.client import Declined, check_offer, seal_update
+from cepam.protocol.enforcement import EnforcedPolicy
 from cepam.protocol.messages import Answer, Offer
 from cepam.protocol.options import Compression, Dropouts
-from cepam.protocol.vectors import from_vector, to_vector
+from cepam.protocol.vectors import count, from_vector, to_vector
 
 HEADER = "cepam"
 _ERRORS = {value for name, value in vars(ReturnCode).items() if name.isupper() and value != ReturnCode.OK}
@@ -175,11 +177,22 @@ class ClientFilter(Filter):  # type: ignore[misc]
     filters: what is neither sealed by it nor plain metrics (single finite numbers) leaves as an error code without
     content. So it is the last filter of its chain. What executors send past task results (streamed events, files) it
     does not see.
+
+    `policy` and `account` are paths on the site: a client's privacy policy and the account that it limits. An offer
+    below the floors or beyond the limits is refused, every result is charged on disk before it leaves, metrics leave
+    where the policy allows them, and `required=False` changes nothing. Put this filter into the site's own
+    `local/privacy.json`, in a scope and among the components: it then runs before a job's filters, and no job can leave
+    it out (docs/flower.md). A job's own `ClientFilter` behind it lets pass what it sealed.
     """
 
-    def __init__(self, required: bool = True) -> None:
+    def __init__(self, required: bool = True, policy: str | None = None, account: str | None = None) -> None:
         super().__init__()
-        self.required = required
+        if (policy is None) != (account is None):
+            raise ValueError(f"policy and account go together: paths of two files, got {policy!r} and {account!r}")
+        self.required, self.policy, self.account = required, policy, account
+        self._rules = None if policy is None or account is None else _enforced(policy, account)
+        if self._rules is not None and self._rules.policy.trust != "server":
+            raise ValueError(f"trust in {policy} must be 'server' for FLARE, which has no secure aggregation")
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """The task without its offer, or the result sealed."""
@@ -188,6 +201,10 @@ class ClientFilter(Filter):  # type: ignore[misc]
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
             header = shareable.get_header(HEADER)
             job.received = (header, weights_of(from_shareable(shareable))) if header else None
+            if self._rules is not None:
+                job.rules = self._rules
+                if job.received is not None:
+                    _check_offered(self._rules, *job.received)
             return shareable
         received, job.received = job.received, None
         code = shareable.get_return_code()
@@ -195,18 +212,21 @@ class ClientFilter(Filter):  # type: ignore[misc]
             return make_reply(code if code in _ERRORS else ReturnCode.EXECUTION_EXCEPTION)
         if received is not None:
             return self._sealed(shareable, *received, job, number_of(fl_ctx.get_job_id()), number_of(client))
-        if self.required:
+        rules = self._rules or job.rules
+        if (rules is not None or job.sealed) and _may_leave(shareable, job.sealed, rules):
+            return shareable  # sealed by the site's own filter, or metrics of a task without an offer
+        if self.required or rules is not None:
             raise Declined("no-offer", "no offer of the server's cepam filter waits for this result")
         self.log_warning(fl_ctx, "cepam: no offer of the server's cepam filter; this result leaves as plain arrays")
         return shareable
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Empty a result that must not leave, whichever task it is of; forget a job's keys when it ends."""
-        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self.required:
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and (self.required or self._rules is not None):
             result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             job = job_of(fl_ctx, f"client {fl_ctx.get_identity_name()}", ClientJob)
             try:
-                may_leave = _may_leave(result, job.sealed)
+                may_leave = _may_leave(result, job.sealed, self._rules or job.rules)
             except Exception:  # FLARE would log it and send the result
                 may_leave = False
             if isinstance(result, Shareable) and not may_leave:
@@ -224,16 +244,42 @@ class ClientFilter(Filter):  # type: ignore[misc]
         check_offer(offer, run, node, None)
         dxo = from_shareable(shareable)
         update = to_vector(dxo.data, reference, difference=not is_difference(dxo))
+        rules = self._rules or job.rules
+        if rules is not None:
+            rules.charge(offer.settings, len(update) + offer.settings.beside)
         sealed = seal_update(update, offer, job.chain)
         job.chain, job.sealed = sealed.chain, sealed.message
-        dxo.data = {PAYLOAD: np.frombuffer(sealed.message, dtype=np.uint8)}
+        data = {PAYLOAD: np.frombuffer(sealed.message, dtype=np.uint8)}
+        if rules is None:
+            dxo.data = data
+        else:  # nothing that stood beside the weights leaves
+            dxo = DXO(dxo.data_kind, data=data)
+            for name in set(shareable) - {ReservedHeaderKey.HEADERS}:
+                del shareable[name]
         result: Shareable = dxo.update_shareable(shareable)
         result.set_header(HEADER, sealed.answer.to_fields())
         return result
 
 
-def _may_leave(result: Shareable, sealed: bytes) -> bool:
-    """Whether a result is what was sealed last, plain metrics, or nothing at all."""
+def _enforced(policy: str, account: str) -> EnforcedPolicy:
+    """The policy and account of these files; ValueError where the first cannot be read."""
+    try:
+        text = Path(policy).expanduser().read_bytes()
+    except OSError as unreadable:
+        raise ValueError(f"the policy cannot be read: {unreadable}") from unreadable
+    return EnforcedPolicy(read_policy(text), FileAccount(Path(account).expanduser()))
+
+
+def _check_offered(rules: EnforcedPolicy, header: dict[str, Any], reference: Any) -> None:
+    """Raise `Declined` for an offer that the site's policy does not allow, before anything is trained."""
+    settings = Offer.from_fields(header).settings
+    if settings.stream is not None:
+        raise Declined("terms", "the offer asks for a stream, and this end keeps none")
+    rules.check(settings, count(reference) + settings.beside)
+
+
+def _may_leave(result: Shareable, sealed: bytes, rules: EnforcedPolicy | None) -> bool:
+    """Whether a result is what was sealed last, plain metrics that the policy allows, or nothing at all."""
     if result.get_return_code() != ReturnCode.OK:
         return set(result) <= {ReservedHeaderKey.HEADERS}
     if set(result) <= {ReservedHeaderKey.HEADERS}:
@@ -241,6 +287,8 @@ def _may_leave(result: Shareable, sealed: bytes) -> bool:
     dxo = from_shareable(result)
     if list(dxo.data) == [PAYLOAD]:
         return bool(sealed) and bytes(dxo.data[PAYLOAD]) == sealed
+    if rules is not None and not rules.policy.metrics:
+        return False
     return dxo.data_kind == DataKind.METRICS and all(
         isinstance(value, int | float | np.number) and math.isfinite(value) for value in dxo.data.values()
     )

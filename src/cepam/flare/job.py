@@ -22,6 +22,7 @@ from cepam.errors import BudgetSpent, WrongAddress
 from cepam.protocol.accounting import Accounting, Reply, Target
 from cepam.protocol.agreement import Chain, Peer
 from cepam.protocol.dropouts import Shares
+from cepam.protocol.enforcement import EnforcedPolicy
 from cepam.protocol.messages import Answer, Offer
 from cepam.protocol.saved_account import RunAccount
 from cepam.protocol.server import Pending, ServerEnd
@@ -62,11 +63,12 @@ def number_of(name: object) -> int:
 
 @dataclass
 class ClientJob:
-    """A client's chain of keys, and the offer that waits for a result."""
+    """A client's chain of keys, the offer that waits for a result, and the policy of the site where it has one."""
 
     chain: Chain | None = field(default=None, repr=False)
     received: tuple[dict[str, Any], Arrays] | None = None
     sealed: bytes = field(default=b"", repr=False)
+    rules: EnforcedPolicy | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cepam.flower.sampling import AdaptiveClip, Fixed, Poisson
     from cepam.flower.secure_aggregation.strategy import SecureAggregation
     from cepam.flower.strategy import Private
+    from cepam.policy import ClientPolicy
     from cepam.protocol.accounting import Accounting, Target
     from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
     from cepam.protocol.options import (
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         NodeSettings,
         QuantizedBroadcast,
     )
-    from cepam.secure_aggregation.policy import ClientPolicy
 
 __all__ = [
     "Accounting",
@@ -55,7 +55,7 @@ _MODULES = {
     "Accounting": "cepam.protocol.accounting",
     "AdaptiveClip": "cepam.flower.sampling",
     "Authentication": "cepam.protocol.options",
-    "ClientPolicy": "cepam.secure_aggregation.policy",
+    "ClientPolicy": "cepam.policy",
     "Compression": "cepam.protocol.options",
     "CorrelatedNoiseConfig": "cepam.protocol.correlated_noise",
     "Dropouts": "cepam.protocol.options",

@@ -8,14 +8,15 @@ run, no round twice or backwards, and no message beyond the last. What it has sp
 from __future__ import annotations
 
 import copy
-import math
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from cepam.distributions.laws import LARGEST_SCALE
 
 if TYPE_CHECKING:
     from cepam.clip import ClippedUnit
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from cepam.protocol.messages import Answer
 
 NAME_BYTES = 8
+MOST_COUNT = 1 << 31
 Vector = npt.NDArray[np.floating[Any]]
 
 
@@ -48,13 +50,13 @@ class CorrelatedNoiseConfig:
     divisor: float = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.divisor, bool) or not 0.0 <= self.divisor < math.inf:
+        if isinstance(self.divisor, bool) or not 0.0 <= self.divisor <= LARGEST_SCALE:
             raise ValueError(f"divisor must be a positive number, or 0 for whole updates, got {self.divisor!r}")
         if isinstance(self.decay, bool) or not 0.0 <= self.decay < 1.0:
             raise ValueError(f"decay must lie in [0, 1), got {self.decay!r}")
         for name, value in (("slices", self.slices), ("max_participations", self.max_participations)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
+                raise ValueError(f"{name} must be an integer from 1 to {MOST_COUNT}, got {value!r:.40}")
 
     @property
     def clipped(self) -> ClippedUnit:
@@ -92,6 +94,8 @@ class CorrelatedNoiseRefused(ValueError):
 class ClientCorrelatedNoise:
     """A client's end: where it stands, under which terms, and what it carries. Private to the client.
 
+    `begins` says that nothing of this run was kept: the client's own account charges the whole stream anew.
+
     Guarantee: a server that asks again, backwards, too often or on other terms gets nothing, and the position is left
     (tests/flower/test_correlated_noise.py).
     """
@@ -101,6 +105,7 @@ class ClientCorrelatedNoise:
     name: bytes
     server_round: int
     sender: CorrelatedNoiseSender = field(repr=False)
+    begins: bool = True
 
     @classmethod
     def follow(cls, offer: Any, size: int, kept: Mapping[str, object] | None) -> ClientCorrelatedNoise:
@@ -128,7 +133,7 @@ class ClientCorrelatedNoise:
             memory = np.frombuffer(mine["memory"], dtype="<f8").reshape(-1, size)  # type: ignore[call-overload]
             sender.load_state_dict({"start": mine["start"], "position": position, "memory": memory})
         name = offer.stream if same else secrets.token_bytes(NAME_BYTES)
-        return cls(terms, said, name, offer.server_round, sender)
+        return cls(terms, said, name, offer.server_round, sender, begins=mine is None)
 
     def to_fields(self, run: int) -> dict[str, int | str | bytes]:
         """What the client keeps until its next message."""
@@ -213,26 +218,3 @@ class ServerCorrelatedNoise:
     def restore(self, arrivals: Mapping[int, Collection[Arrival]], rounds: int) -> None:
         """Nothing; the rounds that a server published before it was started anew. Its streams are lost."""
         self.arrivals, self.rounds = {node: list(came) for node, came in arrivals.items()}, rounds
-
-
-def own_epsilon(settings: Any, delta: float, batch: float = 0.0) -> float:
-    """epsilon of all messages that these terms allow, against everybody else together: the client's own noise alone.
-
-    `batch` is what the client knows of its own code: it clips examples and divides their sum by at least so many. By
-    default nothing is known, so whole updates are charged, whatever divisor the terms state.
-    """
-    from cepam.privacy import MatrixMechanism, epsilon
-
-    terms: CorrelatedNoiseConfig = replace(
-        settings.stream, divisor=min(settings.stream.divisor, batch if batch > 0.0 else 0.0)
-    )
-    alone = terms.client(settings.law, terms.slices)
-    mechanism = MatrixMechanism(
-        (alone,),
-        settings.clip,
-        rounds=terms.max_participations,
-        link=terms.link,
-        unit=settings.unit,
-        clipped=terms.clipped,
-    )
-    return epsilon(mechanism, delta)

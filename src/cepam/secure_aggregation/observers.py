@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cepam.clip import L2
-from cepam.distributions.laws import Gaussian
-from cepam.privacy import Accountant, Client, Mechanism, Sampling, epsilon
-from cepam.secure_aggregation.policy import AnsweredRounds
+from cepam.privacy import Accountant, Mechanism, epsilon
 
 LIES = "lying server"
 
@@ -79,23 +76,3 @@ def run_epsilons(
         accountant = answered if view.observer.startswith(LIES) else released
         made[view.observer] = accountant.against(clients - view.shares).epsilon(delta)
     return made
-
-
-def accountant_of(answered: AnsweredRounds, records: int) -> Accountant:
-    """What a node with `records` records has answered, as the accountant takes it: against a lying server."""
-    widest = max((charge.shares for charge in answered.charges), default=1)
-    accountant = Accountant()
-    for charge in answered.charges:
-        draws = charge.chance * records
-        # The accountant divides an example's bound by the expected draws; the update was divided by the batch.
-        bound = charge.clip * draws / charge.batch if charge.batch else charge.clip
-        mechanism = Mechanism(
-            (Client(Gaussian(charge.noise), records),) * widest,
-            L2(bound),
-            Sampling("poisson", draws) if charge.chance < 1.0 else Sampling("all"),
-            charge.rounds,
-            clipped="example" if charge.batch else "update",
-            absent=frozenset(range(charge.shares, widest)),
-        )
-        accountant = accountant.add(mechanism)
-    return accountant

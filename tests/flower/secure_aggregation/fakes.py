@@ -18,13 +18,14 @@ from cepam.errors import CepamError
 from cepam.flower import SecureAggregation
 from cepam.flower.arrays import SUM, carried, carry
 from cepam.flower.secure_aggregation.records import check_value
+from cepam.policy import FileAccount
 from cepam.secure_aggregation import RefusalReply, SecAggRound
 from cepam.secure_aggregation.messages import TrainRequest
 from tests.deployment import flat
 from tests.flower.fakes import FakeGrid, Node, adding, copied, outcome, start_arrays
 
 STAGES = {1: "hello", 3: "train", 5: "repair", 7: "unmask"}
-TERMS = "noise = 0.001\nclip = 1.0\nrounds = 100\nquorum = 3\nhonest = 1\n"
+TERMS = "noise_scale = 0.001\nclipping_norm = 1.0\nrounds = 100\nquorum = 3\nhonest = 1\n"
 SIZE = 400
 NAMES = tuple(range(100, 105))
 
@@ -40,13 +41,15 @@ def key_pair(number: int) -> tuple[bytes, bytes]:
 
 
 def sum_node(folder: Path, number: int, train: Callable[[Message, Context], Message], **config: str) -> Node:
-    """Node 100 + number with terms, a journal and a key of its own."""
+    """Node 100 + number with a policy, an account and a key of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     key, policy = folder / f"{number}.key", folder / f"{number}.toml"
     key.write_bytes(key_pair(number)[0])
     if not policy.exists():
         policy.write_text(TERMS)
-    own = {"cepam-identity": str(key), "cepam-terms": str(policy), "cepam-state": str(folder / f"{number}.journal")}
+    own = {"cepam-identity": str(key), "cepam-policy": str(policy), "cepam-account": str(folder / f"{number}.account")}
+    if not (folder / f"{number}.account").exists():
+        FileAccount.create(folder / f"{number}.account")
     node = Node(100 + number, train, **{**own, **config})
     node.public_key = key_pair(number)[1]
     return node

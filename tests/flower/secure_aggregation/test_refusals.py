@@ -13,8 +13,9 @@ from flwr.serverapp.strategy import FedAvg
 import cepam
 from cepam.flower import Authentication, Private, SecureAggregation
 from cepam.flower.arrays import SUM, carried
-from cepam.flower.secure_aggregation.client import read_cohort, read_policy
+from cepam.flower.secure_aggregation.client import read_cohort
 from cepam.flower.secure_aggregation.records import statement
+from cepam.policy import read_policy
 from cepam.privacy import Sampling
 from cepam.protocol.agreement import sign
 from cepam.secure_aggregation import HelloRequest
@@ -122,13 +123,13 @@ def test_a_crafted_model_that_breaks_training_tells_nothing(train, tmp_path, cap
 
 
 BELOW = {
-    "noise": ({"sigma": 0.0009}, ""),
-    "clip": ({}, "clip = 0.9"),
+    "noise_scale": ({"sigma": 0.0009}, ""),
+    "clipping_norm": ({}, "clipping_norm = 0.9"),
     "quorum": ({"quorum": 3}, "quorum = 4"),
     "honest": ({"quorum": 3}, "honest = 2"),
     "colluders": ({"quorum": 4}, "honest = 3\ncolluders = 1"),
-    "chance": ({}, "chance = 0.5"),
-    "batch": ({"clipped": "example", "record_sampling": Sampling("poisson", 4), "records": 8}, ""),
+    "record_sampling_rate": ({}, "record_sampling_rate = 0.5"),
+    "divisor": ({"clipped": "example", "record_sampling": Sampling("poisson", 4), "records": 8}, ""),
 }
 
 
@@ -136,9 +137,8 @@ BELOW = {
 def test_offers_below_the_policy_are_refused(name: str, tmp_path) -> None:
     options, line = BELOW[name]
     key = line.split(" ")[0]
-    policy = [
-        t for t in ("noise = 0.001", "clip = 1.0", "rounds = 5", "quorum = 3", "honest = 1") if t.split()[0] != key
-    ]
+    usual = ("noise_scale = 0.001", "clipping_norm = 1.0", "rounds = 5", "quorum = 3", "honest = 1")
+    policy = [t for t in usual if t.split()[0] != key]
     for k in range(5):
         (tmp_path / f"{k}.toml").write_text("\n".join([*policy, line]))
     grid = SumGrid([sum_node(tmp_path, k, never) for k in range(5)])
@@ -149,7 +149,7 @@ def test_offers_below_the_policy_are_refused(name: str, tmp_path) -> None:
 
 def test_the_rounds_of_the_policy_are_spent_over_all_servers(tmp_path) -> None:
     for k in range(5):
-        (tmp_path / f"{k}.toml").write_text("noise = 0.001\nclip = 1\nrounds = 2\nhonest = 1")
+        (tmp_path / f"{k}.toml").write_text("noise_scale = 0.001\nclipping_norm = 1\nrounds = 2\nhonest = 1")
     grid, _ = sum_fleet(tmp_path)
     assert [_opened(summing(), grid) for _ in range(3)] == [1, 1, 0]
 
@@ -204,36 +204,47 @@ def test_a_node_that_knows_the_server_refuses_requests_that_it_did_not_sign(tmp_
 
 
 def test_a_configuration_that_cannot_be_read_refuses(tmp_path) -> None:
-    for key in ("cepam-identity", "cepam-terms", "cepam-state"):
+    for key in ("cepam-identity", "cepam-policy", "cepam-account"):
         missing = sum_node(tmp_path / key, 0, never)
         del missing.config[key]
-        missing.config.setdefault("cepam-terms", "")
+        missing.config.setdefault("cepam-policy", "")
         missing.restart()
         assert ask(missing, HELLO) == "cepam: terms"
-    gone = sum_node(tmp_path / "gone", 0, never, **{"cepam-terms": str(tmp_path / "nowhere.toml")})
+    gone = sum_node(tmp_path / "gone", 0, never, **{"cepam-policy": str(tmp_path / "nowhere.toml")})
     assert ask(gone, HELLO) == "cepam: key-file"
     misspelt = sum_node(tmp_path / "misspelt", 0, never)
-    Path(misspelt.config["cepam-terms"]).write_text("noise = 0.1\nclip = 1.0\nrounds = 5\nhonset = 3")
+    Path(misspelt.config["cepam-policy"]).write_text("noise_scale = 0.1\nclipping_norm = 1.0\nrounds = 5\nhonset = 3")
     assert ask(misspelt, HELLO) == "cepam: terms"
-    for text in (b"noise = ", b"noise = 0.1", b"noise = 0.1\nclip = 1.0\nrounds = 5\ncohort = []", b"noise = -1.0"):
-        with pytest.raises((TypeError, ValueError)):
+    for text in (
+        b"noise_scale = ",
+        b"noise_scale = 0.1",
+        b"noise_scale = 0.1\nclipping_norm = 1.0\nrounds = 5\ncohort = []",
+        b"noise_scale = -1.0\nclipping_norm = 1.0\nrounds = 5",
+    ):
+        with pytest.raises(ValueError, match=r"Invalid|missing|cohort|noise_scale"):
             read_policy(text)
     with pytest.raises(ValueError, match="nobody"):
         read_cohort(b"# nobody\n")
-    assert read_policy(b"noise = 1\nclip = 2\nrounds = 5").noise == 1.0
+    assert read_policy(b"noise_scale = 1\nclipping_norm = 2\nrounds = 5").noise_scale == 1.0
 
 
-def test_a_journal_that_cannot_be_written_or_is_lost_stops_the_node(tmp_path, monkeypatch) -> None:
+def test_keys_of_earlier_versions_refuse(tmp_path) -> None:
+    """A limit that is no longer read would be none: a node with an old configuration sends nothing at all."""
+    for old in ("cepam-terms", "cepam-state", "cepam-epsilon", "cepam-delta", "cepam-batch"):
+        assert ask(sum_node(tmp_path / old, 0, never, **{old: "1"}), HELLO) == "cepam: terms"
+
+
+def test_an_account_that_cannot_be_written_or_is_lost_stops_the_node(tmp_path, monkeypatch) -> None:
     grid, _ = sum_fleet(tmp_path)
     assert _opened(summing(), grid) == 1
     node = grid.nodes[100]
     before = bytes(node.context.state[SUM]["state"])
     with monkeypatch.context() as patched:
         patched.setattr("os.replace", _full)
-        assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: internal"
+        assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: terms"
     assert node.context.state[SUM]["state"] == before
-    Path(node.config["cepam-state"]).unlink()
-    assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "terms"
+    Path(node.config["cepam-account"]).unlink()
+    assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: terms"
 
 
 def _full(*_: object) -> None:

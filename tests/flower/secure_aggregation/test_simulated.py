@@ -18,7 +18,7 @@ from .fakes import SIZE, SumGrid, sum_node, summing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
-POLICY = ClientPolicy(noise=0.001, clip=1.0, rounds=3, honest=1)
+POLICY = ClientPolicy(noise_scale=0.001, clipping_norm=1.0, rounds=3, honest=1)
 
 
 def simulated(number: int, change: np.ndarray, policy: ClientPolicy | None = POLICY) -> Node:
@@ -38,7 +38,7 @@ def test_nodes_without_files_aggregate_securely_under_the_policy_of_the_app(capl
     assert [m["cepam-opened"] for m in result.train_metrics_clientapp.values()] == [1, 1, 1]
     bound = 9 * 0.001 * np.sqrt(3 * 13 / 12 / 4)  # nine deviations
     np.testing.assert_allclose(vector_of(result.arrays), 3 * updates.mean(axis=0), atol=bound)
-    assert seen == [[]] * 3  # user code sees neither key nor journal
+    assert seen == [[]] * 3  # user code sees neither key nor account
     assert sum("is not the key that it is registered with" in r.getMessage() for r in caplog.records) == 1
     # The policy is enforced: three rounds are all that a node answers in this run's state.
     again = outcome(summing(sigma=0.001, quorum=3), grid, result.arrays)
@@ -46,21 +46,21 @@ def test_nodes_without_files_aggregate_securely_under_the_policy_of_the_app(capl
 
 
 def test_the_policy_of_the_app_is_a_floor_too() -> None:
-    loud = ClientPolicy(noise=1.0, clip=1.0, rounds=3, honest=1)
+    loud = ClientPolicy(noise_scale=1.0, clipping_norm=1.0, rounds=3, honest=1)
     grid = SumGrid([simulated(k, np.zeros(SIZE), loud) for k in range(4)])
     assert "the node refuses: terms" in str(outcome(summing(sigma=0.001), grid, start_arrays(SIZE), 3).error)
 
 
 def test_a_file_of_the_node_wins_over_the_policy_of_the_app(tmp_path) -> None:
     for k in range(4):
-        (tmp_path / f"{k}.toml").write_text("noise = 1.0\nclip = 1.0\nrounds = 3\nhonest = 1\n")
+        (tmp_path / f"{k}.toml").write_text("noise_scale = 1.0\nclipping_norm = 1.0\nrounds = 3\nhonest = 1\n")
     grid = SumGrid([sum_node(tmp_path, k, adding(np.zeros(SIZE))) for k in range(4)])
     for node in grid.nodes.values():
         node.uplink = Uplink(policy=POLICY)
     assert "the node refuses: terms" in str(outcome(summing(sigma=0.001), grid, start_arrays(SIZE)).error)
     result = summing(sigma=1.0).start(grid, start_arrays(SIZE), num_rounds=1)  # control: what the files allow
     assert result.train_metrics_clientapp[1]["cepam-opened"] == 1
-    Path(grid.nodes[100].config["cepam-terms"]).unlink()  # a file that is named and gone does not make room
+    Path(grid.nodes[100].config["cepam-policy"]).unlink()  # a file that is named and gone does not make room
     assert outcome(summing(sigma=1.0), grid, start_arrays(SIZE)).train_metrics_clientapp[1]["cepam-sampled"] == 3
 
 

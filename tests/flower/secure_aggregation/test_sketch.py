@@ -88,7 +88,7 @@ def offered(node: Node, coordinates: int, batch: float) -> bytes | str:
 
 
 def test_nodes_refuse_maps_of_clipped_examples_and_more_numbers_than_the_model_has(tmp_path) -> None:
-    (tmp_path / "0.toml").write_text("noise = 0.001\nclip = 1.0\nrounds = 9\nbatch = 8\nrecords = 8")
+    (tmp_path / "0.toml").write_text("noise_scale = 0.001\nclipping_norm = 1.0\nrounds = 9\ndivisor = 8\nrecords = 8")
     node = sum_fleet(tmp_path, 1)[0].nodes[100]
     ask(node, HelloRequest(f"flower {RUN}".encode(), 3).encode())
     assert offered(node, NUMBERS, 8.0) == "terms"

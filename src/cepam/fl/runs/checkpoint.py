@@ -110,9 +110,12 @@ def _read(path: Path, key: bytes) -> Checkpoint | None:
     content = _decrypted(key, path.read_bytes())
     if content is None:
         return None
-    with np.load(io.BytesIO(content)) as saved:
-        rest = json.loads(bytes(saved["rest"]))
-    return Checkpoint(path, int(rest["round"]), int(rest["offset"]), content)
+    try:
+        with np.load(io.BytesIO(content)) as saved:
+            rest = json.loads(bytes(saved["rest"]))
+        return Checkpoint(path, int(rest["round"]), int(rest["offset"]), content)
+    except Exception:  # the tag is right, so it was written so: by another version, or from damaged memory
+        return None
 
 
 def latest(folder: Path, key: bytes) -> Checkpoint | None:

@@ -28,6 +28,7 @@ from cepam.flower.client_mod import (
 from cepam.flower.client_model import receive
 from cepam.flower.secure_aggregation.client import keep_state, sum_node
 from cepam.flower.secure_aggregation.records import check_value, run_bytes, statement, sum_message
+from cepam.policy import AccountUnusable, ClientPolicy
 from cepam.protocol.agreement import verify
 from cepam.protocol.client import Declined
 from cepam.protocol.messages import RECORD
@@ -41,7 +42,6 @@ from cepam.secure_aggregation.messages import (
     TrainRequest,
     UnmaskRequest,
 )
-from cepam.secure_aggregation.policy import ClientPolicy
 from cepam.secure_aggregation.refusal import SecAggRefused
 from cepam.secure_aggregation.settings import SecAggSettings
 from cepam.secure_aggregation.sketch import Sketch
@@ -70,6 +70,8 @@ def answer(message: Message, context: Context, call_next: CallNext, policy: Clie
             keep_state(context, node)
     except Declined as declined:
         return declining(message, declined)
+    except AccountUnusable as unusable:
+        return declining(message, Declined("terms", str(unusable)))
     except MalformedMessage as malformed:
         return declining(message, Declined("offer", str(malformed)))
     except Exception as unexpected:  # its text may hold data: only its kind is told, and only to this node's log
@@ -135,9 +137,9 @@ def _trained(node: SecAggClient, request: bytes, message: Message, context: Cont
 
 
 def _agreed(settings: SecAggSettings) -> dict[str, float]:
-    """What the training function is told of the round: numbers that passed this node's terms, never the server's alone.
+    """What the training function is told of the round: numbers that passed this node's policy.
 
-    An offer with a larger clip or chance, or a smaller batch, than the terms was refused before.
+    An offer with a larger clip or chance, or a smaller batch, than the policy was refused before.
     """
     told = {CHANCE: settings.chance}
     return {**told, CLIP: settings.clip, DIVISOR: settings.batch} if settings.batch else told

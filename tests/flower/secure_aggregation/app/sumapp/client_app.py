@@ -42,7 +42,7 @@ def dying(message: Message, context: Context, call_next) -> Message:
 
 
 # For nodes of a simulation; real nodes have files of their own, which decide.
-POLICY = ClientPolicy(noise=0.001, clip=1.0, rounds=100, honest=1)
+POLICY = ClientPolicy(noise_scale=0.001, clipping_norm=1.0, rounds=100, honest=1)
 app = ClientApp(mods=[dying, Uplink(policy=POLICY)])
 
 
