@@ -4,10 +4,11 @@
     python bench/per_example.py --device cuda --autocast # bfloat16
     python bench/per_example.py --only transformer --repeat 3
 
-`plain` is one backward pass of the mean loss. `ours` is `cepam.torch` (src/cepam/torch/mapped.py). `func` is `torch.func`'s
-vmap(grad), every example's gradient in memory. `opacus` and `opacus-ghost` are Opacus's hooks and fast gradient clipping,
-where it is installed. Every row is the median of `--repeat` steps; the ratio is to `plain`. All must agree on the clipped
-sum; `off` is the largest difference from `func` relative to the largest number (`ours` where `func` was left out).
+`plain` is one backward pass of the mean loss. `ours` is `cepam.torch` (src/cepam/torch/mapped.py), `layers` the engine's
+path for sequences of known layers. `func` is `torch.func`'s vmap(grad), every example's gradient in memory. `opacus` and
+`opacus-ghost` are Opacus's hooks and fast gradient clipping, where it is installed. Every row is the median of
+`--repeat` steps; the ratio is to `plain`. All must agree on the clipped sum: `off` is the largest difference from `func`
+relative to the largest number (from `ours` where `func` was left out).
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
+
+import torch
 from torch import Tensor, nn
 
 CLIP = 0.05
@@ -37,7 +39,11 @@ class Recurrent(nn.Module):
 
     def __init__(self, kind: Any = nn.GRU) -> None:
         super().__init__()
-        self.table, self.cells, self.head = nn.Embedding(1000, 128), kind(128, 256, batch_first=True), nn.Linear(256, 1000)
+        self.table, self.cells, self.head = (
+            nn.Embedding(1000, 128),
+            kind(128, 256, batch_first=True),
+            nn.Linear(256, 1000),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.head(self.cells(self.table(x))[0]).transpose(1, 2)
@@ -96,7 +102,9 @@ CASES = {
         ),
         lambda n: torch.randn(n, 1, 28, 28), classes, {"cpu": 64, "cuda": 4096},
     ),
-    "gru": Case(Recurrent, lambda n: torch.randint(0, 1000, (n, 40)), lambda n, x: x.roll(-1, 1), {"cpu": 64, "cuda": 512}),
+    "gru": Case(
+        Recurrent, lambda n: torch.randint(0, 1000, (n, 40)), lambda n, x: x.roll(-1, 1), {"cpu": 64, "cuda": 512}
+    ),
     "lstm": Case(
         lambda: Recurrent(nn.LSTM), lambda n: torch.randint(0, 1000, (n, 40)), lambda n, x: x.roll(-1, 1),
         {"cpu": 64, "cuda": 512},

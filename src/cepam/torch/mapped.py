@@ -1,7 +1,7 @@
 """Per-example gradients of any module, clipped and summed: every example passes as a batch of one.
 
-Three ways, the first that gives what one example at a time gives: recorded (`recording.py`), where no example's gradient
-of a large weight is written down; mapped by `torch.func`; one by one.
+Three ways, the first that gives what one example at a time gives: recorded (`recording.py`), where no example's
+gradient of a large weight is written down; mapped by `torch.func`; one by one.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import accumulate
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
+import torch
 from cepam.torch.recording import Recorder
 from cepam.torch.uses import Each, Place, Uses, example_factors, whole
+from torch import Tensor, nn
 
 # Where an operation has no batching rule of its own, PyTorch goes through the batch by itself: slower, and right.
 warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
@@ -41,6 +42,20 @@ def drawing_from(seed: int | None, device: str) -> Iterator[None]:
 
 def _state(device: str) -> Tensor:
     return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+
+
+def check_layers(module: nn.Module) -> None:
+    """Nothing; raises where a layer mixes the examples of a batch, or keeps what it saw of them."""
+    norms, instances = nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm
+    for name, layer in module.named_modules():
+        if isinstance(layer, norms) and not isinstance(layer, instances) and layer.training:
+            raise ValueError(
+                f"layer {name or 'itself'} is {type(layer).__name__}: it mixes a batch's examples, so no clip bounds "
+                "what one of them adds, and keeps running means outside the weights; use "
+                f"nn.GroupNorm(groups, {layer.num_features}) instead"
+            )
+        if isinstance(layer, instances) and layer.track_running_stats and layer.training:
+            raise ValueError(f"layer {name} keeps running means of the data: set track_running_stats=False")
 
 
 OWN = frozenset(("_parameters", "_buffers", "_modules"))
@@ -97,9 +112,9 @@ def _members(kind: type) -> set[str]:
     return {name for each in kind.__mro__[:-1] for name in vars(each)}
 
 
-def _near(wanted: Tensor, found: Tensor) -> bool:
-    most = 1e-4 * float(torch.where(wanted.isfinite(), wanted.abs(), 0.0).max()) + 1e-9
-    return torch.allclose(found, wanted, rtol=1e-3, atol=most, equal_nan=True)
+def _near(wanted: Tensor, found: Tensor, relative: float = 1e-3) -> bool:
+    most = 0.1 * relative * float(torch.where(wanted.isfinite(), wanted.abs(), 0.0).max()) + 1e-9
+    return torch.allclose(found, wanted, rtol=relative, atol=most, equal_nan=True)
 
 
 Inputs = Any
@@ -138,6 +153,15 @@ def _in_float32(device: str) -> Iterator[None]:
                 torch.set_float32_matmul_precision(before)
 
 
+@dataclass(frozen=True)
+class Ways:
+    """How a module can go: all examples `recorded`, mapped `together` at weights of their own; `draws` at random."""
+
+    recorded: bool = True
+    together: bool = True
+    draws: bool = False
+
+
 class Mapped:
     """The clipped gradients of a module at weights that are given as one vector.
 
@@ -148,20 +172,39 @@ class Mapped:
         module: Any module whose forward depends on its input, its weights and torch's generator alone.
         loss: The loss of one example, from its answer and its target without a batch's axis.
         device: The kind of device that weights and examples are on.
+        own_types: Whether weights, which come in float32, are handed to the module in the types of its own.
     """
 
-    def __init__(self, module: nn.Module, loss: Callable[[Tensor, Any], Tensor], device: str) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Callable[[Tensor, Any], Tensor], device: str, own_types: bool = False
+    ) -> None:
         self.module, self.loss, self.device = module, loss, device
         self.copies = threading.local()
-        self.named = [(name, p.shape, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
-        self.starts = dict(
-            zip((name for name, _, _ in self.named), accumulate((n for _, _, n in self.named), initial=0))
-        )
-        self.together, self.recorded, self.draws = True, True, False
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self.named = [(name, p.shape, p.numel(), p.dtype if own_types else torch.float32) for name, p in trained]
+        self.sizes = [size for _, _, size, _ in self.named]
+        self.starts = dict(zip((name for name, _ in trained), accumulate(self.sizes, initial=0)))
+        self.relative = 0.1 if any(kind.itemsize < 4 for _, _, _, kind in self.named) else 1e-3
+        self.ways = Ways()
+
+    @property
+    def draws(self) -> bool:
+        """Whether a training pass draws at random."""
+        return self.ways.draws
+
+    @property
+    def together(self) -> bool:
+        """Whether examples at weights of their own go together."""
+        return self.ways.together
+
+    @property
+    def recorded(self) -> bool:
+        """Whether examples at shared weights go together, with no gradient of a large weight written down."""
+        return self.ways.recorded
 
     def _by_name(self, weights: Tensor) -> dict[str, Tensor]:
-        pieces = torch.split(weights, [size for _, _, size in self.named])
-        return {name: piece.view(shape) for piece, (name, shape, _) in zip(pieces, self.named)}
+        pieces = torch.split(weights, self.sizes)
+        return {name: piece.view(shape).to(kind) for piece, (name, shape, _, kind) in zip(pieces, self.named)}
 
     def _module(self, training: bool) -> nn.Module:
         """A copy of this thread's own: a call swaps the module's weights while it runs."""
@@ -191,9 +234,13 @@ class Mapped:
         return self._loss(self._by_name(weights), x, label)
 
     def _alone(self, weights: Tensor, x: Inputs, labels: Any, place: int) -> tuple[Tensor, Tensor]:
+        """One example's gradient and loss by plain autograd."""
         one = tree_map(lambda each: each[place], (x, labels))
-        made: Any = grad_and_value(self._one)(weights, *one)
-        return made[0], made[1]
+        with torch.enable_grad():
+            leaf = weights.detach().requires_grad_()
+            loss = self._one(leaf, *one)
+            (slope,) = torch.autograd.grad(loss, leaf, allow_unused=True, materialize_grads=True)
+        return slope, loss.detach()
 
     def each(self, weights: Tensor, x: Inputs, labels: Any) -> tuple[Tensor, Tensor]:
         """Every example's gradient at the weights of its own row, and its loss."""
@@ -218,7 +265,8 @@ class Mapped:
         with torch.enable_grad():
             losses: Tensor = vmap(one, randomness="different")(wide, x, labels)
             (recorder,) = recorders
-            slopes = torch.autograd.grad(losses.sum(), [*recorder.edges, *wide.values()], allow_unused=True)
+            sources: list[Any] = [*recorder.edges, *wide.values()]
+            slopes = torch.autograd.grad(losses.sum(), sources, allow_unused=True)
         with _in_float32(self.device):
             uses = recorder.finish(slopes[: len(recorder.edges)])
         for (name, piece), slope in zip(pieces.items(), slopes[len(recorder.edges) :]):
@@ -297,7 +345,7 @@ class Mapped:
             ValueError: The module keeps what it saw, mixes examples or cannot take these.
         """
         weights = torch.cat([p.detach().flatten().float() for p in self.module.parameters() if p.requires_grad])
-        with drawing_from(0, self.device):
+        with drawing_from(0, self.device), torch.autocast(self.device, enabled=False):
             before = _state(self.device)
             try:
                 with torch.no_grad():
@@ -312,9 +360,9 @@ class Mapped:
                     f"the model does not take an example of shape {_shown(given)} with a target of "
                     f"shape {_shown(wanted)}: {str(problem).partition(chr(10))[0]}"
                 ) from problem
-            self.draws = not torch.equal(before, _state(self.device))
-            self.together = self._maps(weights, x, labels, alone)
-            self.recorded = self._records(weights, x, labels, alone)
+            self.ways = Ways(draws=not torch.equal(before, _state(self.device)))
+            together, recorded = (find(weights, x, labels, alone) for find in (self._maps, self._records))
+            self.ways = Ways(recorded, together, self.draws)
 
     def _maps(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor) -> bool:
         """Whether `torch.func` can map the module, with the gradients of one by one."""
@@ -322,7 +370,7 @@ class Mapped:
             slopes, _ = self.each(weights.expand(len(alone), -1), x, labels)
         except (RuntimeError, ValueError, NotImplementedError):
             return False
-        return self.draws or _near(alone, slopes)
+        return self.draws or _near(alone, slopes, self.relative)
 
     def _records(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor) -> bool:
         """Whether the recorded pass gives the gradients and norms of one by one."""
@@ -333,7 +381,8 @@ class Mapped:
         except (RuntimeError, ValueError, NotImplementedError):
             return False
         norms = torch.linalg.vector_norm(alone, dim=1, dtype=torch.float64)
-        return self.draws or (_near(alone, slopes) and bool((total.sqrt() >= norms * (1.0 - 1e-4)).all()))
+        near = bool((total.sqrt() >= norms * (1.0 - self.relative)).all())
+        return self.draws or (near and _near(alone, slopes, self.relative))
 
     def _check_answers(self, weights: Tensor, x: Inputs, labels: Any) -> None:
         """Nothing; raises where an example's gradient is not that of plain autograd, whatever went through before."""
@@ -348,10 +397,10 @@ class Mapped:
                 "without clip or noise, or draws from a generator other than torch's own; make forward depend on its "
                 "input, the weights and torch's generator alone"
             )
-        if not _near(before, self._plain(x, labels)):
+        if not _near(before, self._plain(x, labels), self.relative):
             raise ValueError(
-                "the model's gradient is another by torch.func than by plain autograd: a hook or a forward of a single "
-                "object reaches past its own weights; define layers as classes, without hooks"
+                "the model's gradient at weights that it is handed is another than plain autograd's at its own: a hook "
+                "or a forward of a single object reaches past its own weights; define layers as classes, without hooks"
             )
 
     def _plain(self, x: Inputs, labels: Any) -> Tensor:

@@ -261,14 +261,19 @@ def weighted(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor | None:  # fmt: skip
     """`F.scaled_dot_product_attention`, which `vmap` would go through example by example."""
-    masks = [] if attn_mask is None else [attn_mask]
-    held = [on.opened(each) for each in (query, key, value, *masks)]
-    if dropout_p > 0 or any(x is None or x.dim() < 4 for x in held):
+    if dropout_p > 0:
         return None
-    front = held[0].shape[:-3]  # type: ignore[union-attr]
-    flat = [x.expand(*front, *x.shape[-3:]).flatten(0, -4) for x in held if x is not None]
-    made = F.scaled_dot_product_attention(*flat, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
-    return on.closed(made.unflatten(0, front))
+    q, k, v = (on.opened(each) for each in (query, key, value))
+    mask = None if attn_mask is None else on.opened(attn_mask)
+    if q is None or k is None or v is None or q.dim() < 4 or (mask is None) != (attn_mask is None):
+        return None
+    front = q.shape[:-3]
+    q, k, v = (x.expand(*front, *x.shape[-3:]).flatten(0, -4) for x in (q, k, v))
+    if mask is not None:
+        mask = mask.reshape(len(mask), *[1] * (len(front) + 3 - mask.dim()), *mask.shape[1:])
+        mask = mask.expand(*front, *mask.shape[-3:]).flatten(0, -4)
+    made = F.scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return on.closed(made.reshape(*front, *made.shape[1:]))
 
 
 def recurrent(kind: str) -> Handler:

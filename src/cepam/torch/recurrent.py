@@ -24,7 +24,7 @@ Noted = Callable[[list[Tensor], list[Tensor], Place, Place | None], None]
 def _gru(given: Tensor, own: Tensor, state: States) -> States:
     (before,) = state
     if given.is_cuda:
-        return [torch._thnn_fused_gru_cell(given, own, before)[0]]
+        return [torch.ops.aten._thnn_fused_gru_cell(given, own, before)[0]]
     size = before.shape[-1]
     reset, update = torch.sigmoid(given[:, : 2 * size] + own[:, : 2 * size]).chunk(2, 1)
     fresh = torch.tanh(torch.addcmul(given[:, 2 * size :], reset, own[:, 2 * size :]))
@@ -34,7 +34,7 @@ def _gru(given: Tensor, own: Tensor, state: States) -> States:
 def _lstm(given: Tensor, own: Tensor, state: States) -> States:
     _, memory = state
     if given.is_cuda:
-        out, memory, _ = torch._thnn_fused_lstm_cell(given, own, memory)
+        out, memory, _ = torch.ops.aten._thnn_fused_lstm_cell(given, own, memory)
         return [out, memory]
     enter, forget, fresh, leave = (given + own).chunk(4, 1)
     memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(fresh)

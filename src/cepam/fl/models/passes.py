@@ -15,9 +15,11 @@ Taken = tuple[Dense | Convolution, Tensor, Tensor]
 
 
 class Passes(Protocol):
-    """The gradients of a model; `draws` where a training pass draws at random."""
+    """The gradients of a model."""
 
-    draws: bool
+    @property
+    def draws(self) -> bool:
+        """Whether a training pass draws at random."""
 
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """The answers to all examples at one vector of weights."""
