@@ -4,11 +4,11 @@
     python bench/per_example.py --device cuda --autocast # bfloat16
     python bench/per_example.py --only transformer --repeat 3
 
-`plain` is one backward pass of the mean loss. `ours` is `cepam.torch` (src/cepam/torch/mapped.py), `layers` the engine's
-path for sequences of known layers. `func` is `torch.func`'s vmap(grad), every example's gradient in memory. `opacus` and
-`opacus-ghost` are Opacus's hooks and fast gradient clipping, where it is installed. Every row is the median of
-`--repeat` steps; the ratio is to `plain`. All must agree on the clipped sum: `off` is the largest difference from `func`
-relative to the largest number (from `ours` where `func` was left out).
+`plain` is one backward pass of the mean loss. `ours` is `cepam.torch` (src/cepam/torch/mapped.py), `layers` the path of
+the engine for sequences of known layers. `func` is `torch.func`'s vmap(grad), every example's gradient in memory.
+`opacus` and `opacus-ghost` are Opacus's hooks and fast gradient clipping, where it is installed. Every row is a median
+of `--repeat` steps; the ratio is to `plain`. All must agree on the clipped sum: `off` is the largest difference from
+`func` relative to the largest number (from `ours` where `func` was left out).
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.nn.functional as F
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 CLIP = 0.05

@@ -171,7 +171,7 @@ def writes(self: Calling, x: Tensor) -> Tensor:
     ("make", "words"),
     [
         (lambda: nn.Sequential(nn.Linear(INS, CLASSES), nn.BatchNorm1d(CLASSES)), "mixes a batch's examples"),
-        (lambda: nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True)), "running means"),
+        (lambda: nn.Sequential(nn.Linear(INS, 4), nn.InstanceNorm1d(4, track_running_stats=True)), "running means"),
         (lambda: Calling(keeps), "changes as it is called|changes after another example"),
         (lambda: Calling(writes), "buffer mean changes"),
         (lambda: nn.Linear(INS, CLASSES).requires_grad_(False), "nothing trains"),

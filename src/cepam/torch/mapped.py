@@ -19,13 +19,13 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-import torch
 from cepam.torch.recording import Recorder
 from cepam.torch.uses import Each, Place, Uses, example_factors, whole
-from torch import Tensor, nn
 
 # Where an operation has no batching rule of its own, PyTorch goes through the batch by itself: slower, and right.
 warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")

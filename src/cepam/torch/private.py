@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-import torch
 from cepam.clip import Clip
 from cepam.torch.mapped import Mapped, Ways, check_layers
 from cepam.torch.parameters import Update, trained_parameters
-from torch import Tensor, nn
 
 Loss = Callable[[Tensor, Any], Tensor]
 Records = Dataset[Any] | Sequence[Any] | tuple[Tensor, ...]
@@ -29,8 +29,7 @@ class PerExampleGradients:
 
     Each record is drawn by itself, from the operating system's randomness. Its gradient is scaled down to `clip`, and
     the sum is divided by a public number. One record moves the result by at most clip / expected_batch_size. Noise of
-    `cepam.flower.Private(…, update="gradient")` with `Accounting(clipped="example", sampling=Sampling("poisson", …))`
-    covers it. Which optimizer the server uses does not matter for privacy.
+    `cepam.flower.Private(…, update=Gradient())` with `Accounting(clipped="example", record_sampling=…)` covers it. Which optimizer the server uses does not matter for privacy.
 
     The model runs as it is. `Linear`, convolutions, `Embedding`, recurrent layers and attention are fast, with tied and
     shared weights too (bench/per_example.py). Any other operation works, and is slower.

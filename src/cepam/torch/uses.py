@@ -6,9 +6,9 @@ is sum_st (u_s . u_t)(v_s . v_t), the sum of the products of two Gram matrices. 
 matrix product. An embedding is the same with u_t a unit vector. Where the gradient is smaller than the Gram matrices it
 is written down instead, example by example.
 
-Guarantee: what `Uses.squares` gives is at least the squared norm of what `Uses.summed` adds for an example with factor
-one, measured in float64 (tests/torch/test_per_example.py). Every dot product of n numbers in float32 is off by at most
-n 2^-24 times the product of the norms, in any order of summation; that is added.
+Guarantee: what `Block.measure` gives is at least the squared norm of what `Block.summed` adds for an example with
+factor one, measured in float64 (tests/pytorch/test_per_example.py). Every dot product of n numbers in float32 is off by
+at most n 2^-24 times the product of the norms, in any order of summation; that is added.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 from cepam.torch.mapped import Mapped  # noqa: E402
 from cepam.torch.uses import Block, Each, Outer, Rows, example_factors, squares  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
 
 WORDS, LENGTH, EXAMPLES = 11, 6, 9
 
