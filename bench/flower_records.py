@@ -38,10 +38,10 @@ def engine(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     from cepam import fl
 
     settings = fl.Settings(
-        clients=given.clients, update="examples", sampling="poisson",
-        expected_batch=float(given.draws * given.clients), rounds=given.rounds, tau=1, clip=given.clip, rate=given.rate, server="adam", momentum=0.9,
-        epsilon=given.epsilon,
-        delta=1e-5, adjacency="add-remove", pixels="unit", evaluate_every=given.rounds, simulate=True,
+        clients=given.clients, update="examples", sampling="poisson", rounds=given.rounds, tau=1, clip=given.clip,
+        expected_batch=float(given.draws * given.clients), rate=given.rate, server="adam", momentum=0.9,
+        epsilon=given.epsilon, delta=1e-5, adjacency="add-remove", pixels="unit", evaluate_every=given.rounds,
+        simulate=True,
     )  # fmt: skip
     begin = time.perf_counter()
     summary = fl.train(settings, folder / "engine", model=fl.Model(network), say=lambda text: None)
