@@ -28,8 +28,9 @@ class PerExampleGradients:
     """The clipped gradient of a secret batch, for any module and loss: what a client replies for record-level privacy.
 
     Each record is drawn by itself, from the operating system's randomness. Its gradient is scaled down to `clip`, and
-    the sum is divided by a public number. One record moves the result by at most clip / expected_batch_size. Noise of
-    `cepam.flower.Private(…, update=Gradient())` with `Accounting(clipped="example", record_sampling=…)` covers it. Which optimizer the server uses does not matter for privacy.
+    the sum is divided by a public number. One record moves the result by at most clip / expected_batch_size. The noise
+    of `cepam.flower.Private(…, update=Gradient())` with `Accounting(clipped="example", record_sampling=…)` covers it.
+    Which optimizer the server uses does not matter for privacy.
 
     The model runs as it is. `Linear`, convolutions, `Embedding`, recurrent layers and attention are fast, with tied and
     shared weights too (bench/per_example.py). Any other operation works, and is slower.
