@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 import triton
 
-import torch
 from cepam.kernels.format.blocks import JoinedBlocks, joined
 from cepam.kernels.format.plan import Plan
 from cepam.kernels.format.row_period import seem_flat

@@ -8,8 +8,8 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-
 import torch
+
 from cepam.kernels.format import scalar_contexts, vector_contexts
 from cepam.kernels.triton.layers import Place
 from cepam.kernels.triton.plan import DevicePlan, Draws, device_whole

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import triton
 
-import torch
 from cepam.errors import MalformedMessage
 from cepam.kernels.format.plan import Plan
 from cepam.kernels.format.row_period import FLAT, LARGEST_PERIOD, SHORTEST

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import triton
 import triton.language as tl
 
-import torch
 from cepam.kernels.format.plan import Plan
 from cepam.kernels.triton.backend import check_device
 from cepam.kernels.triton.keystream import chacha_block, in_rows, load_key

@@ -9,8 +9,8 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-
 import torch
+
 from cepam.distributions.radius import COEFFICIENTS
 from cepam.kernels.format.keystream import key_words
 from cepam.kernels.format.plan import Accept, Plan

@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 import triton
 import triton.language as tl
 
-import torch
 from cepam.kernels.format import row_period as s
 from cepam.kernels.triton.layers import floor_divide, load_value, load_whole, units_of, values_from
 from cepam.kernels.triton.plan import device_whole

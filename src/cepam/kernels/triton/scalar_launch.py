@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
 from cepam.kernels.format.row_period import FLAT
 from cepam.kernels.triton.batch import Batch, Wave
 from cepam.kernels.triton.range_coder import gather_blocks

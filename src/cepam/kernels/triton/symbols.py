@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 
-import torch
 from cepam.errors import MalformedMessage
 from cepam.kernels.format import plan
 from cepam.kernels.format.plan import Accept, Plan

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 
-import torch
 from cepam.kernels.triton.batch import LANES, Batch, Wave
 from cepam.kernels.triton.vector_coder import decode_vectors, encode_vectors
 from cepam.kernels.triton.vector_quantizer import STAGED, Given, fill_radii
