@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, Strategy
 
 import cepam
-from cepam.flower import Accounting, Authentication, Dropouts, Private
+from cepam.flower import Accounting, Authentication, Dropouts, Gradient, Private
 from cepam.privacy import Sampling
 from mnist_app.task import RECORDS, network, test_accuracy
 
@@ -37,6 +37,7 @@ def main(grid: Grid, context: Context) -> None:
             strategy,
             clip=cepam.L2(float(config["clip"])),
             noise=cepam.Gaussian(float(config["sigma"])),
+            update=Gradient(),
             accounting=Accounting(
                 delta=float(config["delta"]),
                 records=RECORDS // clients,
