@@ -96,3 +96,23 @@ def test_the_lines_for_flower_make_a_strategy(command: str) -> None:
     made: dict = {"FedAvg": FedAvg, "cepam": cepam}
     exec(json.loads(run(f"{command} --json").stdout)["flower"], made)
     assert "strategy" in made
+
+
+@pytest.mark.parametrize("mode", ["server", "secure-aggregation", "nobody", "client"])
+def test_the_command_for_training_has_settings_that_go_together(mode: str) -> None:
+    """Of a plan's command every flag and `--set` is known, and the settings pass their checks."""
+    pytest.importorskip("torch")
+    from cepam.cli.settings import chosen_settings
+
+    records = "--unit client" if mode == "client" else f"--records 2000 --trust {mode}"
+    command = f"--clients 10 {records} --rounds 20 --coordinates 1000 --epsilon 2 --json"
+    words = json.loads(run(command).stdout)["train"].split()[2:]
+    pairs = list(zip(words[::2], words[1::2]))
+    given = {flag[2:].replace("-", "_"): value for flag, value in pairs if flag not in ("--set", "--preset")}
+    numbers = {name: float(value) for name, value in given.items() if name not in ("data", "model", "scheme")}
+    flags = {**given, **numbers, "clients": int(given["clients"]), "rounds": int(given["rounds"])}
+    sets = [value for flag, value in pairs if flag == "--set"]
+    preset = dict(pairs).get("--preset")
+    settings = chosen_settings(preset, None, sets, flags)
+    assert settings.privacy.epsilon == 2.0
+    assert settings.clients.count == 10

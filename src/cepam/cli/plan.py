@@ -176,7 +176,8 @@ def train_command(made: privacy.Plan) -> str:
         words.append(f"--set training.expected_batch_size={made.batch:.6g}")
         words.append(f"--server-learning-rate {_rate(made):.3g}")
     elif made.mode == "local-dp-sgd":
-        words.append("--set training.update=dp-sgd --set training.record_sampling=poisson")
+        words.append("--scheme fl+sdq --set training.update=dp-sgd --set training.record_sampling=poisson")
+        words.append("--set privacy.adjacency=add-remove")
         words.append(f"--set training.batch_size={made.batch:g}")
     else:
         words.append(f"--set clients.sampling_rate={made.sampling_rate:g}")
