@@ -224,7 +224,7 @@ def _semantic_targets(fresh: sums.Cohort, first: SecAggRound, start: bytes) -> l
         return replace(asked, settings=replace(asked.settings, **changes)).encode()
 
     def train(data: bytes) -> None:
-        node = sums.node(0, POLICIES[data[-1] % len(POLICIES)], account=MemoryAccount(), state=start)
+        node = sums.node(0, POLICIES[sum(data) % len(POLICIES)], account=MemoryAccount(), state=start)
         with fresh.nodes[10].account.hold() as entry:
             node.account.commit(entry)
         node.train(data, sums.MODEL, lambda settings: np.zeros(settings.coordinates, np.float32), 12)
