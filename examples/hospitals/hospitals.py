@@ -63,8 +63,8 @@ def main() -> None:
         summary = fl.train(settings, (given.runs or Path(folder)) / "hospitals", load(given.share))
     for row in summary["clients"]:
         print(
-            f"{row['name']}: {row['records']:,} records, noise multiplier {row['noise']:.3f}, "
-            f"epsilon {row['epsilon']:.4f} of {row['target']:g} at delta {row['delta']:g}"
+            f"{row['name']}: {row['records']:,} records, noise multiplier {row['noise_multiplier']:.3f}, "
+            f"epsilon {row['epsilon']:.4f} of {row['target_epsilon']:g} at delta {row['delta']:g}"
         )
     for who, spent in summary["epsilon_against"].items():
         print(f"epsilon against {who}: {spent:.4f}")

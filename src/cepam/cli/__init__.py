@@ -50,12 +50,12 @@ COMMANDS = (
     Command(
         "plan",
         "cepam.cli.plan:plan",
-        "Recommend what to run for a federation: unit, sampling, clipping, noise, and what to expect. Asks.",
+        "Recommend what to run: unit, sampling, clipping, noise, mode, and what to expect.",
     ),
     Command(
         "policy",
         "cepam.cli.policy:app",
-        "What a node enforces whatever a server asks, and the account of what it has spent.",
+        "A node's own privacy policy, and the account of all that it has answered.",
     ),
     Command(
         "train",
@@ -67,7 +67,7 @@ COMMANDS = (
         "cepam.cli.compare:compare",
         "Compare schemes on the same data, starts and draws: mean with 95 % confidence interval, differences by seed.",
     ),
-    Command("data", "cepam.cli.data:app", "The public data sets: fetch and check."),
+    Command("data", "cepam.cli.data:app", "The public data sets: list, fetch, compute frozen features."),
 )
 
 app = typer.Typer(
