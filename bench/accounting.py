@@ -36,7 +36,7 @@ def measure(arguments: argparse.Namespace, stable: bool) -> None:
     print(f"{'round':>7}{'epsilon':>14}{'saving':>14}{'epsilon =':>16}")
     for done in range(1, marks[-1] + 1):
         nodes = sorted(draw.sample(range(arguments.nodes), arguments.drawn))
-        near = any(mark - WINDOW < done <= mark for mark in marks)
+        near = any(mark - WINDOW <= done <= mark for mark in marks)  # the first finds what is kept for the others
         start = time.perf_counter()
         new = drawn_round(nodes, arguments)
         accountant = (

@@ -3,7 +3,7 @@
     python bench/choose_private.py --pack folder        training files, compressed, for another machine
     python bench/choose_private.py --calibrate          noise multipliers of the grid, by cepam.privacy
     python bench/choose_private.py --folder folder      the search, on a GPU where there is one
-    python bench/choose_private.py --slices 15 30 60 …  the same two without secret draws: preset steady
+    python bench/choose_private.py --slices 15 30 60 …  the same two without secret draws: preset dp-ftrl
     python bench/choose_private.py --report             what was found, and what the rule takes of it
 
 The search needs PyTorch and NumPy only; without --folder it reads the features that training keeps, by cepam. It adds
@@ -11,11 +11,11 @@ central Gaussian noise of exactly the covariance that the noise of the clients a
 enough to choose by, and no run of the engine. A record is drawn with the chance of the final run, batch / 60,000, so
 the noise multiplier is the final run's; with records held out the batch is a little smaller, and accuracies a little
 low. With --slices records are used in a fixed order, a slice a round, and the noise of a round takes away the carry
-times the last one's, as the streams of preset steady add up. Looking at held-out records is not in epsilon: the choice
+times the last one's, as the streams of preset dp-ftrl add up. Looking at held-out records is not in epsilon: the choice
 assumes that settings were found on other data of the kind.
 
 Every rate of a batch and a number of rounds sees the same draws and the same noise. Rows are added to those of
-bench/results/choose_private.json (with --slices: choose_steady.json).
+bench/results/choose_private.json (with --slices: choose_dp_ftrl.json).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torch import Tensor
 HERE = Path(__file__).parent
 NOISE = HERE / "results" / "choose_private_noise.json"
 RESULTS = HERE / "results" / "choose_private.json"
-STEADY = HERE / "results" / "choose_steady.json"
+DP_FTRL = HERE / "results" / "choose_dp_ftrl.json"
 RECORDS, DELTA = 60_000, 1e-5
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 
@@ -250,7 +250,7 @@ def main() -> None:
         return pack(chosen.data, chosen.pack)
     if chosen.calibrate:
         return correlate(chosen) if chosen.slices else calibrate(chosen)
-    out = chosen.out or (STEADY if chosen.slices else RESULTS)
+    out = chosen.out or (DP_FTRL if chosen.slices else RESULTS)
     rows = json.loads(out.read_text())["rows"] if out.exists() else []
     if chosen.report:
         return report(rows)

@@ -91,7 +91,9 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=10_000)
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
-    settings = fl.Settings(data=chosen.data, model="scattering-linear", pixels="unit", noise=1.0)
+    settings = fl.Settings.of(
+        {"data.name": chosen.data, "model.name": "scattering-linear", "data.pixels": "unit", "privacy.noise_scale": 1.0}
+    )
     data = fl.prepared(settings)
     model = fl.build("scattering-linear", data)
     assert model.features is not None

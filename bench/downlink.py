@@ -74,18 +74,24 @@ class Downlink(fl.Simulation):
     channels_down: list[Channel]
 
     def _move(self, aggregates: Any) -> None:
-        rate = float(self.rates.at((self.state.round + 1) * self.settings.tau - 1))
+        rate = float(self.rates.at((self.state.round + 1) * self.settings.training.local_steps - 1))
         super()._move(aggregates)
         self.state.weights = np.stack([c.send(w, rate) for c, w in zip(self.channels_down, self.state.exact)])
-        if self.state.round == self.settings.rounds // 2:
+        if self.state.round == self.settings.training.rounds // 2:
             for channel in self.channels_down:
                 channel.look_back()
 
 
 def train_preset(factor: float, options: argparse.Namespace, data: fl.Dataset) -> tuple[list[float], list[Channel]]:
     """Accuracies of the seeds' public weights at the end of a private run, and the channels."""
-    values = {**fl.preset("convolutional"), "rounds": options.rounds, "seeds": options.seeds, "simulate": True}
-    run = Downlink(fl.settings_from({**values, "evaluate_every": options.rounds}), data)
+    rounds = options.rounds
+    changes = {
+        "training.rounds": rounds,
+        "run.evaluate_every": rounds,
+        "run.seeds": options.seeds,
+        "run.simulate": True,
+    }
+    run = Downlink(fl.preset("convolutional").updated(changes), data)
     noise = run.aggregators[0].noise
     assert noise is not None
     run.channels_down = [Channel(b"bench %d" % s, w, factor, noise) for s, w in enumerate(run.state.exact)]

@@ -40,11 +40,11 @@ def measured(job: Job) -> Run:
     from cepam.downlink import broadcast
     from cepam.fl.clients.randomness import RunSecret
 
-    settings = fl.settings_from(effective(job))
+    settings = effective(job)
     broadcast.STEPS_OF_NOISE = job.get("step_factor", broadcast.STEPS_OF_NOISE)
     data = fl.prepared(settings)
     before, start, spent = os.getloadavg()[0], time.perf_counter(), time.process_time()
-    simulation = fl.Simulation(settings, data, secret=RunSecret(None, b"bench %10d" % settings.seed))
+    simulation = fl.Simulation(settings, data, secret=RunSecret(None, b"bench %10d" % settings.run.seed))
     ready, lines, curve = time.perf_counter(), [], []
     while not simulation.done:
         made = simulation.step()
@@ -52,7 +52,7 @@ def measured(job: Job) -> Run:
         if "accuracy" in made[0]:
             both = sum(line["bits_round_trip"] for line in lines) // 8
             curve.append([made[0]["round"], made[0]["accuracy"], both])
-    last = [line for line in lines if line["round"] == settings.rounds]
+    last = [line for line in lines if line["round"] == settings.training.rounds]
     return {
         "job": job, "weights": simulation.size, "accuracy": [line["accuracy"] for line in last],
         "validation_accuracy": [line.get("validation_accuracy") for line in last],
@@ -71,12 +71,12 @@ def mean(lines: list[dict[str, Any]], name: str) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def effective(job: Job) -> dict[str, Any]:
+def effective(job: Job) -> Any:
     """The settings of a job: its preset, changed."""
     from cepam import fl
 
     changes = {name: value for name, value in job.items() if name not in ("preset", "suite", "step_factor")}
-    return {**fl.preset(job["preset"]), **changes, "simulate": True}
+    return fl.preset(job["preset"]).updated({**changes, "run.simulate": True})
 
 
 def completed(job: Job) -> Job | None:
@@ -84,17 +84,18 @@ def completed(job: Job) -> Job | None:
 
     A preset's values are noted beside its name: with another value tomorrow it is another job.
     """
-    from cepam import fl
-
     try:
-        settings = fl.settings_from(effective(job))
+        settings = effective(job).values()
     except (ValueError, TypeError, KeyError) as unknown:
         print(f"skipped {job}: {unknown}", flush=True)
         return None
-    base = fl.settings_from(effective({"preset": job["preset"]}))
-    changed = {name: value for name, value in job.items() if getattr(base, name, None) != value}
-    told = ("data", "model", "epsilon", "rate", "rounds", "expected_batch", "scheme", "downlink", "seed", "seeds")
-    return {**changed, **{name: getattr(settings, name) for name in told}}
+    base = effective({"preset": job["preset"]}).values()
+    changed = {name: value for name, value in job.items() if base.get(name) != value}
+    told = (
+        "data.name", "model.name", "privacy.epsilon", "training.server_learning_rate", "training.rounds",
+        "training.expected_batch_size", "compression.scheme", "compression.downlink", "run.seed", "run.seeds",
+    )  # fmt: skip
+    return {**changed, **{name: settings[name] for name in told}}
 
 
 def key_of(job: Job) -> str:
@@ -158,8 +159,8 @@ def warm(jobs: list[Job]) -> None:
     """Nothing; features are kept and kernels compiled, so that no run pays for them."""
 
     def one(preset: str) -> None:
-        for data in sorted({job["data"] for job in jobs if job["preset"] == preset}):
-            in_process({"preset": preset, "data": data, "rounds": 2, "seed": 1}, None)
+        for data in sorted({job["data.name"] for job in jobs if job["preset"] == preset}):
+            in_process({"preset": preset, "data.name": data, "training.rounds": 2, "run.seed": 1}, None)
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(one, {job["preset"] for job in jobs}))
@@ -195,7 +196,7 @@ def main() -> None:
     from cepam.verify.benchmark import machine
 
     known = {key_of(run["job"]) for run in kept.runs}
-    fewer = {} if chosen.rounds is None else {"rounds": chosen.rounds}
+    fewer = {} if chosen.rounds is None else {"training.rounds": chosen.rounds}
     asked = [{"suite": name, **job, **fewer} for name in chosen.suite for job in suites.SUITES[name](chosen.seeds)]
     jobs = {key_of(job): job for job in map(completed, asked) if job is not None}
     todo = [job for key, job in jobs.items() if key not in known]

@@ -66,21 +66,25 @@ class Bench:
 
     def simulation(self, preset: str, where: str, rounds: int, **changes: Any) -> fl.Simulation:
         """A run of a preset that starts at the same addresses wherever it runs."""
+        start = fl.preset(preset)
         values: dict[str, Any] = {
-            **fl.preset(preset),
-            "data": "synthetic",
-            "rounds": rounds,
-            "evaluate_every": 1,
-            "simulate": True,
+            "data.name": "synthetic",
+            "training.rounds": rounds,
+            "run.evaluate_every": 1,
+            "run.simulate": True,
         }
         if preset in ("private", "convolutional"):
-            values |= {"epsilon": None, "noise": PRIVATE_NOISE}
+            values |= {"privacy.noise_scale": PRIVATE_NOISE}
         if self.smoke:
-            values |= {"clients": 3, "expected_batch": 12.0, "tau": min(values["tau"], 2)}
+            values |= {
+                "clients.count": 3,
+                "training.expected_batch_size": 12.0,
+                "training.local_steps": min(start.training.local_steps, 2),
+            }
         values |= changes
-        values["device"] = ("cpu-torch" if self.smoke else "cuda") if where == "cuda" else "cpu"
-        settings = fl.settings_from(values)
-        codec = cepam.Codec(cepam.Gaussian(settings.noise or 1.0), cepam.Integer(1))
+        values["run.device"] = ("cpu-torch" if self.smoke else "cuda") if where == "cuda" else "cpu"
+        settings = start.updated(values)
+        codec = cepam.Codec(cepam.Gaussian(settings.privacy.noise_scale or 1.0), cepam.Integer(1))
         backend = Tensors("cpu") if self.smoke and where == "cuda" else None
         nonce = RunSecret(None, b"gpu_train")
         return fl.Simulation(
@@ -124,7 +128,11 @@ class Bench:
     def compare(self, name: str, preset: str, rounds: int, **changes: Any) -> None:
         """One preset on both: identity of the last round's messages and vectors, times, accuracies."""
         runs = {where: self.simulation(preset, where, rounds, **changes) for where in ("cpu", "cuda")}
-        row: dict[str, Any] = {"clients": runs["cpu"].settings.clients, "weights": runs["cpu"].size, "rounds": rounds}
+        row: dict[str, Any] = {
+            "clients": runs["cpu"].settings.clients.count,
+            "weights": runs["cpu"].size,
+            "rounds": rounds,
+        }
         start = runs["cpu"].state.weights.copy()
         for where, run in runs.items():
             parts, exchanged, lines = self.timed(run)
@@ -222,7 +230,7 @@ def measure(smoke: bool) -> dict[str, Any]:
         return bench.found
     bench.compare("convolutional", "convolutional", 1 if smoke else 20)
     bench.compare("algorithm1", "algorithm1", 1 if smoke else 20)
-    bench.compare("many clients", "algorithm1", 1 if smoke else 5, clients=4 if smoke else 1000)
+    bench.compare("many clients", "algorithm1", 1 if smoke else 5, **{"clients.count": 4 if smoke else 1000})
     bench.batches()
     bench.repeats()
     wrong = [name for name, value in bench.found.items() if "DIFFERENT" in json.dumps(value)]
@@ -245,7 +253,7 @@ def warm_cpu() -> None:
     codec.decode(codec.encode(x, at), at)
     bench = Bench(False)
     for preset in ("private",) if "--private" in sys.argv else ("private", "algorithm1", "convolutional"):
-        bench.simulation(preset, "cpu", 1, clients=2).step()
+        bench.simulation(preset, "cpu", 1, **{"clients.count": 2}).step()
 
 
 def measure_whole(data: str) -> dict[str, Any]:

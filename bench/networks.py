@@ -15,7 +15,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +97,9 @@ def runs() -> list[dict[str, Any]]:
     made = []
     for preset in ("algorithm1", "convolutional"):
         for device in ENGINES.values():
-            settings = fl.settings_from({**fl.preset(preset), "device": device, "simulate": True})
+            settings = fl.preset(preset).updated({"run.device": device, "run.simulate": True})
             with tempfile.TemporaryDirectory() as folder:
-                fl.train(replace(settings, rounds=2), Path(folder) / "warm")
+                fl.train(settings.updated({"training.rounds": 2}), Path(folder) / "warm")
                 wall, processor = time.perf_counter(), time.process_time()
                 summary = fl.train(settings, Path(folder) / "run")
             row = {"run": preset, "engine": summary["engine"], "accuracy": summary["accuracy"],

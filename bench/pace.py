@@ -1,7 +1,7 @@
 """Processor time of whole runs against each other, round by round in turn, so that a busy machine slows them alike.
 
-    python bench/pace.py private steady                                       ratios to the first
-    python bench/pace.py private "private noise_shape=matrix slices=4" --rounds 60
+    python bench/pace.py private dp-ftrl                                      ratios to the first
+    python bench/pace.py private "private privacy.noise_correlation=matrix training.slices=4" --rounds 60
 
 A run is a preset and the settings that are changed. Each is set up, then all of them do `--turn` rounds in turn, until
 each has done `--rounds`; the first turn warms up and does not count. A whole run is taken as its set-up and its own
@@ -15,18 +15,13 @@ import statistics
 import time
 
 from cepam import fl
+from cepam.cli.settings import set_values
 
 
 def settings_of(told: str) -> fl.Settings:
     """The settings of `preset name=value …`."""
     preset, *changes = told.split()
-    values = fl.preset(preset)
-    for change in changes:
-        name, _, value = change.partition("=")
-        values[name] = float(value) if value.replace(".", "", 1).isdigit() and "." in value else value
-        if value.isdigit():
-            values[name] = int(value)
-    return fl.settings_from({**values, "simulate": True})
+    return fl.preset(preset).updated({**set_values(changes), "run.simulate": True})
 
 
 def main() -> None:
@@ -50,7 +45,7 @@ def main() -> None:
             if turn:
                 times.append((time.process_time() - before) / chosen.turn)
     whole = [
-        start + statistics.median(times) * simulation.settings.rounds
+        start + statistics.median(times) * simulation.settings.training.rounds
         for start, times, simulation in zip(started, spent, made)
     ]
     for told, start, times, total in zip(chosen.runs, started, spent, whole):

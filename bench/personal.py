@@ -30,11 +30,29 @@ from cepam.fl.runs.summary import interval
 RESULTS = Path(__file__).parent / "results" / "personal.json"
 HELD_OUT = 10_000
 BASE: dict[str, Any] = {
-    "data": "mnist", "model": "cnn", "pixels": "unit", "activation": "tanh", "partition": "label", "labels_each": 2,
-    "clients": 2000, "share": 0.1, "cohort": "poisson", "unit": "client", "adjacency": "add-remove", "delta": 1e-5,
-    "update": "difference", "batch": 5, "tau": 10, "local_schedule": "constant", "rounds": 100, "clip": 0.3,
-    "server": "momentum", "schedule": "linear", "evaluate_every": 100, "simulate": True,
-}  # fmt: skip
+    "data.name": "mnist",
+    "model.name": "cnn",
+    "data.pixels": "unit",
+    "model.activation": "tanh",
+    "data.partition": "label",
+    "data.shards_per_client": 2,
+    "clients.count": 2000,
+    "clients.sampling_rate": 0.1,
+    "clients.sampling": "poisson",
+    "privacy.unit": "client",
+    "privacy.adjacency": "add-remove",
+    "privacy.delta": 1e-5,
+    "training.update": "difference",
+    "training.batch_size": 5,
+    "training.local_steps": 10,
+    "training.local_schedule": "constant",
+    "training.rounds": 100,
+    "privacy.clipping_norm": 0.3,
+    "training.server_optimizer": "momentum",
+    "training.schedule": "linear",
+    "run.evaluate_every": 100,
+    "run.simulate": True,
+}
 GRID = tuple(product((0.1, 0.3), (0.1, 0.3)))
 """Local rates and rates of the server, of which `--search` takes the best."""
 Row = dict[str, Any]
@@ -46,26 +64,28 @@ def trained(simulation: fl.Simulation, models: Any, clients: tuple[int, ...]) ->
     held = [parts[k] for k in clients]
     count = np.array([len(one) for one in held], dtype=np.int64)
     index = np.stack([np.resize(one, int(count.max())) for one in held])
-    for _ in range(round(s.tau * s.rounds * s.share)):
+    for _ in range(round(s.training.local_steps * s.training.rounds * s.clients.sampling_rate)):
         sums, _ = simulation.network.summed_gradients(models, np.arange(len(clients)), index, count)
-        models = models - np.float32(s.local_rate or s.rate) * sums / count[:, None].astype(np.float32)
+        models = models - np.float32(s.training.local_learning_rate or s.training.server_learning_rate) * sums / count[
+            :, None
+        ].astype(np.float32)
     return models
 
 
 def measured(changes: Row) -> Row:
     """A run's accuracies on clients' own labels, on test records or, where some are held out, on those."""
-    begun, settings = time.process_time(), fl.settings_from({**BASE, **changes})
+    begun, settings = time.process_time(), fl.Settings.of({**BASE, **changes})
     simulation = fl.Simulation(settings, fl.prepared(settings))
     lines: list[Row] = []
     while not simulation.done:
         lines += simulation.step()
-    held_out = simulation.validation[0] if settings.validation else None
-    on = Evaluation.of(simulation.data, simulation.work.parts[0], settings.seed, held_out)
+    held_out = simulation.validation[0] if settings.data.validation_records else None
+    on = Evaluation.of(simulation.data, simulation.work.parts[0], settings.run.seed, held_out)
     found: Row = {"job": changes, "epsilon": lines[-1]["epsilon"], "weights_sent": simulation.size}
     if simulation.own is not None:
-        found["accuracy"] = lines[-1]["validation_accuracy" if settings.validation else "accuracy"]
+        found["accuracy"] = lines[-1]["validation_accuracy" if settings.data.validation_records else "accuracy"]
     else:
-        starts = (simulation.state.weights, simulation.vector.initial(settings.seed)[None])
+        starts = (simulation.state.weights, simulation.vector.initial(settings.run.seed)[None])
         shared, start = (np.repeat(one, len(on.clients), 0) for one in starts)
         named = {"accuracy": shared, "tuned": trained(simulation, shared, on.clients)}
         named["alone"] = trained(simulation, start, on.clients)
@@ -77,8 +97,14 @@ def measured(changes: Row) -> Row:
 def searched(rows: list[Row], epsilons: list[float]) -> None:
     """Nothing; the rows hold every point of the grid, on held-out records."""
     for epsilon, (local, rate), personal in product(epsilons, GRID, (None, "last")):
-        job = {"epsilon": epsilon, "local_rate": local, "rate": rate, "validation": HELD_OUT, "seed": 1001}
-        _add(rows, job | ({} if personal is None else {"personal": personal}))
+        job = {
+            "privacy.epsilon": epsilon,
+            "training.local_learning_rate": local,
+            "training.server_learning_rate": rate,
+            "data.validation_records": HELD_OUT,
+            "run.seed": 1001,
+        }
+        _add(rows, job | ({} if personal is None else {"model.personal_layers": personal}))
 
 
 def _add(rows: list[Row], job: Row) -> None:
@@ -91,10 +117,12 @@ def _add(rows: list[Row], job: Row) -> None:
 
 def best(rows: list[Row], epsilon: float, personal: str | None, judged: str = "accuracy") -> Row:
     """The job of the search that did best on held-out records."""
-    found = [row for row in rows if row["job"].get("validation") and row["job"]["epsilon"] == epsilon]
-    found = [row for row in found if row["job"].get("personal") == personal]
+    found = [
+        row for row in rows if row["job"].get("data.validation_records") and row["job"]["privacy.epsilon"] == epsilon
+    ]
+    found = [row for row in found if row["job"].get("model.personal_layers") == personal]
     return {name: value for name, value in max(found, key=lambda row: row[judged])["job"].items()
-            if name not in ("validation", "seed")}  # fmt: skip
+            if name not in ("data.validation_records", "run.seed")}  # fmt: skip
 
 
 def report(rows: list[Row], epsilons: list[float]) -> None:
@@ -105,7 +133,7 @@ def report(rows: list[Row], epsilons: list[float]) -> None:
         cells = []
         for personal, judged in ((None, "accuracy"), (None, "tuned"), ("last", "accuracy"), (None, "alone")):
             job = best(rows, epsilon, personal, judged)
-            values = [row[judged] for row in rows if {**row["job"], "seed": 0} == {**job, "seed": 0}]
+            values = [row[judged] for row in rows if {**row["job"], "run.seed": 0} == {**job, "run.seed": 0}]
             mean, half = interval(values)
             cells.append(f"{100 * mean:.2f}{'' if half is None else f' ± {100 * half:.2f}'} % ({len(values)})")
         print(f"| {epsilon:g} | " + " | ".join(cells) + " |")
@@ -126,7 +154,7 @@ def main() -> None:
     else:
         for seed, epsilon in product(range(1, chosen.seeds + 1), chosen.epsilon):
             for personal, judged in ((None, "accuracy"), ("last", "accuracy"), (None, "tuned"), (None, "alone")):
-                _add(rows, {**best(rows, epsilon, personal, judged), "seed": seed})
+                _add(rows, {**best(rows, epsilon, personal, judged), "run.seed": seed})
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ ROUNDS = 80
 mechanism = Mechanism.uniform(30, Gaussian(0.25), L2(1.0), Sampling("replacement", 15), 2000, rounds=ROUNDS)
 users = CohortMechanism.of(Cohort(100_000, 1000.0), L2(1.0), 1.0, rounds=1000, adjacency="add-remove")
 COMMAND = (
-    "-m cepam privacy epsilon --unit client --clients 100000 --cohort 1000 --clip 1 --noise-multiplier 1 --rounds 1000 "
+    "-m cepam privacy epsilon --unit client --clients 100000 --sampling-rate 0.01 --noise-multiplier 1 --rounds 1000 "
     "--delta 1e-6 --adjacency add-remove --json"
 )
 

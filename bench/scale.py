@@ -38,12 +38,28 @@ def measured(population: int, cohort: int, rounds: int, device: str) -> dict[str
     inputs = draw.integers(0, 200, (len(labels), FEATURES), dtype=np.uint8)
     inputs[np.arange(len(labels)), labels] += 55
     data = fl.from_arrays((inputs, labels), (inputs[:1000], labels[:1000]), "drawn")
-    settings = fl.settings_from({
-        "data": "own: drawn", "model": "linear", "clients": population, "share": cohort / population, "unit": "client",
-        "cohort": "poisson", "update": "difference", "tau": 1, "rounds": rounds + 1, "rate": 1.0, "local_rate": 0.5,
-        "clip": 1.0, "noise": 0.02, "adjacency": "add-remove", "downlink": "grid", "evaluate_every": rounds + 1,
-        "simulate": True, "device": device,
-    })  # fmt: skip
+    settings = fl.Settings.of(
+        {
+            "data.name": "own: drawn",
+            "model.name": "linear",
+            "clients.count": population,
+            "clients.sampling_rate": cohort / population,
+            "privacy.unit": "client",
+            "clients.sampling": "poisson",
+            "training.update": "difference",
+            "training.local_steps": 1,
+            "training.rounds": rounds + 1,
+            "training.server_learning_rate": 1.0,
+            "training.local_learning_rate": 0.5,
+            "privacy.clipping_norm": 1.0,
+            "privacy.noise_scale": 0.02,
+            "privacy.adjacency": "add-remove",
+            "compression.downlink": "quantized",
+            "run.evaluate_every": rounds + 1,
+            "run.simulate": True,
+            "run.device": device,
+        }
+    )
     begun = time.perf_counter()
     simulation = fl.Simulation(settings, data)
     simulation.step()

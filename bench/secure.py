@@ -24,17 +24,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from cepam.distributions.laws import Gaussian
-from cepam.secure_aggregation import (
-    ClientPolicy,
-    HelloReply,
-    HelloRequest,
-    MemoryJournal,
-    Roster,
-    SecAggClient,
-    SecAggRound,
-    SecAggSettings,
-    fit,
-)
+from cepam.policy import ClientPolicy, MemoryAccount
+from cepam.secure_aggregation import HelloReply, HelloRequest, Roster, SecAggClient, SecAggRound, SecAggSettings, fit
 
 MODEL = hashlib.sha256(b"model").digest()
 REPEATS = 5
@@ -64,8 +55,8 @@ def make_node(name: int) -> SecAggClient:
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     public = key.public_key().public_bytes(serialization.Encoding.PEM, form)
-    terms = ClientPolicy(noise=1e-6, clip=1.0, rounds=10**6)
-    return SecAggClient(name, public, lambda t: key.sign(t, ec.ECDSA(hashes.SHA256())), verify, terms, MemoryJournal())
+    terms = ClientPolicy(noise_scale=1e-6, clipping_norm=1.0, rounds=10**6)
+    return SecAggClient(name, public, lambda t: key.sign(t, ec.ECDSA(hashes.SHA256())), verify, terms, MemoryAccount())
 
 
 class Spent:

@@ -19,12 +19,14 @@ DATA = ("mnist", "fashion-mnist")
 BUDGETS = (0.25, 0.5, 1.0, 1.99, 4.0, 8.0)
 FACTORS = (32.0, 64.0, 128.0, 256.0)
 HELD_OUT = 10_000
+TOLD = ("privacy.epsilon", "training.server_learning_rate", "training.rounds", "training.expected_batch_size")
+"""What tells one version of a preset from another."""
 
 
 def chosen_rate(data: str, epsilon: float) -> float:
     """The rate that did best on held-out records at the batch and the rounds of `private` (bench/choose_private.py)."""
     preset = fl.preset("private")
-    here = (data, epsilon, preset["expected_batch"], preset["rounds"])
+    here = (data, epsilon, preset.training.expected_batch_size, preset.training.rounds)
     told = ("data", "epsilon", "batch", "rounds")
     rows = [row for row in json.loads(CHOSEN.read_text())["rows"] if tuple(row[name] for name in told) == here]
     if not rows:
@@ -36,10 +38,19 @@ def main(seeds: int) -> list[Job]:
     """`private` beside its rivals, on Fashion-MNIST, and at epsilon 0.5; the main rows of every seed first."""
     made: list[Job] = []
     for seed in range(1, seeds + 1):
-        for scheme, downlink in ((CEPAM, "grid"), (CEPAM, "float32"), (GAUSSIAN, "float32"), (SDQ, "grid")):
-            made.append({"preset": "private", "seed": seed, "scheme": scheme, "downlink": downlink})
-        made.append({"preset": "private", "seed": seed, "data": "fashion-mnist"})
-        made.append({"preset": "private", "seed": seed, "epsilon": 0.5, "rate": chosen_rate("mnist", 0.5)})
+        for scheme, downlink in ((CEPAM, "quantized"), (CEPAM, "float32"), (GAUSSIAN, "float32"), (SDQ, "quantized")):
+            made.append(
+                {"preset": "private", "run.seed": seed, "compression.scheme": scheme, "compression.downlink": downlink}
+            )
+        made.append({"preset": "private", "run.seed": seed, "data.name": "fashion-mnist"})
+        made.append(
+            {
+                "preset": "private",
+                "run.seed": seed,
+                "privacy.epsilon": 0.5,
+                "training.server_learning_rate": chosen_rate("mnist", 0.5),
+            }
+        )
     return made
 
 
@@ -47,8 +58,13 @@ def budgets(seeds: int) -> list[Job]:
     """Epsilon 0.25 to 8 on both data sets: features, at the rates chosen on held-out records."""
     made: list[Job] = []
     for epsilon, data in product(BUDGETS, DATA):
-        told = {"preset": "private", "data": data, "epsilon": epsilon, "rate": chosen_rate(data, epsilon)}
-        made += [{**told, "seed": seed} for seed in range(1, min(seeds, 3) + 1)]
+        told = {
+            "preset": "private",
+            "data.name": data,
+            "privacy.epsilon": epsilon,
+            "training.server_learning_rate": chosen_rate(data, epsilon),
+        }
+        made += [{**told, "run.seed": seed} for seed in range(1, min(seeds, 3) + 1)]
     return made
 
 
@@ -60,8 +76,13 @@ def convolutional(seeds: int) -> list[Job]:
     made: list[Job] = []
     for times, epsilon, data in product((1.0, 0.5, 2.0), BUDGETS, DATA):
         rate = 16.0 * min(max(epsilon / 2.0, 0.125), 1.0) * times
-        told = {"preset": "convolutional", "data": data, "epsilon": epsilon, "rate": rate}
-        made.append({**told, "seed": 1, "validation": HELD_OUT})
+        told = {
+            "preset": "convolutional",
+            "data.name": data,
+            "privacy.epsilon": epsilon,
+            "training.server_learning_rate": rate,
+        }
+        made.append({**told, "run.seed": 1, "data.validation_records": HELD_OUT})
     return made
 
 
@@ -69,55 +90,67 @@ def downlink(seeds: int) -> list[Job]:
     """The factor of the grid's step, to be chosen on held-out records; beside it float32."""
     made: list[Job] = []
     for seed in range(1, min(seeds, 3) + 1):
-        plain = {"preset": "private", "seed": seed, "validation": HELD_OUT}
-        made.append({**plain, "downlink": "float32"})
+        plain = {"preset": "private", "run.seed": seed, "data.validation_records": HELD_OUT}
+        made.append({**plain, "compression.downlink": "float32"})
         made += [{**plain, "step_factor": factor} for factor in FACTORS]
     return made
 
 
 def no_sampling(seeds: int) -> list[Job]:
     """No secret draws: correlated noise in a fixed order, with and without dropouts, on both data sets."""
-    plain = [{"preset": "steady", "seed": seed, "data": data} for seed in range(1, seeds + 1) for data in DATA]
-    return plain + [{**job, "dropout": 0.1} for job in plain]
+    plain = [
+        {"preset": "dp-ftrl", "run.seed": seed, "data.name": data} for seed in range(1, seeds + 1) for data in DATA
+    ]
+    return plain + [{**job, "clients.dropout_rate": 0.1} for job in plain]
 
 
 def larger_slices(seeds: int) -> list[Job]:
-    """`steady` with fewer and larger slices, which leave less noise, at the rates chosen on held-out records.
+    """`dp-ftrl` with fewer and larger slices, which leave less noise, at the rates chosen on held-out records.
 
     Beside it `private` at the same rates, for pairs, and the first of them with dropouts.
     """
     made: list[Job] = []
     for seed, data in product(range(1, seeds + 1), DATA):
-        told = {"seed": seed, "data": data, "rate": chosen_rate(data, 1.99)}
-        made += [{"preset": "steady", "slices": slices, **told} for slices in (15, 10)]
-        made += [{"preset": "private", **told}, {"preset": "steady", "slices": 15, **told, "dropout": 0.1}]
+        told = {"run.seed": seed, "data.name": data, "training.server_learning_rate": chosen_rate(data, 1.99)}
+        made += [{"preset": "dp-ftrl", "training.slices": slices, **told} for slices in (15, 10)]
+        made += [
+            {"preset": "private", **told},
+            {"preset": "dp-ftrl", "training.slices": 15, **told, "clients.dropout_rate": 0.1},
+        ]
     return made
 
 
 def bands(seeds: int) -> list[Job]:
     """Secret draws and correlated noise together, at the batch and the rounds of `private`, with which it is paired."""
-    shaped = {"preset": "private", "noise_shape": "matrix", "slices": 4}
-    return [{**shaped, "seed": seed, "data": data} for seed in range(1, seeds + 1) for data in DATA]
+    shaped = {"preset": "private", "privacy.noise_correlation": "matrix", "training.slices": 4}
+    return [{**shaped, "run.seed": seed, "data.name": data} for seed in range(1, seeds + 1) for data in DATA]
 
 
 def trusted_sum(seeds: int) -> list[Job]:
     """A server that learns the sum alone, whole or sketched, beside one that is trusted; paired by seed."""
-    asked: tuple[Job, ...] = ({"trust": "sum"}, {"trust": "server"}, {"trust": "sum", "sketch": 1600})
-    return [{"preset": "private", "seed": seed, **each} for seed in range(1, seeds + 1) for each in asked]
+    asked: tuple[Job, ...] = (
+        {"privacy.trust": "secure-aggregation"},
+        {"privacy.trust": "server"},
+        {"privacy.trust": "secure-aggregation", "compression.sketch": 1600},
+    )
+    return [{"preset": "private", "run.seed": seed, **each} for seed in range(1, seeds + 1) for each in asked]
 
 
 def sketches(seeds: int) -> list[Job]:
     """What a sketch costs by its size, beside that of the suite `sum`; paired by seed with it."""
     sizes = (400, 800, 3200, 6400)
     asked = [(seed, size) for seed in range(1, min(seeds, 3) + 1) for size in sizes]
-    return [{"preset": "private", "seed": seed, "trust": "sum", "sketch": size} for seed, size in asked]
+    return [
+        {"preset": "private", "run.seed": seed, "privacy.trust": "secure-aggregation", "compression.sketch": size}
+        for seed, size in asked
+    ]
 
 
 def users(seeds: int) -> list[Job]:
     """A guarantee for whole users at four budgets."""
     budgets = (4.0, 1.0, 2.0, 8.0)
     return [
-        {"preset": "users", "epsilon": epsilon, "seed": seed}
+        {"preset": "users", "privacy.epsilon": epsilon, "run.seed": seed}
         for epsilon in budgets
         for seed in range(1, min(seeds, 3) + 1)
     ]
@@ -125,7 +158,7 @@ def users(seeds: int) -> list[Job]:
 
 def paper(seeds: int) -> list[Job]:
     """The paper's setting, for its time: one seed, and ten side by side."""
-    return [{"preset": "algorithm1", "seed": 1, "seeds": together} for together in (1, 10)]
+    return [{"preset": "algorithm1", "run.seed": 1, "run.seeds": together} for together in (1, 10)]
 
 
 SUITES: dict[str, Callable[[int], list[Job]]] = {
@@ -156,8 +189,10 @@ def rows_of(runs: list[Run], suite: str) -> dict[str, dict[int, Run]]:
     for run in runs:
         job = {name: value for name, value in run["job"].items() if name != "suite"}
         if any(json.loads(each).items() <= job.items() for each in asked):
-            name = ", ".join(f"{key} {value}" for key, value in sorted(job.items()) if key not in ("seed", "seeds"))
-            found.setdefault(name, {})[job["seed"]] = run
+            name = ", ".join(
+                f"{key} {value}" for key, value in sorted(job.items()) if key not in ("run.seed", "run.seeds")
+            )
+            found.setdefault(name, {})[job["run.seed"]] = run
     return found
 
 
@@ -191,24 +226,37 @@ def average(runs: list[Run], name: str) -> float:
 
 
 def private_runs(runs: list[Run], **told: Any) -> dict[int, Run]:
-    """The runs of `private` as it stands, changed so, by seed; by default on MNIST, with cepam and the grid."""
-    preset = fl.preset("private")
-    wanted = {"preset": "private", "data": "mnist", "scheme": CEPAM, "downlink": "grid",
-              **{name: preset[name] for name in ("epsilon", "rate", "rounds", "expected_batch")}, **told}  # fmt: skip
-    extra = ("step_factor", "validation", "trust", "dropout", "sketch", "noise_shape")
-    return {run["job"]["seed"]: run for run in runs
+    """The runs of `private` as it stands, changed so, by seed; by default on MNIST, with cepam both ways."""
+    preset = fl.preset("private").values()
+    wanted = {
+        "preset": "private",
+        "data.name": "mnist",
+        "compression.scheme": CEPAM,
+        "compression.downlink": "quantized",
+        **{name: preset[name] for name in TOLD},
+        **told,
+    }
+    extra = (
+        "step_factor", "data.validation_records", "privacy.trust", "clients.dropout_rate", "compression.sketch",
+        "privacy.noise_correlation",
+    )  # fmt: skip
+    return {run["job"]["run.seed"]: run for run in runs
             if wanted.items() <= run["job"].items() and not any(name in run["job"] for name in extra)}  # fmt: skip
 
 
-RIVALS = ((GAUSSIAN, "float32", "float32 both ways, Gaussian noise"), (SDQ, "grid", "noise then SDQ up, grid down"),
-          (CEPAM, "float32", "cepam up, float32 down"), (CEPAM, "grid", "cepam both ways"))  # fmt: skip
+RIVALS = (
+    (GAUSSIAN, "float32", "float32 both ways, Gaussian noise"),
+    (SDQ, "quantized", "noise then SDQ up, grid down"),
+    (CEPAM, "float32", "cepam up, float32 down"),
+    (CEPAM, "quantized", "cepam both ways"),
+)
 
 
 def pair_up(runs: list[Run]) -> None:
     """Nothing; prints the main table as it stands in docs/training.md, and differences paired by seed."""
     ours = private_runs(runs)
     for scheme, way, label in RIVALS:
-        other = private_runs(runs, scheme=scheme, downlink=way)
+        other = private_runs(runs, **{"compression.scheme": scheme, "compression.downlink": way})
         if not other:
             continue
         found = list(other.values())
@@ -231,7 +279,7 @@ def draw(path: Path, runs: list[Run]) -> None:
 
     figure, axis = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
     for scheme, way, label in RIVALS:
-        if found := list(private_runs(runs, scheme=scheme, downlink=way).values()):
+        if found := list(private_runs(runs, **{"compression.scheme": scheme, "compression.downlink": way}).values()):
             curves = list(zip(*(run["curve"] for run in found)))
             accuracy = [100 * sum(point[1] for point in points) / len(points) for points in curves]
             size = [sum(point[2] for point in points) / len(points) / 1e6 for points in curves]

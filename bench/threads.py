@@ -39,8 +39,8 @@ def measure(most: int) -> list[float]:
     from cepam.fl.models import network
 
     network.DENSE_THREADS = most
-    values = {**fl.preset("private"), "data": "synthetic", "simulate": True, "epsilon": None, "noise": 0.001}
-    run = fl.Simulation(fl.settings_from(values), fl.synthetic(6000, 10_000))
+    changes = {"data.name": "synthetic", "run.simulate": True, "privacy.noise_scale": 0.001}
+    run = fl.Simulation(fl.preset("private").updated(changes), fl.synthetic(6000, 10_000))
     updates, taken = run.work.updates, []
 
     def timed(*args: Any) -> Any:

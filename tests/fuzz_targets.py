@@ -7,13 +7,12 @@ runs them for long, tests/attacks/test_parsers.py briefly.
 from __future__ import annotations
 
 import copy
-import hashlib
 import io
 import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,20 +21,23 @@ import numpy as np
 
 import cepam
 from cepam import privacy
-from cepam.codec.tree import decode_tree, encode_tree
+from cepam.codec.tree import decode_tree, encode_tree, structure_of
 from cepam.downlink import Broadcast, Receiver
 from cepam.errors import CepamError
-from cepam.flower.secure_aggregation.client import read_cohort, read_policy
+from cepam.flower.secure_aggregation.client import read_cohort
+from cepam.policy import AnsweredRounds, ClientPolicy, MemoryAccount, RoundCharge, read_policy
+from cepam.policy.account import NodeAccount, RunPlace
 from cepam.protocol import agreement
 from cepam.protocol.account_index import AccountIndex
 from cepam.protocol.accounting import Accounting
 from cepam.protocol.broadcast_message import BroadcastMessage, ClientModel, ModelLayout, unpack
+from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig
+from cepam.protocol.enforcement import EnforcedPolicy
 from cepam.protocol.messages import Answer, Offer
 from cepam.protocol.saved_account import RunAccount
 from cepam.protocol.settings import UplinkSettings
 from cepam.secure_aggregation import RefusalReply, SecAggRound
 from cepam.secure_aggregation.client import NodeState
-from cepam.secure_aggregation.journal import JournalEntry
 from cepam.secure_aggregation.messages import (
     HelloReply,
     HelloRequest,
@@ -46,7 +48,7 @@ from cepam.secure_aggregation.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from tests.corpus import AT, make_codec
+from tests.corpus import AT, make_codec, open_payload, seal_payload
 from tests.secure_aggregation import sums
 
 Rng = np.random.Generator
@@ -138,14 +140,8 @@ def _of(samples: Iterable[Any], change: Callable[[Rng, Any], Any]) -> Callable[[
     return lambda rng: change(rng, held[int(rng.integers(len(held)))])
 
 
-def _resealed(rng: Rng, data: bytes) -> bytes:
-    """A journal that was changed and has the right check value."""
-    inner = mutate(rng, data[:-32])
-    return inner + hashlib.sha256(inner).digest()
-
-
 def secure_aggregation_targets() -> list[Target]:
-    """The messages, a client's state and journal, and both ends of a round."""
+    """The messages, a client's state, and both ends of a round."""
     group, round_ = sums.trained(5, 4)
     request = round_.request()
     replies = {name: reply.encode() for name, reply in sums.replies(round_).items()}
@@ -170,22 +166,22 @@ def secure_aggregation_targets() -> list[Target]:
     start = fresh.nodes[10].state
 
     def train(data: bytes) -> None:
-        node = sums.node(0, journal=fresh.nodes[10].journal, state=start)
-        with node.journal.hold() as entry:
+        node = sums.node(0, account=fresh.nodes[10].account, state=start)
+        with node.account.hold() as entry:
             before = entry
         try:
             node.train(data, sums.MODEL, lambda asked: np.zeros(asked.coordinates, np.float32), 12)
         finally:
-            node.journal.commit(before)
+            node.account.commit(before)
 
     def client(stage: str, data: bytes) -> None:
-        node = sums.node(0, journal=group.nodes[10].journal, state=group.nodes[10].state)
-        with node.journal.hold() as entry:
+        node = sums.node(0, account=group.nodes[10].account, state=group.nodes[10].state)
+        with node.account.hold() as entry:
             before = entry
         try:
             getattr(node, stage)(data)
         finally:
-            node.journal.commit(before)
+            node.account.commit(before)
 
     def server(stage: str, data: bytes) -> None:
         end = copy.deepcopy(round_) if stage != "take" else SecAggRound(
@@ -205,10 +201,112 @@ def secure_aggregation_targets() -> list[Target]:
         Target("server take_unmask", _of([opened], mutate), partial(server, "take_unmask"), (CepamError,)),
         Target("client state", _of([group.nodes[10].state], mutate), NodeState.decode, (CepamError, ValueError)),
     ]
-    with group.nodes[10].journal.hold() as entry:
-        journal = entry.encode()
-    made.append(Target("journal", _of([journal], _resealed), JournalEntry.decode, (CepamError,)))
-    return made
+    return [*made, *_semantic_targets(fresh, first, start)]
+
+
+def _semantic_targets(fresh: sums.Cohort, first: SecAggRound, start: bytes) -> list[Target]:
+    """Requests whose bytes are sound and whose numbers are not; and repairs where somebody is missing."""
+    asked = TrainRequest.decode(first.request())
+    counts = [0, 1, 2, 3, 4, 5, 6, 7, 255, 2**16, 2**31, 2**32 - 1]
+    reals = [0.0, 5e-324, 1e-300, 1e-6, 0.25, 0.5, 1.0, 64.0, 1e12, 1e300]
+    limits = {"coordinates": 2**31, "bits": 32, "degree": 2**32 - 2}
+    names = {
+        "epoch": counts, "position": counts, "coordinates": counts[1:], "bits": [1, 8, 31, 32], "gain": counts[1:],
+        "noise": reals, "clip": reals, "batch": reals, "chance": reals, "quorum": counts[1:], "colluders": counts,
+        "degree": [0, 2, 4, 6, 2**31], "threshold": counts[1:],
+    }  # fmt: skip
+
+    def requests(rng: Rng) -> bytes:
+        chosen = [str(name) for name in rng.choice(list(names), size=int(rng.integers(1, 4)), replace=False)]
+        changes = {
+            name: min(names[name][int(rng.integers(len(names[name])))], limits.get(name, 2**63)) for name in chosen
+        }
+        return replace(asked, settings=replace(asked.settings, **changes)).encode()
+
+    def train(data: bytes) -> None:
+        node = sums.node(0, POLICIES[sum(data) % len(POLICIES)], account=MemoryAccount(), state=start)
+        with fresh.nodes[10].account.hold() as entry:
+            node.account.commit(entry)
+        node.train(data, sums.MODEL, lambda settings: np.zeros(settings.coordinates, np.float32), 12)
+
+    group = sums.cohort(5)
+    short = SecAggRound(sums.settings(4), group.roster, group.roster.names, sums.MODEL)
+    for name in list(group.nodes)[:4]:
+        short.take(name, group.train(name, short.request()))
+    asks = dict(short.repairs())
+    keys = group.nodes[10].repair(asks[10])
+
+    def repair(data: bytes) -> None:
+        copy.deepcopy(short).take_repair(10, data)
+
+    return [
+        Target("client train numbers", requests, train, (CepamError,)),
+        Target("server repair of a missing node", _of([keys], mutate), repair, (CepamError,)),
+    ]
+
+
+POLICIES = [
+    sums.TERMS,
+    ClientPolicy(noise_scale=1e-12, clipping_norm=1e12, rounds=9, honest=1, divisor=1e-9, records=2**62),
+    ClientPolicy(noise_scale=1e-12, clipping_norm=1e12, rounds=9, honest=1, sparse=True, degree=2, epsilon=8.0),
+]
+
+
+def policy_targets() -> list[Target]:
+    """A node's policy and account, and offers as a node with a policy meets them."""
+    charges = [
+        RoundCharge("server", 4.0, 1.0, 400), RoundCharge("secure-aggregation", 0.2, 1.0, 12, 3, 64.0, 0.5),
+        RoundCharge("server", 0.2, 1.0, 12, law="laplace", norm_type="l1", rounds=5, releases=5),
+    ]  # fmt: skip
+    held = NodeAccount((RunPlace(b"run", 3, bytes(32)),), AnsweredRounds(tuple(charges)), 7)
+    whole = held.encode()
+    content = json.loads(whole)
+    del content["checksum"]
+
+    def resealed(rng: Rng, value: Any) -> bytes:
+        from cepam.policy.account import _checksum
+
+        made = mutate_value(rng, value)
+        made = made if isinstance(made, dict) else {"odd": made}
+        try:
+            return json.dumps({**made, "checksum": _checksum(made)}).encode()
+        except (TypeError, ValueError, RecursionError):  # bytes and the like, which no JSON holds
+            return json.dumps(made, default=repr, skipkeys=True).encode()
+
+    terms = CorrelatedNoiseConfig(0.5, 2, 6)
+    kinds = [
+        UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0)), UplinkSettings(cepam.Laplace(4.0), cepam.L1(1.0)),
+        UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), bit=0.5),
+        UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), stream=terms),
+        UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), stream=replace(terms, divisor=8.0)),
+    ]  # fmt: skip
+    offers = [Offer(kind, 7, 8, 1, 0, b"12345678", b"\1" * 32, b"", b"", b"", 1).to_fields() for kind in kinds]
+    floors = ClientPolicy(noise_scale=0.1, clipping_norm=10.0, rounds=9, trust="server", divisor=8.0, records=9)
+    rules = [EnforcedPolicy(policy, MemoryAccount()) for policy in (floors, replace(floors, divisor=0.0, epsilon=50.0))]
+
+    def offered(rng: Rng) -> tuple[Any, EnforcedPolicy]:
+        fields = dict(offers[int(rng.integers(len(offers)))])
+        if rng.random() < 0.7:
+            settings = mutate_value(rng, json.loads(str(fields["settings"])))
+            fields["settings"] = json.dumps(settings, default=repr)
+        else:
+            fields = mutate_value(rng, fields)
+        return fields, rules[int(rng.integers(2))]
+
+    def meet(case: tuple[Any, EnforcedPolicy]) -> None:
+        offer = Offer.from_fields(case[0] if isinstance(case[0], dict) else {})
+        begins = True
+        if offer.settings.stream is not None:
+            begins = ClientCorrelatedNoise.follow(offer, 12, None).begins
+        case[1].check(offer.settings, 12, begins)
+
+    return [
+        Target("client policy", _of([POLICY], mutate), read_policy, (ValueError,)),
+        Target("client policy values", _of([POLICY], _other_values), read_policy, (ValueError,)),
+        Target("node account", _of([content], resealed), NodeAccount.decode, (CepamError,)),
+        Target("node account file", _of([whole], mutate), NodeAccount.decode, (CepamError,)),
+        Target("offer to a node with a policy", offered, meet, (CepamError, ValueError)),
+    ]
 
 
 def protocol_targets() -> list[Target]:
@@ -270,13 +368,13 @@ def protocol_targets() -> list[Target]:
         Target("signature", identities, verify, ()),
         Target("identity", _of([public], mutate), agreement.canonical, (ValueError,)),
         Target("cohort file", _of([public + b"\n# them\n" + public], mutate), read_cohort, (ValueError,)),
-        Target("client policy", _of([POLICY], mutate), read_policy, (ValueError,)),
-        Target("client policy values", _of([POLICY], _other_values), read_policy, (ValueError,)),
     ]  # fmt: skip
 
 
 POLICY = (
-    b"noise = 0.15\nclip = 1.0\nrounds = 500\nquorum = 20\nhonest = 10\nbatch = 64.0\nrecords = 9\nsparse = false\n"
+    b'noise_scale = 0.15\nclipping_norm = 1.0\nrounds = 500\nepsilon = 8.0\ndelta = 1e-5\ntrust = "server"\n'
+    b"metrics = true\nparticipants = 3\nquorum = 20\nhonest = 10\ncolluders = 2\ndivisor = 64.0\nrecords = 9\n"
+    b"record_sampling_rate = 0.5\nsparse = true\ndegree = 46\n"
 )
 VALUES = ["true", "-1", "1e999", "nan", "inf", '"x"', "[]", "{}", "0", "9" * 400, "1979-05-27", "[" * 3000, "0.5", "''"]
 
@@ -304,7 +402,7 @@ def _key_file() -> bytes:
 
 def account_targets() -> list[Target]:
     """Saved accounts and their index."""
-    folder = Path(tempfile.mkdtemp(prefix="cepam-fuzz-"))
+    folder = Path(tempfile.mkdtemp(prefix="cepam-fuzz-", dir=_memory_folder()))
     options = Accounting(delta=1e-5)
     kept = RunAccount(folder, options, strict=True)
     kept.resume("run", "start")
@@ -348,18 +446,48 @@ def checkpoint_targets() -> list[Target]:
         found = checkpoint._decrypted(key, data)
         assert found is None or data == whole, "a mangled checkpoint opened"
 
-    return [Target("checkpoint", _of([whole], mutate), opened, ())]
+    buffer = io.BytesIO()
+    rest = json.dumps({"round": 7, "offset": 99, "states": {}}).encode()
+    np.savez(buffer, rest=np.frombuffer(rest, dtype=np.uint8), weights=np.zeros((1, 4)))
+    place = Path(tempfile.mkdtemp(prefix="cepam-fuzz-", dir=_memory_folder())) / "checkpoint.npz"
+
+    def after_decryption(content: bytes) -> None:
+        place.write_bytes(checkpoint._encrypted(key, memoryview(content)))
+        checkpoint._read(place, key)
+
+    return [
+        Target("checkpoint", _of([whole], mutate), opened, ()),
+        Target("checkpoint after decryption", _of([buffer.getvalue()], mutate), after_decryption, ()),
+    ]
+
+
+def _memory_folder() -> str | None:
+    """A folder in memory, where there is one: a busy disk would look like a parser that hangs."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def tree_targets() -> list[Target]:
     """Updates of a whole model."""
     codec, tree = make_codec(), {"a": np.zeros((2, 3), np.float32), "b": [np.ones(4, np.float32)]}
     message = encode_tree(codec, tree, AT)
-    return [Target("tree", _of([message], mutate), lambda data: decode_tree(codec, data, AT, tree), (CepamError,))]
+    place = structure_of(tree).address(AT)
+    payload = open_payload(message, codec, place)
+
+    def resealed(rng: Rng, data: bytes) -> bytes:
+        made = bytes(data[:1]) + bytes(data[1:2]) + mutate(rng, data[2:]) if rng.random() < 0.8 else mutate(rng, data)
+        return seal_payload(made, codec, place)
+
+    return [
+        Target("tree", _of([message], mutate), lambda data: decode_tree(codec, data, AT, tree), (CepamError,)),
+        Target(
+            "tree resealed", _of([payload], resealed), lambda data: decode_tree(codec, data, AT, tree), (CepamError,)
+        ),
+    ]
 
 
 def all_targets() -> list[Target]:
     """Every target, beside the codec's own in tools/fuzz.py."""
     return [
-        *secure_aggregation_targets(), *protocol_targets(), *account_targets(), *checkpoint_targets(), *tree_targets(),
+        *secure_aggregation_targets(), *policy_targets(), *protocol_targets(), *account_targets(),
+        *checkpoint_targets(), *tree_targets(),
     ]  # fmt: skip

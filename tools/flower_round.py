@@ -27,15 +27,15 @@ def main() -> None:
     """Nothing; what two rounds of two nodes brought is printed once it is seen to be right."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1
     change = np.full(400, 0.02)
-    for downlink in ("float32", "grid"):
+    for downlink in ("float32", "quantized"):
         grid = FakeGrid([Node(2**62 + k, adding(change)) for k in range(2)])
-        strategy = Private(FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0), downlink=downlink)  # type: ignore[arg-type]
+        strategy = Private(FedAvg(), clip=cepam.L2(1.0), noise=cepam.Gaussian(0.01), downlink=downlink)  # type: ignore[arg-type]
         result = strategy.start(grid, start_arrays(400), num_rounds=2)
         moved = vector_of(result.arrays)
-        # Two rounds of 0.02, noise 0.01 each way of two nodes, a grid step of at most 8 noises: ten deviations.
+        # Two rounds of 0.02, noise 0.01 each way of two nodes, a quantization step of at most 8 noises: ten deviations.
         assert abs(moved.mean() - 0.04) < 0.02, moved.mean()
         assert result.train_metrics_clientapp[2]["cepam-replies"] == 2
-    print(f"flower {flwr.__version__}: two rounds of two nodes, float32 and grid down")
+    print(f"flower {flwr.__version__}: two rounds of two nodes, float32 and quantized down")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ APP = Path(__file__).resolve().parents[1] / "tests" / "flower" / "app"
 
 
 def main() -> None:
-    """Prints both counters of a plain run and of one with `downlink="grid"`, start counted, evaluation off."""
+    """Prints both counters of a plain run and of one with `downlink="quantized"`, start counted, evaluation off."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=10)
@@ -35,12 +35,12 @@ def main() -> None:
     moved = {}
     with tempfile.TemporaryDirectory() as folder, Federation(Path(folder), nodes=told.nodes) as federation:
         federation.wait_for_nodes(told.nodes)
-        for name, more in (("grid", {"downlink": "grid"}), ("plain", {"private": False})):
+        for name, more in (("quantized", {"downlink": "quantized"}), ("plain", {"private": False})):
             done = federation.run(APP, {**config, **more}, told.seconds)
             moved[name] = done.inbound_bytes + done.outbound_bytes
             print(f"{name}: in {done.inbound_bytes}, out {done.outbound_bytes}, {done.seconds:.0f} s", flush=True)
             print("\n".join(line for line in done.output.splitlines() if "cepam: round" in line), flush=True)
-    print(f"plain / grid, both ways: {moved['plain'] / moved['grid']:.1f}")
+    print(f"plain / quantized, both ways: {moved['plain'] / moved['quantized']:.1f}")
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ PACKAGE = {
 SHOWN = ("numpy", "scipy", "numba", "cryptography", "typer", "rich", "torch", "matplotlib", "flwr", "nvflare")
 # PyTorch is some gigabytes for each version (fewer from an index of CPU wheels): one is tried, in every environment.
 TORCH = "torch==2.13.0"
-QUICK = "--data synthetic --clients 3 --rounds 2 --tau 2 --noise 0.05"
-RUN = "--clients 30 --draws 15 --records 2000 --rounds 80 --delta 1e-5"
+QUICK = "--data synthetic --clients 3 --rounds 2 --set training.local_steps=2 --noise-scale 0.05"
+RUN = "--clients 30 --local-steps 15 --records 2000 --rounds 80 --delta 1e-5"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 CLASSIFIED = [text.rpartition(" ")[2] for text in PROJECT["project"]["classifiers"] if ":: Python ::" in text]
@@ -97,14 +97,23 @@ COMMANDS = (
     Command("decode m.cepam v.npy --key a.key --round 1 --sigma 0.01 --lattice E8", says="grid"),
     Command("inspect m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8", says="E8"),
     Command("verify --sigma 0.01 --lattice Z1 --samples 10000", says="PASSED"),
-    Command("verify --sigma 0.01 --trust sum --samples 10000", says="PASSED"),
+    Command("verify --sigma 0.01 --trust secure-aggregation --samples 10000", says="PASSED"),
     Command("verify --sigma 0.01 --lattice Z1 --samples 10000 --plot figure.png", ("plots",), "PASSED"),
     Command("bench --coordinates 100000", says="times the noise"),
-    Command(f"privacy epsilon {RUN} --sigma 0.25", says="epsilon 2.05172"),
-    Command(f"privacy calibrate {RUN} --epsilon 1", says="sigma 0.303668"),
-    Command(f"privacy explain {RUN} --sigma 0.25 --out page.html", ("plots",), "page.html"),
-    Command("privacy audit --clients 1 --clip 0.5 --sigma 1 --sampling all --trials 20000", says="refuted False"),
+    Command(f"privacy epsilon {RUN} --noise-scale 0.25", says="epsilon 2.05172"),
+    Command(f"privacy calibrate {RUN} --epsilon 1", says="noise_scale 0.303668"),
+    Command(f"privacy explain {RUN} --noise-scale 0.25 --out page.html", ("plots",), "page.html"),
+    Command(
+        "privacy audit --clients 1 --clipping-norm 0.5 --noise-scale 1 --record-sampling all --trials 20000",
+        says="refuted False",
+    ),
+    Command("plan --clients 3 --records 500,4000,900 --rounds 20 --coordinates 1000 --epsilon 2", says="noise_scale"),
+    Command("policy new policy.toml --noise-scale 4 --clipping-norm 1 --rounds 100 --epsilon 20", says="lying server"),
+    Command("policy open account.json", says="opened"),
+    Command("policy show policy.toml --account account.json", says="spent: 0 of 100"),
+    Command("data list", ("torch",), "cifar10"),
     Command("data fetch synthetic", ("torch",), "6,000 training"),
+    Command("data features --help", ("torch",), "frozen public network"),
     Command(f"train {QUICK}", ("torch",), "test accuracy"),
     Command(f"compare {QUICK} --schemes fl,cepam-gaussian --seeds 1", ("torch",), "cepam-gaussian"),
 )

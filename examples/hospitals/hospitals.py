@@ -38,18 +38,33 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=None, help="where the run is kept")
     given = parser.parse_args()
     noisy = given.more_noise is not None
-    settings = fl.settings_from({
-        "update": "dp-sgd", "sampling": "poisson", "batch": 64, "epochs": 5, "rounds": given.rounds, "clip": 1.0,
-        "rate": 1.0, "local_rate": 0.05, "epsilon": given.epsilon, "delta": 1e-6, "adjacency": "add-remove",
-        "scheme": "cepam-gaussian" if noisy else "fl+sdq", "noise": given.more_noise, "step": 0.01, "model": "linear",
-        "evaluate_every": given.rounds, "checkpoint_every": given.rounds,
-    })  # fmt: skip
+    settings = fl.Settings.of(
+        {
+            "training.update": "dp-sgd",
+            "training.record_sampling": "poisson",
+            "training.batch_size": 64,
+            "training.local_epochs": 5,
+            "training.rounds": given.rounds,
+            "privacy.clipping_norm": 1.0,
+            "training.server_learning_rate": 1.0,
+            "training.local_learning_rate": 0.05,
+            "privacy.epsilon": given.epsilon,
+            "privacy.delta": 1e-6,
+            "privacy.adjacency": "add-remove",
+            "compression.scheme": "cepam-gaussian" if noisy else "fl+sdq",
+            "privacy.noise_scale": given.more_noise,
+            "compression.sdq_step": 0.01,
+            "model.name": "linear",
+            "run.evaluate_every": given.rounds,
+            "run.checkpoint_every": given.rounds,
+        }
+    )
     with tempfile.TemporaryDirectory() as folder:
         summary = fl.train(settings, (given.runs or Path(folder)) / "hospitals", load(given.share))
     for row in summary["clients"]:
         print(
-            f"{row['name']}: {row['records']:,} records, noise multiplier {row['noise']:.3f}, "
-            f"epsilon {row['epsilon']:.4f} of {row['target']:g} at delta {row['delta']:g}"
+            f"{row['name']}: {row['records']:,} records, noise multiplier {row['noise_multiplier']:.3f}, "
+            f"epsilon {row['epsilon']:.4f} of {row['target_epsilon']:g} at delta {row['delta']:g}"
         )
     for who, spent in summary["epsilon_against"].items():
         print(f"epsilon against {who}: {spent:.4f}")

@@ -3,6 +3,11 @@
 Arguments that make no sense raise `ValueError` (or `TypeError`) at the door; the errors here are about messages.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 
 class CepamError(Exception):
     """Anything that this package raises about messages and addresses."""
@@ -37,6 +42,20 @@ class CheckFailed(MalformedMessage, WrongVersion):
 
 class BudgetSpent(CepamError):
     """The privacy budget leaves nothing to train with, and there is no published model to give back."""
+
+
+class NoUsableReplies(CepamError):
+    """No reply of a run could be used, so nothing was trained and there is no model to return.
+
+    Attributes:
+        reasons: How often each reason occurred.
+        metrics: The metrics of each round so far.
+    """
+
+    def __init__(self, text: str, reasons: Mapping[str, int], metrics: Mapping[int, Any]) -> None:
+        super().__init__(text)
+        self.reasons = reasons
+        self.metrics = metrics
 
 
 LONGEST_TEXT = 300

@@ -12,7 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import cepam
 from cepam import privacy
-from cepam.flower import Accounting, Private
+from cepam.flower import Accounting, Dropouts, Private
 
 from ..flower import fakes
 from ..flower.fakes import FakeGrid, Node, adding, start_arrays
@@ -32,8 +32,8 @@ def epsilon_of(rounds: int) -> float:
 
 
 def wrapped(folder, budget: float, **options) -> Private:
-    account = Accounting(delta=DELTA)
-    return Private(FedAvg(), law=LAW, clip=CLIP, account=account, budget=budget, accounts=folder, **options)
+    accounting = Accounting(delta=DELTA, budget=budget, folder=folder)
+    return Private(FedAvg(), noise=LAW, clip=CLIP, accounting=accounting, **options)
 
 
 def four_nodes() -> FakeGrid:
@@ -46,10 +46,10 @@ def restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     TaskIdentity.run_id = fakes.RUN
 
 
-@pytest.mark.parametrize("policy", ["top-up", "charge"])
-def test_nobody_trains_a_round_whose_refusal_is_known_and_the_last_model_comes_back(tmp_path, policy) -> None:
+@pytest.mark.parametrize("handling", ["compensate", "charge"])
+def test_nobody_trains_a_round_whose_refusal_is_known_and_the_last_model_comes_back(tmp_path, handling) -> None:
     grid = four_nodes()
-    strategy = wrapped(tmp_path, epsilon_of(2) * 1.01, policy=policy)
+    strategy = wrapped(tmp_path, epsilon_of(2) * 1.01, dropouts=Dropouts(handling))
     result = strategy.start(grid, start_arrays(400), num_rounds=50)
     assert len(grid.seen) == 2 * 4
     assert strategy.budget_spent

@@ -15,10 +15,22 @@ from cepam import fl
 from cepam.fl.runs import training
 
 VALUES: dict[str, Any] = {
-    "data": "synthetic", "model": "linear", "clients": 40, "rounds": 4, "tau": 1, "unit": "client", "share": 0.2,
-    "update": "difference", "sampling": "all", "noise": 1.0, "downlink": "grid", "checkpoint_every": 1,
-    "participations": 3, "device": "cpu-torch", "rate": 0.02,
-}  # fmt: skip
+    "data.name": "synthetic",
+    "model.name": "linear",
+    "clients.count": 40,
+    "training.rounds": 4,
+    "training.local_steps": 1,
+    "privacy.unit": "client",
+    "clients.sampling_rate": 0.2,
+    "training.update": "difference",
+    "training.record_sampling": "all",
+    "privacy.noise_scale": 1.0,
+    "compression.downlink": "quantized",
+    "run.checkpoint_every": 1,
+    "clients.max_participations": 3,
+    "run.device": "cpu-torch",
+    "training.server_learning_rate": 0.02,
+}
 
 
 def readable(folder: Path) -> dict[str, Any]:
@@ -38,7 +50,7 @@ def readable(folder: Path) -> dict[str, Any]:
 def test_nothing_on_disk_tells_who_was_drawn(tmp_path: Path, cohort: str) -> None:
     """The draw is what buys the figure: for who sees it, epsilon is that of a client asked in the open."""
     folder, drawn, during = tmp_path / "run", [], []
-    data, settings = fl.synthetic(200, 40, side=8), fl.settings_from({**VALUES, "cohort": cohort})
+    data, settings = fl.synthetic(200, 40, side=8), fl.Settings.of({**VALUES, "clients.sampling": cohort})
 
     def watch(progress: training.Progress) -> None:
         during.append(readable(folder))
@@ -60,6 +72,6 @@ def test_a_checkpoint_that_a_kill_tore_is_removed_too(tmp_path: Path) -> None:
     def watch(progress: training.Progress) -> None:
         (folder / ".checkpoint.npz.tmp").write_bytes(b"torn")
 
-    fl.train(fl.settings_from(VALUES), folder, data, watch=watch)
+    fl.train(fl.Settings.of(VALUES), folder, data, watch=watch)
     assert not list(folder.glob("*checkpoint*"))
     assert not list(folder.glob(".checkpoint*"))

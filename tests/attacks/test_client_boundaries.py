@@ -13,9 +13,10 @@ from flwr.app import Error, Message
 
 from cepam.flower.arrays import SUM, carry
 from cepam.flower.replies import consistent_metrics
+from cepam.policy import MemoryAccount
+from cepam.policy.account import NodeAccount
 from cepam.protocol.client import Declined
-from cepam.secure_aggregation import MemoryJournal, RefusalReply, SecAggRound
-from cepam.secure_aggregation.journal import JournalEntry
+from cepam.secure_aggregation import RefusalReply, SecAggRound
 from cepam.secure_aggregation.messages import TrainReply
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
@@ -66,13 +67,13 @@ def test_a_short_request_for_many_coordinates_takes_no_memory() -> None:
     assert not called
 
 
-class WatchedJournal(MemoryJournal):
+class WatchedAccount(MemoryAccount):
     """Tells whether it is held."""
 
     held = False
 
     @contextmanager
-    def hold(self) -> Iterator[JournalEntry]:
+    def hold(self) -> Iterator[NodeAccount]:
         with super().hold() as entry:
             self.held = True
             try:
@@ -81,16 +82,16 @@ class WatchedJournal(MemoryJournal):
                 self.held = False
 
 
-def test_the_journal_is_free_while_a_node_trains() -> None:
+def test_the_account_is_free_while_a_node_trains() -> None:
     """Another run of the same node answers meanwhile; a second answer of the same run is refused."""
-    journal = WatchedJournal()
-    nodes = {10 + k: sums.node(k, **({"journal": journal} if not k else {})) for k in range(5)}
+    account = WatchedAccount()
+    nodes = {10 + k: sums.node(k, **({"account": account} if not k else {})) for k in range(5)}
     group = sums.Cohort(nodes, sums.hello(nodes.values(), 1))
     request = SecAggRound(sums.settings(4), group.roster, group.roster.names, sums.MODEL).request()
-    elsewhere, copy = sums.node(0, journal=journal), sums.node(0, journal=journal, state=nodes[10].state)
+    elsewhere, copy = sums.node(0, account=account), sums.node(0, account=account, state=nodes[10].state)
 
     def work(_: object) -> np.ndarray:
-        assert not journal.held
+        assert not account.held
         sums.hello([elsewhere], 1, b"another run")
         return np.zeros(12, np.float32)
 
@@ -102,16 +103,16 @@ def test_the_journal_is_free_while_a_node_trains() -> None:
     with sums.refused("position"):
         nodes[10].train(request, sums.MODEL, work_twice, 12)
     assert nodes[10].state == before
-    with journal.hold() as entry:
+    with account.hold() as entry:
         assert entry.answered.rounds == 1
     assert nodes[11].train(request, sums.MODEL, lambda _: np.zeros(12, np.float32), 12)
     fresh = sums.cohort(5)
     fresh.nodes[10] = replace(fresh.nodes[10])
     again = SecAggRound(sums.settings(4), fresh.roster, fresh.roster.names, sums.MODEL).request()
-    watched = WatchedJournal()
-    watched._entry = fresh.nodes[10].journal._entry  # type: ignore[attr-defined]
-    journal, fresh.nodes[10].journal = watched, watched
-    elsewhere = sums.node(0, journal=watched)
+    watched = WatchedAccount()
+    watched._account = fresh.nodes[10].account._account  # type: ignore[attr-defined]
+    account, fresh.nodes[10].account = watched, watched
+    elsewhere = sums.node(0, account=watched)
     assert fresh.nodes[10].train(again, sums.MODEL, work, 12)
     with watched.hold() as entry:
         assert len(entry.places) == 2

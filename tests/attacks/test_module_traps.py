@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from cepam.fl import Dataset, Model, from_arrays
 from cepam.fl.models.layers import layers_of
-from cepam.fl.models.mapped import Mapped
 from cepam.fl.models.network import TorchNetwork
+from cepam.torch.mapped import Mapped
 
 INS, CLASSES = 6, 4
 OUTSIDE: list[Tensor] = []

@@ -9,17 +9,20 @@ from typer.testing import CliRunner
 
 from cepam.cli import app
 
-SUM = "--batch 1920 --records-total 60000 --noise-multiplier 1.658 --rounds 500 --trust sum --quorum 24"
+SUM = (
+    "--expected-batch-size 1920 --records-total 60000 --noise-multiplier 1.658 --rounds 500 "
+    "--trust secure-aggregation --quorum 24"
+)
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        "epsilon --sigma 0.25 --draws 15 --records 2000",
-        "epsilon --unit client --clients 100000 --cohort 1000 --noise-multiplier 1",
-        "calibrate --draws 15 --records 2000 --epsilon 1",
-        "explain --sigma 0.25 --draws 15 --records 2000",
-        "epsilon --sigma 0.25 --draws 15 --records 2000 --rounds 0",
+        "epsilon --noise-scale 0.25 --local-steps 15 --records 2000",
+        "epsilon --unit client --clients 100000 --sampling-rate 0.01 --noise-multiplier 1",
+        "calibrate --local-steps 15 --records 2000 --epsilon 1",
+        "explain --noise-scale 0.25 --local-steps 15 --records 2000",
+        "epsilon --noise-scale 0.25 --local-steps 15 --records 2000 --rounds 0",
     ],
 )
 def test_no_figure_without_the_number_of_rounds(command: str) -> None:

@@ -18,9 +18,17 @@ from cepam.fl.runs import environment, record
 from tests.fl.runs.test_resume import stopped
 
 VALUES: dict[str, Any] = {
-    "data": "own: small", "model": "own: mine", "clients": 3, "rounds": 4, "tau": 1, "batch": 4, "noise": 0.5,
-    "checkpoint_every": 4, "device": "cpu-torch", "keep_messages": True,
-}  # fmt: skip
+    "data.name": "own: small",
+    "model.name": "own: mine",
+    "clients.count": 3,
+    "training.rounds": 4,
+    "training.local_steps": 1,
+    "training.batch_size": 4,
+    "privacy.noise_scale": 0.5,
+    "run.checkpoint_every": 4,
+    "run.device": "cpu-torch",
+    "run.keep_messages": True,
+}
 
 
 class Head(nn.Module):
@@ -43,7 +51,7 @@ def small() -> fl.Dataset:
 
 
 def settings(**changes: Any) -> fl.Settings:
-    return fl.settings_from({**VALUES, **changes})
+    return fl.Settings.of({**VALUES, **changes})
 
 
 def begun(folder: Path, **changes: Any) -> None:
@@ -54,7 +62,7 @@ def begun(folder: Path, **changes: Any) -> None:
 
 def resumed(folder: Path) -> dict[str, Any]:
     """The summary of the run, gone on with as the command does: with the settings that the folder holds."""
-    held = fl.settings_from(toml.read(folder / "config.toml"))
+    held = fl.Settings.of(toml.read(folder / "config.toml"))
     return fl.train(held, folder, small(), fl.Model(Head, "mine"), resume=True)
 
 
@@ -71,26 +79,30 @@ def messages(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("rate", "5.0"), ("batch", "2"), ("clip", "0.5"), ("seed", "2"), ("rounds", "9"), ("noise", "0.25")],
-)
+    [
+        ("training.server_learning_rate", "5.0"), ("training.batch_size", "2"), ("privacy.clipping_norm", "0.5"),
+        ("run.seed", "2"), ("training.rounds", "9"), ("privacy.noise_scale", "0.25"),
+    ],
+)  # fmt: skip
 def test_edited_settings_send_nothing_under_noise_that_was_used(tmp_path: Path, name: str, value: str) -> None:
     """The same keys and rounds, other updates: the difference of two messages would have no noise in it."""
     begun(tmp_path / "run")
     before = messages(tmp_path / "run")
-    edit(tmp_path / "run", name, value)
+    key = name.partition(".")[2]
+    edit(tmp_path / "run", key, value)
     with pytest.raises(ValueError, match=r"was started with other settings.*another --name"):
         resumed(tmp_path / "run")
     assert messages(tmp_path / "run") == before
-    edit(tmp_path / "run", name, str(getattr(settings(), name)))
+    edit(tmp_path / "run", key, str(settings().values()[name]))
     assert resumed(tmp_path / "run")["rounds"] == 4
 
 
 def test_fingerprints_of_another_run_do_not_fit(tmp_path: Path) -> None:
     """Settings edited together with their fingerprint: without the secret nobody makes one that fits."""
     begun(tmp_path / "run")
-    begun(tmp_path / "other", rate=5.0)
-    theirs = toml.read_run(tmp_path / "other" / "config.toml")
-    edit(tmp_path / "run", "rate", "5.0")
+    begun(tmp_path / "other", **{"training.server_learning_rate": 5.0})
+    theirs = toml.read_provenance(tmp_path / "other" / "config.toml")
+    edit(tmp_path / "run", "server_learning_rate", "5.0")
     edit(tmp_path / "run", "settings", f'"{theirs["settings"]}"')
     with pytest.raises(ValueError, match="other settings"):
         resumed(tmp_path / "run")
@@ -102,7 +114,7 @@ def test_fingerprints_of_another_run_do_not_fit(tmp_path: Path) -> None:
 def test_a_configuration_without_fingerprints_is_refused(tmp_path: Path) -> None:
     begun(tmp_path / "run")
     path = tmp_path / "run" / "config.toml"
-    nonce = toml.read_run(path)["nonce"]
+    nonce = toml.read_provenance(path)["nonce"]
     path.write_text(toml.write(settings(), {"nonce": nonce}))
     with pytest.raises(ValueError, match="not recorded"):
         resumed(tmp_path / "run")
@@ -118,9 +130,14 @@ def test_other_code_of_an_own_module_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_another_matrix_under_the_same_name_is_refused(tmp_path: Path) -> None:
-    shape = {"matrix": str(tmp_path / "own.npy"), "noise_shape": "matrix", "sampling": "cyclic", "slices": 2}
+    shape = {
+        "privacy.matrix": str(tmp_path / "own.npy"),
+        "privacy.noise_correlation": "matrix",
+        "training.record_sampling": "cyclic",
+        "training.slices": 2,
+    }
     np.save(tmp_path / "own.npy", np.array([1.0, 0.5]))
-    begun(tmp_path / "run", update="examples", **shape)
+    begun(tmp_path / "run", **{"training.update": "examples"}, **shape)
     np.save(tmp_path / "own.npy", np.array([1.0, 0.25]))
     fl.clients.slices.link_of.cache_clear()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="other settings"):

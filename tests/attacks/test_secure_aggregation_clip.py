@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from cepam.flower import Accounting
+from cepam.flower import Gradient
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
 from ..flower.fakes import adding, start_arrays, vector_of
 from ..flower.secure_aggregation.fakes import SIZE, SumGrid, sum_node, summing
 
 RECORDS, CLIP, SIGMA, LIE = 64, 1.0, 0.5, 10_000.0
-TERMS = f"noise = {SIGMA}\nclip = {CLIP}\nrounds = 9\nbatch = {RECORDS}\nrecords = {RECORDS}\nhonest = 1\n"
+TERMS = f"""noise_scale = {SIGMA}
+clipping_norm = {CLIP}
+rounds = 9
+divisor = {RECORDS}
+records = {RECORDS}
+honest = 1
+"""
 TARGET = np.random.default_rng(1).choice([-1.0, 1.0], size=SIZE) / np.sqrt(SIZE)
 """The direction of the one record that the server is after; a crafted model makes its gradient as long as it likes."""
 
@@ -54,9 +60,7 @@ def attacked(folder: Path, where: str, liars: tuple[int, ...] = (100, 101, 102, 
         node.run_config = dict(lie) if node.node_id in liars else {**lie, "cepam-clip": CLIP}
         node.restart()
     grid.run_config = grid.nodes[104].run_config
-    strategy = summing(
-        sigma=SIGMA, update="gradient", learning_rate=1.0, records=RECORDS, account=Accounting(clipped="example")
-    )
+    strategy = summing(sigma=SIGMA, update=Gradient(), records=RECORDS, clipped="example")
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=1, train_config=ConfigRecord(dict(lie)))
     return result, grid, seen
 

@@ -15,14 +15,13 @@ from flwr.app import Message
 
 import cepam
 from cepam import privacy
-from cepam.flower import Accounting, Sum
 from cepam.flower.arrays import SUM, carried, carry
 from cepam.secure_aggregation.messages import NO_SHARE, TrainReply, UnmaskReply
 from cepam.secure_aggregation.pairwise_keys import SEALED_BYTES, SHARE_BYTES
 from cepam.secure_aggregation.server import SecAggRound
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
-from ..flower.fakes import start_arrays, vector_of
+from ..flower.fakes import outcome, start_arrays, vector_of
 from ..flower.secure_aggregation.fakes import NAMES, SIZE, SumGrid, stage_of, sum_fleet, summing
 from ..secure_aggregation import sums
 
@@ -106,12 +105,12 @@ class Seen:
         **options: object,
     ) -> None:
         logging.getLogger("flwr").addHandler(caplog.handler)
-        self.strategy = summing(law=LAW, account=Accounting(delta=DELTA), accounts=folder / "accounts", **options)
-        result = self.strategy.start(grid, start_arrays(SIZE), num_rounds=rounds)
+        self.strategy = summing(noise=LAW, delta=DELTA, folder=folder / "accounts", **options)
+        result = outcome(self.strategy, grid, start_arrays(SIZE), rounds)
         metrics = [dict(result.train_metrics_clientapp[number]) for number in range(1, rounds + 1)]
         self.arrays = result.arrays
         self.opened = [int(each["cepam-opened"]) for each in metrics]
-        self.asked = [int(each["cepam-asked"]) for each in metrics]
+        self.asked = [int(each["cepam-sampled"]) for each in metrics]
         said = [record.getMessage() for record in caplog.records]
         self.named = {
             int(found[1]) for line in said if (found := re.search(r"node (\d+) is left out of this run", line))
@@ -237,7 +236,7 @@ def test_without_a_share_to_spare_nobody_is_blamed_and_the_budget_is_kept(attack
     grid, _ = sum_fleet(tmp_path)
     misbehave(grid, GUILTY, **RECEIVERS[attack])
     grid.mute = {("unmask", GUILTY)} if attack == "silent" else set()
-    seen = Seen(grid, tmp_path, caplog, trust=Sum(quorum=1.0, unmask_timeout=0.02))
+    seen = Seen(grid, tmp_path, caplog, quorum=1.0)
     assert seen.named == set()
     assert seen.charged - sum(seen.opened) <= 4
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,19 @@ from cepam.fl.runs.summary import summarise
 from cepam.fl.simulation import Simulation
 
 VALUES: dict[str, Any] = {
-    "data": "synthetic", "model": "linear", "clients": 4, "rounds": 2, "tau": 1, "noise": 0.5, "device": "cpu-torch",
-}  # fmt: skip
+    "data.name": "synthetic",
+    "model.name": "linear",
+    "clients.count": 4,
+    "training.rounds": 2,
+    "training.local_steps": 1,
+    "privacy.noise_scale": 0.5,
+    "run.device": "cpu-torch",
+}
 
 
 def published(**changes: Any) -> tuple[float, int]:
     """The epsilon that a run shows, and how many models of its records it publishes."""
-    run = Simulation(fl.settings_from({**VALUES, **changes}), fl.synthetic(80, 20))
+    run = Simulation(fl.Settings.of({**VALUES, **changes}), fl.synthetic(80, 20))
     while not run.done:
         lines = run.step()
     return max(line["epsilon"] for line in lines), len(run.reported)
@@ -34,22 +39,22 @@ def test_one_figure_covers_one_model() -> None:
     """Five models of the same records, each under noise of its own, at the epsilon of one: no such run exists."""
     epsilon, models = published()
     assert models == 1
-    with pytest.raises(ValueError, match="seeds must be 1 without simulate"):
-        published(seeds=5)
-    assert published(seeds=2, simulate=True) == (pytest.approx(epsilon), 2)
+    with pytest.raises(ValueError, match=r"seeds must be 1 without run\.simulate"):
+        published(**{"run.seeds": 5})
+    assert published(**{"run.seeds": 2, "run.simulate": True}) == (pytest.approx(epsilon), 2)
 
 
 def test_settings_cannot_be_turned_into_such_a_run(tmp_path: Path) -> None:
-    settings = fl.settings_from({**VALUES, "seeds": 2, "simulate": True})
+    settings = fl.Settings.of({**VALUES, "run.seeds": 2, "run.simulate": True})
     with pytest.raises(ValueError, match="--simulate"):
-        replace(settings, simulate=False)
-    (tmp_path / "mine.toml").write_text("seeds = 3\nnoise = 0.5\n")
+        settings.updated({"run.simulate": False})
+    (tmp_path / "mine.toml").write_text("[run]\nseeds = 3\n[privacy]\nnoise_scale = 0.5\n")
     with pytest.raises(ValueError, match="one run per seed"):
-        fl.settings_from(toml.read(tmp_path / "mine.toml"))
+        fl.Settings.of(toml.read(tmp_path / "mine.toml"))
 
 
 def test_the_command_names_the_remedy(tmp_path: Path) -> None:
-    flags = [f"--{name}={value}" for name, value in VALUES.items()]
+    flags = [word for name, value in VALUES.items() for word in ("--set", f"{name}={value}")]
     ended = CliRunner().invoke(app, ["train", *flags, "--seeds", "2", "--runs", str(tmp_path)])
     assert ended.exit_code == 2
     assert "--simulate" in ended.stderr
@@ -57,7 +62,7 @@ def test_the_command_names_the_remedy(tmp_path: Path) -> None:
 
 
 def test_a_seed_without_a_bound_leaves_the_summary_without_one(tmp_path: Path) -> None:
-    settings = fl.settings_from({**VALUES, "seeds": 2, "simulate": True})
+    settings = fl.Settings.of({**VALUES, "run.seeds": 2, "run.simulate": True})
     run, lines = Simulation(settings, fl.synthetic(80, 20)), []
     while not run.done:
         lines += run.step()

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
-from cepam.flower import Private, Sum
+from cepam.flower import Private
 from cepam.flower.arrays import SUM, carried, carry
 from cepam.protocol.agreement import canonical, sign, verify
 from cepam.protocol.messages import Answer
@@ -85,7 +85,7 @@ def test_one_hello_costs_its_node_only(odd: str, tmp_path) -> None:
     result = summing().start(grid, start_arrays(SIZE), num_rounds=2)
     for number in (1, 2):
         assert result.train_metrics_clientapp[number]["cepam-opened"] == 1
-        assert result.train_metrics_clientapp[number]["cepam-asked"] == 4
+        assert result.train_metrics_clientapp[number]["cepam-sampled"] == 4
 
 
 def test_identities_that_no_parser_reads_are_refused_with_the_documented_error() -> None:
@@ -127,8 +127,7 @@ def test_odd_answers_to_every_stage(stage: str, odd: str, tmp_path) -> None:
         return [reply]
 
     grid.meddle = meddle
-    trust = Sum(quorum=4 if stage == "repair" else 5, unmask_timeout=0.02)
-    result = summing(trust=trust).start(grid, start_arrays(SIZE), 1)
+    result = summing(quorum=4 if stage == "repair" else 5).start(grid, start_arrays(SIZE), 1)
     assert result.train_metrics_clientapp[1]["cepam-opened"] == 1
 
 
@@ -212,7 +211,7 @@ def test_one_evaluation_does_not_end_the_run_of_a_server_that_opens_replies(odd:
     good = [Node(k, evaluating(train, **{"num-examples": 10, "loss": 0.25})) for k in (8, 9)]
     grid = FakeGrid([Node(7, evaluating(train, **odd)), *good])
     grid.evaluates = True
-    result = Private(FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0)).start(grid, start_arrays(), num_rounds=2)
+    result = Private(FedAvg(), noise=cepam.Gaussian(0.01), clip=cepam.L2(1.0)).start(grid, start_arrays(), num_rounds=2)
     assert result.evaluate_metrics_clientapp[2]["loss"] == 0.25
 
 
@@ -228,6 +227,6 @@ def test_a_mistake_while_opening_a_reply_costs_that_reply_only(monkeypatch) -> N
     seen: list[int] = []
     monkeypatch.setattr(Answer, "from_fields", broken)
     grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in (7, 8, 9)])
-    strategy = Private(FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0))
+    strategy = Private(FedAvg(), noise=cepam.Gaussian(0.01), clip=cepam.L2(1.0))
     counts = strategy.start(grid, start_arrays(), num_rounds=1).train_metrics_clientapp[1]
     assert (counts["cepam-replies"], counts["cepam-dropped-internal"]) == (2, 1)

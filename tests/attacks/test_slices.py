@@ -14,16 +14,41 @@ from cepam.fl.simulation import Simulation
 
 RECORDS, CLIENTS, SLICES = 80, 4, 5
 STREAMS: dict[str, Any] = {
-    "data": "synthetic", "model": "linear", "clients": CLIENTS, "rounds": 10, "tau": 1, "update": "examples",
-    "sampling": "cyclic", "slices": SLICES, "noise_shape": "matrix", "clip": 0.1, "noise": 0.5, "rate": 0.5,
-    "adjacency": "add-remove", "simulate": True, "device": "cpu-torch",
-}  # fmt: skip
-BANDS = {**STREAMS, "sampling": "poisson", "expected_batch": 8.0}
-SECRET = {**BANDS, "noise_shape": "independent"}
-LOCAL = {**SECRET, "update": "dp-sgd", "scheme": "fl", "noise": None, "step_noise": 1.0, "batch": 4}
-WHOLE = {**STREAMS, "update": "difference", "tau": 2, "batch": 3}
-GRADIENT = {**SECRET, "update": "gradient", "sampling": "replacement", "tau": 3, "batch": 2}
-ALL = {**GRADIENT, "sampling": "all", "batch": 1}
+    "data.name": "synthetic",
+    "model.name": "linear",
+    "clients.count": CLIENTS,
+    "training.rounds": 10,
+    "training.local_steps": 1,
+    "training.update": "examples",
+    "training.record_sampling": "cyclic",
+    "training.slices": SLICES,
+    "privacy.noise_correlation": "matrix",
+    "privacy.clipping_norm": 0.1,
+    "privacy.noise_scale": 0.5,
+    "training.server_learning_rate": 0.5,
+    "privacy.adjacency": "add-remove",
+    "run.simulate": True,
+    "run.device": "cpu-torch",
+}
+BANDS = {**STREAMS, "training.record_sampling": "poisson", "training.expected_batch_size": 8.0}
+SECRET = {**BANDS, "privacy.noise_correlation": "independent"}
+LOCAL = {
+    **SECRET,
+    "training.update": "dp-sgd",
+    "compression.scheme": "fl",
+    "privacy.noise_scale": None,
+    "privacy.step_noise_multiplier": 1.0,
+    "training.batch_size": 4,
+}
+WHOLE = {**STREAMS, "training.update": "difference", "training.local_steps": 2, "training.batch_size": 3}
+GRADIENT = {
+    **SECRET,
+    "training.update": "gradient",
+    "training.record_sampling": "replacement",
+    "training.local_steps": 3,
+    "training.batch_size": 2,
+}
+ALL = {**GRADIENT, "training.record_sampling": "all", "training.batch_size": 1}
 EXAMPLES = [STREAMS, BANDS, SECRET]
 
 
@@ -36,10 +61,10 @@ def changed(values: dict[str, Any], one: fl.Dataset, other: fl.Dataset) -> npt.N
 
     Streams stand at the position of the round, as where every message comes.
     """
-    runs = [Simulation(fl.settings_from(values), each) for each in (one, other)]
+    runs = [Simulation(fl.Settings.of(values), each) for each in (one, other)]
     rows = [(0, k) for k in range(CLIENTS)]
     moved = []
-    for number in range(values["rounds"]):
+    for number in range(values["training.rounds"]):
         made = []
         for run in runs:
             for stream in getattr(run.aggregators[0], "streams", ()):
@@ -52,7 +77,7 @@ def changed(values: dict[str, Any], one: fl.Dataset, other: fl.Dataset) -> npt.N
 
 def place_of(record: int, values: dict[str, Any]) -> tuple[int, int]:
     """The client that holds the record, and its place there."""
-    parts = Simulation(fl.settings_from(values), data()).work.parts[0]
+    parts = Simulation(fl.Settings.of(values), data()).work.parts[0]
     (found,) = [(k, int(np.flatnonzero(part == record)[0])) for k, part in enumerate(parts) if record in part]
     return found
 
@@ -64,7 +89,7 @@ def test_only_the_removed_records_own_slice_changes(values: dict[str, Any], reco
     whole = data()
     moved = changed(values, whole, whole.without([record]))
     client, place = place_of(record, values)
-    run = Simulation(fl.settings_from(values), whole)
+    run = Simulation(fl.Settings.of(values), whole)
     mechanism = run.aggregators[0].mechanism
     assert mechanism is not None
     assert moved[:, [k for k in range(CLIENTS) if k != client]].max() == 0.0
@@ -96,7 +121,7 @@ def test_nothing_is_computed_from_a_removed_record(values: dict[str, Any]) -> No
     inputs = whole.train_inputs.copy()
     inputs[[3, 40]] = 255 - inputs[[3, 40]]
     for each in (whole, replace(whole, train_inputs=inputs)):
-        run = Simulation(fl.settings_from({**values, "rounds": 3}), each.without([3, 40]))
+        run = Simulation(fl.Settings.of({**values, "training.rounds": 3}), each.without([3, 40]))
         while not run.done:
             run.step()
         ends.append(run.state.weights.tobytes())
@@ -105,7 +130,7 @@ def test_nothing_is_computed_from_a_removed_record(values: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("values", [STREAMS, WHOLE, GRADIENT, ALL, LOCAL])
 def test_a_client_whose_records_are_all_removed_sends_noise(values: dict[str, Any]) -> None:
-    run = Simulation(fl.settings_from({**values, "rounds": 1}), data().without(range(RECORDS)))
+    run = Simulation(fl.Settings.of({**values, "training.rounds": 1}), data().without(range(RECORDS)))
     assert run.step()[0]["replies"] == CLIENTS
     if values is not LOCAL:
         rows = [(0, k) for k in range(CLIENTS)]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cepam.flower.secure_aggregation.client import read_policy
-from cepam.secure_aggregation import ClientPolicy, RoundCharge, SecAggRound, accountant_of, sparse_graph
+from cepam.policy import ClientPolicy, read_policy
+from cepam.secure_aggregation import SecAggRound, sparse_graph
 from cepam.secure_aggregation.messages import (
     RepairReply,
     RepairRequest,
@@ -17,10 +17,11 @@ from cepam.secure_aggregation.messages import (
     UnmaskRequest,
 )
 from cepam.secure_aggregation.pairwise_keys import combine, self_mask
+from cepam.secure_aggregation.policy import charge_of, check_offer
 
 from ..secure_aggregation import sums
 
-SPARSE = ClientPolicy(noise=0.2, clip=1.0, rounds=1000, honest=1, sparse=True, degree=2)
+SPARSE = ClientPolicy(noise_scale=0.2, clipping_norm=1.0, rounds=1000, honest=1, sparse=True, degree=2)
 
 
 def test_a_degree_below_the_policy_is_refused() -> None:
@@ -28,27 +29,28 @@ def test_a_degree_below_the_policy_is_refused() -> None:
     floor = sparse_graph(1000, 0.1, 0.1)[0]
     for policy in (replace(SPARSE, degree=4), replace(SPARSE, degree=floor)):
         with sums.refused("terms"):
-            policy.check(asked, 22)
-    SPARSE.check(asked, 22)
-    replace(SPARSE, degree=floor).check(sums.settings(800, clients=1000, degree=floor, threshold=26), 1000)
+            check_offer(policy, asked, 22)
+    check_offer(SPARSE, asked, 22)
+    wide = sums.settings(800, clients=1000, degree=floor, threshold=26)
+    check_offer(replace(SPARSE, degree=floor), wide, 1000)
     with pytest.raises(ValueError, match="degree"):
-        ClientPolicy(noise=0.2, clip=1.0, rounds=10, sparse=True)
+        ClientPolicy(noise_scale=0.2, clipping_norm=1.0, rounds=10, sparse=True)
 
 
 def test_the_accountant_counts_the_neighbours_that_protect() -> None:
     """22 clients, quorum 20, degree 2: a lying server reads one client alone, so one share protects and is charged."""
     asked = sums.settings(20, clients=22, degree=2, threshold=2)
-    charge = RoundCharge.of(asked, 22, SPARSE)
+    charge = charge_of(SPARSE, asked, 22)
     assert charge.shares == 1
-    answered = sums.MemoryJournal()._entry.answered.add(charge)
-    alone = accountant_of(answered, 100).epsilon(1e-5)
-    wished = accountant_of(replace(answered, charges=(replace(charge, shares=20),)), 100).epsilon(1e-5)
+    answered = sums.MemoryAccount()._account.answered.add(charge)
+    alone = answered.epsilon(1e-5)
+    wished = replace(answered, charges=(replace(charge, shares=20),)).epsilon(1e-5)
     assert alone > 3 * wished
     wide = sums.settings(800, clients=1000, degree=46, threshold=26)
-    assert RoundCharge.of(wide, 1000, SPARSE).shares == 2 * 26 - 47
-    assert RoundCharge.of(wide, 1000, replace(SPARSE, colluders=3)).shares == 2
+    assert charge_of(SPARSE, wide, 1000).shares == 2 * 26 - 47
+    assert charge_of(replace(SPARSE, colluders=3), wide, 1000).shares == 2
     complete = sums.settings(20, clients=22)
-    assert RoundCharge.of(complete, 22, SPARSE).shares == 18
+    assert charge_of(SPARSE, complete, 22).shares == 18
 
 
 def test_a_server_that_lies_on_a_ring_reads_one_client_and_that_is_what_is_charged() -> None:
@@ -80,21 +82,22 @@ def test_a_server_that_lies_on_a_ring_reads_one_client_and_that_is_what_is_charg
     alone = asked.codec.open([replies[victim].vector], masks)
     # One client's noise and rounding, nine deviations: its update, with its own share of noise alone.
     np.testing.assert_allclose(alone, group.updates[victim], atol=9 * sums.NOISE * np.sqrt(13 / 12))
-    with group.nodes[victim].journal.hold() as entry:
+    with group.nodes[victim].account.hold() as entry:
         assert [charge.shares for charge in entry.answered.charges] == [1]
 
 
-GOOD = "noise = 0.15\nclip = 1\nrounds = 500\n"
+GOOD = "noise_scale = 0.15\nclipping_norm = 1\nrounds = 500\n"
 
 
 @pytest.mark.parametrize(
     "line",
     [
         'sparse = "false"', 'sparse = "true"\ndegree = 46', "sparse = 1\ndegree = 46", "sparse = 0", "sparse = true",
-        "degree = 46", "sparse = true\ndegree = 1", "sparse = true\ndegree = 46.0", 'chance = "0.1"', "chance = true",
-        'batch = "64"', "batch = [64.0]", "quorum = 20.0", 'quorum = "20"', "honest = true", "rounds = 1e3",
-        "cohort = []", "quorom = 20", "quorum = 99999999999999999999", "chance = nan", "batch = inf",
-        f"batch = 1{'0' * 400}\nrecords = 1", f"chance = {'[' * 3000}{']' * 3000}",
+        "degree = 46", "sparse = true\ndegree = 1", "sparse = true\ndegree = 46.0",
+        'record_sampling_rate = "0.1"', "record_sampling_rate = true",
+        'divisor = "64"', "divisor = [64.0]", "quorum = 20.0", 'quorum = "20"', "honest = true", "rounds = 1e3",
+        "cohort = []", "quorom = 20", "quorum = 99999999999999999999", "record_sampling_rate = nan", "divisor = inf",
+        f"divisor = 1{'0' * 400}\nrecords = 1", f"record_sampling_rate = {'[' * 3000}{']' * 3000}",
     ],
 )  # fmt: skip
 def test_a_policy_file_has_one_type_for_each_field(line: str) -> None:
@@ -103,15 +106,19 @@ def test_a_policy_file_has_one_type_for_each_field(line: str) -> None:
         read_policy(f"{text}{line}\n".encode())
 
 
-@pytest.mark.parametrize("line", ["noise = true", 'noise = "0.15"', 'clip = "1"', "clip = false", ""])
+@pytest.mark.parametrize(
+    "line", ["noise_scale = true", 'noise_scale = "0.15"', 'clipping_norm = "1"', "clipping_norm = false", ""]
+)
 def test_a_policy_file_with_another_noise_or_clip(line: str) -> None:
-    name = line.split(" ")[0] or "noise"
+    name = line.split(" ")[0] or "noise_scale"
     kept = "".join(f"{one}\n" for one in GOOD.splitlines() if not one.startswith(name))
     with pytest.raises(ValueError, match=r"must|field|missing|deep|cohort"):
         read_policy(f"{kept}{line}\n".encode())
 
 
 def test_good_policy_files() -> None:
-    assert read_policy(GOOD.encode()) == ClientPolicy(noise=0.15, clip=1.0, rounds=500)
-    found = read_policy(f"{GOOD}sparse = true\ndegree = 46\nchance = 1\nbatch = 64\nrecords = 9\n".encode())
-    assert found == ClientPolicy(0.15, 1.0, 500, batch=64.0, records=9, sparse=True, degree=46)
+    assert read_policy(GOOD.encode()) == ClientPolicy(noise_scale=0.15, clipping_norm=1.0, rounds=500)
+    found = read_policy(
+        f"{GOOD}sparse = true\ndegree = 46\nrecord_sampling_rate = 1\ndivisor = 64\nrecords = 9\n".encode()
+    )
+    assert found == ClientPolicy(0.15, 1.0, 500, divisor=64.0, records=9, sparse=True, degree=46)

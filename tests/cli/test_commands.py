@@ -193,7 +193,7 @@ def test_verify_prints_a_certificate_and_draws_a_figure(folder: Path) -> None:
 
 
 def test_verify_certifies_the_noise_of_a_sum(folder: Path) -> None:
-    sums = ["verify", "--trust", "sum"]
+    sums = ["verify", "--trust", "secure-aggregation"]
     text = run(*sums, "--clients", 3, "--sigma", 0.01, "--samples", 10_000, "--false-alarm", 1e-9).stdout
     assert text.startswith("PASSED: Gaussian(sigma=0.0173")
     assert "integers" in refused(*sums, "--sigma", 0.01, "--lattice", "E8")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cepam.fl import Dataset, Settings, settings_from, synthetic
+from cepam.fl import Dataset, Settings, synthetic
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +14,14 @@ def small() -> Dataset:
 @pytest.fixture
 def quick() -> Settings:
     """A simulation of a second: 4 clients, 3 rounds."""
-    return settings_from(
-        {"data": "synthetic", "clients": 4, "rounds": 3, "tau": 3, "noise": 0.02, "batch": 2, "simulate": True}
+    return Settings.of(
+        {
+            "data.name": "synthetic",
+            "clients.count": 4,
+            "training.rounds": 3,
+            "training.local_steps": 3,
+            "privacy.noise_scale": 0.02,
+            "training.batch_size": 2,
+            "run.simulate": True,
+        }
     )

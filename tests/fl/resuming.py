@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from cepam import fl
 
 def assert_resumed_like_whole(settings: fl.Settings, data: fl.Dataset, folder: Path) -> None:
     """Nothing, once both runs wrote the same bytes of metrics."""
-    settings = replace(settings, checkpoint_every=1)
+    settings = settings.updated({"run.checkpoint_every": 1})
     fl.train(settings, folder / "whole", data)
 
     def killed(progress: fl.Progress) -> None:

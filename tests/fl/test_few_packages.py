@@ -22,8 +22,11 @@ class Plain:
     def decode(self, message, at):
         return np.frombuffer(message, dtype=np.float32)
 
-values = {{"data": "synthetic", "clients": 2, "rounds": 1, "tau": 1, "noise": 0.1, "model": "linear"}}
-run = fl.Simulation(fl.settings_from(values), fl.synthetic(40, 20), codecs=lambda client: Plain())
+values = {{
+    "data": {{"name": "synthetic"}}, "model": {{"name": "linear"}}, "clients": {{"count": 2}},
+    "training": {{"rounds": 1, "local_steps": 1}}, "privacy": {{"noise_scale": 0.1}},
+}}
+run = fl.Simulation(fl.Settings.of(values), fl.synthetic(40, 20), codecs=lambda client: Plain())
 print(run.step()[0]["replies"])
 """
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,18 +34,41 @@ def test_rows_that_are_not_finite_are_sent_as_zeros() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"lattice": "E8", "coder": "paper", "byzantine": (1,), "server": "adam", "average": 0.5},
-        {"scheme": "fl+gaussian", "dropout": 0.4, "server": "momentum", "local_momentum": 0.5},
         {
-            "update": "examples", "sampling": "poisson", "expected_batch": 40.0, "tau": 1, "lattice": "Z2",
-            "coder": "paper", "validation": 50,
+            "compression.lattice": "E8",
+            "compression.coder": "paper",
+            "clients.byzantine": (1,),
+            "training.server_optimizer": "adam",
+            "training.weight_averaging": 0.5,
         },
-        {"update": "difference", "scheme": "fl", "noise": None, "clip_scope": "tensor", "clip": 0.05, "seeds": 2},
+        {
+            "compression.scheme": "fl+gaussian",
+            "clients.dropout_rate": 0.4,
+            "training.server_optimizer": "momentum",
+            "training.local_momentum": 0.5,
+        },
+        {
+            "training.update": "examples",
+            "training.record_sampling": "poisson",
+            "training.expected_batch_size": 40.0,
+            "training.local_steps": 1,
+            "compression.lattice": "Z2",
+            "compression.coder": "paper",
+            "data.validation_records": 50,
+        },
+        {
+            "training.update": "difference",
+            "compression.scheme": "fl",
+            "privacy.noise_scale": None,
+            "privacy.clip_scope": "tensor",
+            "privacy.clipping_norm": 0.05,
+            "run.seeds": 2,
+        },
     ],
-)  # fmt: skip
+)
 def test_channels_without_a_gpu_form_go_by_the_cpu(small: Dataset, quick: Settings, changes: dict) -> None:
     """Tensors from gradient to step, messages by the CPU: the run of the host, but for roundings; and it is said."""
-    settings = replace(quick, device="cpu-torch", **changes)
+    settings = quick.updated({"run.device": "cpu-torch", **changes})
     host, here = Simulation(settings, small), Simulation(settings, small, backend=Tensors("cpu"))
     for _ in range(2):
         ours, theirs = here.step(), host.step()
@@ -62,14 +84,30 @@ def test_channels_without_a_gpu_form_go_by_the_cpu(small: Dataset, quick: Settin
 
 def test_a_client_that_diverged_sends_zeros(small: Dataset, quick: Settings) -> None:
     simulation = Simulation(
-        replace(quick, rate=1e30, rounds=9, coder="paper", device="cpu-torch"), small, backend=Tensors("cpu")
+        quick.updated(
+            {
+                "training.server_learning_rate": 1e30,
+                "training.rounds": 9,
+                "compression.coder": "paper",
+                "run.device": "cpu-torch",
+            }
+        ),
+        small,
+        backend=Tensors("cpu"),
     )
     lines = [simulation.step()[0] for _ in range(3)]
     assert [line["replies"] for line in lines] == [4, 4, 4]
 
 
 def test_a_checkpoint_goes_on_where_it_stood(small: Dataset, quick: Settings, tmp_path: Path) -> None:
-    settings = replace(quick, device="cpu-torch", coder="paper", server="adam", average=0.9)
+    settings = quick.updated(
+        {
+            "run.device": "cpu-torch",
+            "compression.coder": "paper",
+            "training.server_optimizer": "adam",
+            "training.weight_averaging": 0.9,
+        }
+    )
     first, second = (Simulation(settings, small, backend=Tensors("cpu")) for _ in range(2))
     first.step()
     (tmp_path / "metrics.jsonl").write_bytes(bytes(17))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cepam.fl.optim import optimizer
+from cepam.fl.optim import optimizer, rate_for_target
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
@@ -31,3 +31,14 @@ def test_bad_arguments_are_refused() -> None:
         optimizer("lamb", 0.9)
     with pytest.raises(ValueError, match="momentum"):
         optimizer("momentum", 1.0)
+
+
+def test_the_server_rate_follows_the_target() -> None:
+    assert rate_for_target("private", 1.99) == 4.0  # the preset's own
+    for epsilon in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0):
+        assert rate_for_target("private", epsilon) == pytest.approx(2.0 * epsilon, rel=0.01)
+    assert rate_for_target("private", 0.01) == rate_for_target("private", 0.25)
+    assert rate_for_target("private", 100.0) == rate_for_target("private", 8.0)
+    assert rate_for_target("users", 2.0) is None
+    assert rate_for_target(None, 2.0) is None
+    assert rate_for_target("private", None) is None

@@ -9,15 +9,25 @@ import pytest
 from torch import nn
 
 from cepam import privacy
-from cepam.fl import ClientSettings, Dataset, Model, Settings, Simulation, from_arrays, settings_from
+from cepam.fl import ClientOverride, Dataset, Model, Settings, Simulation, from_arrays
 from cepam.fl.simulation import Sent
 
-PRIVATE = settings_from(
+PRIVATE = Settings.of(
     {
-        "data": "synthetic", "model": "linear", "clients": 6, "rounds": 6, "update": "examples", "sampling": "poisson",
-        "expected_batch": 60.0, "tau": 1, "clip": 0.5, "epsilon": 2.0, "adjacency": "add-remove", "simulate": True,
+        "data.name": "synthetic",
+        "model.name": "linear",
+        "clients.count": 6,
+        "training.rounds": 6,
+        "training.update": "examples",
+        "training.record_sampling": "poisson",
+        "training.expected_batch_size": 60.0,
+        "training.local_steps": 1,
+        "privacy.clipping_norm": 0.5,
+        "privacy.epsilon": 2.0,
+        "privacy.adjacency": "add-remove",
+        "run.simulate": True,
     }
-)  # fmt: skip
+)
 
 
 def finished(simulation: Simulation) -> dict:
@@ -28,7 +38,7 @@ def finished(simulation: Simulation) -> dict:
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 1 / 6])
 def test_a_target_epsilon_holds_whatever_share_of_the_clients_is_asked(small: Dataset, share: float) -> None:
-    simulation = Simulation(replace(PRIVATE, share=share), small)
+    simulation = Simulation(PRIVATE.updated({"clients.sampling_rate": share}), small)
     line = finished(simulation)
     assert line["epsilon"] <= 2.0
     assert line["epsilon"] > 0.5
@@ -40,41 +50,56 @@ def test_a_target_epsilon_holds_whatever_share_of_the_clients_is_asked(small: Da
     assert everyone is not None
     if share < 1.0:
         alone = everyone.without(range(1, 6)).over(6)
-        assert privacy.epsilon(alone, PRIVATE.delta, 0) > 3.0
+        assert privacy.epsilon(alone, PRIVATE.privacy.delta, 0) > 3.0
 
 
 def test_a_target_holds_for_clients_that_differ_and_some_that_send_garbage(small: Dataset) -> None:
-    own = (ClientSettings((0,), epsilon=1.0), ClientSettings((1,), weight=0.6), ClientSettings((2,), noise=0.001))
-    simulation = Simulation(replace(PRIVATE, share=0.67, client=own, byzantine=(3,), rounds=12), small)
+    own = (ClientOverride((0,), epsilon=1.0), ClientOverride((1,), weight=0.6), ClientOverride((2,), noise_scale=0.001))
+    simulation = Simulation(
+        PRIVATE.updated(
+            {"clients.sampling_rate": 0.67, "clients.overrides": own, "clients.byzantine": (3,), "training.rounds": 12}
+        ),
+        small,
+    )
     plans, mechanism = simulation.aggregators[0].plans, simulation.aggregators[0].mechanism
     assert mechanism is not None
     finished(simulation)
-    spent = [simulation.aggregators[0].accountant.epsilon(PRIVATE.delta, k) for k in (0, 1, 4, 5)]
+    spent = [simulation.aggregators[0].accountant.epsilon(PRIVATE.privacy.delta, k) for k in (0, 1, 4, 5)]
     assert spent[0] <= 1.0
     assert max(spent[1:]) <= 2.0
     assert plans[2].law.scale == 0.001
 
 
 def test_dropout_with_a_target_is_refused_with_its_cost_and_the_remedy(small: Dataset) -> None:
-    with pytest.raises(ValueError, match=r"epsilon [0-9.]+ with 4 of 6 replies.*at worst.*--policy wait") as refused:
-        Simulation(replace(PRIVATE, dropout=0.3, policy="charge"), small)
+    with pytest.raises(ValueError, match=r"epsilon [0-9.]+ with 4 of 6 replies.*at worst.*or wait") as refused:
+        Simulation(PRIVATE.updated({"clients.dropout_rate": 0.3, "clients.dropout_handling": "charge"}), small)
     assert "\n" not in str(refused.value)
-    waiting = Simulation(replace(PRIVATE, dropout=0.3, policy="wait"), small)
+    waiting = Simulation(PRIVATE.updated({"clients.dropout_rate": 0.3, "clients.dropout_handling": "wait"}), small)
     assert finished(waiting)["epsilon"] <= 2.0
 
 
 def test_what_missing_replies_cost_is_said_before_the_start(small: Dataset) -> None:
-    noisy = replace(PRIVATE, epsilon=None, noise=0.05, dropout=0.3, policy="charge")
+    noisy = PRIVATE.updated(
+        {
+            "privacy.epsilon": None,
+            "privacy.noise_scale": 0.05,
+            "clients.dropout_rate": 0.3,
+            "clients.dropout_handling": "charge",
+        }
+    )
     (told,) = [text for text in Simulation(noisy, small).notices if "dropout" in text]
-    assert "with 4 of 6 replies a round" in told
+    assert "with 4 of 6 replies per round" in told
     assert "at worst (one reply)" in told
-    (told,) = [text for text in Simulation(replace(PRIVATE, share=0.5), small).notices if "share" in text]
-    assert "3 clients a round, epsilon at most 2" in told
+    sampled = Simulation(PRIVATE.updated({"clients.sampling_rate": 0.5}), small)
+    (told,) = [text for text in sampled.notices if "sampling_rate" in text]
+    assert "3 clients per round, epsilon at most 2" in told
 
 
 def test_waiting_for_ever_ends_with_the_reason(small: Dataset) -> None:
     with pytest.raises(ValueError, match="did not reply in 101 attempts"):
-        finished(Simulation(replace(PRIVATE, dropout=0.999, policy="wait"), small))
+        finished(
+            Simulation(PRIVATE.updated({"clients.dropout_rate": 0.999, "clients.dropout_handling": "wait"}), small)
+        )
 
 
 def with_a_nan(data: Dataset) -> Dataset:
@@ -87,13 +112,27 @@ def with_a_nan(data: Dataset) -> Dataset:
 @pytest.mark.filterwarnings("ignore:1 of 600")
 @pytest.mark.parametrize("device", ["cpu", "cpu-torch"])
 @pytest.mark.parametrize(
-    "changes", [{}, {"update": "difference"}, {"clip_norm": "none", "scheme": "fl", "noise": None}]
+    "changes",
+    [
+        {},
+        {"training.update": "difference"},
+        {"privacy.norm_type": "none", "compression.scheme": "fl", "privacy.noise_scale": None},
+    ],
 )
 def test_a_nan_in_a_record_shows_in_nothing_that_is_sent(
     small: Dataset, quick: Settings, changes: dict, device: str
 ) -> None:
     """Every client replies in every round, with a message, and no line has a word about it."""
-    settings = replace(quick, device=device, batch=150, sampling="without", tau=1, model="linear", **changes)
+    settings = quick.updated(
+        {
+            "run.device": device,
+            "training.batch_size": 150,
+            "training.record_sampling": "without",
+            "training.local_steps": 1,
+            "model.name": "linear",
+            **changes,
+        }
+    )
     sent: list[Sent] = []
     simulation = Simulation(settings, with_a_nan(small), watch=sent.append)
     lines = [simulation.step()[0] for _ in range(3)]
@@ -105,7 +144,7 @@ def test_a_nan_in_a_record_shows_in_nothing_that_is_sent(
 
 
 def test_a_reply_that_does_not_open_says_nothing_about_its_content(small: Dataset, quick: Settings) -> None:
-    simulation = Simulation(replace(quick, byzantine=(1, 2)), small)
+    simulation = Simulation(quick.updated({"clients.byzantine": (1, 2)}), small)
     said = [simulation.step()[0]["dropped"] for _ in range(3)]
     assert {tuple(reasons) for reasons in said} == {("1", "2")}
     assert len({text for reasons in said for text in reasons.values()}) == 1
@@ -113,20 +152,27 @@ def test_a_reply_that_does_not_open_says_nothing_about_its_content(small: Datase
 
 
 def test_weights_that_overflow_end_the_run_with_the_reason(small: Dataset, quick: Settings) -> None:
-    with pytest.raises(ValueError, match=r"no longer finite after round .*lower --rate"):
-        finished(Simulation(replace(quick, rate=1e38, rounds=40, noise=10.0), small))
+    with pytest.raises(ValueError, match=r"no longer finite after round .*lower training.server_learning_rate"):
+        finished(
+            Simulation(
+                quick.updated(
+                    {"training.server_learning_rate": 1e38, "training.rounds": 40, "privacy.noise_scale": 10.0}
+                ),
+                small,
+            )
+        )
 
 
 def test_messages_of_a_bucketed_run_tell_less_by_their_length(small: Dataset, quick: Settings) -> None:
     lengths: dict[int | None, set[int]] = {}
     for bucket in (None, 512):
         sent: list[Sent] = []
-        Simulation(replace(quick, bucket=bucket), small, watch=sent.append).step()
+        Simulation(quick.updated({"compression.padding": bucket}), small, watch=sent.append).step()
         lengths[bucket] = {len(each.message or b"") for each in sent[0].envelopes}
     assert all(length % 512 == 0 for length in lengths[512])
     assert any(length % 512 for length in lengths[None])
     with pytest.raises(ValueError, match="bucket must be"):
-        Simulation(replace(quick, bucket=0), small)
+        Simulation(quick.updated({"compression.padding": 0}), small)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu-torch"])
@@ -141,7 +187,7 @@ def test_frozen_parameters_stay_frozen_and_are_neither_sent_nor_counted(quick: S
 
     model = Model(make)
     assert model.size == 5 + 15 + 3
-    simulation = Simulation(replace(quick, device=device, rate=0.5), data, model)
+    simulation = Simulation(quick.updated({"run.device": device, "training.server_learning_rate": 0.5}), data, model)
     finished(simulation)
     before, after = model.state_dict(model.initial(1)), model.state_dict(simulation.state.weights[0])
     assert list(after) == ["0.weight", "0.bias", "2.weight", "2.bias"]
@@ -156,5 +202,5 @@ def test_grey_images_without_a_channel_are_accepted(small: Dataset, quick: Setti
     images = [part.reshape(-1, 28, 28) for part in (small.train_inputs, small.test_inputs)]
     flat = from_arrays((images[0], small.train_labels), (images[1], small.test_labels))
     assert flat.shape == (28, 28)
-    line, same = (Simulation(replace(quick, model="cnn"), data).step()[0] for data in (flat, small))
+    line, same = (Simulation(quick.updated({"model.name": "cnn"}), data).step()[0] for data in (flat, small))
     assert line["accuracy"] == same["accuracy"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,11 +22,26 @@ def test_a_hundred_thousand_clients() -> None:
     labels = draw.integers(0, 4, CLIENTS)
     inputs = draw.integers(0, 200, (CLIENTS, 6), dtype=np.uint8)
     data = fl.from_arrays((inputs, labels), (inputs[:50], labels[:50]), "drawn")
-    settings = fl.settings_from({
-        "data": "own: drawn", "model": "linear", "clients": CLIENTS, "share": COHORT / CLIENTS, "unit": "client",
-        "cohort": "poisson", "update": "difference", "tau": 1, "rounds": 3, "epsilon": 4.0, "delta": 1e-6,
-        "adjacency": "add-remove", "downlink": "grid", "dropout": 0.2, "simulate": True, "evaluate_every": 3,
-    })  # fmt: skip
+    settings = fl.Settings.of(
+        {
+            "data.name": "own: drawn",
+            "model.name": "linear",
+            "clients.count": CLIENTS,
+            "clients.sampling_rate": COHORT / CLIENTS,
+            "privacy.unit": "client",
+            "clients.sampling": "poisson",
+            "training.update": "difference",
+            "training.local_steps": 1,
+            "training.rounds": 3,
+            "privacy.epsilon": 4.0,
+            "privacy.delta": 1e-6,
+            "privacy.adjacency": "add-remove",
+            "compression.downlink": "quantized",
+            "clients.dropout_rate": 0.2,
+            "run.simulate": True,
+            "run.evaluate_every": 3,
+        }
+    )
     simulation = fl.Simulation(settings, data)
     simulation.step()
     tracemalloc.start()
@@ -44,15 +58,27 @@ def test_a_hundred_thousand_clients() -> None:
 
 
 def test_the_preset_of_users_is_what_it_says() -> None:
-    settings = fl.settings_from(fl.preset("users"))
+    settings = fl.preset("users")
     cohort = cohort_of(settings)
     assert (cohort.population, cohort.size, cohort.kind) == (10_000, 500.0, "poisson")
-    assert (settings.unit, settings.epsilon, settings.delta, settings.on_silence) == ("client", 4.0, 1e-5, "top-up")
+    assert (settings.privacy.unit, settings.privacy.epsilon, settings.privacy.delta, settings.dropout_handling) == (
+        "client",
+        4.0,
+        1e-5,
+        "compensate",
+    )
     draw = np.random.default_rng(1)
     train, test = draw.random((600, 1, 8, 8)), draw.random((9, 1, 8, 8))
     data = fl.from_arrays((train, np.arange(600) % 10), (test, np.zeros(9)))
-    own = {"data": "own: own", "model": "linear", "clients": 100, "share": 0.1, "rounds": 2, "evaluate_every": 1}
-    few = replace(settings, **own, simulate=True)
+    own = {
+        "data.name": "own: own",
+        "model.name": "linear",
+        "clients.count": 100,
+        "clients.sampling_rate": 0.1,
+        "training.rounds": 2,
+        "run.evaluate_every": 1,
+    }
+    few = settings.updated({**own, "run.simulate": True})
     simulation = fl.Simulation(few, data)
     assert simulation.work.parts[0].held.tolist() == [6] * 100
     lines = [simulation.step()[0] for _ in range(2)]

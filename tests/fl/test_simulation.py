@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,30 +21,37 @@ from tests.fl.models.plain import algorithm_1, gradient
     "changes",
     [
         {},
-        {"local_momentum": 0.5, "partition": "dirichlet", "batch": 3},
-        {"schedule": "theorem", "convexity": 0.5, "smoothness": 4.0},
-        {"scheme": "fl", "noise": None, "clip": 1e-3},
-        {"lattice": "Z2", "tau": 1, "local_rate": 0.01},
-        {"device": "cpu-torch"},
+        {"training.local_momentum": 0.5, "data.partition": "dirichlet", "training.batch_size": 3},
+        {"training.schedule": "theorem", "training.convexity": 0.5, "training.smoothness": 4.0},
+        {"compression.scheme": "fl", "privacy.noise_scale": None, "privacy.clipping_norm": 1e-3},
+        {"compression.lattice": "Z2", "training.local_steps": 1, "training.local_learning_rate": 0.01},
+        {"run.device": "cpu-torch"},
     ],
 )
 def test_agrees_with_plain_algorithm_1(small: Dataset, quick: Settings, changes: dict) -> None:
     """Tolerance: a codec's output moves by a grid step or a quantizer's cell where an update moves by a rounding."""
-    settings = replace(quick, **changes)
+    settings = quick.updated(changes)
     simulation = Simulation(settings, small)
-    for _ in range(settings.rounds):
+    for _ in range(settings.training.rounds):
         simulation.step()
-    plain = algorithm_1(settings, small, simulation, settings.rounds)
+    plain = algorithm_1(settings, small, simulation, settings.training.rounds)
     difference = np.abs(simulation.state.weights[0] - plain)
     assert difference.mean() < 2e-6
     assert difference.max() < 5e-3
 
 
 def test_examples_are_record_level_dp_sgd(small: Dataset, quick: Settings) -> None:
-    settings = replace(
-        quick, update="examples", sampling="poisson", expected_batch=40.0, tau=1, clip=0.5, noise=0.01,
-        scheme="fl+gaussian",
-    )  # fmt: skip
+    settings = quick.updated(
+        {
+            "training.update": "examples",
+            "training.record_sampling": "poisson",
+            "training.expected_batch_size": 40.0,
+            "training.local_steps": 1,
+            "privacy.clipping_norm": 0.5,
+            "privacy.noise_scale": 0.01,
+            "compression.scheme": "fl+gaussian",
+        }
+    )
     simulation = Simulation(settings, small)
     start, parts = simulation.state.weights[0].copy(), simulation.work.parts[0]
     drawn = draws.poisson(simulation.rows[0], 0, np.array([len(p) for p in parts]), 40 / 600)
@@ -62,7 +68,16 @@ def test_examples_are_record_level_dp_sgd(small: Dataset, quick: Settings) -> No
 
 
 def test_difference_is_fedavg(small: Dataset, quick: Settings) -> None:
-    settings = replace(quick, update="difference", scheme="fl", noise=None, clip_norm="none", rate=1.0, local_rate=0.1)
+    settings = quick.updated(
+        {
+            "training.update": "difference",
+            "compression.scheme": "fl",
+            "privacy.noise_scale": None,
+            "privacy.norm_type": "none",
+            "training.server_learning_rate": 1.0,
+            "training.local_learning_rate": 0.1,
+        }
+    )
     simulation = Simulation(settings, small)
     start = simulation.state.weights.copy()
     rows = [(0, k) for k in range(4)]
@@ -75,8 +90,8 @@ def test_difference_is_fedavg(small: Dataset, quick: Settings) -> None:
 
 def test_seeds_side_by_side_are_the_single_runs(small: Dataset, quick: Settings) -> None:
     nonce = RunSecret(None, b"one nonce")
-    together = Simulation(replace(quick, seed=5, seeds=2), small, secret=nonce)
-    alone = [Simulation(replace(quick, seed=seed), small, secret=nonce) for seed in (5, 6)]
+    together = Simulation(quick.updated({"run.seed": 5, "run.seeds": 2}), small, secret=nonce)
+    alone = [Simulation(quick.updated({"run.seed": seed}), small, secret=nonce) for seed in (5, 6)]
     for simulation in alone:
         simulation.step()
     together.step()
@@ -92,7 +107,7 @@ def test_two_runs_are_identical(small: Dataset, quick: Settings) -> None:
 
 
 def test_garbage_is_dropped_with_a_reason(small: Dataset, quick: Settings) -> None:
-    simulation = Simulation(replace(quick, byzantine=(2,), policy="charge"), small)
+    simulation = Simulation(quick.updated({"clients.byzantine": (2,), "clients.dropout_handling": "charge"}), small)
     line = simulation.step()[0]
     assert line["replies"] == 3
     assert list(line["dropped"]) == ["2"]
@@ -101,15 +116,19 @@ def test_garbage_is_dropped_with_a_reason(small: Dataset, quick: Settings) -> No
 
 
 def test_dropouts_charge_or_wait(small: Dataset, quick: Settings) -> None:
-    quick = replace(quick, noise=2.0)
-    charge = Simulation(replace(quick, dropout=0.5, rounds=6, policy="charge"), small)
+    quick = quick.updated({"privacy.noise_scale": 2.0})
+    charge = Simulation(
+        quick.updated({"clients.dropout_rate": 0.5, "training.rounds": 6, "clients.dropout_handling": "charge"}), small
+    )
     lines = [charge.step()[0] for _ in range(6)]
     assert min(line["replies"] for line in lines) < 4
-    full = Simulation(replace(quick, rounds=6), small)
+    full = Simulation(quick.updated({"training.rounds": 6}), small)
     for _ in range(6):
         last = full.step()[0]
     assert lines[-1]["epsilon"] is not None
-    wait = Simulation(replace(quick, dropout=0.5, rounds=6, policy="wait"), small)
+    wait = Simulation(
+        quick.updated({"clients.dropout_rate": 0.5, "training.rounds": 6, "clients.dropout_handling": "wait"}), small
+    )
     waited = [wait.step()[0] for _ in range(6)]
     assert {line["replies"] for line in waited} == {4}
     assert sum(line.get("waits", 0) for line in waited) > 0
@@ -117,12 +136,12 @@ def test_dropouts_charge_or_wait(small: Dataset, quick: Settings) -> None:
 
 
 def test_fewer_clients_are_asked(small: Dataset, quick: Settings) -> None:
-    simulation = Simulation(replace(quick, share=0.5), small)
+    simulation = Simulation(quick.updated({"clients.sampling_rate": 0.5}), small)
     assert {simulation.step()[0]["replies"] for _ in range(3)} == {2}
 
 
 def test_a_client_that_diverged_sends_zeros_with_their_noise(small: Dataset, quick: Settings) -> None:
-    simulation = Simulation(replace(quick, rate=1e30, rounds=9), small)
+    simulation = Simulation(quick.updated({"training.server_learning_rate": 1e30, "training.rounds": 9}), small)
     lines = [simulation.step()[0] for _ in range(3)]
     assert {line["replies"] for line in lines} == {4}
     assert not any("dropped" in line for line in lines)
@@ -153,7 +172,9 @@ def test_own_channel_and_model(small: Dataset, quick: Settings) -> None:
 )
 def test_every_scheme_makes_bytes(small: Dataset, quick: Settings, scheme: str) -> None:
     noisy = "gaussian" in scheme or "laplace" in scheme
-    simulation = Simulation(replace(quick, scheme=scheme, noise=2.0 if noisy else None), small)
+    simulation = Simulation(
+        quick.updated({"compression.scheme": scheme, "privacy.noise_scale": 2.0 if noisy else None}), small
+    )
     seen: list[int] = []
     simulation.watch = lambda sent: seen.extend(8 * len(e.message) for e in sent.envelopes)
     line = simulation.step()[0]
@@ -164,14 +185,14 @@ def test_every_scheme_makes_bytes(small: Dataset, quick: Settings, scheme: str) 
 
 @pytest.mark.parametrize("lattice", ["Z2", "Z3", "A2", "D4", "E8", "auto"])
 def test_every_lattice_carries_the_same_noise(small: Dataset, quick: Settings, lattice: str) -> None:
-    line = Simulation(replace(quick, lattice=lattice), small).step()[0]
+    line = Simulation(quick.updated({"compression.lattice": lattice}), small).step()[0]
     reference = Simulation(quick, small).step()[0]
     assert line["snr_db"] == pytest.approx(reference["snr_db"], abs=0.3)
 
 
 def test_what_a_run_will_spend_is_foreseen(quick: Settings, small: Dataset) -> None:
     """The epsilons that a thread computes ahead are those that the run asks for: nothing is computed twice."""
-    quick = replace(quick, noise=0.5)
+    quick = quick.updated({"privacy.noise_scale": 0.5})
     simulation = Simulation(quick, small)
     mechanism = simulation.aggregators[0].mechanism
     assert mechanism is not None
@@ -201,7 +222,7 @@ def test_what_was_foreseen_in_part_changes_no_figure(
             begun.set()
 
     monkeypatch.setattr(server_aggregator, "foresee", foresee_without_end)
-    quick = replace(quick, noise=0.5)
+    quick = quick.updated({"privacy.noise_scale": 0.5})
     before = set(ahead._STARTED)
     mechanism = Simulation(quick, small).aggregators[0].mechanism
     assert mechanism is not None
@@ -209,7 +230,7 @@ def test_what_was_foreseen_in_part_changes_no_figure(
     (thread,) = set(ahead._STARTED) - before
     ahead.give_up(thread)
     assert not thread.is_alive()
-    whole = accountant.Accountant().add(mechanism.over(quick.rounds))
-    found = whole.running(quick.delta, quick.rounds), whole.observers(quick.delta)
+    whole = accountant.Accountant().add(mechanism.over(quick.training.rounds))
+    found = whole.running(quick.privacy.delta, quick.training.rounds), whole.observers(quick.privacy.delta)
     forget_figures()
-    assert found == (whole.running(quick.delta, quick.rounds), whole.observers(quick.delta))
+    assert found == (whole.running(quick.privacy.delta, quick.training.rounds), whole.observers(quick.privacy.delta))

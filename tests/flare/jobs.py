@@ -10,10 +10,12 @@ from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
+import cepam
 from cepam.flare import ClientFilter, ServerFilter
+from tests.deployment import flat
 
 
-def known_job(rounds: int, scale: float = 0.01, bound: float = 3.0, **options) -> FedJob:
+def known_job(rounds: int, sigma: float = 0.01, bound: float = 3.0, **options) -> FedJob:
     """The job, with the filters of this package: an update has norm 2.83; `options` are the server filter's."""
     job = FedJob(name="cepam", min_clients=2)
     job.to_server(NPModelPersistor(model=[[0.0] * 200] * 100), id="persistor")
@@ -25,7 +27,8 @@ def known_job(rounds: int, scale: float = 0.01, bound: float = 3.0, **options) -
     )  # fmt: skip
     job.to_server(workflow, id="workflow")
     for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
-        job.to_server(ServerFilter(scale=scale, bound=bound, **options), filter_type=kind, tasks=["train"])
+        server = ServerFilter(clip=cepam.L2(bound), noise=cepam.Gaussian(sigma), **flat(**options))
+        job.to_server(server, filter_type=kind, tasks=["train"])
         job.to_clients(ClientFilter(), filter_type=kind, tasks=["train"])
     job.to_clients(NPTrainer(delta=0.02), tasks=["train"])
     return job

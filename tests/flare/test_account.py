@@ -25,6 +25,7 @@ from nvflare.app_common.app_event_type import AppEventType
 import cepam
 from cepam import errors, privacy
 from cepam.flare import ServerFilter
+from tests.deployment import flat
 
 from .test_filters import Site
 
@@ -67,7 +68,8 @@ class Workflow:
     def __init__(self, folder: Path, job: str, sites: int = 3, **options) -> None:
         self.engine, self.job = Engine(folder), job
         self.sites = [Site(job, f"site-{k}") for k in range(sites)]
-        filters = [ServerFilter(SIGMA, 1.0, delta=DELTA, **options) for _ in range(2)]
+        given = flat(**{"noise": cepam.Gaussian(SIGMA), "delta": DELTA, **options})
+        filters = [ServerFilter(clip=cepam.L2(1.0), **given) for _ in range(2)]
         self.engine.handlers = filters
         for site in self.sites:
             site.server = filters

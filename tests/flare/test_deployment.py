@@ -32,7 +32,7 @@ def test_a_provisioned_deployment_trains_privately_and_its_budget_ends_a_job(tmp
     with Deployment(tmp_path / "deployment", sites=2) as deployment:
         exported = {}
         # A budget counts what earlier jobs of its folder spent, and the first one has spent everything.
-        own = {"scale": LOUD, "budget": budget, "accounts": str(tmp_path / "accounts")}
+        own = {"sigma": LOUD, "budget": budget, "folder": str(tmp_path / "accounts")}
         jobs = (("whole", 150, 3, {}), ("ended", 85, 4, own))
         for name, seconds, rounds, options in jobs:
             known_job(rounds, released="average", **options).export_job(str(tmp_path / name))

@@ -20,8 +20,9 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 from scipy import stats
 
+import cepam
 from cepam import errors
-from cepam.flare import PAYLOAD, ClientFilter, ServerFilter
+from cepam.flare import PAYLOAD, ClientFilter, Compression, ServerFilter
 from cepam.protocol.client import Declined
 
 SIZE = 20_000
@@ -49,7 +50,7 @@ class Site:
 
     def __init__(self, job: str, client: str = "site-1") -> None:
         self.job, self.client = job, client
-        self.server = [ServerFilter(SIGMA, 1.0), ServerFilter(SIGMA, 1.0)]
+        self.server = [ServerFilter(clip=cepam.L2(1.0), noise=cepam.Gaussian(SIGMA)) for _ in range(2)]
         self.mine = [ClientFilter(), ClientFilter()]
 
     def task(self, weights: dict[str, np.ndarray], engine: object = None):
@@ -186,9 +187,10 @@ def test_integers_do_not_travel_and_come_back_as_integers() -> None:
         assert np.linalg.norm(got.data["w"] - update()) < SIGMA * (np.sqrt(SIZE) + 8)
 
 
-def test_messages_are_padded_to_the_bucket() -> None:
+def test_messages_are_padded() -> None:
     site = Site("bucket")
-    site.server = [ServerFilter(SIGMA, 1.0, bucket=4096), ServerFilter(SIGMA, 1.0, bucket=4096)]
+    padded = {"clip": cepam.L2(1.0), "noise": cepam.Gaussian(SIGMA), "compression": Compression(padding=4096)}
+    site.server = [ServerFilter(**padded) for _ in range(2)]
     site.task({"w": np.zeros((SIZE // 4, 4), np.float32)})
     assert from_shareable(site.seal(plain())).data[PAYLOAD].nbytes % 4096 == 0
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from cepam.errors import NoUsableReplies
 from cepam.flower import Uplink
 
 RUN = 77
@@ -95,6 +97,14 @@ class FakeGrid(Grid):
             elif self.evaluates:
                 replies.append(reply)
         return replies
+
+
+def outcome(strategy: Any, grid: FakeGrid, arrays: ArrayRecord, num_rounds: int = 1, **named: Any) -> Any:
+    """The result of a run; of one that trained nothing its metrics, no arrays, and the error."""
+    try:
+        return strategy.start(grid, arrays, num_rounds, **named)
+    except NoUsableReplies as nothing:
+        return SimpleNamespace(train_metrics_clientapp=nothing.metrics, arrays=ArrayRecord(), error=nothing)
 
 
 def adding(change: np.ndarray, examples: int = 10, **metrics: float) -> Callable[[Message, Context], Message]:

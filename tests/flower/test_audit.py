@@ -1,4 +1,4 @@
-"""An attack on Flower's whole path: draw, seal, decode, top-up, publish, at client level, through the real encoder."""
+"""An attack on Flower's whole path: sample, seal, compensate, publish, by whole clients, with the real encoder."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Published:
         grid = FakeGrid([Node(k, adding(sent if k == 1 else np.zeros(length))) for k in range(1, NODES + 1)])
         grid.meddle = lambda node, reply: [] if node in SILENT else [reply]
         strategy = Private(
-            FedAvg(), law=cepam.Gaussian(SIGMA), clip=cepam.L2(1.01 * max(1.0, np.linalg.norm(updates))),
-            cohort=Poisson(1.0),
+            FedAvg(), noise=cepam.Gaussian(SIGMA), clip=cepam.L2(1.01 * max(1.0, np.linalg.norm(updates))),
+            sampling=Poisson(1.0),
         )  # fmt: skip
         return vector_of(strategy.start(grid, start_arrays(length), num_rounds=1).arrays)[:size] * float(NODES)
 

@@ -41,7 +41,7 @@ def train(message: Message, context) -> Message:
 
 def run(strategy, rounds: int = 4, sigma: float = SIGMA, seen: list | None = None):
     grid = FakeGrid([Node(k, train) for k in (1, 2, 3)])
-    private = Private(strategy, law=cepam.Gaussian(sigma), clip=cepam.L2(5.0))
+    private = Private(strategy, noise=cepam.Gaussian(sigma), clip=cepam.L2(5.0))
     published = private.aggregate_train
 
     def watched(server_round, replies):
@@ -72,7 +72,7 @@ def test_the_counter_does_not_eat_the_clip() -> None:
     # Without noise to speak of, the clipped update keeps the direction of the trained weights.
     start = {name: value.clone() for name, value in network().state_dict().items()}
     grid = FakeGrid([Node(k, train) for k in (1, 2, 3)])
-    private = Private(FedAvg(), law=cepam.Gaussian(1e-4), clip=cepam.L2(5.0))
+    private = Private(FedAvg(), noise=cepam.Gaussian(1e-4), clip=cepam.L2(5.0))
     moved = private.start(grid, ArrayRecord(start), num_rounds=2).arrays.to_torch_state_dict()
     assert (moved["0.weight"] - start["0.weight"]).norm() > 0.01
 

@@ -10,8 +10,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import cepam
 from cepam import privacy
-from cepam.flower import Accounting, Private
+from cepam.flower import Accounting, Dropouts, Private, Target
 from cepam.protocol.saved_account import AccountLost
+from tests.deployment import flat
 
 from . import fakes
 from .fakes import FakeGrid, Node, adding, start_arrays
@@ -38,12 +39,11 @@ def grid_with_silent(silent: dict[int, set[int]]) -> FakeGrid:
 
 
 def wrapped(strategy=None, **options) -> Private:
-    account = options.pop("account", Accounting(delta=DELTA))
-    return Private(strategy or FedAvg(), law=LAW, clip=CLIP, account=account, **options)
+    return Private(strategy or FedAvg(), noise=LAW, clip=CLIP, **flat(**{"delta": DELTA, **options}))
 
 
 def test_a_run_charges_the_replies_that_came() -> None:
-    strategy = wrapped(policy="charge")
+    strategy = wrapped(dropouts=Dropouts("charge"))
     result = strategy.start(grid_with_silent({2: {1, 2}}), start_arrays(400), num_rounds=2)
     accountant = privacy.Accountant((uniform(4, 1),)).add(uniform(4, 1).without([2, 3]))
     assert strategy.epsilon == pytest.approx(accountant.epsilon(DELTA, client=0), rel=1e-3)
@@ -51,7 +51,7 @@ def test_a_run_charges_the_replies_that_came() -> None:
 
 
 def test_a_round_below_the_least_number_of_replies_waits_for_the_next() -> None:
-    strategy = wrapped(least_replies=3)
+    strategy = wrapped(dropouts=Dropouts(least_replies=3))
     result = strategy.start(grid_with_silent({1: {1, 2}}), start_arrays(400), num_rounds=2)
     assert result.train_metrics_clientapp[1]["cepam-epsilon"] == 0.0
     assert strategy.epsilon == pytest.approx(privacy.epsilon(uniform(4, 1), DELTA), rel=1e-3)
@@ -68,7 +68,7 @@ def test_nothing_is_published_beyond_the_budget() -> None:
 
 def test_a_round_that_the_missing_replies_make_too_dear_is_refused_and_ends_the_run() -> None:
     budget = privacy.epsilon(uniform(4, 2), DELTA) * 1.01
-    strategy = wrapped(budget=budget, policy="charge")
+    strategy = wrapped(budget=budget, dropouts=Dropouts("charge"))
     shown: list[int] = []
     result = strategy.start(
         grid_with_silent({2: {1, 2, 3}}),
@@ -85,7 +85,7 @@ def test_a_round_that_the_missing_replies_make_too_dear_is_refused_and_ends_the_
 
 def test_a_node_that_may_stay_away_leaves_the_round_open_where_nodes_pay_for_their_own_rounds() -> None:
     budget = privacy.epsilon(uniform(4, 1), DELTA) * 1.01
-    strategy = wrapped(budget=budget, policy="charge", account=Accounting(delta=DELTA, stable_nodes=True))
+    strategy = wrapped(budget=budget, dropouts=Dropouts("charge"), stable_nodes=True)
     result = strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=3)
     assert [m["cepam-replies"] for m in result.train_metrics_clientapp.values()] == [4, 4, 0]
     assert strategy.epsilon <= budget
@@ -132,22 +132,22 @@ def test_a_budget_holds_across_a_restart() -> None:
     assert again.epsilon <= budget
     assert [m["cepam-replies"] for m in result.train_metrics_clientapp.values()] == [4, 0]
     third = wrapped(budget=again.epsilon)
-    assert third.start(grid_with_silent({}), result.arrays, 1).train_metrics_clientapp[1]["cepam-asked"] == 0
+    assert third.start(grid_with_silent({}), result.arrays, 1).train_metrics_clientapp[1]["cepam-sampled"] == 0
 
 
 def test_a_model_whose_account_is_gone_ends_the_run_under_a_budget_and_is_warned_about_otherwise(
     tmp_path, caplog
 ) -> None:
-    model = arrays_after(wrapped(accounts=tmp_path), 1)
+    model = arrays_after(wrapped(folder=tmp_path), 1)
     next(tmp_path.glob("run-*.json")).unlink()
     with pytest.raises(AccountLost):
-        wrapped(accounts=tmp_path, budget=1e3).start(grid_with_silent({}), model, num_rounds=1)
-    wrapped(accounts=tmp_path).start(grid_with_silent({}), model, num_rounds=1)
+        wrapped(folder=tmp_path, budget=1e3).start(grid_with_silent({}), model, num_rounds=1)
+    wrapped(folder=tmp_path).start(grid_with_silent({}), model, num_rounds=1)
     assert any("counted from here only" in record.getMessage() for record in caplog.records)
 
 
 def test_nothing_is_published_where_the_account_cannot_be_saved(tmp_path, monkeypatch) -> None:
-    strategy = wrapped(accounts=tmp_path)
+    strategy = wrapped(folder=tmp_path)
     arrays_after(strategy, 1)
     monkeypatch.setattr("cepam.protocol.saved_account.write_atomically", lambda *_: (_ for _ in ()).throw(OSError))
     with pytest.raises(OSError):  # noqa: PT011 - a full disk has no text of ours
@@ -165,7 +165,7 @@ class Twice(FedAvg):
 
 
 def test_a_node_that_answers_two_messages_of_one_round_is_charged_for_both() -> None:
-    strategy = wrapped(Twice(), account=Accounting(delta=DELTA, released="average"))
+    strategy = wrapped(Twice(), released="average")
     counts = strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=1).train_metrics_clientapp[1]
     assert counts["cepam-replies"] == 5
     charge = privacy.SubsampledMechanism(privacy.GaussianShift(2 * 2.0 / (2.0 * np.sqrt(5))))
@@ -173,7 +173,7 @@ def test_a_node_that_answers_two_messages_of_one_round_is_charged_for_both() -> 
 
 
 def test_an_epsilon_that_is_no_guarantee_is_cautioned_about(caplog) -> None:
-    strategy = Private(FedAvg(), law=cepam.Gaussian(0.001), clip=CLIP)
+    strategy = Private(FedAvg(), noise=cepam.Gaussian(0.001), clip=CLIP)
     strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=2)
     assert strategy.epsilon == np.inf
     assert sum("no-guarantee" in record.getMessage() for record in caplog.records) == 1
@@ -181,14 +181,14 @@ def test_an_epsilon_that_is_no_guarantee_is_cautioned_about(caplog) -> None:
 
 def test_epsilon_finds_the_noise_and_is_the_budget(caplog) -> None:
     grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in range(1, 5)])
-    strategy = Private(FedAvg(), law=cepam.Gaussian, clip=CLIP, epsilon=3.0, delta=1e-6)
+    strategy = Private(FedAvg(), clip=CLIP, epsilon=3.0, accounting=Accounting(delta=1e-6))
     with pytest.raises(ValueError, match="first round"):
         _ = strategy.settings
     with caplog.at_level("INFO", logger="flwr"):
         result = strategy.start(grid, start_arrays(400), num_rounds=5)
     assert [m["cepam-replies"] for m in result.train_metrics_clientapp.values()] == [4] * 5
     assert 2.99 < strategy.epsilon <= 3.0 == strategy.budget
-    assert strategy.account.delta == 1e-6
+    assert strategy.accounting.delta == 1e-6
     said = [r.getMessage() for r in caplog.records if "meets epsilon" in r.getMessage()]
     assert len(said) == 1
     assert "5 rounds of 4 replies" in said[0]
@@ -200,8 +200,8 @@ def test_epsilon_finds_the_noise_and_is_the_budget(caplog) -> None:
 
 def test_fewer_nodes_than_expected_end_within_epsilon() -> None:
     grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in range(1, 3)])
-    strategy = Private(FedAvg(), law=cepam.Gaussian, clip=CLIP, epsilon=3.0, rounds=5, nodes=8)
+    strategy = Private(FedAvg(), clip=CLIP, epsilon=Target(3.0, rounds=5, nodes=8))
     strategy.start(grid, start_arrays(400), num_rounds=5)
     assert 0.0 < strategy.epsilon <= 3.0
-    with pytest.raises(ValueError, match="of_node"):
-        Private(FedAvg(), law=cepam.Gaussian, clip=CLIP, epsilon=3.0, of_node={})
+    with pytest.raises(ValueError, match="nodes must not"):
+        Private(FedAvg(), clip=CLIP, epsilon=3.0, nodes={})

@@ -1,10 +1,11 @@
-"""Cohorts in Flower: drawn in secret, topped up to a public total, charged as the subsampled Gaussian."""
+"""Cohorts in Flower: sampled in secret, compensated up to a public total, charged as the subsampled Gaussian."""
 
 from __future__ import annotations
 
 import logging
 import math
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,8 +15,11 @@ from scipy import stats
 
 import cepam
 from cepam import privacy
-from cepam.flower import Accounting, AdaptiveClip, Fixed, Poisson, Private, UplinkSettings
-from cepam.privacy.composition.accountant import SEES_UPLOADS
+from cepam.errors import NoUsableReplies
+from cepam.flower import Accounting, AdaptiveClip, Dropouts, Fixed, NodeSettings, Poisson, Private
+from cepam.privacy.composition.accountant import SEES_PARTICIPATION
+from cepam.protocol.settings import UplinkSettings
+from tests.deployment import flat
 
 from .fakes import FakeGrid, Node, adding, start_arrays, vector_of
 
@@ -28,9 +32,9 @@ def grid_of(nodes: int, size: int = SIZE, norm: float = 0.3, **metrics: float) -
     return FakeGrid([Node(10**9 + k, adding(np.full(size, norm / np.sqrt(size)), **metrics)) for k in range(nodes)])
 
 
-def wrapped(cohort, sigma: float = 2.0, **options) -> Private:
-    account = options.pop("account", Accounting(delta=DELTA))
-    return Private(FedAvg(), law=cepam.Gaussian(sigma), clip=CLIP, cohort=cohort, account=account, **options)
+def wrapped(sampling, sigma: float = 2.0, **options) -> Private:
+    options = {"clip": CLIP, "delta": DELTA, **options}
+    return Private(FedAvg(), noise=cepam.Gaussian(sigma), sampling=sampling, **flat(**options))
 
 
 def asked(grid: FakeGrid) -> list[int]:
@@ -54,7 +58,7 @@ def test_epsilon_is_that_of_the_secret_draw_and_each_observer_has_its_own(cohort
     for silent in (0.0, 0.3):
         grid = grid_of(20)
         grid.meddle = lambda node, reply, silent=silent: [] if node % 10 < 10 * silent else [reply]
-        strategy = wrapped(cohort, accounts=tmp_path / str(silent))
+        strategy = wrapped(cohort, folder=tmp_path / str(silent))
         strategy.start(grid, start_arrays(SIZE), num_rounds=4)
         spent.append(strategy.epsilons)
     # Dropouts cost exactly nothing.
@@ -62,7 +66,7 @@ def test_epsilon_is_that_of_the_secret_draw_and_each_observer_has_its_own(cohort
     mechanism = charged(same, 2.0, 4)
     assert strategy.epsilon == pytest.approx(privacy.epsilon(mechanism, DELTA), rel=1e-3)
     assert spent[0]["outsider"] == pytest.approx(privacy.epsilon(mechanism, DELTA), rel=1e-6)
-    assert spent[0][SEES_UPLOADS] > 1.2 * spent[0]["outsider"]
+    assert spent[0][SEES_PARTICIPATION] > 1.2 * spent[0]["outsider"]
     assert spent[0]["one curious client"] > spent[0]["outsider"]
 
 
@@ -88,7 +92,7 @@ def test_poisson_draws_are_the_operating_systems_and_of_the_rate() -> None:
 
 def test_who_is_drawn_beyond_the_cap_is_not_asked() -> None:
     grid = grid_of(12)
-    strategy = wrapped(Poisson(1.0, cap=3))
+    strategy = wrapped(Poisson(1.0, max_size=3))
     strategy.start(grid, start_arrays(SIZE), num_rounds=5)
     counts = [len(asked(grid)[k : k + 3]) for k in range(0, len(grid.seen), 3)]
     assert counts == [3] * 5
@@ -104,8 +108,11 @@ def test_the_noise_of_the_aggregate_has_one_law_whoever_replies(rate: float, sil
     grid = grid_of(nodes, size)
     grid.meddle = lambda node, reply: [] if node % 10 < silent else [reply]
     # A cap of ten in any case, so that a rate of next to nothing has a noise that can be compared.
-    strategy = wrapped(Poisson(rate, cap=10), sigma=sigma)
-    arrays = strategy.start(grid, start_arrays(size), num_rounds=1).arrays
+    strategy = wrapped(Poisson(rate, max_size=10), sigma=sigma)
+    published: list[ArrayRecord] = []
+    with pytest.raises(NoUsableReplies) if silent == nodes else nullcontext():  # published, and yet no result
+        strategy.start(grid, start_arrays(size), 1, evaluate_fn=lambda _, arrays: published.append(arrays))
+    arrays = published[-1]
     came, expected = (nodes - silent if rate == 1.0 else 0), rate * nodes
     noise = vector_of(arrays).astype(np.float64) - came * 0.3 / np.sqrt(size) / expected
     total = sigma * np.sqrt(10) / expected
@@ -131,7 +138,7 @@ def test_neither_the_log_nor_the_metrics_tell_who_was_asked_or_how_many(caplog, 
         assert {key for key in metrics if key.startswith("cepam")} == {
             "cepam-epsilon",
             "cepam-delta",
-            "cepam-epsilon-sees-uploads",
+            "cepam-epsilon-sees-participation",
         }
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
     assert not [text for text in said for node in grid.nodes if str(node) in text]
@@ -140,30 +147,30 @@ def test_neither_the_log_nor_the_metrics_tell_who_was_asked_or_how_many(caplog, 
     assert "configure_train: Sampled 20 nodes (out of 20)" in said
     # Control: without a cohort the log has it.
     with caplog.at_level(logging.INFO, logger="flwr"):
-        wrapped(None, accounts=tmp_path).start(grid, start_arrays(SIZE), num_rounds=1)
+        wrapped(None, folder=tmp_path).start(grid, start_arrays(SIZE), num_rounds=1)
     assert any("of 20 replies" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize(
     ("cohort", "same", "before"),
     [
-        (Fixed(3, participations=2), privacy.Cohort(6, 3, "without", participations=2), 2),
-        (Poisson(1.0, participations=2), privacy.Cohort(6, 6.0, participations=2), 1),
+        (Fixed(3, max_participations=2), privacy.Cohort(6, 3, "without", participations=2), 2),
+        (Poisson(1.0, max_participations=2), privacy.Cohort(6, 6.0, participations=2), 1),
     ],
 )
 def test_a_limit_on_participations_is_enforced_and_survives_a_restart(cohort, same, before: int) -> None:
     account = Accounting(delta=DELTA, stable_nodes=True)
     first = grid_of(6)
-    model = wrapped(cohort, account=account).start(first, start_arrays(SIZE), num_rounds=before).arrays
+    model = wrapped(cohort, accounting=account).start(first, start_arrays(SIZE), num_rounds=before).arrays
     again = grid_of(6)
-    strategy = wrapped(cohort, account=account)
+    strategy = wrapped(cohort, accounting=account)
     strategy.start(again, model, num_rounds=4)
     counts = {node: (asked(first) + asked(again)).count(node) for node in first.nodes}
     assert set(counts.values()) == {2}
     # All are exhausted: nobody is asked, the rounds are noise, and cost a client nothing more than its two rounds.
     assert strategy.epsilon == pytest.approx(privacy.epsilon(charged(same, 2.0, before + 4), DELTA), rel=1e-3)
     with pytest.raises(ValueError, match="stable_nodes"):
-        wrapped(Fixed(3, participations=2))
+        wrapped(Fixed(3, max_participations=2))
 
 
 def test_a_budget_ends_the_training_before_anybody_is_asked_and_holds_across_a_restart() -> None:
@@ -181,10 +188,10 @@ def test_a_budget_ends_the_training_before_anybody_is_asked_and_holds_across_a_r
 
 def test_epsilon_finds_the_noise_of_a_cohort() -> None:
     grid = grid_of(20)
-    strategy = Private(FedAvg(), law=cepam.Gaussian, clip=CLIP, cohort=Poisson(0.25), epsilon=3.0, delta=DELTA)
+    strategy = Private(FedAvg(), clip=CLIP, sampling=Poisson(0.25), epsilon=3.0, accounting=Accounting(delta=DELTA))
     strategy.start(grid, start_arrays(SIZE), num_rounds=5)
     assert 2.99 < strategy.epsilon <= 3.0
-    assert strategy.account.unit == "client"
+    assert strategy.accounting.unit == "client"
 
 
 def test_nodes_that_leave_are_dropouts_and_nodes_that_come_are_more_noise() -> None:
@@ -201,18 +208,17 @@ def test_nodes_that_leave_are_dropouts_and_nodes_that_come_are_more_noise() -> N
 
 def test_cohorts_travel_on_a_grid_too() -> None:
     grid = grid_of(10)
-    result = wrapped(Fixed(4), sigma=0.01, downlink="grid").start(grid, start_arrays(SIZE), num_rounds=3)
+    result = wrapped(Fixed(4), sigma=0.01, downlink="quantized").start(grid, start_arrays(SIZE), num_rounds=3)
     assert vector_of(result.arrays).mean() == pytest.approx(3 * 0.3 / np.sqrt(SIZE), abs=0.02)
 
 
 def test_what_does_not_go_with_a_cohort_is_refused() -> None:
-    own = UplinkSettings(cepam.Gaussian(1.0), CLIP)
     for options, reason in (
-        ({"unit": "record"}, "hide no single record"),
-        ({"policy": "charge"}, "top-up"),
-        ({"of_node": {1: own}}, "of_node"),
-        ({"least_replies": 2}, "least_replies"),
-        ({"account": Accounting(released="vectors")}, "average"),
+        ({"clipped": "example"}, "do not hide a client"),
+        ({"dropouts": Dropouts("charge")}, "compensate"),
+        ({"nodes": {1: NodeSettings()}}, "one setting"),
+        ({"dropouts": Dropouts(least_replies=2)}, "least_replies"),
+        ({"released": "vectors"}, "average"),
     ):
         with pytest.raises(ValueError, match=reason):
             wrapped(Poisson(0.5), **options)
@@ -222,24 +228,23 @@ def test_what_does_not_go_with_a_cohort_is_refused() -> None:
         (FedAvg(), cepam.Laplace(1.0), cepam.L1(1.0), "Gaussian"),
     ):
         with pytest.raises(ValueError, match=reason):
-            Private(strategy, law=law, clip=clip, cohort=Poisson(0.5))
+            Private(strategy, noise=law, clip=clip, sampling=Poisson(0.5))
     with pytest.raises(ValueError, match="rate must"):
         Poisson(0.0)
     with pytest.raises(ValueError, match="size must"):
         Fixed(0)
-    with pytest.raises(ValueError, match="goes with cohort"):
-        wrapped(None, adaptive=AdaptiveClip())
+    with pytest.raises(ValueError, match="goes with sampling"):
+        wrapped(None, clip=AdaptiveClip(CLIP))
+    with pytest.raises(ValueError, match="starts from"):
+        AdaptiveClip(cepam.L1(1.0))
 
 
 def test_a_clip_follows_the_median_of_the_norms_and_costs_what_the_joint_mechanism_costs() -> None:
     # Norms 0.02 to 0.4, the median 0.21; a clip of 1 comes down to it.
     sizes = np.linspace(0.02, 0.4, 20)
     grid = FakeGrid([Node(k + 1, adding(np.full(SIZE, size / np.sqrt(SIZE)))) for k, size in enumerate(sizes)])
-    adaptive = AdaptiveClip(quantile=0.5, rate=2.0)
-    strategy = Private(
-        FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0), cohort=Poisson(1.0), adaptive=adaptive,
-        account=Accounting(delta=DELTA),
-    )  # fmt: skip
+    adaptive = AdaptiveClip(CLIP, quantile=0.5, learning_rate=2.0)
+    strategy = wrapped(Poisson(1.0), sigma=0.01, clip=adaptive)
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=10)
     clips = [metrics["cepam-clip"] for metrics in result.train_metrics_clientapp.values()]
     assert clips[0] == pytest.approx(math.exp(-1.0), rel=0.2)  # all norms are within the first clip
@@ -259,12 +264,9 @@ def test_a_clip_follows_the_median_of_the_norms_and_costs_what_the_joint_mechani
 
 def test_a_clip_that_follows_the_norms_goes_on_after_a_restart_and_so_does_the_account() -> None:
     def started(model: ArrayRecord, rounds: int, follows: bool = True) -> Private:
-        adaptive = AdaptiveClip(rate=2.0) if follows else None
+        clip = AdaptiveClip(CLIP, learning_rate=2.0) if follows else CLIP
         nodes = [Node(k + 1, adding(np.full(SIZE, 0.01))) for k in range(6)]
-        made = Private(
-            FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0), cohort=Poisson(1.0), adaptive=adaptive,
-            account=Accounting(delta=DELTA),
-        )  # fmt: skip
+        made = wrapped(Poisson(1.0), sigma=0.01, clip=clip)
         made.result = made.start(FakeGrid(nodes), model, num_rounds=rounds)
         return made
 
@@ -272,7 +274,7 @@ def test_a_clip_that_follows_the_norms_goes_on_after_a_restart_and_so_does_the_a
     bound = first.settings.clip.bound
     assert bound < 0.5
     again = started(first.result.arrays, 1)
-    used = again._policy._charged_as
+    used = again._aggregator._charged_as
     assert used.clip.bound == bound
     assert used.law.scale / used.clip.bound == pytest.approx(0.01, rel=1e-12)
     assert again.settings.clip.bound < bound
@@ -296,8 +298,8 @@ def test_a_clip_never_follows_a_round_that_was_not_charged() -> None:
 
     grid = grid_of(6, norm=0.01)
     strategy = Private(
-        Stumbling(), law=cepam.Gaussian(0.01), clip=CLIP, cohort=Poisson(1.0), adaptive=AdaptiveClip(rate=2.0),
-        account=Accounting(delta=DELTA, released="average"),
+        Stumbling(), noise=cepam.Gaussian(0.01), clip=AdaptiveClip(CLIP, learning_rate=2.0), sampling=Poisson(1.0),
+        accounting=Accounting(delta=DELTA, released="average"),
     )  # fmt: skip
     model, config = start_arrays(SIZE), ConfigRecord()
     bounds = []
@@ -309,7 +311,7 @@ def test_a_clip_never_follows_a_round_that_was_not_charged() -> None:
             model = made if made is not None else model
         except RuntimeError:
             assert strategy._spending.accountant.rounds == 1
-            assert strategy._policy.clip < bounds[-1]  # found, from what nobody was charged for
+            assert strategy._aggregator.clip < bounds[-1]  # found, from what nobody was charged for
     assert bounds[0] == 1.0 > bounds[1] == bounds[2] > bounds[3]
     assert strategy._spending.accountant.rounds == 3
 

@@ -1,4 +1,4 @@
-"""Streams in Flower: the node keeps the order, the server undoes the shaping, the run is one event on the account."""
+"""Correlated noise in Flower: the node keeps the order, the server decorrelates, the run is one charge."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from flwr.serverapp.strategy import FedAvg, FedMedian
 
 import cepam
 from cepam import privacy
-from cepam.flower import Accounting, CorrelatedNoiseConfig, Private
+from cepam.flower import Accounting, CorrelatedNoiseConfig, Dropouts, Private, Target
+from cepam.policy import FileAccount
 from cepam.protocol.messages import RECORD, Offer
+from tests.deployment import flat
 
 from .fakes import FakeGrid, Node, adding, copied, start_arrays, vector_of
 
 DELTA, SIZE, ROUNDS = 1e-5, 400, 6
-TERMS = CorrelatedNoiseConfig(carry=0.8, slices=3, messages=ROUNDS)
+TERMS = CorrelatedNoiseConfig(decay=0.8, slices=3, max_participations=ROUNDS)
 CLIP = cepam.L2(1.0)
 
 
 def wrapped(folder: Path, sigma: float = 4.0, strategy=None, **options) -> Private:
-    options = {"account": Accounting(delta=DELTA, stable_nodes=True), "streams": TERMS} | options
-    return Private(strategy or FedAvg(), law=cepam.Gaussian(sigma), clip=CLIP, accounts=folder, **options)
+    options = {"delta": DELTA, "stable_nodes": True, "correlated_noise": TERMS, "folder": folder} | options
+    return Private(strategy or FedAvg(), noise=cepam.Gaussian(sigma), clip=CLIP, **flat(**options))
 
 
 class Learner(Node):
@@ -62,11 +64,11 @@ def one_event(rounds: int, nodes: int = 4, sigma: float = 4.0, **more) -> privac
 
 
 def test_the_strategy_sees_updates_whose_noise_cancels_and_the_run_is_one_event(tmp_path: Path) -> None:
-    """Six rounds of noise add up to less than independent noise would: |1^T C^-1| is 1 + 5 (1 - carry) of sqrt(6)."""
+    """Six rounds of noise add up to less than independent noise would: |1^T C^-1| is 1 + 5 (1 - decay) of sqrt(6)."""
     grid, tiny = four(), 1e-3
     result = wrapped(tmp_path, sigma=tiny).start(grid, start_arrays(SIZE), num_rounds=ROUNDS)
     noise = vector_of(result.arrays) - ROUNDS * 0.01
-    want = tiny / 2 * np.sqrt(1 + 5 * (1 - TERMS.carry) ** 2)
+    want = tiny / 2 * np.sqrt(1 + 5 * (1 - TERMS.decay) ** 2)
     assert np.std(noise) == pytest.approx(want, rel=0.25)  # 400 coordinates; independent noise would be 2.2 times it
     assert np.std(noise) < 0.6 * tiny / 2 * np.sqrt(ROUNDS)
     assert [node.slices for node in grid.nodes.values()] == [[(i % 3, 3) for i in range(ROUNDS)]] * 4
@@ -77,9 +79,12 @@ def test_the_strategy_sees_updates_whose_noise_cancels_and_the_run_is_one_event(
 
 def test_a_target_is_met_by_the_whole_run(tmp_path: Path) -> None:
     strategy = Private(
-        FedAvg(), law=cepam.Gaussian, clip=CLIP, accounts=tmp_path, epsilon=2.0, delta=DELTA, rounds=ROUNDS,
-        account=Accounting(stable_nodes=True), streams=TERMS,
-    )  # fmt: skip
+        FedAvg(),
+        clip=CLIP,
+        epsilon=Target(2.0, rounds=ROUNDS),
+        accounting=Accounting(delta=DELTA, folder=tmp_path, stable_nodes=True),
+        correlated_noise=TERMS,
+    )
     strategy.start(four(), start_arrays(SIZE), num_rounds=ROUNDS)
     assert 1.99 < strategy.epsilon <= 2.0
 
@@ -119,6 +124,14 @@ def _offer(message: Message) -> Offer:
 
 def _round(message: Message) -> int:
     return _offer(message).server_round if RECORD in message.content else 0
+
+
+def policy_files(path: Path, **values: float) -> dict[str, str]:
+    """The configuration of a node that trusts the server within these limits, at this test's delta."""
+    lines = {"noise_scale": 0.01, "clipping_norm": 1.0, "rounds": 10_000, "delta": DELTA, **values}
+    path.write_text("\n".join([f"{name} = {value!r}" for name, value in lines.items()] + ['trust = "server"']))
+    FileAccount.create(Path(f"{path}.account"))
+    return {"cepam-policy": str(path), "cepam-account": f"{path}.account"}
 
 
 def _error(reply: Message) -> str:
@@ -162,19 +175,34 @@ def test_other_terms_in_mid_run_are_refused(third: tuple[Node, Message]) -> None
     node, message = third
     settings = _offer(message).settings
     for changes in (
-        {"law": cepam.Gaussian(0.1)}, {"clip": cepam.L2(2.0)}, {"stream": replace(TERMS, messages=600)},
-        {"stream": replace(TERMS, slices=1)}, {"stream": replace(TERMS, carry=0.0)},
+        {"law": cepam.Gaussian(0.1)}, {"clip": cepam.L2(2.0)}, {"stream": replace(TERMS, max_participations=600)},
+        {"stream": replace(TERMS, slices=1)}, {"stream": replace(TERMS, decay=0.0)},
         {"stream": replace(TERMS, divisor=1.0)},
     ):  # fmt: skip
         asked = offered(message, position=11, server_round=9, settings=replace(settings, **changes))
         assert _error(node.handle(asked)) == "cepam: terms"
 
 
+def test_a_stream_is_paid_for_once_and_another_run_pays_again(tmp_path: Path) -> None:
+    costs = privacy.epsilon(one_event(ROUNDS, nodes=1, sigma=9.0).alone(0), DELTA)
+    node = Learner(1, **policy_files(tmp_path / "policy.toml", epsilon=1.01 * costs))
+    grid = FakeGrid([node, Learner(2)])
+    result = wrapped(tmp_path / "one", sigma=9.0).start(grid, start_arrays(SIZE), num_rounds=ROUNDS)
+    assert {result.train_metrics_clientapp[r]["cepam-replies"] for r in range(1, ROUNDS + 1)} == {2}
+    with FileAccount(tmp_path / "policy.toml.account").hold() as account:
+        assert account.answered.rounds == ROUNDS
+        assert account.answered.epsilon(DELTA) == pytest.approx(costs, rel=1e-3)
+    node.restart()  # nothing of the stream is left, as in another run
+    grid = FakeGrid([node, Learner(3)])
+    result = wrapped(tmp_path / "two", sigma=9.0).start(grid, start_arrays(SIZE), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["cepam-replies"] == 1
+
+
 def test_a_node_has_a_limit_of_its_own(tmp_path: Path) -> None:
     """Against everybody else together, by its own noise, over all messages that the terms allow."""
     costs = privacy.epsilon(one_event(ROUNDS, nodes=1, sigma=9.0).alone(0), DELTA)
     for limit, replies in ((1.01 * costs, 2), (0.99 * costs, 1)):
-        grid = FakeGrid([Learner(1, **{"cepam-epsilon": str(limit)}), Learner(2)])
+        grid = FakeGrid([Learner(1, **policy_files(tmp_path / f"{replies}.toml", epsilon=limit)), Learner(2)])
         result = wrapped(tmp_path / str(replies), sigma=9.0).start(grid, start_arrays(SIZE), num_rounds=1)
         assert result.train_metrics_clientapp[1]["cepam-replies"] == replies
 
@@ -187,12 +215,13 @@ def test_clipped_examples_are_charged_by_their_public_divisor(tmp_path: Path) ->
     known = replace(known, clients=(privacy.Client(cepam.Gaussian(0.2), 150, draws=50.0),) * 4)
     own = privacy.epsilon(replace(known.alone(0), adjacency="replace", coordinates=None), DELTA)
     for limit, batch, replies in ((1.01 * own, 60, 4), (0.99 * own, 60, 3), (1.01 * own, 40, 3), (1.01 * own, 0, 3)):
-        limits = {"cepam-epsilon": str(limit), "cepam-batch": str(batch)}
-        grid = FakeGrid([Learner(1, **limits), *(Learner(k) for k in range(2, 5))])
+        limits = {"divisor": float(batch), "records": 150} if batch else {}
+        files = policy_files(tmp_path / f"{replies} {batch}.toml", epsilon=limit, **limits)
+        grid = FakeGrid([Learner(1, **files), *(Learner(k) for k in range(2, 5))])
         plain = grid.nodes[2].train
         grid.nodes[2].train = lambda m, c, plain=plain: (told.append(dict(m.content["config"])), plain(m, c))[1]  # type: ignore[misc]
-        folder = tmp_path / f"{replies} {batch}"
-        strategy = wrapped(folder, sigma=0.2, account=account, streams=each, records=150)
+        folder = tmp_path / f"{replies} {batch} folder"
+        strategy = wrapped(folder, sigma=0.2, accounting=account, correlated_noise=each, records=150)
         result = strategy.start(grid, start_arrays(SIZE), num_rounds=ROUNDS)
         assert result.train_metrics_clientapp[1]["cepam-replies"] == replies
         if replies == 4:
@@ -246,21 +275,22 @@ def test_a_server_that_is_restarted_goes_on_with_the_account_and_new_streams(tmp
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"account": Accounting()}, "stable_nodes=True"),
-        ({"policy": "top-up"}, "policy does not go with streams"),
+        ({"stable_nodes": False}, "stable_nodes=True"),
+        ({"dropouts": Dropouts("compensate")}, "dropouts does not go with correlated_noise"),
+        ({"nodes": {}}, "nodes does not go with correlated_noise"),
         ({"strategy": FedMedian()}, "publish nothing else"),
-        ({"account": Accounting(stable_nodes=True, sampling=privacy.Sampling("poisson", 1))}, "claim no draw"),
-        ({"account": Accounting(stable_nodes=True, clipped="example")}, "goes with CorrelatedNoiseConfig"),
-        ({"streams": replace(TERMS, divisor=50.0)}, "goes with CorrelatedNoiseConfig"),
-        ({"streams": CorrelatedNoiseConfig(1 - 1e-12, 3, 6), "sigma": 1e-4}, "which a stream can add up"),
+        ({"record_sampling": privacy.Sampling("poisson", 1)}, "claims no secret sampling"),
+        ({"clipped": "example"}, "with CorrelatedNoiseConfig"),
+        ({"correlated_noise": replace(TERMS, divisor=50.0)}, "with CorrelatedNoiseConfig"),
+        ({"correlated_noise": CorrelatedNoiseConfig(1 - 1e-12, 3, 6), "sigma": 1e-4}, "correlated noise can add up"),
     ],
 )
 def test_doors(tmp_path: Path, options: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         wrapped(tmp_path, **options)
-    with pytest.raises(ValueError, match="carry"):
+    with pytest.raises(ValueError, match="decay"):
         CorrelatedNoiseConfig(1.0, 3, 6)
-    with pytest.raises(ValueError, match="messages"):
+    with pytest.raises(ValueError, match="max_participations"):
         CorrelatedNoiseConfig(0.5, 3, 0)
     with pytest.raises(ValueError, match="divisor"):
         CorrelatedNoiseConfig(0.5, 3, 6, -1.0)

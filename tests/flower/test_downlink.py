@@ -1,4 +1,4 @@
-"""`Private(downlink="grid")`: nodes compute at the public model, and are served in the round, whatever they missed."""
+"""`Private(downlink="quantized")`: nodes compute at the public model, whatever they missed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cepam
-from cepam.flower import Private
+from cepam.flower import Gradient, Private, QuantizedBroadcast
 from cepam.protocol.broadcast_message import DOWNLINK
+from tests.deployment import flat
 
 from .fakes import FakeGrid, Node, copied, start_arrays, vector_of
 
@@ -48,8 +49,8 @@ class Watched(Node):
 
 
 def private(strategy=None, sigma: float = 0.02, **options) -> Private:
-    options = {"downlink": "grid", **options}
-    return Private(strategy or FedAvg(), law=cepam.Gaussian(sigma), clip=cepam.L2(1.0), **options)
+    options = {"downlink": "quantized", **options}
+    return Private(strategy or FedAvg(), noise=cepam.Gaussian(sigma), clip=cepam.L2(1.0), **flat(**options))
 
 
 def fleet(count: int) -> FakeGrid:
@@ -93,7 +94,7 @@ def test_nodes_train_and_evaluate_at_the_model_that_the_server_answers_for() -> 
 def test_nothing_adds_up_over_rounds_that_move_less_than_a_step() -> None:
     # The step is 16 times what a round moves: rounded increments would all be zero, or drift (the control).
     grid = fleet(2)
-    models = watched(private(sigma=1e-4, step=0.16), grid, 32)
+    models = watched(private(sigma=1e-4, downlink=QuantizedBroadcast(0.16)), grid, 32)
     gone = float(np.mean(models[-1] - 0.3))
     assert gone == pytest.approx(32 * 0.01, abs=0.02)
     increments = 0.125 * np.round(0.01 / 0.125)
@@ -169,7 +170,7 @@ def test_a_restarted_node_costs_one_more_message_and_no_reply() -> None:
     strategy.aggregate_train = aggregated
     watched(strategy, grid, 4, before=before)
     assert [result[r]["cepam-replies"] for r in (1, 2, 3, 4)] == [3, 3, 3, 3]
-    assert [result[r]["cepam-asked"] for r in (1, 2, 3, 4)] == [3, 3, 3, 3]
+    assert [result[r]["cepam-sampled"] for r in (1, 2, 3, 4)] == [3, 3, 3, 3]
     assert grid.nodes[2].answers == ["good", "good", "cepam: version", "good", "good"]
     assert result[3]["cepam-downlink-bytes"] > result[4]["cepam-downlink-bytes"]
 
@@ -256,9 +257,9 @@ def test_a_strategy_that_makes_arrays_of_its_own_sends_them_as_they_are() -> Non
 
 
 def test_the_step_follows_the_noise_or_the_caller() -> None:
-    for options, step in (({}, 8 * 0.02 / np.sqrt(2)), ({"step": 0.5}, 0.5), ({"step": lambda r: 0.25 * r}, 0.25)):
+    for asked, step in ((None, 8 * 0.02 / np.sqrt(2)), (0.5, 0.5), (lambda r: 0.25 * r, 0.25)):
         grid = fleet(2)
-        watched(private(**options), grid, 1)
+        watched(private(downlink=QuantizedBroadcast(asked)), grid, 1)
         off = np.abs(grid.nodes[1].trained_at[0] - np.float32(0.3)).max()
         # The largest error of 400 dithered coordinates: below 0.4 of a step (of at least half the rule's) only with
         # chance 0.8^400.
@@ -268,25 +269,23 @@ def test_the_step_follows_the_noise_or_the_caller() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="downlink"):
         private(downlink="small")
-    with pytest.raises(ValueError, match="step goes with"):
-        private(downlink="float32", step=0.5)
     with pytest.raises(ValueError, match="step must be positive"):
-        private(step=0.0)
-    with pytest.raises(ValueError, match="step must be given"):
-        private(update="gradient", learning_rate=None)
+        QuantizedBroadcast(0.0)
+    with pytest.raises(ValueError, match="must be given"):
+        private(update=Gradient(None))
 
 
 def test_the_account_knows_the_public_model_and_charges_as_before(tmp_path) -> None:
     spent = []
-    for downlink in ("grid", "float32"):
-        strategy = private(sigma=2.0, downlink=downlink, accounts=tmp_path / downlink)
+    for downlink in ("quantized", "float32"):
+        strategy = private(sigma=2.0, downlink=downlink, folder=tmp_path / downlink)
         strategy.start(fleet(3), start_arrays(SIZE), num_rounds=2)
         spent.append(strategy.epsilon)
     assert spent[0] == spent[1] > 0
-    first = private(sigma=2.0, accounts=tmp_path / "again")
+    first = private(sigma=2.0, folder=tmp_path / "again")
     model = first.start(fleet(3), start_arrays(SIZE), num_rounds=1).arrays
     index = (tmp_path / "again" / "index.txt").read_text()
     (tmp_path / "again" / "index.txt").write_text("".join(x for x in index.splitlines(True) if x.startswith("model")))
-    second = private(sigma=2.0, accounts=tmp_path / "again")
+    second = private(sigma=2.0, folder=tmp_path / "again")
     second.start(fleet(3), model, num_rounds=1)
     assert second.epsilon > first.epsilon

@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
+from cepam.errors import NoUsableReplies
 from cepam.flower import Private
 
 from .fakes import FakeGrid, Node, adding, copied, start_arrays, vector_of
@@ -22,7 +23,7 @@ def grid_of(train=None) -> FakeGrid:
 
 
 def run(grid: FakeGrid, rounds: int = 1, **options):
-    strategy = Private(FedAvg(), law=cepam.Gaussian(0.01), clip=cepam.L2(1.0), **options)
+    strategy = Private(FedAvg(), noise=cepam.Gaussian(0.01), clip=cepam.L2(1.0), **options)
     return strategy.start(grid, start_arrays(SIZE), num_rounds=rounds)
 
 
@@ -154,7 +155,7 @@ def test_a_missing_reply_is_counted() -> None:
     grid = grid_of()
     grid.meddle = lambda node, reply: [] if node == BAD else [reply]
     counts = run(grid).train_metrics_clientapp[1]
-    assert (counts["cepam-asked"], counts["cepam-replies"], counts["cepam-dropped-missing"]) == (3, 2, 1)
+    assert (counts["cepam-sampled"], counts["cepam-replies"], counts["cepam-dropped-missing"]) == (3, 2, 1)
 
 
 def test_an_error_that_the_superlink_made_is_attributed(caplog) -> None:
@@ -176,7 +177,7 @@ def test_replies_that_are_repeated_or_not_asked_for_are_dropped() -> None:
     grid = grid_of()
     grid.meddle = lambda node, reply: [reply, copied(reply)] if node == BAD else [reply]
     counts = run(grid).train_metrics_clientapp[1]
-    assert (counts["cepam-replies"], counts["cepam-dropped-unasked"]) == (3, 1)
+    assert (counts["cepam-replies"], counts["cepam-dropped-unsolicited"]) == (3, 1)
 
 
 def test_an_old_payload_in_a_fresh_reply_is_dropped() -> None:
@@ -260,8 +261,8 @@ def test_a_size_that_was_not_asked_for_is_dropped() -> None:
 def test_a_round_without_any_good_reply_leaves_the_model_and_costs_nothing() -> None:
     grid = grid_of()
     grid.meddle = lambda node, reply: [with_payload(reply, b"no")]
-    result = run(grid)
-    assert not result.arrays
-    counts = result.train_metrics_clientapp[1]
+    with pytest.raises(NoUsableReplies) as nothing:
+        run(grid)
+    counts = nothing.value.metrics[1]
     assert counts["cepam-replies"] == 0
     assert counts["cepam-epsilon"] == 0.0

@@ -30,7 +30,7 @@ def test_a_thousand_clients_in_secret_cohorts(tmp_path: Path) -> None:
     mechanism = privacy.CohortMechanism((kind,), cepam.L2(1.0), rounds=rounds, coordinates=size, cohort=cohort)
     metrics = rounds_of(report)
     assert metrics[rounds]["cepam-epsilon"] == pytest.approx(privacy.epsilon(mechanism, 1e-5), rel=1e-3)
-    assert metrics[rounds]["cepam-epsilon-sees-uploads"] > 2 * metrics[rounds]["cepam-epsilon"]
+    assert metrics[rounds]["cepam-epsilon-sees-participation"] > 2 * metrics[rounds]["cepam-epsilon"]
     assert not [key for one in metrics.values() for key in one if "replies" in key or "asked" in key]
     # Fresh keys. The updates of a cohort are unknown, and 1/200 of the noise a coordinate. False alarm 1e-9; the
     # control, a scale wrong by 10 %, must fail.

@@ -25,13 +25,20 @@ def test_messages_of_a_round_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> No
     draw = np.random.default_rng(1)
     data = fl.from_arrays(*((draw.normal(size=(count, 4)), draw.integers(0, 3, count)) for count in (60, 20)))
     model = fl.Model(lambda: torch.nn.Linear(4, 3))
-    settings = fl.settings_from(
+    settings = fl.Settings.of(
         {
-            "data": "synthetic", "clients": 5, "rounds": 1, "tau": 2, "noise": 0.02, "clip": 100.0, "byzantine": [3],
-            "simulate": True,
-            "device": "cpu-torch", "client": [{"clients": [0], "noise": 0.1}],
+            "data.name": "synthetic",
+            "clients.count": 5,
+            "training.rounds": 1,
+            "training.local_steps": 2,
+            "privacy.noise_scale": 0.02,
+            "privacy.clipping_norm": 100.0,
+            "clients.byzantine": [3],
+            "run.simulate": True,
+            "run.device": "cpu-torch",
+            "clients.overrides": [{"clients": [0], "noise_scale": 0.1}],
         }
-    )  # fmt: skip
+    )
     sent: dict[str, list[bytes]] = {}
     ends = {}
     for name, backend in (("host", None), ("device", Tensors("cpu"))):

@@ -29,7 +29,7 @@ from cepam.privacy import (
     report,
 )
 from cepam.privacy.cohorts.cohort import _binomial, delta_seen, epsilon_seen
-from cepam.privacy.composition.accountant import SEES_UPLOADS
+from cepam.privacy.composition.accountant import SEES_PARTICIPATION
 
 from . import oracle
 
@@ -205,7 +205,7 @@ def test_observers_limits_and_a_saved_accountant() -> None:
     limited = released(Cohort(1_000_000, 1000.0, participations=3), rounds=500, coordinates=100, bit=20.0)
     accountant = Accountant((limited,))
     seen = accountant.observers(1e-6)
-    assert seen["outsider"] < seen["one curious client"] < seen[SEES_UPLOADS] < math.inf
+    assert seen["outsider"] < seen["one curious client"] < seen[SEES_PARTICIPATION] < math.inf
     assert Accountant().load_state_dict(json.loads(json.dumps(accountant.state_dict()))) == accountant
     assert report(limited, 1e-6)[0].outsider == seen["outsider"]
     assert replace(limited, bit=None).mu(0) < limited.mu(0) == pytest.approx(math.hypot(1 / SIGMA, 1 / 20))
@@ -215,7 +215,7 @@ def test_observers_limits_and_a_saved_accountant() -> None:
     retiring = released(Cohort(100, 10, "without", participations=2), rounds=9)
     assert retiring.chance(0) == 1.0  # who has retired makes the others likelier
     assert epsilon(retiring, 1e-5) == pytest.approx(epsilon(replace(retiring, rounds=2), 1e-5), rel=1e-12)
-    assert report(limited, 1e-6)[0].sees_uploads == seen[SEES_UPLOADS]
+    assert report(limited, 1e-6)[0].sees_uploads == seen[SEES_PARTICIPATION]
 
 
 @pytest.mark.parametrize("limit", [None, 2])

@@ -34,7 +34,7 @@ def test_own_noise_weight_records_and_delta() -> None:
     every = report(mechanism, deltas)
     for k, guarantee in enumerate(every):
         assert guarantee.delta == deltas[k]
-        assert guarantee.scale == 0.5 * (k + 1)
+        assert guarantee.noise_scale == 0.5 * (k + 1)
         assert guarantee.outsider == epsilon(mechanism, deltas[k], k)
         assert guarantee.outsider <= guarantee.curious <= guarantee.colluding
         alone = Mechanism((clients[k],), L2(1.0), Sampling("replacement", 5), 10)

@@ -140,7 +140,6 @@ def test_a_history_that_another_covers_is_no_worse() -> None:
     ))  # fmt: skip
     assert small.shift.size < large.shift.size
     histories = [((large, 3), (small, 5)), ((large, 2), (small, 6)), ((large, 1), (small, 8)), ((small, 8),)]
-    kept = uncovered(histories, 8)
+    kept = uncovered(histories)
     assert kept == [histories[2], histories[0]]
     assert max(epsilon_of(each, 1e-5) for each in histories) == max(epsilon_of(each, 1e-5) for each in kept)
-    assert uncovered(histories, 1) is None

@@ -26,7 +26,7 @@ from cepam.privacy import (
     slack,
 )
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift
-from cepam.privacy.numerics.slack import TABLE, word_miss
+from cepam.privacy.numerics.slack import TABLE, blurred_error, word_miss
 
 
 def preset(coordinates: int | None = 6422, rounds: int = 600) -> Mechanism:
@@ -177,8 +177,12 @@ def test_more_rounds_never_have_less_slack() -> None:
             assert all(less.at(at) < more.at(at) for at in (0.1, 1.0, 4.0, 8.0, 20.0))
 
 
-def test_loud_sums_of_users_have_a_figure_and_lone_or_remembering_ones_do_not() -> None:
+def test_loud_sums_of_users_have_a_figure_and_lone_or_remembering_ones_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Many noises, a shift of 1.7 in all: words end far beyond what the sum can tell of any of them."""
+    monkeypatch.setattr("cepam.privacy.numerics.slack.LARGE_SUM", 10**9)  # without what a large sum blurs
+    blurred_error.cache_clear()
     users = CohortMechanism.of(
         Cohort(10_000, 500.0), L2(1.0), 0.6, rounds=100, adjacency="add-remove", coordinates=39_700
     )
@@ -191,3 +195,51 @@ def test_loud_sums_of_users_have_a_figure_and_lone_or_remembering_ones_do_not() 
         CohortMechanism.of(Cohort(10_000, 500.0), L2(1.0), 0.3, rounds=100, adjacency="add-remove", coordinates=39_700),
     ):
         assert slack(refused).excess(8.0, 1e-5) is not None
+    monkeypatch.undo()
+    blurred_error.cache_clear()
+    assert slack(replace(users, stateful=True)).excess(8.0, 1e-5) is None  # blurred: what is missed is next to nothing
+
+
+def test_a_million_weights_of_two_million_phones_have_a_figure() -> None:
+    """What the words of 1,372 shares miss is blurred by the others: delta 1e-7 used to be refused."""
+    cohort = Cohort(2_000_000, 1000)
+    users = CohortMechanism.of(
+        cohort, L2(1.0), 1.0, rounds=1000, adjacency="add-remove", coordinates=1_000_000
+    )  # fmt: skip
+    ideal = epsilon(replace(users, coordinates=None), 1e-7)
+    found = epsilon(users, 1e-7)
+    assert ideal < found < ideal + 0.05
+    assert slack(users).at(found) < 1e-9
+    assert math.isinf(epsilon(replace(users, colluders=cohort.cap - 100), 1e-7))  # few shares: not blurred
+
+
+def test_a_large_sum_of_shares_with_cut_tails_is_near_the_exact_one() -> None:
+    """Shares whose tails are cut at a chance of 2e-4 and put on the cut, convolved: within e^(k g kappa) on the reach.
+
+    With one share instead of 400 the same comparison fails: beyond the cut there is nothing.
+    """
+    step, cut, shares = 1 / 16, 3.7, 400
+    grid = np.arange(-4096, 4096) * step
+
+    def law(scale: float, tails: bool) -> np.ndarray:
+        edges = np.concatenate((grid - step / 2, [grid[-1] + step / 2])) / scale
+        exact = np.diff(special.ndtr(edges))
+        if tails:
+            return exact
+        inside = np.abs(grid) <= cut * scale
+        made = np.where(inside, exact, 0.0)
+        made[np.flatnonzero(inside)[[0, -1]]] += (1.0 - made.sum()) / 2
+        return made
+
+    def summed(one: np.ndarray, many: int) -> np.ndarray:
+        spectrum = np.fft.fft(np.fft.ifftshift(one)) ** many
+        return np.real(np.fft.fftshift(np.fft.ifft(spectrum)))
+
+    kappa, scale = 2.0 * special.ndtr(-cut), 1.0
+    for many, holds in ((shares, True), (1, False)):
+        exact, real = summed(law(scale, True), many), summed(law(scale, False), many)
+        near = np.abs(grid) <= 4.0 * math.sqrt(many) * scale
+        with np.errstate(divide="ignore"):
+            ratio = np.abs(np.log(np.maximum(real[near], 1e-300) / exact[near]))
+        growth = math.exp(16 / 15 * 12.0 * 4.0 / math.sqrt(shares)) * math.sqrt(16 / 15)
+        assert (ratio.max() <= shares * kappa * growth) == holds

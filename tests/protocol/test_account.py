@@ -127,7 +127,7 @@ def test_two_replies_of_one_node_are_charged_for_laplace_noise_and_for_sampling(
     drawn = UplinkSettings(LAW, CLIP, records=1000)
     for kind, clipped in (("poisson", "update"), ("poisson", "example"), ("replacement", "update")):
         sampling = privacy.Sampling(kind, 10)
-        sampled = book(sampling=sampling, clipped=clipped)
+        sampled = book(record_sampling=sampling, clipped=clipped)
         sampled.publish([(1, drawn), (1, drawn)])
         two = privacy.Mechanism.uniform(1, LAW, CLIP, sampling, 1000, rounds=2, clipped=clipped)
         assert sampled.epsilon() == pytest.approx(privacy.epsilon(two, DELTA), rel=1e-3)
@@ -137,7 +137,7 @@ def test_two_replies_of_one_node_are_charged_for_laplace_noise_and_for_sampling(
 def test_l1_clips_are_charged_by_the_clips_own_sensitivity(clipped: str) -> None:
     # Clipping a sum of l1-clipped examples again can move it twice as far: a shift of 0.2 and not of 0.1 here.
     settings = UplinkSettings(cepam.Laplace(0.1), cepam.L1(0.5), records=1000)
-    made = book(sampling=privacy.Sampling("poisson", 10), clipped=clipped)
+    made = book(record_sampling=privacy.Sampling("poisson", 10), clipped=clipped)
     made.publish([(1, settings)])
     gap = {"update": 1.0, "example": 0.2}[clipped] / 0.1
     charge = privacy.SubsampledMechanism(privacy.LaplaceShift(gap), 0.01)

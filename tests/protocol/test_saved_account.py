@@ -15,7 +15,7 @@ from cepam.protocol.accounting import Accounting
 from cepam.protocol.saved_account import AccountLost, RunAccount
 from cepam.protocol.settings import UplinkSettings
 
-OPTIONS = Accounting(sampling=Sampling("poisson", 10), clipped="example", adjacency="add-remove", colluders=1)
+OPTIONS = Accounting(record_sampling=Sampling("poisson", 10), clipped="example", adjacency="add-remove", colluders=1)
 
 
 def used(count: int = 4, sigma: float = 0.5, twice: bool = False) -> Mechanism:

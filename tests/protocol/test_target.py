@@ -8,14 +8,16 @@ import pytest
 
 import cepam
 from cepam.privacy import Accountant, Sampling
-from cepam.protocol.accounting import Accounting, Target, law_of, target_of
+from cepam.protocol.accounting import Accounting, Target, noise_of
 from cepam.protocol.settings import UplinkSettings
 
 CLIP = cepam.L2(1.0)
 
 
 @pytest.mark.parametrize("average", [True, False])
-@pytest.mark.parametrize("account", [Accounting(1e-6), Accounting(1e-6, Sampling("poisson", 10), "add-remove")])
+@pytest.mark.parametrize(
+    "account", [Accounting(1e-6), Accounting(1e-6, record_sampling=Sampling("poisson", 10), adjacency="add-remove")]
+)
 def test_the_account_of_such_a_run_ends_at_the_target(account: Accounting, average: bool) -> None:
     target = Target(3.0, 20, 4)
     asked = UplinkSettings(cepam.Gaussian(1.0), CLIP, records=100)
@@ -70,10 +72,15 @@ def test_what_makes_no_sense_is_refused() -> None:
     one = Accounting().mechanism([(0, asked)], True, 10)
     with pytest.raises(ValueError, match="rounds must be given"):
         Target(1.0).meet(asked, one, 1e-5)
-    with pytest.raises(ValueError, match="go with epsilon"):
-        target_of(None, 3, None, None)
-    for law, target in ((cepam.Gaussian, None), (cepam.Gaussian(1.0), Target(1.0)), (cepam.UniformBall, Target(1.0))):
-        with pytest.raises(ValueError, match="law must"):
-            law_of(law, CLIP, target)
-    assert law_of(cepam.Gaussian(0.3), CLIP, None) == cepam.Gaussian(0.3)
-    assert isinstance(law_of(cepam.Laplace, cepam.L1(2.0), Target(1.0)), cepam.Laplace)
+    with pytest.raises(ValueError, match="noise of a target"):
+        Target(1.0, noise=cepam.UniformBall)
+    for noise, epsilon in ((None, None), (cepam.Gaussian(1.0), 1.0)):
+        with pytest.raises(ValueError, match="exactly one"):
+            noise_of(noise, epsilon, CLIP)
+    with pytest.raises(ValueError, match="must have a scale"):
+        noise_of(cepam.Gaussian, None, CLIP)
+    assert noise_of(cepam.Gaussian(0.3), None, CLIP) == (cepam.Gaussian(0.3), None)
+    law, target = noise_of(None, Target(1.0, noise=cepam.Laplace), cepam.L1(2.0))
+    assert isinstance(law, cepam.Laplace)
+    assert target.epsilon == 1.0
+    assert noise_of(None, 2.0, CLIP) == (cepam.Gaussian(1.0), Target(2.0))

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from cepam.distributions.laws import Gaussian
+from cepam.policy import ClientPolicy, FileAccount, MemoryAccount
 from cepam.secure_aggregation import (
-    ClientPolicy,
     HelloReply,
     HelloRequest,
-    MemoryJournal,
     Roster,
     SecAggClient,
     SecAggRefused,
@@ -35,7 +35,7 @@ RUN = b"run 7"
 NOISE, CLIP = 0.25, 1.0
 COORDINATES = 1 << 20
 """More than any model of these tests has."""
-TERMS = ClientPolicy(noise=0.2, clip=1.0, rounds=1000, honest=1)
+TERMS = ClientPolicy(noise_scale=0.2, clipping_norm=1.0, rounds=1000, honest=1)
 
 
 @cache
@@ -60,10 +60,15 @@ def verify(identity: bytes, transcript: bytes, signature: bytes) -> bool:
 
 
 def node(number: int, policy: ClientPolicy = TERMS, **more: Any) -> SecAggClient:
-    """Node 10 + number with a journal of its own."""
+    """Node 10 + number with an account of its own."""
     public, sign = identity(number)
-    more.setdefault("journal", MemoryJournal())
+    more.setdefault("account", MemoryAccount())
     return SecAggClient(10 + number, public, sign, verify, policy, **more)
+
+
+def file_account(path: Path) -> FileAccount:
+    """The account in this file, opened where there is none."""
+    return FileAccount(path) if path.exists() else FileAccount.create(path)
 
 
 def settings(quorum: int, coordinates: int = 12, clients: int = 5, **more: Any) -> SecAggSettings:

@@ -132,7 +132,7 @@ def test_a_crafted_model_with_an_overflow_gate() -> None:
 
 def test_the_sum_of_clipped_examples_is_bounded_by_the_node_whatever_training_computed() -> None:
     size, records, batch = 100, 32, 16.0
-    policy = replace(sums.TERMS, batch=batch, records=records)
+    policy = replace(sums.TERMS, divisor=batch, records=records)
     for length, expected in ((1e6, records * CLIP / batch), (1.5, 1.5)):
         group = cohort(5, size, policy=policy)
         zero = np.zeros(size, dtype=np.float32)

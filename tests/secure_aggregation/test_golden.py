@@ -8,17 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from cepam.distributions.laws import Gaussian
-from cepam.secure_aggregation import (
-    ClientPolicy,
-    HelloReply,
-    HelloRequest,
-    MemoryJournal,
-    Roster,
-    SecAggClient,
-    SecAggRound,
-    SecAggSettings,
-    fit,
-)
+from cepam.policy import ClientPolicy, MemoryAccount
+from cepam.secure_aggregation import HelloReply, HelloRequest, Roster, SecAggClient, SecAggRound, SecAggSettings, fit
 
 GOLDEN = {
     "hello": "b78b20c0064510950bc958b8bca0e59b",
@@ -41,10 +32,10 @@ def sign(transcript: bytes) -> bytes:
 
 def transcript() -> dict[str, list[bytes]]:
     """All that was said in one round of five nodes, of which one was silent."""
-    policy = ClientPolicy(noise=0.2, clip=1.0, rounds=5)
+    policy = ClientPolicy(noise_scale=0.2, clipping_norm=1.0, rounds=5)
     nodes = {
         name: SecAggClient(
-            name, b"identity %d" % name, sign, lambda _, t, s: s == sign(t), policy, MemoryJournal(), b"", drawer(name)
+            name, b"identity %d" % name, sign, lambda _, t, s: s == sign(t), policy, MemoryAccount(), b"", drawer(name)
         )
         for name in range(1, 6)
     }

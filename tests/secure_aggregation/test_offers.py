@@ -8,15 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cepam.secure_aggregation import (
-    ClientPolicy,
-    FileJournal,
-    Roster,
-    RosterEntry,
-    RoundCharge,
-    SecAggRefused,
-    SecAggRound,
-)
+from cepam.policy import AccountUnusable, ClientPolicy, FileAccount, RoundCharge
+from cepam.secure_aggregation import Roster, RosterEntry, SecAggRefused, SecAggRound
 from cepam.secure_aggregation.messages import TrainReply, TrainRequest
 from cepam.secure_aggregation.roster import hello_transcript
 
@@ -32,20 +25,30 @@ def test_an_epoch_said_hello_to_twice() -> None:
     sums.hello(group.nodes.values(), 2)
 
 
-def test_a_lost_journal_does_not_give_back_what_was_spent(tmp_path: Path) -> None:
-    member = sums.node(0, journal=FileJournal(tmp_path / "journal"))
+def test_a_lost_account_does_not_give_back_what_was_spent(tmp_path: Path) -> None:
+    member = sums.node(0, account=sums.file_account(tmp_path / "journal"))
     sums.hello([member], 1)
     (tmp_path / "journal").unlink()
+    with pytest.raises(AccountUnusable, match="no account"):
+        sums.hello([member], 2)
+    with pytest.raises(FileExistsError, match="mark"):
+        FileAccount.create(tmp_path / "journal")
+    for left in (tmp_path).iterdir():
+        left.unlink()
+    FileAccount.create(tmp_path / "journal")  # the operator forgets all; the node itself still knows
     with refused("terms"):
         sums.hello([member], 2)
 
 
-def test_a_rolled_back_journal_does_not_give_back_what_was_spent(tmp_path: Path) -> None:
-    nodes = {10 + i: sums.node(i, journal=FileJournal(tmp_path / f"{i}")) for i in range(5)}
+def test_a_rolled_back_account_does_not_give_back_what_was_spent(tmp_path: Path) -> None:
+    nodes = {10 + i: sums.node(i, account=sums.file_account(tmp_path / f"{i}")) for i in range(5)}
     group = Cohort(nodes, sums.hello(nodes.values(), 1))
     old = (tmp_path / "0").read_bytes()
     run_round(group, sums.settings(4))
     (tmp_path / "0").write_bytes(old)
+    with pytest.raises(AccountUnusable, match="restored from a backup"):
+        run_round(group, sums.settings(4, position=1))
+    (tmp_path / "0.mark").write_bytes(b"0")  # the mark restored with it: the node's own secrets are newer
     with refused("position"):
         run_round(group, sums.settings(4, position=1))
     with refused("terms"):
@@ -54,7 +57,7 @@ def test_a_rolled_back_journal_does_not_give_back_what_was_spent(tmp_path: Path)
 
 def test_quorum_20_of_39() -> None:
     """2 · 20 - 39 = 1: a lying server would read one client alone."""
-    group = cohort(39, policy=ClientPolicy(noise=0.2, clip=CLIP, rounds=9))
+    group = cohort(39, policy=ClientPolicy(noise_scale=0.2, clipping_norm=CLIP, rounds=9))
     round_ = SecAggRound(sums.settings(20, clients=39), group.roster, group.roster.names, MODEL)
     with refused("terms"):
         group.train(10, round_.request())
@@ -76,7 +79,7 @@ OFFERS = {
 
 @pytest.mark.parametrize("below", OFFERS)
 def test_offers_below_the_policy(below: str) -> None:
-    policy = ClientPolicy(noise=0.2, clip=1.0, rounds=9, quorum=5, honest=3, chance=0.5)
+    policy = ClientPolicy(noise_scale=0.2, clipping_norm=1.0, rounds=9, quorum=5, honest=3, record_sampling_rate=0.5)
     group = cohort(6, policy=policy)
     good = sums.settings(5, clients=6, chance=0.5)
     asked = replace(good, **OFFERS[below])
@@ -86,12 +89,12 @@ def test_offers_below_the_policy(below: str) -> None:
 
 
 def test_the_rounds_of_a_node_are_spent_over_all_runs(tmp_path: Path) -> None:
-    policy = ClientPolicy(noise=0.2, clip=1.0, rounds=2)
-    nodes = {10 + i: sums.node(i, policy, journal=FileJournal(tmp_path / f"{i}")) for i in range(5)}
+    policy = ClientPolicy(noise_scale=0.2, clipping_norm=1.0, rounds=2)
+    nodes = {10 + i: sums.node(i, policy, account=sums.file_account(tmp_path / f"{i}")) for i in range(5)}
     for run in (b"one", b"two"):
         group = Cohort(nodes, sums.hello(nodes.values(), 1, run))
         run_round(group, sums.settings(4, run=run))
-    nodes = {10 + i: sums.node(i, policy, journal=FileJournal(tmp_path / f"{i}")) for i in range(5)}
+    nodes = {10 + i: sums.node(i, policy, account=sums.file_account(tmp_path / f"{i}")) for i in range(5)}
     group = Cohort(nodes, sums.hello(nodes.values(), 1, b"three"))
     with refused("terms"):
         run_round(group, sums.settings(4, run=b"three"))
@@ -178,21 +181,33 @@ def test_two_rosters_for_two_halves_open_nothing() -> None:
 
 def test_a_server_that_tells_of_smaller_draws_larger_batches_or_smaller_clips_is_not_believed() -> None:
     """The training code draws, clips examples and divides: the node's own ledger counts what its own terms say."""
-    policy = ClientPolicy(noise=0.2, clip=1.0, rounds=9, batch=64.0, chance=0.5, colluders=1, honest=1, records=64)
+    policy = ClientPolicy(
+        noise_scale=0.2,
+        clipping_norm=1.0,
+        rounds=9,
+        divisor=64.0,
+        record_sampling_rate=0.5,
+        colluders=1,
+        honest=1,
+        records=64,
+    )
     group = cohort(5, policy=policy)
     flattered = sums.settings(4, batch=1e6, chance=1e-6, clip=1e-3)
     whole = sums.settings(4, position=1, chance=0.1, clip=0.5)
     for asked in (flattered, whole):
         group.train(10, SecAggRound(asked, group.roster, group.roster.names, MODEL).request())
-    with group.nodes[10].journal.hold() as entry:
+    with group.nodes[10].account.hold() as entry:
         found = entry.answered.charges
-    assert found == (RoundCharge(sums.NOISE, 1.0, 64.0, 0.5, 2), RoundCharge(sums.NOISE, 0.5, 0.0, 0.5, 2))
+    assert found == (
+        RoundCharge("secure-aggregation", sums.NOISE, 1.0, 12, 2, 64.0, 0.5),
+        RoundCharge("secure-aggregation", sums.NOISE, 0.5, 12, 2, 0.0, 0.5),
+    )
 
 
 def test_an_update_at_the_end_of_the_reach_is_answered_like_any_other() -> None:
     """A clip as wide as the noise reaches: rounding must not make an error of what the update was."""
     for batch in (0.0, 64.0):
-        group = cohort(5, policy=ClientPolicy(noise=0.2, clip=1e12, rounds=9, batch=batch, records=64))
+        group = cohort(5, policy=ClientPolicy(noise_scale=0.2, clipping_norm=1e12, rounds=9, divisor=batch, records=64))
         reach = sums.settings(4).codec.plan.reach
         group.updates = {10: np.full(12, 3e38, dtype=np.float32), 11: np.full(12, reach)}
         asked = sums.settings(4, clip=reach, batch=batch)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cepam.secure_aggregation import ClientPolicy, SecAggRound
+from cepam.policy import ClientPolicy
+from cepam.secure_aggregation import SecAggRound
 from cepam.secure_aggregation.messages import TrainReply
 from cepam.secure_aggregation.pairwise_keys import self_mask
 
@@ -25,7 +26,7 @@ def test_reading_from_one_message_or_from_all_but_one() -> None:
     group.updates = dict.fromkeys(group.nodes, signal)
     asked = sums.settings(4, coordinates=size, clip=1e5, noise=30.0, bits=32)
     for member in group.nodes.values():
-        member.policy = ClientPolicy(noise=0.2, clip=1e9, rounds=9)
+        member.policy = ClientPolicy(noise_scale=0.2, clipping_norm=1e9, rounds=9)
     round_, total = run_round(group, asked)
     assert guess(total, signal) > 0.9  # what the server may see shows it: the attack below is no straw man
     found = replies(round_)
@@ -40,7 +41,7 @@ def test_reading_a_late_message_with_all_its_pairwise_keys() -> None:
     signal = np.where(np.arange(size) % 2, 1.0, -1.0).astype(np.float32) * 200
     group.updates = dict.fromkeys(group.nodes, signal)
     for member in group.nodes.values():
-        member.policy = ClientPolicy(noise=0.2, clip=1e9, rounds=9)
+        member.policy = ClientPolicy(noise_scale=0.2, clipping_norm=1e9, rounds=9)
     asked = sums.settings(4, coordinates=size, clip=1e5, noise=30.0, bits=32)
     round_ = SecAggRound(asked, group.roster, group.roster.names, MODEL)
     seed = b"\x05" * 32

@@ -164,7 +164,7 @@ def test_replies_that_do_not_belong_are_refused() -> None:
 
 @pytest.mark.parametrize(("clients", "degree", "threshold"), [(40, 12, 7), (60, 10, 6)])
 def test_a_sparse_graph(clients: int, degree: int, threshold: int) -> None:
-    policy = sums.ClientPolicy(noise=0.2, clip=CLIP, rounds=10, sparse=True, degree=10)
+    policy = sums.ClientPolicy(noise_scale=0.2, clipping_norm=CLIP, rounds=10, sparse=True, degree=10)
     group = cohort(clients, policy=policy)
     asked = sums.settings(clients - 8, clients=clients, degree=degree, threshold=threshold)
     for name in group.nodes:

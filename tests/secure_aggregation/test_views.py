@@ -9,19 +9,8 @@ import pytest
 
 import cepam
 from cepam import privacy
-from cepam.secure_aggregation import (
-    AnsweredRounds,
-    ClientPolicy,
-    QuantizationRange,
-    RoundCharge,
-    View,
-    accountant_of,
-    epsilons,
-    fit,
-    mechanism_for,
-    run_epsilons,
-    views,
-)
+from cepam.policy import AnsweredRounds, ClientPolicy, RoundCharge
+from cepam.secure_aggregation import QuantizationRange, View, epsilons, fit, mechanism_for, run_epsilons, views
 
 
 def test_the_shares_of_each_observer() -> None:
@@ -85,18 +74,18 @@ def test_mu_goes_with_the_root_of_the_shares() -> None:
 def test_a_node_computes_its_own_epsilon_from_its_accountant() -> None:
     answered = AnsweredRounds()
     for _ in range(3):
-        answered = answered.add(RoundCharge(1.0, 0.5, 0.0, 1.0, 18))
-    answered = answered.add(RoundCharge(1.0, 0.5, 0.0, 1.0, 15))
+        answered = answered.add(RoundCharge("secure-aggregation", 1.0, 0.5, 100, 18))
+    answered = answered.add(RoundCharge("secure-aggregation", 1.0, 0.5, 100, 15))
     assert answered.rounds == 4
     # One Gaussian mechanism: the squares of mu add up, and a clipped update moves by twice its bound.
     mu = math.sqrt(3 / 18 + 1 / 15)
     shift = privacy.SubsampledMechanism(privacy.GaussianShift(mu))
-    assert accountant_of(answered, records=100).epsilon(1e-5) == pytest.approx(shift.epsilon(1e-5), rel=1e-3)
+    assert answered.epsilon(1e-5) == pytest.approx(shift.epsilon(1e-5), rel=1e-3)
 
 
 def test_clipped_examples_in_a_nodes_accountant() -> None:
-    answered = AnsweredRounds((RoundCharge(0.001, 0.1, 1920.0, 0.96, 30),))
-    mechanism = accountant_of(answered, records=2000).mechanisms[0]
+    answered = AnsweredRounds((RoundCharge("secure-aggregation", 0.001, 0.1, 100, 30, 1920.0, 0.96),))
+    mechanism = answered.accountant().mechanisms[0]
     assert mechanism.distance(0) == pytest.approx(2 * 0.1 / 1920.0)
     assert mechanism.chance(0) == pytest.approx(0.96)
 
@@ -142,9 +131,26 @@ def test_bits_follow_the_table_of_the_reach() -> None:
 
 
 def test_doors_of_policy() -> None:
-    good = {"noise": 0.1, "clip": 1.0, "rounds": 5}
-    for wrong in ({"noise": 0}, {"clip": -1}, {"rounds": 0}, {"quorum": 2}, {"honest": 0}, {"colluders": -1},
-                  {"batch": -1.0}, {"batch": 8.0}, {"records": -1}, {"records": 8.0},
-                  {"chance": 0.0}, {"chance": 1.1}):  # fmt: skip
+    good = {"noise_scale": 0.1, "clipping_norm": 1.0, "rounds": 5}
+    for wrong in ({"noise_scale": 0}, {"clipping_norm": -1}, {"rounds": 0}, {"quorum": 2}, {"honest": 0},
+                  {"colluders": -1}, {"divisor": -1.0}, {"divisor": 8.0}, {"records": -1}, {"records": 8.0},
+                  {"record_sampling_rate": 0.0}, {"record_sampling_rate": 1.1}, {"epsilon": 0.0}, {"epsilon": "2"},
+                  {"delta": 0.0}, {"delta": 1.0}, {"trust": "nobody"}, {"metrics": 1},
+                  {"participants": 0}):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ClientPolicy(**{**good, **wrong})  # type: ignore[arg-type]
+
+
+def test_unlike_records_are_charged_as_the_worst_client() -> None:
+    """Five clients of 500 to 4,500 records, ten drawn by each: the smallest is drawn most, wherever it stands."""
+    sizes = (4500, 500, 2500, 1500, 3500)
+    clients = tuple(privacy.Client(cepam.Gaussian(0.05), many, 0.2) for many in sizes)
+    mechanism = privacy.Mechanism(
+        clients, cepam.L2(1.0), privacy.Sampling("poisson", 10), 50, 0, "add-remove", "example"
+    )  # fmt: skip
+    alike = privacy.Mechanism.uniform(
+        5, cepam.Gaussian(0.05), cepam.L2(1.0), privacy.Sampling("poisson", 10), records=500, rounds=50,
+        clipped="example", adjacency="add-remove",
+    )  # fmt: skip
+    found, worst = (epsilons(each, 1e-5, 4, 1) for each in (mechanism, alike))
+    assert found == pytest.approx(worst, rel=1e-9)

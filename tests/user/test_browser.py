@@ -60,7 +60,7 @@ def schemes(folder: Path) -> Path:
     ]
     made = folder / "index.html"
     assert warnings_of(rows) == [f"{', '.join(names)}: {said[0]}"]
-    made.write_text(page(fl.settings_from({"noise": 0.1}), rows, folder), encoding="utf-8")
+    made.write_text(page(fl.Settings.of({"privacy.noise_scale": 0.1}), rows, folder), encoding="utf-8")
     return made
 
 

@@ -17,6 +17,7 @@ import typer
 from cepam.cli import COMMANDS
 from cepam.cli.command import brought
 from cepam.fl import PRESETS
+from cepam.fl.config.settings import types
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")]
@@ -66,6 +67,9 @@ def wrong_in_cepam(words: list[str]) -> str:
     missing = [word for word in words if word.startswith("--") and word.partition("=")[0] not in offered]
     if missing and not getattr(holder, "commands", {}):
         return f"no option {', '.join(missing)}"
+    given = [words[at + 1].partition("=")[0] for at, word in enumerate(words[:-1]) if word == "--set"]
+    if unknown := [name for name in given if name not in types()]:
+        return f"no setting {', '.join(unknown)}"
     preset = words[words.index("--preset") + 1] if "--preset" in words[:-1] else "private"
     return "" if preset in PRESETS else f"no preset {preset}"
 
@@ -104,7 +108,8 @@ def test_commands_are_there(page: Path) -> None:
 def test_commands_that_are_not_there_are_seen() -> None:
     lines = (
         "cepam trian --preset private", "cepam train --no-such 1", "cepam privacy epsilon --unti client",
-        "cepam train --preset nothing", "make nothing", "python bench/nothing.py", "python bench/scale.py --no-such",
+        "cepam train --preset nothing", "cepam train --set training.tau=3", "make nothing",
+        "python bench/nothing.py", "python bench/scale.py --no-such",
         "pytest tests/nothing.py",
     )  # fmt: skip
     assert all(wrong_in(line) for line in lines)

@@ -15,7 +15,15 @@ torch: Any = pytest.importorskip("torch")
 from cepam import fl  # noqa: E402
 from tests.user.terminal import answered  # noqa: E402
 
-QUICK = {"rounds": 2, "tau": 2, "batch": 4, "clip": 1.0, "evaluate_every": 2, "model": "linear", "noise": 0.5}
+QUICK = {
+    "training.rounds": 2,
+    "training.local_steps": 2,
+    "training.batch_size": 4,
+    "privacy.clipping_norm": 1.0,
+    "run.evaluate_every": 2,
+    "model.name": "linear",
+    "privacy.noise_scale": 0.5,
+}
 
 
 def records(count: int, seed: int) -> tuple[Any, Any]:
@@ -26,19 +34,26 @@ def records(count: int, seed: int) -> tuple[Any, Any]:
 
 def test_clients_by_name_with_budgets_of_their_own(tmp_path: Path) -> None:
     data = fl.from_clients({"hospital A": records(60, 1), "hospital B": records(200, 2)}, test=records(50, 3))
-    settings = fl.settings_from(
-        {**QUICK, "noise": None, "epsilon": 3.0, "client": [{"clients": ["hospital B"], "epsilon": 1.5, "delta": 1e-6}]}
+    settings = fl.Settings.of(
+        {
+            **QUICK,
+            "privacy.noise_scale": None,
+            "privacy.epsilon": 3.0,
+            "clients.overrides": [{"clients": ["hospital B"], "epsilon": 1.5, "delta": 1e-6}],
+        }
     )
     summary = fl.train(settings, tmp_path / "run", data)
     rows = {row["name"]: row for row in summary["clients"]}
-    assert [(name, row["records"], row["target"], row["delta"]) for name, row in rows.items()] == [
+    assert [(name, row["records"], row["target_epsilon"], row["delta"]) for name, row in rows.items()] == [
         ("hospital A", 60, 3.0, 1e-5), ("hospital B", 200, 1.5, 1e-6),
     ]  # fmt: skip
-    assert all(0 < row["epsilon"] <= row["target"] for row in rows.values())
+    assert all(0 < row["epsilon"] <= row["target_epsilon"] for row in rows.values())
     again = fl.train(settings, tmp_path / "run", data, resume=True)
     assert again == summary
     with pytest.raises(ValueError, match="no client is named 'hospital C': there are hospital A, hospital B"):
-        fl.Simulation(fl.settings_from({**QUICK, "client": [{"clients": ["hospital C"], "noise": 1.0}]}), data)
+        fl.Simulation(
+            fl.Settings.of({**QUICK, "clients.overrides": [{"clients": ["hospital C"], "noise_scale": 1.0}]}), data
+        )
 
 
 def test_a_torch_dataset_a_client_and_a_share_held_out() -> None:
@@ -47,11 +62,11 @@ def test_a_torch_dataset_a_client_and_a_share_held_out() -> None:
     assert data.owners is not None
     assert np.bincount(data.owners).tolist() == [15, 16, 16, 17, 18, 19, 20, 20, 21, 22]
     assert data.records + len(data.test_labels) == 245
-    simulation = fl.Simulation(fl.settings_from(QUICK), data)
-    assert simulation.settings.clients == 10
+    simulation = fl.Simulation(fl.Settings.of(QUICK), data)
+    assert simulation.settings.clients.count == 10
     assert [plan.records for plan in simulation.aggregators[0].plans] == np.bincount(data.owners).tolist()
     with pytest.raises(ValueError, match=r"there are phone 0, .* and 2 more"):
-        fl.Simulation(fl.settings_from({**QUICK, "client": [{"clients": "nobody", "noise": 1.0}]}), data)
+        fl.Simulation(fl.Settings.of({**QUICK, "clients.overrides": [{"clients": "nobody", "noise_scale": 1.0}]}), data)
 
 
 def table(path: Path, ill: list[str]) -> Path:
@@ -86,8 +101,15 @@ def test_a_parquet_file(tmp_path: Path) -> None:
     read, plain = (fl.from_table(each, "y", "whose") for each in (tmp_path / "t.parquet", columns))
     np.testing.assert_array_equal(read.train_inputs, plain.train_inputs)
     np.testing.assert_array_equal(read.owners, plain.owners)
-    settings = {"data": str(tmp_path / "t.parquet"), "target": "y", "client_column": "whose", "noise": 0.5}
-    named = fl.prepared(fl.settings_from(settings))  # what `cepam train --data t.parquet --target y …` reads
+    settings = {
+        "data.name": str(tmp_path / "t.parquet"),
+        "data.target_column": "y",
+        "data.client_column": "whose",
+        "privacy.noise_scale": 0.5,
+    }
+    named = fl.prepared(
+        fl.Settings.of(settings)
+    )  # what `cepam train --data t.parquet --set data.target_column=y …` reads
     assert named.clients == read.clients == ("c0", "c1")
     assert named.train_inputs.shape == read.train_inputs.shape
 
@@ -107,13 +129,16 @@ def build(data):
 
 
 def trained(folder: Path, *words: str) -> Result:
-    return answered("train", "--rounds", "2", "--tau", "1", "--batch", "4", *words, folder=folder)
+    return answered(
+        "train", "--rounds", "2", "--set", "training.local_steps=1", "--set", "training.batch_size=4", *words,
+        folder=folder,
+    )  # fmt: skip
 
 
 def test_a_function_that_gives_clients_and_test_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("with_test.py").write_text(MODULE + "\ndef both():\n    held = load()\n    return held, held['site 0']\n")
-    data = fl.prepared(fl.settings_from({"data": "with_test:both", "noise": 0.5}))
+    data = fl.prepared(fl.Settings.of({"data.name": "with_test:both", "privacy.noise_scale": 0.5}))
     assert len(data.clients) == 20
     assert len(data.train_labels) == 600
     assert len(data.test_labels) == 30
@@ -121,22 +146,25 @@ def test_a_function_that_gives_clients_and_test_examples(tmp_path: Path, monkeyp
 
 def test_functions_and_tables_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
-    own = ("--data", "mine:load", "--model", "mine:build", "--noise", "0.5", "--name", "own")
-    done = trained(tmp_path, *own, "--client", "'site 3' noise=0.75")
+    own = ("--data", "mine:load", "--model", "mine:build", "--noise-scale", "0.5", "--name", "own")
+    done = trained(tmp_path, *own, "--set", "clients.overrides='site 3' noise_scale=0.75")
     assert done.exit_code == 0, done.stderr
     assert "site 3" in done.stdout
     assert "site 15" not in done.stdout
     assert "and 8 more clients: summary.json has them all" in done.stdout
     table(tmp_path / "patients.csv", ["0", "1"])
-    named = ("--data", "patients.csv", "--target", "ill", "--client-column", "site", "--model", "linear")
-    assert trained(tmp_path, *named, "--noise", "0.5").exit_code == 0
-    lost = trained(tmp_path, "--data", "mine:lost", "--noise", "0.5")
+    columns = ("--set", "data.target_column=ill", "--set", "data.client_column=site")
+    named = ("--data", "patients.csv", *columns, "--model", "linear")
+    assert trained(tmp_path, *named, "--noise-scale", "0.5").exit_code == 0
+    lost = trained(tmp_path, "--data", "mine:lost", "--noise-scale", "0.5")
     assert lost.stderr.strip() == "cepam train: mine:lost: module mine has no function 'lost'"
 
 
 def test_kept_messages_say_beforehand_what_they_take() -> None:
     data = fl.from_clients({"A": records(60, 1), "B": records(90, 2)}, test=records(50, 3))
-    settings = fl.settings_from({**QUICK, "rounds": 40_000, "noise": 20.0, "keep_messages": True})
+    settings = fl.Settings.of(
+        {**QUICK, "training.rounds": 40_000, "privacy.noise_scale": 20.0, "run.keep_messages": True}
+    )
     (told,) = [text for text in fl.Simulation(settings, data).notices if text.startswith("messages are kept")]
     assert "nobody will be able to open them" in told
     assert 80_000 * 20 < 1e6 * float(told.split()[4]) < 80_000 * 60  # twelve weights and a seal, two clients

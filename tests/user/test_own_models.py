@@ -14,9 +14,18 @@ from cepam import fl  # noqa: E402
 
 F = torch.nn.functional
 PRIVATE = {
-    "update": "examples", "sampling": "poisson", "expected_batch": 30.0, "clients": 3, "rounds": 3, "clip": 0.5,
-    "noise": 0.03, "rate": 1.0, "evaluate_every": 3, "tau": 1, "adjacency": "add-remove",
-}  # fmt: skip
+    "training.update": "examples",
+    "training.record_sampling": "poisson",
+    "training.expected_batch_size": 30.0,
+    "clients.count": 3,
+    "training.rounds": 3,
+    "privacy.clipping_norm": 0.5,
+    "privacy.noise_scale": 0.03,
+    "training.server_learning_rate": 1.0,
+    "run.evaluate_every": 3,
+    "training.local_steps": 1,
+    "privacy.adjacency": "add-remove",
+}
 
 
 class Letters(torch.nn.Module):  # type: ignore[misc]
@@ -60,10 +69,10 @@ def next_letter(answers: Any, letters: Any) -> Any:
 def test_a_language_model_learns_and_says_so(tmp_path: Path) -> None:
     data = letters()
     model = fl.Model(Letters, loss=next_letter, metrics={"letter_bits": lambda out, x: next_letter(out, x) / np.log(2)})
-    summary = fl.train(fl.settings_from(PRIVATE), tmp_path / "run", data, model)
+    summary = fl.train(fl.Settings.of(PRIVATE), tmp_path / "run", data, model)
     assert summary["accuracy"] is None
     assert summary["epsilon"] > 0
-    first, last = fl.Simulation(fl.settings_from(PRIVATE), data, model), summary["metrics"]
+    first, last = fl.Simulation(fl.Settings.of(PRIVATE), data, model), summary["metrics"]
     assert last["loss"]["mean"] < float(first.network.evaluate(first.state.weights).loss[0]) - 0.2
     np.testing.assert_allclose(last["letter_bits"]["mean"], last["loss"]["mean"] / np.log(2), rtol=1e-6)
     assert (tmp_path / "run" / "best.pt").exists()
@@ -78,7 +87,7 @@ def letters() -> Any:
 def test_recurrent_nets_and_transformers_take_private_steps(module: Any) -> None:
     """LSTM and Transformer with dropout, as the GRU above: each example clipped by itself, and the loss goes down."""
     model = fl.Model(module, loss=next_letter)
-    run = fl.Simulation(fl.settings_from(PRIVATE), letters(), model)
+    run = fl.Simulation(fl.Settings.of(PRIVATE), letters(), model)
     start = float(run.network.evaluate(run.state.weights).loss[0])
     while not run.done:
         (line,) = run.step()
@@ -91,7 +100,7 @@ def test_convolutions_with_group_normalisation_take_private_steps() -> None:
     data = fl.from_arrays((x, (x.mean((1, 2, 3)) > 0).astype(int)), (x[:9], np.arange(9) % 2))
     layers = (torch.nn.Conv2d(1, 4, 3), torch.nn.GroupNorm(2, 4), torch.nn.ReLU(), torch.nn.Dropout(0.1))
     model = fl.Model(lambda: torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(64, 2)))
-    run = fl.Simulation(fl.settings_from({**PRIVATE, "rounds": 1, "evaluate_every": 1}), data, model)
+    run = fl.Simulation(fl.Settings.of({**PRIVATE, "training.rounds": 1, "run.evaluate_every": 1}), data, model)
     (line,) = run.step()
     assert line["epsilon"] > 0
     assert 0.0 <= line["accuracy"] <= 1.0
@@ -102,8 +111,20 @@ def test_a_regression_on_local_steps(tmp_path: Path) -> None:
     y = x.sum(1)
     data = fl.from_arrays((x, y), (x, y), classes=0)
     model = fl.Model(lambda: torch.nn.Linear(4, 1), loss=lambda out, value: F.mse_loss(out[:, 0], value))
-    settings = fl.settings_from({"clients": 3, "rounds": 5, "update": "difference", "rate": 1.0, "local_rate": 0.1,
-                                 "tau": 5, "batch": 8, "noise": 0.001, "clip": 5.0, "validation": 9})  # fmt: skip
+    settings = fl.Settings.of(
+        {
+            "clients.count": 3,
+            "training.rounds": 5,
+            "training.update": "difference",
+            "training.server_learning_rate": 1.0,
+            "training.local_learning_rate": 0.1,
+            "training.local_steps": 5,
+            "training.batch_size": 8,
+            "privacy.noise_scale": 0.001,
+            "privacy.clipping_norm": 5.0,
+            "data.validation_records": 9,
+        }
+    )
     summary = fl.train(settings, tmp_path / "run", data, model)
     assert summary["metrics"]["loss"]["mean"] < 1.0
     assert fl.read_metrics(tmp_path / "run")[-1]["validation_loss"] < 1.0

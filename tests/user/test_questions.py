@@ -20,7 +20,9 @@ SITES = "500,1000,2000,3000,5000,8000,12000,20000"
 
 
 def test_hospitals_each_with_its_own_noise() -> None:
-    question = f"calibrate --per-client --clients 8 --records {SITES} --epochs 5 --draws 64 --rounds 50 --epsilon 3"
+    question = (
+        f"calibrate --per-client --clients 8 --records {SITES} --local-epochs 5 --batch-size 64 --rounds 50 --epsilon 3"
+    )
     found = json.loads(cepam("privacy", *question.split(), "--delta", "1e-6", "--names", "A,B,C,D,E,F,G,H", "--json"))
     assert [row["name"] for row in found["clients"]] == list("ABCDEFGH")
     assert all(2.99 < row["epsilon"] <= row["target"] == 3.0 for row in found["clients"])
@@ -33,10 +35,10 @@ def test_hospitals_each_with_its_own_noise() -> None:
 
 def test_phones_asked_in_secret_cohorts() -> None:
     """100,000 users, 1,000 a round, 1,000 rounds: what noise costs, and what noise a target needs."""
-    users = "--unit client --clients 100000 --cohort 1000 --rounds 1000 --adjacency add-remove"
+    users = "--unit client --clients 100000 --sampling-rate 0.01 --rounds 1000 --adjacency add-remove"
     said = cepam("privacy", *f"epsilon {users} --noise-multiplier 1 --delta 1e-6".split())
     assert "epsilon 2.12" in said
-    assert "against whoever sees who uploads: " in said
+    assert "against an adversary who sees participation: " in said
     assert "caution" not in said
     found = json.loads(
         cepam("privacy", *f"calibrate {users} --epsilon 2 --delta 1e-6 --coordinates 4000 --json".split())
@@ -49,27 +51,28 @@ def test_phones_asked_in_secret_cohorts() -> None:
 
 
 CALIBRATIONS = [
-    "--clients 30 --draws 15 --records 2000 --rounds 80 --epsilon 1 --coordinates 6422",
-    "--clients 30 --draws 15 --records 2000 --rounds 80 --epsilon 1",
-    "--noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 62 --epsilon 2",
-    "--per-client --clients 2 --records 500,4000 --epochs 1 --draws 64 --rounds 5 --epsilon 3 --delta 1e-6",
+    "--clients 30 --local-steps 15 --records 2000 --rounds 80 --epsilon 1 --coordinates 6422",
+    "--clients 30 --local-steps 15 --records 2000 --rounds 80 --epsilon 1",
+    "--noise-correlation matrix --clipped example --clipping-norm 0.1 --records-total 60000 --slices "
+    "31 --rounds 62 --epsilon 2",
+    "--per-client --clients 2 --records 500,4000 --local-epochs 1 --batch-size 64 --rounds 5 --epsilon 3 --delta 1e-6",
 ]
 
 
 @pytest.mark.parametrize("question", CALIBRATIONS)
 def test_every_calibration_says_what_its_noise_means(question: str) -> None:
     said = " ".join(CliRunner().invoke(app, ["privacy", "calibrate", *question.split()]).output.split())
-    assert "noise_a_coordinate 0." in said
+    assert "noise_of_average 0." in said
     assert ("noise_to_clip 4.44" in said) == ("--coordinates" in question)
     assert "advice: in the average the noise is" in said
     assert "mostly" in said
 
 
 def test_the_natural_misreading_of_phones_draws_a_caution() -> None:
-    question = "epsilon --clients 100000 --draws 1000 --records 1 --rounds 1000 --sigma 1"
+    question = "epsilon --clients 100000 --local-steps 1000 --records 1 --rounds 1000 --noise-scale 1"
     said = " ".join(cepam("privacy", *question.split()).split())
-    assert "caution draws-of-clients" in said
-    assert "--unit client --cohort" in said
+    assert "warning draws-of-clients" in said
+    assert "--unit client --sampling-rate" in said
 
 
 def test_flower_finds_the_noise_for_a_target(
@@ -80,13 +83,13 @@ def test_flower_finds_the_noise_for_a_target(
     from flwr.supercore.task_identity import TaskIdentity
 
     import cepam
-    from cepam.flower import Private
+    from cepam.flower import Accounting, Private, Target
     from tests.flower.fakes import RUN, FakeGrid, Node, adding, start_arrays
 
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1  # as Flower's processes do
     grid = FakeGrid([Node(k, adding(np.full(400, 0.01))) for k in range(1, 5)])
-    strategy = Private(FedAvg(), law=cepam.Gaussian, clip=cepam.L2(1.0), epsilon=3.0, delta=1e-6, rounds=4)
+    strategy = Private(FedAvg(), clip=cepam.L2(1.0), epsilon=Target(3.0, rounds=4), accounting=Accounting(delta=1e-6))
     with caplog.at_level("INFO", logger="flwr"):
         strategy.start(grid, start_arrays(400), num_rounds=4)
     assert 2.99 < strategy.epsilon <= 3.0

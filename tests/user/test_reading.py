@@ -25,7 +25,8 @@ def test_verify_says_the_verdict_first_and_fits(tmp_path: Path, columns: int) ->
 def test_explain_writes_numbers_as_people_do(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     words = (
-        "privacy explain --clients 8 --draws 64 --records 20000 --rounds 50 --sigma 0.5 --delta 1e-6 --out page.html"
+        "privacy explain --clients 8 --local-steps 64 --records 20000 --rounds 50 --noise-scale "
+        "0.5 --delta 1e-6 --out page.html"
     )
     cepam(*words.split(), folder=tmp_path)
     page = re.sub(r"<svg.*?</svg>", "", (tmp_path / "page.html").read_text(encoding="utf-8"), flags=re.S)
@@ -36,8 +37,9 @@ def test_explain_writes_numbers_as_people_do(tmp_path: Path) -> None:
 
 MISTAKES = [
     "verify --sigma 0.01 --lattice E9", "verify --lattice Z1", "trian", "train --dtaa mnist", "train --preset nope",
-    "train --data nothing.csv --noise 1", "train --data no_module:load --noise 1", "encode a.npy b --key x --round 1",
-    "decode nothing out.npy --key x --round 1 --sigma 1", "privacy epsilon --sigma 1", "privacy calibrate --draws 1",
+    "train --data nothing.csv --noise-scale 1", "train --data no_module:load --noise-scale 1",
+    "encode a.npy b --key x --round 1", "decode nothing out.npy --key x --round 1 --sigma 1",
+    "privacy epsilon --noise-scale 1", "privacy calibrate --local-steps 1",
     "compare --schemes nope", "data fetch nothing", "reproduce nothing", "keygen /no/such/folder/a.key", "bench --nope",
     "inspect nothing",
 ]  # fmt: skip
@@ -57,11 +59,11 @@ def test_errors_all_begin_alike(tmp_path: Path, words: str) -> None:
 
 
 def test_lists_of_clients_are_abbreviated(tmp_path: Path) -> None:
-    question = "privacy epsilon --sampling all --rounds 1 --per-client --records 2000 --clients"
-    said = cepam(*f"{question} 30 --sigma 2".split(), folder=tmp_path)
+    question = "privacy epsilon --record-sampling all --rounds 1 --per-client --records 2000 --clients"
+    said = cepam(*f"{question} 30 --noise-scale 2".split(), folder=tmp_path)
     assert re.search(r"^0 to 29 ", said, re.M)
     apart = ",".join(str(2 + k) for k in range(20))
-    said = cepam(*f"{question} 20 --sigma {apart}".split(), folder=tmp_path)
+    said = cepam(*f"{question} 20 --noise-scale {apart}".split(), folder=tmp_path)
     assert re.search(r"^11 ", said, re.M)
     assert not re.search(r"^12 ", said, re.M)
     assert "and 8 more clients: --json has them all" in said

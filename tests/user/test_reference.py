@@ -12,7 +12,7 @@ from tests.user.test_site import DOCS, public_names
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 NEEDS: dict[str, tuple[str, ...]] = {
     "cepam": (), "torch": ("torch",), "privacy": ("matplotlib", "dp_accounting"), "fl": ("torch", "matplotlib"),
-    "verify": (), "flower": ("flwr",), "flare": ("nvflare",), "secure_aggregation": (),
+    "verify": (), "flower": ("flwr",), "flare": ("nvflare",), "policy": (), "secure_aggregation": (),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PACKAGES = ["", ".torch", ".privacy", ".fl", ".flower", ".flare", ".secure_aggregation", ".verify"]
+PACKAGES = ["", ".torch", ".privacy", ".fl", ".flower", ".flare", ".policy", ".secure_aggregation", ".verify"]
 
 
 def public_names(module: str) -> set[str]:
@@ -38,6 +38,14 @@ def test_every_public_name_is_in_the_reference(package: str) -> None:
 def test_every_page_is_in_the_contents() -> None:
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M))
     assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def test_the_settings_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="settings name models, which need the extra torch")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from make_settings import PAGE, page
+
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python tools/make_settings.py"
 
 
 def test_workflows_call_targets_that_exist() -> None:

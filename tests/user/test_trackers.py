@@ -13,11 +13,19 @@ pytest.importorskip("torch")
 
 from cepam import fl
 
-QUICK = {"data": "synthetic", "model": "linear", "clients": 2, "rounds": 3, "tau": 1, "noise": 0.5, "simulate": True}
+QUICK = {
+    "data.name": "synthetic",
+    "model.name": "linear",
+    "clients.count": 2,
+    "training.rounds": 3,
+    "training.local_steps": 1,
+    "privacy.noise_scale": 0.5,
+    "run.simulate": True,
+}
 
 
 def followed(folder: Path, watch: Any, **changes: Any) -> list[dict[str, Any]]:
-    fl.train(fl.settings_from({**QUICK, **changes}), folder / "run", fl.synthetic(200, 50, side=8), watch=watch)
+    fl.train(fl.Settings.of({**QUICK, **changes}), folder / "run", fl.synthetic(200, 50, side=8), watch=watch)
     return fl.read_metrics(folder / "run")
 
 
@@ -40,7 +48,7 @@ def test_mlflow_with_two_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         log_metrics=lambda values, step: told.append((step, values)),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "mlflow", stand_in)
-    lines = followed(tmp_path, fl.to_mlflow("mine", run_name="first"), seeds=2)
+    lines = followed(tmp_path, fl.to_mlflow("mine", run_name="first"), **{"run.seeds": 2})
     assert told[:2] == ["mine", {"run_name": "first"}]
     assert len(told) == 2 + 2 * 3 + 1
     assert told[-2][1]["accuracy/seed-2"] == lines[-1]["accuracy"]

@@ -55,3 +55,11 @@ def test_value_labels_keep_zero_apart() -> None:
     labels = goodness.value_labels(np.array([0.0, -1.0, 2.0, 0.0, 3.0]))
     assert labels[0] == labels[3] == 0
     assert (labels[[1, 2, 4]] > 0).all()
+
+
+def test_errors_without_any_noise_are_refuted_and_do_not_raise() -> None:
+    for law in (cepam.Gaussian(1.0), cepam.Laplace(1.0)):
+        silent = np.zeros((1000, 2))
+        assert goodness.variances(silent, 1.0).p_value == 0.0
+        assert all(one.p_value < 1e-9 for one in goodness.direction_shares(law, silent))
+        assert goodness.covariances(silent).p_value == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from logging import INFO, getLogger
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvgM
 
 import cepam
-from cepam.flower import Accounting, Private
+from cepam.flower import Accounting, Dropouts, Private, Target
 from cepam.privacy import Sampling
 from lora_app.task import perplexity, tuned
 from lora_app.text import examples_of
@@ -33,24 +34,21 @@ def plain(config: Any) -> FedAvgM:
 
 
 def private(config: Any, records: int) -> Private:
-    """The strategy: the noise is found for epsilon over the run, and adapters travel on a grid on the way down."""
+    """The strategy: noise is calibrated to epsilon over the run, and adapters travel down as a quantized broadcast."""
+    accounting = Accounting(delta=float(config["delta"]), records=records, adjacency="add-remove")
     if config["unit"] == "client":
-        account = Accounting(unit="client", adjacency="add-remove")
+        accounting = replace(accounting, unit="client")
     else:
         drawn = Sampling("poisson", int(config["draws"]))
-        account = Accounting(sampling=drawn, clipped="example", adjacency="add-remove")
+        accounting = replace(accounting, record_sampling=drawn, clipped="example")
+    rounds, clients = int(config["num-server-rounds"]), int(config["clients"])
     return Private(
         plain(config),
-        law=cepam.Gaussian,
         clip=cepam.L2(float(config["clip"])),
-        records=records,
-        account=account,
-        epsilon=float(config["epsilon"]),
-        delta=float(config["delta"]),
-        rounds=int(config["num-server-rounds"]),
-        nodes=int(config["clients"]),
-        least_replies=int(config["least-replies"]),
-        downlink="grid",
+        epsilon=Target(float(config["epsilon"]), rounds=rounds, nodes=clients),
+        accounting=accounting,
+        dropouts=Dropouts(least_replies=int(config["least-replies"])),
+        downlink="quantized",
     )
 
 

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, Strategy
 
 import cepam
-from cepam.flower import Accounting, Private
+from cepam.flower import Accounting, Authentication, Dropouts, Gradient, Private
 from cepam.privacy import Sampling
 from mnist_app.task import RECORDS, network, test_accuracy
 
@@ -35,18 +35,21 @@ def main(grid: Grid, context: Context) -> None:
     if config["private"]:
         strategy = Private(
             strategy,
-            law=cepam.Gaussian(float(config["sigma"])),
             clip=cepam.L2(float(config["clip"])),
-            records=RECORDS // clients,
-            account=Accounting(
+            noise=cepam.Gaussian(float(config["sigma"])),
+            update=Gradient(),
+            accounting=Accounting(
                 delta=float(config["delta"]),
-                sampling=Sampling("poisson", int(config["draws"])),
+                records=RECORDS // clients,
+                record_sampling=Sampling("poisson", int(config["draws"])),
                 clipped="example",
                 adjacency="add-remove",
             ),
-            least_replies=int(config["least-replies"]),
-            authentication=str(config["authentication"]),
-            server_key=str(config["server-key"]) or None,
+            dropouts=Dropouts(least_replies=int(config["least-replies"])),
+            authentication=Authentication(
+                required=config["authentication"] == "require",
+                server_key=str(config["server-key"]) or None,
+            ),
         )
     torch.manual_seed(int(config["seed"]))
     accuracies: dict[int, float] = {}

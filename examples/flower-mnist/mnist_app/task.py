@@ -1,15 +1,12 @@
-"""The model, the data of a client, and its update: plain PyTorch, nothing of cepam's but the data loader."""
+"""The model and the data of a client: plain PyTorch, nothing of cepam's but the data loader."""
 
 from __future__ import annotations
-
-import secrets
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
-from cepam.fl.data.dataset import load
+from cepam.fl.data.catalog import load
 
 RECORDS = 60_000
 
@@ -27,32 +24,11 @@ def _images(values: np.ndarray) -> Tensor:
     return torch.from_numpy(values.reshape(-1, 1, 28, 28).astype(np.float32) / 255.0)
 
 
-def poisson_batch(client: int, clients: int, draws: int) -> tuple[Tensor, Tensor]:
-    """A fresh batch of this client's records: each by itself with the same chance, `draws` in expectation.
-
-    The choice of records is part of the guarantee, so it is drawn from the system's secret randomness.
-    """
+def records_of(client: int, clients: int) -> tuple[Tensor, Tensor]:
+    """This client's images and labels: an equal share of the training data."""
     data = load("mnist")
-    order = np.random.default_rng(0).permutation(RECORDS)
-    mine = order[client * (RECORDS // clients) : (client + 1) * (RECORDS // clients)]
-    draw = np.random.default_rng(secrets.randbits(128))
-    chosen = mine[draw.random(len(mine)) < draws / len(mine)]
-    return _images(data.train_inputs[chosen]), torch.from_numpy(data.train_labels[chosen])
-
-
-def clipped_gradient(model: nn.Module, images: Tensor, labels: Tensor, clip: float, draws: int) -> dict[str, Tensor]:
-    """The sum of the records' gradients, each scaled down to norm `clip`, over the expected number of records."""
-    weights = {name: value.detach() for name, value in model.named_parameters()}
-    if len(images) == 0:
-        return {name: torch.zeros_like(value) for name, value in weights.items()}
-
-    def loss(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(functional_call(model, weights, image[None]), label[None])
-
-    each = vmap(grad(loss), in_dims=(None, 0, 0))(weights, images, labels)
-    norms = torch.sqrt(sum(g.reshape(len(images), -1).square().sum(1) for g in each.values()))
-    scale = clip / norms.clamp(min=clip)
-    return {name: torch.tensordot(scale, g, 1) / draws for name, g in each.items()}
+    mine = np.random.default_rng(0).permutation(RECORDS)[client * (RECORDS // clients) :][: RECORDS // clients]
+    return _images(data.train_inputs[mine]), torch.from_numpy(data.train_labels[mine])
 
 
 def test_accuracy(model: nn.Module) -> float:

@@ -48,6 +48,16 @@ COMMANDS = (
         "Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
     ),
     Command(
+        "plan",
+        "cepam.cli.plan:plan",
+        "Recommend what to run: unit, sampling, clipping, noise, mode, and what to expect.",
+    ),
+    Command(
+        "policy",
+        "cepam.cli.policy:app",
+        "A node's own privacy policy, and the account of all that it has answered.",
+    ),
+    Command(
         "train",
         "cepam.cli.train:train",
         "Train a model with federated clients whose every update goes through encode, bytes and decode.",
@@ -57,7 +67,7 @@ COMMANDS = (
         "cepam.cli.compare:compare",
         "Compare schemes on the same data, starts and draws: mean with 95 % confidence interval, differences by seed.",
     ),
-    Command("data", "cepam.cli.data:app", "The public data sets: fetch and check."),
+    Command("data", "cepam.cli.data:app", "The public data sets: list, fetch, compute frozen features."),
 )
 
 app = typer.Typer(

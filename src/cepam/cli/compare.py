@@ -11,26 +11,43 @@ import typer
 from cepam import fl
 from cepam.cli.options import JsonOption
 from cepam.cli.progress import Watch, wide
-from cepam.cli.settings import Config, Name, Preset, Runs, chosen_settings, fresh_folder, takes_settings
+from cepam.cli.settings import (
+    Config,
+    HelpAll,
+    Name,
+    Preset,
+    Runs,
+    Set,
+    chosen_settings,
+    fresh_folder,
+    set_values,
+    takes_settings,
+)
 from cepam.cli.tables import fitting
 from cepam.fl.runs.comparison import HEADINGS, cells, warnings_of
 
 Schemes = Annotated[
     str,
-    typer.Option(help="Comma-separated: fl, fl+sdq, fl+gaussian, …, cepam-gaussian, cepam-gaussian-n2, …-E8, …-sum."),
+    typer.Option(
+        rich_help_panel="Compression",
+        help="Comma-separated: fl, fl+sdq, fl+gaussian, …, cepam-gaussian, cepam-gaussian-n2, …-E8, "
+        "cepam-gaussian-secure-aggregation.",
+    ),
 ]
 DEFAULT = "fl,fl+gaussian,fl+gaussian+sdq,cepam-gaussian"
 
 
-@takes_settings
+@takes_settings("scheme", "simulate")
 def compare(
     schemes: Schemes = DEFAULT,
     preset: Preset = None,
     config: Config = None,
+    sets: Set = None,
     name: Name = None,
     runs: Runs = Path("runs"),
     as_json: JsonOption = False,
-    **given: Any,
+    help_all: HelpAll = False,
+    **flags: Any,
 ) -> None:
     """Compare schemes on the same data, starts and draws: mean with 95 % confidence interval, differences by seed.
 
@@ -45,9 +62,9 @@ def compare(
       cepam compare --preset private --schemes fl+gaussian,cepam-gaussian --seeds 5
     """
     console = wide(stderr=as_json)
-    if given.get("simulate") is False:
-        raise ValueError("compare pairs schemes by seed, so it is always a simulation: --no-simulate is for train")
-    settings = chosen_settings(preset, config, {**given, "simulate": True})
+    if set_values(sets or []).get("run.simulate") is False:
+        raise ValueError("compare pairs schemes by seed, so it is always a simulation: run.simulate must be true")
+    settings = chosen_settings(preset, config, [*(sets or []), "run.simulate=true"], flags)
     folder = runs / name if name else fresh_folder(runs, "compare", "comparison.json")
     wanted = [word.strip() for word in schemes.split(",") if word.strip()]
     with Watch(console, shown=not as_json, simulated=True) as watch:
@@ -56,7 +73,8 @@ def compare(
     if as_json:
         print(json.dumps({"folder": str(folder), "rows": [vars(row) for row in rows]}))
         return
-    title = f"{settings.data}, {settings.rounds} rounds, {settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
+    seeds = f"{settings.run.seeds} seed{'s' if settings.run.seeds > 1 else ''}"
+    title = f"{settings.data.name}, {settings.training.rounds} rounds, {seeds}"
     for table in fitting(console.width, HEADINGS, [cells(row) for row in rows], title):
         console.print(table)
     for text in warnings_of(rows):

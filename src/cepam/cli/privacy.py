@@ -12,7 +12,17 @@ import typer
 from cepam import privacy
 from cepam.cli.command import help_alone
 from cepam.cli.options import JsonOption, spread
-from cepam.cli.privacy_options import ReleaseOptions, observers_of_sums, rows_of_sums, values_of, views_of_sums
+from cepam.cli.privacy_options import (
+    ReleaseOptions,
+    noise_of,
+    observers_of,
+    observers_of_sums,
+    opacus_of,
+    rows_of_sums,
+    units_of,
+    values_of,
+    views_of_sums,
+)
 from cepam.cli.tables import print_figures
 
 app = typer.Typer(
@@ -35,34 +45,35 @@ def print_epsilon(
 ) -> None:
     """epsilon of a whole run.
 
-    Eighty rounds of 30 clients, each drawing 15 of its 2000 records a round (prints 2.05172):
+    Eighty rounds of 30 clients, each drawing 15 of its 2000 records per round (prints 2.05172):
 
-      cepam privacy epsilon --clients 30 --sigma 0.25 --draws 15 --records 2000 --rounds 80 --delta 1e-5
+      cepam privacy epsilon --clients 30 --noise-scale 0.25 --local-steps 15 --records 2000 --rounds 80 --delta 1e-5
 
     Per-example clipping with Poisson batches (prints 1.96637):
 
-      cepam privacy epsilon --batch 960 --records-total 60000 --noise-multiplier 1.1 --rounds 600
+      cepam privacy epsilon --expected-batch-size 960 --records-total 60000 --noise-multiplier 1.1 --rounds 600
 
-    Whole clients: cohorts of 1000 of 100,000, drawn in secret (prints 1.82824):
+    Whole clients: each of 100,000 is sampled with chance 0.01, in secret (prints 1.82824):
 
-      cepam privacy epsilon --unit client --clients 100000 --cohort 1000 --clip 1 --noise-multiplier 1 --rounds 1000
-      --delta 1e-5 --adjacency add-remove
+      cepam privacy epsilon --unit client --clients 100000 --sampling-rate 0.01 --noise-multiplier 1 --rounds 1000
+      --adjacency add-remove
 
-    A server that learns sums only, with all clients in each, at the quorum, and one that lies about who dropped out
+    Secure aggregation: with all clients in each sum, at the quorum, and with a server that lies about who dropped out
     (prints 1.99 to 3.42, by observer):
 
-      cepam privacy epsilon --batch 1920 --records-total 60000 --noise-multiplier 1.658 --rounds 500 --trust sum
-      --quorum 24 --colluders 3
+      cepam privacy epsilon --expected-batch-size 1920 --records-total 60000 --noise-multiplier 1.658 --rounds 500
+      --trust secure-aggregation --quorum 24 --colluders 3
 
-    Records in 31 fixed slices used in turn, nothing drawn in secret, noise that cancels over rounds (prints 2):
+    Correlated noise (DP-FTRL): 31 fixed slices of records used in turn, no secret sampling (prints 2):
 
-      cepam privacy epsilon --noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 496
-      --carry 0.9617 --sigma 0.0109301
+      cepam privacy epsilon --noise-correlation matrix --clipped example --clipping-norm 0.1 --records-total 60000
+      --slices 31 --rounds 496 --decay 0.9617 --noise-scale 0.0109301
     """
     mechanism = options.mechanism()
     spent = privacy.epsilon(mechanism, delta)
     found = {
         "epsilon": spent,
+        **noise_of(mechanism),
         **_figures(mechanism, spent, delta, options.practice()),
         **observers_of_sums(options, delta),
     }
@@ -85,29 +96,29 @@ def print_noise(
 ) -> None:
     """The noise that a target needs over a whole run.
 
-    For epsilon 1 (prints sigma 0.303668):
+    For epsilon 1 (prints noise_scale 0.303668):
 
-      cepam privacy calibrate --clients 30 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --epsilon 1
+      cepam privacy calibrate --clients 30 --local-steps 15 --records 2000 --rounds 80 --delta 1e-5 --epsilon 1
 
-    Without secret sampling, with the best carry (prints sigma 0.0109332, carry 0.961712):
+    Without secret sampling, with the best decay (prints noise_scale 0.0109332, decay 0.961712):
 
-      cepam privacy calibrate --noise matrix --clipped example --clip 0.1 --records-total 60000 --slices 31 --rounds 496
-      --momentum 0.9 --schedule linear --epsilon 2
+      cepam privacy calibrate --noise-correlation matrix --clipped example --clipping-norm 0.1 --records-total 60000
+      --slices 31 --rounds 496 --server-momentum 0.9 --schedule linear --epsilon 2
 
     Three hospitals, five local epochs of DP-SGD with batches of 64 in each of 50 rounds, each its own noise:
 
-      cepam privacy calibrate --per-client --clients 3 --records 500,4000,20000 --epochs 5 --draws 64 --rounds 50
-      --epsilon 3 --delta 1e-6
+      cepam privacy calibrate --per-client --clients 3 --records 500,4000,20000 --local-epochs 5 --batch-size 64
+      --rounds 50 --epsilon 3 --delta 1e-6
 
     Laplace noise, pure DP, l1 clipping:
 
-      cepam privacy calibrate --law laplace --clip-norm l1 --draws 15 --records 2000 --rounds 1 --delta 0 --epsilon 1
+      cepam privacy calibrate --law laplace --norm-type l1 --local-steps 15 --records 2000 --rounds 1 --delta 0
+      --epsilon 1
     """
-    name = "sigma" if options.law == "gaussian" else "b"
     given = options.mechanism(default_noise=1.0)
     if per_client:
-        if options.trust == "sum":
-            raise ValueError("--per-client goes without --trust sum: clients of one sum have one noise")
+        if options.trust == "secure-aggregation":
+            raise ValueError("--per-client goes without --trust secure-aggregation: clients of one sum have one noise")
         targets = values_of("epsilon", epsilon, len(given.clients))
         met = privacy.calibrate_each(given, targets, [delta] * len(targets))
         print_figures(_each(met, targets, delta, names), as_json)
@@ -116,15 +127,10 @@ def print_noise(
         raise ValueError("--names goes with --per-client")
     (target,) = values_of("epsilon", epsilon, 1)
     mechanism = privacy.calibrate(given, target, delta)
-    scales = [client.law.scale for client in mechanism.clients]
-    found: dict[str, Any] = {name: scales[0] if len(set(scales)) == 1 else scales}
-    if isinstance(mechanism, privacy.CohortMechanism):
-        found["noise_multiplier"] = mechanism.topup.total / options.clip
-    elif options.batch:
-        found["noise_multiplier"] = scales[0] * options.batch / (options.clip * math.sqrt(options.clients))
     spent = privacy.epsilon(mechanism, delta)
-    found |= {"epsilon": spent, **_figures(mechanism, spent, delta, options.practice())}
-    asked = replace(options, sigma=",".join(map(repr, scales)), noise_multiplier=0.0)
+    found = {**noise_of(mechanism), "epsilon": spent, **_figures(mechanism, spent, delta, options.practice())}
+    scales = ",".join(repr(client.law.scale) for client in mechanism.clients)
+    asked = replace(options, noise_scale=scales, noise_multiplier=0.0)
     print_figures({**found, **observers_of_sums(asked, delta), **_use(mechanism)}, as_json)
 
 
@@ -140,12 +146,14 @@ def write_page(
 
     Example:
 
-      cepam privacy explain --sigma 0.25 --draws 15 --records 2000 --rounds 80 --delta 1e-5 --out privacy.html
+      cepam privacy explain --noise-scale 0.25 --local-steps 15 --records 2000 --rounds 80 --delta 1e-5
+      --out privacy.html
     """
     mechanism = options.mechanism()
     sums = observers_of_sums(options, delta)
     page = privacy.explain(mechanism, delta, out, options.practice(), rows_of_sums(sums))
-    print_figures({"page": str(page), "epsilon": privacy.epsilon(mechanism, delta), "delta": delta, **sums}, as_json)
+    found = {"page": str(page), "epsilon": privacy.epsilon(mechanism, delta), "delta": delta, **noise_of(mechanism)}
+    print_figures({**found, "observers": observers_of(mechanism, delta), **sums}, as_json)
 
 
 @app.command("audit")
@@ -165,18 +173,20 @@ def print_audit(
 
     One client, its update at one end or the other of the clip, no sampling:
 
-      cepam privacy audit --clients 1 --clip 0.5 --sigma 1 --sampling all --delta 1e-2
+      cepam privacy audit --clients 1 --clipping-norm 0.5 --noise-scale 1 --record-sampling all --delta 1e-2
 
     The same claim with half the noise, which must be refuted:
 
-      cepam privacy audit --clients 1 --clip 0.5 --sigma 1 --sampling all --delta 1e-2 --actual 0.5
+      cepam privacy audit --clients 1 --clipping-norm 0.5 --noise-scale 1 --record-sampling all --delta 1e-2
+      --actual 0.5
 
-    What a server sees that learns sums only, as each kind of observer:
+    Secure aggregation, as each kind of observer sees it:
 
-      cepam privacy audit --clients 5 --clip 0.5 --sigma 0.5 --sampling all --delta 1e-2 --trust sum --quorum 4
+      cepam privacy audit --clients 5 --clipping-norm 0.5 --noise-scale 0.5 --record-sampling all --delta 1e-2
+      --trust secure-aggregation --quorum 4
     """
     attacks, options = Attack(delta, trials, confidence, seed), replace(options, rounds=options.rounds or 1)
-    if options.trust == "sum":
+    if options.trust == "secure-aggregation":
         each = {who: attacks.on(*view) for who, view in views_of_sums(options, actual).items()}
         refuted = any(found["refuted"] for found in each.values())
         shown = {"views": each} if as_json else {f"{who}: {k}": v for who, row in each.items() for k, v in row.items()}
@@ -184,7 +194,7 @@ def print_audit(
     else:
         mechanism = options.mechanism(sampling="all")
         found = attacks.on(privacy.RoundTrip.of_mechanism(mechanism, actual), mechanism)
-        print_figures(found, as_json)
+        print_figures({**found, **noise_of(mechanism)}, as_json)
         refuted = found["refuted"]
     if refuted:
         raise typer.Exit(1)
@@ -213,9 +223,10 @@ def _each(mechanism: privacy.Mechanism, targets: list[float], delta: float, name
     rows = []
     for j, (who, target) in enumerate(zip(called, targets)):
         alone = mechanism.alone(j)
-        row = {"name": who.strip(), "records": alone.clients[0].records, "sigma": alone.clients[0].law.scale}
+        row = {"name": who.strip(), "records": alone.clients[0].records, "noise_scale": alone.clients[0].law.scale}
+        row["noise_multiplier"] = privacy.noise_multiplier(alone)
         if isinstance(alone, privacy.LocalMechanism):
-            row |= {"steps": alone.events, "noise_multiplier": alone.multiplier(0)}
+            row["steps"] = alone.events
         rows.append({**row, "target": target, "epsilon": privacy.epsilon(alone, delta)})
     worst = privacy.epsilon(mechanism, delta)
     found: dict[str, Any] = {
@@ -224,8 +235,8 @@ def _each(mechanism: privacy.Mechanism, targets: list[float], delta: float, name
         "adjacency": mechanism.adjacency,
         "rounds": mechanism.rounds,
     }
-    if isinstance(mechanism, privacy.LocalMechanism):
-        found["observers"] = privacy.Accountant((mechanism,)).observers(delta)
+    found["observers"] = observers_of(mechanism, delta)
+    found |= {"units": units_of(mechanism), "opacus": opacus_of(mechanism), "numerics": _numerics(mechanism)}
     return {
         **found,
         **_use(mechanism),
@@ -237,7 +248,14 @@ def _use(mechanism: privacy.Mechanism) -> dict[str, Any]:
     """What the noise that was found means for a model."""
     found = privacy.noise_to_clip(mechanism)
     whole = {} if found.ratio is None else {"noise_to_clip": found.ratio}
-    return {"noise_a_coordinate": found.noise, **whole, "advice": found.advice}
+    return {"noise_of_average": found.noise, **whole, "advice": found.advice}
+
+
+def _numerics(mechanism: privacy.Mechanism) -> str:
+    """Whether the figure includes what the mechanism's own rounding costs."""
+    if mechanism.coordinates is None:
+        return "not charged: the figure is the ideal law's; give --coordinates (trained weights) to charge the rounding"
+    return f"charged: the rounding of {mechanism.coordinates:,} coordinates per vector is in the figure"
 
 
 def _figures(mechanism: privacy.Mechanism, spent: float, delta: float, practice: privacy.Practice) -> dict[str, Any]:
@@ -246,17 +264,17 @@ def _figures(mechanism: privacy.Mechanism, spent: float, delta: float, practice:
         "delta": delta,
         "unit": mechanism.unit,
         "adjacency": mechanism.adjacency,
-        "sampling": mechanism.sampling.kind,
+        "record_sampling": mechanism.sampling.kind,
         "rounds": mechanism.rounds,
         "colluders": mechanism.colluders,
         "delta_without_noise": privacy.delta_without_noise(mechanism),
     }
     if isinstance(mechanism, privacy.CohortMechanism):
-        found |= _about_cohorts(mechanism, delta)
+        found |= _about_cohorts(mechanism)
     if isinstance(mechanism, privacy.LocalMechanism):
-        found |= {"steps": max(mechanism.steps), "observers": privacy.Accountant((mechanism,)).observers(delta)}
+        found["steps"] = max(mechanism.steps)
     if isinstance(mechanism, privacy.MatrixMechanism):
-        shape = {"carry": mechanism.link.carry} if mechanism.link.bands is None else {"bands": mechanism.link.bands}
+        shape = {"decay": mechanism.link.carry} if mechanism.link.bands is None else {"bands": mechanism.link.bands}
         found |= {**shape, "slices": mechanism.link.slices, "events": mechanism.events}
         found |= {
             "sensitivity": mechanism.sensitivity,
@@ -269,18 +287,19 @@ def _figures(mechanism: privacy.Mechanism, spent: float, delta: float, practice:
     if (mechanism.coordinates or mechanism.exceeded) and delta > 0:
         slack = privacy.slack(mechanism)
         if math.isinf(spent) and (excess := slack.excess(spent, delta)) is not None:
-            raise ValueError(f"no figure, for the mechanism's own slack: {excess[0]}. {excess[1]}")
+            raise ValueError(f"no finite bound, for the mechanism's own slack: {excess[0]}. {excess[1]}")
         found |= {"slack_epsilon": slack.epsilon, "slack_delta": slack.at(spent)}
+    found |= {"observers": observers_of(mechanism, delta), "numerics": _numerics(mechanism)}
     found["warnings"] = [vars(one) for one in privacy.privacy_warnings(mechanism, spent, delta, practice)]
     return found
 
 
-def _about_cohorts(mechanism: privacy.CohortMechanism, delta: float) -> dict[str, Any]:
-    """Who is asked, what noise everybody brings, and what each observer gets."""
-    cohort, topup = mechanism.cohort, mechanism.topup
-    found: dict[str, Any] = {"sampling": cohort.kind, "clients": cohort.population, "cohort": cohort.size}
-    found |= {"chance": mechanism.chance(0), "cap": cohort.cap, "cap_exceeded": mechanism.rounds * cohort.exceeded}
+def _about_cohorts(mechanism: privacy.CohortMechanism) -> dict[str, Any]:
+    """Who is sampled, and what noise the clients and the server bring together."""
+    cohort, sampling = mechanism.cohort, "poisson" if mechanism.cohort.kind == "poisson" else "fixed"
+    found: dict[str, Any] = {"sampling": sampling, "sampling_rate": cohort.rate, "clients": cohort.population}
+    found |= {"expected_cohort": cohort.size, "max_cohort": cohort.cap, "chance": mechanism.chance(0)}
+    found["max_cohort_exceeded"] = mechanism.rounds * cohort.exceeded
     if cohort.participations is not None:
-        found["participations"] = cohort.participations
-    found |= {"mu": mechanism.mu(0), "total_noise": topup.total, "client_noise": topup.share}
-    return {**found, "observers": privacy.Accountant((mechanism,)).observers(delta) if delta > 0 else {}}
+        found["max_participations"] = cohort.participations
+    return {**found, "mu": mechanism.mu(0), "noise_of_sum": mechanism.topup.total}

@@ -24,32 +24,34 @@ from cepam.privacy import (
     Sampling,
     best_decay,
 )
-from cepam.privacy.cohorts.cohort import CohortKind
+from cepam.privacy.composition.accountant import SEES_PARTICIPATION
 from cepam.privacy.mechanisms.subsampled import SamplingKind
 
 
 def local_mechanism(options: Any, default_noise: float | None) -> LocalMechanism:
     """The release of local DP-SGD: every step of every client drawn, clipped and noised by itself."""
-    if options.batch or options.unit == "client" or options.noise == "matrix" or options.colluders:
+    others = (options.expected_batch_size, options.local_steps > 1, options.colluders, options.unit == "client")
+    if any(others) or options.noise_correlation == "matrix":
         raise ValueError(
-            "--epochs goes with --draws (a local step's batch), and not with --batch, --unit or --colluders"
+            "--local-epochs goes with --batch-size (records per local step), and not with --expected-batch-size, "
+            "--local-steps, --unit client or --colluders"
         )
-    if options.law != "gaussian" or options.sampling not in (None, "poisson"):
-        raise ValueError("--epochs goes with Gaussian noise and poisson draws")
-    if not options.draws:
-        raise ValueError("--draws is needed: the records that a local step draws, in expectation")
-    if not (options.noise_multiplier or options.sigma or default_noise):
-        raise ValueError("--noise-multiplier is needed (a step's noise, in clips over the batch), or --sigma")
+    if options.law != "gaussian" or options.record_sampling not in (None, "poisson"):
+        raise ValueError("--local-epochs goes with Gaussian noise and --record-sampling poisson")
+    if not options.batch_size:
+        raise ValueError("--batch-size is needed: the records that a local step draws, in expectation")
+    if not (options.noise_multiplier or options.noise_scale or default_noise):
+        raise ValueError("--noise-multiplier is needed (of a step's sum of clipped gradients), or --noise-scale")
     total = options.records_total / options.clients if options.records_total else None
     adjacency: Adjacency = "replace" if options.adjacency == "replace" else "add-remove"
-    sigma = values_of("sigma", options.sigma, options.clients) if options.sigma else None
+    scales = values_of("noise-scale", options.noise_scale, options.clients) if options.noise_scale else None
     made = LocalMechanism.of(
         [int(many) for many in values_of("records", options.records, options.clients, total)],
-        CLIPS[options.clip_norm](options.clip),
-        options.noise_multiplier or default_noise or 1.0, options.draws, options.epochs, rounds=options.rounds,
-        adjacency=adjacency, coordinates=options.coordinates or None,
+        CLIPS[options.norm_type](options.clipping_norm),
+        options.noise_multiplier or default_noise or 1.0, options.batch_size, options.local_epochs,
+        rounds=options.rounds, adjacency=adjacency, coordinates=options.coordinates or None,
     )  # fmt: skip
-    return made if sigma is None else made.with_noise(sigma)
+    return made if scales is None else made.with_noise(scales)
 
 
 def values_of(name: str, text: str, count: int, default: float | None = None) -> list[float]:
@@ -67,76 +69,134 @@ def values_of(name: str, text: str, count: int, default: float | None = None) ->
     return numbers * count if len(numbers) == 1 else numbers
 
 
+def flag(name: str) -> str:
+    """The option of a field."""
+    return f"--{name.replace('_', '-')}"
+
+
 def _panel(name: str, text: str, panel: str) -> Any:
     return typer.Option(name, help=text, rich_help_panel=panel)
 
 
-NOISE, DATA, RUN, PRACTICE = "Noise and clip", "Records", "Run and adversary", "How it was really run"
+NOISE, DATA, RUN, PRACTICE = "Noise and clipping", "Records", "Run and adversary", "How it was really run"
 WHOLE = "Whole clients (--unit client)"
-MATRIX = "Noise that cancels over rounds (--noise matrix)"
+MATRIX = "Correlated noise (--noise-correlation matrix)"
 
 
 @dataclass(frozen=True)
 class ReleaseOptions:
-    """What the command line says about a release; every field is an option."""
+    """What the command line says about a run; every field is an option."""
 
-    clients: Annotated[int, _panel("--clients", "Number of clients, K.", RUN)] = 30
-    law: Annotated[Literal["gaussian", "laplace"], _panel("--law", "Family of the noise.", NOISE)] = "gaussian"
-    sigma: Annotated[str, _panel("--sigma", "Gaussian noise of a client: one value, or one per client.", NOISE)] = ""
-    b: Annotated[str, _panel("--b", "Laplace scale of a client: one value, or one per client.", NOISE)] = ""
+    clients: Annotated[int, _panel("--clients", "Number of clients.", RUN)] = 30
+    law: Annotated[Literal["gaussian", "laplace"], _panel("--law", "Distribution of the noise.", NOISE)] = "gaussian"
+    noise_scale: Annotated[
+        str,
+        _panel(
+            "--noise-scale",
+            "Noise that one client adds to each coordinate of its update, in the update's own unit: sigma of a "
+            "Gaussian, b of a Laplace. One value, or one per client.",
+            NOISE,
+        ),
+    ] = ""
     noise_multiplier: Annotated[
-        float, _panel("--noise-multiplier", "All noise over one example's (--batch) or client's (--unit) share.", NOISE)
+        float,
+        _panel(
+            "--noise-multiplier",
+            "Instead of --noise-scale: standard deviation of the noise of the sum over all clients, in units of the "
+            "clipping norm. Goes with --expected-batch-size, --unit client or --local-epochs.",
+            NOISE,
+        ),
     ] = 0.0
-    noise: Annotated[
+    noise_correlation: Annotated[
         Literal["independent", "matrix"],
-        _panel("--noise", "From round to round: independent, or correlated by a matrix.", MATRIX),
+        _panel("--noise-correlation", "Noise of different rounds: independent, or correlated by a matrix.", MATRIX),
     ] = "independent"
-    carry: Annotated[str, _panel("--carry", "What a message keeps of the one before: a number or auto.", MATRIX)] = ""
-    bands: Annotated[int, _panel("--bands", "Cut the carry after so many messages (with poisson).", MATRIX)] = 0
+    decay: Annotated[
+        str, _panel("--decay", "Factor by which a message carries the one before: a number or auto.", MATRIX)
+    ] = ""
+    bands: Annotated[int, _panel("--bands", "Cut the decay after so many messages (poisson sampling).", MATRIX)] = 0
     matrix: Annotated[str, _panel("--matrix", "A matrix of your own, .npy: a column or a square.", MATRIX)] = ""
     slices: Annotated[int, _panel("--slices", "Fixed slices of a client's records, used in turn.", MATRIX)] = 0
-    momentum: Annotated[float, _panel("--momentum", "The server's momentum, for --carry auto.", MATRIX)] = 0.0
+    server_momentum: Annotated[
+        float, _panel("--server-momentum", "The server's momentum, for --decay auto.", MATRIX)
+    ] = 0.0
     schedule: Annotated[
         Literal["constant", "linear", "cosine"],
-        _panel("--schedule", "The server's learning rates, for --carry auto.", MATRIX),
+        _panel("--schedule", "The server's learning-rate schedule, for --decay auto.", MATRIX),
     ] = "constant"
     unit: Annotated[Unit, _panel("--unit", "What is protected: a record or a whole client.", WHOLE)] = "record"
-    cohort: Annotated[float, _panel("--cohort", "Clients asked a round, of --clients (poisson: expected).", WHOLE)] = (
-        0.0
-    )
-    cap: Annotated[int, _panel("--cap", "The most clients asked a round (default: never met in practice).", WHOLE)] = 0
-    participations: Annotated[
-        int, _panel("--participations", "The most rounds a client is asked in, if the server enforces it.", WHOLE)
+    sampling_rate: Annotated[
+        float,
+        _panel("--sampling-rate", "Chance that a client is sampled in a round, in secret.", WHOLE),
+    ] = 0.0
+    sampling: Annotated[
+        Literal["poisson", "fixed"],
+        _panel("--sampling", "Client sampling: each by itself (poisson), or a fixed number per round.", WHOLE),
+    ] = "poisson"
+    max_cohort: Annotated[
+        int, _panel("--max-cohort", "The most clients sampled in a round (default: never met in practice).", WHOLE)
+    ] = 0
+    max_participations: Annotated[
+        int, _panel("--max-participations", "The most rounds that a client takes part in, if enforced.", WHOLE)
     ] = 0
     bit_multiplier: Annotated[
-        float, _panel("--bit-multiplier", "Noise of an adaptive clip's bits, over a half.", WHOLE)
+        float, _panel("--bit-multiplier", "Noise multiplier of the bits of adaptive clipping.", WHOLE)
     ] = 0.0
-    clip: Annotated[float, _panel("--clip", "Clipping bound, gamma.", NOISE)] = 1.0
+    clipping_norm: Annotated[float, _panel("--clipping-norm", "Bound on the norm of what is clipped.", NOISE)] = 1.0
     clipped: Annotated[
-        ClippedUnit | None, _panel("--clipped", "What is clipped (default: update; example with --batch).", NOISE)
+        ClippedUnit | None,
+        _panel("--clipped", "What is clipped (default: update; example with --expected-batch-size).", NOISE),
     ] = None
-    clip_norm: Annotated[Norm, _panel("--clip-norm", "Norm that is clipped.", NOISE)] = "l2"
-    weights: Annotated[str, _panel("--weights", "Aggregation weights, one per client (default 1/K).", RUN)] = ""
-    sampling: Annotated[SamplingKind | None, _panel("--sampling", "How records are drawn.", DATA)] = None
-    draws: Annotated[float, _panel("--draws", "Records a client draws a round, tau.", DATA)] = 0.0
-    epochs: Annotated[int, _panel("--epochs", "Local epochs a round, each step noised: --draws is a step's.", DATA)] = 0
-    records: Annotated[str, _panel("--records", "Records of a client: one value, or one per client.", DATA)] = ""
-    batch: Annotated[
-        float, _panel("--batch", "Expected batch over all clients: per-example clipping (poisson).", DATA)
+    norm_type: Annotated[Norm, _panel("--norm-type", "Norm that is clipped.", NOISE)] = "l2"
+    weights: Annotated[
+        str,
+        _panel(
+            "--weights",
+            "Aggregation weights, one per client (default: equal; by records with --expected-batch-size).",
+            RUN,
+        ),
+    ] = ""
+    record_sampling: Annotated[
+        SamplingKind | None, _panel("--record-sampling", "How a client draws its records, afresh every round.", DATA)
+    ] = None
+    batch_size: Annotated[
+        float,
+        _panel("--batch-size", "Records that a client draws per local step (default 1).", DATA),
     ] = 0.0
-    records_total: Annotated[int, _panel("--records-total", "Records of all clients together.", DATA)] = 0
-    rounds: Annotated[int, _panel("--rounds", "All rounds of the run, R: needed (an audit takes 1).", RUN)] = 0
+    local_steps: Annotated[
+        int, _panel("--local-steps", "Local steps per round: a client draws batch size times steps records.", DATA)
+    ] = 0
+    local_epochs: Annotated[
+        int, _panel("--local-epochs", "Local epochs per round, each step noised by itself (local DP-SGD).", DATA)
+    ] = 0
+    records: Annotated[str, _panel("--records", "Records of a client: one value, or one per client.", DATA)] = ""
+    expected_batch_size: Annotated[
+        float,
+        _panel(
+            "--expected-batch-size",
+            "Records per round over all clients in expectation: per-example clipping, each record drawn with the same "
+            "chance (poisson), whichever client holds it.",
+            DATA,
+        ),
+    ] = 0.0
+    records_total: Annotated[int, _panel("--records-total", "Records of all clients, in equal parts.", DATA)] = 0
+    rounds: Annotated[int, _panel("--rounds", "All rounds of the run: needed (an audit takes 1).", RUN)] = 0
     colluders: Annotated[int, _panel("--colluders", "Other clients who pool what they know.", RUN)] = 0
     adjacency: Annotated[
         Adjacency | None,
-        _panel("--adjacency", "What may differ (default: replace; add-remove with --batch).", RUN),
+        _panel("--adjacency", "What may differ (default: replace; add-remove with --expected-batch-size).", RUN),
     ] = None
-    coordinates: Annotated[int, _panel("--coordinates", "Length of an update, m: charges the numerics.", RUN)] = 0
+    coordinates: Annotated[
+        int, _panel("--coordinates", "Trained weights, the length of an update: the rounding is then charged too.", RUN)
+    ] = 0
     trust: Annotated[
-        Literal["server", "sum"], _panel("--trust", "Who sees an update: the server, or nobody (sums).", RUN)
+        Literal["server", "secure-aggregation"],
+        _panel("--trust", "The server sees each update, or with secure aggregation their sum only.", RUN),
     ] = "server"
-    quorum: Annotated[int, _panel("--quorum", "Clients in every sum (--trust sum; default 0.8 of them).", RUN)] = 0
-    run_rounds: Annotated[int, _panel("--run-rounds", "Rounds the figure will be quoted for.", PRACTICE)] = 0
+    quorum: Annotated[
+        int, _panel("--quorum", "Fewest clients in a sum (--trust secure-aggregation; default 0.8 of them).", RUN)
+    ] = 0
+    run_rounds: Annotated[int, _panel("--run-rounds", "Rounds that the figure will be quoted for.", PRACTICE)] = 0
     clip_tensors: Annotated[int, _panel("--clip-tensors", "Tensors clipped one by one.", PRACTICE)] = 1
     sampler_persists: Annotated[
         bool, _panel("--sampler-persists", "The data loader goes on across rounds.", PRACTICE)
@@ -144,6 +204,11 @@ class ReleaseOptions:
     state_persists: Annotated[
         bool, _panel("--state-persists", "Momentum or batch norm survives a round.", PRACTICE)
     ] = False
+
+    @property
+    def draws(self) -> float:
+        """Records that a client draws per round."""
+        return (self.batch_size or 1.0) * (self.local_steps or 1) if self.batch_size or self.local_steps else 0.0
 
     def practice(self) -> Practice:
         """How the run was really done."""
@@ -157,29 +222,31 @@ class ReleaseOptions:
             raise ValueError(
                 f"--rounds must be given, at least 1, got {self.rounds}: every figure is that of all rounds of a run"
             )
-        if self.quorum and self.trust != "sum":
-            raise ValueError("--quorum goes with --trust sum")
-        if self.cohort:
+        if self.quorum and self.trust != "secure-aggregation":
+            raise ValueError("--quorum goes with --trust secure-aggregation")
+        if self.sampling_rate:
             return self._of_cohorts(default_noise)
-        if self.epochs:
+        if self.local_epochs:
             return local_mechanism(self, default_noise)
-        for name in [name for name in ("cap", "participations", "bit_multiplier") if getattr(self, name)]:
-            raise ValueError(f"--{name.replace('_', '-')} goes with --cohort")
-        noise, matrix = self._noise(default_noise), self.noise == "matrix"
-        plain = "poisson" if self.batch else sampling or "replacement"
+        for name in [name for name in ("max_cohort", "max_participations", "bit_multiplier") if getattr(self, name)]:
+            raise ValueError(f"{flag(name)} goes with --sampling-rate")
+        matrix = self.noise_correlation == "matrix"
+        plain = "poisson" if self.expected_batch_size else sampling or "replacement"
         every = matrix or self.unit == "client"
-        kind = self.sampling or ("all" if every else plain)
+        kind = self.record_sampling or ("all" if every else plain)
         records, draws = self._records(kind), self._draws(kind)
-        weights = values_of("weights", self.weights, self.clients, 1.0 / self.clients)
+        unequal = bool(self.expected_batch_size) and len(set(records)) > 1
+        parts = [many / sum(records) for many in records] if unequal else [1.0 / self.clients] * self.clients
+        weights = values_of("weights", self.weights, self.clients) if self.weights else parts
         family: type[Gaussian] | type[Laplace] = Gaussian if self.law == "gaussian" else Laplace
-        laws: list[Law] = [family(scale) for scale in noise]
-        clipped = self.clipped or ("example" if self.batch else "update")
+        laws: list[Law] = [family(scale) for scale in self._noise(default_noise, weights)]
+        clipped = self.clipped or ("example" if self.expected_batch_size else "update")
         by_example = clipped == "example"
         adjacency = self.adjacency or ("add-remove" if by_example else "replace")
-        share = self.batch / self.clients if matrix and self.batch else None
+        each = [self.expected_batch_size * part for part in parts] if unequal or matrix else [0.0] * self.clients
         made = Mechanism(
-            tuple(Client(law, int(n), w, share) for law, n, w in zip(laws, records, weights)),
-            CLIPS[self.clip_norm](self.clip),
+            tuple(Client(law, int(n), w, own or None) for law, n, w, own in zip(laws, records, weights, each)),
+            CLIPS[self.norm_type](self.clipping_norm),
             Sampling(kind, draws),
             self.rounds,
             self.colluders,
@@ -192,27 +259,26 @@ class ReleaseOptions:
 
     def _of_cohorts(self, default_noise: float | None) -> CohortMechanism:
         """The release of cohorts of whole clients: nothing in it is as long as the population."""
-        if self.unit != "client" or self.noise == "matrix":
-            raise ValueError("--cohort goes with --unit client and independent noise")
-        for name in [
-            name for name in ("records", "draws", "batch", "records_total", "weights", "b") if getattr(self, name)
-        ]:
-            raise ValueError(
-                f"--{name.replace('_', '-')} does not go with --cohort: clients are drawn, with all their data"
-            )
-        kind: CohortKind = "without" if self.sampling == "without" else "poisson"
-        if (self.sampling or kind) != kind or self.law != "gaussian" or self.clip_norm != "l2":
-            raise ValueError("--cohort goes with --sampling poisson or without, Gaussian noise and an l2 clip")
-        cohort = Cohort(self.clients, self.cohort, kind, self.cap, self.participations or None)
-        if self.sigma and self.noise_multiplier:
-            raise ValueError("--noise-multiplier goes without --sigma")
-        (share,) = values_of("sigma", self.sigma, 1, 0.0)
-        multiplier = self.noise_multiplier or share * math.sqrt(cohort.cap) / self.clip or default_noise
+        if self.unit != "client" or self.noise_correlation == "matrix":
+            raise ValueError("--sampling-rate goes with --unit client and independent noise")
+        drawn = ("records", "batch_size", "local_steps", "local_epochs", "expected_batch_size", "records_total")
+        for name in [name for name in (*drawn, "weights", "record_sampling") if getattr(self, name)]:
+            raise ValueError(f"{flag(name)} does not go with --sampling-rate: clients are sampled, with all their data")
+        if self.law != "gaussian" or self.norm_type != "l2":
+            raise ValueError("--sampling-rate goes with Gaussian noise and --norm-type l2")
+        cohort = Cohort(
+            self.clients, self._cohort_size(), "without" if self.sampling == "fixed" else "poisson", self.max_cohort,
+            self.max_participations or None,
+        )  # fmt: skip
+        if self.noise_scale and self.noise_multiplier:
+            raise ValueError("--noise-multiplier goes without --noise-scale")
+        (share,) = values_of("noise-scale", self.noise_scale, 1, 0.0)
+        multiplier = self.noise_multiplier or share * math.sqrt(cohort.cap) / self.clipping_norm or default_noise
         if not multiplier:
-            raise ValueError("--noise-multiplier is needed (or --sigma, a client's share of the noise)")
+            raise ValueError("--noise-multiplier is needed (or --noise-scale, one client's share of the noise)")
         return CohortMechanism.of(
             cohort,
-            L2(self.clip),
+            L2(self.clipping_norm),
             multiplier,
             rounds=self.rounds,
             colluders=self.colluders,
@@ -221,53 +287,72 @@ class ReleaseOptions:
             bit=self.bit_multiplier or None,
         )
 
+    def _cohort_size(self) -> float:
+        """Clients per round: a whole number where the size is fixed."""
+        if not (0.0 < self.sampling_rate <= 1.0):
+            raise ValueError(f"--sampling-rate must lie in (0, 1], got {self.sampling_rate!r}")
+        size = self.sampling_rate * self.clients
+        whole = round(size)
+        if abs(size - whole) <= 1e-9 * size:
+            return float(whole)
+        if self.sampling == "fixed":
+            raise ValueError(f"--sampling fixed needs a whole number of clients per round, got {size:g}")
+        return size
+
     def _independent(self, mechanism: Mechanism) -> Mechanism:
         """The release, or a ValueError where an option speaks of a matrix."""
-        given = {"carry": self.carry, "bands": self.bands, "matrix": self.matrix, "slices": self.slices}
+        given = {"decay": self.decay, "bands": self.bands, "matrix": self.matrix, "slices": self.slices}
         for name in [name for name, value in given.items() if value]:
-            raise ValueError(f"--{name} goes with --noise matrix")
+            raise ValueError(f"--{name} goes with --noise-correlation matrix")
         return mechanism
 
     def _correlated(self, mechanism: Mechanism) -> MatrixMechanism:
         """The same release with noise that cancels over rounds."""
         if self.slices < 1:
-            raise ValueError(f"--slices must be at least 1 with --noise matrix, got {self.slices}")
+            raise ValueError(f"--slices must be at least 1 with --noise-correlation matrix, got {self.slices}")
         known = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}
         return MatrixMechanism(**known, link=self._link())
 
     def _link(self) -> CorrelatedNoise:
         if self.matrix:
-            if self.carry or self.bands:
-                raise ValueError("--matrix goes without --carry and --bands")
+            if self.decay or self.bands:
+                raise ValueError("--matrix goes without --decay and --bands")
             return CorrelatedNoise.from_matrix(self.matrix, self.slices)
-        carry = self._carry()
+        decay = self._decay()
         if self.bands:
-            return CorrelatedNoise.from_matrix(carry ** np.arange(self.bands), self.slices)
-        return CorrelatedNoise(carry, self.slices)
+            return CorrelatedNoise.from_matrix(decay ** np.arange(self.bands), self.slices)
+        return CorrelatedNoise(decay, self.slices)
 
-    def _carry(self) -> float:
-        if self.carry in ("", "auto"):
+    def _decay(self) -> float:
+        if self.decay in ("", "auto"):
             from cepam.fl.optim import schedule
 
             rates = schedule(self.schedule, 1.0, self.rounds)
             steps = [rates.at(t) for t in range(self.rounds)]
-            return best_decay(self.rounds, self.slices, self.momentum, steps, self.bands or None)
+            return best_decay(self.rounds, self.slices, self.server_momentum, steps, self.bands or None)
         try:
-            return float(self.carry)
+            found = float(self.decay)
         except ValueError:
-            raise ValueError(f"--carry must be auto or a number, got {self.carry!r}") from None
+            raise ValueError(f"--decay must be auto or a number, got {self.decay!r}") from None
+        if not (0.0 <= found < 1.0):
+            raise ValueError(f"--decay must lie in [0, 1), got {found!r}")
+        return found
 
-    def _noise(self, default: float | None) -> list[float]:
-        name, given = ("sigma", self.sigma) if self.law == "gaussian" else ("b", self.b)
+    def _noise(self, default: float | None, weights: list[float]) -> list[float]:
+        """The noise scale of each client."""
         if self.noise_multiplier:
             whole = self.unit == "client"
-            if not (self.batch or whole) or given:
-                raise ValueError("--noise-multiplier goes with --batch or --unit client, and without --sigma or --b")
-            default = self.noise_multiplier * self.clip * math.sqrt(self.clients)
-            default /= self.clients if whole else self.batch
-        if not given and default is None:
-            raise ValueError(f"--{name} is needed (or --noise-multiplier with --batch)")
-        return values_of(name, given, self.clients, default)
+            if not (self.expected_batch_size or whole) or self.noise_scale:
+                raise ValueError(
+                    "--noise-multiplier goes with --expected-batch-size, --unit client or --local-epochs, and without "
+                    "--noise-scale"
+                )
+            # The sum over all clients is the weighted average times the clients, or times the expected batch.
+            times = self.clients if whole else self.expected_batch_size
+            default = self.noise_multiplier * self.clipping_norm / times / math.hypot(*weights) * sum(weights)
+        if not self.noise_scale and default is None:
+            raise ValueError("--noise-scale is needed (or --noise-multiplier with --expected-batch-size)")
+        return values_of("noise-scale", self.noise_scale, self.clients, default)
 
     def _records(self, kind: SamplingKind) -> list[float]:
         total = self.records_total / self.clients if self.records_total else None
@@ -280,11 +365,72 @@ class ReleaseOptions:
     def _draws(self, kind: SamplingKind) -> float:
         if kind == "all":
             return 1.0
-        if self.batch:
-            return self.batch / self.clients
+        if self.expected_batch_size:
+            return self.expected_batch_size / self.clients
         if not self.draws:
-            raise ValueError("--draws is needed (the records a client draws a round), or --batch with poisson")
+            raise ValueError(
+                "--batch-size or --local-steps is needed (the records that a client draws per round), or "
+                "--expected-batch-size"
+            )
         return self.draws
+
+
+def noise_of(mechanism: Mechanism) -> dict[str, Any]:
+    """The noise in both units, what each is measured in, and what neither may be taken for."""
+    scales = [client.law.scale for client in mechanism.clients]
+    return {
+        "noise_scale": scales[0] if len(set(scales)) == 1 else scales,
+        "noise_multiplier": privacy.noise_multiplier(mechanism),
+        "units": units_of(mechanism),
+        "opacus": opacus_of(mechanism),
+    }
+
+
+def units_of(mechanism: Mechanism) -> dict[str, str]:
+    """What the noise scale and the noise multiplier are measured in."""
+    what = "local step's mean gradient" if isinstance(mechanism, LocalMechanism) else "update"
+    kind = "standard deviation" if mechanism.law_is_gaussian else "scale b of Laplace noise"
+    whose = "a step of one client" if isinstance(mechanism, LocalMechanism) else "all clients"
+    return {
+        "noise_scale": f"{kind} per coordinate that one client adds to its {what}, in the unit of the {what}",
+        "noise_multiplier": f"standard deviation of the noise of the sum over {whose}, in clipping norms",
+    }
+
+
+def opacus_of(mechanism: Mechanism) -> str:
+    """Which of the numbers Opacus's `noise_multiplier` is, and which it is not."""
+    if isinstance(mechanism, LocalMechanism):
+        batch, bound = mechanism.sampling_of(0).draws, mechanism.clip.bound
+        return (
+            f"noise_multiplier is Opacus's own at each client, with expected_batch_size {batch:g} and max_grad_norm "
+            f"{bound:g}; noise_scale is not"
+        )
+    if mechanism.clipped == "update":
+        return (
+            "neither number is Opacus's noise_multiplier: Opacus clips and noises every example's gradient in every "
+            "step, here one whole update per round is clipped"
+        )
+    return (
+        "noise_multiplier is Opacus's only for one optimizer that sees the batches of all clients; at one client by "
+        "itself, and for noise_scale anywhere, it is another number"
+    )
+
+
+def observers_of(mechanism: Mechanism, delta: float) -> dict[str, float]:
+    """epsilon against every kind of adversary over the whole run; infinite where there is no guarantee."""
+    if delta == 0.0 and isinstance(mechanism, CohortMechanism):
+        return {}
+    found = privacy.Accountant((mechanism,)).observers(delta)
+    if "server" in found:
+        return found
+    others = max(1, mechanism.enrolled - 1)
+    named = {(f"all {others} other clients" if who == f"{others} colluders" else who): e for who, e in found.items()}
+    if others == 1 and mechanism.enrolled > 1:
+        named = {who: e for who, e in named.items() if who != "all 1 other clients"}
+    if mechanism.enrolled == 1:
+        named = {"outsider": found["outsider"]}
+    named.setdefault(SEES_PARTICIPATION, found["outsider"])  # all take part: there is nothing to see
+    return {**named, "server": math.inf}
 
 
 def observers_of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
@@ -293,7 +439,7 @@ def observers_of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
     `observers` is for rounds in which nobody dropped out, `observers_at_quorum` for rounds with no more clients than
     the quorum, the fewest that a sum is opened for. Against a server that lies both are the same.
     """
-    if options.trust != "sum":
+    if options.trust != "secure-aggregation":
         return {}
     quorum, mechanism = _quorum(options), replace(options, colluders=0).mechanism()
     from cepam.secure_aggregation import epsilons  # with its kernels: other questions need none of it
@@ -320,8 +466,11 @@ def rows_of_sums(found: dict[str, Any]) -> dict[str, float] | None:
 
 def _quorum(options: ReleaseOptions) -> int:
     """Clients in every sum; ValueError for what no sum carries."""
-    if options.cohort or options.noise != "independent" or options.law != "gaussian":
-        raise ValueError("--trust sum goes with Gaussian noise, independent from round to round, and no --cohort")
+    if options.sampling_rate or options.noise_correlation != "independent" or options.law != "gaussian":
+        raise ValueError(
+            "--trust secure-aggregation goes with Gaussian noise, independent from round to round, and no "
+            "--sampling-rate"
+        )
     return options.quorum or math.ceil(0.8 * options.clients)
 
 

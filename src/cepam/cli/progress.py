@@ -69,10 +69,11 @@ class Watch:
         )
 
     def fetch(self, report: Report) -> None:
-        """Shows data on its way."""
+        """Show data or frozen features on their way."""
         if report.text not in self.tasks:
             self.tasks[report.text] = self.bar.add_task(report.text, total=report.total or None, told="")
-        self.bar.update(self.tasks[report.text], completed=report.done, told=f"{report.done / 1e6:.1f} MB")
+        told = f"{report.done / 1e6:.1f} MB" if report.unit == "bytes" else report.unit
+        self.bar.update(self.tasks[report.text], completed=report.done, told=told)
 
 
 def in_words(known: dict[str, float], simulated: bool) -> str:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 MOST_CLIENTS = 12
 """How many clients are shown of many."""
 
-SENTENCES = ("advice", "warnings")
+SENTENCES = ("advice", "warnings", "units", "opacus", "numerics")
 
 
 def print_figures(found: dict[str, Any], as_json: bool) -> None:
     """Nothing; one JSON object, or one line for each figure, clients in a table with advice and warnings at the end."""
     if as_json:
-        typer.echo(json.dumps(_plain(found)))
+        typer.echo(as_plain_json(found))
         return
 
     console = Console(highlight=False, markup=False)
@@ -33,7 +33,7 @@ def print_figures(found: dict[str, Any], as_json: bool) -> None:
             least = found.get("observers_at_quorum", value)
             for who, spent in value.items():
                 both = f" if nobody drops out, {_shown(least[who])} at the quorum" if least[who] != spent else ""
-                typer.echo(f"against {who}: {_shown(spent)}{both}")
+                typer.echo(f"against {who}: {_guarantee(spent)}{both}")
         elif name == "observers_at_quorum":
             continue
         elif name in ("clients", "per_client") and isinstance(value, list):
@@ -43,10 +43,21 @@ def print_figures(found: dict[str, Any], as_json: bool) -> None:
                 console.print(f"and {left_out:,} more clients: --json has them all")
         elif name not in SENTENCES:
             typer.echo(f"{name} {_shown(value)}")
+    for name, unit in found.get("units", {}).items():
+        console.print(f"{name}: {unit}")
+    if "opacus" in found:
+        console.print(f"Opacus: {found['opacus']}")
+    if "numerics" in found:
+        console.print(f"rounding: {found['numerics']}")
     if "advice" in found:
         console.print(f"advice: {found['advice']}")
     for one in found.get("warnings", ()):
-        console.print(f"caution {one['code']}: {one['reason']}. {one['remedy']}.")
+        console.print(f"warning {one['code']}: {one['reason']}. {one['remedy']}.")
+
+
+def as_plain_json(found: dict[str, Any]) -> str:
+    """The figures as one JSON object; infinities, which JSON has no number for, are null."""
+    return json.dumps(_plain(found))
 
 
 def _clients(rows: list[dict[str, Any]], said: dict[str, Any]) -> tuple[Table, int]:
@@ -71,6 +82,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _guarantee(epsilon: Any) -> str:
+    return "no guarantee" if epsilon is None or epsilon == math.inf else _shown(epsilon)
 
 
 def _shown(value: Any) -> str:

@@ -29,9 +29,12 @@ def verify(
     every: Annotated[bool, typer.Option("--all", help="Print every check, not a summary by kind.")] = False,
     json_out: JsonOption = False,
     trust: Annotated[
-        Literal["server", "sum"], typer.Option(help="One decoded vector (server), or an opened sum of --clients.")
+        Literal["server", "secure-aggregation"],
+        typer.Option(help="One decoded vector (server), or an opened sum of --clients."),
     ] = "server",
-    clients: Annotated[int, typer.Option(help="Clients of the sum, each with this noise (--trust sum).")] = 4,
+    clients: Annotated[
+        int, typer.Option(help="Clients of the sum, each with this noise (--trust secure-aggregation).")
+    ] = 4,
 ) -> None:
     """Check on fresh randomness that decoded vectors carry exactly the law's noise; print a certificate.
 
@@ -39,7 +42,7 @@ def verify(
     law, radius, directions, covariance and independence, each with its p-value. Exit code 1 if one fails.
 
     Example: `cepam verify --law gaussian --sigma 0.01 --lattice E8 --plot certificate.png`
-    Example: `cepam verify --trust sum --clients 30 --sigma 0.18`
+    Example: `cepam verify --trust secure-aggregation --clients 30 --sigma 0.18`
     """
     codec: CertifiedCodec = description.codec() if trust == "server" else _channel(description, clients)
     if plot is not None:
@@ -66,7 +69,7 @@ def _channel(description: CodecOptions, clients: int) -> SecAggChannel:
 
     codec = description.codec()
     if description.lattice not in ("auto", "Z1") or codec.coder != "adaptive":
-        raise ValueError("--trust sum codes sums on the integers: leave --lattice and --coder out")
+        raise ValueError("--trust secure-aggregation codes sums on the integers: leave --lattice and --coder out")
     return SecAggChannel(codec.law, clients)  # type: ignore[arg-type]  # which says what it takes
 
 

@@ -68,7 +68,7 @@ class Law(ABC):
 class Gaussian(Law):
     """Independent N(0, sigma^2) coordinates, in any dimension.
 
-    Paper: Theorem 1; the latent radius is sigma times a chi variable with n + 2 degrees of freedom.
+    Paper: Theorem 7; the latent radius is sigma times a chi variable with n + 2 degrees of freedom.
     """
 
     sigma: float
@@ -105,7 +105,7 @@ class Gaussian(Law):
 class Laplace(Law):
     """Independent Laplace(b) coordinates, in any dimension.
 
-    Paper: Theorem 2 has n = 1 and Gamma(2, 1); for n coordinates the superlevel sets are l1 balls whose radius is b
+    Paper: Theorem 8 has n = 1 and Gamma(2, 1); for n coordinates the superlevel sets are l1 balls whose radius is b
     times a Gamma(n + 1, 1) variable.
     """
 

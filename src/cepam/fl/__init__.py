@@ -2,7 +2,7 @@
 
     from cepam import fl
 
-    settings = fl.settings_from({**fl.preset("private"), "seed": 3})
+    settings = fl.preset("private").updated({"run.seed": 3})
     summary = fl.train(settings, Path("runs/mine"))
 
 Your own data and model: `fl.from_arrays`, `fl.from_torch`, `fl.from_clients` or `fl.from_table`, and
@@ -11,10 +11,20 @@ Your own data and model: `fl.from_arrays`, `fl.from_torch`, `fl.from_clients` or
 """
 
 from cepam.fl.config.presets import PRESETS, preset
-from cepam.fl.config.settings import ClientSettings, Settings
-from cepam.fl.config.toml import settings_from
+from cepam.fl.config.settings import (
+    ClientOverride,
+    ClientsSettings,
+    CompressionSettings,
+    DataSettings,
+    ModelSettings,
+    PrivacySettings,
+    RunSettings,
+    Settings,
+    TrainingSettings,
+)
+from cepam.fl.data.catalog import load
 from cepam.fl.data.clients import from_clients, from_table
-from cepam.fl.data.dataset import Dataset, from_arrays, from_torch, load, synthetic
+from cepam.fl.data.dataset import Dataset, from_arrays, from_torch, synthetic
 from cepam.fl.data.fetch import DataUnavailable
 from cepam.fl.models.features import Features
 from cepam.fl.models.model import Model, build, linear_on
@@ -26,14 +36,21 @@ from cepam.fl.simulation import Simulation
 
 __all__ = [
     "PRESETS",
-    "ClientSettings",
+    "ClientOverride",
+    "ClientsSettings",
+    "CompressionSettings",
+    "DataSettings",
     "DataUnavailable",
     "Dataset",
     "Features",
     "Model",
+    "ModelSettings",
+    "PrivacySettings",
     "Progress",
+    "RunSettings",
     "Settings",
     "Simulation",
+    "TrainingSettings",
     "build",
     "compare",
     "from_arrays",
@@ -45,7 +62,6 @@ __all__ = [
     "prepared",
     "preset",
     "read_metrics",
-    "settings_from",
     "synthetic",
     "to_mlflow",
     "to_wandb",

@@ -55,7 +55,7 @@ class State:
 
 @dataclass(frozen=True)
 class Sent:
-    """The traffic of one seed's round, for whoever wants to keep or count it; `down` holds messages of the grid."""
+    """The traffic of one seed's round, for whoever wants to keep or count it; `down` holds quantized broadcasts."""
 
     seed: int
     round: int
@@ -92,31 +92,33 @@ class Simulation:
         self.settings = chosen = self.settings.fitted(self.data.clients)
         if self.model is None and len(self.data.shape) == 2:
             self.data = replace(self.data, shape=(1, *self.data.shape))
-        self.vector = self.model or build(chosen.model, self.data, chosen.activation)
-        self.division = LayerSplit.of(self.vector, chosen.personal)
+        self.vector = self.model or build(chosen.model.name, self.data, chosen.model.activation)
+        self.division = LayerSplit.of(self.vector, chosen.model.personal_layers)
         self.size = len(self.division.sent)
-        kept = [self.data.holding_out(chosen.validation, seed) for seed in chosen.run_seeds]
+        kept = [self.data.holding_out(chosen.data.validation_records, seed) for seed in chosen.run_seeds]
         self.validation = [held_out for _, held_out in kept]
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
-        many = clients_per_round(chosen.clients, chosen.share)
-        device = resolved(chosen.device, self.size * many * len(chosen.run_seeds) // max(chosen.tau, 1))
+        many = clients_per_round(chosen.clients.count, chosen.clients.sampling_rate)
+        device = resolved(
+            chosen.run.device, self.size * many * len(chosen.run_seeds) // max(chosen.training.local_steps, 1)
+        )
         self.secret = held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
         self.arrays = self.backend or backend_of(device, self._look_ahead)
-        if device == "cuda" and chosen.trust == "server":
+        if device == "cuda" and chosen.privacy.trust == "server":
             usual = usual_codec(chosen) if self.codecs is None else self.codecs(0)
             self.arrays.expect(usual, many, self.size)
         self.network = self.vector.on(self.data, device)
         self.aggregators = tuple(self._aggregator(s, held.nonce, part) for s, part in enumerate(parts))
-        kind = chosen.schedule if chosen.local_schedule == "same" else chosen.local_schedule
-        local = self._schedule(kind, chosen.local_rate or chosen.rate)
+        kind = chosen.training.schedule if chosen.training.local_schedule == "same" else chosen.training.local_schedule
+        local = self._schedule(kind, chosen.training.local_learning_rate or chosen.training.server_learning_rate)
         self.own = own_models(self.vector, chosen, self.data, parts, self.validation, self.arrays)
         held_by = None if self.own is None else self.own.ownership
         self.work = LocalTraining(
             chosen, self.network, parts, self.rows, self.aggregators, local, self.arrays.put, held_by, self.data.removed
         )  # fmt: skip
-        self.rates = self._schedule(chosen.schedule, chosen.rate)
-        self.optimizer = optimizer(chosen.server, chosen.momentum)
+        self.rates = self._schedule(chosen.training.schedule, chosen.training.server_learning_rate)
+        self.optimizer = optimizer(chosen.training.server_optimizer, chosen.training.server_momentum)
         self.privacy_warnings = self.aggregators[0].privacy_warnings
         self.state = self._start(held.nonce)
         self.aggregators[0].foresee()
@@ -137,12 +139,19 @@ class Simulation:
         chosen, labels = self.settings, self.data.train_labels[records]
         if self.data.owners is not None:
             return given(self.data.owners[records], self.data.clients).within(records)
-        made = partition(chosen.partition, labels, chosen.clients, seed, chosen.alpha, chosen.labels_each)
+        made = partition(
+            chosen.data.partition,
+            labels,
+            chosen.clients.count,
+            seed,
+            chosen.data.concentration,
+            chosen.data.shards_per_client,
+        )
         return made.within(records)
 
     def _aggregator(self, s: int, nonce: bytes, parts: Parts) -> Aggregator:
         shapes = self.division.tensors
-        cuts = list(np.cumsum(shapes)) if self.settings.clip_scope == "tensor" else None
+        cuts = list(np.cumsum(shapes)) if self.settings.privacy.clip_scope == "tensor" else None
         head = self.network.head if isinstance(self.network, TorchNetwork) else None
         vectors = ClientUpdates(self.size, len(shapes), cuts, self.arrays, head)
         return self.aggregator(AggregatorContext(
@@ -152,7 +161,14 @@ class Simulation:
 
     def _schedule(self, kind: str, rate: float) -> Any:
         s = self.settings
-        return schedule(kind, rate, s.rounds * s.tau, s.tau, s.convexity, s.smoothness)
+        return schedule(
+            kind,
+            rate,
+            s.training.rounds * s.training.local_steps,
+            s.training.local_steps,
+            s.training.convexity,
+            s.training.smoothness,
+        )
 
     def _start(self, nonce: bytes) -> State:
         weights = np.stack([self.vector.initial(seed)[self.division.sent] for seed in self.settings.run_seeds])
@@ -168,12 +184,12 @@ class Simulation:
     @property
     def done(self) -> bool:
         """Whether all rounds have been run."""
-        return self.state.round >= self.settings.rounds
+        return self.state.round >= self.settings.training.rounds
 
     @property
     def reported(self) -> Any:
         """The weights that the run answers for: the running average where the settings ask for one, else the last."""
-        return self.state.average if self.settings.average else self.state.weights
+        return self.state.average if self.settings.training.weight_averaging else self.state.weights
 
     def step(self) -> list[Line]:
         """Runs one round and gives its line of metrics for every seed."""
@@ -198,16 +214,16 @@ class Simulation:
     def _move(self, aggregates: Any) -> None:
         """One server step from the aggregates, what is made public of it, and the running average of that."""
         state = self.state
-        rate = float(self.rates.at((state.round + 1) * self.settings.tau - 1))
+        rate = float(self.rates.at((state.round + 1) * self.settings.training.local_steps - 1))
         state.exact, state.memory = self.optimizer.step(state.exact, aggregates, rate, state.memory)
         state.weights = self._published(rate)
-        past = min(self.settings.average, (state.round + 1) / (state.round + 10))
+        past = min(self.settings.training.weight_averaging, (state.round + 1) / (state.round + 10))
         state.average = past * state.average + (1.0 - past) * state.weights
         state.round += 1
 
     def _published(self, rate: float) -> Any:
-        """The weights that clients will compute at: the exact ones, or the nearest points of the grid."""
-        if self.settings.downlink == "float32":
+        """The weights that clients will compute at: the exact ones, or the nearest points of the quantizer."""
+        if self.settings.compression.downlink == "float32":
             return self.state.exact
         fetched = self.arrays.fetch(self.state.exact)
         self._check_finite(fetched, self.state.round + 1)
@@ -239,7 +255,7 @@ class Simulation:
     def _judge(self, lines: list[Line]) -> None:
         """Adds scores, epsilon so far and warnings to the lines of an evaluated round."""
         chosen, state = self.settings, self.state
-        if state.round % chosen.evaluate_every and not self.done:
+        if state.round % chosen.run.evaluate_every and not self.done:
             return
         weights = self.reported
         self._check_finite(weights, state.round)
@@ -249,14 +265,14 @@ class Simulation:
         for s, line in enumerate(lines):
             line |= {name: _finite(float(each[s])) for name, each in (scores.metrics | {"loss": scores.loss}).items()}
             chooses = self._merit(scores, s)
-            if chosen.validation:
+            if chosen.data.validation_records:
                 row, index = weights[s : s + 1], self.validation[s]
                 held = self.network.evaluate(row, index) if own is None else own.validation(self.network, weights, s)
                 chooses = self._merit(held, 0)
                 line[f"validation_{judged}"] = _finite(chooses if judged == "accuracy" else -chooses)
             if chooses > state.best_score[s]:
                 state.best_score[s], state.best[s] = chooses, weights[s]
-            line |= {"epsilon": self._spent(s), "delta": chosen.delta, "simulated": chosen.simulate}
+            line |= {"epsilon": self._spent(s), "delta": chosen.privacy.delta, "simulated": chosen.run.simulate}
             if self.done:
                 line["warnings"] = self.privacy_warnings
 
@@ -267,7 +283,8 @@ class Simulation:
     def _check_finite(self, weights: Any, round: int) -> None:
         if not bool((abs(weights) < np.inf).all()):
             raise ValueError(
-                f"the weights are no longer finite after round {round}: lower --rate, {self.settings.rate:g}"
+                f"the weights are no longer finite after round {round}: lower "
+                f"training.server_learning_rate, {self.settings.training.server_learning_rate:g}"
             )
 
     def _spent(self, s: int) -> float | None:
@@ -276,7 +293,7 @@ class Simulation:
         return None if so_far is None else _finite(so_far)
 
     def views(self) -> dict[str, float | None]:
-        """epsilon so far by observer; the worst of the seeds. None where there is no figure to give."""
+        """epsilon so far by observer; the worst of the seeds. None where no finite bound is available."""
         each = [aggregator.views() for aggregator in self.aggregators]
         observers = dict.fromkeys(who for views in each for who in views)
         return {who: _finite(max(views.get(who, np.inf) for views in each)) for who in observers}

@@ -1,15 +1,20 @@
 """NVIDIA FLARE: a filter for the server and one for the clients make training results private and small.
 
-Put `ServerFilter` in the server's task-data and task-result filters and `ClientFilter` in the clients', for the
-training task. Each looks at FLARE's filter direction: the server's offers settings and a fresh public key on the way
-out and opens the sealed update on the way in; the client's takes the offer off on the way in and seals on the way out.
-The server's also listens to the workflow: it charges the results that were used, and ends the job at its budget.
+    server = cepam.flare.ServerFilter(clip=cepam.L2(1.0), noise=cepam.Gaussian(0.2))
+    client = cepam.flare.ClientFilter()
 
-The exchange is that of `cepam.flower` (docs/flower.md): X25519, HKDF, a key chain, one position for each message. FLARE
+Put `ServerFilter` in the server's task-data and task-result filters and `ClientFilter` in the clients', for the
+training task. The server's offers settings and a fresh public key with each task, and opens the sealed update of each
+result. It also listens to the workflow: it charges the results that were used, and ends the job at its budget. Options
+are those of `cepam.flower`.
+
+The protocol is that of `cepam.flower` (docs/flower.md): X25519, HKDF, a key chain, one position for each message. FLARE
 itself authenticates sites by certificate.
 """
 
 from cepam.flare.filters import ClientFilter, ServerFilter
 from cepam.flare.weights import PAYLOAD
+from cepam.protocol.accounting import Accounting, Target
+from cepam.protocol.options import Compression, Dropouts
 
-__all__ = ["PAYLOAD", "ClientFilter", "ServerFilter"]
+__all__ = ["PAYLOAD", "Accounting", "ClientFilter", "Compression", "Dropouts", "ServerFilter", "Target"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from nvflare.apis.dxo import DataKind, MetaKey, from_shareable
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
@@ -17,91 +18,90 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from cepam.clip import CLIPS, Unit
-from cepam.distributions.laws import Gaussian, Laplace
+from cepam.clip import Clip
+from cepam.distributions.laws import Gaussian, Law
 from cepam.errors import CepamError, WrongAddress
-from cepam.flare.job import ClientJob, JobCompensation, ServerJob, end_job, job_of, number_of
+from cepam.flare.job import ClientJob, JobPlan, ServerJob, end_job, job_of, number_of
 from cepam.flare.weights import PAYLOAD, difference_of, is_difference, learned, replace_result, weights_of
-from cepam.privacy import Sampling
-from cepam.protocol.accounting import Accounting
+from cepam.policy import FileAccount, read_policy
+from cepam.protocol.accounting import Accounting, Released, Target, noise_of
 from cepam.protocol.client import Declined, check_offer, seal_update
+from cepam.protocol.enforcement import EnforcedPolicy
 from cepam.protocol.messages import Answer, Offer
-from cepam.protocol.settings import UplinkSettings, lattice_from_json
-from cepam.protocol.vectors import from_vector, to_vector
+from cepam.protocol.options import Compression, Dropouts
+from cepam.protocol.vectors import count, from_vector, to_vector
 
 HEADER = "cepam"
 _ERRORS = {value for name, value in vars(ReturnCode).items() if name.isupper() and value != ReturnCode.OK}
 
 
 class ServerFilter(Filter):  # type: ignore[misc]
-    """The server's half: offers on the way out, opens on the way in, keeps the account of the results that were used.
+    """The server's half: makes offers with the tasks, opens the results, and charges those that were used.
 
-    A result that does not open raises, and FLARE hands the workflow an error in its place. After every round epsilon is
-    in the log and goes out as the metric `cepam-epsilon`. Every result that opened is charged unless the workflow said
-    that it was not accepted. With `budget` the job ends before a round would bring epsilon above it, and that round's
-    aggregate is not published. `released="average"` counts the noise of all results together: say it only where the
-    workflow publishes nothing but their average with equal weights. `unit` is what epsilon is for, a `record` or all
-    data of a `client`. With `policy="top-up"` and `clients`, how many sites the job has, the server adds the noise of
-    results that do not come and divides by `clients`: the workflow is handed no movement, and its aggregate is replaced
-    by the topped-up one, so epsilon does not depend on who was there. The account is kept in the folder `accounts`
-    (default: `cepam-accounts` in the server's workspace), and found again by the job or by the model it starts from.
+    A result that does not open raises, and FLARE hands the workflow an error in its place. Every result that opened is
+    charged unless the workflow said that it was not accepted. After every round epsilon is in the log and goes out as
+    the metric `cepam-epsilon`. With a budget the job ends before a round would bring epsilon above it, and that round's
+    aggregate is not published. FLARE's workflow chooses the sites of a round before a filter sees a task, so nothing is
+    sampled in secret; secure aggregation needs messages before and after a task, which a filter cannot send.
+
+    Example:
+        ```python
+        server = ServerFilter(clip=cepam.L2(1.0), noise=cepam.Gaussian(0.2))
+        ```
+
+    Args:
+        clip: The bound on each update before noise, `cepam.L2` or `cepam.L1`, in units of the weights.
+        noise: The law of each site's noise, such as `cepam.Gaussian(0.2)`, in units of the weights.
+        epsilon: A target that Gaussian noise is calibrated to: `Target(epsilon, rounds, nodes)`, where `clients` may
+            stand in for `nodes`. Exactly one of `noise` and `epsilon` is given.
+        accounting: Delta, unit, budget, folder, and how epsilon is counted. `released="average"` counts the noise of
+            all results together: say it only where the workflow publishes nothing but their average with equal weights.
+            Sites are known by their certificates, so each pays for its own rounds.
+        dropouts: `Dropouts("compensate")` with `clients`: the server adds the noise of results that do not come and
+            divides by `clients`, so that epsilon does not depend on who was there. The workflow is handed no movement,
+            and its aggregate is replaced by the compensated one. The default charges the results that came, unless
+            `clients` is given and noise and release allow compensation. The workflow says how many replies are needed.
+        compression: The lattice by its name, the coder and the padding.
+        weight: The public weight of a result in the workflow's average. Default 1.
+        clients: How many sites the job has, for compensation and for a target.
+
+    Raises:
+        ValueError: For options that do not go together, with the reason.
     """
 
     def __init__(
         self,
-        scale: float,
-        bound: float,
-        law: str = "gaussian",
-        norm: str = "l2",
-        lattice: str = "auto",
+        *,
+        clip: Clip,
+        noise: Law | None = None,
+        epsilon: float | Target | None = None,
+        accounting: Accounting = Accounting(),
+        dropouts: Dropouts = Dropouts(),
+        compression: Compression = Compression(),
         weight: float = 1.0,
-        bucket: int | None = None,
-        records: int = 1,
-        delta: float = 1e-5,
-        budget: float | None = None,
-        released: Literal["average", "vectors"] = "vectors",
-        sampling: str = "all",
-        draws: float = 1,
-        adjacency: Literal["replace", "add-remove"] = "replace",
-        colluders: int = 0,
-        clipped: Literal["update", "example"] = "update",
-        accounts: str | None = None,
-        unit: Unit = "record",
-        policy: Literal["charge", "top-up"] = "charge",
         clients: int | None = None,
-        trust: Literal["server"] = "server",
-        cohort: None = None,
     ) -> None:
         super().__init__()
-        if cohort is not None:
-            raise ValueError(
-                f"cohort must be None in FLARE, got {cohort!r}: the workflow chooses who gets a task, before a filter "
-                "sees it, so no draw is secret here; cepam.flower.Private and cepam train draw cohorts"
-            )
-        if trust != "server":
-            raise ValueError(
-                f"trust must be 'server' in FLARE, got {trust!r}: a filter sees a task and its result, and a sum needs "
-                "trips before and after, to the same sites; cepam.flower and cepam train have trust='sum'"
-            )
         # FLARE writes a job's configuration from attributes that are named like the arguments.
-        self.scale, self.bound, self.law, self.norm = scale, bound, law, norm
-        self.lattice, self.weight, self.bucket, self.records = lattice, weight, bucket, records
-        self.delta, self.budget, self.released, self.accounts = delta, budget, released, accounts
-        self.sampling, self.draws, self.adjacency = sampling, draws, adjacency
-        self.colluders, self.clipped = colluders, clipped
-        self.unit, self.policy, self.clients, self.trust, self.cohort = unit, policy, clients, trust, cohort
-        if budget is not None and not budget > 0:
-            raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
-        noise = {"gaussian": Gaussian, "laplace": Laplace}[law](scale)
-        clip = CLIPS[norm](bound)
-        self.settings = UplinkSettings(
-            noise, clip, lattice_from_json(lattice), bucket=bucket, weight=weight, records=records, unit=unit
+        self.clip, self.noise, self.epsilon, self.accounting = clip, noise, epsilon, accounting
+        self.dropouts, self.compression, self.weight, self.clients = dropouts, compression, weight, clients
+        if not isinstance(compression.lattice, str):
+            raise ValueError("compression in FLARE names its lattice, such as Compression('E8'): jobs are text")
+        law, target = noise_of(noise, epsilon, clip)
+        self._settings = compression.settings(
+            law, clip, weight=weight, records=accounting.records, unit=accounting.unit
         )
-        drawn = Sampling(sampling, draws)  # type: ignore[arg-type]
-        self.account = Accounting(
-            delta, drawn, adjacency, colluders, released, stable_nodes=True, clipped=clipped, unit=unit
-        )
-        self.topup = _topup(policy, clients, self.settings, released)
+        released: Released = "vectors" if accounting.released == "auto" else accounting.released
+        self._account = replace(accounting, stable_nodes=True, released=released)
+        compensated = _compensated(dropouts, clients, law, released, target is not None)
+        if target is not None:
+            target = replace(target, nodes=target.nodes or clients)
+            if target.rounds is None or target.nodes is None or target.noise is not Gaussian:
+                raise ValueError(
+                    "epsilon in FLARE must be cepam.flare.Target(epsilon, rounds=…, nodes=…) with Gaussian noise: a "
+                    "filter does not see how many rounds and sites a job has"
+                )
+        self._plan = JobPlan(self._settings, target, self._account, clients if compensated else None)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """The task with an offer, or the result with dense arrays."""
@@ -109,7 +109,7 @@ class ServerFilter(Filter):  # type: ignore[misc]
         job = self._job(fl_ctx)
         with job.lock:
             if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.OUT:
-                job.settle_if_asked_again(client, self, fl_ctx)
+                job.settle_before_next_task(client, self, fl_ctx)
                 try:
                     return self._offer(shareable, job, client)
                 except CepamError as nothing_left:  # FLARE would ask the client to try again, for ever
@@ -118,7 +118,7 @@ class ServerFilter(Filter):  # type: ignore[misc]
             return self._open(shareable, job, client)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Nothing; the account follows what the workflow does with the results."""
+        """Follow what the workflow does with the results: charge, replace, publish."""
         if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
             peer = fl_ctx.get_peer_context()
             if peer is not None and fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED) is False:
@@ -129,7 +129,7 @@ class ServerFilter(Filter):  # type: ignore[misc]
             job = self._job(fl_ctx)
             if job.layout is not None:
                 result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
-                model = job.reference if job.ended else job.take_topped_up()
+                model = job.reference if job.ended else job.take_compensated()
                 replace_result(result, job.reference, job.layout, model)
         elif event_type == AppEventType.AFTER_SHAREABLE_TO_LEARNABLE:
             self._job(fl_ctx).note_published(learned(fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)))
@@ -140,12 +140,12 @@ class ServerFilter(Filter):  # type: ignore[misc]
         return job_of(fl_ctx, "server", self._new_job(fl_ctx))
 
     def _new_job(self, fl_ctx: FLContext) -> Callable[[], ServerJob]:
-        return lambda: ServerJob(self.account, self.budget, _folder(self.accounts, fl_ctx), self.topup)
+        return lambda: ServerJob(self._plan, _folder(self.accounting.folder, fl_ctx))
 
     def _offer(self, shareable: Shareable, job: ServerJob, client: str) -> Shareable:
         dxo = from_shareable(shareable)
         reference = job.broadcast(weights_of(dxo))
-        offer = job.offer(client, self.settings, reference)
+        offer = job.offer(client, reference)
         dxo.data = reference
         task: Shareable = dxo.update_shareable(shareable)
         task.set_header(HEADER, offer.to_fields())
@@ -162,7 +162,7 @@ class ServerFilter(Filter):  # type: ignore[misc]
             dxo.data = difference_of(from_vector(vector, reference, None), reference)
         else:
             dxo.data = from_vector(vector, reference, 1.0)
-        dxo.set_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND, self.settings.weight)
+        dxo.set_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND, self.weight)
         return dxo.update_shareable(shareable)
 
 
@@ -177,11 +177,22 @@ class ClientFilter(Filter):  # type: ignore[misc]
     filters: what is neither sealed by it nor plain metrics (single finite numbers) leaves as an error code without
     content. So it is the last filter of its chain. What executors send past task results (streamed events, files) it
     does not see.
+
+    `policy` and `account` are paths on the site: a client's privacy policy and the account that it limits. An offer
+    below the floors or beyond the limits is refused, every result is charged on disk before it leaves, metrics leave
+    where the policy allows them, and `required=False` changes nothing. Put this filter into the site's own
+    `local/privacy.json`, in a scope and among the components: it then runs before a job's filters, and no job can leave
+    it out (docs/flower.md). A job's own `ClientFilter` behind it lets pass what it sealed.
     """
 
-    def __init__(self, required: bool = True) -> None:
+    def __init__(self, required: bool = True, policy: str | None = None, account: str | None = None) -> None:
         super().__init__()
-        self.required = required
+        if (policy is None) != (account is None):
+            raise ValueError(f"policy and account go together: paths of two files, got {policy!r} and {account!r}")
+        self.required, self.policy, self.account = required, policy, account
+        self._rules = None if policy is None or account is None else _enforced(policy, account)
+        if self._rules is not None and self._rules.policy.trust != "server":
+            raise ValueError(f"trust in {policy} must be 'server' for FLARE, which has no secure aggregation")
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """The task without its offer, or the result sealed."""
@@ -190,6 +201,10 @@ class ClientFilter(Filter):  # type: ignore[misc]
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
             header = shareable.get_header(HEADER)
             job.received = (header, weights_of(from_shareable(shareable))) if header else None
+            if self._rules is not None:
+                job.rules = self._rules
+                if job.received is not None:
+                    _check_offered(self._rules, *job.received)
             return shareable
         received, job.received = job.received, None
         code = shareable.get_return_code()
@@ -197,18 +212,21 @@ class ClientFilter(Filter):  # type: ignore[misc]
             return make_reply(code if code in _ERRORS else ReturnCode.EXECUTION_EXCEPTION)
         if received is not None:
             return self._sealed(shareable, *received, job, number_of(fl_ctx.get_job_id()), number_of(client))
-        if self.required:
+        rules = self._rules or job.rules
+        if (rules is not None or job.sealed) and _may_leave(shareable, job.sealed, rules):
+            return shareable  # sealed by the site's own filter, or metrics of a task without an offer
+        if self.required or rules is not None:
             raise Declined("no-offer", "no offer of the server's cepam filter waits for this result")
         self.log_warning(fl_ctx, "cepam: no offer of the server's cepam filter; this result leaves as plain arrays")
         return shareable
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Empty a result that must not leave, whichever task it is of; forget a job's keys when it ends."""
-        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self.required:
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and (self.required or self._rules is not None):
             result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             job = job_of(fl_ctx, f"client {fl_ctx.get_identity_name()}", ClientJob)
             try:
-                may_leave = _may_leave(result, job.sealed)
+                may_leave = _may_leave(result, job.sealed, self._rules or job.rules)
             except Exception:  # FLARE would log it and send the result
                 may_leave = False
             if isinstance(result, Shareable) and not may_leave:
@@ -226,16 +244,42 @@ class ClientFilter(Filter):  # type: ignore[misc]
         check_offer(offer, run, node, None)
         dxo = from_shareable(shareable)
         update = to_vector(dxo.data, reference, difference=not is_difference(dxo))
+        rules = self._rules or job.rules
+        if rules is not None:
+            rules.charge(offer.settings, len(update) + offer.settings.beside)
         sealed = seal_update(update, offer, job.chain)
         job.chain, job.sealed = sealed.chain, sealed.message
-        dxo.data = {PAYLOAD: np.frombuffer(sealed.message, dtype=np.uint8)}
+        data = {PAYLOAD: np.frombuffer(sealed.message, dtype=np.uint8)}
+        if rules is None:
+            dxo.data = data
+        else:  # nothing that stood beside the weights leaves
+            dxo = DXO(dxo.data_kind, data=data)
+            for name in set(shareable) - {ReservedHeaderKey.HEADERS}:
+                del shareable[name]
         result: Shareable = dxo.update_shareable(shareable)
         result.set_header(HEADER, sealed.answer.to_fields())
         return result
 
 
-def _may_leave(result: Shareable, sealed: bytes) -> bool:
-    """Whether a result is what was sealed last, plain metrics, or nothing at all."""
+def _enforced(policy: str, account: str) -> EnforcedPolicy:
+    """The policy and account of these files; ValueError where the first cannot be read."""
+    try:
+        text = Path(policy).expanduser().read_bytes()
+    except OSError as unreadable:
+        raise ValueError(f"the policy cannot be read: {unreadable}") from unreadable
+    return EnforcedPolicy(read_policy(text), FileAccount(Path(account).expanduser()))
+
+
+def _check_offered(rules: EnforcedPolicy, header: dict[str, Any], reference: Any) -> None:
+    """Raise `Declined` for an offer that the site's policy does not allow, before anything is trained."""
+    settings = Offer.from_fields(header).settings
+    if settings.stream is not None:
+        raise Declined("terms", "the offer asks for a stream, and this end keeps none")
+    rules.check(settings, count(reference) + settings.beside)
+
+
+def _may_leave(result: Shareable, sealed: bytes, rules: EnforcedPolicy | None) -> bool:
+    """Whether a result is what was sealed last, plain metrics that the policy allows, or nothing at all."""
     if result.get_return_code() != ReturnCode.OK:
         return set(result) <= {ReservedHeaderKey.HEADERS}
     if set(result) <= {ReservedHeaderKey.HEADERS}:
@@ -243,26 +287,33 @@ def _may_leave(result: Shareable, sealed: bytes) -> bool:
     dxo = from_shareable(result)
     if list(dxo.data) == [PAYLOAD]:
         return bool(sealed) and bytes(dxo.data[PAYLOAD]) == sealed
+    if rules is not None and not rules.policy.metrics:
+        return False
     return dxo.data_kind == DataKind.METRICS and all(
         isinstance(value, int | float | np.number) and math.isfinite(value) for value in dxo.data.values()
     )
 
 
-def _topup(policy: str, clients: int | None, settings: UplinkSettings, released: str) -> JobCompensation | None:
-    if policy not in ("charge", "top-up"):
-        raise ValueError(f"policy must be 'charge' or 'top-up', got {policy!r}")
-    if policy == "charge":
-        if clients is not None:
-            raise ValueError(f"clients goes with policy='top-up', got {clients!r}")
-        return None
-    if not isinstance(settings.law, Gaussian) or released != "average":
-        raise ValueError("policy 'top-up' needs Gaussian noise and released='average'")
+def _compensated(dropouts: Dropouts, clients: int | None, law: Law, released: str, has_target: bool) -> bool:
+    """Whether the server adds the noise of results that do not come; ValueError for what does not go together."""
+    if dropouts.least_replies != 1:
+        raise ValueError("least_replies is the workflow's in FLARE: say min_clients or min_responses there")
+    fits = isinstance(law, Gaussian) and released == "average"
+    if dropouts.handling == "charge" or (dropouts.handling == "auto" and not (fits and clients is not None)):
+        if clients is not None and not has_target:
+            raise ValueError(
+                f"clients goes with dropout handling 'compensate', which needs Gaussian noise and "
+                f"Accounting(released='average'), or with epsilon; got {clients!r}"
+            )
+        return False
+    if not fits:
+        raise ValueError("dropout handling 'compensate' needs Gaussian noise and Accounting(released='average')")
     if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
-        raise ValueError(f"clients must be the number of the job's sites with policy='top-up', got {clients!r}")
-    return JobCompensation(settings, clients)
+        raise ValueError(f"clients must be the number of the job's sites for compensation, got {clients!r}")
+    return True
 
 
-def _folder(given: str | None, fl_ctx: FLContext) -> Path:
+def _folder(given: str | Path | None, fl_ctx: FLContext) -> Path:
     if given is not None:
         return Path(given)
     engine = fl_ctx.get_engine()

@@ -19,9 +19,10 @@ from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic
 from nvflare.app_common.app_constant import AppConstants
 
 from cepam.errors import BudgetSpent, WrongAddress
-from cepam.protocol.accounting import Accounting, Reply
+from cepam.protocol.accounting import Accounting, Reply, Target
 from cepam.protocol.agreement import Chain, Peer
 from cepam.protocol.dropouts import Shares
+from cepam.protocol.enforcement import EnforcedPolicy
 from cepam.protocol.messages import Answer, Offer
 from cepam.protocol.saved_account import RunAccount
 from cepam.protocol.server import Pending, ServerEnd
@@ -49,7 +50,7 @@ def job_of(fl_ctx: FLContext, who: str, make: Callable[[], Job]) -> Job:
 
 
 def end_job(fl_ctx: FLContext) -> None:
-    """Nothing; the keys and offers of the context's job are forgotten."""
+    """Forget the keys and offers of the context's job."""
     with _jobs_lock:
         for key in [key for key in _jobs if key[0] == str(fl_ctx.get_job_id())]:
             del _jobs[key]
@@ -62,16 +63,17 @@ def number_of(name: object) -> int:
 
 @dataclass
 class ClientJob:
-    """A client's chain of keys, and the offer that waits for a result."""
+    """A client's chain of keys, the offer that waits for a result, and the policy of the site where it has one."""
 
     chain: Chain | None = field(default=None, repr=False)
     received: tuple[dict[str, Any], Arrays] | None = None
     sealed: bytes = field(default=b"", repr=False)
+    rules: EnforcedPolicy | None = None
 
 
 @dataclass(frozen=True)
 class Used:
-    """A result that opened: whose it is, what was asked, and the decoded update."""
+    """A result that opened: whose it is, the settings of its task, and the decoded update."""
 
     client: str
     reply: Reply
@@ -80,7 +82,7 @@ class Used:
 
 @dataclass(frozen=True)
 class JobCompensation:
-    """Noise that does not depend on which of `clients` sites sent results: the server brings what is missing.
+    """Noise that does not depend on which of `clients` sites sent results: the server adds what is missing.
 
     Guarantee: tests/flare/test_dropouts.py.
     """
@@ -94,32 +96,54 @@ class JobCompensation:
         return replace(account.mechanism(everybody, True, coordinates), nodes=None)
 
     def model(self, used: list[Used], reference: Arrays) -> Arrays:
-        """The weights moved by the topped-up sum over all sites, never over the results."""
+        """The weights moved by the compensated sum over all sites, never over the results."""
         came = [(one.reply[1], one.vector) for one in used]
         mean = Shares.of([self.settings] * self.clients).mean(came, count(reference))
         return from_vector(mean, reference, 1.0)
 
 
+@dataclass(frozen=True)
+class JobPlan:
+    """What a job's sites are told and how it is charged; `clients`: dropouts are compensated up to so many sites."""
+
+    settings: UplinkSettings
+    target: Target | None
+    account: Accounting
+    clients: int | None = None
+
+    @property
+    def budget(self) -> float | None:
+        """The largest epsilon that may be published; None: no limit."""
+        given = self.account.budget
+        return self.target.epsilon if given is None and self.target is not None else given
+
+    def calibrated(self, coordinates: int) -> UplinkSettings:
+        """The settings, with noise that meets the target for a model of so many coordinates."""
+        if self.target is None:
+            return self.settings
+        nodes = [(place, self.settings) for place in range(self.target.nodes or 1)]
+        one = self.account.mechanism(nodes, self.account.released == "average", coordinates)
+        return self.target.meet(self.settings, one, self.account.delta)
+
+
 class ServerJob:
     """A server's keys, the offers that wait, the results of the round, and the account."""
 
-    def __init__(
-        self, account: Accounting, budget: float | None, folder: Path, topup: JobCompensation | None = None
-    ) -> None:
+    def __init__(self, plan: JobPlan, folder: Path) -> None:
         self.name = ""
         self.lock = RLock()
         self.layout: Layout | None = None
         self.reference: Arrays = {}
         self.ended = False
-        self._budget = budget
-        self._options = account
-        self._account = RunAccount(folder, account, strict=budget is not None)
+        self._plan, self._options, self._budget = plan, plan.account, plan.budget
+        self._settings = plan.settings
+        self._account = RunAccount(folder, plan.account, strict=plan.budget is not None)
         self._end = ServerEnd(log=_quiet)
         self._pending: dict[str, tuple[Pending, Arrays]] = {}
-        self._topup = topup
-        self._topped_up: Arrays | None = None
+        self._compensation: JobCompensation | None = None
+        self._compensated: Arrays | None = None
         self._used: list[Used] = []
-        self._asked = False
+        self._has_tasks = False
         self._rounds = 0
         self._start = ""
 
@@ -135,68 +159,71 @@ class ServerJob:
         model = digest(reference)
         if not self._start:
             self._start = model
+            self._settings = self._plan.calibrated(count(reference))
+            if self._plan.clients is not None:
+                self._compensation = JobCompensation(self._settings, self._plan.clients)
             self._account.resume(self.name, model)
             self.ended = self._budget is not None and self.epsilon >= self._budget
         elif model != self._start:
             self._account.note_model(model)
-        if self._budget is not None and self._topup is not None and not self._asked:
-            mechanism = self._topup.mechanism(self._options, count(reference))  # the same whoever will be there
+        if self._budget is not None and self._compensation is not None and not self._has_tasks:
+            mechanism = self._compensation.mechanism(self._options, count(reference))  # the same whoever will be there
             self.ended = self.ended or self._account.epsilon(mechanism, self._budget) > self._budget
         if self.ended:
             raise BudgetSpent("the privacy budget of this job is spent: no task goes out")
         return reference
 
     def note_published(self, weights: Arrays) -> None:
-        """Nothing; a job that starts from these weights, the workflow's model after a round, will find this account."""
+        """Note the workflow's model after a round, so that a job that starts from it will find this account."""
         with self.lock:
             if self._start and self.layout is not None and weights:
                 self._account.note_model(digest(self.layout.restored(weights)))
 
-    def offer(self, client: str, settings: UplinkSettings, reference: Arrays) -> Offer:
+    def offer(self, client: str, reference: Arrays) -> Offer:
         """A new offer to this client; one that it did not answer is void."""
         peer = Peer(number_of(self.name), number_of(client))
-        pending = self._end.offer(settings, peer, count(reference))
+        pending = self._end.offer(self._settings, peer, count(reference))
         self._pending[client] = (pending, reference)
-        self._asked = True
+        self._has_tasks = True
         return pending.offer
 
     def open(self, client: str, answer: Answer, message: bytes) -> tuple[npt.NDArray[np.floating], Arrays]:
         """The decoded update and the weights that were broadcast; the result is on this round's list.
 
-        With a top-up the workflow is handed no movement at all: what it publishes is put into its aggregate.
+        With compensation the workflow is handed no movement at all: what it publishes is put into its aggregate.
         """
-        if self._topup is not None and len(self._used) >= self._topup.clients:
-            raise WrongAddress(f"the result of {client} is beyond the {self._topup.clients} clients of the top-up")
+        if self._compensation is not None and len(self._used) >= self._compensation.clients:
+            raise WrongAddress(f"the result of {client} is beyond the {self._compensation.clients} clients of the job")
         pending, reference = self._pending.pop(client, (None, {}))
         if pending is None or self.ended:
             raise WrongAddress(f"the result of {client} does not answer an open offer")
         vector = self._end.open(pending, answer, message)
         self._used.append(Used(client, (pending.offer.node, pending.offer.settings), vector))
-        return (vector if self._topup is None else np.zeros_like(vector)), reference
+        return (vector if self._compensation is None else np.zeros_like(vector)), reference
 
     def unused(self, client: str) -> None:
-        """Nothing; the client's last result was not accepted by the workflow, and is not charged."""
+        """Do not charge the client's last result, which the workflow did not accept."""
         with self.lock:
             for place in range(len(self._used) - 1, -1, -1):
                 if self._used[place].client == client:
                     del self._used[place]
                     return
 
-    def settle_if_asked_again(self, client: str, component: FLComponent, fl_ctx: FLContext) -> None:
-        """Nothing; a workflow that asks a client again and said nothing of its last result is taken to have used it."""
+    def settle_before_next_task(self, client: str, component: FLComponent, fl_ctx: FLContext) -> None:
+        """Charge a result that the workflow said nothing of, once its client gets the next task."""
         if any(used.client == client for used in self._used):
             self.settle(component, fl_ctx)
 
     def settle(self, component: FLComponent, fl_ctx: FLContext) -> None:
-        """Nothing; the round's results are on the account, and on disk, before they are aggregated.
+        """Charge the round's results, on disk, before they are aggregated.
 
-        With a top-up a round that sites were asked in is one also where none of them sent a result: it is published
+        With compensation a round that sites got tasks in is one also where none of them sent a result: it is published
         with all its noise, or the still model would tell that nobody was there. Where charging would exceed the budget,
         or fails, the job ends.
         """
         with self.lock:
-            used, self._used, asked, self._asked = self._used, [], self._asked, False
-            if self.ended or not (used or (asked and self._topup)):
+            used, self._used, has_tasks, self._has_tasks = self._used, [], self._has_tasks, False
+            if self.ended or not (used or (has_tasks and self._compensation)):
                 return
             try:
                 self._charge(used, component, fl_ctx)
@@ -204,19 +231,19 @@ class ServerJob:
                 self.ended = True
                 component.system_panic(f"cepam: the round could not be charged: {failed}", fl_ctx)
 
-    def take_topped_up(self) -> Arrays | None:
-        """The model that the round publishes in place of the workflow's aggregate, once; None without a top-up."""
+    def take_compensated(self) -> Arrays | None:
+        """The model that the round publishes in place of the workflow's aggregate, once; None without compensation."""
         with self.lock:
-            model, self._topped_up = self._topped_up, None
+            model, self._compensated = self._compensated, None
             return model
 
     def _charge(self, used: list[Used], component: FLComponent, fl_ctx: FLContext) -> None:
         replies = [one.reply for one in used]
-        if self._topup is None:
+        if self._compensation is None:
             average = self._options.released == "average"
             mechanism = self._options.mechanism(replies, average, count(self.reference))
         else:
-            mechanism = self._topup.mechanism(self._options, count(self.reference))
+            mechanism = self._compensation.mechanism(self._options, count(self.reference))
         after = self._account.epsilon(mechanism, math.inf if self._budget is None else self._budget)
         if self._budget is not None and after > self._budget:
             self.ended = True
@@ -224,22 +251,22 @@ class ServerJob:
             component.system_panic(f"cepam: {reason}: the job ends, the round is not published", fl_ctx)
             return
         self._account.charge(mechanism, None)
-        if self._topup is not None:
-            self._topped_up = self._topup.model(used, self.reference)
+        if self._compensation is not None:
+            self._compensated = self._compensation.model(used, self.reference)
         at = f"epsilon so far {after:.4g} at delta {self._options.delta:g}"
         component.log_info(fl_ctx, f"cepam: {len(replies)} results used, {at}")
         said = self._account.privacy_warnings(mechanism)
         if self._rounds == 0 and has_batch_statistics(self.reference):
             said.append("batch normalisation under noise harms: use group normalisation")
-        for caution in said:
-            component.log_warning(fl_ctx, f"cepam: {caution}")
+        for warning in said:
+            component.log_warning(fl_ctx, f"cepam: {warning}")
         step = fl_ctx.get_prop(AppConstants.CURRENT_ROUND)
         _send_metric(component, fl_ctx, after, step if isinstance(step, int) else self._rounds)
         self._rounds += 1
 
 
 def _send_metric(component: FLComponent, fl_ctx: FLContext, epsilon: float, step: int) -> None:
-    """Nothing; FLARE's receivers of metrics have epsilon."""
+    """Send epsilon to FLARE's receivers of metrics."""
     engine = fl_ctx.get_engine()
     if engine is None:
         return
@@ -249,4 +276,4 @@ def _send_metric(component: FLComponent, fl_ctx: FLContext, epsilon: float, step
 
 
 def _quiet(*_: object) -> None:
-    """Nothing: FLARE authenticates sites by certificate, the warning about unsigned agreements is Flower's."""
+    """Log no warning: FLARE authenticates sites by certificate."""

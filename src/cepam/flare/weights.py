@@ -47,7 +47,7 @@ def publishable(whole: Arrays, reference: Arrays, layout: Layout) -> Weights:
 
 
 def replace_result(result: object, reference: Arrays, layout: Layout, model: Arrays | None) -> None:
-    """Nothing; an aggregation result is publishable: that of the workflow, or the whole `model` where one is given."""
+    """Make an aggregation result publishable: that of the workflow, or the whole `model` where one is given."""
     if isinstance(result, FLModel):
         if result.params or model is not None:
             whole = result.params_type != ParamsType.DIFF

@@ -1,9 +1,10 @@
 """Flower: one argument in the ClientApp and one line in the ServerApp make replies private and small.
 
-    app = ClientApp(mods=[cepam.flower.Uplink()])                                        # client
-    strategy = cepam.flower.Private(FedAvg(), law=Gaussian(0.2), clip=L2(1.0))           # server
+    app = ClientApp(mods=[cepam.flower.Uplink()])                                  # client
+    strategy = cepam.flower.Private(FedAvg(), clip=cepam.L2(1.0), epsilon=2.0)     # server
 
-docs/flower.md has the trust model, the faults that were tried, and the measurements.
+`SecureAggregation` takes the place of `Private` where the server must not see single updates. docs/flower.md has the
+trust model, the faults that were tried, and the measurements.
 """
 
 from __future__ import annotations
@@ -14,38 +15,60 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cepam.flower.accountant import PldAccountant
     from cepam.flower.client_mod import Uplink
-    from cepam.flower.cohort import AdaptiveClip, Fixed, Poisson
-    from cepam.flower.secure_aggregation.options import Sum
+    from cepam.flower.sampling import AdaptiveClip, Fixed, Poisson
+    from cepam.flower.secure_aggregation.strategy import SecureAggregation
     from cepam.flower.strategy import Private
-    from cepam.protocol.accounting import Accounting
+    from cepam.policy import ClientPolicy
+    from cepam.protocol.accounting import Accounting, Target
     from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
-    from cepam.protocol.settings import UplinkSettings
+    from cepam.protocol.options import (
+        Authentication,
+        Compression,
+        Dropouts,
+        Gradient,
+        NodeSettings,
+        QuantizedBroadcast,
+    )
 
 __all__ = [
     "Accounting",
     "AdaptiveClip",
+    "Authentication",
+    "ClientPolicy",
+    "Compression",
     "CorrelatedNoiseConfig",
+    "Dropouts",
     "Fixed",
+    "Gradient",
+    "NodeSettings",
     "PldAccountant",
     "Poisson",
     "Private",
-    "Sum",
+    "QuantizedBroadcast",
+    "SecureAggregation",
+    "Target",
     "Uplink",
-    "UplinkSettings",
 ]
 
 # Every message starts a process on the client: it must not load the server's half.
 _MODULES = {
     "Accounting": "cepam.protocol.accounting",
-    "PldAccountant": "cepam.flower.accountant",
-    "AdaptiveClip": "cepam.flower.cohort",
-    "Fixed": "cepam.flower.cohort",
-    "Poisson": "cepam.flower.cohort",
-    "Private": "cepam.flower.strategy",
-    "Sum": "cepam.flower.secure_aggregation.options",
-    "Uplink": "cepam.flower.client_mod",
+    "AdaptiveClip": "cepam.flower.sampling",
+    "Authentication": "cepam.protocol.options",
+    "ClientPolicy": "cepam.policy",
+    "Compression": "cepam.protocol.options",
     "CorrelatedNoiseConfig": "cepam.protocol.correlated_noise",
-    "UplinkSettings": "cepam.protocol.settings",
+    "Dropouts": "cepam.protocol.options",
+    "Fixed": "cepam.flower.sampling",
+    "Gradient": "cepam.protocol.options",
+    "NodeSettings": "cepam.protocol.options",
+    "PldAccountant": "cepam.flower.accountant",
+    "Poisson": "cepam.flower.sampling",
+    "Private": "cepam.flower.strategy",
+    "QuantizedBroadcast": "cepam.protocol.options",
+    "SecureAggregation": "cepam.flower.secure_aggregation.strategy",
+    "Target": "cepam.protocol.accounting",
+    "Uplink": "cepam.flower.client_mod",
 }
 
 

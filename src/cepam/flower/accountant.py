@@ -42,7 +42,7 @@ class PldAccountant:
         return sum(self._events.values())
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
-        """Nothing; `count` more releases of this kind are on the account."""
+        """Add `count` more releases of this kind."""
         self._check(event, count)
         self._events[event] = self._events.get(event, 0) + count
 
@@ -82,7 +82,7 @@ class PldAccountant:
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Nothing; the account is what `state_dict` gave; ValueError for a state of another configuration."""
+        """Take up what `state_dict` gave; ValueError for a state of another configuration."""
         events = state.get("events")
         if state.get("method") != METHOD or not isinstance(events, list):
             raise ValueError(f"the state is not one of this accountant's: method {state.get('method')!r}")

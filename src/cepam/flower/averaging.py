@@ -17,11 +17,14 @@ def publishes_average(strategy: Strategy, account: Accounting) -> bool:
     return account.released == "average"
 
 
-def check_wrapping(strategy: object, least_replies: int, budget: float | None) -> None:
-    """Nothing, or a ValueError for what cannot be wrapped."""
-    if not isinstance(strategy, Strategy):
-        raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {type(strategy).__name__}")
-    if isinstance(least_replies, bool) or not isinstance(least_replies, int) or least_replies < 1:
-        raise ValueError(f"least_replies must be at least 1, got {least_replies!r}")
-    if budget is not None and not budget > 0:
-        raise ValueError(f"budget must be a positive epsilon, got {budget!r}")
+def check_strategy(strategy: object) -> None:
+    """Refuse what cannot be wrapped, with the way out for strategies of Flower's older interface."""
+    if isinstance(strategy, Strategy):
+        return
+    kind = type(strategy)
+    if kind.__module__.startswith("flwr.server."):
+        raise ValueError(
+            f"strategy is {kind.__name__} of Flower's legacy interface (flwr.server, NumPyClient): take "
+            f"flwr.serverapp.strategy.{kind.__name__}, and @app.train() in the ClientApp (docs/flower.md)"
+        )
+    raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {kind.__name__}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from flwr.supercore.utils import get_flwr_home
 
-from cepam.protocol.accounting import Accounting
+from cepam.protocol.accounting import Accounting, Target
 from cepam.protocol.saved_account import RunAccount
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ class Budget:
 
     def __init__(self, account: RunAccount, budget: float | None) -> None:
         self._account = account
-        self._budget = budget
+        self.limit = budget
         self.exhausted = False
 
     @property
     def epsilon(self) -> float:
         """epsilon of everything published so far."""
-        return self._account.epsilon(limit=math.inf if self._budget is None else self._budget)
+        return self._account.epsilon(limit=math.inf if self.limit is None else self.limit)
 
     @property
-    def asked(self) -> Mapping[int, int]:
-        """How often each node was asked, where that is limited."""
+    def participations(self) -> Mapping[int, int]:
+        """How often each node was sampled, where that is limited."""
         return self._account.asked
 
     def observers(self) -> dict[str, float]:
@@ -42,43 +42,43 @@ class Budget:
         return self._account.observers()
 
     @property
-    def sees_uploads(self) -> float:
-        """epsilon of everything published so far against whoever sees who uploads."""
+    def sees_participation(self) -> float:
+        """epsilon of everything published so far against an adversary who sees participation."""
         return self._account.sees_uploads()
 
     def resume(self, run: str, model: str) -> bool:
         """Whether the account of this run, found again on disk, leaves anything to spend."""
         self._account.resume(run, model)
         spent = self.epsilon
-        if self._budget is not None and spent >= self._budget:
+        if self.limit is not None and spent >= self.limit:
             self.exhausted = True
-            log(WARNING, "cepam: the budget is spent: epsilon %.4g of %.4g; nothing is trained", spent, self._budget)
+            log(WARNING, "cepam: the budget is spent: epsilon %.4g of %.4g; nothing is trained", spent, self.limit)
         return not self.exhausted
 
     def allows(self, mechanism: Mechanism) -> bool:
         """Whether the budget has room for this round; if not, training ends here."""
-        after = self._account.epsilon(mechanism, self._budget) if self._budget is not None else 0.0
-        if self._budget is not None and after > self._budget:
+        after = self._account.epsilon(mechanism, self.limit) if self.limit is not None else 0.0
+        if self.limit is not None and after > self.limit:
             self.exhausted = True
             log(
                 WARNING,
                 "cepam: the budget is spent: a round more would bring epsilon to %.4g, above %.4g; training ends with "
                 "the model that was published last",
                 after,
-                self._budget,
+                self.limit,
             )
         return not self.exhausted
 
     def charge(
-        self, mechanism: Mechanism, model: str | None, asked: Iterable[int] = (), clip: float | None = None
+        self, mechanism: Mechanism, model: str | None, sampled: Iterable[int] = (), clip: float | None = None
     ) -> None:
-        """Nothing; the round is on the account, on disk, and `model` may be published; `asked` are counted.
+        """Charge the round, on disk, so that `model` may be published; the rounds of `sampled` nodes are counted.
 
         `clip` is the next round's, where it follows the norms.
         """
-        self._account.charge(mechanism, model, asked, clip)
-        for caution in self._account.privacy_warnings(mechanism):
-            log(WARNING, "cepam: %s", caution)
+        self._account.charge(mechanism, model, sampled, clip)
+        for warning in self._account.privacy_warnings(mechanism):
+            log(WARNING, "cepam: %s", warning)
 
     @property
     def clip(self) -> float | None:
@@ -95,11 +95,12 @@ class Budget:
         return self._account.has_published(model)
 
     def note_model(self, model: str) -> None:
-        """Nothing; a run that starts from this model will find this account."""
+        """Note a model, so that a run that starts from it will find this account."""
         self._account.note_model(model)
 
 
-def account_in(folder: str | Path | None, account: Accounting, budget: float | None) -> RunAccount:
-    """The account in this folder (None: `cepam` in Flower's home); with a budget, one that is lost ends the run."""
-    where = Path(folder) if folder is not None else get_flwr_home() / "cepam"
-    return RunAccount(where, account, strict=budget is not None, log=log)
+def budget_of(accounting: Accounting, target: Target | None) -> Budget:
+    """The budget and account of a run; with a budget, an account that is lost ends the run."""
+    limit = target.epsilon if accounting.budget is None and target is not None else accounting.budget
+    where = Path(accounting.folder) if accounting.folder is not None else get_flwr_home() / "cepam"
+    return Budget(RunAccount(where, accounting, strict=limit is not None, log=log), limit)

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from cepam._internal.files import write_atomically
 from cepam.protocol.client import Declined
-from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseRefused, own_epsilon
+from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseRefused
 from cepam.protocol.messages import Offer
 from cepam.protocol.vectors import Arrays, count
 
@@ -18,14 +18,12 @@ STREAM = "cepam-stream"
 FOLDER = "cepam-streams"
 SLICE, SLICES = "cepam-slice", "cepam-slices"
 CLIP, DIVISOR, CHANCE = "cepam-clip", "cepam-divisor", "cepam-chance"
-MOST_EPSILON, DELTA, BATCH = "cepam-epsilon", "cepam-delta", "cepam-batch"
 
 
 def follow(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> ClientCorrelatedNoise | None:
     """The stream that this offer's update goes to, with its slice in the training configuration; None: no stream."""
     if offer.settings.stream is None:
         return None
-    _check_own_limit(offer, context)
     try:
         stream = ClientCorrelatedNoise.follow(offer, count(reference), _kept(offer, context))
     except CorrelatedNoiseRefused as refused:
@@ -53,17 +51,6 @@ def keep(stream: ClientCorrelatedNoise, offer: Offer, context: Context) -> None:
         plain = {name: {"hex": value.hex()} if isinstance(value, bytes) else value for name, value in fields.items()}
         write_atomically(path, json.dumps(plain).encode(), private=True)
     context.state[STREAM] = ConfigRecord(fields)
-
-
-def _check_own_limit(offer: Offer, context: Context) -> None:
-    """Nothing, or `Declined` for terms that would cost this node more than its own configuration allows."""
-    most = context.node_config.get(MOST_EPSILON)
-    if most is None:
-        return
-    known = context.node_config
-    costs = own_epsilon(offer.settings, float(known.get(DELTA, 1e-5)), float(known.get(BATCH, 0.0)))
-    if costs > float(most):
-        raise Declined("terms", f"the stream would cost epsilon {costs:.4g} by its own noise, over {most}")
 
 
 def _file(offer: Offer, context: Context) -> Path | None:

@@ -6,26 +6,34 @@ import math
 from collections.abc import Callable
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 
 from cepam.flower.arrays import SUM, carry, numpy_of
 from cepam.flower.client_model import receive
+from cepam.flower.client_policy import enforced, evaluated, only_metrics
 from cepam.keys import Key, KeyChain
 from cepam.protocol.agreement import Chain
 from cepam.protocol.broadcast_message import DOWNLINK
 from cepam.protocol.client import Declined, check_offer, seal_update
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise
+from cepam.protocol.enforcement import EnforcedPolicy
 from cepam.protocol.messages import RECORD, Offer
-from cepam.protocol.vectors import Arrays, to_vector
+from cepam.protocol.vectors import Arrays, count, to_vector
+
+if TYPE_CHECKING:
+    from cepam.policy import ClientPolicy
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 IDENTITY_FILE = "cepam-identity"
 SERVER_FILE = "cepam-server"
-TERMS_FILE = "cepam-terms"
 FAILED = 6  # Flower's code for a mod whose preconditions do not hold
 RAISED = 2  # and for an app that raised
+
+LEGACY = "the ClientApp is built from client_fn or NumPyClient, which Flower has replaced: use @app.train()"
+LEGACY_RECORDS = ("('fitins.", "('evaluateins.")  # what such an app looks for in a message
 
 CallNext = Callable[[Message, Context], Message]
 
@@ -43,40 +51,63 @@ class Uplink:
     signed with it, and the server knows that the key belongs to the authenticated node. Where it has `cepam-server`, a
     path to the server's public key, offers that this key did not sign are refused: nobody can pose as the server.
 
-    A model that comes as a broadcast (`Private(downlink="grid")`) is handed on as dense arrays; the node's copy is kept
-    in `context.state`. A broadcast that does not lead on from that copy is answered with an error: nothing is computed
-    at other weights than the server's.
+    A model that comes as a quantized broadcast (`Private(downlink="quantized")`) is handed on as dense arrays; the
+    node's copy is kept in `context.state`. A broadcast that does not lead on from that copy is answered with an error:
+    nothing is computed at other weights than the server's.
 
-    Where the server asks for a stream (`Private(streams=…)`), this mod counts the node's messages and tells the
-    training function which slice of its records is next (`cepam-slice` of `cepam-slices` in its configuration;
-    `privacy.slice_of` finds a record's slice by its own identifier alone). A server that asks again, backwards, too
-    often or on other terms is refused, and so are terms that cost more than the configuration's `cepam-epsilon`. With
-    `cepam-streams`, a folder, the stream outlives the node.
+    Where the server asks for correlated noise (`Private(correlated_noise=…)`), this mod counts the node's messages and
+    tells the training function which slice of its records is next (`cepam-slice` of `cepam-slices` in its
+    configuration; `privacy.slice_of` finds a record's slice by its own identifier alone). A server that asks again,
+    backwards, too often or with another configuration is refused. With `cepam-streams`, a folder, the noise state
+    outlives the node.
 
-    Where the configuration has `cepam-terms`, the node answers for sums alone (`Private(trust="sum")`, docs/trust.md),
-    and only to offers that its own terms allow: no other training, no evaluation, no query, no metrics.
+    Where the configuration has `cepam-policy` and `cepam-account`, the node keeps to its operator's policy in every
+    mode (docs/trust.md, "A node's own policy"): offers below its floors or beyond its limits are refused, every message
+    is charged on disk before it leaves, nothing plain leaves but metrics where the policy allows them, and
+    `required=False` changes nothing. Unless the policy trusts the server, the node answers secure aggregation alone.
+
+    Args:
+        required: Refuse training messages without an offer. Default True.
+        policy: The policy of nodes that have none of their own, as in Flower's simulation, whose nodes have no files.
+            A node's own policy file always takes its place. Such a node's key and account live in the state of its run,
+            and end with it. Default None: a node without a policy refuses secure aggregation.
+
+    Raises:
+        ValueError: For a policy that is not a `ClientPolicy`.
     """
 
-    def __init__(self, required: bool = True) -> None:
-        self.required = required
+    def __init__(self, required: bool = True, policy: ClientPolicy | None = None) -> None:
+        if policy is not None:
+            from cepam.policy import ClientPolicy
+
+            if not isinstance(policy, ClientPolicy):
+                raise ValueError(f"policy must be a cepam.flower.ClientPolicy, got {type(policy).__name__}")
+        self.required, self.policy = required, policy
 
     def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
-        if TERMS_FILE in context.node_config or (message.has_content() and SUM in message.content):
+        try:
+            rules = enforced(context)
+        except Declined as declined:
+            return declining(message, declined)
+        if (rules and rules.policy.trust != "server") or (message.has_content() and SUM in message.content):
             from cepam.flower.secure_aggregation.client_mod import answer
 
-            return answer(message, context, call_next)
+            return answer(message, context, call_next, self.policy)
         record = message.content.get(RECORD) if message.has_content() else None
         if record is None and message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
-            return self._evaluated(message, context, call_next)
+            return self._evaluated(message, context, call_next, rules)
         try:
             if record is None:
-                return self._without_offer(message, context, call_next)
+                return self._without_offer(message, context, call_next, rules)
+            check_app(call_next)
             del message.content[RECORD]
             offer = _offer(record, context)
             report = receive(message.content, context)
             reference = numpy_of(only_arrays(message.content))
             stream = None if offer.settings.stream is None else _stream(offer, reference, message.content, context)
-            reply = self._sealed(_trained(message, context, call_next), reference, offer, context, stream)
+            if rules is not None:
+                rules.check(offer.settings, *_asked(offer, reference, stream))
+            reply = self._sealed(_trained(message, context, call_next), reference, offer, context, stream, rules)
             return reporting(reply, report)
         except Declined as declined:
             return declining(message, declined)
@@ -84,28 +115,39 @@ class Uplink:
             log(WARNING, "cepam: no update leaves this node: %r", unexpected)
             return Message(Error(FAILED, "cepam: internal"), reply_to=message)
 
-    def _evaluated(self, message: Message, context: Context, call_next: CallNext) -> Message:
+    def _evaluated(
+        self, message: Message, context: Context, call_next: CallNext, rules: EnforcedPolicy | None
+    ) -> Message:
         """The reply to a message that asks for no update, at the model that the server has published."""
         try:
+            if rules is not None and not rules.policy.metrics:
+                raise Declined("terms", "the node's policy lets no metrics leave: no evaluation, no query")
             report = receive(message.content, context) if message.has_content() else None
-            return reporting(_trained(message, context, call_next), report)
+            reply = _trained(message, context, call_next)
+            return reporting(reply if rules is None else evaluated(reply, rules), report)
         except Declined as declined:
             return declining(message, declined)
 
-    def _without_offer(self, message: Message, context: Context, call_next: CallNext) -> Message:
-        if self.required:
+    def _without_offer(
+        self, message: Message, context: Context, call_next: CallNext, rules: EnforcedPolicy | None
+    ) -> Message:
+        if self.required or rules is not None:
             raise Declined("no-offer", "the server does not use cepam.flower.Private (Uplink(required=False) sends)")
         log(WARNING, "cepam: the server does not use cepam.flower.Private; this update leaves as plain arrays")
         return call_next(message, context)
 
     def _sealed(
-        self, reply: Message, reference: Arrays, offer: Offer, context: Context, stream: ClientCorrelatedNoise | None
-    ) -> Message:
+        self, reply: Message, reference: Arrays, offer: Offer, context: Context, stream: ClientCorrelatedNoise | None,
+        rules: EnforcedPolicy | None,
+    ) -> Message:  # fmt: skip
         name, arrays = named_arrays(reply.content)
         try:
             update = to_vector(numpy_of(arrays), reference, difference=offer.settings.update == "parameters")
         except ValueError as odd:
             raise Declined("arrays", str(odd)) from odd
+        if rules is not None:
+            rules.charge(offer.settings, *_asked(offer, reference, stream))
+            reply.content = RecordDict({name: arrays, **only_metrics(reply.content, rules)})
         sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE), stream)
         _store(context, offer, sealed.chain)
         if stream is not None:
@@ -120,6 +162,11 @@ class Uplink:
         reply.content[name] = carry(sealed.message)
         reply.content[RECORD] = ConfigRecord(sealed.answer.to_fields())
         return reply
+
+
+def _asked(offer: Offer, reference: Arrays, stream: ClientCorrelatedNoise | None) -> tuple[int, bool]:
+    """How many coordinates the message has, and whether it begins what it belongs to."""
+    return count(reference) + offer.settings.beside, stream is None or stream.begins
 
 
 def _stream(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> ClientCorrelatedNoise | None:
@@ -163,10 +210,19 @@ def _trained(message: Message, context: Context, call_next: CallNext) -> Message
     try:
         reply = call_next(message, context)
     except BaseException as raised:  # SystemExit and its like would end the process, and be seen
+        if isinstance(raised, KeyError) and str(raised.args[:1]).startswith(LEGACY_RECORDS):
+            raise Declined("legacy-app", LEGACY) from raised
         raise Declined("training", f"the ClientApp raised {raised!r}") from raised
     if reply.has_error():
         raise Declined("training", f"the ClientApp replied with an error: {reply.error.reason}")
     return reply
+
+
+def check_app(call_next: CallNext) -> None:
+    """Refuse a ClientApp of Flower's legacy interface, which cannot read the messages of these strategies."""
+    made_by = (getattr(call_next, "__module__", ""), getattr(call_next, "__qualname__", ""))
+    if made_by == ("flwr.clientapp.client_app", "ClientApp.__init__.<locals>.ffn"):
+        raise Declined("legacy-app", LEGACY)
 
 
 def only_arrays(content: RecordDict) -> ArrayRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +10,7 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.flower.arrays import record_of
 from cepam.flower.averaging import publishes_average
-from cepam.flower.cohort import Asking
-from cepam.flower.dropouts import Aggregate, Policy, StepOf, one_reply
+from cepam.flower.dropouts import Aggregate, Aggregator, one_reply
 from cepam.flower.replies import Opened
 from cepam.flower.round_metrics import RoundMetrics
 from cepam.protocol.accounting import Accounting, Reply
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from cepam.privacy import Accountant, Arrival, Client, Mechanism
 
 
-class Streamed(Policy):
-    """The sum of the replies with their shaping undone, over the weights of all who were asked; the run is one event.
+class CorrelatedAggregator(Aggregator):
+    """The sum of the replies, their noise decorrelated, over the weights of all sampled nodes; the run is one event.
 
     Divided by those that replied, noise would no longer cancel. Absences are charged as they were.
     Guarantee: epsilon is that of what was published, also after a restart (tests/flower/test_correlated_noise.py).
@@ -39,7 +38,7 @@ class Streamed(Policy):
         self._earlier: dict[int, Client] = {}
 
     def resume(self, accountant: Accountant, run: str, clip: float | None) -> None:
-        """Nothing; what was published of this run before the server was started anew is charged with the rest."""
+        """Charge what was published of this run before the server was started anew with the rest."""
         from cepam.privacy import MatrixMechanism
 
         if self._run is not None:
@@ -54,30 +53,29 @@ class Streamed(Policy):
     def planned(self, settings: UplinkSettings, nodes: int, coordinates: int) -> Mechanism:
         return self._correlated([(node, settings) for node in range(nodes)], coordinates, None, 1)
 
-    def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
-        if len(models) > 1 or len({settings for _, settings in asked}) > 1:
-            raise ValueError("streams need one model and one setting for all nodes")
-        self._asked, self._model, self._step_of = asked, models[0], step
+    def begin(self, sampled: list[Reply], models: list[Arrays], step: float | None) -> None:
+        if len(models) > 1 or len({settings for _, settings in sampled}) > 1:
+            raise ValueError("correlated noise needs one model and one setting for all nodes")
+        self._sampled, self._model, self._step = sampled, models[0], step
         self.streams.begin()
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: RoundMetrics) -> Aggregate:
         from cepam.privacy.cohorts.dropouts import server_noise
         from cepam.privacy.numerics.smoothing import smoothing
 
-        noises = [settings.weight * settings.law.scale for _, settings in self._asked]
+        noises = [settings.weight * settings.law.scale for _, settings in self._sampled]
         total = server_noise(smoothing(noises), count(self._model))
         for one in tally.opened:
             total += one.settings.weight * np.asarray(one.vector, dtype=np.float64)
-        mean = total / sum(settings.weight for _, settings in self._asked)
+        mean = total / sum(settings.weight for _, settings in self._sampled)
         self.streams.commit([one.node for one in tally.opened])
-        step = self._step_of(self._asked[0][1])
-        return one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, step)))
+        return one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, self._step)))
 
     def mechanism(self, opened: Sequence[Opened]) -> Mechanism | None:
         if not self._enough(opened):
             return None
         came = self.streams.with_round([one.node for one in opened])
-        settings = self._asked[0][1]
+        settings = self._sampled[0][1]
         return self._correlated(
             [(node, settings) for node in came], count(self._model), list(came.values()), self.streams.rounds + 1
         )
@@ -109,27 +107,32 @@ class Streamed(Policy):
         )
 
     def __str__(self) -> str:
-        return f"one event: {self.terms.slices} slices in turn, carry {self.terms.carry:g}; noise counted: as published"
+        return f"correlated noise: {self.terms.slices} slices in turn, decay {self.terms.decay:g}; charged as published"
 
 
-def check_streams(strategy: Strategy, account: Accounting, asking: Asking, terms: CorrelatedNoiseConfig) -> None:
-    """Nothing, or a ValueError for what does not go with streams."""
-    given = {"policy": asking.policy, "cohort": asking.cohort, "adaptive": asking.adaptive}
-    for name, value in {**given, "of_node": asking.own_settings or None}.items():
+def check_correlated_noise(
+    strategy: Strategy, account: Accounting, config: CorrelatedNoiseConfig, others: Mapping[str, object]
+) -> None:
+    """Refuse what does not go with correlated noise; `others` are options that exclude it, None where not given."""
+    for name, value in others.items():
         if value is not None:
-            raise ValueError(f"{name} does not go with streams: their replies are added up and charged as they came")
+            raise ValueError(
+                f"{name} does not go with correlated_noise: its replies are added up and charged as they came"
+            )
     if not publishes_average(strategy, account):
         raise ValueError(
-            "streams cancel noise in averages: the strategy must publish nothing else (Account(released='average'))"
+            "correlated_noise cancels in averages: the strategy must publish nothing else "
+            "(Accounting(released='average') says so of one's own)"
         )
     if not account.stable_nodes:
         raise ValueError(
-            "streams follow each node from round to round: Account(stable_nodes=True), with node authentication on"
+            "correlated_noise follows each node from round to round: Accounting(stable_nodes=True), with node "
+            "authentication on"
         )
-    if account.sampling is not None:
-        raise ValueError("streams claim no draw: leave the account's sampling as it is")
-    if account.clipped != terms.clipped:
+    if account.record_sampling is not None:
+        raise ValueError("correlated_noise claims no secret sampling: leave Accounting(record_sampling=…) out")
+    if account.clipped != config.clipped:
         raise ValueError(
-            f"account's clipped is {account.clipped!r}, the streams' {terms.clipped!r}: clipped='example' goes with "
-            "CorrelatedNoiseConfig(divisor=…), the public number over which clipped gradients are summed"
+            f"Accounting has clipped={account.clipped!r}, correlated_noise {config.clipped!r}: clipped='example' goes "
+            "with CorrelatedNoiseConfig(divisor=…), the public number over which clipped gradients are summed"
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from logging import WARNING, getLogger
+from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -12,12 +13,11 @@ from cepam.errors import CepamError
 from cepam.flower.arrays import BROADCAST, numpy_of, pack, record_of
 from cepam.protocol.broadcast_message import DOWNLINK, BroadcastMessage
 from cepam.protocol.downlink import STEPS_OF_NOISE, Downlink
+from cepam.protocol.options import QuantizedBroadcast, Step
 from cepam.protocol.server import Refused, refusing
 from cepam.protocol.vectors import Arrays
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
-
-Step = float | Callable[[int], float]
 
 
 def is_stale(reply: Message) -> bool:
@@ -26,9 +26,9 @@ def is_stale(reply: Message) -> bool:
 
 
 class Distribution:
-    """One model for all nodes, on the grid: the strategy computes with the exact arrays, nodes with the public ones.
+    """One quantized model for all nodes: the strategy computes with the exact arrays, nodes with the public ones.
 
-    `step` is the grid's step, or a function of the round; None takes 8 times the noise by which a round moves the
+    `step` is the quantization step, or a function of the round; None takes 8 times the noise by which a round moves the
     model, and never a larger one than before.
     Guarantee: a node that missed rounds, restarted or is new replies in the same round, computed at the public arrays
     (tests/flower/test_downlink.py).
@@ -56,9 +56,9 @@ class Distribution:
         return self._downlink.public
 
     def publish(self, exact: Arrays, server_round: int, noise: float) -> Arrays:
-        """The public arrays, nearest to the exact ones on the grid; all messages from now on lead there.
+        """The quantized public arrays, nearest to the exact ones; all messages from now on lead there.
 
-        `noise` is the standard deviation, a coordinate, by which a round's noise moves the model.
+        `noise` is the standard deviation per coordinate by which a round's noise moves the model.
         """
         self._step = self._next_step(server_round, noise)
         if self._downlink is None or not self._downlink.fits(exact):
@@ -70,7 +70,7 @@ class Distribution:
         return self._downlink.public
 
     def publish_if_new(self, exact: Arrays, server_round: int, noise: float) -> None:
-        """Nothing; the arrays are published unless they are what was published last."""
+        """Publish the arrays unless they are what was published last."""
         if self._downlink is None or not self._downlink.knows(exact):
             self.publish(exact, server_round, noise)
 
@@ -103,7 +103,7 @@ class Distribution:
         return self._seen[1]
 
     def take_report(self, reply: Message) -> None:
-        """Nothing; what the node holds is noted; `Refused` for a reply that was computed at another version."""
+        """Note what the node holds; `Refused` for a reply that was computed at another version."""
         node = reply.metadata.src_node_id
         report = reply.content.get(DOWNLINK)
         if self._downlink is None or not isinstance(report, ConfigRecord):
@@ -153,14 +153,18 @@ class Distribution:
         return counted
 
 
-def distribution_for(downlink: str, step: Step | None, returns_models: bool) -> Distribution | None:
-    """What sends models on the grid; None where they travel as they are."""
-    if downlink not in ("float32", "grid"):
-        raise ValueError(f"downlink must be 'float32' or 'grid', got {downlink!r}")
-    if step is not None and downlink != "grid":
-        raise ValueError(f"step goes with downlink='grid', got {step!r}")
-    if step is not None and not callable(step) and not step > 0:
-        raise ValueError(f"step must be positive, or a function of the round, got {step!r}")
-    if downlink == "grid" and step is None and not returns_models:
-        raise ValueError("step must be given where learning_rate is None: how far noise moves the model is not known")
-    return Distribution(step) if downlink == "grid" else None
+def distribution_for(
+    downlink: Literal["float32", "quantized"] | QuantizedBroadcast, is_model: bool
+) -> Distribution | None:
+    """What sends quantized models; None where they travel as they are. `is_model`: aggregates are whole models."""
+    if downlink == "float32":
+        return None
+    if downlink != "quantized" and not isinstance(downlink, QuantizedBroadcast):
+        raise ValueError(f"downlink must be 'float32', 'quantized' or QuantizedBroadcast(…), got {downlink!r}")
+    step = downlink.step if isinstance(downlink, QuantizedBroadcast) else None
+    if step is None and not is_model:
+        raise ValueError(
+            "QuantizedBroadcast(step=…) must be given with Gradient(learning_rate=None): how far noise moves the model "
+            "is not known"
+        )
+    return Distribution(step)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from logging import WARNING, getLogger
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from cepam.flower.round_metrics import RoundMetrics
 from cepam.protocol.accounting import Accounting, Reply
 from cepam.protocol.downlink import noise_of_average
 from cepam.protocol.dropouts import Shares
+from cepam.protocol.options import Dropouts
 from cepam.protocol.settings import UplinkSettings
 from cepam.protocol.vectors import Arrays, count, from_vector
 
@@ -28,17 +29,16 @@ if TYPE_CHECKING:
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
-PolicyName = Literal["charge", "top-up"]
-StepOf = Callable[[UplinkSettings], float | None]
 Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
 
-class Policy:
-    """`charge`: the wrapped strategy averages the replies that came, and the noise that is in them is charged.
+class Aggregator:
+    """Dropout handling `charge`: the wrapped strategy averages the replies that came, and their noise is charged.
 
     `average` says that nothing but the average of the replies is published, so that the noise of all counts. A round
     with fewer than `least_replies` is not published and costs nothing. `is_secret` says that nobody may learn who was
-    asked, nor how many; `is_open` that a round is published even if nobody was; `clip` is the next one, if it moves.
+    sampled, nor how many; `is_open` that a round is published even if nobody was; `clip` is the next one, if it moves.
+    `step` is how far the model goes along what comes back; None hands on the vectors themselves.
     """
 
     is_secret = False
@@ -47,32 +47,33 @@ class Policy:
         self.account, self.average, self.least_replies = account, average, least_replies
         self.is_open = False
         self.clip: float | None = None
-        self._asked: list[Reply] = []
+        self._sampled: list[Reply] = []
         self._model: Arrays = {}
+        self._step: float | None = 1.0
 
     def planned(self, settings: UplinkSettings, nodes: int, coordinates: int) -> Mechanism:
         """A round as it is meant: so many nodes that all reply."""
         return self._mechanism([(node, settings) for node in range(nodes)], coordinates)
 
-    def noise(self, asked: Sequence[UplinkSettings]) -> float:
-        """The noise, a coordinate, of what is published where these are asked."""
-        return noise_of_average(asked)
+    def noise(self, sampled: Sequence[UplinkSettings]) -> float:
+        """The standard deviation per coordinate of what is published where these are sampled."""
+        return noise_of_average(sampled)
 
     def choose(self, messages: list[Message], settings: UplinkSettings, taken: Mapping[int, int]) -> list[Message]:
-        """The messages that are sent, of those of the strategy; `taken` says how often nodes were asked."""
+        """The messages that are sent, of those of the strategy; `taken` says how often nodes were sampled."""
         return messages
 
-    def foreseen(self, asked: list[Reply], coordinates: int) -> Mechanism | None:
-        """What the round costs at least if these are asked, where that is known before; None where it is not.
+    def foreseen(self, sampled: list[Reply], coordinates: int) -> Mechanism | None:
+        """What the round costs at least if these are sampled, where that is known before; None where it is not.
 
         Fewer replies bring less noise and cost more, where all have one setting and every round is charged as its worst
         client paid it. With nodes that pay for their own rounds alone, one that stays away may make a round affordable.
         """
-        alike = len({settings for _, settings in asked}) == 1
-        return self._mechanism(asked, coordinates) if alike and not self.account.stable_nodes else None
+        alike = len({settings for _, settings in sampled}) == 1
+        return self._mechanism(sampled, coordinates) if alike and not self.account.stable_nodes else None
 
     def close(self) -> None:
-        """Nothing; the round is over."""
+        """End the round."""
         self.is_open = False
 
     @property
@@ -84,16 +85,16 @@ class Policy:
         """What else goes among a round's metrics."""
         return {}
 
-    def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
-        """Nothing; the round asks these nodes, sends these models, and goes so far along what comes back.
+    def begin(self, sampled: list[Reply], models: list[Arrays], step: float | None) -> None:
+        """Begin a round with these nodes and models, which goes so far along what comes back.
 
         Settings that cannot be accounted for together are refused, before anything leaves.
         """
-        self._asked, self._model, self._step_of = asked, models[0], step
-        self._mechanism(asked, count(models[0]))
+        self._sampled, self._model, self._step = sampled, models[0], step
+        self._mechanism(sampled, count(models[0]))
 
     def resume(self, accountant: Accountant, run: str, clip: float | None) -> None:
-        """Nothing; the rounds of this run that are on the account already are known, and where the clip had moved."""
+        """Take up the rounds of this run that are on the account already, and the clip that followed from them."""
 
     def mechanism(self, opened: Sequence[Opened]) -> Mechanism | None:
         """The round as the accountant sees it, or None where it is not to be published."""
@@ -111,9 +112,7 @@ class Policy:
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: RoundMetrics) -> Aggregate:
         """What the wrapped strategy makes of the round."""
-        made: Aggregate = strategy.aggregate_train(
-            server_round, [one.dense(self._step_of(one.settings)) for one in tally.opened]
-        )
+        made: Aggregate = strategy.aggregate_train(server_round, [one.dense(self._step) for one in tally.opened])
         return made
 
     def _charged(self, opened: Sequence[Opened]) -> list[Reply]:
@@ -128,52 +127,48 @@ class Policy:
         return f"noise counted: {noise}"
 
 
-class Compensated(Policy):
-    """`top-up`: the noise is that of all who were asked, whoever replies: the server brings what is missing.
+class CompensatingAggregator(Aggregator):
+    """Dropout handling `compensate`: the noise is that of all sampled nodes; the server adds what is missing.
 
-    The sum is divided by the weights of all who were asked, never by those that replied; the wrapped strategy is handed
-    one reply, the topped-up average, and does with it what it does with an average.
+    The sum is divided by the weights of all sampled nodes, never by those that replied; the wrapped strategy is handed
+    one reply, the compensated average, and does with it what it does with an average.
     Guarantee: the law of the noise and epsilon do not depend on who replied (tests/flower/test_dropouts.py).
     """
 
-    def ask(self, asked: list[Reply], models: list[Arrays], step: StepOf) -> None:
-        super().ask(asked, models, step)
-        check_one_kind(asked, models)
-        self._settings = asked[0][1]
+    def begin(self, sampled: list[Reply], models: list[Arrays], step: float | None) -> None:
+        super().begin(sampled, models, step)
+        check_one_model(models)
+        self._settings = sampled[0][1]
 
-    def foreseen(self, asked: list[Reply], coordinates: int) -> Mechanism | None:
+    def foreseen(self, sampled: list[Reply], coordinates: int) -> Mechanism | None:
         """What the round costs, whoever replies."""
-        return self._mechanism(asked, coordinates) if asked else None
+        return self._mechanism(sampled, coordinates) if sampled else None
 
     @property
     def shares(self) -> Shares:
         """What nodes and server bring, and the divisor."""
-        return Shares.of(settings for _, settings in self._asked)
+        return Shares.of(settings for _, settings in self._sampled)
 
     def mean(self, tally: RoundMetrics) -> npt.NDArray[np.float64]:
-        """The topped-up average of what came."""
+        """The compensated average of what came."""
         came = [(one.settings, one.vector) for one in tally.opened]
         return self.shares.mean(came, count(self._model) + self._settings.beside)
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: RoundMetrics) -> Aggregate:
-        moved = from_vector(self.mean(tally), self._model, self._step_of(self._settings))
+        moved = from_vector(self.mean(tally), self._model, self._step)
         return one_reply(strategy, server_round, tally, record_of(moved))
 
     def _charged(self, opened: Sequence[Opened]) -> list[Reply]:
-        return self._asked
+        return self._sampled
 
     def __str__(self) -> str:
-        return "noise counted: that of all nodes asked, whoever replies: the server brings what is missing"
+        return "noise counted: that of all sampled nodes, whoever replies: the server adds what is missing"
 
 
-def check_one_kind(asked: list[Reply], models: list[Arrays]) -> None:
-    """Nothing, or a ValueError where what comes back cannot be added up."""
-    kinds = {settings.update for _, settings in asked}
-    if len(models) > 1 or len(kinds) > 1:
-        raise ValueError(
-            "policy 'top-up' needs one model for all nodes and one kind of update, "
-            f"got {len(models)} models and {', '.join(sorted(kinds))}"
-        )
+def check_one_model(models: list[Arrays]) -> None:
+    """Refuse messages with different models, whose updates cannot be added up."""
+    if len(models) > 1:
+        raise ValueError(f"dropout compensation needs one model for all nodes, got {len(models)} models")
 
 
 def one_reply(strategy: Strategy, server_round: int, tally: RoundMetrics, average: ArrayRecord) -> Aggregate:
@@ -191,15 +186,13 @@ def one_reply(strategy: Strategy, server_round: int, tally: RoundMetrics, averag
     return arrays, metrics
 
 
-def policy_for(name: PolicyName | None, account: Accounting, average: bool, least_replies: int, law: Law) -> Policy:
-    """The policy of this name; None takes `top-up` where it can be: Gaussian noise, and nothing but the average."""
-    if name not in (None, "charge", "top-up"):
-        raise ValueError(f"policy must be 'charge' or 'top-up', got {name!r}")
+def aggregator_for(dropouts: Dropouts, account: Accounting, average: bool, law: Law) -> Aggregator:
+    """The aggregator of this dropout handling; `auto` compensates where that is possible."""
     fits = average and isinstance(law, Gaussian)
-    if name == "top-up" and not fits:
+    if dropouts.handling == "compensate" and not fits:
         raise ValueError(
-            "policy 'top-up' needs Gaussian noise and a strategy that publishes nothing but the average "
-            "(Account(released='average') says so of one's own)"
+            "dropout handling 'compensate' needs Gaussian noise and a strategy that publishes nothing but the average "
+            "(Accounting(released='average') says so of one's own)"
         )
-    kind = Compensated if fits and name != "charge" else Policy
-    return kind(account, average, least_replies)
+    kind = CompensatingAggregator if fits and dropouts.handling != "charge" else Aggregator
+    return kind(account, average, dropouts.least_replies)

@@ -28,7 +28,7 @@ MetricsKind = frozenset[tuple[str, int]]
 
 
 @dataclass
-class Asked:
+class Sent:
     """One training message on its way: the offer that it carries, and the arrays that the reply is compared with."""
 
     pending: Pending
@@ -39,7 +39,7 @@ class Asked:
 
     @property
     def node(self) -> int:
-        """The node that was asked."""
+        """The node that it goes to."""
         return self.pending.offer.node
 
 
@@ -54,14 +54,14 @@ class Opened:
     coordinates: int
     metrics_kind: MetricsKind
     vector: npt.NDArray[np.floating] = field(default_factory=lambda: np.zeros(0))
-    asked: Asked | None = None
+    sent: Sent | None = None
 
     def dense(self, step: float | None) -> Message:
         """The reply with dense arrays for the wrapped strategy, `step` along the vector, which is let go."""
-        if self.asked is None:
+        if self.sent is None:
             raise ValueError(f"the vector of node {self.node} is not there")
-        arrays = record_of(from_vector(self.vector, self.asked.reference, step))
-        self.message.content = RecordDict({**dict(self.message.content.items()), self.asked.arrays_name: arrays})
+        arrays = record_of(from_vector(self.vector, self.sent.reference, step))
+        self.message.content = RecordDict({**dict(self.message.content.items()), self.sent.arrays_name: arrays})
         self.vector = self.vector[:0]
         return self.message
 
@@ -69,20 +69,19 @@ class Opened:
 class Replies:
     """Puts an offer into each training message of a round and opens the replies, each by itself.
 
-    `level` is the log's for what tells how many nodes were asked.
+    `level` is the log's for what tells how many nodes were sampled.
     """
 
-    def __init__(
-        self, end: ServerEnd, learning_rate: float | None, model: Distribution | None = None, level: int = INFO
-    ) -> None:
+    def __init__(self, end: ServerEnd, model: Distribution | None = None, level: int = INFO) -> None:
         self._end, self._level = end, level
-        self._learning_rate = learning_rate
         self._model = model
-        self._asked: list[Asked] = []
+        self._waiting: list[Sent] = []
         self.sent = 0
 
-    def ask(self, message: Message, settings: UplinkSettings, server_round: int, identity: bytes, known: Known) -> None:
-        """Nothing; the message now carries an offer for its node, in a record dictionary of its own."""
+    def offer(
+        self, message: Message, settings: UplinkSettings, server_round: int, identity: bytes, known: Known
+    ) -> None:
+        """Put an offer for its node into the message, in a record dictionary of its own."""
         arrays = message.content.array_records
         if len(arrays) != 1:
             raise ValueError(f"a training message must hold exactly one ArrayRecord, got {len(arrays)}")
@@ -91,54 +90,54 @@ class Replies:
         broadcast = self._model is not None and self._model.put_into(message)
         peer = Peer(message.metadata.run_id, message.metadata.dst_node_id, identity)
         pending = self._end.offer(settings, peer, count(reference) + settings.beside, server_round)
-        self._send(Asked(pending, name, reference, message, broadcast))
+        self._send(Sent(pending, name, reference, message, broadcast))
         self.sent += 1
 
-    def _send(self, asked: Asked) -> Message:
-        offer = ConfigRecord(asked.pending.offer.to_fields())
-        asked.message.content = RecordDict({**dict(asked.message.content.items()), RECORD: offer})
-        self._asked.append(asked)
-        return asked.message
+    def _send(self, sent: Sent) -> Message:
+        offer = ConfigRecord(sent.pending.offer.to_fields())
+        sent.message.content = RecordDict({**dict(sent.message.content.items()), RECORD: offer})
+        self._waiting.append(sent)
+        return sent.message
 
     def with_second(self, replies: list[Message], grid: Grid | None, timeout: float) -> list[Message]:
         """The replies; nodes that do not hold what their message leads on from get a snapshot and reply to that."""
         rest, second = [], []
         for reply in replies:
-            asked = self._answered(reply) if is_stale(reply) and self._model is not None else None
-            if asked is None or self._model is None:
+            sent = self._answered(reply) if is_stale(reply) and self._model is not None else None
+            if sent is None or self._model is None:
                 rest.append(reply)
             else:
-                second.append(self._ask_again(asked, self._model))
+                second.append(self._send_again(sent, self._model))
         if not second or grid is None:
             return rest
         log(self._level, "cepam: %d nodes do not hold the model's last version and are sent a snapshot", len(second))
         return rest + list(grid.send_and_receive(second, timeout=timeout))
 
-    def _ask_again(self, asked: Asked, model: Distribution) -> Message:
+    def _send_again(self, sent: Sent, model: Distribution) -> Message:
         """A second message to a node, with a snapshot and a new offer."""
-        offer = asked.pending.offer
-        self._end.expire(asked.pending)
+        offer = sent.pending.offer
+        self._end.expire(sent.pending)
         peer = Peer(offer.run, offer.node, offer.identity)
-        pending = self._end.offer(offer.settings, peer, asked.pending.size, offer.server_round)
-        return self._send(Asked(pending, asked.arrays_name, asked.reference, model.again(asked.message), True))
+        pending = self._end.offer(offer.settings, peer, sent.pending.size, offer.server_round)
+        return self._send(Sent(pending, sent.arrays_name, sent.reference, model.again(sent.message), True))
 
     def open(self, reply: Message, weight_key: str) -> Opened:
         """The reply with its update decoded; `Refused` says why it is of no use."""
-        asked = self._answered(reply)
+        sent = self._answered(reply)
         if reply.has_error():
             # Errors that the SuperLink makes carry its own id: the message says whom they are about.
-            node = asked.node if asked else reply.metadata.src_node_id
+            node = sent.node if sent else reply.metadata.src_node_id
             raise Refused("error", node, f"code {reply.error.code}: {reply.error.reason}")
         node = reply.metadata.src_node_id
-        if asked is None or asked.node != node:
-            raise Refused("unasked", node, "it does not answer a message of this round, or answers it again")
-        if asked.broadcast and self._model is not None:
+        if sent is None or sent.node != node:
+            raise Refused("unsolicited", node, "it does not answer a message of this round, or answers it again")
+        if sent.broadcast and self._model is not None:
             self._model.take_report(reply)
         answer, message = Answer.from_fields(_record(reply)), _sealed_message(reply)
-        settings = asked.pending.offer.settings
-        vector = self._end.open(asked.pending, answer, message)
+        settings = sent.pending.offer.settings
+        vector = self._end.open(sent.pending, answer, message)
         name, metrics = _metrics(reply, node, weight_key, settings.weight)
-        if name == asked.arrays_name:
+        if name == sent.arrays_name:
             raise Refused("malformed", node, f"its metrics are named {name!r}, as the arrays are")
         kept = {
             name: record
@@ -147,34 +146,24 @@ class Replies:
         }
         reply.content = RecordDict({**kept, name: metrics})
         kind = _kind_of(name, metrics)
-        return Opened(node, settings, reply, len(message), len(vector), kind, vector, asked)
-
-    def rate(self, asked: Iterable[UplinkSettings]) -> float:
-        """How far the model moves at least along what such nodes send; 1 where the vectors themselves are handed on."""
-        return min((abs(step) for step in map(self.step_of, asked) if step is not None), default=1.0)
-
-    def step_of(self, settings: UplinkSettings) -> float | None:
-        """How far the model goes along the decoded vector; None: the vector itself is handed on."""
-        if settings.update == "parameters":
-            return 1.0
-        return None if self._learning_rate is None else -self._learning_rate
+        return Opened(node, settings, reply, len(message), len(vector), kind, vector, sent)
 
     def silent(self) -> Iterable[int]:
-        """The nodes that were asked and sent neither an update nor an error."""
-        return [asked.node for asked in self._asked]
+        """The sampled nodes that sent neither an update nor an error."""
+        return [sent.node for sent in self._waiting]
 
     def close_round(self) -> None:
-        """Nothing; the keys of this round are forgotten, those of messages that were not answered too."""
-        for asked in self._asked:
-            self._end.expire(asked.pending)
-        self._asked.clear()
+        """Forget the keys of this round, those of messages that were not answered too."""
+        for sent in self._waiting:
+            self._end.expire(sent.pending)
+        self._waiting.clear()
         self.sent = 0
 
-    def _answered(self, reply: Message) -> Asked | None:
+    def _answered(self, reply: Message) -> Sent | None:
         """The message that this reply answers, taken out so that it is answered once."""
-        for place, asked in enumerate(self._asked):
-            if asked.message.metadata.message_id == reply.metadata.reply_to_message_id != "":
-                return self._asked.pop(place)
+        for place, sent in enumerate(self._waiting):
+            if sent.message.metadata.message_id == reply.metadata.reply_to_message_id != "":
+                return self._waiting.pop(place)
         return None
 
 

@@ -18,18 +18,18 @@ log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 class RoundMetrics:
     """What became of one round's replies; `down` are the bytes of its broadcasts, and as float32 (0: none).
 
-    Where the cohort is `secret`, what tells who was asked, or how many, is logged at DEBUG and is no metric.
+    Where the cohort is `secret`, what tells who was sampled, or how many, is logged at DEBUG and is no metric.
     """
 
-    asked: int
+    sampled: int
     down: tuple[int, int] = (0, 0)
     secret: bool = False
     opened: list[Opened] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
+    refused: list[Refused] = field(default_factory=list)
 
     def drop(self, refused: Refused) -> None:
-        """Nothing; the reply is counted by its reason, and the reason is logged."""
-        self.dropped[refused.kind] += 1
+        """Count a reply that is of no use by its reason, and log the reason."""
+        self.refused.append(refused)
         log(
             DEBUG if self.secret else WARNING,
             "cepam: dropped the reply of node %s: %s (%s)",
@@ -39,7 +39,7 @@ class RoundMetrics:
         )
 
     def drop_odd_metrics(self) -> None:
-        """Nothing; replies whose metrics differ in kind from the majority's are dropped: Flower would end the run."""
+        """Drop replies whose metrics differ in kind from the majority's: Flower would end the run."""
         kinds = Counter(o.metrics_kind for o in self.opened)
         if len(kinds) < 2:
             return
@@ -71,20 +71,21 @@ class RoundMetrics:
         return sum(4 * o.coordinates for o in self.opened)
 
     def _counts(self) -> dict[str, int]:
+        dropped = Counter(refused.kind for refused in self.refused)
         counts = {
-            "cepam-asked": self.asked,
+            "cepam-sampled": self.sampled,
             "cepam-replies": len(self.opened),
-            "cepam-dropped": sum(self.dropped.values()),
+            "cepam-dropped": len(self.refused),
             "cepam-message-bytes": self.message_bytes,
             "cepam-float32-bytes": self.dense_bytes,
         }
         if self.down[0]:
             counts |= {"cepam-downlink-bytes": self.down[0], "cepam-downlink-float32-bytes": self.down[1]}
-        return counts | {f"cepam-dropped-{kind}": times for kind, times in self.dropped.items()}
+        return counts | {f"cepam-dropped-{kind}": times for kind, times in dropped.items()}
 
     def __str__(self) -> str:
         sent, dense = self.message_bytes, self.dense_bytes
         times = dense / sent if sent else 0.0
         down = f"; down {self.down[0]} bytes (float32: {self.down[1]})" if self.down[0] else ""
-        replies = f"{len(self.opened)} of {self.asked} replies"
+        replies = f"{len(self.opened)} of {self.sampled} replies"
         return f"{replies}, {sent} bytes (float32: {dense}, {times:.1f} times){down}"

@@ -16,7 +16,7 @@ log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 class RoundModel:
     """The arrays that a round starts from (`reference`) and those that it publishes, with the types they had first.
 
-    `downlink` sends them on a grid; `whole` says that aggregates are models (else noisy gradients).
+    `downlink` sends them quantized; `whole` says that aggregates are models (else noisy gradients).
     """
 
     def __init__(self, downlink: Distribution | None, whole: bool) -> None:
@@ -44,7 +44,7 @@ class RoundModel:
     def published(self, arrays: ArrayRecord | None, next_round: int, noise: float) -> tuple[ArrayRecord | None, str]:
         """The aggregate as all will see it, and its digest; None, and the reference's, where there is none.
 
-        `noise` is what a round's noise moves the model by, a coordinate.
+        `noise` is what a round's noise moves the model by, per coordinate.
         """
         given = self.reference if arrays is None else numpy_of(arrays)
         made: Arrays = self._as_first_sent(given)

@@ -25,9 +25,11 @@ and the proofs for a sceptic.
   `sensitivity`, `ObservedParticipation`, `Arrival`
 - figures: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
-- the inverse: `calibrate`, `calibrate_each`; what its noise means for use: `noise_to_clip`, `NoiseRatio`
+- the inverse: `calibrate`, `calibrate_each`; what its noise means for use: `noise_multiplier`, `noise_to_clip`,
+  `NoiseRatio`
 - what to say with a figure: `privacy_warnings`, `about_epsilon`, `PrivacyWarning`, `Practice`, `LARGE_EPSILON`,
   `NOT_COVERED`
+- a plan for a federation: `Federation`, `Plan`, `plan`
 - the mechanism's own arithmetic: `slack`, `Slack`
 - the audit: `audit`, `Audit`, `AuditedMechanism`, `RoundTrip`
 - a page with plots: `explain`; in dp-accounting's words: `to_dp_event`, `supports`
@@ -57,8 +59,9 @@ from cepam.privacy.mechanisms.serialization import fingerprint
 from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism
 from cepam.privacy.numerics.slack import NOT_COVERED, Slack
 from cepam.privacy.reports.guarantee import Guarantee, report
-from cepam.privacy.reports.noise_ratio import NoiseRatio, noise_to_clip
+from cepam.privacy.reports.noise_ratio import NoiseRatio, noise_multiplier, noise_to_clip
 from cepam.privacy.reports.page import explain
+from cepam.privacy.reports.planning import Federation, Plan, plan
 from cepam.privacy.reports.warnings import LARGE_EPSILON, Practice, PrivacyWarning, about_epsilon, privacy_warnings
 
 __all__ = [
@@ -77,6 +80,7 @@ __all__ = [
     "CorrelatedNoiseSender",
     "Cyclic",
     "DropoutCompensation",
+    "Federation",
     "GaussianShift",
     "Guarantee",
     "LaplaceShift",
@@ -85,6 +89,7 @@ __all__ = [
     "Mechanism",
     "NoiseRatio",
     "ObservedParticipation",
+    "Plan",
     "Practice",
     "PrivacyWarning",
     "RoundTrip",
@@ -107,7 +112,9 @@ __all__ = [
     "fraction_within",
     "joint_multiplier",
     "next_clip",
+    "noise_multiplier",
     "noise_to_clip",
+    "plan",
     "privacy_warnings",
     "pure_epsilon",
     "report",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from cepam.clip import Clip, Unit
@@ -20,40 +21,62 @@ Reply = tuple[int, UplinkSettings]
 
 @dataclass(frozen=True)
 class Accounting:
-    """How epsilon is counted: for one record of one client, or one whole client, in all models published so far.
+    """How epsilon is counted, what a run may spend, and where its account is kept.
 
-    `unit` says which; a whole client needs a whole clipped update of all its records (the defaults).
-    `sampling` says how a client draws its records, afresh for every reply (default: all of them, which claims no
-    amplification);
-    `colluders` how many other clients pool what they know; `released` what the server publishes: the weighted
-    `average`, whose noise is that of all replies, or anything else, for which only a client's own noise counts
-    (`vectors`). `auto` takes the average for the strategies of Flower that are known to publish nothing else.
+    Epsilon is for everything that was published so far, at `delta`.
 
-    Node ids may change when a SuperNode restarts, so by default every round is charged as its worst client paid it.
-    With `stable_nodes=True` (node authentication on, one key a client) a node pays only for the rounds it took part in.
-    `stateful`: clients in cohorts remember the rounds they took part in, as with layers that stay on them.
+    Args:
+        delta: The chance outside the epsilon bound, in (0, 1). Default 1e-5.
+        unit: What one change of the data replaces: one `record` of a client (default), or all data of one `client`. A
+            client needs whole clipped updates of all its records.
+        records: How many records a client holds, a public constant. It matters with `record_sampling`. Default 1.
+        record_sampling: How a client draws its records, afresh and in secret for every reply. Default: it uses all of
+            them, which claims no amplification.
+        adjacency: `replace` one unit by another (default), or `add-remove` one.
+        colluders: How many other clients pool what they know, so that their noise does not count. Default 0.
+        released: What the server publishes: the weighted `average`, whose noise is that of all replies, or anything
+            else, for which only a client's own noise counts (`vectors`). `auto` (default) takes the average for the
+            strategies of Flower that publish nothing else.
+        clipped: What is clipped: the whole `update` (default), or each `example` by the ClientApp itself.
+        stable_nodes: Charge each node for the rounds it took part in. Needs one authenticated key per client. By
+            default every round is charged as its worst client paid it, since ids change when a SuperNode restarts.
+        stateful: Sampled clients remember the rounds they took part in, as with layers that stay on them.
+        budget: The largest epsilon that may be published; training ends before it is exceeded. Default: a target
+            epsilon if one is given, else no limit.
+        folder: Where accounts are kept, one folder per population. Default: `cepam` in Flower's home, or
+            `cepam-accounts` in the FLARE server's workspace.
+
+    Raises:
+        ValueError: For a value outside its range, or a unit that the clipping does not protect.
     """
 
     delta: float = 1e-5
-    sampling: Sampling | None = None
+    unit: Unit = "record"
+    records: int = 1
+    record_sampling: Sampling | None = None
     adjacency: Literal["replace", "add-remove"] = "replace"
     colluders: int = 0
     released: Released = "auto"
-    stable_nodes: bool = False
     clipped: Literal["update", "example"] = "update"
-    unit: Unit = "record"
+    stable_nodes: bool = False
     stateful: bool = False
+    budget: float | None = None
+    folder: str | Path | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.delta < 1.0:
             raise ValueError(f"delta must lie in (0, 1), got {self.delta!r}")
+        if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 1:
+            raise ValueError(f"records must be a positive integer, got {self.records!r}")
         if isinstance(self.colluders, bool) or not isinstance(self.colluders, int) or self.colluders < 0:
             raise ValueError(f"colluders must be a count, got {self.colluders!r}")
         if self.released not in get_args(Released):
             raise ValueError(f"released must be one of {', '.join(get_args(Released))}, got {self.released!r}")
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
-        drawn = self.sampling is not None and self.sampling.kind != "all"
+        if self.budget is not None and not self.budget > 0:
+            raise ValueError(f"budget must be a positive epsilon, got {self.budget!r}")
+        drawn = self.record_sampling is not None and self.record_sampling.kind != "all"
         if self.unit == "client" and (self.clipped != "update" or drawn):
             raise ValueError("unit 'client' needs clipped='update' and no draws of records: those do not hide a client")
 
@@ -72,7 +95,7 @@ class Accounting:
         return Mechanism(
             clients=tuple(Client(s.law, s.records, s.weight, None, s.clip, s.own_lattice) for _, s in used),
             clip=used[0][1].clip,
-            sampling=self.sampling or Sampling("all"),
+            sampling=self.record_sampling or Sampling("all"),
             colluders=min(self.colluders, others) if average else others,
             adjacency=self.adjacency,
             clipped=self.clipped,
@@ -82,7 +105,7 @@ class Accounting:
         )
 
     def cohort_mechanism(self, cohort: Cohort, settings: UplinkSettings, coordinates: int) -> CohortMechanism:
-        """One round of a cohort that was drawn in secret and is topped up, whoever replied."""
+        """One round of a cohort that was sampled in secret, its noise compensated whoever replied."""
         from cepam.privacy import Client, CohortMechanism
 
         share = settings.law.scale
@@ -100,11 +123,22 @@ class Accounting:
 
 @dataclass(frozen=True)
 class Target:
-    """What a run may spend: epsilon over `rounds` rounds with `nodes` replies each (None: told when it starts)."""
+    """A target epsilon: the noise is the smallest that meets it over a whole run.
+
+    Args:
+        epsilon: The target, positive; also the budget unless `Accounting.budget` says otherwise.
+        rounds: How many rounds the run has. Default: those that `start` is given.
+        nodes: How many replies a round has. Default: as many as the first round samples.
+        noise: The family of the noise, `cepam.Gaussian` (default) or `cepam.Laplace`.
+
+    Raises:
+        ValueError: For a value outside its range.
+    """
 
     epsilon: float
     rounds: int | None = None
     nodes: int | None = None
+    noise: type[Law] = Gaussian
 
     def __post_init__(self) -> None:
         if not 0.0 < self.epsilon < math.inf:
@@ -112,6 +146,8 @@ class Target:
         for name, value in (("rounds", self.rounds), ("nodes", self.nodes)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        if self.noise not in (Gaussian, Laplace):
+            raise ValueError(f"noise of a target must be cepam.Gaussian or cepam.Laplace itself, got {self.noise!r}")
 
     def meet(self, settings: UplinkSettings, one: Mechanism, delta: float) -> UplinkSettings:
         """The settings with the smallest noise that meets the target over rounds like `one`; whatever scale they had.
@@ -137,23 +173,25 @@ class Target:
         return one.over(self.rounds)
 
 
-def target_of(epsilon: float | None, rounds: int | None, nodes: int | None, delta: float | None) -> Target | None:
-    """The target, or None where no epsilon is given, and then nothing that goes with it."""
-    if epsilon is not None:
-        return Target(epsilon, rounds, nodes)
-    if (rounds, nodes, delta) != (None, None, None):
-        raise ValueError("rounds, nodes and delta go with epsilon; Account(delta=…) sets delta otherwise")
-    return None
+def noise_of(noise: Law | None, epsilon: float | Target | None, clip: Clip) -> tuple[Law, Target | None]:
+    """Find the law and the target of a run, of which exactly one is given.
 
+    Args:
+        noise: The law of each client's noise.
+        epsilon: The target that a law is calibrated to.
+        clip: The clip, which gives the law its first scale while a target is not met yet.
 
-def law_of(law: Law | type[Law], clip: Clip, target: Target | None) -> Law:
-    """The law itself; where a target will give the scale, one of its family. ValueError where the other was given."""
-    if target is None and isinstance(law, type):
-        raise ValueError(f"law must have a scale, or epsilon be given, got {law!r}")
-    if target is None:
-        return law  # type: ignore[return-value]  # an instance
-    if law is Gaussian:
-        return Gaussian(clip.bound)
-    if law is Laplace:
-        return Laplace(clip.bound)
-    raise ValueError(f"law must be cepam.Gaussian or cepam.Laplace itself (epsilon gives the scale), got {law!r}")
+    Returns:
+        The law, and the target or None. With a target the law has the right family and any scale.
+
+    Raises:
+        ValueError: Where both are given, or none, or a law without a scale.
+    """
+    if (noise is None) == (epsilon is None):
+        raise ValueError(f"exactly one of noise and epsilon must be given, got noise={noise!r} and epsilon={epsilon!r}")
+    if isinstance(noise, type):
+        raise ValueError(f"noise must have a scale, such as cepam.Gaussian(0.2), got {noise!r}: epsilon=… finds one")
+    if noise is not None:
+        return noise, None
+    target = epsilon if isinstance(epsilon, Target) else Target(epsilon)  # type: ignore[arg-type]  # not None here
+    return target.noise(clip.bound), target  # type: ignore[call-arg]  # both families take their scale

@@ -15,7 +15,7 @@ from cepam.protocol.vectors import Vector
 
 Code = Literal[
     "no-offer", "offer", "elsewhere", "unsigned", "agreement", "arrays", "version", "training", "key-file", "terms",
-    "order", "sums-only",
+    "order", "sums-only", "legacy-app",
 ]  # fmt: skip
 
 

@@ -1,21 +1,22 @@
 """Correlated noise over the protocol, in an order that the client itself keeps.
 
-The server offers terms (carry, slices, how many messages) and says which stream of the client it holds. The client
-alone says which slice of its records is next: it counts its own messages, takes no other terms within a run, no round
-twice or backwards, and no message beyond the terms. What it has spent never depends on what a server claims.
+The server offers a configuration (decay, slices, how many messages) and says which noise state of the client it holds.
+The client alone says which slice of its records is next: it counts its own messages, takes no other configuration in a
+run, no round twice or backwards, and no message beyond the last. What it has spent never depends on a server's claims.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from cepam.distributions.laws import LARGEST_SCALE
 
 if TYPE_CHECKING:
     from cepam.clip import ClippedUnit
@@ -23,30 +24,39 @@ if TYPE_CHECKING:
     from cepam.protocol.messages import Answer
 
 NAME_BYTES = 8
+MOST_COUNT = 1 << 31
 Vector = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class CorrelatedNoiseConfig:
-    """What a run's streams are: the carry, the fixed slices of a client's records, the most messages of a client.
+    """Correlated noise (the matrix mechanism, DP-FTRL): the noise of later rounds cancels that of earlier ones.
 
-    With a `divisor` an update is the sum of its slice's gradients, each clipped by itself, over this public number (an
-    expected slice): a record then moves it by clip/divisor, where without one it moves a clipped whole update.
+    Args:
+        decay: How much of a message's noise the next one takes away, in [0, 1). `privacy.best_decay` finds the best.
+        slices: Into how many fixed slices a client's records are split; each message uses the next slice.
+        max_participations: The most messages that a client sends in the run.
+        divisor: Where each example is clipped by itself, the public number that the sum of a slice's gradients is
+            divided by, such as an expected slice: a record then moves an update by clip/divisor. Default 0: whole
+            updates are clipped.
+
+    Raises:
+        ValueError: For a value outside its range.
     """
 
-    carry: float
+    decay: float
     slices: int
-    messages: int
+    max_participations: int
     divisor: float = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.divisor, bool) or not 0.0 <= self.divisor < math.inf:
+        if isinstance(self.divisor, bool) or not 0.0 <= self.divisor <= LARGEST_SCALE:
             raise ValueError(f"divisor must be a positive number, or 0 for whole updates, got {self.divisor!r}")
-        if isinstance(self.carry, bool) or not 0.0 <= self.carry < 1.0:
-            raise ValueError(f"carry must lie in [0, 1), got {self.carry!r}")
-        for name, value in (("slices", self.slices), ("messages", self.messages)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        if isinstance(self.decay, bool) or not 0.0 <= self.decay < 1.0:
+            raise ValueError(f"decay must lie in [0, 1), got {self.decay!r}")
+        for name, value in (("slices", self.slices), ("max_participations", self.max_participations)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
+                raise ValueError(f"{name} must be an integer from 1 to {MOST_COUNT}, got {value!r:.40}")
 
     @property
     def clipped(self) -> ClippedUnit:
@@ -54,7 +64,7 @@ class CorrelatedNoiseConfig:
         return "example" if self.divisor else "update"
 
     def client(self, law: Any, records: int, weight: float = 1.0, clip: Any = None, lattice: Any = None) -> Client:
-        """A client of such streams, for the accountant."""
+        """A client with such noise, for the accountant."""
         from cepam.privacy import Client
 
         return Client(law, max(records, self.slices), weight, self.divisor or None, clip, lattice)
@@ -62,14 +72,14 @@ class CorrelatedNoiseConfig:
     @property
     def gain(self) -> float:
         """How many times the clip a message can reach."""
-        return 1.0 / (1.0 - self.carry)
+        return 1.0 / (1.0 - self.decay)
 
     @property
     def link(self) -> CorrelatedNoise:
         """The correlation of the messages' noise."""
         from cepam.privacy.matrix.correlated_noise import CorrelatedNoise
 
-        return CorrelatedNoise(self.carry, self.slices)
+        return CorrelatedNoise(self.decay, self.slices)
 
 
 class CorrelatedNoiseRefused(ValueError):
@@ -84,6 +94,8 @@ class CorrelatedNoiseRefused(ValueError):
 class ClientCorrelatedNoise:
     """A client's end: where it stands, under which terms, and what it carries. Private to the client.
 
+    `begins` says that nothing of this run was kept: the client's own account charges the whole stream anew.
+
     Guarantee: a server that asks again, backwards, too often or on other terms gets nothing, and the position is left
     (tests/flower/test_correlated_noise.py).
     """
@@ -93,6 +105,7 @@ class ClientCorrelatedNoise:
     name: bytes
     server_round: int
     sender: CorrelatedNoiseSender = field(repr=False)
+    begins: bool = True
 
     @classmethod
     def follow(cls, offer: Any, size: int, kept: Mapping[str, object] | None) -> ClientCorrelatedNoise:
@@ -110,15 +123,17 @@ class ClientCorrelatedNoise:
                 raise CorrelatedNoiseRefused("terms", "the server changed the terms of this run's stream")
             if offer.server_round <= int(str(mine["round"])):
                 raise CorrelatedNoiseRefused("order", f"round {offer.server_round} was answered before, or a later one")
-        if position >= terms.messages:
-            raise CorrelatedNoiseRefused("order", f"all {terms.messages} messages of this run's terms were sent")
+        if position >= terms.max_participations:
+            raise CorrelatedNoiseRefused(
+                "order", f"all {terms.max_participations} messages of this run's terms were sent"
+            )
         same = mine is not None and offer.stream == mine["name"] and int(str(mine["size"])) == size
         sender = terms.link.sender(size, position)
         if same and mine is not None:
             memory = np.frombuffer(mine["memory"], dtype="<f8").reshape(-1, size)  # type: ignore[call-overload]
             sender.load_state_dict({"start": mine["start"], "position": position, "memory": memory})
         name = offer.stream if same else secrets.token_bytes(NAME_BYTES)
-        return cls(terms, said, name, offer.server_round, sender)
+        return cls(terms, said, name, offer.server_round, sender, begins=mine is None)
 
     def to_fields(self, run: int) -> dict[str, int | str | bytes]:
         """What the client keeps until its next message."""
@@ -170,8 +185,8 @@ class ServerCorrelatedNoise:
         if node in self._came:
             raise ValueError("a second message of this round's stream came")
         least = self.offered(node)[1]
-        if not least <= answer.place < terms.messages or len(answer.stream) != NAME_BYTES:
-            raise ValueError(f"position {answer.place} of a stream whose next is {least} of {terms.messages}")
+        if not least <= answer.place < terms.max_participations or len(answer.stream) != NAME_BYTES:
+            raise ValueError(f"position {answer.place} of a stream whose next is {least} of {terms.max_participations}")
         held = self._held.get(node)
         if held is not None and held.name == answer.stream:
             after = _Held(held.name, held.number, copy.copy(held.receiver))
@@ -203,21 +218,3 @@ class ServerCorrelatedNoise:
     def restore(self, arrivals: Mapping[int, Collection[Arrival]], rounds: int) -> None:
         """Nothing; the rounds that a server published before it was started anew. Its streams are lost."""
         self.arrivals, self.rounds = {node: list(came) for node, came in arrivals.items()}, rounds
-
-
-def own_epsilon(settings: Any, delta: float, batch: float = 0.0) -> float:
-    """epsilon of all messages that these terms allow, against everybody else together: the client's own noise alone.
-
-    `batch` is what the client knows of its own code: it clips examples and divides their sum by at least so many. By
-    default nothing is known, so whole updates are charged, whatever divisor the terms state.
-    """
-    from cepam.privacy import MatrixMechanism, epsilon
-
-    terms: CorrelatedNoiseConfig = replace(
-        settings.stream, divisor=min(settings.stream.divisor, batch if batch > 0.0 else 0.0)
-    )
-    alone = terms.client(settings.law, terms.slices)
-    mechanism = MatrixMechanism(
-        (alone,), settings.clip, rounds=terms.messages, link=terms.link, unit=settings.unit, clipped=terms.clipped
-    )
-    return epsilon(mechanism, delta)

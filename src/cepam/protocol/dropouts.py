@@ -69,5 +69,7 @@ class Shares:
 def share_of(settings: UplinkSettings) -> NoiseShare:
     """What a client that is asked for this brings; ValueError for noise that is not Gaussian."""
     if not isinstance(settings.law, Gaussian):
-        raise ValueError(f"policy 'top-up' needs Gaussian noise (a sum of others is of no law), got {settings.law!r}")
+        raise ValueError(
+            f"dropout compensation needs Gaussian noise (a sum of others is of no law), got {settings.law!r}"
+        )
     return NoiseShare(settings.weight, settings.law.scale, settings.own_lattice)

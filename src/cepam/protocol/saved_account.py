@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 FORMAT = "cepam account"
-OTHER_FOLDER = "if it is about other records, keep it in another folder (accounts=…)"
+OTHER_FOLDER = "if it is about other records, keep it in another folder (Accounting(folder=…))"
 OWN_LOG = getLogger("cepam").log
 
 
@@ -119,7 +119,7 @@ class RunAccount:
         return self.accountant.observers(self._account.delta) if self.accountant.mechanisms else {}
 
     def sees_uploads(self) -> float:
-        """epsilon of all rounds so far against whoever sees who uploads, where clients were drawn in secret."""
+        """epsilon of all rounds so far against an adversary who sees participation (clients drawn in secret)."""
         return self.accountant.sees_uploads(self._account.delta) if self.accountant.mechanisms else 0.0
 
     def resume(self, run: str, model: str) -> None:
@@ -206,7 +206,7 @@ class RunAccount:
         if index.unreadable:
             self._lost(
                 f"{self._folder / INDEX} has a line that cannot be read: {index.unreadable[0][:80]!r}; put it back "
-                f"from a backup, or take another folder (accounts=…) for other records"
+                f"from a backup, or take another folder (Accounting(folder=…)) for other records"
             )
         for name in sorted(path.stem for path in self._folder.glob("*.json")):
             try:
@@ -244,7 +244,7 @@ class RunAccount:
             raise AccountLost(
                 f"{self._folder} holds accounts, and the model {model} that this run starts from is in none of them: "
                 "it was neither published from here nor a start. Start from a model that was published or from the "
-                "first start; for other records, keep the accounts in another folder (accounts=…); to train other "
+                "first start; for other records, take another folder (Accounting(folder=…)); to train other "
                 f"weights on the same records, add the line '{_latest_line(index, start_key(model))}' to {INDEX}"
             )
         if self._own is not None and self._beside:
@@ -284,7 +284,7 @@ class RunAccount:
         except BlockingIOError as taken:
             raise AccountLost(
                 f"the account {self._path(name)} is in use by {taken}: one ServerApp at a time may charge it. Wait for "
-                "its end or end it; for other records, keep the accounts in another folder (accounts=…)"
+                "its end or end it; for other records, keep the accounts in another folder (Accounting(folder=…))"
             ) from None
 
     def _confirm(self, index: AccountIndex, saved: SavedAccount) -> None:
@@ -341,7 +341,7 @@ class RunAccount:
         except ValueError as apart:
             raise AccountLost(
                 f"the accounts {', '.join(str(self._path(saved.name)) for saved in counted)} cannot be counted "
-                f"together in this run: {apart}; for other records, keep them in another folder (accounts=…)"
+                f"together in this run: {apart}; for other records, keep them in another folder (Accounting(folder=…))"
             ) from apart
         self.accountant = accountant
         self._gather_counts()

@@ -22,10 +22,9 @@ from cepam.protocol.correlated_noise import ServerCorrelatedNoise
 from cepam.protocol.messages import Answer, Offer
 from cepam.protocol.settings import UplinkSettings
 
-Authentication = Literal["warn", "require"]
 Kind = Literal[
-    "error", "missing", "unasked", "malformed", "seal", "agreement", "size", "values", "metrics", "version", "refused",
-    "internal",
+    "error", "missing", "unsolicited", "malformed", "seal", "agreement", "size", "values", "metrics", "version",
+    "refused", "internal",
 ]  # fmt: skip
 Log = Callable[..., None]
 OWN_LOG = getLogger("cepam").log
@@ -79,7 +78,7 @@ class Pending:
 
 
 class ServerEnd:
-    """Makes offers and opens their answers, each by itself.
+    """Makes offers and opens their answers, each by itself; `required` drops answers that no node key signed.
 
     Guarantee: an answer opens once, from the node that was asked, sealed for this run, round and message
     (tests/protocol/test_ends.py, tests/flower/test_faults.py).
@@ -87,19 +86,17 @@ class ServerEnd:
 
     def __init__(
         self,
-        authentication: Authentication = "warn",
+        required: bool = False,
         server_key: bytes | None = None,
         log: Log = OWN_LOG,
     ) -> None:
-        if authentication not in ("warn", "require"):
-            raise ValueError(f"authentication must be 'warn' or 'require', got {authentication!r}")
-        self._authentication = authentication
+        self._required = required
         self._server_key = server_key
         self._log = log
         self._chains: dict[int, Chain] = {}
         self._positions: dict[int, int] = {}
         self._used = UsedAddresses()
-        self._warned: set[int] = set()
+        self._warned = False
         self._signed: set[int] = set()
         self.streams = ServerCorrelatedNoise()
 
@@ -172,14 +169,15 @@ class ServerEnd:
         signed = bool(answer.signature)
         if signed and not verify(offer.identity, transcript, answer.signature):
             raise AgreementRefused("the key agreement is not signed by the key that the node is registered with")
-        if not signed and (self._authentication == "require" or offer.node in self._signed):
+        if not signed and (self._required or offer.node in self._signed):
             raise AgreementRefused("the key agreement is not signed with the node's authentication key")
-        if not signed and offer.node not in self._warned:
-            self._warned.add(offer.node)
+        if not signed and not self._warned:
+            self._warned = True
             self._log(
                 WARNING,
                 "cepam: the key agreement with node %d is not authenticated: whoever controls the connection or the "
-                "SuperLink could have agreed in its place (docs/flower.md, node authentication)",
+                "SuperLink could have agreed in its place (docs/flower.md, node authentication). This is said once, "
+                "for all nodes",
                 offer.node,
             )
         return Chain.start(agree(pending.private, answer.public, transcript), offer.position)

@@ -30,7 +30,7 @@ class UplinkSettings:
     bytes. `update` says what the ClientApp replies with: trained `parameters`, of which the difference against the
     broadcast arrays is sent, or a `gradient`, which is sent as it is. `unit` tells the client what the run's epsilon is
     for: one of its records, or all of its data. With a `bit` one more coordinate travels: so far up if the update's
-    norm was within the clip, so far down if not. `stream` makes the messages a stream
+    norm was within the clip, so far down if not. `stream` correlates the noise of a client's messages
     (`cepam.protocol.correlated_noise`).
     """
 
@@ -64,12 +64,16 @@ class UplinkSettings:
             raise ValueError(f"bit must not be negative, and goes with an l2 clip, got {self.bit!r}")
         if self.largest > reach:
             # A coordinate beyond the reach cannot be sent, and whether there is one would be seen.
-            carried = "" if self.stream is None else f" (times {self.stream.gain:.3g}, which a stream can add up)"
+            carried = (
+                "" if self.stream is None else f" (times {self.stream.gain:.3g}, which correlated noise can add up)"
+            )
             raise ValueError(
                 f"clip must be at most {reach:.3g}, the reach of {self.law!r}, got {self.clip.bound!r}{carried}"
             )
         if self.stream is not None and not (isinstance(self.law, Gaussian) and isinstance(self.clip, L2)):
-            raise ValueError(f"a stream needs Gaussian noise and an l2 clip, got {self.law!r} and {self.clip!r}")
+            raise ValueError(
+                f"correlated noise needs Gaussian noise and an l2 clip, got {self.law!r} and {self.clip!r}"
+            )
 
     @property
     def largest(self) -> float:
@@ -103,7 +107,9 @@ class UplinkSettings:
     def to_json(self) -> str:
         """What the client needs, as text."""
         terms = self.stream
-        plain = [] if terms is None else [float(terms.carry), terms.slices, terms.messages, float(terms.divisor)]
+        plain = (
+            [] if terms is None else [float(terms.decay), terms.slices, terms.max_participations, float(terms.divisor)]
+        )
         stream = {"stream": plain} if plain else {}
         return json.dumps(
             {

@@ -1,10 +1,10 @@
 """Secure aggregation: the server learns one noisy sum per round, a few bits per coordinate, and not its parts.
 
 - the mechanism: `MaskedSumCodec`, `fit` (bits and gain for a reach), `QuantizationRange` (the public rule), `Sketch`
-- the nodes' end: `SecAggClient`, `ClientPolicy`, `FileJournal`, `MemoryJournal`
+- the nodes' end: `SecAggClient`, with the policy and the account of `cepam.policy`
 - the server's end: `SecAggRound`, `SecAggSettings`, `Roster`, `RosterEntry`, `sparse_graph`
 - the messages that the drivers of both ends touch: `HelloRequest`, `HelloReply`, `RefusalReply`
-- what each observer learns: `views`, `epsilons`, `run_epsilons`, `mechanism_for`, `accountant_of`, `View`
+- what each observer learns: `views`, `epsilons`, `run_epsilons`, `mechanism_for`, `View`
 - what went wrong: `SecAggRefused`
 
 Nothing here sends anything: every method takes bytes and gives bytes. docs/trust.md has the claims, their proofs and
@@ -17,10 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cepam.secure_aggregation.client import SecAggClient
-from cepam.secure_aggregation.journal import FileJournal, MemoryJournal
 from cepam.secure_aggregation.mechanism import MaskedSumCodec
 from cepam.secure_aggregation.messages import HelloReply, HelloRequest, RefusalReply
-from cepam.secure_aggregation.policy import AnsweredRounds, ClientPolicy, RoundCharge
 from cepam.secure_aggregation.quantization_range import QuantizationRange, fit
 from cepam.secure_aggregation.refusal import SecAggRefused
 from cepam.secure_aggregation.roster import Roster, RosterEntry
@@ -30,28 +28,22 @@ from cepam.secure_aggregation.sketch import Sketch
 
 if TYPE_CHECKING:
     from cepam.secure_aggregation.graph import sparse_graph
-    from cepam.secure_aggregation.observers import View, accountant_of, epsilons, mechanism_for, run_epsilons, views
+    from cepam.secure_aggregation.observers import View, epsilons, mechanism_for, run_epsilons, views
 
 __all__ = [
-    "AnsweredRounds",
-    "ClientPolicy",
-    "FileJournal",
     "HelloReply",
     "HelloRequest",
     "MaskedSumCodec",
-    "MemoryJournal",
     "QuantizationRange",
     "RefusalReply",
     "Roster",
     "RosterEntry",
-    "RoundCharge",
     "SecAggClient",
     "SecAggRefused",
     "SecAggRound",
     "SecAggSettings",
     "Sketch",
     "View",
-    "accountant_of",
     "epsilons",
     "fit",
     "mechanism_for",
@@ -62,7 +54,7 @@ __all__ = [
 
 # A node may start a process for every message: it must not load the accountant, nor SciPy.
 _LATER = {"sparse_graph": "graph"} | dict.fromkeys(
-    ("View", "epsilons", "accountant_of", "mechanism_for", "run_epsilons", "views"), "observers"
+    ("View", "epsilons", "mechanism_for", "run_epsilons", "views"), "observers"
 )
 
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cepam.clip import L2
 from cepam.kernels.dispatch import on_gpu
+from cepam.policy import AccountStore, ClientPolicy, NodeAccount, PolicyRefused, RunPlace
 from cepam.secure_aggregation.fields import ByteReader, ByteWriter
-from cepam.secure_aggregation.journal import Journal, JournalEntry, RunPlace
 from cepam.secure_aggregation.mechanism import type_name
 from cepam.secure_aggregation.messages import (
     NO_SHARE,
@@ -43,7 +43,7 @@ from cepam.secure_aggregation.pairwise_keys import (
     share_value,
     split,
 )
-from cepam.secure_aggregation.policy import ClientPolicy, RoundCharge
+from cepam.secure_aggregation.policy import charge_of, check_offer, check_roster, largest_update
 from cepam.secure_aggregation.refusal import RefusalKind, SecAggRefused
 from cepam.secure_aggregation.roster import LONGEST_RUN, RosterEntry, Sign, Verify, hello_transcript
 from cepam.secure_aggregation.settings import SecAggSettings, round_salt
@@ -82,7 +82,7 @@ class NodeState:
     """An epoch as a node sees it: its private key until the first round, then chains, one for each peer of its circle.
 
     `roster` is the digest of the one roster that the epoch has, empty before the first round. `answered` counts the
-    rounds that the journal held when this was written: a journal with fewer was rolled back.
+    rounds that the account held when this was written: an account with fewer was rolled back.
     """
 
     run: bytes
@@ -136,7 +136,7 @@ FURTHEST_AHEAD = 1 << 12
 class SecAggClient:
     """One client's end of a sum.
 
-    `sign` and `verify` are the node's registered key at work; `policy` its floor; `journal` its memory of what it said.
+    `sign` and `verify` are the node's registered key at work; `policy` its floor; `account` its memory of what it said.
     `state` holds its secrets between calls: read it after every call, refused or not, keep it in memory, and hand it
     back as it was last. `draw` gives fresh random bytes.
 
@@ -150,17 +150,17 @@ class SecAggClient:
     sign: Sign
     verify: Verify
     policy: ClientPolicy
-    journal: Journal
+    account: AccountStore
     state: bytes = field(default=b"", repr=False)
     draw: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False)
 
     def hello(self, request: bytes) -> bytes:
         """A fresh signed key for a new epoch; whatever was open before is erased."""
         asked = HelloRequest.decode(request)
-        with self.journal.hold() as entry:
+        with self.account.hold() as entry:
             place = entry.place(asked.run)
             if self.state and (not entry.places or NodeState.decode(self.state).answered > entry.answered.rounds):
-                raise SecAggRefused("terms", "the journal is gone or old, and with it what this node has spent")
+                raise SecAggRefused("terms", "the account is gone or old, and with it what this node has spent")
             if place is not None and asked.epoch <= place.epoch:
                 raise SecAggRefused("position", f"epoch {asked.epoch} of this run was used before")
             private = self.draw(32)
@@ -173,7 +173,7 @@ class SecAggClient:
     def train(self, request: bytes, model: bytes, work: Train, coordinates: int) -> bytes:
         """The masked update of a round, once.
 
-        The journal is free while `work` trains; nothing leaves before the answer is in it, so a position is answered
+        The account is free while `work` trains; nothing leaves before the answer is in it, so a position is answered
         once also where another process answered meanwhile.
 
         Args:
@@ -206,7 +206,7 @@ class SecAggClient:
             chains = {peer: advance(chain) for peer, chain in chains.items()}
         salt = round_salt(settings, asked.roster_digest, cohort, model)
         keys = {peer: round_keys(chains[peer], salt, self.node, peer) for peer in circle if peer != self.node}
-        update = _safe_update(work, settings, self.policy.longest(settings))
+        update = _safe_update(work, settings, largest_update(self.policy, settings))
         reply, share = self._mask(settings, salt, circle, keys, update)
         opened = OpenRound(
             salt, settings.threshold, circle, {peer: pair.mask for peer, pair in keys.items()},
@@ -219,9 +219,7 @@ class SecAggClient:
         with self._held() as (entry, state):
             if state != before:
                 raise SecAggRefused("position", "another message was answered while this node trained")
-            self._check_offer(settings, cohort, state, entry)
-            charge = RoundCharge.of(settings, len(cohort), self.policy)
-            self._commit(replace(entry, answered=entry.answered.add(charge)), after)
+            self._commit(self._check_offer(settings, cohort, state, entry), after)
         return reply.encode()
 
     def repair(self, request: bytes) -> bytes:
@@ -276,15 +274,16 @@ class SecAggClient:
             raise SecAggRefused("cohort", "the roster of a new epoch is missing or not the one that is named")
         circle = roster.circle(self.node, asked.settings.degree)
         roster.check(self.verify, circle)
-        self.policy.check_roster(roster)
+        check_roster(self.policy, roster)
         own = (roster.run, roster.epoch, roster.peer(self.node).public, roster.peer(self.node).identity)
         if own != (state.run, state.epoch, state.public, self.identity):
             raise SecAggRefused("cohort", "the roster has another run, epoch or key for this node")
         return {peer: agree_root(state.private, roster, self.node, peer) for peer in circle if peer != self.node}
 
     def _check_offer(
-        self, settings: SecAggSettings, cohort: tuple[int, ...], state: NodeState, entry: JournalEntry
-    ) -> None:
+        self, settings: SecAggSettings, cohort: tuple[int, ...], state: NodeState, entry: NodeAccount
+    ) -> NodeAccount:
+        """The account with this answer on it; raises where the offer or the limits do not allow one."""
         if (settings.run, settings.epoch) != (state.run, state.epoch):
             raise SecAggRefused("position", "the offer is for another run or epoch")
         if not state.position <= settings.position <= state.position + FURTHEST_AHEAD:
@@ -292,9 +291,12 @@ class SecAggClient:
         if state.roster and settings.degree != state.degree:
             raise SecAggRefused("cohort", "the graph of an epoch does not change")
         settings.check(len(cohort))
-        self.policy.check(settings, len(cohort))
-        if entry.answered.rounds >= self.policy.rounds:
-            raise SecAggRefused("terms", f"the {self.policy.rounds} rounds that this node allows are spent")
+        try:
+            check_offer(self.policy, settings, len(cohort))
+            charge = charge_of(self.policy, settings, len(cohort))
+            return replace(entry, answered=self.policy.check_limits(entry.answered, charge))
+        except (PolicyRefused, ValueError) as refused:
+            raise SecAggRefused("terms", str(refused)) from refused
 
     def _circle(self, cohort: tuple[int, ...], chains: dict[int, bytes], settings: SecAggSettings) -> tuple[int, ...]:
         """The names of the cohort that this node shares masks with, and itself."""
@@ -307,17 +309,17 @@ class SecAggClient:
         return circle
 
     @contextmanager
-    def _held(self) -> Iterator[tuple[JournalEntry, NodeState]]:
-        with self.journal.hold() as entry:
+    def _held(self) -> Iterator[tuple[NodeAccount, NodeState]]:
+        with self.account.hold() as entry:
             state = NodeState.decode(self.state) if self.state else None
             place = entry.place(state.run) if state else None
             if state is None or place is None or hashlib.sha256(self.state).digest() != place.state:
                 raise SecAggRefused("position", "this node's state is missing or old: a new epoch is needed")
             yield entry, state
 
-    def _commit(self, entry: JournalEntry, state: NodeState) -> None:
+    def _commit(self, entry: NodeAccount, state: NodeState) -> None:
         data = replace(state, answered=entry.answered.rounds).encode()
-        self.journal.commit(entry.moved(RunPlace(state.run, state.epoch, hashlib.sha256(data).digest())))
+        self.account.commit(entry.moved(RunPlace(state.run, state.epoch, hashlib.sha256(data).digest())))
         self.state = data
 
     def _opened(self, state: NodeState, salt: bytes) -> OpenRound:
@@ -326,14 +328,14 @@ class SecAggClient:
         return state.open
 
     def _check_left(
-        self, entry: JournalEntry, state: NodeState, opened: OpenRound, repaired: set[int] | frozenset[int]
+        self, entry: NodeAccount, state: NodeState, opened: OpenRound, repaired: set[int] | frozenset[int]
     ) -> None:
         """Nothing, or the round is erased: at EVERY repair and unmask a quorum is left, and this node in it."""
         left = set(opened.circle) - repaired
         if len(left) < opened.threshold or self.node not in left:
             self._erase(entry, state, "quorum", f"{len(left)} would be left of the {opened.threshold} that are needed")
 
-    def _erase(self, entry: JournalEntry, state: NodeState, kind: RefusalKind, reason: str) -> NoReturn:
+    def _erase(self, entry: NodeAccount, state: NodeState, kind: RefusalKind, reason: str) -> NoReturn:
         self._commit(entry, replace(state, open=None))
         raise SecAggRefused(kind, reason)
 

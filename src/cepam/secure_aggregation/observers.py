@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cepam.clip import L2
-from cepam.distributions.laws import Gaussian
-from cepam.privacy import Accountant, Client, Mechanism, Sampling, epsilon
-from cepam.secure_aggregation.policy import AnsweredRounds
+from cepam.privacy import Accountant, Mechanism, epsilon
 
 LIES = "lying server"
 
@@ -52,9 +49,17 @@ def mechanism_for(view: View, mechanism: Mechanism) -> Mechanism:
 def epsilons(
     mechanism: Mechanism, delta: float, quorum: int, colluders: int = 0, survivors: int | None = None
 ) -> dict[str, float]:
-    """epsilon at delta for each observer, by name; `cepam.privacy` charges the shares, all else is post-processing."""
-    found = views(len(mechanism.clients), quorum, colluders, survivors)
-    return {view.observer: epsilon(mechanism_for(view, mechanism), delta, client=0) for view in found}
+    """epsilon at delta for each observer, by name; `cepam.privacy` charges the shares, all else is post-processing.
+
+    Where clients hold unlike records, the worst client's: any of them may be among those whose shares are left.
+    """
+    many = len(mechanism.clients)
+    found = views(many, quorum, colluders, survivors)
+    if len(set(mechanism.clients)) == 1:
+        return {view.observer: epsilon(mechanism_for(view, mechanism), delta, client=0) for view in found}
+    for view in found:
+        mechanism_for(view, mechanism)  # refuses unequal noise
+    return {view.observer: epsilon(replace(mechanism, colluders=many - view.shares), delta) for view in found}
 
 
 def run_epsilons(
@@ -71,23 +76,3 @@ def run_epsilons(
         accountant = answered if view.observer.startswith(LIES) else released
         made[view.observer] = accountant.against(clients - view.shares).epsilon(delta)
     return made
-
-
-def accountant_of(answered: AnsweredRounds, records: int) -> Accountant:
-    """What a node with `records` records has answered, as the accountant takes it: against a lying server."""
-    widest = max((charge.shares for charge in answered.charges), default=1)
-    accountant = Accountant()
-    for charge in answered.charges:
-        draws = charge.chance * records
-        # The accountant divides an example's bound by the expected draws; the update was divided by the batch.
-        bound = charge.clip * draws / charge.batch if charge.batch else charge.clip
-        mechanism = Mechanism(
-            (Client(Gaussian(charge.noise), records),) * widest,
-            L2(bound),
-            Sampling("poisson", draws) if charge.chance < 1.0 else Sampling("all"),
-            charge.rounds,
-            clipped="example" if charge.batch else "update",
-            absent=frozenset(range(charge.shares, widest)),
-        )
-        accountant = accountant.add(mechanism)
-    return accountant

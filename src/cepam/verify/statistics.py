@@ -67,12 +67,10 @@ def direction_shares(law: Law, errors: Floats) -> list[Statistic]:
     n = errors.shape[1]
     if n == 1:
         return []
-    if law.norm == "l2":
-        shares = errors**2 / (errors**2).sum(axis=1, keepdims=True)
-        uniform = special.betainc(0.5, (n - 1) / 2, shares)
-    else:
-        shares = np.abs(errors) / np.abs(errors).sum(axis=1, keepdims=True)
-        uniform = special.betainc(1.0, n - 1.0, shares)
+    sizes = errors**2 if law.norm == "l2" else np.abs(errors)
+    total = sizes.sum(axis=1, keepdims=True)
+    shares = sizes / np.where(total > 0, total, 1.0)  # an error of zero has no direction and counts in the first bin
+    uniform = special.betainc(0.5, (n - 1) / 2, shares) if law.norm == "l2" else special.betainc(1.0, n - 1.0, shares)
     return [uniformity(uniform[:, i], 32) for i in range(n)]
 
 
@@ -83,10 +81,15 @@ def mean(errors: Floats, variance: float) -> Statistic:
 
 
 def variances(errors: Floats, variance: float) -> Statistic:
-    """Wald's statistic of the coordinates' variances against the law's; needs finite fourth moments."""
+    """Wald's statistic of the coordinates' variances against the law's; needs finite fourth moments.
+
+    Errors that do not vary enough to have a covariance of full rank follow no law with a density: p-value 0.
+    """
     squares = errors**2 / variance - 1.0
     centre = squares.mean(axis=0)
     spread = np.atleast_2d(np.cov(squares, rowvar=False)) / len(errors)
+    if np.linalg.matrix_rank(spread) < len(centre):
+        return Statistic("variance", np.inf, 0.0)
     value = float(centre @ np.linalg.solve(spread, centre))
     return Statistic("variance", value, float(special.chdtrc(len(centre), value)))
 
@@ -98,7 +101,8 @@ def covariances(errors: Floats) -> Statistic:
     for i in range(n):
         for j in range(i + 1, n):
             product = errors[:, i] * errors[:, j]
-            value += len(product) * product.mean() ** 2 / (product**2).mean()
+            if product.any():
+                value += len(product) * product.mean() ** 2 / (product**2).mean()
     return Statistic("covariance", float(value), float(special.chdtrc(n * (n - 1) // 2, value)))
 
 

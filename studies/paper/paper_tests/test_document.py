@@ -158,7 +158,7 @@ def test_missing_parts_and_odd_numbers(tmp_path: Path) -> None:
     write(tmp_path, (part("rate", {"a": math.inf, "b": [math.nan, 1]}),), tmp_path / "docs")
     kept = json.loads((tmp_path / "docs" / "reproduction.json").read_text())
     assert kept["rate"]["numbers"] == {"a": 1e308, "b": [None, 1]}
-    assert "A quick run" in write(tmp_path, (), tmp_path / "docs", {"mode": "quick"})
+    assert "Not a full run (quick)" in write(tmp_path, (), tmp_path / "docs", {"mode": "quick"})
 
 
 def test_values_of_tables_must_be_among_the_numbers() -> None:

@@ -126,8 +126,8 @@ def test_a_picture_that_is_missing_or_outside_is_said_so(file: str, tmp_path: Pa
 
 
 def test_a_quick_run_says_so_at_the_top(tmp_path: Path) -> None:
-    assert "quick run" not in page.page(tmp_path, (), (), {"mode": "full"})
-    assert "quick run" in page.page(tmp_path, (), (), {"mode": "quick"})
+    assert "Not a full run" not in page.page(tmp_path, (), (), {"mode": "full"})
+    assert "Not a full run (quick)" in page.page(tmp_path, (), (), {"mode": "quick"})
 
 
 def test_formulas_are_set_and_nothing_else_is(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
-"""The published arithmetic: what it does to an update, against closed forms, and that the exact codec differs."""
+"""The published arithmetic: the program's own outputs, closed forms, and that the exact codec differs."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +13,65 @@ from scipy import stats
 import cepam
 from cepam.distributions.laws import Gaussian, Laplace
 from cepam.errors import MalformedMessage
-from cepam_paper.published import ALPHA, PublishedChannel, mean_gain
+from cepam_paper.published import ALPHA, PublishedChannel, decoded_of, mean_gain, points_of, strided, unstrided
 
 KEY = cepam.Key(bytes(range(32)))
+
+PROGRAM: dict[str, Any] = json.loads(Path(__file__).with_name("program_outputs.json").read_text())
+"""Inputs, draws and outputs of a run of the published program itself."""
+
+
+def radii_of(case: dict[str, Any], end: str) -> np.ndarray:
+    latents = np.array(case[f"{end}_latents"])
+    return PROGRAM["b"] * latents if case["law"] == "laplace" else PROGRAM["sigma"] * np.sqrt(latents)
+
+
+@pytest.mark.parametrize("case", PROGRAM["lrsuq"], ids=lambda case: f"{case['law']}-{case['n']}")
+def test_the_programs_own_draws_give_its_own_integers_and_outputs(case: dict[str, Any]) -> None:
+    n, values = case["n"], np.array(case["input"])
+    values = values / max(1.0, np.linalg.norm(values) / PROGRAM["clip"])
+    points = points_of(strided(values, n), radii_of(case, "encoder"), np.array(case["encoder_dithers"]))
+    theirs = np.array(case["points"], dtype=np.float64)
+    # The program rounds in float32: near the middle of two integers it may take the other one.
+    assert np.abs(points - theirs).max() <= 1
+    assert (points == theirs).mean() > 0.95
+    dither = np.array(case["decoder_dithers"]) if n == 1 else None
+    made = unstrided(decoded_of(theirs, radii_of(case, "decoder"), dither), len(values))
+    assert made == pytest.approx(np.array(case["output"]), rel=2e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("case", PROGRAM["lrsuq"], ids=lambda case: f"{case['law']}-{case['n']}")
+def test_control_other_readings_of_the_program_miss_its_outputs(case: dict[str, Any]) -> None:
+    """Shared radii; neighbours as sub-vectors; the dither taken off in the other place: none gives its numbers."""
+    n, values, dither = case["n"], np.array(case["input"]), np.array(case["encoder_dithers"])
+    theirs, radii = np.array(case["points"], dtype=np.float64), radii_of(case, "encoder")
+    shared = unstrided(decoded_of(theirs, radii, np.array(case["decoder_dithers"]) if n == 1 else None), len(values))
+    assert (np.abs(shared - case["output"]) > 1e-3 * np.abs(shared)).mean() > 0.5
+    scaled = strided(values, n) / radii[:, None]
+    swapped = np.floor((scaled / ALPHA - dither if n == 1 else (scaled - dither) / ALPHA) + 0.5)
+    assert (swapped != theirs).mean() > 0.8
+    if n > 1:
+        rows = np.pad(values, (0, -len(values) % n)).reshape(-1, n)
+        assert (points_of(rows, radii, dither) != theirs).mean() > 0.5
+
+
+def test_the_program_accepts_its_first_trial_and_decodes_it_without_a_dither() -> None:
+    for case in PROGRAM["lrsuq"]:
+        assert set(case["returned_trial"]) == ({1} if case["n"] == 1 else {0})
+        assert bool(case["decoder_dithers"]) == (case["n"] == 1)
+
+
+def test_the_programs_noise_baseline_is_rounded_to_alpha() -> None:
+    steps = np.array(PROGRAM["fl+gaussian"]["output"]) / ALPHA
+    assert np.abs(steps - np.round(steps)).max() < 1e-4
+    assert np.array(PROGRAM["fl+gaussian"]["output"]).std() > 0.01
+    assert PROGRAM["clip_norms"]["before"] > 1.0
+    assert PROGRAM["clip_norms"]["after"] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_decoder_dither_in_two_dimensions_is_refused() -> None:
+    with pytest.raises(ValueError, match="n = 2 and 3"):
+        decoded_of(np.zeros((2, 2)), np.ones(2), np.zeros((2, 2)))
 
 
 def decoded(law: Gaussian | Laplace, n: int, value: float, count: int = 60_000) -> np.ndarray:
@@ -80,12 +140,12 @@ def test_every_number_is_the_formula_written_out(n: int, value: float) -> None:
     update = np.full(6, value, dtype=np.float32)
     found = channel.decode(channel.encode(update, at), at)
     for place, x in enumerate(update.astype(np.float64)):
-        row, column = divmod(place, n)
+        column, row = divmod(place, 6 // n)
         if n == 1:
-            point = np.floor((x / r[row] - v[row, column]) / ALPHA + 0.5)
+            point = np.floor((x / r[row] - v[row, column]) / ALPHA + 0.5) + other[row, column]
         else:
             point = np.floor(x / (r[row] * ALPHA) - v[row, column] + 0.5)
-        assert found[place] == np.float32(theirs[row] * ALPHA * (point + other[row, column]))
+        assert found[place] == np.float32(theirs[row] * ALPHA * point)
 
 
 def test_one_dimension_is_about_a_gain_less_a_dither() -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from cepam.cli import app
-from cepam_paper import reproduction
+from cepam_paper import claims, reproduction
+from cepam_paper.run_size import Extent, run_size
 from cepam_paper.section import Part, Say, load
 from cepam_paper.verdict import Label
-from paper_tests.made_up import part
+from paper_tests.made_up import NUMBERS, part
 
 
 def fake(name: str, calls: list[str], fail: bool = False) -> reproduction.Experiment:
-    def run(report: Path, quick: bool, say: Say) -> Part:
+    def run(report: Path, extent: Extent, say: Say) -> Part:
         calls.append(name)
         say("half", 1, 2)
         if fail:
@@ -38,8 +41,8 @@ def silent(name: str, doing: str, done: int, of: int) -> None:
 
 
 def test_finished_parts_are_not_done_again(calls: list[str], tmp_path: Path) -> None:
-    reproduction.reproduce(["exactness"], tmp_path, False, silent)
-    reproduction.reproduce(["exactness", "privacy"], tmp_path, False, silent)
+    reproduction.reproduce(["exactness"], tmp_path, Extent.FULL, silent)
+    reproduction.reproduce(["exactness", "privacy"], tmp_path, Extent.FULL, silent)
     assert calls == ["exactness", "privacy"]
 
 
@@ -48,18 +51,18 @@ def test_an_interrupted_part_leaves_nothing_half_done(
 ) -> None:
     monkeypatch.setitem(reproduction.PARTS, "privacy", fake("privacy", calls, fail=True))
     with pytest.raises(KeyboardInterrupt):
-        reproduction.reproduce(["exactness", "privacy"], tmp_path, False, silent)
+        reproduction.reproduce(["exactness", "privacy"], tmp_path, Extent.FULL, silent)
     assert load(tmp_path, "exactness") is not None
     assert load(tmp_path, "privacy") is None
 
 
 def test_quick_and_full_figures_never_mix(calls: list[str], tmp_path: Path) -> None:
-    reproduction.reproduce(["exactness"], tmp_path, True, silent)
+    reproduction.reproduce(["exactness"], tmp_path, Extent.QUICK, silent)
     with pytest.raises(ValueError, match="quick reproduction"):
-        reproduction.reproduce(["privacy"], tmp_path, False, silent)
+        reproduction.reproduce(["privacy"], tmp_path, Extent.FULL, silent)
     kept = load(tmp_path, "exactness")
     assert kept is not None
-    assert kept.quick
+    assert kept.extent is Extent.QUICK
     assert reproduction.about([kept])["mode"] == "quick"
 
 
@@ -94,36 +97,93 @@ def test_rows_that_were_not_run_are_not_shown(
     calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = part("privacy")
-    monkeypatch.setitem(reproduction.PARTS, "privacy", lambda report, quick, say: made)
+    monkeypatch.setitem(reproduction.PARTS, "privacy", lambda report, extent, say: made)
     done = CliRunner().invoke(app, ["reproduce", "privacy", "--out", str(tmp_path)], env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    assert "theorem-1" in done.output
+    assert "theorem-7" in done.output
     assert "gaussian-table" not in done.output
-    assert "not tested" not in done.output
     assert "parts not done yet: exactness" in done.output
+    assert "quick" not in done.output
+    assert _adds_up(done.output)
+
+
+def _adds_up(shown: str) -> bool:
+    """Whether the line of totals counts every claim, "not tested" among them."""
+    line = next(line for line in shown.splitlines() if " claims" in line and "not tested" in line)
+    total, *counts = map(int, re.findall(r"\d+", line))
+    return total == sum(counts) == len(claims.CLAIMS)
+
+
+def test_a_quick_run_says_so_and_gives_no_verdict_on_accuracy(
+    calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NUMBERS:
+        monkeypatch.setitem(reproduction.PARTS, name, lambda report, extent, say, name=name: part(name))
+    done = CliRunner().invoke(app, ["reproduce", "all", "--quick", "--out", str(tmp_path)], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert "quick: none on accuracy" in done.output
+    assert _adds_up(done.output)
+    lines = json.loads((tmp_path / "verdicts.json").read_text())
+    silent = {line["claim"] for line in lines if line["verdict"] == Label.UNTESTED.value}
+    assert silent == {claim.name for claim in claims.CLAIMS if claim.needs_seeds}
+    assert silent >= {
+        "gaussian-profile",
+        "laplace-table",
+        "gaussian-snr",
+        "drop",
+        "pipeline",
+        "fluctuations",
+        "settings",
+    }
+    assert not silent & {"clip", "parameters", "theorem-7", "convergence", "gaussian-budgets", "joint"}
+    assert all("no verdict on accuracy" in line["evidence"].lower() for line in lines if line["claim"] in silent)
+    assert "Not a full run (quick)" in (tmp_path / "index.html").read_text()
+
+
+def test_the_papers_experiment_is_one_command_with_one_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, Extent]] = []
+
+    def fake_part(report: Path, extent: Extent, say: Say, name: str) -> Part:
+        seen.append((name, extent))
+        return part(name)
+
+    for name in reproduction.PARTS:
+        monkeypatch.setitem(reproduction.PARTS, name, partial(fake_part, name=name))
+    done = CliRunner().invoke(app, ["reproduce", "experiment", "--out", str(tmp_path)], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert seen == [(name, Extent.ONE_SEED) for name in ("gaussian", "laplace", "grid")]
+    assert "one seed: none on accuracy" in done.output
+    assert run_size(Extent.ONE_SEED).seeds == run_size(Extent.ONE_SEED).grid_seeds == 1
+    assert run_size(Extent.ONE_SEED).rounds == run_size(Extent.FULL).rounds
+    for words in (["experiment", "--quick"], ["experiment", "rate"]):
+        refused = CliRunner().invoke(app, ["reproduce", *words, "--out", str(tmp_path / "other")])
+        assert refused.exit_code == 2
+        assert "stands alone" in refused.output
 
 
 def test_json_is_all_that_is_printed(calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = part("privacy")
-    monkeypatch.setitem(reproduction.PARTS, "privacy", lambda report, quick, say: made)
+    monkeypatch.setitem(reproduction.PARTS, "privacy", lambda report, extent, say: made)
     done = CliRunner().invoke(app, ["reproduce", "privacy", "--json", "--out", str(tmp_path)])
     found = json.loads(done.stdout)
     assert found["parts"] == ["privacy"]
-    assert {one["claim"] for one in found["verdicts"]} >= {"theorem-1", "quoted-run"}
-    assert sum(found["tally"].values()) == len(found["verdicts"])
+    assert {one["claim"] for one in found["verdicts"]} >= {"theorem-7", "quoted-run"}
+    assert sum(found["tally"].values()) == found["claims"] == len(claims.CLAIMS)
+    assert found["claims"] - found["tally"]["not tested"] == len(found["verdicts"])
+    assert found["mode"] == "full"
     assert Path(found["page"]).is_file()
 
 
 def test_a_document_keeps_the_parts_that_a_full_report_does_not_have(calls: list[str], tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
-    reproduction.reproduce(["exactness", "privacy"], tmp_path / "first", False, silent)
+    reproduction.reproduce(["exactness", "privacy"], tmp_path / "first", Extent.FULL, silent)
     reproduction.write_document(tmp_path / "first", docs)
-    reproduction.reproduce(["privacy"], tmp_path / "second", False, silent)
+    reproduction.reproduce(["privacy"], tmp_path / "second", Extent.FULL, silent)
     reproduction.write_document(tmp_path / "second", docs)
     assert set(json.loads((docs / "reproduction.json").read_text())) == {"exactness", "privacy"}
     reproduction.write_document(tmp_path / "none", docs)
-    reproduction.reproduce(["privacy"], tmp_path / "quick", True, silent)
+    reproduction.reproduce(["privacy"], tmp_path / "quick", Extent.QUICK, silent)
     reproduction.write_document(tmp_path / "quick", docs)
     assert set(json.loads((docs / "reproduction.json").read_text())) == {"privacy"}, "quick and full never mix"
 

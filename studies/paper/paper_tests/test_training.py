@@ -32,7 +32,7 @@ def test_a_run_is_done_once_and_again_only_if_it_changed(
     monkeypatch.setattr(training, "_trained", lambda *given: trained.append(1) or real(*given))
     assert outcome(run, tmp_path, data) == first
     assert not trained
-    changed = replace(run, settings=replace(run.settings, rate=0.2))
+    changed = replace(run, settings=run.settings.updated({"training.server_learning_rate": 0.2}))
     assert outcome(changed, tmp_path, data) != first
     assert trained
 
@@ -125,9 +125,14 @@ def test_runs_have_both_ratios_and_the_largest_norm_that_was_sent(
 
 def test_readings_differ_as_described(tiny: RunSize) -> None:
     text, published, correct = (run_of(reading, "fl", tiny).settings for reading in VARIANTS)
-    assert (text.tau, text.rate, text.clip_norm) == (15, 0.1, "none")
-    assert (published.tau, published.batch, published.rate, published.clip_norm) == (1, 15, 0.3, "none")
-    assert (correct.clip_norm, correct.clip_scope) == ("l2", "tensor")
+    assert (text.training.local_steps, text.training.server_learning_rate, text.privacy.norm_type) == (15, 0.1, "none")
+    assert (
+        published.training.local_steps,
+        published.training.batch_size,
+        published.training.server_learning_rate,
+        published.privacy.norm_type,
+    ) == (1, 15, 0.3, "none")
+    assert (correct.privacy.norm_type, correct.privacy.clip_scope) == ("l2", "tensor")
     assert run_of("published", "cepam-laplace", tiny).published == 1
     assert run_of("published", "cepam-gaussian-3", tiny).published == 3
     assert run_of("correct", "cepam-gaussian-3", tiny).published is None

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cepam_paper.estimate import median
 from cepam_paper.verdict import Estimate, Label
-from cepam_paper.weighing import alike, bends, improvement, improvements, reproduced, together
+from cepam_paper.weighing import ANY, alike, bends, improvement, improvements, mainly, reproduced, together
 
 HOLDS, REPAIRED, INCONCLUSIVE, FAILS, *_ = Label
 ALONE = Estimate(5.0, -math.inf, math.inf, 1)
@@ -37,11 +38,11 @@ def test_an_improvement_of_0_4_to_1(low: float, high: float, label: Label) -> No
 
 
 def test_one_seed_decides_nothing() -> None:
-    assert improvement(ALONE) is INCONCLUSIVE
-    assert improvements([ALONE, one(0.5, 0.9)]) is INCONCLUSIVE
+    assert improvement(ALONE, ANY) is INCONCLUSIVE
+    assert improvements([ALONE, one(0.5, 0.9)], ANY) is INCONCLUSIVE
     assert alike([ALONE], 0.5) is INCONCLUSIVE
     assert bends(ALONE, ALONE) is INCONCLUSIVE
-    assert reproduced(ALONE, 93.0, 94.0, 1.5) is INCONCLUSIVE
+    assert reproduced([ALONE], [one(93.0, 94.0)], 1.0) is INCONCLUSIVE
     assert str(ALONE) == "+5.00 (one seed, no interval)"
 
 
@@ -77,9 +78,34 @@ def test_alike_needs_intervals_inside_the_bound() -> None:
 
 
 def test_a_wide_interval_reproduces_nothing() -> None:
-    assert reproduced(one(92.8, 93.2), 93.0, 94.0, 1.5) is HOLDS
-    assert reproduced(one(88.0, 96.0), 93.0, 94.0, 1.5) is INCONCLUSIVE
-    assert reproduced(one(92.0, 92.9), 93.0, 94.0, 1.5) is FAILS
+    printed = [one(93.0, 94.0)]
+    assert reproduced([one(93.2, 93.6)], printed, 1.0) is HOLDS
+    assert reproduced([one(88.0, 98.0)], printed, 1.0) is INCONCLUSIVE, "it overlaps by its width alone"
+    assert reproduced([one(92.3, 92.7)], printed, 1.0) is INCONCLUSIVE
+    assert reproduced([one(91.0, 91.5)], printed, 1.0) is FAILS
+    assert reproduced([one(93.2, 93.6), one(91.0, 91.5)], printed * 2, 1.0) is FAILS
+
+
+def test_a_sentence_without_a_size_is_excluded_by_a_loss_alone() -> None:
+    assert improvement(one(0.05, 0.2), ANY) is HOLDS
+    assert improvement(one(-0.3, 0.3), ANY) is INCONCLUSIVE
+    assert improvement(one(-0.3, -0.1), ANY) is FAILS
+
+
+def test_mainly_is_more_than_half() -> None:
+    assert mainly(one(-1.9, -1.1), 2.0) is HOLDS
+    assert mainly(one(-1.3, -0.9), 2.0) is INCONCLUSIVE
+    assert mainly(one(-0.9, -0.5), 2.0) is FAILS
+
+
+def test_a_median_has_an_interval_for_values_without_a_mean() -> None:
+    """Cauchy values: the interval of ten covers the median 97.9 times of 100."""
+    draw = np.random.default_rng(0)
+    made = [median(list(draw.standard_cauchy(10))) for _ in range(4000)]
+    covered = np.mean([value["low"] <= 0 <= value["high"] for value in made])
+    # Six standard errors are 0.0136.
+    assert covered == pytest.approx(1 - 2 * stats.binom.cdf(1, 10, 0.5), abs=0.0136)
+    assert median([3.0, 1.0, 2.0]) == {"median": 2.0, "low": None, "high": None, "seeds": 3}
 
 
 def test_a_bend_rises_and_then_rises_less() -> None:

@@ -14,7 +14,8 @@ SIZE, CLIENTS, SCALE, MOVED = 500, 10, 0.01, 0.05
 
 
 def row() -> Any:
-    return SimpleNamespace(vectors=SimpleNamespace(size=SIZE), settings=SimpleNamespace(clients=CLIENTS, clip=0.1))
+    settings = SimpleNamespace(clients=SimpleNamespace(count=CLIENTS), privacy=SimpleNamespace(clipping_norm=0.1))
+    return SimpleNamespace(vectors=SimpleNamespace(size=SIZE), settings=settings)
 
 
 def updates(round: int) -> list[np.ndarray]:

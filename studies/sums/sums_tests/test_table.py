@@ -12,13 +12,21 @@ from cepam_sums.__main__ import ENGINE, RESULTS, ROWS, TRIPS, measure, run
 from cepam_sums.report import BEGIN, END, MISSING, NAMES, draw, engine_rows, put_into, table, tables
 
 ROOT = Path(__file__).parents[3]
-SMALL = {"data": "synthetic", "clients": 5, "rounds": 2, "tau": 1, "epsilon": 8.0, "simulate": True, "model": "linear",
-         "evaluate_every": 2}  # fmt: skip
+SMALL = {
+    "data.name": "synthetic",
+    "clients.count": 5,
+    "training.rounds": 2,
+    "training.local_steps": 1,
+    "privacy.epsilon": 8.0,
+    "run.simulate": True,
+    "model.name": "linear",
+    "run.evaluate_every": 2,
+}
 
 
 def test_every_row_of_the_table(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    base = fl.settings_from(SMALL)
+    base = fl.Settings.of(SMALL)
     rows = [name for name in ROWS if not name.endswith(("-16", "-8"))]
     found = [run(name, base) for name in rows]
     by_name = {each["row"]: each for each in found}
@@ -42,7 +50,10 @@ def test_every_row_of_the_table(tmp_path: Path) -> None:
 
 def test_drop_outs_leave_sums_of_the_others_and_are_kept_beside(tmp_path: Path) -> None:
     """Below the quorum a round is lost; noise counts on the quorum, so that the target holds whoever is missing."""
-    bases = [fl.settings_from({**SMALL, "rounds": 6, "evaluate_every": 6, "dropout": share}) for share in (0.0, 0.4)]
+    bases = [
+        fl.Settings.of({**SMALL, "training.rounds": 6, "run.evaluate_every": 6, "clients.dropout_rate": share})
+        for share in (0.0, 0.4)
+    ]
     found = measure(["sum", "secagg+"], bases, tmp_path / "sums.json")
     by_place = {(each["row"], each["dropout"]): each for each in found}
     assert len(by_place) == 4

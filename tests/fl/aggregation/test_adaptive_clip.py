@@ -14,15 +14,32 @@ from cepam.fl import Dataset, Simulation
 from cepam.privacy import CohortMechanism, joint_multiplier
 from tests.fl.resuming import assert_resumed_like_whole
 
-SETTINGS = fl.settings_from({
-    "data": "synthetic", "model": "linear", "clients": 100, "share": 0.6, "cohort": "poisson", "unit": "client",
-    "update": "difference", "sampling": "all", "tau": 1, "rounds": 4, "clip": 0.5, "epsilon": 8.0, "simulate": True,
-    "adjacency": "add-remove", "clip_quantile": 0.5, "dropout": 0.1,
-})  # fmt: skip
+SETTINGS = fl.Settings.of(
+    {
+        "data.name": "synthetic",
+        "model.name": "linear",
+        "clients.count": 100,
+        "clients.sampling_rate": 0.6,
+        "clients.sampling": "poisson",
+        "privacy.unit": "client",
+        "training.update": "difference",
+        "training.record_sampling": "all",
+        "training.local_steps": 1,
+        "training.rounds": 4,
+        "privacy.clipping_norm": 0.5,
+        "privacy.epsilon": 8.0,
+        "run.simulate": True,
+        "privacy.adjacency": "add-remove",
+        "privacy.clip_quantile": 0.5,
+        "clients.dropout_rate": 0.1,
+    }
+)
 
 
 def test_the_clip_goes_to_the_quantile_and_the_mean_is_that_of_the_clipped(small: Dataset) -> None:
-    simulation = Simulation(replace(SETTINGS, epsilon=None, noise=1e-3, rounds=60), small)
+    simulation = Simulation(
+        SETTINGS.updated({"privacy.epsilon": None, "privacy.noise_scale": 1e-3, "training.rounds": 60}), small
+    )
     aggregator, norms = simulation.aggregators[0], np.linspace(1.0, 3.0, 100)
     for number in range(60):
         asked = [int(k) for k in aggregator.asked(number)]
@@ -34,7 +51,7 @@ def test_the_clip_goes_to_the_quantile_and_the_mean_is_that_of_the_clipped(small
         assert float(came.aggregate[0]) == pytest.approx(expected, rel=0.05)
         assert came.aggregate.shape == (simulation.size,)
     assert 1.5 < aggregator.clip < 2.5
-    assert aggregator.clip != SETTINGS.clip
+    assert aggregator.clip != SETTINGS.privacy.clipping_norm
 
 
 def test_update_and_bit_are_charged_as_one_mechanism(small: Dataset) -> None:
@@ -62,7 +79,7 @@ def test_the_noise_is_in_proportion_to_the_clip(small: Dataset) -> None:
         unit = came.aggregate / came.line["clip"] / aggregator.noise
         assert stats.kstest(unit, "norm").pvalue > 1e-9
         assert stats.kstest(1.3 * unit, "norm").pvalue < 1e-9  # a control
-    assert aggregator.clip < SETTINGS.clip
+    assert aggregator.clip < SETTINGS.privacy.clipping_norm
 
 
 def test_killed_and_resumed_is_the_whole_run(small: Dataset, tmp_path: Path) -> None:
@@ -70,6 +87,10 @@ def test_killed_and_resumed_is_the_whole_run(small: Dataset, tmp_path: Path) -> 
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    for changes in ({"clip_quantile": 1.0}, {"downlink": "grid"}, {"unit": "record", "cohort": "fixed"}):
+    for changes in (
+        {"privacy.clip_quantile": 1.0},
+        {"compression.downlink": "quantized"},
+        {"privacy.unit": "record", "clients.sampling": "fixed"},
+    ):
         with pytest.raises(ValueError, match="clip_quantile"):
-            replace(SETTINGS, **changes)
+            SETTINGS.updated(changes)

@@ -6,7 +6,6 @@ False alarms: keys are fresh in every run; the covariance's level is 1e-9, the d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cepam.fl import Dataset, Settings, Simulation, settings_from, train
+from cepam.fl import Dataset, Settings, Simulation, train
 from cepam.fl.clients.randomness import RunSecret
 from cepam.fl.clients.slices import drawn, link_of
 from cepam.privacy import CorrelatedNoise, MatrixMechanism, best_decay
@@ -27,14 +26,28 @@ CHANCE = BATCH * SLICES / RECORDS
 
 @pytest.fixture
 def banded() -> Settings:
-    return settings_from(
+    return Settings.of(
         {
-            "data": "synthetic", "clients": 4, "rounds": ROUNDS, "tau": 1, "model": "linear", "update": "examples",
-            "sampling": "poisson", "expected_batch": BATCH, "slices": SLICES, "noise_shape": "matrix", "clip": 0.1,
-            "rate": 0.5, "epsilon": 2.0, "delta": 1e-4, "server": "momentum", "schedule": "linear",
-            "adjacency": "add-remove", "simulate": True,
+            "data.name": "synthetic",
+            "clients.count": 4,
+            "training.rounds": ROUNDS,
+            "training.local_steps": 1,
+            "model.name": "linear",
+            "training.update": "examples",
+            "training.record_sampling": "poisson",
+            "training.expected_batch_size": BATCH,
+            "training.slices": SLICES,
+            "privacy.noise_correlation": "matrix",
+            "privacy.clipping_norm": 0.1,
+            "training.server_learning_rate": 0.5,
+            "privacy.epsilon": 2.0,
+            "privacy.delta": 1e-4,
+            "training.server_optimizer": "momentum",
+            "training.schedule": "linear",
+            "privacy.adjacency": "add-remove",
+            "run.simulate": True,
         }
-    )  # fmt: skip
+    )
 
 
 def test_draws_are_fresh_secret_and_of_the_rounds_slice(small: Dataset, banded: Settings) -> None:
@@ -91,7 +104,7 @@ def test_the_noise_of_the_aggregates_has_the_matrix_s_covariance(
     """36 sums over 7,850 coordinates; a column a fifth wrong must be seen, whatever the run drew."""
     if own is not None:
         np.save(tmp_path / "own.npy", own)
-        banded = replace(banded, matrix=str(tmp_path / "own.npy"))
+        banded = banded.updated({"privacy.matrix": str(tmp_path / "own.npy")})
     noise, simulation = watched(banded, small)
     aggregator = aggregator_for(simulation)
     assert aggregator.link == link_of(banded)
@@ -129,8 +142,8 @@ def test_the_run_costs_a_subsampled_event_a_pass_and_ends_at_its_target(small: D
 
 
 def test_the_server_undoes_what_the_clients_shape(small: Dataset, banded: Settings) -> None:
-    silent = replace(banded, scheme="fl", epsilon=None)
-    plain, carried = (run(replace(silent, carry=carry), small) for carry in (0.0, 0.9))
+    silent = banded.updated({"compression.scheme": "fl", "privacy.epsilon": None})
+    plain, carried = (run(silent.updated({"privacy.decay": carry}), small) for carry in (0.0, 0.9))
     np.testing.assert_allclose(carried.state.weights, plain.state.weights, atol=2e-6)
 
 
@@ -152,7 +165,7 @@ def test_a_message_that_does_not_come_stops_the_run_before_anything_is_published
         simulation.step()
     np.testing.assert_array_equal(simulation.state.weights, before)
     assert aggregator.accountant == spent
-    waiting = Simulation(replace(banded, dropout=0.3, policy="wait"), small)
+    waiting = Simulation(banded.updated({"clients.dropout_rate": 0.3, "clients.dropout_handling": "wait"}), small)
     waiting.step()
     assert all(stream.position == 1 for stream in aggregator_for(waiting).streams)
 
@@ -161,11 +174,19 @@ def test_a_message_that_does_not_come_stops_the_run_before_anything_is_published
 def test_stopped_and_resumed_is_bit_identical_and_no_other_matrix_goes_on(
     tmp_path: Path, small: Dataset, banded: Settings, cyclic: bool
 ) -> None:
-    settings = replace(banded, checkpoint_every=3, keep_messages=True, epsilon=None, noise=0.05)
+    settings = banded.updated(
+        {"run.checkpoint_every": 3, "run.keep_messages": True, "privacy.epsilon": None, "privacy.noise_scale": 0.05}
+    )
     if cyclic:  # a square matrix of one's own, and absences
         square = np.tril(np.random.default_rng(1).uniform(0.1, 0.9, (ROUNDS, ROUNDS))) + np.eye(ROUNDS)
         np.save(tmp_path / "own.npy", square)
-        settings = replace(settings, sampling="cyclic", matrix=str(tmp_path / "own.npy"), dropout=0.3)
+        settings = settings.updated(
+            {
+                "training.record_sampling": "cyclic",
+                "privacy.matrix": str(tmp_path / "own.npy"),
+                "clients.dropout_rate": 0.3,
+            }
+        )
     stopped(settings, tmp_path / "stopped", small, 5)
     if cyclic:
         np.save(tmp_path / "own.npy", square + 0.1 * np.eye(ROUNDS))
@@ -185,27 +206,38 @@ def test_stopped_and_resumed_is_bit_identical_and_no_other_matrix_goes_on(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"dropout": 0.1}, "every message comes: choose --policy wait"),
-        ({"policy": "top-up"}, "not of streams"),
-        ({"update": "dp-sgd", "epsilon": None, "step_noise": 1.0, "noise": 0.1}, "local steps"),
-        ({"scheme": "cepam-laplace"}, "Gaussian"),
-        ({"share": 0.5}, "share must be 1"),
-        ({"trust": "sum"}, "undoes each stream"),
-        ({"carry": 0.5, "matrix": "own.npy"}, "either carry or matrix"),
-        ({"noise_shape": "independent", "matrix": "own.npy"}, "matrix goes with noise_shape matrix"),
+        ({"clients.dropout_rate": 0.1}, "every message arrives: choose clients.dropout_handling wait"),
+        ({"clients.dropout_handling": "compensate"}, "not correlated noise"),
+        (
+            {
+                "training.update": "dp-sgd",
+                "privacy.epsilon": None,
+                "privacy.step_noise_multiplier": 1.0,
+                "privacy.noise_scale": 0.1,
+            },
+            "local steps",
+        ),
+        ({"compression.scheme": "cepam-laplace"}, "Gaussian"),
+        ({"clients.sampling_rate": 0.5}, "sampling_rate must be 1"),
+        ({"privacy.trust": "secure-aggregation"}, "sees each client's updates"),
+        ({"privacy.decay": 0.5, "privacy.matrix": "own.npy"}, "either privacy.decay or privacy.matrix"),
+        (
+            {"privacy.noise_correlation": "independent", "privacy.matrix": "own.npy"},
+            "privacy.matrix needs privacy.noise_correlation matrix",
+        ),
     ],
 )
 def test_doors(banded: Settings, changes: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        replace(banded, **changes)
+        banded.updated(changes)
 
 
 @pytest.mark.parametrize(
     ("own", "changes", "says"),
     [
-        ([1.0, 0.5, 0.5, 0.5], {}, "at most slices = 3 bands, got 4"),
+        ([1.0, 0.5, 0.5, 0.5], {}, "at most training.slices = 3 bands, got 4"),
         (np.eye(ROUNDS - 1), {}, "7 rows, under the run's 8 rounds"),
-        (None, {"expected_batch": 300.0}, "draws must be at most a slice's 50 records"),
+        (None, {"training.expected_batch_size": 300.0}, "draws must be at most a slice's 50 records"),
     ],
 )
 def test_what_the_theorem_does_not_cover_does_not_start(
@@ -213,6 +245,6 @@ def test_what_the_theorem_does_not_cover_does_not_start(
 ) -> None:
     if own is not None:
         np.save(tmp_path / "own.npy", own)
-        changes = {"matrix": str(tmp_path / "own.npy")}
+        changes = {"privacy.matrix": str(tmp_path / "own.npy")}
     with pytest.raises(ValueError, match=says):
-        Simulation(replace(banded, **changes), small)
+        Simulation(banded.updated(changes), small)

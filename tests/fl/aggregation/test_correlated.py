@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cepam.fl import Dataset, Settings, Simulation, settings_from, train
+from cepam.fl import Dataset, Settings, Simulation, train
 from cepam.fl.aggregation.correlated import CorrelatedNoiseAggregator
 from cepam.fl.clients import sampling
 from cepam.fl.clients.randomness import RunSecret
@@ -24,13 +24,27 @@ SLICES, ROUNDS = 3, 8
 
 @pytest.fixture
 def cyclic() -> Settings:
-    return settings_from(
+    return Settings.of(
         {
-            "data": "synthetic", "clients": 4, "rounds": ROUNDS, "tau": 1, "model": "linear", "update": "examples",
-            "sampling": "cyclic", "slices": SLICES, "noise_shape": "matrix", "clip": 0.1, "rate": 0.5, "epsilon": 2.0,
-            "delta": 1e-4, "server": "momentum", "schedule": "linear", "adjacency": "add-remove", "simulate": True,
+            "data.name": "synthetic",
+            "clients.count": 4,
+            "training.rounds": ROUNDS,
+            "training.local_steps": 1,
+            "model.name": "linear",
+            "training.update": "examples",
+            "training.record_sampling": "cyclic",
+            "training.slices": SLICES,
+            "privacy.noise_correlation": "matrix",
+            "privacy.clipping_norm": 0.1,
+            "training.server_learning_rate": 0.5,
+            "privacy.epsilon": 2.0,
+            "privacy.delta": 1e-4,
+            "training.server_optimizer": "momentum",
+            "training.schedule": "linear",
+            "privacy.adjacency": "add-remove",
+            "run.simulate": True,
         }
-    )  # fmt: skip
+    )
 
 
 def aggregator_for(simulation: Simulation) -> CorrelatedNoiseAggregator:
@@ -47,12 +61,19 @@ def run(settings: Settings, data: Dataset, before: Callable[[Simulation], Any] =
     return simulation
 
 
-@pytest.mark.parametrize("more", [{}, {"dropout": 0.3}, {"update": "difference", "tau": 2, "batch": 4}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"clients.dropout_rate": 0.3},
+        {"training.update": "difference", "training.local_steps": 2, "training.batch_size": 4},
+    ],
+)
 def test_the_server_undoes_what_the_clients_shape(small: Dataset, cyclic: Settings, more: dict) -> None:
     """Without noise, whatever is carried: the same weights. A server that undoes 1 % less ends elsewhere."""
-    silent = replace(cyclic, scheme="fl", epsilon=None, **more)
-    plain = run(replace(silent, noise_shape="independent"), small)
-    carried = run(replace(silent, carry=0.9), small)
+    silent = cyclic.updated({"compression.scheme": "fl", "privacy.epsilon": None, **more})
+    plain = run(silent.updated({"privacy.noise_correlation": "independent"}), small)
+    carried = run(silent.updated({"privacy.decay": 0.9}), small)
     np.testing.assert_allclose(carried.state.weights, plain.state.weights, atol=2e-6)
 
     def less(simulation: Simulation) -> None:
@@ -60,7 +81,7 @@ def test_the_server_undoes_what_the_clients_shape(small: Dataset, cyclic: Settin
         wrong = replace(aggregator.link, carry=0.99 * 0.9)
         aggregator.receivers = tuple(wrong.receiver(simulation.size) for _ in aggregator.plans)
 
-    wrong = run(replace(silent, carry=0.9), small, less)
+    wrong = run(silent.updated({"privacy.decay": 0.9}), small, less)
     assert np.abs(wrong.state.weights - plain.state.weights).max() > 1e-5
 
 
@@ -93,7 +114,7 @@ def test_the_aggregate_is_the_mean_update_and_noise_that_cancels(small: Dataset,
 
 
 def test_slices_are_taken_in_turn_and_an_absent_client_misses_none(small: Dataset, cyclic: Settings) -> None:
-    settings = replace(cyclic, dropout=0.4, epsilon=None, noise=0.05)
+    settings = cyclic.updated({"clients.dropout_rate": 0.4, "privacy.epsilon": None, "privacy.noise_scale": 0.05})
     simulation, used = Simulation(settings, small), []
     aggregator = aggregator_for(simulation)
     while not simulation.done:
@@ -133,27 +154,34 @@ def test_the_run_is_one_event_and_ends_at_its_target(small: Dataset, cyclic: Set
     assert found["outsider"] == pytest.approx(2.0, rel=1e-4) == epsilon(mechanism.over(ROUNDS), 1e-4)
     assert found["outsider"] < found["one curious client"] < found["3 colluders"]
     assert any("no draw is secret: 3 fixed slices" in said for said in simulation.notices)
-    apart = run(replace(cyclic, noise_shape="independent"), small)
+    apart = run(cyclic.updated({"privacy.noise_correlation": "independent"}), small)
     assert apart.views()["outsider"] == pytest.approx(2.0, rel=1e-4)
     assert aggregator_for(apart).link.carry == 0.0
 
 
 def test_absences_are_charged_and_refused_where_they_break_a_target(small: Dataset, cyclic: Settings) -> None:
-    stated = replace(cyclic, epsilon=None, noise=0.05, dropout=0.3)
+    stated = cyclic.updated({"privacy.epsilon": None, "privacy.noise_scale": 0.05, "clients.dropout_rate": 0.3})
     simulation = Simulation(stated, small)
-    (foreseen,) = [said for said in simulation.notices if "policy charge" in said]
+    (foreseen,) = [said for said in simulation.notices if "dropout_handling charge" in said]
     simulation = run(stated, small)
     assert f"epsilon {simulation.views()['outsider']:.4g} with these absences" in foreseen
-    waited = run(replace(stated, policy="wait"), small)
+    waited = run(stated.updated({"clients.dropout_handling": "wait"}), small)
     assert waited.views()["outsider"] == pytest.approx(epsilon(aggregator_for(waited).mechanism.over(ROUNDS), 1e-4))  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match=r"would end at epsilon .* above the target 2: choose --policy wait"):
-        Simulation(replace(cyclic, dropout=0.1), small)
+    with pytest.raises(ValueError, match=r"would end at epsilon .* above the target 2: .*dropout_handling wait"):
+        Simulation(cyclic.updated({"clients.dropout_rate": 0.1}), small)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_stopped_and_resumed_is_bit_identical(tmp_path: Path, small: Dataset, cyclic: Settings, dropout: float) -> None:
-    settings = replace(
-        cyclic, checkpoint_every=3, keep_messages=True, dropout=dropout, downlink="grid", epsilon=None, noise=0.05
+    settings = cyclic.updated(
+        {
+            "run.checkpoint_every": 3,
+            "run.keep_messages": True,
+            "clients.dropout_rate": dropout,
+            "compression.downlink": "quantized",
+            "privacy.epsilon": None,
+            "privacy.noise_scale": 0.05,
+        }
     )
     stopped(settings, tmp_path / "stopped", small, 5)
     train(settings, tmp_path / "stopped", small, resume=True)
@@ -170,7 +198,7 @@ def test_stopped_and_resumed_is_bit_identical(tmp_path: Path, small: Dataset, cy
 
 def test_a_checkpoint_shows_no_stream_without_the_secret(tmp_path: Path, small: Dataset, cyclic: Settings) -> None:
     """A sender's memory is raw updates: a checkpoint shows no number of it, and opens under the run's secret."""
-    simulation = Simulation(replace(cyclic, simulate=False), small)
+    simulation = Simulation(cyclic.updated({"run.simulate": False}), small)
     simulation.step()
     checkpoint.save(simulation, tmp_path, 0)
     (tmp_path / "metrics.jsonl").touch()
@@ -190,27 +218,34 @@ def test_a_checkpoint_shows_no_stream_without_the_secret(tmp_path: Path, small: 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"sampling": "without", "update": "gradient"}, "noise_shape matrix needs sampling cyclic"),
-        ({"noise_shape": "independent", "carry": 0.5}, "carry goes with noise_shape matrix"),
-        ({"carry": 1.0}, r"carry must lie in \[0, 1\)"),
-        ({"scheme": "cepam-laplace"}, "Gaussian"),
-        ({"share": 0.5}, "share must be 1"),
-        ({"byzantine": (1,)}, "byzantine"),
-        ({"slices": 0}, "slices"),
+        (
+            {"training.record_sampling": "without", "training.update": "gradient"},
+            "noise_correlation matrix needs training.record_sampling cyclic",
+        ),
+        ({"privacy.noise_correlation": "independent", "privacy.decay": 0.5}, "privacy.decay needs"),
+        ({"privacy.decay": 1.0}, r"privacy.decay must lie in \[0, 1\)"),
+        ({"compression.scheme": "cepam-laplace"}, "Gaussian"),
+        ({"clients.sampling_rate": 0.5}, "sampling_rate must be 1"),
+        ({"clients.byzantine": (1,)}, "byzantine"),
+        ({"training.slices": 0}, "slices"),
     ],
 )
 def test_doors(cyclic: Settings, changes: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        replace(cyclic, **changes)
+        cyclic.updated(changes)
 
 
 def test_clients_need_a_record_for_each_slice(small: Dataset, cyclic: Settings) -> None:
-    with pytest.raises(ValueError, match="at least slices = 400 records"):
-        Simulation(replace(cyclic, slices=400), small)
+    with pytest.raises(ValueError, match=r"at least training\.slices = 400 records"):
+        Simulation(cyclic.updated({"training.slices": 400}), small)
 
 
 def test_the_papers_coder_reaches_what_a_stream_adds_up(small: Dataset, cyclic: Settings) -> None:
-    codec = aggregator_for(Simulation(replace(cyclic, coder="paper", carry=0.75), small)).plans[0].codec
+    codec = (
+        aggregator_for(Simulation(cyclic.updated({"compression.coder": "paper", "privacy.decay": 0.75}), small))
+        .plans[0]
+        .codec
+    )
     held = aggregator_for(Simulation(cyclic, small)).row.held[0]
     longest = np.ceil(held / SLICES) / (held / SLICES)
     assert codec.bound == pytest.approx(longest * 0.1 / (1 - 0.75))  # type: ignore[attr-defined]

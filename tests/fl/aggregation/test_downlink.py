@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from cepam import Receiver
 from cepam.errors import CheckFailed
-from cepam.fl import Dataset, Settings, Simulation, preset, settings_from, train
+from cepam.fl import Dataset, Settings, Simulation, preset, train
 from cepam.fl.aggregation.downlink import SEED_BYTES, GridDownlink
 from cepam.fl.clients.randomness import RunSecret
 from cepam.fl.config.toml import read
@@ -22,7 +21,14 @@ NONCE = b"the nonce of run"
 
 @pytest.fixture
 def grid(quick: Settings) -> Settings:
-    return replace(quick, downlink="grid", rounds=8, server="momentum", rate=0.05)
+    return quick.updated(
+        {
+            "compression.downlink": "quantized",
+            "training.rounds": 8,
+            "training.server_optimizer": "momentum",
+            "training.server_learning_rate": 0.05,
+        }
+    )
 
 
 def simulated(settings: Settings, data: Dataset, watch: list[Sent] | None = None) -> Simulation:
@@ -34,25 +40,25 @@ def simulated(settings: Settings, data: Dataset, watch: list[Sent] | None = None
     "changes",
     [
         {},
-        {"share": 0.5},
-        {"dropout": 0.4},
-        {"dropout": 0.4, "policy": "wait"},
-        {"share": 0.5, "dropout": 0.3, "seeds": 2, "schedule": "linear"},
+        {"clients.sampling_rate": 0.5},
+        {"clients.dropout_rate": 0.4},
+        {"clients.dropout_rate": 0.4, "clients.dropout_handling": "wait"},
+        {"clients.sampling_rate": 0.5, "clients.dropout_rate": 0.3, "run.seeds": 2, "training.schedule": "linear"},
     ],
 )
 def test_clients_that_apply_their_messages_hold_the_weights_of_the_run(
     small: Dataset, grid: Settings, changes: dict
 ) -> None:
     """Real receivers, one a client, that get only what the run counted: all of them hold the run's public weights."""
-    settings = replace(grid, **changes)
+    settings = grid.updated(changes)
     seen: list[Sent] = []
     simulation = simulated(settings, small, seen)
     starts = simulation.state.weights.copy()
     copies: dict[tuple[int, int], Receiver] = {}
-    for _ in range(settings.rounds):
+    for _ in range(settings.training.rounds):
         before = simulation.state.weights.copy()
         lines = simulation.step()
-        for s, (line, sent) in enumerate(zip(lines, seen[-settings.seeds :])):
+        for s, (line, sent) in enumerate(zip(lines, seen[-settings.run.seeds :])):
             counted = 0
             for envelope in sent.envelopes:
                 tries, message = envelope.at.attempt + 1, sent.down.get(envelope.client, b"")
@@ -68,7 +74,7 @@ def test_clients_that_apply_their_messages_hold_the_weights_of_the_run(
             assert line["downlink_bits"] == counted
             assert line["bits_round_trip"] == line["bits"] + counted
             assert line["bits_per_coordinate_down"] == counted / (len(sent.envelopes) * simulation.size)
-    if "share" in changes or (settings.policy != "wait" and settings.dropout):
+    if "share" in changes or (settings.clients.dropout_handling != "wait" and settings.clients.dropout_rate):
         assert any(len(set(map(len, sent.down.values()))) > 1 for sent in seen)
 
 
@@ -79,7 +85,7 @@ def test_a_client_that_was_forgotten_cannot_follow(small: Dataset, grid: Setting
     start = simulation.state.weights[0].copy()
     for _ in range(4):
         simulation.step()
-    late = Receiver(NONCE + struct.pack("<Q", grid.seed), start)
+    late = Receiver(NONCE + struct.pack("<Q", grid.run.seed), start)
     with pytest.raises(Exception, match="leads from version 2 to 3"):
         late.apply(seen[-1].down[0])
 
@@ -88,7 +94,7 @@ def test_public_weights_are_near_the_exact_ones_and_judged(small: Dataset, grid:
     simulation = simulated(grid, small)
     noise = simulation.aggregators[0].noise
     assert noise == pytest.approx(0.02 / np.sqrt(4))
-    for _ in range(grid.rounds):
+    for _ in range(grid.training.rounds):
         line = simulation.step()[0]
         off = np.abs(simulation.state.weights - simulation.state.exact).max()
         assert 0.0 < off <= 64 * 0.05 * noise / 2 + 1e-6
@@ -98,13 +104,13 @@ def test_public_weights_are_near_the_exact_ones_and_judged(small: Dataset, grid:
 
 
 def test_a_cohort_has_more_noise(small: Dataset, grid: Settings) -> None:
-    whole, half = (simulated(replace(grid, share=share), small) for share in (1.0, 0.5))
+    whole, half = (simulated(grid.updated({"clients.sampling_rate": share}), small) for share in (1.0, 0.5))
     assert half.aggregators[0].noise == pytest.approx(np.sqrt(2) * whole.aggregators[0].noise)
 
 
 def test_float32_is_counted_in_full(small: Dataset, quick: Settings) -> None:
     for share, asked in ((1.0, 4), (0.5, 2)):
-        simulation = Simulation(replace(quick, share=share), small)
+        simulation = Simulation(quick.updated({"clients.sampling_rate": share}), small)
         line = simulation.step()[0]
         assert line["downlink_bits"] == 32 * simulation.size * asked
         assert line["bits_per_coordinate_down"] == 32.0
@@ -112,8 +118,8 @@ def test_float32_is_counted_in_full(small: Dataset, quick: Settings) -> None:
 
 
 def test_seeds_side_by_side_are_the_single_runs(small: Dataset, grid: Settings) -> None:
-    together = simulated(replace(grid, seed=5, seeds=2), small)
-    alone = [simulated(replace(grid, seed=seed), small) for seed in (5, 6)]
+    together = simulated(grid.updated({"run.seed": 5, "run.seeds": 2}), small)
+    alone = [simulated(grid.updated({"run.seed": seed}), small) for seed in (5, 6)]
     lines = together.step()
     singles = [simulation.step()[0] for simulation in alone]
     assert [line["downlink_bits"] for line in lines] == [line["downlink_bits"] for line in singles]
@@ -124,25 +130,30 @@ def test_seeds_side_by_side_are_the_single_runs(small: Dataset, grid: Settings) 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"scheme": "fl", "noise": None}, "downlink grid takes its step from the noise, and scheme fl adds none"),
-        ({"scheme": "fl+sdq", "noise": None}, "adds none"),
-        ({"average": 0.5}, "average must be 0, got 0.5"),
-        ({"downlink": "small"}, "downlink must be one of float32, grid"),
+        (
+            {"compression.scheme": "fl", "privacy.noise_scale": None},
+            "downlink quantized takes its step from the noise, and scheme fl adds none",
+        ),
+        ({"compression.scheme": "fl+sdq", "privacy.noise_scale": None}, "adds none"),
+        ({"training.weight_averaging": 0.5}, "weight_averaging must be 0, got 0.5"),
+        ({"compression.downlink": "small"}, "compression.downlink must be one of float32, quantized"),
     ],
 )
 def test_what_the_grid_cannot_do_is_refused_at_the_door(grid: Settings, changes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        replace(grid, **changes)
+        grid.updated(changes)
 
 
 def test_one_client_without_noise_is_refused(small: Dataset, grid: Settings) -> None:
-    own = settings_from({"client": [{"clients": "1", "scheme": "fl"}], "noise": 0.02}).client
+    own = Settings.of(
+        {"clients.overrides": [{"clients": "1", "scheme": "fl"}], "privacy.noise_scale": 0.02}
+    ).clients.overrides
     with pytest.raises(ValueError, match="some clients add none"):
-        Simulation(replace(grid, client=own), small)
+        Simulation(grid.updated({"clients.overrides": own}), small)
 
 
 def test_a_run_that_diverges_says_so(small: Dataset, grid: Settings) -> None:
-    simulation = Simulation(replace(grid, rate=1e30, rounds=9), small)
+    simulation = Simulation(grid.updated({"training.server_learning_rate": 1e30, "training.rounds": 9}), small)
     with pytest.raises(ValueError, match=r"within 1048576 of zero|no longer finite after round"):
         list(iter(simulation.step, None))
 
@@ -155,16 +166,19 @@ def test_another_nonce_does_not_take_the_state(small: Dataset, grid: Settings) -
 
 
 def test_the_summary_and_the_files_have_both_ways(tmp_path: Path, small: Dataset, grid: Settings) -> None:
-    summary = train(replace(grid, seeds=2), tmp_path / "run", small)
-    assert summary["downlink"] == "grid"
+    summary = train(grid.updated({"run.seeds": 2}), tmp_path / "run", small)
+    assert summary["downlink"] == "quantized"
     assert summary["round_trip_bytes"] == summary["uplink_bytes"] + summary["downlink_bytes"]
     assert 0 < summary["bits_per_coordinate_down"] < 8
-    assert read(tmp_path / "run" / "config.toml")["downlink"] == "grid"
+    assert read(tmp_path / "run" / "config.toml")["compression"]["downlink"] == "quantized"
 
 
 def test_the_private_preset_is_small_both_ways(small: Dataset) -> None:
-    settings = settings_from({**preset("private"), "simulate": True, "clients": 4, "rounds": 3})
-    simulation = Simulation(replace(settings, epsilon=None, noise=1e-3, expected_batch=60.0), small)
+    settings = preset("private").updated({"run.simulate": True, "clients.count": 4, "training.rounds": 3})
+    simulation = Simulation(
+        settings.updated({"privacy.epsilon": None, "privacy.noise_scale": 1e-3, "training.expected_batch_size": 60.0}),
+        small,
+    )
     assert simulation.size == 39_700
     assert isinstance(simulation.state.downlinks[0], GridDownlink)
     first, second, _ = (simulation.step()[0] for _ in range(3))

@@ -5,7 +5,6 @@ Noise is judged at a false-alarm rate of 1e-9, each time beside a control that m
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,40 @@ from cepam.privacy import Accountant, CohortMechanism, server_noise
 from tests.fl.resuming import assert_resumed_like_whole
 
 FALSE_ALARMS = 1e-9
-RECORDS = fl.settings_from({
-    "data": "synthetic", "model": "linear", "clients": 6, "rounds": 3, "tau": 1, "update": "examples",
-    "sampling": "poisson", "expected_batch": 60.0, "clip": 0.5, "epsilon": 3.0, "simulate": True,
-    "partition": "unequal",
-})  # fmt: skip
-CLIENTS = fl.settings_from({
-    "data": "synthetic", "model": "linear", "clients": 100, "share": 0.2, "cohort": "poisson", "unit": "client",
-    "update": "difference", "sampling": "all", "tau": 2, "rounds": 4, "clip": 0.5, "epsilon": 8.0, "simulate": True,
-    "adjacency": "add-remove",
-})  # fmt: skip
+RECORDS = fl.Settings.of(
+    {
+        "data.name": "synthetic",
+        "model.name": "linear",
+        "clients.count": 6,
+        "training.rounds": 3,
+        "training.local_steps": 1,
+        "training.update": "examples",
+        "training.record_sampling": "poisson",
+        "training.expected_batch_size": 60.0,
+        "privacy.clipping_norm": 0.5,
+        "privacy.epsilon": 3.0,
+        "run.simulate": True,
+        "data.partition": "unequal",
+    }
+)
+CLIENTS = fl.Settings.of(
+    {
+        "data.name": "synthetic",
+        "model.name": "linear",
+        "clients.count": 100,
+        "clients.sampling_rate": 0.2,
+        "clients.sampling": "poisson",
+        "privacy.unit": "client",
+        "training.update": "difference",
+        "training.record_sampling": "all",
+        "training.local_steps": 2,
+        "training.rounds": 4,
+        "privacy.clipping_norm": 0.5,
+        "privacy.epsilon": 8.0,
+        "run.simulate": True,
+        "privacy.adjacency": "add-remove",
+    }
+)
 
 
 def finished(simulation: Simulation) -> list[dict[str, Any]]:
@@ -42,15 +65,15 @@ def finished(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "settings", [RECORDS, CLIENTS, replace(CLIENTS, cohort="fixed")], ids=["records", "poisson", "fixed"]
+    "settings", [RECORDS, CLIENTS, CLIENTS.updated({"clients.sampling": "fixed"})], ids=["records", "poisson", "fixed"]
 )
 def test_dropouts_of_30_percent_cost_exactly_nothing(small: Dataset, settings: Settings) -> None:
-    whole, torn = Simulation(settings, small), Simulation(replace(settings, dropout=0.3), small)
+    whole, torn = Simulation(settings, small), Simulation(settings.updated({"clients.dropout_rate": 0.3}), small)
     ours, theirs = finished(torn), finished(whole)
     assert sum(line["replies"] for line in ours) < sum(line["replies"] for line in theirs)
     assert [line["epsilon"] for line in ours] == [line["epsilon"] for line in theirs]
     assert torn.views() == whole.views()
-    assert ours[-1]["epsilon"] <= settings.epsilon
+    assert ours[-1]["epsilon"] <= settings.privacy.epsilon
 
 
 def noise_of(simulation: Simulation, rounds: int, top_up: bool = True) -> np.ndarray:
@@ -78,7 +101,7 @@ def judged(values: np.ndarray) -> float:
 
 @pytest.mark.parametrize("settings", [RECORDS, CLIENTS], ids=["records", "clients"])
 def test_the_noise_of_an_aggregate_is_the_same_whoever_drops_out(small: Dataset, settings: Settings) -> None:
-    simulation = Simulation(replace(settings, dropout=0.3), small)
+    simulation = Simulation(settings.updated({"clients.dropout_rate": 0.3}), small)
     stated = simulation.aggregators[0].noise
     values = noise_of(simulation, rounds=4) / stated
     assert judged(values) > FALSE_ALARMS
@@ -104,7 +127,7 @@ def test_the_servers_noise_lies_on_the_lattice_that_is_charged(
         return server_noise(sigma, coordinates, at, lattice)
 
     monkeypatch.setattr(f"cepam.{module}.server_noise", watched)
-    simulation = Simulation(replace(settings, lattice="E8", dropout=0.5), small)
+    simulation = Simulation(settings.updated({"compression.lattice": "E8", "clients.dropout_rate": 0.5}), small)
     aggregator = simulation.aggregators[0]
     assert aggregator.mechanism is not None
     assert {client.lattice for client in aggregator.mechanism.clients} == {E8}
@@ -116,7 +139,14 @@ def test_the_servers_noise_lies_on_the_lattice_that_is_charged(
 
 
 def test_the_sum_is_divided_by_the_expected_cohort(small: Dataset) -> None:
-    settings = replace(CLIENTS, noise=1e-6, epsilon=None, dropout=0.3, clip=10.0)
+    settings = CLIENTS.updated(
+        {
+            "privacy.noise_scale": 1e-6,
+            "privacy.epsilon": None,
+            "clients.dropout_rate": 0.3,
+            "privacy.clipping_norm": 10.0,
+        }
+    )
     simulation = Simulation(settings, small)
     aggregator = simulation.aggregators[0]
     asked = [int(k) for k in aggregator.asked(0)]
@@ -126,7 +156,9 @@ def test_the_sum_is_divided_by_the_expected_cohort(small: Dataset) -> None:
 
 
 def test_more_than_the_cap_are_never_asked(small: Dataset) -> None:
-    aggregator = Simulation(replace(CLIENTS, cohort_cap=22, epsilon=None, noise=1.0), small).aggregators[0]
+    aggregator = Simulation(
+        CLIENTS.updated({"clients.max_cohort": 22, "privacy.epsilon": None, "privacy.noise_scale": 1.0}), small
+    ).aggregators[0]
     sizes = [len(aggregator.asked(number)) for number in range(200)]
     assert max(sizes) == 22
     assert min(sizes) < 20
@@ -135,14 +167,14 @@ def test_more_than_the_cap_are_never_asked(small: Dataset) -> None:
 
 
 def test_a_client_is_asked_as_often_as_it_may(small: Dataset) -> None:
-    simulation = Simulation(replace(CLIENTS, participations=1, rounds=12), small)
+    simulation = Simulation(CLIENTS.updated({"clients.max_participations": 1, "training.rounds": 12}), small)
     asked: list[int] = []
     for number in range(12):
         now = [int(k) for k in simulation.aggregators[0].asked(number)]
         simulation.aggregators[0].collect(number, now, np.zeros((len(now), simulation.size), np.float32))
         asked += now
     assert len(asked) == len(set(asked)) > 80
-    free = Simulation(replace(CLIENTS, rounds=12), small)
+    free = Simulation(CLIENTS.updated({"training.rounds": 12}), small)
     seen = [int(k) for number in range(12) for k in free.aggregators[0].asked(number)]
     assert len(seen) > len(set(seen))
 
@@ -162,44 +194,57 @@ def test_the_books_are_those_of_the_accountant(small: Dataset) -> None:
     mechanism = simulation.aggregators[0].mechanism
     assert isinstance(mechanism, CohortMechanism)
     assert simulation.aggregators[0].accountant.mechanisms == (mechanism.over(4),)
-    views = Accountant((mechanism.over(4),)).observers(CLIENTS.delta)
+    views = Accountant((mechanism.over(4),)).observers(CLIENTS.privacy.delta)
     assert simulation.views() == {who: value if np.isfinite(value) else None for who, value in views.items()}
     (told,) = [text for text in simulation.notices if "whole clients" in text]
-    assert "against whoever sees who uploads" in told
+    assert "against an adversary who sees participation" in told
 
 
 def test_empty_cohorts_publish_noise_and_are_charged(small: Dataset) -> None:
-    simulation = Simulation(replace(CLIENTS, share=0.001, rounds=3, epsilon=None, noise=0.1), small)
+    simulation = Simulation(
+        CLIENTS.updated(
+            {"clients.sampling_rate": 0.001, "training.rounds": 3, "privacy.epsilon": None, "privacy.noise_scale": 0.1}
+        ),
+        small,
+    )
     lines = finished(simulation)
     assert min(line["replies"] for line in lines) == 0
     assert simulation.aggregators[0].accountant.rounds == 3
     assert np.isfinite(simulation.state.weights).all()
 
 
-@pytest.mark.parametrize("settings", [RECORDS, replace(CLIENTS, participations=2)], ids=["records", "clients"])
+@pytest.mark.parametrize(
+    "settings", [RECORDS, CLIENTS.updated({"clients.max_participations": 2})], ids=["records", "clients"]
+)
 def test_killed_and_resumed_is_the_whole_run(small: Dataset, settings: Settings, tmp_path: Path) -> None:
-    assert_resumed_like_whole(replace(settings, dropout=0.3), small, tmp_path)
+    assert_resumed_like_whole(settings.updated({"clients.dropout_rate": 0.3}), small, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"policy": "charge"}, "policy must be top-up"),
-        ({"update": "examples", "sampling": "poisson"}, "whole update"),
-        ({"clip_scope": "tensor"}, "whole vector"),
-        ({"scheme": "cepam-laplace", "clip_norm": "l1"}, "Gaussian"),
-        ({"client": (fl.ClientSettings((0,), noise=1.0),)}, "one law"),
-        ({"participations": 0}, "participations"),
-        ({"cohort": "fixed", "cohort_cap": 30}, "cohort_cap"),
+        ({"clients.dropout_handling": "charge"}, "dropout_handling must be compensate"),
+        ({"training.update": "examples", "training.record_sampling": "poisson"}, "whole update"),
+        ({"privacy.clip_scope": "tensor"}, "whole vector"),
+        ({"compression.scheme": "cepam-laplace", "privacy.norm_type": "l1"}, "Gaussian"),
+        ({"clients.overrides": (fl.ClientOverride((0,), noise_scale=1.0),)}, "one noise"),
+        ({"clients.max_participations": 0}, "participations"),
+        ({"clients.sampling": "fixed", "clients.max_cohort": 30}, "max_cohort"),
     ],
 )
 def test_what_does_not_go_with_whole_clients_is_refused(changes: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        replace(CLIENTS, **changes)
+        CLIENTS.updated(changes)
 
 
 def test_cohorts_are_of_whole_clients() -> None:
     with pytest.raises(ValueError, match="unit client"):
-        replace(RECORDS, cohort="poisson")
+        RECORDS.updated({"clients.sampling": "poisson"})
     with pytest.raises(ValueError, match="Gaussian"):
-        fl.Settings(scheme="cepam-laplace", noise=1.0, policy="top-up")
+        fl.Settings.of(
+            {
+                "compression.scheme": "cepam-laplace",
+                "privacy.noise_scale": 1.0,
+                "clients.dropout_handling": "compensate",
+            }
+        )

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from cepam.distributions.laws import Gaussian
-from cepam.fl import settings_from
 from cepam.fl.aggregation.secure_protocol import EPOCH_ROUNDS, ProtocolTraffic, SimulatedProtocol
 from cepam.fl.clients.randomness import Randomness
 from cepam.fl.config.secure_graph import SecAggGraph
+from cepam.fl.config.settings import Settings
 from cepam.keys import Key
 from cepam.secure_aggregation import QuantizationRange, SecAggSettings
 
@@ -21,8 +21,15 @@ NOISE, SIZE = 0.01, 40
 
 
 def exchange(clients: int = 5, dropout: float = 0.0, quorum: float = 0.8, rounds: int = 50) -> SimulatedProtocol:
-    made = settings_from(
-        {"clients": clients, "noise": NOISE, "trust": "sum", "quorum": quorum, "dropout": dropout, "seeds": 1}
+    made = Settings.of(
+        {
+            "clients.count": clients,
+            "privacy.noise_scale": NOISE,
+            "privacy.trust": "secure-aggregation",
+            "privacy.quorum": quorum,
+            "clients.dropout_rate": dropout,
+            "run.seeds": 1,
+        }
     )
     graph = SecAggGraph.of(made)
     shape = SecAggSettings(

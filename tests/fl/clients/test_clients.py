@@ -1,22 +1,27 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from cepam import L2, Gaussian, privacy
-from cepam.fl import ClientSettings, Settings, settings_from
+from cepam.fl import ClientOverride, Settings
 from cepam.fl.aggregation.accounting import after_round, empty_accountant, mechanism_of
 from cepam.fl.aggregation.calibration import plan_clients
 from cepam.fl.clients.plan import usual_codec
 
-PRIVATE = settings_from(
+PRIVATE = Settings.of(
     {
-        "update": "examples", "sampling": "poisson", "tau": 1, "expected_batch": 960.0, "rounds": 600, "clip": 0.1,
-        "epsilon": 1.97, "delta": 1e-5, "adjacency": "add-remove",
+        "training.update": "examples",
+        "training.record_sampling": "poisson",
+        "training.local_steps": 1,
+        "training.expected_batch_size": 960.0,
+        "training.rounds": 600,
+        "privacy.clipping_norm": 0.1,
+        "privacy.epsilon": 1.97,
+        "privacy.delta": 1e-5,
+        "privacy.adjacency": "add-remove",
     }
-)  # fmt: skip
+)
 EVEN = np.full(30, 2000)
 
 
@@ -34,12 +39,12 @@ def test_target_is_met_by_noise_split_over_clients() -> None:
 
 def test_every_client_meets_its_own_target() -> None:
     own = (
-        ClientSettings((0, 1), epsilon=0.5),
-        ClientSettings((2,), clip=0.05, lattice="E8"),
-        ClientSettings((3,), noise=0.004),
-        ClientSettings((4,), weight=0.1),
+        ClientOverride((0, 1), epsilon=0.5),
+        ClientOverride((2,), clipping_norm=0.05, lattice="E8"),
+        ClientOverride((3,), noise_scale=0.004),
+        ClientOverride((4,), weight=0.1),
     )
-    settings = replace(PRIVATE, client=own, rounds=50)
+    settings = PRIVATE.updated({"clients.overrides": own, "training.rounds": 50})
     members = plan_clients(settings, EVEN, 6422, 8)
     mechanism = mechanism_of(settings, members, 6422).over(50)
     wanted = {k: 0.5 if k in (0, 1) else 1.97 for k in range(30) if k != 3}
@@ -52,18 +57,18 @@ def test_every_client_meets_its_own_target() -> None:
 
 
 def test_tensor_clips_are_charged_whole() -> None:
-    settings = settings_from({"clip_scope": "tensor", "noise": 0.01})
+    settings = Settings.of({"privacy.clip_scope": "tensor", "privacy.noise_scale": 0.01})
     assert plan_clients(settings, EVEN, 6422, 8)[0].clip.bound == pytest.approx(8**0.5)
 
 
 def test_no_noise_no_mechanism() -> None:
-    settings = settings_from({"scheme": "fl+sdq"})
+    settings = Settings.of({"compression.scheme": "fl+sdq"})
     assert mechanism_of(settings, plan_clients(settings, EVEN, 6422, 8), 6422) is None
     assert after_round(empty_accountant(settings), None, range(30)) == empty_accountant(settings)
 
 
 def test_absent_clients_cost_more() -> None:
-    settings = replace(PRIVATE, rounds=40)
+    settings = PRIVATE.updated({"training.rounds": 40})
     mechanism = mechanism_of(settings, plan_clients(settings, EVEN, 100, 8), 100)
     accountant = empty_accountant(settings)
     for _ in range(40):
@@ -75,7 +80,7 @@ def test_absent_clients_cost_more() -> None:
 
 def test_impossible_target_is_refused() -> None:
     with pytest.raises(ValueError, match="delta"):
-        plan_clients(replace(PRIVATE, delta=0.9999999), EVEN, 100, 8)
+        plan_clients(PRIVATE.updated({"privacy.delta": 0.9999999}), EVEN, 100, 8)
     assert isinstance(PRIVATE, Settings)
 
 
@@ -83,10 +88,18 @@ def test_impossible_target_is_refused() -> None:
     "settings",
     [
         PRIVATE,
-        Settings(scheme="cepam-laplace", noise=0.3, clip_norm="l1", lattice="Z1", bucket=64),
-        Settings(scheme="fl+sdq", lattice="E8", noise=None),
-        Settings(scheme="fl+gaussian", noise=0.3),
-        Settings(scheme="fl", noise=None),
+        Settings.of(
+            {
+                "compression.scheme": "cepam-laplace",
+                "privacy.noise_scale": 0.3,
+                "privacy.norm_type": "l1",
+                "compression.lattice": "Z1",
+                "compression.padding": 64,
+            }
+        ),
+        Settings.of({"compression.scheme": "fl+sdq", "compression.lattice": "E8", "privacy.noise_scale": None}),
+        Settings.of({"compression.scheme": "fl+gaussian", "privacy.noise_scale": 0.3}),
+        Settings.of({"compression.scheme": "fl", "privacy.noise_scale": None}),
     ],
 )
 def test_the_usual_codec_is_a_clients_but_for_its_noise(settings: Settings) -> None:

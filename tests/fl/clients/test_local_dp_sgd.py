@@ -15,9 +15,20 @@ from cepam.fl.clients import local_dp_sgd as private_steps
 
 HOSPITALS = {"A": 40, "B": 100, "C": 260}
 LOCAL: dict[str, Any] = {
-    "update": "dp-sgd", "sampling": "poisson", "batch": 20, "epochs": 2, "rounds": 2, "clip": 1.0, "rate": 1.0,
-    "local_rate": 0.5, "scheme": "fl+sdq", "epsilon": 3.0, "delta": 1e-6, "adjacency": "add-remove", "model": "linear",
-}  # fmt: skip
+    "training.update": "dp-sgd",
+    "training.record_sampling": "poisson",
+    "training.batch_size": 20,
+    "training.local_epochs": 2,
+    "training.rounds": 2,
+    "privacy.clipping_norm": 1.0,
+    "training.server_learning_rate": 1.0,
+    "training.local_learning_rate": 0.5,
+    "compression.scheme": "fl+sdq",
+    "privacy.epsilon": 3.0,
+    "privacy.delta": 1e-6,
+    "privacy.adjacency": "add-remove",
+    "model.name": "linear",
+}
 
 
 def hospitals(features: int = 6) -> fl.Dataset:
@@ -32,22 +43,22 @@ def hospitals(features: int = 6) -> fl.Dataset:
 
 def test_each_site_has_its_target_and_the_server_no_more_than_anyone(tmp_path: Path) -> None:
     own = [{"clients": ["C"], "epsilon": 1.0, "delta": 1e-7}]
-    summary = fl.train(fl.settings_from({**LOCAL, "client": own}), tmp_path / "run", hospitals())
+    summary = fl.train(fl.Settings.of({**LOCAL, "clients.overrides": own}), tmp_path / "run", hospitals())
     against = summary["epsilon_against"]
     assert list(against) == ["outsider", "server", "server with all other clients"]
     assert len(set(against.values())) == 1
     rows = {row["name"]: row for row in summary["clients"]}
-    assert {name: (row["target"], row["delta"]) for name, row in rows.items()} == {
+    assert {name: (row["target_epsilon"], row["delta"]) for name, row in rows.items()} == {
         "A": (3.0, 1e-6), "B": (3.0, 1e-6), "C": (1.0, 1e-7),
     }  # fmt: skip
-    assert all(0.99 * row["target"] < row["epsilon"] <= row["target"] for row in rows.values())
-    assert rows["A"]["noise"] > rows["B"]["noise"]
+    assert all(0.99 * row["target_epsilon"] < row["epsilon"] <= row["target_epsilon"] for row in rows.values())
+    assert rows["A"]["noise_multiplier"] > rows["B"]["noise_multiplier"]
     assert summary["bits_per_coordinate"] < 32
 
 
 def test_what_is_charged_is_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps by site, and how often each record is drawn: 2 rounds of 2 epochs, 4 in expectation."""
-    simulation = fl.Simulation(fl.settings_from({**LOCAL, "simulate": True}), hospitals())
+    simulation = fl.Simulation(fl.Settings.of({**LOCAL, "run.simulate": True}), hospitals())
     seen: list[tuple[int, int, int]] = []
     drawn = np.zeros(sum(HOSPITALS.values()), dtype=int)
     addresses = set()
@@ -87,8 +98,16 @@ def test_a_step_s_noise_has_the_charged_law() -> None:
     x = np.zeros((20, 4000), dtype=np.float32)
     data = fl.from_clients({"A": (x, np.arange(20) % 2)}, test=(x, np.arange(20) % 2))
     model = fl.Model(lambda: nn.Linear(4000, 2, bias=False))
-    settings = fl.settings_from(
-        {**LOCAL, "epsilon": None, "step_noise": 2.0, "epochs": 1, "scheme": "fl", "simulate": True, "rounds": 1}
+    settings = fl.Settings.of(
+        {
+            **LOCAL,
+            "privacy.epsilon": None,
+            "privacy.step_noise_multiplier": 2.0,
+            "training.local_epochs": 1,
+            "compression.scheme": "fl",
+            "run.simulate": True,
+            "training.rounds": 1,
+        }
     )
     simulation = fl.Simulation(settings, data, model)
     before = simulation.state.weights.copy()
@@ -107,8 +126,8 @@ def test_the_attack_on_a_step_fails_and_on_half_the_noise_succeeds() -> None:
 
 def test_noise_on_the_way_up_comes_on_top_and_is_not_counted() -> None:
     plain, more = (
-        fl.Simulation(fl.settings_from({**LOCAL, **changes}), hospitals())
-        for changes in ({}, {"scheme": "cepam-gaussian", "noise": 0.01})
+        fl.Simulation(fl.Settings.of({**LOCAL, **changes}), hospitals())
+        for changes in ({}, {"compression.scheme": "cepam-gaussian", "privacy.noise_scale": 0.01})
     )
     assert plain.aggregators[0].mechanism == more.aggregators[0].mechanism
     assert more.aggregators[0].plans[0].law is not None
@@ -116,7 +135,7 @@ def test_noise_on_the_way_up_comes_on_top_and_is_not_counted() -> None:
 
 
 def test_a_resumed_run_repeats_itself(tmp_path: Path) -> None:
-    settings = fl.settings_from({**LOCAL, "checkpoint_every": 1, "simulate": True})
+    settings = fl.Settings.of({**LOCAL, "run.checkpoint_every": 1, "run.simulate": True})
     whole = fl.train(settings, tmp_path / "whole", hospitals())
 
     class Stop(Exception):
@@ -139,21 +158,21 @@ def timeless(summary: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sampling": "replacement"}, "go together"),
-        ({"step_noise": 1.0}, "not both"),
-        ({"epsilon": None}, "needs a local step's noise"),
-        ({"scheme": "cepam-gaussian"}, "needs noise"),
-        ({"noise": 0.1}, "takes no noise"),
-        ({"clip_norm": "l1"}, "clips each example in l2"),
-        ({"update": "examples", "step_noise": 1.0}, "goes with update dp-sgd"),
+        ({"training.record_sampling": "replacement"}, "go together"),
+        ({"privacy.step_noise_multiplier": 1.0}, "not both"),
+        ({"privacy.epsilon": None}, "needs privacy.step_noise_multiplier"),
+        ({"compression.scheme": "cepam-gaussian"}, "needs privacy.noise_scale"),
+        ({"privacy.noise_scale": 0.1}, "takes no privacy.noise_scale"),
+        ({"privacy.norm_type": "l1"}, "clips each example in l2"),
+        ({"training.update": "examples", "privacy.step_noise_multiplier": 1.0}, "needs training.update dp-sgd"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        fl.settings_from({**LOCAL, **changes})
+        fl.Settings.of({**LOCAL, **changes})
 
 
 def test_a_site_with_fewer_records_than_a_batch_is_refused() -> None:
-    settings = fl.settings_from({**LOCAL, "batch": 64})
+    settings = fl.Settings.of({**LOCAL, "training.batch_size": 64})
     with pytest.raises(ValueError, match="64"):
         fl.Simulation(settings, hospitals())

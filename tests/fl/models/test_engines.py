@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,7 @@ from cepam.fl.models import interface as engines
 from cepam.fl.models.network import TorchNetwork
 
 TORCH = "cepam.fl.models.network.TorchNetwork"
-FEWER = {"expected_batch": 30.0, "validation": 100}
+FEWER = {"training.expected_batch_size": 30.0, "data.validation_records": 100}
 Install = Callable[..., None]
 
 
@@ -95,7 +94,7 @@ def test_a_run_names_its_engine_and_goes_on_with_no_other(
     with pytest.raises(KeyboardInterrupt):
         fl.train(quick, tmp_path, small, watch=stop)
     name = f"{__name__}.OwnNetwork"
-    assert tomllib.loads((tmp_path / "config.toml").read_text())["run"]["engine"] == name
+    assert tomllib.loads((tmp_path / "config.toml").read_text())["provenance"]["engine"] == name
     install()
     with pytest.raises(ValueError, match=f"another network engine .{name}; here it is {TORCH}"):
         fl.train(quick, tmp_path, small, resume=True)
@@ -106,8 +105,8 @@ def test_a_run_names_its_engine_and_goes_on_with_no_other(
 @pytest.mark.parametrize("preset", ["algorithm1", "published", "convolutional"])
 def test_cnns_train_where_no_engine_is_installed(small: Dataset, install: Install, tmp_path: Path, preset: str) -> None:
     install()
-    settings = fl.settings_from({**fl.preset(preset), "data": "synthetic", "clients": 3, "rounds": 2})
-    fewer = {name: many for name, many in FEWER.items() if getattr(settings, name)}
-    summary = fl.train(replace(settings, **fewer), tmp_path, small)
+    settings = fl.preset(preset).updated({"data.name": "synthetic", "clients.count": 3, "training.rounds": 2})
+    fewer = {name: many for name, many in FEWER.items() if settings.values()[name]}
+    summary = fl.train(settings.updated(fewer), tmp_path, small)
     assert summary["engine"] == TORCH
     assert 0.0 <= summary["accuracy"] <= 1.0

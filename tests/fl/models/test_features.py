@@ -35,13 +35,25 @@ def test_a_head_on_a_users_network_learns_privately(small: Dataset, tmp_path: Pa
     features = Features(frozen(), batch=50)
     model = fl.linear_on(features, small)
     assert model.size == 41 * 10
-    settings = fl.settings_from({
-        "data": "synthetic", "clients": 5, "update": "examples", "sampling": "poisson", "expected_batch": 200.0,
-        "rounds": 40, "tau": 1, "clip": 1.0, "rate": 2.0, "noise": 0.01, "evaluate_every": 40, "device": "cpu",
-    })  # fmt: skip
+    settings = fl.Settings.of(
+        {
+            "data.name": "synthetic",
+            "clients.count": 5,
+            "training.update": "examples",
+            "training.record_sampling": "poisson",
+            "training.expected_batch_size": 200.0,
+            "training.rounds": 40,
+            "training.local_steps": 1,
+            "privacy.clipping_norm": 1.0,
+            "training.server_learning_rate": 2.0,
+            "privacy.noise_scale": 0.01,
+            "run.evaluate_every": 40,
+            "run.device": "cpu",
+        }
+    )
     summary = fl.train(settings, tmp_path / "run", small, model)
     assert summary["accuracy"] > 0.5
-    state = torch.load(tmp_path / "run" / "final.pt")[settings.seed]
+    state = torch.load(tmp_path / "run" / "final.pt")[settings.run.seed]
     whole = model.assembled(state).eval()
     images = torch.from_numpy(small.test_inputs.copy()).float().reshape(-1, *small.shape) * small.scale
     right = (whole(images).argmax(1).numpy() == small.test_labels).mean()

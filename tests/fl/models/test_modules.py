@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cepam.fl import Dataset, Model, from_arrays
-from cepam.fl.models.mapped import Mapped
 from cepam.fl.models.network import TorchNetwork
 from cepam.fl.models.passes import Layered
+from cepam.torch.mapped import Mapped
 
 WORDS, LENGTH = 11, 6
 
@@ -97,7 +97,7 @@ def test_sums_are_those_of_plain_autograd(name: str) -> None:
     assert not network.draws
     assert isinstance(network, TorchNetwork)
     assert isinstance(network.passes, Mapped)
-    assert network.passes.together is (name != "gru")  # what a map cannot take goes one by one
+    assert network.passes.recorded  # no example's gradient is written down, recurrent layers included
 
 
 def test_group_normalisation_is_taken() -> None:

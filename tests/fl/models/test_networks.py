@@ -14,9 +14,9 @@ from torch import nn
 from cepam.fl import Dataset, Model, build
 from cepam.fl.models import network
 from cepam.fl.models.interface import Network
-from cepam.fl.models.mapped import Mapped
 from cepam.fl.models.network import TorchNetwork, shared_out
 from cepam.fl.models.passes import Layered
+from cepam.torch.mapped import Mapped
 from tests.fl.models.suite import NetworkSuite
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,18 @@ from cepam.fl.runs.comparison import with_scheme
 
 
 def test_schemes_by_name(quick: Settings) -> None:
-    assert with_scheme(quick, "fl").noise is None
-    assert with_scheme(quick, "cepam-gaussian-n3").lattice == "Z3"
-    assert with_scheme(quick, "cepam-laplace-A2").lattice == "A2"
-    grid = replace(quick, downlink="grid")
-    downs = [with_scheme(grid, name).downlink for name in ("fl", "fl+sdq", "fl+gaussian", "fl+gaussian+sdq")]
-    assert downs == ["float32", "float32", "float32", "grid"]
-    assert with_scheme(grid, "cepam-gaussian-n2").downlink == "grid"
-    sums = with_scheme(quick, "cepam-gaussian-sum")
-    assert (sums.trust, sums.scheme) == ("sum", "cepam-gaussian")
-    assert with_scheme(replace(sums, sketch=70), "fl+gaussian").trust == "server"
+    assert with_scheme(quick, "fl").privacy.noise_scale is None
+    assert with_scheme(quick, "cepam-gaussian-n3").compression.lattice == "Z3"
+    assert with_scheme(quick, "cepam-laplace-A2").compression.lattice == "A2"
+    grid = quick.updated({"compression.downlink": "quantized"})
+    downs = [
+        with_scheme(grid, name).compression.downlink for name in ("fl", "fl+sdq", "fl+gaussian", "fl+gaussian+sdq")
+    ]
+    assert downs == ["float32", "float32", "float32", "quantized"]
+    assert with_scheme(grid, "cepam-gaussian-n2").compression.downlink == "quantized"
+    sums = with_scheme(quick, "cepam-gaussian-secure-aggregation")
+    assert (sums.privacy.trust, sums.compression.scheme) == ("secure-aggregation", "cepam-gaussian")
+    assert with_scheme(sums.updated({"compression.sketch": 70}), "fl+gaussian").privacy.trust == "server"
     for name in ("cepam", "fl-E8", "cepam-gaussian-n11", ""):
         with pytest.raises(ValueError, match="unknown scheme"):
             with_scheme(quick, name)
@@ -31,9 +32,9 @@ def test_comparison_is_paired_and_makes_a_page(
     tmp_path: Path, small: Dataset, quick: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "prepared", lambda settings: small)
-    quick = replace(quick, noise=0.5, downlink="grid")
-    schemes = ["fl+gaussian", "cepam-gaussian", "cepam-gaussian-sum"]
-    rows = compare(replace(quick, seeds=2), schemes, tmp_path)
+    quick = quick.updated({"privacy.noise_scale": 0.5, "compression.downlink": "quantized"})
+    schemes = ["fl+gaussian", "cepam-gaussian", "cepam-gaussian-secure-aggregation"]
+    rows = compare(quick.updated({"run.seeds": 2}), schemes, tmp_path)
     assert [row.scheme for row in rows] == schemes
     assert rows[2].epsilon_against["server"] == rows[1].epsilon_against["outsider"]
     assert "server" not in rows[1].epsilon_against
@@ -49,7 +50,7 @@ def test_comparison_is_paired_and_makes_a_page(
     assert "https:" not in page
     assert json.loads((tmp_path / "comparison.json").read_text())[1]["scheme"] == "cepam-gaussian"
     assert "lying server" in page
-    again = compare(replace(quick, seeds=2), ["fl+gaussian", "cepam-gaussian"], tmp_path)
+    again = compare(quick.updated({"run.seeds": 2}), ["fl+gaussian", "cepam-gaussian"], tmp_path)
     assert [row.accuracy for row in again] == [row.accuracy for row in rows[:2]]
     with pytest.raises(ValueError, match="differs"):
         compare(quick, ["cepam-gaussian"], tmp_path)

@@ -33,7 +33,7 @@ def stopped(settings: Settings, folder: Path, data: Dataset, after: int, model: 
 
 @pytest.fixture
 def settings(quick: Settings) -> Settings:
-    return replace(quick, rounds=6, checkpoint_every=2, simulate=False)
+    return quick.updated({"training.rounds": 6, "run.checkpoint_every": 2, "run.simulate": False})
 
 
 def other(data: Dataset) -> Dataset:
@@ -72,8 +72,8 @@ def test_a_run_on_own_data_says_so_and_is_not_gone_on_with_by_name(
 ) -> None:
     own = replace(small, name="mydata")
     stopped(settings, tmp_path / "run", own, 3)
-    stored = toml.settings_from(toml.read(tmp_path / "run" / "config.toml"))
-    assert stored.data == "own: mydata"
+    stored = toml.Settings.of(toml.read(tmp_path / "run" / "config.toml"))
+    assert stored.data.name == "own: mydata"
     with pytest.raises(ValueError, match=r"has data of its own \(mydata\).*fl.train\(settings, folder, data"):
         train(stored, tmp_path / "run", resume=True)
     assert train(stored, tmp_path / "run", own, resume=True)["rounds"] == 6
@@ -85,17 +85,17 @@ def test_fingerprints_tell_nothing_without_the_secret(tmp_path: Path, small: Dat
         marks = []
         for name in ("one", "two"):
             folder = tmp_path / f"{name}-{simulate}"
-            train(replace(settings, rounds=1, simulate=simulate), folder, small)
-            marks.append(toml.read_run(folder / "config.toml"))
+            train(settings.updated({"training.rounds": 1, "run.simulate": simulate}), folder, small)
+            marks.append(toml.read_provenance(folder / "config.toml"))
         for key in ("nonce", "settings", "data", "model"):
             assert (marks[0][key] == marks[1][key]) is alike
 
 
 def test_the_configuration_of_a_run_starts_another_one(tmp_path: Path, small: Dataset, settings: Settings) -> None:
-    train(replace(settings, rounds=1), tmp_path / "run", small)
-    again = toml.settings_from(toml.read(tmp_path / "run" / "config.toml"))
+    train(settings.updated({"training.rounds": 1}), tmp_path / "run", small)
+    again = toml.Settings.of(toml.read(tmp_path / "run" / "config.toml"))
     train(again, tmp_path / "again", small)
-    nonces = [toml.read_run(tmp_path / name / "config.toml")["nonce"] for name in ("run", "again")]
+    nonces = [toml.read_provenance(tmp_path / name / "config.toml")["nonce"] for name in ("run", "again")]
     assert nonces[0] != nonces[1]
 
 
@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_offered(
 def test_going_on_from_the_checkpoint_before_gives_the_same_run(
     tmp_path: Path, small: Dataset, quick: Settings
 ) -> None:
-    settings = replace(quick, rounds=6, checkpoint_every=2)
+    settings = quick.updated({"training.rounds": 6, "run.checkpoint_every": 2})
     train(settings, tmp_path / "whole", small)
     stopped(settings, tmp_path / "run", small, 5)
     (tmp_path / "run" / "checkpoint.npz").unlink()
@@ -167,7 +167,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, small: Dataset
 
 
 def test_a_folder_may_be_text(tmp_path: Path, small: Dataset, settings: Settings) -> None:
-    train(replace(settings, rounds=1), str(tmp_path / "run"), small)
+    train(settings.updated({"training.rounds": 1}), str(tmp_path / "run"), small)
     assert len(read_metrics(str(tmp_path / "run"))) == 1
 
 
@@ -185,10 +185,10 @@ def test_a_full_disk_is_one_line_with_the_file(
     else:
         monkeypatch.setattr(training.os, "fsync", _after(3, full))
     with pytest.raises(OSError, match="the disk is full: make room, then resume") as problem:
-        train(replace(settings, keep_messages=what == "messages"), tmp_path / "run", small)
+        train(settings.updated({"run.keep_messages": what == "messages"}), tmp_path / "run", small)
     assert str(tmp_path / "run") in str(problem.value.filename)
     monkeypatch.undo()
-    assert train(replace(settings, keep_messages=what == "messages"), tmp_path / "run", small, resume=True)
+    assert train(settings.updated({"run.keep_messages": what == "messages"}), tmp_path / "run", small, resume=True)
 
 
 def _after(calls: int, then: object) -> object:
@@ -220,6 +220,6 @@ def test_a_damaged_secret_is_named(tmp_path: Path, small: Dataset, settings: Set
 def test_own_arrays_end_to_end(tmp_path: Path, settings: Settings) -> None:
     draw = np.random.default_rng(3)
     data = from_arrays(*((draw.normal(size=(n, 5)), draw.integers(0, 2, n)) for n in (60, 20)), name="five numbers")
-    train(replace(settings, rounds=1), tmp_path / "run", data, Model(lambda: nn.Linear(5, 2), "flat"))
-    stored = toml.settings_from(toml.read(tmp_path / "run" / "config.toml"))
-    assert (stored.data, stored.model) == ("own: five numbers", "own: flat")
+    train(settings.updated({"training.rounds": 1}), tmp_path / "run", data, Model(lambda: nn.Linear(5, 2), "flat"))
+    stored = toml.Settings.of(toml.read(tmp_path / "run" / "config.toml"))
+    assert (stored.data.name, stored.model.name) == ("own: five numbers", "own: flat")

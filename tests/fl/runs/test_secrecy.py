@@ -25,7 +25,7 @@ from cepam.keys import Address, Key
 
 @pytest.fixture
 def secret(quick: Settings) -> Settings:
-    return replace(quick, simulate=False, noise=0.5)
+    return quick.updated({"run.simulate": False, "privacy.noise_scale": 0.5})
 
 
 def sent_by(settings: Settings, data: Dataset) -> tuple[Simulation, list[bytes]]:
@@ -86,7 +86,7 @@ def test_retraining_on_data_that_differ_in_one_record_shares_no_noise(small: Dat
     apart = [noise_of(secret, data) for data in (small, neighbour)]
     assert len(apart[0]) == 4 * 6422
     assert abs(np.corrcoef(*apart)[0, 1]) < 0.04
-    together = [noise_of(replace(secret, simulate=True), data) for data in (small, neighbour)]
+    together = [noise_of(secret.updated({"run.simulate": True}), data) for data in (small, neighbour)]
     assert np.corrcoef(*together)[0, 1] > 0.9
 
 
@@ -112,7 +112,7 @@ def candidates(folder: Path) -> Iterator[bytes]:
 def opened(folder: Path, settings: Settings, data: Dataset, model: Model) -> bool:
     """Whether anything in the folder, or any small seed, opens the first message and so gives away its noise."""
     message = (folder / "messages" / "seed-1" / "round-00001" / "client-0000.bin").read_bytes()
-    nonce = bytes.fromhex(toml.read_run(folder / "config.toml")["nonce"])
+    nonce = bytes.fromhex(toml.read_provenance(folder / "config.toml")["nonce"])
     codec = Simulation(settings, data, model).aggregators[0].plans[0].codec
     seeds = (Randomness(Key.simulated(seed)).key(0) for seed in range(50))
     roots = [key for each in set(candidates(folder)) for key in (
@@ -131,8 +131,14 @@ def opened(folder: Path, settings: Settings, data: Dataset, model: Model) -> boo
 def test_nothing_that_a_run_leaves_behind_opens_its_messages(tmp_path: Path, secret: Settings, left: str) -> None:
     """The attack is sharp: it succeeds where the keys are kept, and where a seed was all there was."""
     data, model = tiny()
-    settings = replace(
-        secret, keep_messages=True, keep_keys=left == "the keys", simulate=left == "the seed", clients=2, rounds=2
+    settings = secret.updated(
+        {
+            "run.keep_messages": True,
+            "run.keep_keys": left == "the keys",
+            "run.simulate": left == "the seed",
+            "clients.count": 2,
+            "training.rounds": 2,
+        }
     )
     train(settings, tmp_path / "run", data, model)
     assert opened(tmp_path / "run", settings, data, model) == (left != "nothing")
@@ -154,7 +160,7 @@ def test_the_secret_is_the_owners_alone_and_erased_at_the_end(tmp_path: Path, sm
 
 
 def test_the_secret_is_on_disk_before_the_first_message(tmp_path: Path, small: Dataset, secret: Settings) -> None:
-    train(replace(secret, keep_messages=True, keep_keys=True), tmp_path / "run", small)
+    train(secret.updated({"run.keep_messages": True, "run.keep_keys": True}), tmp_path / "run", small)
     written = (tmp_path / "run" / "secret.key").stat().st_mtime_ns
     assert all(written <= p.stat().st_mtime_ns for p in (tmp_path / "run" / "messages").rglob("*.bin"))
 
@@ -181,23 +187,25 @@ def test_a_run_that_is_over_is_not_trained_again(tmp_path: Path, small: Dataset,
 def test_what_is_kept_is_said_before_the_first_round(tmp_path: Path, small: Dataset, secret: Settings) -> None:
     def said(name: str, **changes: object) -> str:
         heard: list[str] = []
-        train(replace(secret, rounds=1, **changes), tmp_path / name, small, say=heard.append)  # type: ignore[arg-type]
+        train(secret.updated({"training.rounds": 1, **changes}), tmp_path / name, small, say=heard.append)  # type: ignore[arg-type]
         return " ".join(heard)
 
-    kept = said("messages", keep_messages=True)
+    kept = said("messages", **{"run.keep_messages": True})
     assert "nobody will be able to open them" in kept
     told, unit = re.findall(r"about ([0-9.,]+) (MB|bytes)", kept)[0]
     real = sum(p.stat().st_size for p in (tmp_path / "messages" / "messages").rglob("*.bin"))
     assert float(told.replace(",", "")) * {"MB": 1e6, "bytes": 1.0}[unit] == pytest.approx(real, abs=1e5)
-    assert "who has it and the messages can strip the noise" in said("keys", keep_messages=True, keep_keys=True)
+    assert "who has it and the messages can strip the noise" in said(
+        "keys", **{"run.keep_messages": True, "run.keep_keys": True}
+    )
     assert said("nothing") == ""
-    assert "simulated" in said("simulation", simulate=True)
+    assert "simulated" in said("simulation", **{"run.simulate": True})
 
 
 def test_every_epsilon_of_a_simulation_says_so(tmp_path: Path, small: Dataset, secret: Settings) -> None:
     for simulate in (True, False):
         folder = tmp_path / str(simulate)
-        summary = train(replace(secret, simulate=simulate), folder, small)
+        summary = train(secret.updated({"run.simulate": simulate}), folder, small)
         assert summary["simulated"] is simulate
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert {line["simulated"] for line in lines if "epsilon" in line} == {simulate}

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,14 @@ import json, os, sys, traceback
 from pathlib import Path
 import matplotlib.pyplot
 import cepam.codec.codec, cepam.kernels.numba.backend
-from cepam.fl import settings_from, synthetic, train
+from cepam.fl import Settings, synthetic, train
 from cepam.fl.config.toml import read
 for line in sys.stdin:
     config, folder, resume = json.loads(line)
     child = os.fork()
     if child == 0:
         try:
-            train(settings_from(read(Path(config))), Path(folder), synthetic(records=600, tests=200), resume=resume)
+            train(Settings.of(read(Path(config))), Path(folder), synthetic(records=600, tests=200), resume=resume)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -86,7 +85,15 @@ def outcome(folder: Path) -> tuple[str, bytes, list[bytes]]:
 
 
 def test_a_run_leaves_everything_on_disk(tmp_path: Path, small: Dataset, quick: Settings) -> None:
-    settings = replace(quick, keep_messages=True, server="adam", rate=0.01, seeds=2, noise=0.5)
+    settings = quick.updated(
+        {
+            "run.keep_messages": True,
+            "training.server_optimizer": "adam",
+            "training.server_learning_rate": 0.01,
+            "run.seeds": 2,
+            "privacy.noise_scale": 0.5,
+        }
+    )
     summary = train(settings, tmp_path / "run", small)
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.toml", "metrics.jsonl", "final.pt", "best.pt", "curve.png", "summary.json"} <= names
@@ -105,24 +112,54 @@ def test_a_run_leaves_everything_on_disk(tmp_path: Path, small: Dataset, quick: 
 def test_resume_of_another_configuration_is_refused(tmp_path: Path, small: Dataset, quick: Settings) -> None:
     train(quick, tmp_path / "run", small)
     with pytest.raises(ValueError, match="differs"):
-        train(replace(quick, rate=0.2), tmp_path / "run", small, resume=True)
+        train(quick.updated({"training.server_learning_rate": 0.2}), tmp_path / "run", small, resume=True)
 
 
 @pytest.mark.parametrize(
     ("simulate", "changes"),
     [
-        (True, {"average": 0.5}),
-        (False, {"average": 0.5}),
-        (False, {"downlink": "grid", "share": 0.75, "schedule": "linear", "rate": 0.02}),
-        (True, {"downlink": "grid", "share": 0.75, "seeds": 2, "schedule": "linear", "rate": 0.02}),
+        (True, {"training.weight_averaging": 0.5}),
+        (False, {"training.weight_averaging": 0.5}),
+        (
+            False,
+            {
+                "compression.downlink": "quantized",
+                "clients.sampling_rate": 0.75,
+                "training.schedule": "linear",
+                "training.server_learning_rate": 0.02,
+            },
+        ),
+        (
+            True,
+            {
+                "compression.downlink": "quantized",
+                "clients.sampling_rate": 0.75,
+                "run.seeds": 2,
+                "training.schedule": "linear",
+                "training.server_learning_rate": 0.02,
+            },
+        ),
         pytest.param(
             False,
-            {"sampling": "cyclic", "slices": 4, "noise_shape": "matrix", "downlink": "grid", "rate": 0.02},
+            {
+                "training.record_sampling": "cyclic",
+                "training.slices": 4,
+                "privacy.noise_correlation": "matrix",
+                "compression.downlink": "quantized",
+                "training.server_learning_rate": 0.02,
+            },
             marks=pytest.mark.slow,
         ),
         pytest.param(
             True,
-            {"sampling": "cyclic", "slices": 4, "noise_shape": "matrix", "seeds": 2, "downlink": "grid", "rate": 0.02},
+            {
+                "training.record_sampling": "cyclic",
+                "training.slices": 4,
+                "privacy.noise_correlation": "matrix",
+                "run.seeds": 2,
+                "compression.downlink": "quantized",
+                "training.server_learning_rate": 0.02,
+            },
             marks=pytest.mark.slow,
         ),
     ],
@@ -135,13 +172,21 @@ def test_killed_and_resumed_is_bit_identical(
     The run that is not killed starts from the secret of the other: it is handed the folder as it was at the first kill,
     less all that training had made.
     """
-    settings = replace(
-        quick, rounds=12, noise=2.0, checkpoint_every=5, server="momentum", dropout=0.2, keep_messages=True,
-        simulate=simulate, **changes,
-    )  # fmt: skip
+    settings = quick.updated(
+        {
+            "training.rounds": 12,
+            "privacy.noise_scale": 2.0,
+            "run.checkpoint_every": 5,
+            "training.server_optimizer": "momentum",
+            "clients.dropout_rate": 0.2,
+            "run.keep_messages": True,
+            "run.simulate": simulate,
+            **changes,
+        }
+    )
     config, killed, whole = tmp_path / "config.toml", tmp_path / "killed", tmp_path / "whole"
     config.write_text(write(settings))
-    for after, own in zip((2 * settings.seeds, 8 * settings.seeds), forks):
+    for after, own in zip((2 * settings.run.seeds, 8 * settings.run.seeds), forks):
         resuming = killed.exists()
         process = own.start(config, killed, resuming)
         metrics, deadline = killed / "metrics.jsonl", time.monotonic() + 120

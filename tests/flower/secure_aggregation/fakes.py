@@ -15,15 +15,17 @@ from flwr.serverapp.strategy import FedAvg
 
 import cepam
 from cepam.errors import CepamError
-from cepam.flower import Private, Sum
+from cepam.flower import SecureAggregation
 from cepam.flower.arrays import SUM, carried, carry
 from cepam.flower.secure_aggregation.records import check_value
+from cepam.policy import FileAccount
 from cepam.secure_aggregation import RefusalReply, SecAggRound
 from cepam.secure_aggregation.messages import TrainRequest
-from tests.flower.fakes import FakeGrid, Node, adding, copied, start_arrays
+from tests.deployment import flat
+from tests.flower.fakes import FakeGrid, Node, adding, copied, outcome, start_arrays
 
 STAGES = {1: "hello", 3: "train", 5: "repair", 7: "unmask"}
-TERMS = "noise = 0.001\nclip = 1.0\nrounds = 100\nquorum = 3\nhonest = 1\n"
+TERMS = "noise_scale = 0.001\nclipping_norm = 1.0\nrounds = 100\nquorum = 3\nhonest = 1\n"
 SIZE = 400
 NAMES = tuple(range(100, 105))
 
@@ -39,13 +41,15 @@ def key_pair(number: int) -> tuple[bytes, bytes]:
 
 
 def sum_node(folder: Path, number: int, train: Callable[[Message, Context], Message], **config: str) -> Node:
-    """Node 100 + number with terms, a journal and a key of its own."""
+    """Node 100 + number with a policy, an account and a key of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     key, policy = folder / f"{number}.key", folder / f"{number}.toml"
     key.write_bytes(key_pair(number)[0])
     if not policy.exists():
         policy.write_text(TERMS)
-    own = {"cepam-identity": str(key), "cepam-terms": str(policy), "cepam-state": str(folder / f"{number}.journal")}
+    own = {"cepam-identity": str(key), "cepam-policy": str(policy), "cepam-account": str(folder / f"{number}.account")}
+    if not (folder / f"{number}.account").exists():
+        FileAccount.create(folder / f"{number}.account")
     node = Node(100 + number, train, **{**own, **config})
     node.public_key = key_pair(number)[1]
     return node
@@ -100,11 +104,11 @@ def sum_fleet(folder: Path, count: int = 5, size: int = SIZE, **config: str) -> 
     return SumGrid([sum_node(folder, k, adding(updates[k], loss=0.5), **config) for k in range(count)]), updates
 
 
-def summing(strategy: Any = None, sigma: float = 0.05, quorum: float = 0.8, **options: Any) -> Private:
-    """The wrapper of a server that learns sums; short messages are waited for briefly."""
-    trust = options.pop("trust", Sum(quorum=quorum, unmask_timeout=0.02))
-    law = options.pop("law", cepam.Gaussian(sigma))
-    return Private(strategy or FedAvg(), law=law, clip=cepam.L2(1.0), trust=trust, **options)
+def summing(strategy: Any = None, sigma: float = 0.05, **options: Any) -> SecureAggregation:
+    """A server that learns sums; short messages are waited for briefly."""
+    if "epsilon" not in options:
+        options.setdefault("noise", cepam.Gaussian(sigma))
+    return SecureAggregation(strategy or FedAvg(), clip=cepam.L2(1.0), unmask_timeout=0.02, **flat(**options))
 
 
 def request(node: Node, said: bytes, content: dict[str, Any] | None = None, kind: str = "train") -> Message:
@@ -118,7 +122,7 @@ def trained(folder: Path, **options: Any) -> tuple[SumGrid, SecAggRound]:
     """Nodes that have answered a training request and wait for repair or unmask, and the server's end of that round."""
     grid, _ = sum_fleet(folder)
     grid.deaf = {("unmask", node) for node in grid.nodes}
-    summing(**options).start(grid, start_arrays(SIZE), num_rounds=1)
+    outcome(summing(**options), grid, start_arrays(SIZE))
     sent = next(message for stage, _, message, _ in grid.traffic if stage == "train")
     asked = TrainRequest.decode(carried(sent.content[SUM]))
     assert asked.roster is not None

@@ -25,7 +25,7 @@ from cepam.secure_aggregation.messages import (
     UnmaskRequest,
 )
 from cepam.secure_aggregation.roster import hello_transcript
-from tests.flower.fakes import RUN, Node, start_arrays
+from tests.flower.fakes import RUN, Node, outcome, start_arrays
 
 from .fakes import NAMES, SIZE, ask, key_pair, sum_fleet, summing, trained
 
@@ -94,7 +94,7 @@ def _said(node: Node, message: Message) -> bytes | str:
     return ask(node, carried(message.content[SUM]), content)
 
 
-@pytest.mark.parametrize("downlink", ["float32", "grid"])
+@pytest.mark.parametrize("downlink", ["float32", "quantized"])
 @pytest.mark.parametrize("what", ["model", "configuration", "update"])
 def test_another_model_or_configuration_for_one_node(what: str, downlink: str, tmp_path) -> None:
     grid, _ = sum_fleet(tmp_path)
@@ -115,7 +115,7 @@ def test_another_model_or_configuration_for_one_node(what: str, downlink: str, t
 
     grid.nodes[102].handle = deceive
     grid.deaf = {("unmask", node) for node in (101, 102)}
-    metrics = strategy.start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]
+    metrics = outcome(strategy, grid, start_arrays(SIZE)).train_metrics_clientapp[1]
     # Its salt is another: its vector is not taken, and what it holds opens nothing of the others.
     kinds = [dict(metrics).get(f"cepam-dropped-{kind}", 0) for kind in ("malformed", "version")]
     assert sum(kinds) == 1
@@ -181,7 +181,7 @@ def _signed(entry: RosterEntry, run: bytes, key: bytes) -> RosterEntry:
 
 def test_a_quorum_that_leaves_too_few_honest_nodes(tmp_path) -> None:
     """20 of 39: two sums of 20 would have one node in common only, if the server lied about drop-outs."""
-    (tmp_path / "0.toml").write_text("noise = 0.001\nclip = 1.0\nrounds = 9\nquorum = 20\nhonest = 2")
+    (tmp_path / "0.toml").write_text("noise_scale = 0.001\nclipping_norm = 1.0\nrounds = 9\nquorum = 20\nhonest = 2")
     node = sum_fleet(tmp_path, 1)[0].nodes[100]
     run = f"flower {RUN}".encode()
     ask(node, HelloRequest(run, 3).encode())
@@ -227,7 +227,7 @@ def test_a_strategy_that_tells_nodes_different_things_asks_for_nothing(tmp_path)
         return messages
 
     strategy.strategy.configure_train = uneven
-    metrics = strategy.start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]
+    metrics = outcome(strategy, grid, start_arrays(SIZE)).train_metrics_clientapp[1]
     assert metrics["cepam-opened"] == 0
     assert not grid.replies("train")
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import cepam
 from cepam import privacy
-from cepam.flower import Accounting
-from tests.flower.fakes import adding, copied, start_arrays, vector_of
+from tests.flower.fakes import adding, copied, outcome, start_arrays, vector_of
 
 from .fakes import NAMES, SIZE, SumGrid, sum_fleet, sum_node, summing
 
@@ -42,8 +41,8 @@ def test_any_pattern_of_silence(silent: dict[int, str], deaf: bool, quorum: int)
     with tempfile.TemporaryDirectory() as folder:
         grid, updates = sum_fleet(Path(folder))
         (grid.deaf if deaf else grid.mute).update((stage, node) for node, stage in silent.items())
-        strategy = summing(sigma=SIGMA, quorum=quorum, accounts=Path(folder))
-        result = strategy.start(grid, start_arrays(SIZE), num_rounds=1)
+        strategy = summing(sigma=SIGMA, quorum=quorum, folder=Path(folder))
+        result = outcome(strategy, grid, start_arrays(SIZE))
         trained = {name for name in NAMES if silent.get(name) != "train"}
         # Who is silent in repair is missing only where there is something to repair.
         left = trained - {n for n in trained if silent.get(n) == "repair"} if len(trained) < 5 else trained
@@ -64,13 +63,13 @@ def test_any_pattern_of_silence(silent: dict[int, str], deaf: bool, quorum: int)
 def test_a_round_is_charged_for_the_nodes_in_it_once_shares_are_asked_for(tmp_path) -> None:
     grid, _ = sum_fleet(tmp_path)
     law, delta = cepam.Gaussian(2.0), 1e-5
-    strategy = summing(law=law, quorum=3, account=Accounting(delta=delta))
+    strategy = summing(noise=law, quorum=3, delta=delta)
     mechanism = privacy.Mechanism.uniform(5, law, cepam.L2(1.0), privacy.Sampling("all"), 1, coordinates=SIZE)
     grid.deaf = {("train", node) for node in NAMES[:3]}
-    assert opened(strategy.start(grid, start_arrays(SIZE), num_rounds=1), 1) == [0]
+    assert opened(outcome(strategy, grid, start_arrays(SIZE)), 1) == [0]
     assert strategy.epsilon == 0.0
     grid.deaf = {("train", 104)} | {("unmask", node) for node in NAMES[:3]}
-    lost = strategy.start(grid, start_arrays(SIZE), num_rounds=1)
+    lost = outcome(strategy, grid, start_arrays(SIZE))
     assert opened(lost, 1) == [0]
     expected = privacy.epsilon(mechanism.without([4]), delta, client=0)
     assert strategy.epsilon == pytest.approx(expected, rel=2e-3)
@@ -108,7 +107,7 @@ def test_lost_answers_and_lost_rounds_keep_the_epoch(tmp_path) -> None:
     grid, updates = sum_fleet(tmp_path)
     strategy = summing(sigma=SIGMA)
     grid.mute = {("train", node) for node in NAMES}
-    assert opened(strategy.start(grid, start_arrays(SIZE), num_rounds=2), 2) == [0, 0]
+    assert opened(outcome(strategy, grid, start_arrays(SIZE), 2), 2) == [0, 0]
     grid.mute = set()
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=1)
     assert opened(result, 1) == [1]
@@ -121,7 +120,7 @@ def test_newcomers_and_latecomers_are_let_in_by_a_new_epoch(tmp_path) -> None:
     strategy = summing()
     grid.deaf = {("hello", 104)}
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=2)
-    assert [result.train_metrics_clientapp[r]["cepam-asked"] for r in (1, 2)] == [4, 4]
+    assert [result.train_metrics_clientapp[r]["cepam-sampled"] for r in (1, 2)] == [4, 4]
     grid.deaf = set()
     grid.nodes[105] = sum_node(tmp_path, 5, adding(np.zeros(SIZE)))
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=1)
@@ -150,5 +149,5 @@ def test_a_late_answer_and_a_repeated_one_are_not_taken(tmp_path) -> None:
     grid.meddle = meddle
     result = summing(sigma=SIGMA).start(grid, start_arrays(SIZE), num_rounds=2)
     assert opened(result, 2) == [1, 1]
-    assert result.train_metrics_clientapp[2]["cepam-dropped-unasked"] >= 2
+    assert result.train_metrics_clientapp[2]["cepam-dropped-unsolicited"] >= 2
     np.testing.assert_allclose(vector_of(result.arrays), 2 * updates.mean(axis=0), atol=2 * BOUND)

@@ -41,7 +41,7 @@ REPLIES = {"train": TrainReply, "repair": RepairReply, "unmask": UnmaskReply}
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory) -> tuple[SumGrid, dict[str, tuple[bytes, dict[str, object]]], bytes, bytes]:
-    """A node that waits for repair or unmask, valid requests to it with what travels beside, its state and journal."""
+    """A node that waits for repair or unmask, valid requests to it with what travels beside, its state and account."""
     kept, os.fsync = os.fsync, lambda descriptor: None
     grid, sums = trained(tmp_path_factory.mktemp("fuzz"))
     os.fsync = kept
@@ -57,18 +57,20 @@ def ready(tmp_path_factory) -> tuple[SumGrid, dict[str, tuple[bytes, dict[str, o
         "repair": (RepairRequest(sums.salt, (104,)).encode(), {}),
         "unmask": (sums.unmasks()[100], {}),
     }
-    with open(node.config["cepam-state"], "rb") as journal:
-        return grid, requests, bytes(node.context.state[SUM]["state"]), journal.read()
+    with open(node.config["cepam-account"], "rb") as account:
+        return grid, requests, bytes(node.context.state[SUM]["state"]), account.read()
 
 
 def _fields(settings: object) -> dict[str, object]:
     return {name: getattr(settings, name) for name in type(settings).__dataclass_fields__}
 
 
-def _restored(grid: SumGrid, state: bytes, journal: bytes) -> Node:
+def _restored(grid: SumGrid, state: bytes, account: bytes) -> Node:
     node = grid.nodes[100]
-    with open(node.config["cepam-state"], "wb") as file:
-        file.write(journal)
+    with open(node.config["cepam-account"], "wb") as file:
+        file.write(account)
+    with open(f"{node.config['cepam-account']}.mark", "wb") as mark:
+        mark.write(b"0")
     node.context.state[SUM] = ConfigRecord({"state": state})
     return node
 
@@ -94,8 +96,8 @@ def _mangled(data: st.DataObject, request: bytes) -> bytes:
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_mangled_requests_of_every_stage(stage: str, ready, data) -> None:
-    grid, requests, state, journal = ready
-    node = _restored(grid, state, journal)
+    grid, requests, state, account = ready
+    node = _restored(grid, state, account)
     request, beside = requests[stage]
     made = _mangled(data, request)
     try:
@@ -141,7 +143,7 @@ def test_answers_of_every_stage_mangled_on_their_way_cost_their_node_only(tmp_pa
 
     grid.meddle = mangle
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=3)
-    assert result.train_metrics_clientapp[3]["cepam-asked"] == 4
+    assert result.train_metrics_clientapp[3]["cepam-sampled"] == 4
     grid.meddle = lambda node, reply: [reply]
     strategy = summing(sigma=0.001, quorum=3)
     strategy.start(grid, start_arrays(SIZE), num_rounds=1)

@@ -11,14 +11,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
-from cepam.flower import Accounting, Private
+from cepam.flower import Authentication, Private, SecureAggregation
 from cepam.flower.arrays import SUM, carried
-from cepam.flower.secure_aggregation.client import read_cohort, read_policy
+from cepam.flower.secure_aggregation.client import read_cohort
 from cepam.flower.secure_aggregation.records import statement
+from cepam.policy import read_policy
 from cepam.privacy import Sampling
 from cepam.protocol.agreement import sign
 from cepam.secure_aggregation import HelloRequest
-from tests.flower.fakes import RUN, FakeGrid, Node, adding, start_arrays
+from tests.flower.fakes import RUN, FakeGrid, Node, adding, outcome, start_arrays
 
 from .fakes import NAMES, SIZE, SumGrid, ask, key_pair, request, sum_fleet, sum_node, summing
 
@@ -55,8 +56,10 @@ def test_a_node_of_sums_answers_nothing_but_sums(kind: str, tmp_path) -> None:
 
 def test_a_node_of_sums_refuses_a_server_that_would_open_single_replies(tmp_path) -> None:
     grid = FakeGrid([sum_node(tmp_path, k, never) for k in range(3)])
-    strategy = Private(FedAvg(), law=cepam.Gaussian(0.1), clip=cepam.L2(1.0))
-    metrics = strategy.start(grid, start_arrays(8), num_rounds=1).train_metrics_clientapp[1]
+    strategy = Private(FedAvg(), noise=cepam.Gaussian(0.1), clip=cepam.L2(1.0))
+    result = outcome(strategy, grid, start_arrays(8), 2)
+    assert "cepam.flower.SecureAggregation" in str(result.error)
+    metrics = result.train_metrics_clientapp[1]
     assert metrics["cepam-replies"] == 0
     assert metrics["cepam-dropped-error"] == 3
 
@@ -64,14 +67,17 @@ def test_a_node_of_sums_refuses_a_server_that_would_open_single_replies(tmp_path
 def test_a_node_without_policy_is_in_no_sum(tmp_path) -> None:
     grid = SumGrid([Node(100 + k, never) for k in range(4)])
     assert ask(grid.nodes[100], HELLO) == "cepam: terms"
-    metrics = summing().start(grid, start_arrays(8), num_rounds=1).train_metrics_clientapp[1]
-    assert metrics["cepam-asked"] == 0
+    result = outcome(summing(), grid, start_arrays(8), 5)
+    assert result.train_metrics_clientapp[1]["cepam-sampled"] == 0
+    assert list(result.train_metrics_clientapp) == [1]  # every node refused: the other rounds are not begun
+    assert "cepam: terms" in str(result.error)
+    assert "or the node has none" in str(result.error)
 
 
 def test_nothing_but_the_masked_update_leaves(tmp_path, caplog) -> None:
     logging.getLogger("flwr").addHandler(caplog.handler)
     grid = SumGrid([sum_node(tmp_path, k, telling) for k in range(4)])
-    result = summing(quorum=3, downlink="grid").start(grid, start_arrays(SIZE), num_rounds=2)
+    result = summing(quorum=3, downlink="quantized").start(grid, start_arrays(SIZE), num_rounds=2)
     assert result.train_metrics_clientapp[2]["cepam-opened"] == 1
     for stage, _, _, reply in grid.traffic:
         expected = [SUM, "cepam-downlink"] if stage == "train" else [SUM]
@@ -117,13 +123,13 @@ def test_a_crafted_model_that_breaks_training_tells_nothing(train, tmp_path, cap
 
 
 BELOW = {
-    "noise": ({"sigma": 0.0009}, ""),
-    "clip": ({}, "clip = 0.9"),
+    "noise_scale": ({"sigma": 0.0009}, ""),
+    "clipping_norm": ({}, "clipping_norm = 0.9"),
     "quorum": ({"quorum": 3}, "quorum = 4"),
     "honest": ({"quorum": 3}, "honest = 2"),
     "colluders": ({"quorum": 4}, "honest = 3\ncolluders = 1"),
-    "chance": ({}, "chance = 0.5"),
-    "batch": ({"account": Accounting(clipped="example", sampling=Sampling("poisson", 4)), "records": 8}, ""),
+    "record_sampling_rate": ({}, "record_sampling_rate = 0.5"),
+    "divisor": ({"clipped": "example", "record_sampling": Sampling("poisson", 4), "records": 8}, ""),
 }
 
 
@@ -131,26 +137,25 @@ BELOW = {
 def test_offers_below_the_policy_are_refused(name: str, tmp_path) -> None:
     options, line = BELOW[name]
     key = line.split(" ")[0]
-    policy = [
-        t for t in ("noise = 0.001", "clip = 1.0", "rounds = 5", "quorum = 3", "honest = 1") if t.split()[0] != key
-    ]
+    usual = ("noise_scale = 0.001", "clipping_norm = 1.0", "rounds = 5", "quorum = 3", "honest = 1")
+    policy = [t for t in usual if t.split()[0] != key]
     for k in range(5):
         (tmp_path / f"{k}.toml").write_text("\n".join([*policy, line]))
     grid = SumGrid([sum_node(tmp_path, k, never) for k in range(5)])
-    metrics = summing(**{"sigma": 0.001, **options}).start(grid, start_arrays(SIZE), 1).train_metrics_clientapp[1]
+    metrics = outcome(summing(**{"sigma": 0.001, **options}), grid, start_arrays(SIZE)).train_metrics_clientapp[1]
     assert metrics["cepam-opened"] == 0
     assert metrics["cepam-dropped-refused"] == 5
 
 
 def test_the_rounds_of_the_policy_are_spent_over_all_servers(tmp_path) -> None:
     for k in range(5):
-        (tmp_path / f"{k}.toml").write_text("noise = 0.001\nclip = 1\nrounds = 2\nhonest = 1")
+        (tmp_path / f"{k}.toml").write_text("noise_scale = 0.001\nclipping_norm = 1\nrounds = 2\nhonest = 1")
     grid, _ = sum_fleet(tmp_path)
     assert [_opened(summing(), grid) for _ in range(3)] == [1, 1, 0]
 
 
-def _opened(strategy: Private, grid: SumGrid) -> float:
-    return strategy.start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]["cepam-opened"]
+def _opened(strategy: SecureAggregation, grid: SumGrid) -> float:
+    return outcome(strategy, grid, start_arrays(SIZE)).train_metrics_clientapp[1]["cepam-opened"]
 
 
 def test_a_pinned_cohort_refuses_a_roster_with_an_invented_node(tmp_path) -> None:
@@ -160,7 +165,7 @@ def test_a_pinned_cohort_refuses_a_roster_with_an_invented_node(tmp_path) -> Non
     strategy = summing()
     assert _opened(strategy, grid) == 1
     grid.nodes[107] = sum_node(tmp_path, 7, adding(np.zeros(SIZE)))
-    metrics = strategy.start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]
+    metrics = outcome(strategy, grid, start_arrays(SIZE)).train_metrics_clientapp[1]
     assert metrics["cepam-opened"] == 0
     assert metrics["cepam-dropped-refused"] == 5
 
@@ -170,18 +175,18 @@ def test_identities_that_are_not_registered_are_warned_about_or_left_out(tmp_pat
     grid, _ = sum_fleet(tmp_path)
     grid.nodes[103].public_key = key_pair(30)[1]
     grid.nodes[104].public_key = b""
-    assert summing().start(grid, start_arrays(SIZE), 1).train_metrics_clientapp[1]["cepam-asked"] == 5
+    assert summing().start(grid, start_arrays(SIZE), 1).train_metrics_clientapp[1]["cepam-sampled"] == 5
     said = {record.getMessage() for record in caplog.records}
-    assert sum("is not the key that it is registered with" in line for line in said) == 2
-    strategy = summing(quorum=3, authentication="require")
-    assert strategy.start(grid, start_arrays(SIZE), 1).train_metrics_clientapp[1]["cepam-asked"] == 3
+    assert sum("is not the key that it is registered with" in line for line in said) == 1
+    strategy = summing(quorum=3, authentication=Authentication(required=True))
+    assert strategy.start(grid, start_arrays(SIZE), 1).train_metrics_clientapp[1]["cepam-sampled"] == 3
 
 
 def test_a_hello_that_another_key_signed_or_that_two_nodes_share_is_left_out(tmp_path) -> None:
     grid, _ = sum_fleet(tmp_path, 6)
     Path(grid.nodes[104].config["cepam-identity"]).write_bytes(key_pair(5)[0])  # node 105's key: both are left out
     metrics = summing(quorum=3).start(grid, start_arrays(SIZE), 1).train_metrics_clientapp[1]
-    assert metrics["cepam-asked"] == 4
+    assert metrics["cepam-sampled"] == 4
     assert metrics["cepam-opened"] == 1
 
 
@@ -190,44 +195,56 @@ def test_a_node_that_knows_the_server_refuses_requests_that_it_did_not_sign(tmp_
     key.write_bytes(key_pair(50)[0])
     public.write_bytes(key_pair(50)[1])
     grid, _ = sum_fleet(tmp_path, **{"cepam-server": str(public)})
-    assert _opened(summing(server_key=key), grid) == 1
-    unsigned = summing().start(grid, start_arrays(SIZE), num_rounds=1)
-    assert unsigned.train_metrics_clientapp[1]["cepam-asked"] == 0
+    assert _opened(summing(authentication=Authentication(server_key=key)), grid) == 1
+    unsigned = outcome(summing(), grid, start_arrays(SIZE))
+    assert unsigned.train_metrics_clientapp[1]["cepam-sampled"] == 0
+    assert "Authentication(server_key=…)" in str(unsigned.error)
     for_another = ConfigRecord({"signature": sign(key_pair(50)[0], statement(RUN, 101, HELLO))})
     assert ask(grid.nodes[100], HELLO, {"cepam": for_another}) == "cepam: unsigned"
 
 
 def test_a_configuration_that_cannot_be_read_refuses(tmp_path) -> None:
-    for key in ("cepam-identity", "cepam-terms", "cepam-state"):
+    for key in ("cepam-identity", "cepam-policy", "cepam-account"):
         missing = sum_node(tmp_path / key, 0, never)
         del missing.config[key]
-        missing.config.setdefault("cepam-terms", "")
+        missing.config.setdefault("cepam-policy", "")
         missing.restart()
         assert ask(missing, HELLO) == "cepam: terms"
-    gone = sum_node(tmp_path / "gone", 0, never, **{"cepam-terms": str(tmp_path / "nowhere.toml")})
+    gone = sum_node(tmp_path / "gone", 0, never, **{"cepam-policy": str(tmp_path / "nowhere.toml")})
     assert ask(gone, HELLO) == "cepam: key-file"
     misspelt = sum_node(tmp_path / "misspelt", 0, never)
-    Path(misspelt.config["cepam-terms"]).write_text("noise = 0.1\nclip = 1.0\nrounds = 5\nhonset = 3")
+    Path(misspelt.config["cepam-policy"]).write_text("noise_scale = 0.1\nclipping_norm = 1.0\nrounds = 5\nhonset = 3")
     assert ask(misspelt, HELLO) == "cepam: terms"
-    for text in (b"noise = ", b"noise = 0.1", b"noise = 0.1\nclip = 1.0\nrounds = 5\ncohort = []", b"noise = -1.0"):
-        with pytest.raises((TypeError, ValueError)):
+    for text in (
+        b"noise_scale = ",
+        b"noise_scale = 0.1",
+        b"noise_scale = 0.1\nclipping_norm = 1.0\nrounds = 5\ncohort = []",
+        b"noise_scale = -1.0\nclipping_norm = 1.0\nrounds = 5",
+    ):
+        with pytest.raises(ValueError, match=r"Invalid|missing|cohort|noise_scale"):
             read_policy(text)
     with pytest.raises(ValueError, match="nobody"):
         read_cohort(b"# nobody\n")
-    assert read_policy(b"noise = 1\nclip = 2\nrounds = 5").noise == 1.0
+    assert read_policy(b"noise_scale = 1\nclipping_norm = 2\nrounds = 5").noise_scale == 1.0
 
 
-def test_a_journal_that_cannot_be_written_or_is_lost_stops_the_node(tmp_path, monkeypatch) -> None:
+def test_keys_of_earlier_versions_refuse(tmp_path) -> None:
+    """A limit that is no longer read would be none: a node with an old configuration sends nothing at all."""
+    for old in ("cepam-terms", "cepam-state", "cepam-epsilon", "cepam-delta", "cepam-batch"):
+        assert ask(sum_node(tmp_path / old, 0, never, **{old: "1"}), HELLO) == "cepam: terms"
+
+
+def test_an_account_that_cannot_be_written_or_is_lost_stops_the_node(tmp_path, monkeypatch) -> None:
     grid, _ = sum_fleet(tmp_path)
     assert _opened(summing(), grid) == 1
     node = grid.nodes[100]
     before = bytes(node.context.state[SUM]["state"])
     with monkeypatch.context() as patched:
         patched.setattr("os.replace", _full)
-        assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: internal"
+        assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: terms"
     assert node.context.state[SUM]["state"] == before
-    Path(node.config["cepam-state"]).unlink()
-    assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "terms"
+    Path(node.config["cepam-account"]).unlink()
+    assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: terms"
 
 
 def _full(*_: object) -> None:

@@ -10,19 +10,14 @@ from flwr.app import ConfigRecord, Message
 
 import cepam
 from cepam.distributions.laws import Gaussian
-from cepam.flower import Accounting, Sum
 from cepam.flower.arrays import SUM, carried, carry
 from cepam.secure_aggregation import SecAggSettings, Sketch, fit
 from cepam.secure_aggregation.messages import HelloRequest, TrainRequest
-from tests.flower.fakes import RUN, Node, adding, start_arrays, vector_of
+from tests.flower.fakes import RUN, Node, adding, outcome, start_arrays, vector_of
 
 from .fakes import NAMES, SIZE, SumGrid, ask, sum_fleet, sum_node, summing
 
 NUMBERS, SIGMA = 200, 0.001
-
-
-def sketching(**options: object) -> Sum:
-    return Sum(unmask_timeout=0.02, sketch=NUMBERS, **options)  # type: ignore[arg-type]
 
 
 def rounds_of(grid: SumGrid) -> list[SecAggSettings]:
@@ -34,7 +29,7 @@ def test_the_strategy_is_handed_the_restored_mean_of_what_was_clipped_after_the_
     updates = np.random.default_rng(5).normal(size=(5, SIZE))
     updates /= np.linalg.norm(updates, axis=1, keepdims=True)
     grid = SumGrid([sum_node(tmp_path, k, adding(updates[k])) for k in range(5)])
-    found = summing(sigma=SIGMA, trust=sketching()).start(grid, start_arrays(SIZE), num_rounds=2)
+    found = summing(sigma=SIGMA, sketch=NUMBERS).start(grid, start_arrays(SIZE), num_rounds=2)
     first, second = rounds_of(grid)
     assert (first.coordinates, second.coordinates) == (NUMBERS, NUMBERS)
     assert Sketch.of(first, SIZE).seed != Sketch.of(second, SIZE).seed
@@ -55,10 +50,10 @@ def test_the_strategy_is_handed_the_restored_mean_of_what_was_clipped_after_the_
     assert saved >= (SIZE - NUMBERS) * 6 // 8
 
 
-def test_drop_outs_targets_and_the_grid_downlink_go_with_it(tmp_path) -> None:
+def test_drop_outs_targets_and_the_quantized_downlink_go_with_it(tmp_path) -> None:
     grid, _ = sum_fleet(tmp_path)
     grid.deaf = {("train", 104)}
-    strategy = summing(law=cepam.Gaussian, epsilon=4.0, trust=sketching(), downlink="grid")
+    strategy = summing(epsilon=4.0, sketch=NUMBERS, downlink="quantized")
     metrics = strategy.start(grid, start_arrays(SIZE), num_rounds=2).train_metrics_clientapp
     assert metrics[1]["cepam-opened"] == 1
     assert 0.0 < strategy.epsilon <= 4.0
@@ -77,7 +72,7 @@ def test_a_node_that_was_told_of_another_map_is_not_in_the_sum(tmp_path) -> None
         return deliver(message)
 
     grid.nodes[102].handle = deceive  # type: ignore[method-assign]
-    found = summing(sigma=SIGMA, trust=sketching()).start(grid, start_arrays(SIZE), num_rounds=1)
+    found = summing(sigma=SIGMA, sketch=NUMBERS).start(grid, start_arrays(SIZE), num_rounds=1)
     assert found.train_metrics_clientapp[1]["cepam-replies"] == 4
     sketch = Sketch.of(rounds_of(grid)[0], SIZE)
     expected = sketch.restore(sketch.apply(updates[[0, 1, 3, 4]].sum(axis=0))) / 5
@@ -93,7 +88,7 @@ def offered(node: Node, coordinates: int, batch: float) -> bytes | str:
 
 
 def test_nodes_refuse_maps_of_clipped_examples_and_more_numbers_than_the_model_has(tmp_path) -> None:
-    (tmp_path / "0.toml").write_text("noise = 0.001\nclip = 1.0\nrounds = 9\nbatch = 8\nrecords = 8")
+    (tmp_path / "0.toml").write_text("noise_scale = 0.001\nclipping_norm = 1.0\nrounds = 9\ndivisor = 8\nrecords = 8")
     node = sum_fleet(tmp_path, 1)[0].nodes[100]
     ask(node, HelloRequest(f"flower {RUN}".encode(), 3).encode())
     assert offered(node, NUMBERS, 8.0) == "terms"
@@ -103,11 +98,10 @@ def test_nodes_refuse_maps_of_clipped_examples_and_more_numbers_than_the_model_h
 
 def test_sketches_that_are_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match="sketch must be"):
-        Sum(sketch=0)
-    with pytest.raises(ValueError, match=r"cepam\.flower\.Sum\(sketch"):
-        summing(sketch=NUMBERS)
+        summing(sketch=0)
     with pytest.raises(ValueError, match="before the map"):
-        summing(trust=sketching(), account=Accounting(clipped="example"), records=100)
+        summing(sketch=NUMBERS, clipped="example", records=100)
     grid, _ = sum_fleet(tmp_path)
-    strategy = summing(trust=Sum(sketch=SIZE, unmask_timeout=0.02))
-    assert strategy.start(grid, start_arrays(SIZE), num_rounds=1).train_metrics_clientapp[1]["cepam-asked"] == 0
+    result = outcome(summing(sketch=SIZE), grid, start_arrays(SIZE))
+    assert result.train_metrics_clientapp[1]["cepam-sampled"] == 0
+    assert "sketch must be below" in str(result.error)

@@ -1,4 +1,4 @@
-"""`Private(trust="sum")` and the mod together: what the strategy is handed, what is charged, what is refused."""
+"""`SecureAggregation` and the mod together: what the strategy is handed, what is charged, what is refused."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scipy import stats
 
 import cepam
 from cepam import privacy
-from cepam.flower import Accounting, Poisson, Private, Sum
+from cepam.flower import Accounting, Gradient, Private, SecureAggregation
 from cepam.flower.arrays import SUM, carried
 from cepam.secure_aggregation import SecAggSettings, epsilons
 from cepam.secure_aggregation.messages import TrainRequest
-from tests.flower.fakes import start_arrays, vector_of
+from tests.flower.fakes import outcome, start_arrays, vector_of
 
 from .fakes import SIZE, SumGrid, sum_fleet, sum_node, summing
 
@@ -36,7 +36,7 @@ def test_the_strategy_is_handed_the_mean_with_the_noise_of_all(tmp_path) -> None
     assert stats.kstest(noise, stats.norm(scale=scale).cdf).pvalue > 1e-9
     assert stats.kstest(noise, stats.norm(scale=1.1 * scale).cdf).pvalue < 1e-9
     assert result.train_metrics_clientapp[1]["cepam-opened"] == 1
-    assert isinstance(strategy, Private)
+    assert not isinstance(strategy, Private)
 
 
 def _settings_of(grid: SumGrid) -> SecAggSettings:
@@ -75,7 +75,7 @@ def test_gradients_and_integer_arrays(tmp_path) -> None:
 
     grid = SumGrid([sum_node(tmp_path, k, train) for k in range(4)])
     start = ArrayRecord({**start_arrays(SIZE, 1.0), "n": Array(np.array([7]))})
-    strategy = summing(sigma=0.05, quorum=0.75, update="gradient", learning_rate=0.5)
+    strategy = summing(sigma=0.05, quorum=0.75, update=Gradient(0.5))
     arrays = strategy.start(grid, start, num_rounds=1).arrays
     np.testing.assert_allclose(vector_of(arrays), 1.0 - 0.5 * gradient, atol=0.5 * 9 * 0.05 / 2)
     assert arrays["n"].numpy() == 7
@@ -84,7 +84,7 @@ def test_gradients_and_integer_arrays(tmp_path) -> None:
 def test_each_observer_has_its_epsilon_and_the_account_that_of_the_server_with_colluders(tmp_path) -> None:
     grid, _ = sum_fleet(tmp_path)
     law = cepam.Gaussian(2.0)
-    strategy = summing(law=law, quorum=4, account=Accounting(delta=DELTA, colluders=1))
+    strategy = summing(noise=law, quorum=4, delta=DELTA, colluders=1)
     metrics = strategy.start(grid, start_arrays(SIZE), num_rounds=2).train_metrics_clientapp[2]
     mechanism = privacy.Mechanism.uniform(5, law, cepam.L2(1.0), privacy.Sampling("all"), 1, rounds=2, coordinates=SIZE)
     expected = epsilons(mechanism, DELTA, quorum=4, colluders=1)
@@ -97,48 +97,52 @@ def test_each_observer_has_its_epsilon_and_the_account_that_of_the_server_with_c
 
 def test_the_noise_for_a_target_and_the_budget(tmp_path) -> None:
     grid, _ = sum_fleet(tmp_path)
-    strategy = summing(law=cepam.Gaussian, epsilon=4.0, delta=DELTA)
+    strategy = summing(epsilon=4.0, delta=DELTA)
     strategy.start(grid, start_arrays(SIZE), num_rounds=3)
     assert 3.9 < strategy.epsilon <= 4.0
     grid, _ = sum_fleet(tmp_path / "more")
     grid.deaf = {("train", 104)}
-    strategy = summing(law=cepam.Gaussian, epsilon=4.0, delta=DELTA, accounts=tmp_path / "accounts")
+    strategy = summing(epsilon=4.0, delta=DELTA, folder=tmp_path / "accounts")
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=3)
     assert strategy.epsilon <= 4.0
     assert [result.train_metrics_clientapp[r]["cepam-opened"] for r in (1, 2, 3)] == [1, 1, 0]
     assert sum(stage == "train" for stage, *_ in grid.traffic) == 2 * 4  # nobody trains the refused round
 
 
-def test_the_grid_downlink_is_bound_to_the_masks(tmp_path) -> None:
+def test_the_quantized_downlink_is_bound_to_the_masks(tmp_path) -> None:
     grid, _ = sum_fleet(tmp_path)
-    result = summing(downlink="grid").start(grid, start_arrays(SIZE), num_rounds=2)
+    result = summing(downlink="quantized").start(grid, start_arrays(SIZE), num_rounds=2)
     assert [result.train_metrics_clientapp[r]["cepam-opened"] for r in (1, 2)] == [1, 1]
     grid.nodes[102].restart()
-    again = summing(downlink="grid").start(grid, result.arrays, num_rounds=1)
+    again = summing(downlink="quantized").start(grid, result.arrays, num_rounds=1)
     assert again.train_metrics_clientapp[1]["cepam-opened"] == 1
 
 
 def test_what_does_not_go_with_sums_is_refused_with_a_reason() -> None:
-    for options in (
-        {"of_node": {}}, {"lattice": "auto"}, {"coder": "paper"}, {"bucket": 64}, {"least_replies": 2},
-        {"trust": "nobody"}, {"law": cepam.Laplace(1.0)}, {"cohort": Poisson(0.5)}, {"policy": "top-up"},
-        {"adaptive": True}, {"streams": object()}, {"not_yet_known": 1},
-        {"strategy": FedMedian()}, {"account": Accounting(released="vectors")},
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=r"trust|sum"):
+    for options, reason in (
+        ({"noise": cepam.Laplace(1.0)}, "no other adds up"),
+        ({"strategy": FedMedian()}, "by the average"),
+        ({"accounting": Accounting(released="vectors")}, "has no vectors"),
+    ):
+        with pytest.raises(ValueError, match=reason):
             summing(**options)
+    law = cepam.Gaussian(1.0)
     with pytest.raises(ValueError, match=r"clip must be cepam\.L2"):
-        Private(FedAvg(), law=cepam.Gaussian(1.0), clip=cepam.L1(1.0), trust="sum")
+        SecureAggregation(FedAvg(), noise=law, clip=cepam.L1(1.0))
     for odd in ({"quorum": 0.5}, {"quorum": 2}, {"bits": 0}, {"unmask_timeout": 0.0}):
         with pytest.raises(ValueError, match=next(iter(odd))):
-            Sum(**odd)
+            SecureAggregation(FedAvg(), noise=law, clip=cepam.L2(1.0), **odd)
 
 
 def test_too_few_nodes_ask_for_no_sum(tmp_path, caplog) -> None:
     grid, _ = sum_fleet(tmp_path, 2)
     logging.getLogger("flwr").addHandler(caplog.handler)
     strategy = summing()
-    result = strategy.start(grid, start_arrays(SIZE), num_rounds=1)
-    assert result.train_metrics_clientapp[1]["cepam-asked"] == 0
+    result = outcome(strategy, grid, start_arrays(SIZE))
+    assert result.train_metrics_clientapp[1]["cepam-sampled"] == 0
     assert strategy.epsilon == 0.0
-    assert "no sum is asked for" in caplog.text
+    assert "cannot aggregate securely" in caplog.text
+    assert "a sum of 2 nodes with quorum 2" in str(result.error)
+    grid.deaf = {("hello", node) for node in grid.nodes}
+    silent = outcome(summing(), grid, start_arrays(SIZE))
+    assert "2 times no answer to the key agreement within 0.02 s (unmask_timeout)" in str(silent.error)

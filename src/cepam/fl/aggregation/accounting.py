@@ -45,13 +45,13 @@ def mechanism_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> 
 
 
 def round_of(settings: Settings, clients: tuple[Client, ...], clip: Clip, batch: float, size: int) -> Mechanism:
-    """One round of these clients: of independent draws, or of streams over fixed slices."""
-    clipped: ClippedUnit = "example" if settings.update == "examples" else "update"
-    adjacency: Adjacency = settings.adjacency  # type: ignore[assignment]
+    """One round of these clients: of independent draws, or with correlated noise over fixed slices."""
+    clipped: ClippedUnit = "example" if settings.training.update == "examples" else "update"
+    adjacency: Adjacency = settings.privacy.adjacency  # type: ignore[assignment]
     link = link_of(settings)
     if link is None:
         return Mechanism(clients, clip, sampling_of(settings, batch), 1, 0, adjacency, clipped, size)
-    secret = settings.sampling == "poisson"
+    secret = settings.training.record_sampling == "poisson"
     if not secret:
         clients = tuple(replace(client, draws=None) for client in clients)  # a slice divides by records/slices
     return MatrixMechanism(
@@ -75,12 +75,15 @@ def lattice_of(plan: ClientPlan) -> Lattice | None:
 def share_of(plan: ClientPlan) -> NoiseShare:
     """What a client brings to a round's sum, and the server if it is missing."""
     if not isinstance(plan.law, Gaussian):
-        raise ValueError(f"policy top-up needs Gaussian noise of every client, got {plan.law!r}: use charge or wait")
+        raise ValueError(
+            f"clients.dropout_handling compensate needs Gaussian noise of every client, got {plan.law!r}: use "
+            "charge or wait"
+        )
     return NoiseShare(plan.weight, plan.law.scale, lattice_of(plan))
 
 
 def noise_of_average(settings: Settings, plans: Sequence[ClientPlan]) -> float | None:
-    """The standard deviation, a coordinate, of the noise in a round's average; None where a client adds none.
+    """The standard deviation, per coordinate, of the noise in a round's average; None where a client adds none.
 
     Public, and the same in every round: of a cohort it is that of an average one, whoever is asked.
     """
@@ -115,7 +118,7 @@ def after_round(accountant: Accountant, mechanism: Mechanism | None, replied: Co
 
 def spent(accountant: Accountant, settings: Settings) -> float:
     """epsilon of the whole run against an outsider: the figure that a target was held against."""
-    return accountant.observers(settings.delta)["outsider"]
+    return accountant.observers(settings.privacy.delta)["outsider"]
 
 
 def budgets(
@@ -125,52 +128,52 @@ def budgets(
     mechanism: Mechanism | None,
     accountant: Accountant,
 ) -> list[dict[str, Any]]:
-    """A row for each client: name, records, noise, target, and epsilon that its records have spent.
+    """A row for each client: name, records, noise scale of the uplink, noise multiplier of local steps, and epsilon.
 
     Empty where clients have neither names nor targets of their own, and so nothing that tells them apart.
     """
-    own = {k: each for each in settings.client for k in each.clients}
+    own = {k: each for each in settings.clients.overrides for k in each.clients}
     if (
         mechanism is None
         or mechanism.unit == "client"
-        or not (names or any(each.epsilon is not None for each in settings.client))
+        or not (names or any(each.epsilon is not None for each in settings.clients.overrides))
     ):
         return []
     rows = []
     found: dict[Any, float] = {}
     for k, plan in enumerate(plans):
         mine = own.get(k)
-        aimed = mine.epsilon if mine is not None and (mine.epsilon or mine.noise) else settings.epsilon
-        delta = mine.delta if mine is not None and mine.delta is not None else settings.delta
+        aimed = mine.epsilon if mine is not None and (mine.epsilon or mine.noise_scale) else settings.privacy.epsilon
+        delta = mine.delta if mine is not None and mine.delta is not None else settings.privacy.delta
         kind = (accountant.charges(k), delta) if not mechanism.l2_clipped_laplace else (k, delta)
         if kind not in found:
             found[kind] = accountant.epsilon(delta, k)
         rows.append({
             "name": names[k] if names else str(k), "records": plan.records,
-            "noise": _told_noise(plan), "target": aimed, "delta": delta,
+            "noise_scale": None if plan.law is None else plan.law.scale,
+            "noise_multiplier": None if plan.steps is None else plan.steps.multiplier,
+            "target_epsilon": aimed, "delta": delta,
             "epsilon": found[kind] if math.isfinite(found[kind]) else None,
         })  # fmt: skip
     return rows
 
 
-def _told_noise(plan: ClientPlan) -> float | None:
-    """The noise of a client: of its local steps, in clips over the batch, or of its message."""
-    if plan.steps is not None:
-        return plan.steps.multiplier
-    return None if plan.law is None else plan.law.scale
-
-
 def foresee(settings: Settings, mechanism: Mechanism) -> None:
     """Nothing; what a run in which everyone replies will ask for is computed now. What is refused, the run reports."""
     with suppress(ValueError):
-        empty_accountant(settings).foresee(mechanism, settings.delta, settings.rounds)
+        empty_accountant(settings).foresee(mechanism, settings.privacy.delta, settings.training.rounds)
 
 
 def warnings_of(settings: Settings, mechanism: Mechanism | None, tensors: int) -> list[str]:
     """What must be said beside the figures of the whole run, in one line each."""
     if mechanism is None:
-        return [f"scheme {settings.scheme} with clip {settings.clip_norm}: no differential privacy"]
-    run = mechanism.over(settings.rounds)
+        return [
+            f"compression.scheme {settings.compression.scheme} with privacy.norm_type {settings.privacy.norm_type}: "
+            "no differential privacy"
+        ]
+    run = mechanism.over(settings.training.rounds)
     whole = spent(empty_accountant(settings).add(run), settings)
-    practice = Practice(rounds=settings.rounds, tensors=tensors if settings.clip_scope == "tensor" else 1)
-    return [str(each) for each in privacy_warnings(run, whole, settings.delta, practice)]
+    practice = Practice(
+        rounds=settings.training.rounds, tensors=tensors if settings.privacy.clip_scope == "tensor" else 1
+    )
+    return [str(each) for each in privacy_warnings(run, whole, settings.privacy.delta, practice)]

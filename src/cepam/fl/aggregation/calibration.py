@@ -12,7 +12,7 @@ from cepam.distributions.laws import Laplace
 from cepam.fl.aggregation.accounting import least_noise, mechanism_of, round_of
 from cepam.fl.clients.plan import ClientDraft, ClientPlan, draft_of, draws_of, plan_of
 from cepam.fl.config.secure_graph import surely_in
-from cepam.fl.config.settings import ClientSettings, Settings
+from cepam.fl.config.settings import ClientOverride, Settings
 from cepam.privacy import Client, Mechanism, calibrate, epsilon
 
 TRIES = 5
@@ -25,12 +25,12 @@ def plan_clients(settings: Settings, held: npt.NDArray[np.int64], size: int, ten
     Guarantee: the epsilon of the whole run, as it will be reported, is at most every target, whoever is asked
     (tests/fl/test_refusals.py).
     """
-    own = {k: each for each in settings.client for k in each.clients}
-    nothing = ClientSettings((0,))
+    own = {k: each for each in settings.clients.overrides for k in each.clients}
+    nothing = ClientOverride((0,))
     drafts = [
         draft_of(settings, own.get(k, nothing), int(n), float(n / held.sum()), tensors) for k, n in enumerate(held)
     ]
-    if settings.trust == "sum":
+    if settings.privacy.trust == "secure-aggregation":
         # Nobody sees one vector, so nobody can weigh it.
         drafts = [replace(draft, weight=1.0) for draft in drafts]
     total = sum(draft.weight for draft in drafts)
@@ -65,7 +65,7 @@ def _calibrated(settings: Settings, drafts: list[ClientDraft], size: int) -> lis
     needed = {k: known[replace(drafts[k], weight=1.0)] for k in asking}
     if drafts[asking[0]].family is Laplace:
         return [needed.get(k, draft.noise) for k, draft in enumerate(drafts)]
-    sound = sorted(need * drafts[k].weight for k, need in needed.items() if k not in settings.never_heard)
+    sound = sorted(need * drafts[k].weight for k, need in needed.items() if k not in settings.uncounted_clients)
     others = len(drafts) - len(sound)
     surely = max(1, surely_in(settings) - others)
     # The cohort with the least noise beside the strictest client: that client and the quietest of the rest.
@@ -73,7 +73,11 @@ def _calibrated(settings: Settings, drafts: list[ClientDraft], size: int) -> lis
     factor = strictest / math.hypot(strictest, *sound[: surely - 1])
     scales = [needed[k] * factor if k in needed else draft.noise for k, draft in enumerate(drafts)]
     # A sum has one law: the noise of the client that needs the most.
-    return [max(scale for scale in scales if scale)] * len(scales) if settings.trust == "sum" else scales
+    return (
+        [max(scale for scale in scales if scale)] * len(scales)
+        if settings.privacy.trust == "secure-aggregation"
+        else scales
+    )
 
 
 def _noise_needed(settings: Settings, draft: ClientDraft, size: int) -> float:
@@ -82,7 +86,7 @@ def _noise_needed(settings: Settings, draft: ClientDraft, size: int) -> float:
     assert draft.clip is not None
     assert draft.epsilon is not None
     alone = Client(draft.family(draft.clip.bound), draft.records, 1.0, draws_of(settings, draft.batch))
-    mechanism = round_of(settings, (alone,), draft.clip, draft.batch, size).over(settings.rounds)
+    mechanism = round_of(settings, (alone,), draft.clip, draft.batch, size).over(settings.training.rounds)
     return float(calibrate(mechanism, draft.epsilon, draft.delta).clients[0].law.scale)
 
 
@@ -91,12 +95,12 @@ def _excess(settings: Settings, drafts: list[ClientDraft], plans: tuple[ClientPl
     mechanism = mechanism_of(settings, plans, size)
     if mechanism is None:
         return 0.0
-    replies = max(1, surely_in(settings) - len(settings.never_heard))
+    replies = max(1, surely_in(settings) - len(settings.uncounted_clients))
     first = {(mechanism.clients[k], draft.epsilon, draft.delta): k for k, draft in enumerate(drafts) if draft.epsilon}
     return max((_over(settings, mechanism, drafts[k], k, replies) for k in first.values()), default=0.0)
 
 
 def _over(settings: Settings, mechanism: Mechanism, draft: ClientDraft, client: int, replies: int) -> float:
     assert draft.epsilon is not None
-    run = least_noise(mechanism, client, replies, settings.never_heard).over(settings.rounds)
+    run = least_noise(mechanism, client, replies, settings.uncounted_clients).over(settings.training.rounds)
     return epsilon(run, draft.delta, client) / draft.epsilon - 1.0

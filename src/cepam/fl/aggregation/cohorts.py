@@ -17,14 +17,14 @@ from cepam.clip import L2
 from cepam.distributions.laws import Gaussian
 from cepam.fl.aggregation.accounting import empty_accountant, lattice_of
 from cepam.fl.aggregation.aggregator import AggregatorContext, Index, RoundResult
-from cepam.fl.aggregation.server import Received, topped_up
+from cepam.fl.aggregation.server import Received, compensated
 from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
 from cepam.fl.aggregation.warnings import cohort_notices
 from cepam.fl.clients import sampling
 from cepam.fl.clients.plan import ClientPlan, draft_of, plan_of
 from cepam.fl.clients.sampling import Drawn
 from cepam.fl.clients.sending import Senders
-from cepam.fl.config.settings import ClientSettings, Settings
+from cepam.fl.config.settings import ClientOverride, Settings
 from cepam.privacy import Client, Cohort, CohortMechanism, calibrate, fraction_within, next_clip
 from cepam.privacy.cohorts.dropouts import LINE, server_noise
 
@@ -55,24 +55,30 @@ class Alike(Sequence[ClientPlan]):
 
 def cohort_of(settings: Settings) -> Cohort:
     """Who is asked in a round of these settings."""
-    if settings.cohort == "poisson":
-        size, kind = settings.share * settings.clients, "poisson"
+    if settings.clients.sampling == "poisson":
+        size, kind = settings.clients.sampling_rate * settings.clients.count, "poisson"
     else:
         size, kind = float(settings.clients_per_round), "without"
-    return Cohort(settings.clients, size, kind, settings.cohort_cap, settings.participations)  # type: ignore[arg-type]
+    return Cohort(settings.clients.count, size, kind, settings.clients.max_cohort, settings.clients.max_participations)  # type: ignore[arg-type]
 
 
 def mechanism_of_cohort(settings: Settings, plan: ClientPlan, size: int) -> CohortMechanism:
     """One round as the accountant sees it, with the noise that is stated or that a target needs over the whole run."""
     assert plan.clip is not None
     cohort = cohort_of(settings)
-    kind = Client(Gaussian(settings.noise or plan.clip.bound), 1, 1.0 / cohort.size, lattice=lattice_of(plan))
+    kind = Client(
+        Gaussian(settings.privacy.noise_scale or plan.clip.bound), 1, 1.0 / cohort.size, lattice=lattice_of(plan)
+    )
     mechanism = CohortMechanism(
-        (kind,), plan.clip, rounds=settings.rounds, adjacency=settings.adjacency,  # type: ignore[arg-type]
-        coordinates=size, cohort=cohort, bit=None if settings.clip_quantile is None else cohort.size / BITS,
-        stateful=settings.personal is not None,
+        (kind,), plan.clip, rounds=settings.training.rounds, adjacency=settings.privacy.adjacency,  # type: ignore[arg-type]
+        coordinates=size, cohort=cohort, bit=None if settings.privacy.clip_quantile is None else cohort.size / BITS,
+        stateful=settings.model.personal_layers is not None,
     )  # fmt: skip
-    made = mechanism if settings.epsilon is None else calibrate(mechanism, settings.epsilon, settings.delta)
+    made = (
+        mechanism
+        if settings.privacy.epsilon is None
+        else calibrate(mechanism, settings.privacy.epsilon, settings.privacy.delta)
+    )
     assert isinstance(made, CohortMechanism)
     return replace(made, rounds=1)
 
@@ -87,17 +93,19 @@ class CohortAggregator(TrustedServerAggregator):
     def __init__(self, row: AggregatorContext) -> None:
         self.row, self.settings, self.vectors = row, row.settings, row.vectors
         if row.codecs is not None:
-            raise ValueError("unit client has noise of a known law: codecs of your own cannot be given")
-        draft = draft_of(row.settings, ClientSettings((0,)), 1, 1.0, row.vectors.tensors)
+            raise ValueError(
+                "privacy.unit client has noise of a known distribution: codecs of your own cannot be given"
+            )
+        draft = draft_of(row.settings, ClientOverride((0,)), 1, 1.0, row.vectors.tensors)
         start = plan_of(row.settings, draft, draft.clip.bound if draft.clip is not None else 1.0)
         self.mechanism: CohortMechanism = mechanism_of_cohort(row.settings, start, row.vectors.size)
         self.cohort, self.topup = self.mechanism.cohort, self.mechanism.topup
         plan = replace(plan_of(row.settings, draft, self.mechanism.clients[0].law.scale), weight=1.0 / self.cohort.size)
-        self.plans = Alike(plan, row.settings.clients)
+        self.plans = Alike(plan, row.settings.clients.count)
         self.senders = Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, None)
         self.accountant = empty_accountant(row.settings)
-        limit = row.settings.participations
-        self.taken = None if limit is None else np.zeros(row.settings.clients, dtype=np.int32)
+        limit = row.settings.clients.max_participations
+        self.taken = None if limit is None else np.zeros(row.settings.clients.count, dtype=np.int32)
 
     @cached_property
     def noise(self) -> float:
@@ -110,9 +118,9 @@ class CohortAggregator(TrustedServerAggregator):
     def asked(self, number: int) -> Index:
         chosen, draws = self.settings, self.row.draws
         if self.cohort.kind == "poisson":
-            drawn = sampling.poisson_cohort(draws, number, chosen.clients, self.cohort.rate)
+            drawn = sampling.poisson_cohort(draws, number, chosen.clients.count, self.cohort.rate)
         else:
-            drawn = sampling.cohort(draws, number, chosen.clients, chosen.share)
+            drawn = sampling.cohort(draws, number, chosen.clients.count, chosen.clients.sampling_rate)
         if self.taken is not None and self.cohort.participations is not None:
             drawn = drawn[self.taken[drawn] < self.cohort.participations]
         return sampling.capped(draws, number, drawn, self.cohort.cap)
@@ -133,7 +141,7 @@ class CohortAggregator(TrustedServerAggregator):
         sigma, size = self.topup.missing(len(received.vectors)), self.vectors.size
         at, lattice = self._server_address(number), self.mechanism.clients[0].lattice or LINE
         noise = server_noise(sigma, size, at, lattice) if sigma else np.zeros(size)
-        return topped_up(self.vectors.arrays, received, dict.fromkeys(clients, 1.0), self.cohort.size, [(1.0, noise)])
+        return compensated(self.vectors.arrays, received, dict.fromkeys(clients, 1.0), self.cohort.size, [(1.0, noise)])
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | ({} if self.taken is None else {"taken": self.taken.copy()})
@@ -155,15 +163,21 @@ class AdaptiveClipAggregator(CohortAggregator):
     """
 
     def __init__(self, row: AggregatorContext) -> None:
-        self.clip = row.settings.clip
-        noise = None if row.settings.noise is None else row.settings.noise / self.clip
+        self.clip = row.settings.privacy.clipping_norm
+        noise = None if row.settings.privacy.noise_scale is None else row.settings.privacy.noise_scale / self.clip
         within = replace(row.vectors, size=row.vectors.size + 1)
-        super().__init__(replace(row, settings=replace(row.settings, clip=1.0, noise=noise), vectors=within))
+        super().__init__(
+            replace(
+                row,
+                settings=row.settings.updated({"privacy.clipping_norm": 1.0, "privacy.noise_scale": noise}),
+                vectors=within,
+            )
+        )
         bit = self.mechanism.bit
         assert bit is not None
         self.scale = 2.0 * self.topup.total / bit
         plan = replace(self.plans[0], clip=L2(float(np.hypot(1.0, self.scale / 2.0))))
-        self.plans = Alike(plan, self.settings.clients)
+        self.plans = Alike(plan, self.settings.clients.count)
         self.senders = Senders(self.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, None)
 
     def collect(self, number: int, clients: list[int], raw: Any) -> RoundResult:
@@ -171,7 +185,7 @@ class AdaptiveClipAggregator(CohortAggregator):
         came = super().collect(number, clients, arrays.put(self._joint(arrays.fetch(raw))))
         bits = float(came.aggregate[-1]) * self.cohort.size / self.scale
         fraction = fraction_within(bits, self.cohort.size)
-        self.clip = next_clip(used, fraction, self.settings.clip_quantile or 0.5, CLIP_RATE)
+        self.clip = next_clip(used, fraction, self.settings.privacy.clip_quantile or 0.5, CLIP_RATE)
         return replace(came, aggregate=came.aggregate[:-1] * used, line=came.line | {"clip": used})
 
     def _joint(self, rows: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from cepam.codec.codec import Codec
 from cepam.fl.aggregation.accounting import empty_accountant, spent
 from cepam.fl.aggregation.aggregator import AggregatorContext
-from cepam.fl.aggregation.server import Received, aggregate, topped_up
+from cepam.fl.aggregation.server import Received, aggregate, compensated
 from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
 from cepam.fl.clients import sampling
 from cepam.fl.clients.sampling import Drawn
@@ -50,7 +50,7 @@ class CorrelatedNoiseSenders(Senders):
     def _clipped(self, client: int, update: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """The client's own update within its clip, never what the stream makes of it; zeros where it is not finite."""
         clip = self.plans[client].clip
-        if clip is not None and self.settings.update != "examples":
+        if clip is not None and self.settings.training.update != "examples":
             return clip.apply_or_zero(update, self.cuts)
         return update if np.isfinite(update).all() else np.zeros_like(update)
 
@@ -70,8 +70,8 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
         assert link is not None
         if (fewest := int(row.held.min())) < link.slices:
             raise ValueError(
-                f"slices in turn need clients with at least slices = {link.slices} records, got one with {fewest}: "
-                "lower --slices"
+                f"slices in turn need clients with at least training.slices = {link.slices} records, got one with "
+                f"{fewest}: lower training.slices"
             )
         self.link = link
         self.streams = tuple(link.sender(row.vectors.size) for _ in row.held)
@@ -87,33 +87,39 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
 
     def _check_target(self) -> None:
         """Nothing, or a ValueError where the absences of this run would break a target epsilon."""
-        target = _target(self.settings.epsilon, *(each.epsilon for each in self.settings.client))
+        target = _target(self.settings.privacy.epsilon, *(each.epsilon for each in self.settings.clients.overrides))
         if self.away is None or target is None or not isinstance(self.mechanism, MatrixMechanism):
             return
-        found = spent(self._booked(self.settings.rounds, self.away), self.settings)
+        found = spent(self._booked(self.settings.training.rounds, self.away), self.settings)
         if found > target:
             raise ValueError(
-                f"dropout {self.settings.dropout:g} with policy charge would end at epsilon {found:.4g}, above the "
-                f"target {target:g}: choose --policy wait, a lower --epsilon, or state --noise"
+                f"clients.dropout_rate {self.settings.clients.dropout_rate:g} with dropout_handling charge would end "
+                f"at epsilon {found:.4g}, above the target {target:g}: choose clients.dropout_handling wait, a lower "
+                "privacy.epsilon, or state privacy.noise_scale"
             )
 
     @cached_property
     def away(self) -> ObservedParticipation | None:
         """Who will be there in the whole run, by the run's own draws; None where everyone is."""
         chosen = self.settings
-        if chosen.dropout == 0.0 or chosen.on_silence == "wait":
+        if chosen.clients.dropout_rate == 0.0 or chosen.dropout_handling == "wait":
             return None
-        silent = [sampling.silent(self.row.draws, t, 0, chosen.clients, chosen.dropout) for t in range(chosen.rounds)]
+        silent = [
+            sampling.silent(self.row.draws, t, 0, chosen.clients.count, chosen.clients.dropout_rate)
+            for t in range(chosen.training.rounds)
+        ]
         return ObservedParticipation.observed(~np.stack(silent, axis=1))
 
     @property
     def may_miss(self) -> bool:
         """Whether messages may be missing: the server then smooths what it publishes (docs/privacy.md)."""
-        return self.settings.on_silence != "wait" and bool(self.settings.dropout or self.settings.byzantine)
+        return self.settings.dropout_handling != "wait" and bool(
+            self.settings.clients.dropout_rate or self.settings.clients.byzantine
+        )
 
     @cached_property
     def noise(self) -> float | None:
-        """Between what a round adds and what later rounds leave of it, in geometric mean: for the grid.
+        """Between what a round adds and what later rounds leave of it, in geometric mean: for the quantized downlink.
 
         A step that follows the first hides what lasts; one that follows the second spells out noise that is taken away
         (docs/training.md has the figures).
@@ -125,17 +131,24 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
     def notices(self) -> list[str]:
         said, mechanism = super().notices, self.mechanism
         if self.link.bands != 1:
-            drawn_by = "draws are secret, within" if self.settings.sampling == "poisson" else "no draw is secret:"
+            drawn_by = (
+                "draws are secret, within"
+                if self.settings.training.record_sampling == "poisson"
+                else "no draw is secret:"
+            )
             carry, bands = self.link.carry, self.link.bands
             shape = (
-                f"each message's noise takes away {carry:.4f} of the one before it"
+                f"each message's noise cancels {carry:.4f} of the one before it"
                 if carry
-                else f"each message's noise takes away some of the {(bands or 1) - 1} before it"
+                else f"each message's noise cancels some of the {(bands or 1) - 1} before it"
             )
             said.append(f"{drawn_by} {self.link.slices} fixed slices in turn, {shape}")
         if self.away is not None and mechanism is not None:
-            cost = spent(self._booked(self.settings.rounds, self.away), self.settings)
-            said.append(f"dropout {self.settings.dropout:g} with policy charge: epsilon {cost:.4g} with these absences")
+            cost = spent(self._booked(self.settings.training.rounds, self.away), self.settings)
+            said.append(
+                f"clients.dropout_rate {self.settings.clients.dropout_rate:g} with dropout_handling charge: epsilon "
+                f"{cost:.4g} with these absences"
+            )
         return said
 
     def drawn(self, number: int, clients: Sequence[int]) -> Drawn:
@@ -147,7 +160,7 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
             self.arrivals[k].append(Arrival(number, self.streams[k].position - 1))
         self.rounds = number + 1
         complete = all(len(came) == self.rounds for came in self.arrivals)
-        if not complete and (self.settings.sampling == "poisson" or not self.may_miss):
+        if not complete and (self.settings.training.record_sampling == "poisson" or not self.may_miss):
             missing = ", ".join(f"{self.row.name(k)} ({why})" for k, why in sorted(received.dropped.items()))
             raise ValueError(
                 f"round {number}: no message of client {missing}; correlated noise with secret draws, or in a run that "
@@ -167,7 +180,7 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
         weights, smooth = {k: plan.weight for k, plan in enumerate(self.plans)}, np.zeros(self.vectors.size)
         if noises := [plan.weight * plan.law.scale for plan in self.plans if plan.law is not None]:
             smooth = server_noise(smoothing(noises), self.vectors.size, self._server_address(number))
-        return topped_up(arrays, taken, weights, sum(weights.values()), [(1.0, smooth)])
+        return compensated(arrays, taken, weights, sum(weights.values()), [(1.0, smooth)])
 
     def _booked(self, rounds: int, came: ObservedParticipation | None) -> Accountant:
         empty = empty_accountant(self.settings)
@@ -186,7 +199,9 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state.get("link") != fingerprint(self.link):
-            raise ValueError("the checkpoint's streams were shaped by another matrix: restore --carry or --matrix")
+            raise ValueError(
+                "the checkpoint's noise was correlated by another matrix: restore privacy.decay or privacy.matrix"
+            )
         self.rounds = int(state["rounds"])
         self.arrivals = [[] for _ in self.plans]
         for k, *when in state["arrivals"].tolist():
@@ -217,5 +232,5 @@ def _check_reach(aggregator: CorrelatedNoiseAggregator) -> None:
         if bound > reach:
             raise ValueError(
                 f"client {aggregator.row.name(k)}: with this noise a message can reach {bound:.3g}, beyond the codec's "
-                f"{reach:.3g}: lower --carry or --clip"
+                f"{reach:.3g}: lower privacy.decay or privacy.clipping_norm"
             )

@@ -1,7 +1,7 @@
 """The downlink of a simulation: which weights clients compute at, and the bytes that bring them there.
 
-`float32`: every asked client is sent the server's weights, 32 bits a coordinate. `grid`: public weights on one grid for
-the run (`cepam.Broadcast`); an asked client is sent what leads there from the version that it holds.
+`float32`: every asked client is sent the server's weights, 32 bits per coordinate. `quantized`: public weights on one
+grid for the run (`cepam.Broadcast`); an asked client is sent what leads there from the version that it holds.
 """
 
 from __future__ import annotations
@@ -108,9 +108,11 @@ Downlink = Float32Downlink | GridDownlink
 
 
 def downlink_of(settings: Settings, noise: float | None, start: Floats, nonce: bytes, seed: int) -> Downlink:
-    """The way down of one seed's row; the grid's name is made of the run's nonce and the seed, both public."""
-    if settings.downlink == "float32":
+    """The downlink of one seed's row; the grid's name is made of the run's nonce and the seed, both public."""
+    if settings.compression.downlink == "float32":
         return Float32Downlink(start)
     if noise is None:
-        raise ValueError("downlink grid takes its step from the noise, and some clients add none: use downlink float32")
+        raise ValueError(
+            "compression.downlink quantized takes its step from the noise, and some clients add none: use float32"
+        )
     return GridDownlink(nonce + struct.pack("<Q", seed), start, noise)

@@ -17,7 +17,7 @@ from cepam.fl.aggregation.warnings import notices
 from cepam.fl.clients.local_dp_sgd import StepPlan
 from cepam.fl.clients.plan import ClientPlan
 from cepam.fl.clients.sending import Senders
-from cepam.fl.config.settings import ClientSettings, Settings
+from cepam.fl.config.settings import ClientOverride, Settings
 from cepam.privacy import Client, LocalMechanism, Sampling, calibrate_each, steps_of
 from cepam.privacy.mechanisms.local import LINE
 
@@ -34,7 +34,12 @@ class LocalDpAggregator(TrustedServerAggregator):
         sending = plan_clients(_sending(row.settings), row.held, row.vectors.size, row.vectors.tensors)
         self.mechanism = mechanism_of_steps(row.settings, row.held, row.vectors.size)
         steps = [
-            StepPlan(Gaussian(who.law.scale), L2(self.mechanism.clip_of(k).bound), float(row.settings.batch), many)
+            StepPlan(
+                Gaussian(who.law.scale),
+                L2(self.mechanism.clip_of(k).bound),
+                float(row.settings.training.batch_size),
+                many,
+            )
             for k, (who, many) in enumerate(zip(self.mechanism.clients, self.mechanism.steps))
         ]
         self.plans = tuple(
@@ -58,30 +63,32 @@ class LocalDpAggregator(TrustedServerAggregator):
 
 
 def _sending(settings: Settings) -> Settings:
-    """The settings of the way up alone: the scheme and its own noise, no clip, no target."""
-    client = tuple(replace(each, epsilon=None, delta=None, clip=None) for each in settings.client)
-    return replace(
-        settings, update="difference", sampling="replacement", clip_norm="none", epsilon=None, step_noise=None,
-        client=client,
-    )  # fmt: skip
+    """The settings of the uplink alone: the scheme and its own noise, no clip, no target."""
+    client = tuple(replace(each, epsilon=None, delta=None, clipping_norm=None) for each in settings.clients.overrides)
+    return settings.updated({
+        "training.update": "difference", "training.record_sampling": "replacement", "privacy.norm_type": "none",
+        "privacy.epsilon": None, "privacy.step_noise_multiplier": None, "clients.overrides": client,
+    })  # fmt: skip
 
 
 def mechanism_of_steps(settings: Settings, held: Index, size: int) -> LocalMechanism:
     """One round of local steps as the accountant sees it, each client with the noise that its target needs."""
-    own = {k: each for each in settings.client for k in each.clients}
-    differing = [own.get(k, ClientSettings((k,))) for k in range(len(held))]
-    clips = [L2(each.clip or settings.clip) for each in differing]
-    start, batch, total = settings.step_noise or 1.0, float(settings.batch), float(held.sum())
+    own = {k: each for each in settings.clients.overrides for k in each.clients}
+    differing = [own.get(k, ClientOverride((k,))) for k in range(len(held))]
+    clips = [L2(each.clipping_norm or settings.privacy.clipping_norm) for each in differing]
+    start, batch = settings.privacy.step_noise_multiplier or 1.0, float(settings.training.batch_size)
+    total = float(held.sum())
     made = LocalMechanism(
         tuple(
             Client(Gaussian(start * clip.bound / batch), int(many), float(many) / total, batch, clip, LINE)
             for many, clip in zip(held.tolist(), clips)
         ),
-        L2(settings.clip), Sampling("poisson", batch), settings.rounds, 0, settings.adjacency, "example", size,  # type: ignore[arg-type]
-        steps=tuple(steps_of(int(many), batch, settings.epochs) for many in held.tolist()),
+        L2(settings.privacy.clipping_norm), Sampling("poisson", batch), settings.training.rounds, 0,
+        settings.privacy.adjacency, "example", size,  # type: ignore[arg-type]
+        steps=tuple(steps_of(int(many), batch, settings.training.local_epochs) for many in held.tolist()),
     )  # fmt: skip
-    if settings.step_noise is None:
-        targets = [each.epsilon or settings.epsilon or 0.0 for each in differing]
-        noised = calibrate_each(made, targets, [each.delta or settings.delta for each in differing])
+    if settings.privacy.step_noise_multiplier is None:
+        targets = [each.epsilon or settings.privacy.epsilon or 0.0 for each in differing]
+        noised = calibrate_each(made, targets, [each.delta or settings.privacy.delta for each in differing])
         made = made.with_noise([who.law.scale for who in noised.clients])
     return replace(made, rounds=1)

@@ -68,7 +68,9 @@ class SecureAggregator(TrustedServerAggregator):
 
     def __init__(self, row: AggregatorContext) -> None:
         if row.codecs is not None:
-            raise ValueError("trust sum brings its own mechanism: codecs of your own go with trust server")
+            raise ValueError(
+                "privacy.trust secure-aggregation has its own mechanism: your own codecs need privacy.trust server"
+            )
         super().__init__(row)
         self.graph, self.answered = SecAggGraph.of(row.settings), empty_accountant(row.settings)
         law, clip = self.plans[0].law, self.plans[0].clip
@@ -79,7 +81,11 @@ class SecureAggregator(TrustedServerAggregator):
 
     def _coordinates(self) -> int:
         """How many numbers a client sends: the weights', or the sketch's."""
-        size, head, examples = self.settings.sketch, self.vectors.head, self.settings.update == "examples"
+        size, head, examples = (
+            self.settings.compression.sketch,
+            self.vectors.head,
+            self.settings.training.update == "examples",
+        )
         if size is None:
             return self.vectors.size
         if examples and head is None:
@@ -93,9 +99,9 @@ class SecureAggregator(TrustedServerAggregator):
         return size
 
     def _sketch(self, number: int) -> RoundSketch | None:
-        if self.settings.sketch is None:
+        if self.settings.compression.sketch is None:
             return None
-        head = self.vectors.head if self.settings.update == "examples" else None
+        head = self.vectors.head if self.settings.training.update == "examples" else None
         return RoundSketch.of(self.exchange.offer(number), self.vectors.size, head)
 
     def measure(self, number: int) -> Measure | None:
@@ -103,7 +109,7 @@ class SecureAggregator(TrustedServerAggregator):
         return None if made is None or made.head is None else made.squares
 
     def _exchange(self, law: Gaussian, clip: L2) -> SimulatedProtocol:
-        chosen, graph, examples = self.settings, self.graph, self.settings.update == "examples"
+        chosen, graph, examples = self.settings, self.graph, self.settings.training.update == "examples"
         batch = min(draws_of(chosen, plan.batch) for plan in self.plans) if examples else 0.0
         chance = max(plan.batch / plan.records for plan in self.plans) if examples else 1.0
         shape = SecAggSettings(
@@ -111,8 +117,10 @@ class SecureAggregator(TrustedServerAggregator):
             chance, graph.degree, graph.threshold,
         )  # fmt: skip
         return SimulatedProtocol(
-            self.row.draws, shape, chosen.clients, chosen.rounds, QuantizationRange(law, graph.asked, clip.bound),
-            chosen.bits, chosen.reach, chosen.dropout, max(plan.records for plan in self.plans),
+            self.row.draws, shape, chosen.clients.count, chosen.training.rounds,
+            QuantizationRange(law, graph.asked, clip.bound), chosen.compression.masked_bits,
+            chosen.compression.quantization_range, chosen.clients.dropout_rate,
+            max(plan.records for plan in self.plans),
         )  # fmt: skip
 
     def collect(self, number: int, clients: list[int], raw: Any) -> RoundResult:
@@ -134,7 +142,7 @@ class SecureAggregator(TrustedServerAggregator):
     def _sound(self, row: Floats) -> Floats:
         """What the node will send, sketch or update: clipped where whole updates are, zeros for what is no number."""
         clip = self.plans[0].clip
-        if self.settings.update != "examples" and clip is not None:
+        if self.settings.training.update != "examples" and clip is not None:
             return clip.apply_or_zero(row)
         return row if np.isfinite(row).all() else np.zeros_like(row)
 
@@ -163,10 +171,10 @@ class SecureAggregator(TrustedServerAggregator):
     def views(self) -> dict[str, float]:
         """epsilon so far of whoever sees the models, and of the server: curious, with colluders, lying."""
         chosen, graph = self.settings, self.graph
-        found = self.accountant.observers(chosen.delta)
+        found = self.accountant.observers(chosen.privacy.delta)
         known = views(graph.asked, graph.quorum, graph.colluders)
         covered = tuple(view for view in known if not (graph.degree and view.observer.startswith(LIES)))
-        found |= run_epsilons(self.accountant, self.answered, chosen.delta, covered, graph.asked)
+        found |= run_epsilons(self.accountant, self.answered, chosen.privacy.delta, covered, graph.asked)
         return found | {view.observer: math.inf for view in known if view not in covered}
 
     def state_dict(self) -> dict[str, Any]:

@@ -20,11 +20,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from cepam.fl.clients import sampling
 from cepam.fl.clients.randomness import Randomness
+from cepam.policy import ClientPolicy, MemoryAccount
 from cepam.secure_aggregation import (
-    ClientPolicy,
     HelloReply,
     HelloRequest,
-    MemoryJournal,
     QuantizationRange,
     Roster,
     SecAggClient,
@@ -90,7 +89,7 @@ class SimulatedClients:
     def _node(self, row: Randomness, client: int, terms: ClientPolicy) -> SecAggClient:
         key = Ed25519PrivateKey.from_private_bytes(row.random_bytes(0, IDENTITY, client, 32))
         public = key.public_key().public_bytes_raw()
-        return SecAggClient(client, public, key.sign, _signed, terms, MemoryJournal(), draw=self.draws[client])
+        return SecAggClient(client, public, key.sign, _signed, terms, MemoryAccount(), draw=self.draws[client])
 
     def train(self, client: int, round: int, requests: Mapping[bool, bytes], model: bytes, update: Any) -> bytes:
         """A client's masked update; of the two requests it takes the one with the roster where it has not seen it."""
@@ -194,9 +193,9 @@ class SimulatedProtocol:
         """The nodes of this epoch. Those of a resumed run are new; what hello costs is counted when it was said."""
         if self.nodes is None or self.nodes.roster.epoch != offer.epoch:
             terms = ClientPolicy(
-                offer.noise, offer.clip, self.rounds, offer.quorum, offer.honest(self.reach_rule.clients),
-                offer.colluders, offer.batch, offer.chance, bool(offer.degree), records=self.records,
-                degree=offer.degree,
+                offer.noise, offer.clip, self.rounds, quorum=offer.quorum,
+                honest=offer.honest(self.reach_rule.clients), colluders=offer.colluders, divisor=offer.batch,
+                records=self.records, record_sampling_rate=offer.chance, sparse=bool(offer.degree), degree=offer.degree,
             )  # fmt: skip
             self.nodes = SimulatedClients(self.row, offer.run, offer.epoch, self.clients, terms, offer.threshold)
         if offer.position == 0:

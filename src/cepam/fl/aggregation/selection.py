@@ -11,14 +11,14 @@ from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
 
 def aggregator_for(row: AggregatorContext) -> Aggregator:
     """The uplink of one seed's row."""
-    if row.settings.unit == "client":
-        return CohortAggregator(row) if row.settings.clip_quantile is None else AdaptiveClipAggregator(row)
-    if row.settings.trust == "sum":
+    if row.settings.privacy.unit == "client":
+        return CohortAggregator(row) if row.settings.privacy.clip_quantile is None else AdaptiveClipAggregator(row)
+    if row.settings.privacy.trust == "secure-aggregation":
         from cepam.fl.aggregation.secure import (
             SecureAggregator,  # needs `cryptography`: a run without sums does without
         )
 
         return SecureAggregator(row)
-    if row.settings.update == "dp-sgd":
+    if row.settings.training.update == "dp-sgd":
         return LocalDpAggregator(row)
-    return CorrelatedNoiseAggregator(row) if row.settings.streams else TrustedServerAggregator(row)
+    return CorrelatedNoiseAggregator(row) if row.settings.sliced else TrustedServerAggregator(row)

@@ -42,7 +42,7 @@ def receive(
     return got
 
 
-def topped_up(
+def compensated(
     arrays: ArrayBackend, received: Received, weights: Mapping[int, float], over: float, own: Sequence[Weighted]
 ) -> Any:
     """The weighted sum of the decoded vectors and the server's own noise, over a public number: never the replies."""

@@ -23,7 +23,7 @@ from cepam.fl.aggregation.accounting import (
 )
 from cepam.fl.aggregation.aggregator import AggregatorContext, Floats, Index, Line, RoundResult
 from cepam.fl.aggregation.calibration import plan_clients
-from cepam.fl.aggregation.server import Received, aggregate, receive, topped_up
+from cepam.fl.aggregation.server import Received, aggregate, compensated, receive
 from cepam.fl.aggregation.warnings import check_target, notices
 from cepam.fl.clients import sampling
 from cepam.fl.clients.local_training import Measure
@@ -41,7 +41,7 @@ MOST_LOOKED_AT = 10_000
 class TrustedServerAggregator:
     """Messages over the wire, opened one by one; the public weighted mean; a charge for whoever replied.
 
-    Paper: Algorithm 1. Missing replies: by the settings' `policy` the server brings their noise, or what was really
+    Paper: Algorithm 1. Missing replies: by `clients.dropout_handling` the server adds their noise, or what was really
     added is charged, or they are waited for.
     """
 
@@ -77,7 +77,7 @@ class TrustedServerAggregator:
         return notices(self.settings, self.mechanism, self.plans, self.vectors.size)
 
     def asked(self, number: int) -> Index:
-        return sampling.cohort(self.row.draws, number, self.settings.clients, self.settings.share)
+        return sampling.cohort(self.row.draws, number, self.settings.clients.count, self.settings.clients.sampling_rate)
 
     def drawn(self, number: int, clients: Sequence[int]) -> Drawn:
         return sampling.drawn(self.settings, self.row.draws, number, self.row.held, clients)
@@ -100,28 +100,28 @@ class TrustedServerAggregator:
 
     def _charge(self, number: int, clients: list[int], received: Received) -> None:
         """Nothing; the round is on the ledger."""
-        counted = clients if self.tops_up else received.vectors.keys()
+        counted = clients if self.compensates else received.vectors.keys()
         self.accountant = after_round(self.accountant, self.mechanism, counted)
 
     @property
-    def tops_up(self) -> bool:
+    def compensates(self) -> bool:
         """Whether the server brings the noise of whoever is missing, so that nothing depends on who replied."""
-        return self.settings.on_silence == "top-up" and self.row.codecs is None
+        return self.settings.dropout_handling == "compensate" and self.row.codecs is None
 
     def _aggregate(self, number: int, clients: list[int], received: Received) -> Any:
         """The public weighted mean: of whoever replied, or of all who were asked, the server's noise for the missing.
 
-        Guarantee: with policy `top-up` its noise is that of a round in which everybody replies
+        Guarantee: with `compensate` its noise is that of a round in which everybody replies
         (tests/fl/aggregation/test_dropouts.py).
         """
         missing = [k for k in clients if k not in received.vectors]
-        if not self.tops_up or not missing:
+        if not self.compensates or not missing:
             return aggregate(self.vectors.arrays, self.plans, received, self.vectors.size)
         weights = {k: self.plans[k].weight for k in clients}
         own = stand_in(
             Counter(share_of(self.plans[k]) for k in missing), self.vectors.size, self._server_address(number)
         )
-        return topped_up(self.vectors.arrays, received, weights, sum(weights.values()), own)
+        return compensated(self.vectors.arrays, received, weights, sum(weights.values()), own)
 
     def _server_address(self, number: int) -> Address:
         """Where the server's own noise of this round lives: under a key that no client holds."""
@@ -145,17 +145,25 @@ class TrustedServerAggregator:
         return line
 
     def running(self) -> float | None:
-        return None if self.mechanism is None else self.accountant.running(self.settings.delta, self.settings.rounds)
+        return (
+            None
+            if self.mechanism is None
+            else self.accountant.running(self.settings.privacy.delta, self.settings.training.rounds)
+        )
 
     def spent(self) -> float | None:
         return None if self.mechanism is None else spent(self.accountant, self.settings)
 
     def views(self) -> dict[str, float]:
-        return {} if self.mechanism is None else self.accountant.observers(self.settings.delta)
+        return {} if self.mechanism is None else self.accountant.observers(self.settings.privacy.delta)
 
     def foresee(self) -> None:
         chosen, mechanism = self.settings, self.mechanism
-        if mechanism is not None and chosen.share == 1.0 and (chosen.dropout == 0.0 or chosen.on_silence != "charge"):
+        if (
+            mechanism is not None
+            and chosen.clients.sampling_rate == 1.0
+            and (chosen.clients.dropout_rate == 0.0 or chosen.dropout_handling != "charge")
+        ):
             start_ahead(foresee, chosen, mechanism)
 
     def state_dict(self) -> dict[str, Any]:

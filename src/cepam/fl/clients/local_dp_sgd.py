@@ -86,11 +86,11 @@ class LocalDpSgd:
         """
         start = _host(weights).astype(np.float32)
         local, velocity, losses = start.copy(), np.zeros_like(start), np.zeros(len(sites), dtype=np.float32)
-        rate = float(self.rates.at(round * self.settings.tau))
+        rate = float(self.rates.at(round * self.settings.training.local_steps))
         for step in range(max(site.plan.count for site in sites)):
             alive = [row for row, site in enumerate(sites) if step < site.plan.count]
             slopes, lost = self._step(local, round, step, [sites[row] for row in alive], np.array(alive))
-            velocity[alive] = self.settings.local_momentum * velocity[alive] + slopes
+            velocity[alive] = self.settings.training.local_momentum * velocity[alive] + slopes
             local[alive] -= rate * velocity[alive]
             for row, loss in zip(alive, lost):
                 losses[row] += loss / sites[row].plan.count

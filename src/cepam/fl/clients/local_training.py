@@ -73,12 +73,12 @@ class LocalTraining:
         """
         if not rows:  # a cohort may be empty
             return weights[:0], weights[:0, 0]
-        if self.settings.update == "examples":
+        if self.settings.training.update == "examples":
             return self._examples(weights, round, rows, bounds)
-        if self.settings.update == "dp-sgd":
+        if self.settings.training.update == "dp-sgd":
             return self._private_steps(weights, round, rows)
         index, count = self._steps(round, rows)
-        if self.settings.update == "difference":
+        if self.settings.training.update == "difference":
             own = self.ownership
             start = weights[[s for s, _ in rows]] if own is None else own.models(weights, rows)
             local, losses = self._trained(start, round, rows, index, count)
@@ -93,8 +93,8 @@ class LocalTraining:
         """Training records [row, step, place], and how many places of each row and step count."""
         records, _ = self._drawn(round, rows)
         width = np.array([one.shape[1] for one in records], dtype=np.int64)
-        index = np.zeros((len(rows), self.settings.tau, int(width.max())), dtype=np.int64)
-        count = np.repeat(width[:, None], self.settings.tau, axis=1)
+        index = np.zeros((len(rows), self.settings.training.local_steps, int(width.max())), dtype=np.int64)
+        count = np.repeat(width[:, None], self.settings.training.local_steps, axis=1)
         for row, one in enumerate(records):
             index[row, :, : one.shape[1]] = one
         if self.removed is not None:
@@ -132,9 +132,9 @@ class LocalTraining:
             many = count[:, step]
             sums, losses = self.network.summed_gradients(local, own, index[:, step], many, seeds=seeds[:, step])
             slope = sums / over[:, step, None]
-            if self.settings.local_momentum:
-                slope = velocity = self.settings.local_momentum * velocity + slope
-            local = local - float(self.local.at(round * self.settings.tau + step)) * slope
+            if self.settings.training.local_momentum:
+                slope = velocity = self.settings.training.local_momentum * velocity + slope
+            local = local - float(self.local.at(round * self.settings.training.local_steps + step)) * slope
             total = total + losses / (over[:, step] * steps)
         return local, total
 
@@ -164,8 +164,8 @@ class LocalTraining:
     def _seeds(self, round: int, rows: Rows) -> Index:
         """Seeds [row, step] for what the module draws; each example's draws say nothing about the other examples."""
         if not self.network.draws:
-            return np.zeros((len(rows), self.settings.tau), dtype=np.int64)
-        return np.stack([sampling.masks(self.draws[s], round, k, self.settings.tau) for s, k in rows])
+            return np.zeros((len(rows), self.settings.training.local_steps), dtype=np.int64)
+        return np.stack([sampling.masks(self.draws[s], round, k, self.settings.training.local_steps) for s, k in rows])
 
 
 def _squares(network: TorchNetwork, measures: list[Measure | None], index: Index, count: Index) -> Doubles:

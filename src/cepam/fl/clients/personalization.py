@@ -43,7 +43,7 @@ class LayerSplit:
         flags = [name.rpartition(".")[0] in stays for name, _ in sizes]
         if personal is not None and not any(flags):
             raise ValueError(
-                f"personal {personal!r} keeps no weight: its layers share theirs with layers that are sent"
+                f"model.personal_layers {personal!r} keeps no weight: its layers share theirs with layers that are sent"
             )
         places = np.repeat(flags, [many for _, many in sizes])
         tensors = tuple(many for (_, many), stay in zip(sizes, flags) if not stay)
@@ -217,10 +217,10 @@ def own_models(
     arrays: ArrayBackend,
 ) -> OwnModels | None:  # fmt: skip
     """The clients' own models, where the settings keep layers on the client; else None."""
-    if settings.personal is None:
+    if settings.model.personal_layers is None:
         return None
     if not data.classes:
         raise ValueError(f"personal judges clients by their labels, and data set {data.name!r} has values: no classes")
-    division = LayerSplit.of(model, settings.personal)
+    division = LayerSplit.of(model, settings.model.personal_layers)
     layers = tuple(PersonalLayers(division, model.initial(seed)) for seed in settings.run_seeds)
     return OwnModels(data, parts, settings.run_seeds, held_out, ClientState(layers, arrays))

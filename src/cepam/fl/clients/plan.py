@@ -16,7 +16,7 @@ from cepam.distributions.laws import Gaussian, Laplace, Law
 from cepam.fl.clients import baselines
 from cepam.fl.clients.local_dp_sgd import StepPlan
 from cepam.fl.clients.slices import divisor, link_of, most_examples
-from cepam.fl.config.settings import ClientSettings, Settings
+from cepam.fl.config.settings import ClientOverride, Settings
 from cepam.privacy import Sampling
 
 
@@ -53,38 +53,42 @@ class ClientDraft:
 
 
 def _bound_of(settings: Settings, bound: float, tensors: int) -> Clip | None:
-    if settings.clip_norm == "none":
+    if settings.privacy.norm_type == "none":
         return None
-    clip = CLIPS[settings.clip_norm](bound)
-    return clip.whole(tensors) if settings.clip_scope == "tensor" else clip
+    clip = CLIPS[settings.privacy.norm_type](bound)
+    return clip.whole(tensors) if settings.privacy.clip_scope == "tensor" else clip
 
 
-def draft_of(settings: Settings, own: ClientSettings, records: int, share: float, tensors: int) -> ClientDraft:
+def draft_of(settings: Settings, own: ClientOverride, records: int, share: float, tensors: int) -> ClientDraft:
     """What a client that holds this share of the records does, by the settings and by what it does differently."""
-    scheme = own.scheme or settings.scheme
+    scheme = own.scheme or settings.compression.scheme
     family = Gaussian if "gaussian" in scheme else Laplace if "laplace" in scheme else None
-    noise, epsilon = own.noise, own.epsilon
+    noise, epsilon = own.noise_scale, own.epsilon
     if noise is None and epsilon is None:
-        noise, epsilon = settings.noise, settings.epsilon
+        noise, epsilon = settings.privacy.noise_scale, settings.privacy.epsilon
     if family is not None and noise is None and epsilon is None:
-        raise ValueError(f"scheme {scheme} of clients {own.clients} needs noise or a target epsilon")
+        raise ValueError(f"scheme {scheme} of clients {own.clients} needs noise_scale or a target epsilon")
     return ClientDraft(
         records=records,
         weight=own.weight if own.weight is not None else share,
         batch=divisor(settings, records, share),
-        clip=_bound_of(settings, own.clip or settings.clip, tensors),
+        clip=_bound_of(settings, own.clipping_norm or settings.privacy.clipping_norm, tensors),
         family=family,
         scheme=scheme,
-        lattice=own.lattice or settings.lattice,
+        lattice=own.lattice or settings.compression.lattice,
         noise=noise if family else None,
         epsilon=epsilon if family else None,
-        delta=own.delta or settings.delta,
+        delta=own.delta or settings.privacy.delta,
     )
 
 
 def draws_of(settings: Settings, batch: float) -> float:
     """How many records a client of this expected batch draws in a round."""
-    return batch if settings.update == "examples" else float(settings.tau * settings.batch)
+    return (
+        batch
+        if settings.training.update == "examples"
+        else float(settings.training.local_steps * settings.training.batch_size)
+    )
 
 
 def sampling_of(settings: Settings, batch: float) -> Sampling:
@@ -92,7 +96,7 @@ def sampling_of(settings: Settings, batch: float) -> Sampling:
 
     Departs: the paper's theorem counts tau - 1 draws a round; the gradient that is sent is a draw too.
     """
-    return Sampling(settings.sampling, draws_of(settings, batch))  # type: ignore[arg-type]
+    return Sampling(settings.training.record_sampling, draws_of(settings, batch))  # type: ignore[arg-type]
 
 
 def plan_of(settings: Settings, draft: ClientDraft, scale: float | None) -> ClientPlan:
@@ -103,7 +107,7 @@ def plan_of(settings: Settings, draft: ClientDraft, scale: float | None) -> Clie
 
 def usual_codec(settings: Settings) -> UpdateCodec:
     """The codec of a client without wishes of its own, but for the scale of its noise, which is 1."""
-    draft = draft_of(settings, ClientSettings((0,), noise=1.0), 1, 1.0, 1)
+    draft = draft_of(settings, ClientOverride((0,), noise_scale=1.0), 1, 1.0, 1)
     return plan_of(settings, draft, 1.0).codec
 
 
@@ -112,10 +116,10 @@ def _codec(settings: Settings, draft: ClientDraft, law: Law | None) -> UpdateCod
         assert law is not None
         return _known(Codec(law, draft.lattice, **_options(settings, draft)))
     if draft.scheme == "fl+sdq":
-        return DitheredCodec(settings.step, **_options(settings, draft))
+        return DitheredCodec(settings.compression.sdq_step, **_options(settings, draft))
     if draft.scheme.endswith("+sdq"):
         assert law is not None
-        return baselines.NoisyDithered(law, settings.step)
+        return baselines.NoisyDithered(law, settings.compression.sdq_step)
     return baselines.PlainFloats(law)
 
 
@@ -126,16 +130,20 @@ def _known(codec: Codec) -> Codec:
 
 
 def _options(settings: Settings, draft: ClientDraft) -> dict[str, Any]:
-    return {"coder": settings.coder, "bound": _coder_bound(settings, draft), "bucket": settings.bucket}
+    return {
+        "coder": settings.compression.coder,
+        "bound": _coder_bound(settings, draft),
+        "bucket": settings.compression.padding,
+    }
 
 
 def _coder_bound(settings: Settings, draft: ClientDraft) -> float | None:
     """The bound on an update's norm that the paper's coder needs; an `examples` update sums a whole batch."""
-    if settings.coder == "adaptive":
+    if settings.compression.coder == "adaptive":
         return None
     if draft.clip is None:
-        raise ValueError("coder paper needs clipping: clip_norm must not be none")
+        raise ValueError("compression.coder paper needs clipping: privacy.norm_type must not be none")
     link = link_of(settings)
     if link is not None:  # a stream adds up what it carries, and a draw may take a whole slice
         return draft.clip.bound * link.gain * most_examples(settings, draft.records, draft.batch)
-    return draft.clip.bound * (draft.records / draft.batch if settings.update == "examples" else 1.0)
+    return draft.clip.bound * (draft.records / draft.batch if settings.training.update == "examples" else 1.0)

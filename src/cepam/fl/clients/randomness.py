@@ -104,7 +104,7 @@ class RunSecret:
     @classmethod
     def of(cls, settings: Settings) -> RunSecret:
         """What a new run with these settings starts from."""
-        return cls.simulated(settings) if settings.simulate else cls.fresh()
+        return cls.simulated(settings) if settings.run.simulate else cls.fresh()
 
     def row(self, seed: int) -> Randomness:
         """The randomness of this seed's row."""

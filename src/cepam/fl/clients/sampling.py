@@ -36,14 +36,14 @@ class Drawn:
 
 def drawn(settings: Settings, draws: Randomness, round: int, held: Index, clients: Sequence[int]) -> Drawn:
     """What these clients draw by the settings' `sampling`; `held` counts the records of every client."""
-    steps, batch = settings.tau, settings.batch
-    if settings.sampling == "poisson":
-        chance = settings.expected_batch / int(held.sum())
+    steps, batch = settings.training.local_steps, settings.training.batch_size
+    if settings.training.record_sampling == "poisson":
+        chance = settings.training.expected_batch_size / int(held.sum())
         places: Sequence[Index] = poisson(draws, round, held, chance)
         return Drawn([places[k] for k in clients], np.array([chance * int(held[k]) for k in clients], dtype=np.float32))
-    if settings.sampling == "all":
+    if settings.training.record_sampling == "all":
         return every_record(steps, held, clients)
-    make = with_replacement if settings.sampling == "replacement" else without_replacement
+    make = with_replacement if settings.training.record_sampling == "replacement" else without_replacement
     return Drawn(list(make(draws, round, held, steps, batch)[list(clients)]), np.full(len(clients), batch, np.float32))
 
 
@@ -64,12 +64,12 @@ def every_record(steps: int, held: Index, clients: Sequence[int]) -> Drawn:
 
 def drawn_by_each(settings: Settings, draws: Randomness, round: int, held: Index, clients: Sequence[int]) -> Drawn:
     """What these clients draw, each from an address of its own: nothing is as long as the population."""
-    steps, batch = settings.tau, settings.batch
-    if settings.sampling == "all":
+    steps, batch = settings.training.local_steps, settings.training.batch_size
+    if settings.training.record_sampling == "all":
         return every_record(steps, held, clients)
     places = []
     for k in clients:
-        if settings.sampling == "replacement":
+        if settings.training.record_sampling == "replacement":
             uniform = draws.uniform(round, OWN_RECORDS, k, steps * batch)
             drawn = np.minimum((uniform * held[k]).astype(np.int64), held[k] - 1)
         else:

@@ -63,25 +63,28 @@ class Senders:
             ready = sorted(set(pending).difference(late))
             if ready:
                 sent += self._posted(round, attempt, [clients[i] for i in ready], picked(raw, ready))
-            if late and chosen.on_silence == "wait" and attempt == MOST_ATTEMPTS:
+            if late and chosen.dropout_handling == "wait" and attempt == MOST_ATTEMPTS:
                 raise ValueError(
-                    f"{len(late)} clients did not reply in {attempt + 1} attempts (dropout {chosen.dropout})"
+                    f"{len(late)} clients did not reply in {attempt + 1} attempts "
+                    f"(clients.dropout_rate {chosen.clients.dropout_rate})"
                 )
-            if not late or chosen.on_silence != "wait":
+            if not late or chosen.dropout_handling != "wait":
                 missing = [clients[i] for i in late]
                 lost = [(ClientMessage(k, self.address(round, k, attempt), None), None) for k in missing]
                 return sorted([*sent, *lost], key=lambda pair: pair[0].client), attempt
             attempt, pending = attempt + 1, late
 
     def _late(self, round: int, attempt: int, clients: list[int], pending: list[int]) -> list[int]:
-        if not self.settings.dropout:
+        if not self.settings.clients.dropout_rate:
             return []
-        silent = sampling.silent(self.draws, round, attempt, self.settings.clients, self.settings.dropout)
+        silent = sampling.silent(
+            self.draws, round, attempt, self.settings.clients.count, self.settings.clients.dropout_rate
+        )
         return [i for i in pending if silent[clients[i]]]
 
     def _posted(self, round: int, attempt: int, clients: list[int], raw: Any) -> list[Posted]:
         """The envelopes of these clients with the clipped updates in them; byzantine clients send garbage as long."""
-        clips = [self.plans[k].clip if self.settings.update != "examples" else None for k in clients]
+        clips = [self.plans[k].clip if self.settings.training.update != "examples" else None for k in clients]
         return self._encoded(round, attempt, clients, raw, clips)
 
     def _encoded(
@@ -94,7 +97,7 @@ class Senders:
             if isinstance(message, str):
                 posted.append((ClientMessage(k, at, None, message), None))
                 continue
-            if k in self.settings.byzantine:
+            if k in self.settings.clients.byzantine:
                 message = self.draws.random_bytes(round, sampling.NOISE, k, len(message))
             posted.append((ClientMessage(k, at, message), update))
         return posted

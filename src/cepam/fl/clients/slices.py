@@ -27,48 +27,60 @@ Index = npt.NDArray[np.int64]
 
 @lru_cache(maxsize=64)
 def link_of(settings: Settings) -> CorrelatedNoise | None:
-    """How the noise of a run's messages is correlated, and over how many slices; None where there are no streams.
+    """How the noise of a run's messages is correlated, and over how many slices; None where there are none.
 
-    The matrix or carry is the settings', or the carry that leaves least noise in the weights of such a run. With
-    sampling `poisson` a carry ends after as many messages as there are slices: the theorem that accounts for both
-    (docs/privacy.md, "Secret draws and bands") is false for more.
+    The matrix or decay is the settings', or the decay that leaves least noise in the weights of such a run. With
+    record sampling `poisson` the correlation ends after as many messages as there are slices: the theorem that accounts
+    for both (docs/privacy.md, "Secret draws and bands") is false for more.
     """
     s = settings
-    if not s.streams:
+    if not s.sliced:
         return None
-    if s.matrix is not None:
+    if s.privacy.matrix is not None:
         return _own(s)
-    bands = s.slices if s.sampling == "poisson" else None
-    carry = s.carry if s.noise_shape == "matrix" else 0.0
-    if carry is None:
-        carry = best_decay(s.rounds, s.slices, *_optimiser(s), bands)
+    bands = s.training.slices if s.training.record_sampling == "poisson" else None
+    decay = s.privacy.decay if s.privacy.noise_correlation == "matrix" else 0.0
+    if decay is None:
+        decay = best_decay(s.training.rounds, s.training.slices, *_optimiser(s), bands)
     return (
-        CorrelatedNoise(carry, s.slices)
+        CorrelatedNoise(decay, s.training.slices)
         if bands is None
-        else CorrelatedNoise.from_matrix(carry ** np.arange(bands), bands)
+        else CorrelatedNoise.from_matrix(decay ** np.arange(bands), bands)
     )
 
 
 def _own(settings: Settings) -> CorrelatedNoise:
     """The correlation of the matrix that the settings name, or a ValueError where it does not fit the run."""
-    assert settings.matrix is not None
-    link = CorrelatedNoise.from_matrix(settings.matrix, settings.slices)
-    if link.longest is not None and link.longest < settings.rounds:
-        raise ValueError(f"matrix {settings.matrix} has {link.longest} rows, under the run's {settings.rounds} rounds")
-    if settings.sampling == "poisson" and (link.bands or 0) > settings.slices:
+    assert settings.privacy.matrix is not None
+    link = CorrelatedNoise.from_matrix(settings.privacy.matrix, settings.training.slices)
+    if link.longest is not None and link.longest < settings.training.rounds:
         raise ValueError(
-            f"sampling poisson needs a matrix of at most slices = {settings.slices} bands, got {link.bands}: "
-            "raise --slices, or use sampling cyclic"
+            f"privacy.matrix {settings.privacy.matrix} has {link.longest} rows, under the run's "
+            f"{settings.training.rounds} rounds"
+        )
+    if settings.training.record_sampling == "poisson" and (link.bands or 0) > settings.training.slices:
+        raise ValueError(
+            f"training.record_sampling poisson needs a matrix of at most training.slices = {settings.training.slices} "
+            f"bands, got {link.bands}: raise training.slices, or use record_sampling cyclic"
         )
     return link
 
 
 def _optimiser(settings: Settings) -> tuple[float, list[float]]:
     """The momentum of the server's steps and the rate of each, over the largest."""
-    s, tau = settings, settings.tau
-    made = schedule(s.schedule, s.rate, s.rounds * tau, tau, s.convexity, s.smoothness)
-    rates = [made.at((round + 1) * tau - 1) for round in range(s.rounds)]
-    return (0.0 if s.server == "sgd" else s.momentum), [rate / max(rates) for rate in rates]
+    s, tau = settings, settings.training.local_steps
+    made = schedule(
+        s.training.schedule,
+        s.training.server_learning_rate,
+        s.training.rounds * tau,
+        tau,
+        s.training.convexity,
+        s.training.smoothness,
+    )
+    rates = [made.at((round + 1) * tau - 1) for round in range(s.training.rounds)]
+    return (0.0 if s.training.server_optimizer == "sgd" else s.training.server_momentum), [
+        rate / max(rates) for rate in rates
+    ]
 
 
 def lasting(link: CorrelatedNoise) -> float:
@@ -82,18 +94,26 @@ def slice_of(settings: Settings, held: int, position: int) -> Index:
 
     A row; where the update is no sum over examples, [steps, batch]: the slice in order, again from its start if short.
     """
-    places = np.arange(position % settings.slices, held, settings.slices)
-    return places if settings.update == "examples" else np.resize(places, (settings.tau, settings.batch))
+    places = np.arange(position % settings.training.slices, held, settings.training.slices)
+    return (
+        places
+        if settings.training.update == "examples"
+        else np.resize(places, (settings.training.local_steps, settings.training.batch_size))
+    )
 
 
 def divisor(settings: Settings, held: int, share: float) -> float:
     """The public number that divides a client's sum over examples: its expected draws, or its mean slice."""
-    return held / settings.slices if settings.sampling == "cyclic" else settings.expected_batch * share
+    return (
+        held / settings.training.slices
+        if settings.training.record_sampling == "cyclic"
+        else settings.training.expected_batch_size * share
+    )
 
 
 def most_examples(settings: Settings, held: int, over: float) -> float:
     """How many clips long an update can be: 1, or where it is a sum over examples all of a slice over its divisor."""
-    return math.ceil(held / settings.slices) / over if settings.update == "examples" else 1.0
+    return math.ceil(held / settings.training.slices) / over if settings.training.update == "examples" else 1.0
 
 
 def drawn(
@@ -102,8 +122,10 @@ def drawn(
     """What clients use of their slices at these positions: all, or each record by itself, afresh and in secret."""
     total = int(held.sum())
     expected = np.array([divisor(settings, int(held[k]), int(held[k]) / total) for k in clients], dtype=np.float32)
-    if settings.sampling != "poisson":
+    if settings.training.record_sampling != "poisson":
         return Drawn([slice_of(settings, int(held[k]), at) for k, at in zip(clients, positions)], expected)
-    coins = sampling.poisson(draws, round, held, settings.expected_batch * settings.slices / total)
-    turns = [at % settings.slices for at in positions]
-    return Drawn([coins[k][coins[k] % settings.slices == turn] for k, turn in zip(clients, turns)], expected)
+    coins = sampling.poisson(
+        draws, round, held, settings.training.expected_batch_size * settings.training.slices / total
+    )
+    turns = [at % settings.training.slices for at in positions]
+    return Drawn([coins[k][coins[k] % settings.training.slices == turn] for k, turn in zip(clients, turns)], expected)

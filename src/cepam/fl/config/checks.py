@@ -14,34 +14,46 @@ if TYPE_CHECKING:
     from cepam.fl.config.settings import Settings
 
 COUNTS = (
-    "clients", "rounds", "tau", "batch", "epochs", "labels_each", "slices", "seeds", "evaluate_every",
-    "checkpoint_every",
+    "clients.count", "training.rounds", "training.local_steps", "training.batch_size", "training.local_epochs",
+    "training.slices", "data.shards_per_client", "run.seeds", "run.evaluate_every", "run.checkpoint_every",
 )  # fmt: skip
-POSITIVE = ("rate", "clip", "delta", "step", "alpha", "expected_batch")
-POSITIVE_OR_NONE = ("noise", "epsilon", "local_rate", "step_noise")
-FRACTIONS = ("momentum", "local_momentum", "average", "dropout")
+COUNTS_OR_ZERO = ("run.seed", "data.validation_records", "clients.max_cohort", "privacy.colluders")
+POSITIVE = (
+    "training.server_learning_rate", "training.expected_batch_size", "privacy.clipping_norm", "privacy.delta",
+    "compression.sdq_step", "data.concentration",
+)  # fmt: skip
+POSITIVE_OR_NONE = (
+    "privacy.noise_scale", "privacy.epsilon", "privacy.step_noise_multiplier", "training.local_learning_rate",
+)  # fmt: skip
+FRACTIONS = (
+    "training.server_momentum", "training.local_momentum", "training.weight_averaging", "clients.dropout_rate",
+)  # fmt: skip
 
 
 def check_values(settings: Settings) -> None:
-    """Nothing, or a refusal of a value that no run could have."""
-    for each in fields(settings):
-        if each.metadata["choices"] and not settings.own(each.name):
-            one_of(each.name, getattr(settings, each.name), each.metadata["choices"])
+    """Refuse a value that no run could have."""
+    values = settings.values()
+    for table in fields(settings):
+        for each in fields(getattr(settings, table.name)):
+            name, own = f"{table.name}.{each.name}", each.name == "name" and settings.own(table.name)
+            if each.metadata["choices"] and not own:
+                one_of(name, values[name], each.metadata["choices"])
     for name in COUNTS:
-        at_least_one(name, getattr(settings, name))
+        at_least_one(name, values[name])
+    for name in COUNTS_OR_ZERO:
+        if isinstance(values[name], bool) or not isinstance(values[name], int) or values[name] < 0:
+            raise ValueError(f"{name} must be a whole number of at least 0, got {values[name]!r}")
     for name in POSITIVE:
-        positive(name, getattr(settings, name))
+        positive(name, values[name])
     for name in POSITIVE_OR_NONE:
-        positive(name, getattr(settings, name), optional=True)
+        positive(name, values[name], optional=True)
     for name in FRACTIONS:
-        if not 0.0 <= getattr(settings, name) < 1.0:
-            raise ValueError(f"{name} must lie in [0, 1), got {getattr(settings, name)!r}")
-    if not 0.0 < settings.share <= 1.0:
-        raise ValueError(f"share must lie in (0, 1], got {settings.share!r}")
-    if not settings.delta < 1.0:
-        raise ValueError(f"delta must lie in (0, 1), got {settings.delta!r}")
-    if settings.seed < 0 or settings.validation < 0:
-        raise ValueError("seed and validation must not be negative")
+        if not 0.0 <= values[name] < 1.0:
+            raise ValueError(f"{name} must lie in [0, 1), got {values[name]!r}")
+    if not 0.0 < settings.clients.sampling_rate <= 1.0:
+        raise ValueError(f"clients.sampling_rate must lie in (0, 1], got {settings.clients.sampling_rate!r}")
+    if not settings.privacy.delta < 1.0:
+        raise ValueError(f"privacy.delta must lie in (0, 1), got {settings.privacy.delta!r}")
 
 
 def check_seeds(settings: Settings) -> None:
@@ -49,29 +61,29 @@ def check_seeds(settings: Settings) -> None:
 
     Every seed publishes a model of the same records, and epsilon is that of one: it would cover one of them.
     """
-    if settings.seeds > 1 and not settings.simulate:
+    if settings.run.seeds > 1 and not settings.run.simulate:
         raise ValueError(
-            f"seeds must be 1 without simulate, got {settings.seeds}: each seed publishes a model of the same records "
-            "and epsilon covers one; set simulate (--simulate) to study seeds, or train one run per seed and divide "
-            "the budget among them"
+            f"run.seeds must be 1 without run.simulate, got {settings.run.seeds}: each seed publishes a model of the "
+            "same records and epsilon covers one; set run.simulate (--simulate) to study seeds, or train one run per "
+            "seed and divide the budget among them"
         )
 
 
 def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Nothing, or a refusal of a value that is no choice."""
+    """Refuse a value that is no choice."""
     if value not in choices:
         known = ", ".join(str(choice) for choice in choices if choice is not None)
         raise ValueError(f"{name} must be one of {known}; got {value!r}")
 
 
 def at_least_one(name: str, value: Any) -> None:
-    """Nothing, or a refusal of what is no count."""
+    """Refuse what is no count."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def positive(name: str, value: Any, optional: bool = False) -> None:
-    """Nothing, or a refusal of what is no positive number; None passes where it is optional."""
+    """Refuse what is no positive number; None passes where it is optional."""
     if optional and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
@@ -79,251 +91,373 @@ def positive(name: str, value: Any, optional: bool = False) -> None:
 
 
 def check_noise(settings: Settings) -> None:
-    """Nothing, or a refusal of noise and target that do not go together."""
-    if settings.update == "dp-sgd":
+    """Refuse a noise scale and a target that do not go together."""
+    training, privacy, scheme = settings.training, settings.privacy, settings.compression.scheme
+    if training.update == "dp-sgd":
         _check_steps(settings)
         return
-    if settings.step_noise is not None:
-        raise ValueError(f"step_noise is of local steps: it goes with update dp-sgd, got {settings.update}")
-    if settings.noise is not None and settings.epsilon is not None:
-        raise ValueError("give either noise or a target epsilon, not both")
-    if settings.noisy and settings.noise is None and settings.epsilon is None:
-        raise ValueError(f"scheme {settings.scheme} needs noise (--noise) or a target (--epsilon)")
-    if settings.epsilon is not None and not settings.noisy:
+    if privacy.step_noise_multiplier is not None:
         raise ValueError(
-            f"scheme {settings.scheme} adds no noise, so a target epsilon of {settings.epsilon} is impossible"
+            f"privacy.step_noise_multiplier needs training.update dp-sgd, whose local steps add noise; got "
+            f"{training.update}"
         )
-    if settings.epsilon is not None and settings.clip_norm == "none":
-        raise ValueError("a target epsilon needs clipping: clip_norm must not be none")
+    if privacy.noise_scale is not None and privacy.epsilon is not None:
+        raise ValueError("give either privacy.noise_scale or a target privacy.epsilon, not both")
+    if settings.noisy and privacy.noise_scale is None and privacy.epsilon is None:
+        raise ValueError(
+            f"compression.scheme {scheme} needs privacy.noise_scale (--noise-scale) or a target privacy.epsilon "
+            "(--epsilon)"
+        )
+    if privacy.epsilon is not None and not settings.noisy:
+        raise ValueError(
+            f"compression.scheme {scheme} adds no noise, so a target privacy.epsilon of {privacy.epsilon} is impossible"
+        )
+    if privacy.epsilon is not None and privacy.norm_type == "none":
+        raise ValueError("a target privacy.epsilon needs clipping: privacy.norm_type must not be none")
 
 
 def _check_steps(settings: Settings) -> None:
-    """Nothing, or a refusal of noise that local DP-SGD cannot do with: target and step_noise are of the local steps."""
-    if (settings.step_noise is None) == (settings.epsilon is None):
-        raise ValueError("update dp-sgd needs a local step's noise (--step-noise) or a target (--epsilon), not both")
-    if settings.noisy != (settings.noise is not None):
+    """Refuse noise that local DP-SGD cannot use: its target and its multiplier are those of the local steps."""
+    privacy, scheme = settings.privacy, settings.compression.scheme
+    if (privacy.step_noise_multiplier is None) == (privacy.epsilon is None):
         raise ValueError(
-            f"scheme {settings.scheme} of update dp-sgd {'needs' if settings.noisy else 'takes no'} noise (--noise) on "
-            "the way up, which comes on top; scheme fl+sdq compresses without more noise, fl not at all"
+            "training.update dp-sgd needs privacy.step_noise_multiplier or a target privacy.epsilon (--epsilon), "
+            "not both"
         )
-    if any(each.noise is not None and not settings.noisy for each in settings.client):
-        raise ValueError(f"client.noise is of the way up, where scheme {settings.scheme} adds none")
+    if settings.noisy != (privacy.noise_scale is not None):
+        raise ValueError(
+            f"compression.scheme {scheme} with training.update dp-sgd {'needs' if settings.noisy else 'takes no'} "
+            "privacy.noise_scale (--noise-scale), the noise of the uplink on top of that of local steps; scheme fl+sdq "
+            "compresses without more noise, fl not at all"
+        )
+    if any(each.noise_scale is not None and not settings.noisy for each in settings.clients.overrides):
+        raise ValueError(f"clients.overrides: noise_scale is that of the uplink, where scheme {scheme} adds no noise")
 
 
 def check_work(settings: Settings) -> None:
-    """Nothing, or a refusal of an update, a sampling, a clip or a schedule that do not go together."""
-    by_example = settings.update in ("examples", "dp-sgd")
-    if by_example != (settings.sampling == "poisson") and settings.sampling != "cyclic":
+    """Refuse an update, a record sampling, a clip or a schedule that do not go together."""
+    training, privacy = settings.training, settings.privacy
+    by_example = training.update in ("examples", "dp-sgd")
+    if by_example != (training.record_sampling == "poisson") and training.record_sampling != "cyclic":
         raise ValueError(
-            f"update examples or dp-sgd and sampling poisson go together (examples also with cyclic), got "
-            f"{settings.update} and {settings.sampling}"
+            f"training.update examples or dp-sgd and training.record_sampling poisson go together (examples also with "
+            f"cyclic), got {training.update} and {training.record_sampling}"
         )
-    if settings.sampling == "all" and settings.batch != 1:
-        raise ValueError(f"sampling all uses every record in every step: leave batch at 1, got {settings.batch}")
-    if by_example and settings.clip_norm != "l2":
-        raise ValueError(f"update {settings.update} clips each example in l2, got clip_norm {settings.clip_norm}")
-    if settings.update == "dp-sgd" and settings.clip_scope != "vector":
-        raise ValueError(f"update dp-sgd clips each example as a whole, got clip_scope {settings.clip_scope}")
-    if settings.schedule == "theorem" and not 0 < settings.convexity <= settings.smoothness:
-        raise ValueError("schedule theorem needs 0 < convexity <= smoothness")
+    if training.record_sampling == "all" and training.batch_size != 1:
+        raise ValueError(
+            f"training.record_sampling all uses every record in every step: leave training.batch_size at 1, got "
+            f"{training.batch_size}"
+        )
+    if by_example and privacy.norm_type != "l2":
+        raise ValueError(
+            f"training.update {training.update} clips each example in l2, got privacy.norm_type {privacy.norm_type}"
+        )
+    if training.update == "dp-sgd" and privacy.clip_scope != "vector":
+        raise ValueError(
+            f"training.update dp-sgd clips each example as a whole, got privacy.clip_scope {privacy.clip_scope}"
+        )
+    if training.schedule == "theorem" and not 0 < training.convexity <= training.smoothness:
+        raise ValueError("training.schedule theorem needs 0 < training.convexity <= training.smoothness")
 
 
 def check_downlink(settings: Settings) -> None:
-    """Nothing, or a refusal of a grid that has no step."""
-    if settings.downlink == "grid" and not settings.noisy:
+    """Refuse a quantized downlink without noise to take its step from."""
+    if settings.compression.downlink != "quantized":
+        return
+    if not settings.noisy:
         raise ValueError(
-            f"downlink grid takes its step from the noise, and scheme {settings.scheme} adds none: use downlink float32"
+            f"compression.downlink quantized takes its step from the noise, and scheme {settings.compression.scheme} "
+            "adds none: use float32"
         )
-    if settings.downlink == "grid" and settings.average:
+    if settings.training.weight_averaging:
         raise ValueError(
-            f"downlink grid reports the weights that clients hold, and they hold no running average: average must "
-            f"be 0, got {settings.average!r}"
+            f"compression.downlink quantized reports the weights that clients hold, and they hold no running average: "
+            f"training.weight_averaging must be 0, got {settings.training.weight_averaging!r}"
         )
 
 
 def check_clients(settings: Settings) -> None:
-    """Nothing, or a refusal of a client number that nobody has."""
-    beyond = [k for each in settings.client for k in each.clients if isinstance(k, int) and k >= settings.clients]
-    if beyond or any(not 0 <= k < settings.clients for k in settings.byzantine):
-        raise ValueError(f"client numbers must lie in [0, {settings.clients}), got {beyond or settings.byzantine}")
+    """Refuse a client number that nobody has."""
+    clients = settings.clients
+    beyond = [k for each in clients.overrides for k in each.clients if isinstance(k, int) and k >= clients.count]
+    if beyond or any(not 0 <= k < clients.count for k in clients.byzantine):
+        raise ValueError(f"client numbers must lie in [0, {clients.count}), got {beyond or clients.byzantine}")
 
 
-def check_streams(settings: Settings) -> None:
-    """Nothing, or a refusal of what would break a stream's order or its account."""
-    s = settings
-    if s.noise_shape == "matrix" and s.sampling not in ("cyclic", "poisson"):
-        raise ValueError(f"noise_shape matrix needs sampling cyclic (or poisson), got {s.sampling}")
-    for name, value in (("carry", s.carry), ("matrix", s.matrix)):
-        if value is not None and s.noise_shape != "matrix":
-            raise ValueError(f"{name} goes with noise_shape matrix, got {s.noise_shape}")
-    if s.carry is not None and s.matrix is not None:
-        raise ValueError("give either carry or matrix, not both")
-    if s.carry is not None and not 0.0 <= s.carry < 1.0:
-        raise ValueError(f"carry must lie in [0, 1), got {s.carry!r}")
-    if not s.streams:
+def check_slices(settings: Settings) -> None:
+    """Refuse what would break the order of slices, the correlation of noise, or their accounting."""
+    training, privacy = settings.training, settings.privacy
+    if privacy.noise_correlation == "matrix" and training.record_sampling not in ("cyclic", "poisson"):
+        raise ValueError(
+            f"privacy.noise_correlation matrix needs training.record_sampling cyclic (or poisson), got "
+            f"{training.record_sampling}"
+        )
+    for name, value in (("privacy.decay", privacy.decay), ("privacy.matrix", privacy.matrix)):
+        if value is not None and privacy.noise_correlation != "matrix":
+            raise ValueError(f"{name} needs privacy.noise_correlation matrix, got {privacy.noise_correlation}")
+    if privacy.decay is not None and privacy.matrix is not None:
+        raise ValueError("give either privacy.decay or privacy.matrix, not both")
+    if privacy.decay is not None and not 0.0 <= privacy.decay < 1.0:
+        raise ValueError(f"privacy.decay must lie in [0, 1), got {privacy.decay!r}")
+    if not settings.sliced:
         return
-    kind = "sampling cyclic" if s.sampling == "cyclic" else "noise_shape matrix"
-    for refused, why in _stream_refusals(s):
+    kind = (
+        "training.record_sampling cyclic"
+        if training.record_sampling == "cyclic"
+        else "privacy.noise_correlation matrix"
+    )
+    for refused, why in _slice_refusals(settings):
         if refused:
             raise ValueError(f"{kind} {why}")
 
 
-def _stream_refusals(s: Settings) -> Iterator[tuple[bool, str]]:
-    """What does not go with streams, and why, with what to do instead."""
-    yield s.trust != "server", f"needs a server that undoes each stream: trust must be server, got {s.trust}"
-    yield s.update == "dp-sgd", "is of what clients send: update dp-sgd adds its noise to local steps"
-    schemes = [s.scheme, *(each.scheme for each in s.client if each.scheme is not None)]
+def _slice_refusals(s: Settings) -> Iterator[tuple[bool, str]]:
+    """What does not go with slices and correlated noise, and why, with what to do instead."""
+    yield (
+        s.privacy.trust != "server",
+        f"needs a server that sees each client's updates: privacy.trust must be server, got {s.privacy.trust}",
+    )
+    yield (
+        s.training.update == "dp-sgd",
+        "concerns what clients send: training.update dp-sgd adds its noise to local steps",
+    )
+    schemes = [s.compression.scheme, *(each.scheme for each in s.clients.overrides if each.scheme is not None)]
     yield (
         any("laplace" in scheme for scheme in schemes),
-        "is accounted for with Gaussian noise: choose a gaussian scheme",
+        "is accounted for with Gaussian noise: choose a gaussian compression.scheme",
     )
-    yield s.share < 1.0, f"asks every client in every round: share must be 1, got {s.share!r}"
-    yield bool(s.byzantine), "goes without byzantine clients: nothing cancels the noise that garbage hides"
-    yield s.clip_norm != "l2", f"needs clip_norm l2, got {s.clip_norm}"
     yield (
-        s.sampling == "poisson" and s.dropout > 0.0 and s.on_silence != "wait",
-        "with sampling poisson is accounted for where every message comes: choose --policy wait, or sampling cyclic, "
-        f"whose absences can be charged; got dropout {s.dropout:g}",
+        s.clients.sampling_rate < 1.0,
+        f"samples every client in every round: clients.sampling_rate must be 1, got {s.clients.sampling_rate!r}",
+    )
+    yield (
+        bool(s.clients.byzantine),
+        f"goes without clients.byzantine, whose noise nothing cancels; got {s.clients.byzantine}",
+    )
+    yield s.privacy.norm_type != "l2", f"needs privacy.norm_type l2, got {s.privacy.norm_type}"
+    yield (
+        s.training.record_sampling == "poisson" and s.clients.dropout_rate > 0.0 and s.dropout_handling != "wait",
+        "with training.record_sampling poisson is accounted for where every message arrives: choose "
+        "clients.dropout_handling wait, or record_sampling cyclic, whose absences can be charged; got "
+        f"clients.dropout_rate {s.clients.dropout_rate:g}",
     )
 
 
 def check_unit(settings: Settings) -> None:
-    """Nothing, or a refusal of a unit, a cohort or a policy that the run cannot keep."""
-    s = settings
-    if s.participations is not None:
-        at_least_one("participations", s.participations)
-    if s.cohort_cap < 0 or isinstance(s.cohort_cap, bool):
-        raise ValueError(f"cohort_cap must be a whole number of at least 0, got {s.cohort_cap!r}")
-    gaussian = "gaussian" in s.scheme and all(each.scheme is None or "gaussian" in each.scheme for each in s.client)
-    if s.policy == "top-up" and not gaussian:
+    """Refuse a unit, a client sampling or a dropout handling that the run cannot keep."""
+    s, clients, privacy = settings, settings.clients, settings.privacy
+    if clients.max_participations is not None:
+        at_least_one("clients.max_participations", clients.max_participations)
+    _check_compensation(s)
+    if privacy.clip_quantile is not None and not (
+        0.0 < privacy.clip_quantile < 1.0 and s.compression.downlink == "float32"
+    ):
         raise ValueError(
-            f"policy top-up needs Gaussian noise of every client, got scheme {s.scheme}: use charge or wait"
+            f"privacy.clip_quantile must lie in (0, 1), with compression.downlink float32 (the step of a quantized one "
+            f"is of one clipping norm), got {privacy.clip_quantile!r} and {s.compression.downlink}"
         )
-    if s.policy == "top-up" and (s.streams or s.update == "dp-sgd"):
-        raise ValueError("policy top-up brings noise of single rounds, not of streams or local steps: use charge")
-    if s.policy == "top-up" and s.trust != "server":
-        raise ValueError(f"policy top-up needs a trusted server, got trust {s.trust}: use policy charge")
-    if s.clip_quantile is not None and not (0.0 < s.clip_quantile < 1.0 and s.downlink == "float32"):
-        raise ValueError(
-            f"clip_quantile must lie in (0, 1), with downlink float32 (a grid's step is of one clip), got "
-            f"{s.clip_quantile!r} and downlink {s.downlink}"
-        )
-    if s.unit == "client":
+    if privacy.unit == "client":
         for refused, why in _unit_refusals(s):
             if refused:
-                raise ValueError(f"unit client {why}")
-    elif s.cohort != "fixed" or s.cohort_cap or s.participations is not None or s.clip_quantile is not None:
+                raise ValueError(f"privacy.unit client {why}")
+    elif (
+        clients.sampling != "fixed"
+        or clients.max_cohort
+        or clients.max_participations is not None
+        or privacy.clip_quantile is not None
+    ):
         raise ValueError(
-            "cohort poisson, cohort_cap, participations and clip_quantile are of whole clients: set unit client"
+            "clients.sampling poisson, clients.max_cohort, clients.max_participations and privacy.clip_quantile need "
+            f"privacy.unit client, got {privacy.unit}"
         )
+
+
+def _check_compensation(s: Settings) -> None:
+    """Refuse a server that would compensate for noise that it cannot draw."""
+    if s.clients.dropout_handling != "compensate":
+        return
+    name, scheme = "clients.dropout_handling compensate", s.compression.scheme
+    schemes = [scheme, *(each.scheme or scheme for each in s.clients.overrides)]
+    if not all("gaussian" in each for each in schemes):
+        raise ValueError(
+            f"{name} needs Gaussian noise of every client, got compression.scheme {scheme}: use charge or wait"
+        )
+    if s.sliced or s.training.update == "dp-sgd":
+        raise ValueError(
+            f"{name} replaces the noise of single rounds, not correlated noise or that of local steps: use charge"
+        )
+    if s.privacy.trust != "server":
+        raise ValueError(f"{name} needs a trusted server, got privacy.trust {s.privacy.trust}: use charge")
 
 
 def _unit_refusals(s: Settings) -> Iterator[tuple[bool, str]]:
-    yield s.trust != "server", f"is accounted for where the server is trusted, got trust {s.trust}"
-    yield "gaussian" not in s.scheme, f"needs Gaussian noise, got scheme {s.scheme}: use cepam-gaussian"
     yield (
-        s.on_silence != "top-up",
-        f"has noise that does not depend on who replied: policy must be top-up, got {s.policy}",
-    )
-    yield s.streams, "goes without streams: sampling must not be cyclic, noise_shape not matrix"
-    yield (
-        s.update in ("examples", "dp-sgd"),
-        f"clips a whole update: update must be gradient or difference, got {s.update}",
+        s.privacy.trust != "server",
+        f"is accounted for where the server is trusted, got privacy.trust {s.privacy.trust}",
     )
     yield (
-        s.clip_norm != "l2" or s.clip_scope != "vector",
-        f"clips the whole vector in l2, got clip_norm {s.clip_norm} and clip_scope {s.clip_scope}",
+        "gaussian" not in s.compression.scheme,
+        f"needs Gaussian noise, got compression.scheme {s.compression.scheme}: use cepam-gaussian",
     )
-    yield bool(s.client), "has clients of one law, one clip and one weight: leave client out"
     yield (
-        s.cohort_cap > 0 and s.cohort != "poisson",
-        f"has a cap where cohorts are poisson: cohort_cap must be 0 with cohort {s.cohort}, got {s.cohort_cap}",
+        s.dropout_handling != "compensate",
+        f"has noise that does not depend on who replied: clients.dropout_handling must be compensate, got "
+        f"{s.clients.dropout_handling}",
+    )
+    yield (
+        s.sliced,
+        "goes without slices: training.record_sampling must not be cyclic, privacy.noise_correlation not matrix",
+    )
+    yield (
+        s.training.update in ("examples", "dp-sgd"),
+        f"clips a whole update: training.update must be gradient or difference, got {s.training.update}",
+    )
+    yield (
+        s.privacy.norm_type != "l2" or s.privacy.clip_scope != "vector",
+        f"clips the whole vector in l2, got privacy.norm_type {s.privacy.norm_type} and privacy.clip_scope "
+        f"{s.privacy.clip_scope}",
+    )
+    yield (
+        bool(s.clients.overrides),
+        "needs clients with one noise, one clipping norm and one weight: leave clients.overrides out",
+    )
+    yield (
+        s.clients.max_cohort > 0 and s.clients.sampling != "poisson",
+        f"has a largest cohort with Poisson sampling: clients.max_cohort must be 0 with clients.sampling "
+        f"{s.clients.sampling}, got {s.clients.max_cohort}",
     )
 
 
 def check_personal(settings: Settings) -> None:
-    """Nothing, or a refusal of layers that stay beside what counts on clients who keep nothing."""
-    if settings.personal is None:
+    """Refuse personal layers beside what assumes that clients keep no state."""
+    if settings.model.personal_layers is None:
         return
     for refused, why in _personal_refusals(settings):
         if refused:
-            raise ValueError(f"personal {why}")
+            raise ValueError(f"model.personal_layers {why}")
 
 
 def _personal_refusals(s: Settings) -> Iterator[tuple[bool, str]]:
-    private = s.noisy or any("gaussian" in (each.scheme or "") or "laplace" in (each.scheme or "") for each in s.client)
+    training, own = s.training, [each.scheme or "" for each in s.clients.overrides]
+    private = s.noisy or any("gaussian" in scheme or "laplace" in scheme for scheme in own)
     yield (
-        s.update in ("examples", "dp-sgd"),
-        f"layers remember every record they saw, so one record moves all later gradients of its client, and no clip of "
-        f"single examples bounds that: update must be difference, clipped as a whole, got {s.update}",
-    )
-    yield s.update != "difference", f"layers move by local steps: update must be difference, got {s.update}"
-    yield (
-        private and s.unit == "record" and s.sampling != "all",
-        f"layers remember every record they saw, so a record matters in rounds that do not draw it: with unit record "
-        f"sampling must be all (no draw is claimed), or protect whole clients with unit client; got {s.sampling}",
+        training.update in ("examples", "dp-sgd"),
+        f"remember every record they saw, so one record moves all later gradients of its client, and no clip of "
+        f"single examples bounds that: training.update must be difference, clipped as a whole, got {training.update}",
     )
     yield (
-        s.unit == "client" and s.cohort == "fixed" and s.share < 1.0,
-        "layers tell who took part, and of a fixed cohort the others' tell whether one client did: cohort must be "
-        "poisson, or share 1",
+        training.update != "difference",
+        f"move by local steps: training.update must be difference, got {training.update}",
     )
-    yield s.trust != "server", f"layers go with trust server, got trust {s.trust}"
-    yield s.average != 0.0, f"layers belong to the weights that clients hold: average must be 0, got {s.average!r}"
+    yield (
+        private and s.privacy.unit == "record" and training.record_sampling != "all",
+        f"remember every record they saw, so a record matters in rounds that do not draw it: with privacy.unit record "
+        f"training.record_sampling must be all (no draw is claimed), or protect whole clients with privacy.unit "
+        f"client; got {training.record_sampling}",
+    )
+    yield (
+        s.privacy.unit == "client" and s.clients.sampling == "fixed" and s.clients.sampling_rate < 1.0,
+        "show who took part, and those of the others in a fixed cohort show whether one client did: clients.sampling "
+        "must be poisson, or clients.sampling_rate 1",
+    )
+    yield s.privacy.trust != "server", f"need privacy.trust server, got {s.privacy.trust}"
+    yield (
+        training.weight_averaging != 0.0,
+        f"belong to the weights that clients hold: training.weight_averaging must be 0, got "
+        f"{training.weight_averaging!r}",
+    )
 
 
 def _secure_refusals(settings: Settings) -> Iterator[tuple[bool, str]]:
-    """What does not go with sums, and why, with what to do instead."""
-    s = settings
-    yield s.scheme != "cepam-gaussian", f"needs scheme cepam-gaussian: sums of other noise have no account; {s.scheme}"
-    yield s.update == "dp-sgd", "adds its noise to the update, dp-sgd to local steps: there a server may see updates"
-    yield s.clip_norm != "l2", f"needs clip_norm l2, the norm that a node bounds; got {s.clip_norm}"
-    yield s.clip_scope != "vector", "needs clip_scope vector: a node bounds the whole update"
-    yield s.lattice != "Z1", f"draws its noise in one dimension: lattice must be Z1, got {s.lattice}"
-    yield s.coder != "adaptive", f"sends vectors of constant length, no entropy code: leave coder as it is; {s.coder}"
-    yield s.bucket is not None, "sends vectors of constant length: bucket hides nothing more"
+    """What does not go with secure aggregation, and why, with what to do instead."""
+    s, compression, privacy = settings, settings.compression, settings.privacy
     yield (
-        s.on_silence != "charge",
-        (
-            f"goes on with whoever is left and charges that: policy must be charge, got {s.policy}"
-            " (topping up needs a server that may see noise, waiting one that may ask twice)"
-        ),
+        compression.scheme != "cepam-gaussian",
+        f"needs compression.scheme cepam-gaussian: sums of other noise are not accounted for; got {compression.scheme}",
     )
-    yield bool(s.byzantine), "cannot look at one client's vector: byzantine clients would ruin every sum unseen"
-    yield bool(s.client), "has clients of one law, one clip and one weight: leave client out"
-    yield s.keep_messages, "keeps no messages: masked parts are of no use to anybody"
+    yield (
+        s.training.update == "dp-sgd",
+        "adds its noise to the update, training.update dp-sgd to local steps: there a server may see updates",
+    )
+    yield (
+        privacy.norm_type != "l2",
+        f"needs privacy.norm_type l2, the norm that a node bounds; got {privacy.norm_type}",
+    )
+    yield (
+        privacy.clip_scope != "vector",
+        f"needs privacy.clip_scope vector: a node bounds the whole update; got {privacy.clip_scope}",
+    )
+    yield (
+        compression.lattice != "Z1",
+        f"draws its noise in one dimension: compression.lattice must be Z1, got {compression.lattice}",
+    )
+    yield (
+        compression.coder != "adaptive",
+        f"sends vectors of constant length, no entropy code: compression.coder must be adaptive, got "
+        f"{compression.coder}",
+    )
+    yield (
+        compression.padding is not None,
+        f"sends vectors of constant length: compression.padding hides nothing more, got {compression.padding}",
+    )
+    yield (
+        s.dropout_handling != "charge",
+        f"continues with the clients that are left and charges that: clients.dropout_handling must be charge, got "
+        f"{s.clients.dropout_handling} (compensating needs a server that may see noise, waiting one that may ask "
+        "twice)",
+    )
+    yield (
+        bool(s.clients.byzantine),
+        f"cannot inspect one client's vector, and clients.byzantine would spoil every sum unseen; got "
+        f"{s.clients.byzantine}",
+    )
+    yield (
+        bool(s.clients.overrides),
+        "needs clients with one noise, one clipping norm and one weight: leave clients.overrides out",
+    )
+    yield s.run.keep_messages, "keeps no messages: masked vectors are of no use; leave run.keep_messages out"
     from cepam.fl.config.secure_graph import COMPLETE
 
-    asked = s.clients_per_round
-    yield asked < 3, f"needs three clients in every round at least, got {asked}"
+    sampled = s.clients_per_round
+    yield sampled < 3, f"needs three clients in every round at least, got {sampled}"
     yield (
-        asked > COMPLETE and s.share < 1.0,
-        (f"asks everybody where a round has more than {COMPLETE} clients: a sparse graph belongs to its roster"),
+        sampled > COMPLETE and s.clients.sampling_rate < 1.0,
+        f"samples every client where a round has more than {COMPLETE}: a sparse graph belongs to its roster; "
+        f"clients.sampling_rate must be 1, got {s.clients.sampling_rate!r}",
     )
 
 
 def check_trust(settings: Settings) -> None:
-    """Nothing; raises a ValueError that says what does not go with `trust sum`, and why."""
-    s = settings
-    if s.trust != "sum":
-        given = {"bits": s.bits, "reach": s.reach, "sketch": s.sketch, "colluders": s.colluders or None}
+    """Refuse what does not go with secure aggregation, and its settings without it."""
+    s, compression = settings, settings.compression
+    if s.privacy.trust != "secure-aggregation":
+        given = {
+            "compression.masked_bits": compression.masked_bits,
+            "compression.quantization_range": compression.quantization_range,
+            "compression.sketch": compression.sketch,
+            "privacy.colluders": s.privacy.colluders or None,
+        }
         if names := [name for name, value in given.items() if value is not None]:
-            raise ValueError(f"{', '.join(names)}: only trust sum takes this, and trust is {s.trust}")
+            raise ValueError(f"{', '.join(names)}: needs privacy.trust secure-aggregation, got {s.privacy.trust}")
         return
     for refused, why in _secure_refusals(s):
         if refused:
-            raise ValueError(f"trust sum {why}")
-    if not 0.0 < s.quorum <= 1.0:
-        raise ValueError(f"quorum must lie in (0, 1], a share of the clients asked, got {s.quorum!r}")
-    if s.bits is not None and not 1 <= s.bits <= 32:
-        raise ValueError(f"bits must be an integer from 1 to 32, got {s.bits!r}")
+            raise ValueError(f"privacy.trust secure-aggregation {why}")
+    if not 0.0 < s.privacy.quorum <= 1.0:
+        raise ValueError(
+            f"privacy.quorum must lie in (0, 1], a fraction of the sampled clients, got {s.privacy.quorum!r}"
+        )
+    if compression.masked_bits is not None and not 1 <= compression.masked_bits <= 32:
+        raise ValueError(
+            f"compression.masked_bits must be a whole number from 1 to 32, got {compression.masked_bits!r}"
+        )
     from cepam.fl.config.secure_graph import SecAggGraph
 
     graph = SecAggGraph.of(s)
-    if graph.honest < 1 or s.colluders < 0:
+    if graph.honest < 1:
         raise ValueError(
-            f"quorum {graph.quorum} of {graph.asked} with {s.colluders} colluders hides nobody if the server lies: "
-            "twice the quorum must exceed clients and colluders together"
+            f"privacy.quorum: {graph.quorum} of {graph.asked} clients with {s.privacy.colluders} privacy.colluders "
+            "hides nobody if the server lies: twice the quorum must exceed clients and colluders together"
         )
 
 
@@ -332,7 +466,7 @@ CHECKS: tuple[Callable[[Settings], None], ...] = (
     check_seeds,
     check_noise,
     check_work,
-    check_streams,
+    check_slices,
     check_downlink,
     check_clients,
     check_unit,

@@ -27,16 +27,16 @@ class SecAggGraph:
     def of(cls, settings: Settings) -> SecAggGraph:
         """The graph of a run's rounds."""
         asked = settings.clients_per_round
-        quorum = min(asked, max(math.ceil(settings.quorum * asked - 1e-9), 1))
+        quorum = min(asked, max(math.ceil(settings.privacy.quorum * asked - 1e-9), 1))
         if asked <= COMPLETE:
-            return cls(asked, quorum, settings.colluders)
-        corrupt = max(CORRUPT, settings.colluders / asked)
+            return cls(asked, quorum, settings.privacy.colluders)
+        corrupt = max(CORRUPT, settings.privacy.colluders / asked)
         from cepam.secure_aggregation import (
             sparse_graph,  # whose room needs `cryptography`: a run without sums does without
         )
 
         degree, threshold = sparse_graph(asked, corrupt, 1.0 - quorum / asked)
-        return cls(asked, quorum, settings.colluders, degree, threshold)
+        return cls(asked, quorum, settings.privacy.colluders, degree, threshold)
 
     @property
     def honest(self) -> int:
@@ -49,6 +49,6 @@ class SecAggGraph:
 
 def surely_in(settings: Settings) -> int:
     """How many clients' noise is in every round that is published: what a target epsilon can count on."""
-    if settings.trust == "sum" and settings.dropout:
+    if settings.privacy.trust == "secure-aggregation" and settings.clients.dropout_rate:
         return SecAggGraph.of(settings).quorum
     return settings.clients_per_round

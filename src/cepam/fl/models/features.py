@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import os
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from cepam._internal.files import cache_folder
+from cepam._internal.files import cache_folder, write_atomically
 from cepam.fl.data.dataset import Dataset
+from cepam.fl.data.fetch import Report, quiet
 from cepam.fl.models.network import shared_out
 from cepam.fl.models.scattering import Scattering
 
@@ -31,8 +35,11 @@ def looks_up(module: nn.Module) -> bool:
 class Features:
     """A frozen module that turns every example into a row of numbers, by itself.
 
-    `batch` examples go through it at once. `key` names the module's content, all of it, and lets the features be kept
-    on disk between runs; without one they are computed in every run. `precision` is that of the numbers kept.
+    `batch` examples go through it at once, `gpu_batch` on a GPU. `key` names the module's content, all of it, and lets
+    the features be kept on disk between runs; without one they are computed in every run. `precision` is that of the
+    numbers kept, `outputs` how many an example has, tried out where it is not given. With `block` they are saved after
+    every so many examples, and a stopped computation goes on there. `portable` features are for bytes of any scale:
+    those computed on another device serve too.
 
     Nothing is charged for features: each record's depend on that record alone, and on a module that was fixed before.
     That holds for modules trained on public data only. A module that was trained on the run's own records needs a
@@ -43,6 +50,10 @@ class Features:
     batch: int = 64
     key: str | None = None
     precision: Literal["float32", "float16"] = "float32"
+    outputs: int | None = None
+    gpu_batch: int | None = None
+    block: int | None = None
+    portable: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -53,12 +64,13 @@ class Features:
 
     def size(self, data: Dataset) -> int:
         """How many features an example of this data set has."""
-        return int(self._checked(data, "cpu").shape[1])
+        return self.outputs or int(self._checked(data, "cpu").shape[1])
 
-    def of(self, data: Dataset, device: str = "cpu") -> Dataset:
+    def of(self, data: Dataset, device: str = "cpu", report: Callable[[Report], None] = quiet) -> Dataset:
         """The data set with features for inputs; computed on this device, or read from the cache."""
         size = self.size(data)
-        made = [self._part(data, inputs, size, device) for inputs in (data.train_inputs, data.test_inputs)]
+        parts = ((f"{data.name}: features, training", data.train_inputs), (f"{data.name}: test", data.test_inputs))
+        made = [self._part(data, inputs, size, device, partial(_told, report, text)) for text, inputs in parts]
         return replace(data, shape=(size,), train_inputs=made[0], test_inputs=made[1], scale=1.0, shift=0.0)
 
     def _through(self, data: Dataset, inputs: npt.NDArray[Any], device: str) -> Tensor:
@@ -67,65 +79,144 @@ class Features:
         made: Tensor = self.module(images.reshape(-1, *data.shape))
         return made.flatten(1)
 
-    @torch.no_grad()
     def _checked(self, data: Dataset, device: str) -> Tensor:
         """The first features; refuses a module whose features of an example depend on the others beside it."""
         self.module.to(device)
-        few = data.train_inputs[:4]
-        together = self._through(data, few, device)
-        alone = torch.cat([self._through(data, few[i : i + 1], device) for i in range(len(few))])
+        few, made = data.train_inputs[:4], {}
+
+        def work(at: int | None) -> None:
+            made[at] = self._through(data, few if at is None else few[at : at + 1], device)
+
+        shared_out(work, [None, *range(len(few))], device)
+        together, alone = made[None], torch.cat([made[at] for at in range(len(few))])
         if together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True):
             raise ValueError("features must treat every example by itself: this module's depend on the batch")
         return together
 
-    def _part(self, data: Dataset, inputs: npt.NDArray[Any], size: int, device: str) -> npt.NDArray[Any]:
+    def _part(
+        self, data: Dataset, inputs: npt.NDArray[Any], size: int, device: str, done: Callable[[int, int], None]
+    ) -> npt.NDArray[Any]:
         """The features of these inputs, mapped from the cache where there is one."""
-        shape = (len(inputs), size)
+        batch = self.batch if device == "cpu" else self.gpu_batch or self.batch
 
-        def fill(out: npt.NDArray[Any]) -> None:
-            self._checked(data, device)  # not before: a GPU takes half a second to make convolutions ready
+        def fill(out: npt.NDArray[Any], first: int) -> None:
+            if first == 0:
+                self._checked(data, device)  # not before: a GPU takes half a second to make convolutions ready
+            self.module.to(device)
 
             def work(at: int) -> None:
-                found = self._through(data, inputs[at : at + self.batch], device)
+                found = self._through(data, inputs[first + at : first + min(at + batch, len(out))], device)
                 if not bool(found.isfinite().all()):
-                    raise ValueError(
-                        f"features must be finite; those of examples {at} to {at + len(found) - 1} are not"
-                    )
-                out[at : at + self.batch] = found.cpu().numpy()
+                    here, last = first + at, first + at + len(found) - 1
+                    raise ValueError(f"features must be finite; those of examples {here} to {last} are not")
+                out[at : at + len(found)] = found.cpu().numpy()
 
-            shared_out(work, range(0, len(inputs), self.batch), device)
+            shared_out(work, range(0, len(out), batch), device)
 
+        shape = (len(inputs), size)
         if self.key is None:
             out = np.empty(shape, dtype=self.precision)
-            fill(out)
+            fill(out, 0)
             return out
-        about = f"{self.key}\n{self.precision}\n{device}\n{data.scale!r} {data.shift!r} {data.shape} {inputs.dtype}"
+        where = "" if self.portable else f"{device}\n{data.scale!r} {data.shift!r} "
+        about = f"{self.key}\n{self.precision}\n{where}{data.shape} {inputs.dtype}"
         digest = hashlib.sha256(about.encode() + b"\0" + np.ascontiguousarray(inputs).tobytes()).hexdigest()
-        return _kept(cache_folder() / "features" / f"{digest[:32]}.npy", shape, self.precision, fill)
+        path = cache_folder() / "features" / f"{digest[:32]}.npy"
+        return _kept(path, shape, self.precision, fill, self.block, done)
 
 
-def _kept(path: Path, shape: tuple[int, ...], kind: str, fill: Callable[[npt.NDArray[Any]], None]) -> npt.NDArray[Any]:
+def _told(report: Callable[[Report], None], text: str, done: int, total: int) -> None:
+    report(Report(text, done, total, unit="examples"))
+
+
+def _kept(
+    path: Path, shape: tuple[int, ...], kind: str, fill: Callable[[npt.NDArray[Any], int], None], block: int | None,
+    done: Callable[[int, int], None],
+) -> npt.NDArray[Any]:  # fmt: skip
     """The array of this file, mapped; filled now if it is missing or of another shape. Never half a file."""
-    try:
-        held: npt.NDArray[Any] = np.load(path, mmap_mode="c")
-        if held.shape == shape and held.dtype == kind:
-            return held
-    except (OSError, EOFError, ValueError):
-        pass
+    held = _mapped(path, shape, kind)
+    if held is not None:
+        return held
     path.parent.mkdir(parents=True, exist_ok=True)
+    parts, step = path.with_suffix(".parts"), block or shape[0]
+
+    def part(at: int) -> npt.NDArray[Any]:
+        """Rows from `at` on: of an earlier computation that was stopped, or computed and saved now."""
+        rows, saved = (min(step, shape[0] - at), *shape[1:]), parts / f"{at}.npy"
+        found = _mapped(saved, rows, kind)
+        if found is None:
+            parts.mkdir(exist_ok=True)
+            found = np.empty(rows, dtype=kind)
+            fill(found, at)
+            content = io.BytesIO()
+            np.save(content, found)
+            write_atomically(saved, content.getvalue())
+        done(at + rows[0], shape[0])
+        return found
+
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".npy", dir=path.parent)
     os.close(handle)
     try:
         out = np.lib.format.open_memmap(name, mode="w+", dtype=kind, shape=shape)
-        fill(out)
+        if block is None:
+            fill(out, 0)
+        else:
+            for at in range(0, shape[0], step):
+                out[at : at + step] = part(at)
         out.flush()
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
     del out
+    shutil.rmtree(parts, ignore_errors=True)
     kept: npt.NDArray[Any] = np.load(path, mmap_mode="c")
     return kept
+
+
+def _mapped(path: Path, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any] | None:
+    """The array of a file, mapped; None where there is none of this shape and kind."""
+    try:
+        held: npt.NDArray[Any] = np.load(path, mmap_mode="c")
+    except (OSError, EOFError, ValueError):
+        return None
+    return held if held.shape == shape and held.dtype == kind else None
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Features):
+    """Several frozen modules: an example's features are those of all of them, one after the other."""
+
+    parts: tuple[Features, ...] = ()
+
+    @classmethod
+    def of_all(cls, parts: Sequence[Features]) -> Features:
+        """Features of one module, or of several."""
+        return parts[0] if len(parts) == 1 else cls(_Beside([each.module for each in parts]), parts=tuple(parts))
+
+    def size(self, data: Dataset) -> int:
+        """How many features an example of this data set has."""
+        return sum(each.size(data) for each in self.parts)
+
+    def of(self, data: Dataset, device: str = "cpu", report: Callable[[Report], None] = quiet) -> Dataset:
+        """The data set with features for inputs; each module's are computed, or read from the cache, by themselves."""
+        made = [each.of(data, device, report) for each in self.parts]
+        train, test = (np.concatenate([getattr(each, part) for each in made], axis=1) for part in _INPUTS)
+        return replace(made[0], shape=(train.shape[1],), train_inputs=train, test_inputs=test)
+
+
+_INPUTS = ("train_inputs", "test_inputs")
+
+
+class _Beside(nn.Module):
+    """Modules that see the same examples; their rows are put one after the other."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(modules)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        return torch.cat([module(examples).flatten(1) for module in self.each], 1)
 
 
 def scattering(shape: tuple[int, ...]) -> Features:

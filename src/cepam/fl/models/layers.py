@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cepam.torch.uses import squares
+
 PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.Flatten, nn.Identity)
 """Layers without weights that treat every example by itself."""
 
@@ -155,12 +157,6 @@ class Convolution:
     def summed(self, x: Tensor, slope: Tensor, factors: Tensor) -> Tensor:
         """As `Dense.summed`, of the gradients in x."""
         return (factors[:, None, :] @ torch.unflatten(x, 0, (factors.shape[0], -1)))[:, 0]
-
-
-def squares(x: Tensor) -> Tensor:
-    """The squared norm of every example, summed in float64."""
-    norms: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
-    return norms.square()
 
 
 Layer = Dense | Convolution | nn.Module

@@ -18,10 +18,12 @@ from cepam.fl.models.features import Features, looks_up, scattering
 from cepam.fl.models.interface import Floats, Index, Network, Scores
 from cepam.fl.models.network import TorchNetwork
 from cepam.fl.models.objective import Judge, Objective
+from cepam.fl.models.pretrained import PRETRAINED, pretrained
+from cepam.torch.mapped import check_layers
 
 __all__ = ["ACTIVATIONS", "NAMES", "Floats", "Index", "Model", "Network", "Scores", "build", "linear_on", "resolved"]
 
-NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear")
+NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear", *PRETRAINED)
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 WORTH_A_GPU = 100_000
@@ -51,7 +53,7 @@ class Model:
         self.name = name
         self.objective = Objective(loss, dict(metrics or {}))
         self.module = self._seeded(0)
-        _check_layers(self.module)
+        check_layers(self.module)
         self.size = sum(p.numel() for p in trainable(self.module))
         if self.size == 0:
             raise ValueError("a model must have at least one weight that is trained (requires_grad)")
@@ -90,22 +92,6 @@ class Model:
         data = data if looks_up(self.module) else data.as_numbers()
         brought = interface.brought(self.module, data) if chosen == "cpu" and self.objective.plain else None
         return TorchNetwork(self.module, data, where, self.objective) if brought is None else brought
-
-
-def _check_layers(module: nn.Module) -> None:
-    """Nothing; raises where a layer mixes the examples of a batch, or keeps what it saw of them."""
-    for name, layer in module.named_modules():
-        tracks = isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(
-            layer, nn.modules.instancenorm._InstanceNorm
-        ):
-            raise ValueError(
-                f"layer {name or 'itself'} is {type(layer).__name__}: it mixes a batch's examples, so no clip bounds "
-                "what one of them adds, and keeps running means outside the weights; use "
-                f"nn.GroupNorm(groups, {layer.num_features}) instead"
-            )
-        if tracks:
-            raise ValueError(f"layer {name} keeps running means of the data: set track_running_stats=False")
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
@@ -179,6 +165,8 @@ def build(name: str, data: Dataset, activation: str = "relu") -> Model:
         return Model(lambda: nn.Sequential(nn.Flatten(), nn.Linear(pixels, data.classes)), name)
     if name == "scattering-linear":
         return linear_on(scattering(data.shape), data, name)
+    if name in PRETRAINED:
+        return linear_on(pretrained(name, data), data, name)
     raise ValueError(f"model must be one of {', '.join(NAMES)}, got {name!r}")
 
 

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.interface import Doubles, Floats, Index, LinearHead, Scores
 from cepam.fl.models.layers import Convolution, Dense, layers_of
-from cepam.fl.models.mapped import Mapped, drawing_from
 from cepam.fl.models.objective import Objective
-from cepam.fl.models.passes import Layered, Passes, example_factors
+from cepam.fl.models.passes import Layered, Passes
 from cepam.kernels.threads import cores
+from cepam.torch.mapped import Mapped, drawing_from
+from cepam.torch.uses import example_factors
 
 MANY = 8
 """From so many examples on a row goes through the network by itself; below, rows with their own weights go together."""
@@ -90,7 +91,7 @@ class TorchNetwork:
         self.known = self._input_squares() if isinstance(first, Dense) else None
 
     def _mapped(self, module: nn.Module) -> Mapped:
-        made = Mapped(module.to(self.device), self.objective, self.device)
+        made = Mapped(module.to(self.device), self.objective.loss_of_one, self.device)
         few = slice(0, 2)
         made.probe(self._images(self.train[0][few]), self.train[1][few])
         return made
@@ -149,7 +150,7 @@ class TorchNetwork:
         vectors = self._put(weights)
         sums, losses = self._zeros(len(of), vectors.shape[1]), self._zeros(len(of))
         # A row is dealt by its own count alone, so that its sum does not depend on the other rows.
-        one_by_one = self.draws or squares is not None
+        one_by_one = self.draws or squares is not None or (isinstance(self.passes, Mapped) and not self.passes.together)
         few = np.flatnonzero((count > 0) & (count < MANY) & (not one_by_one))
         many = np.flatnonzero((count >= MANY) | (one_by_one & (count > 0)))
         limits = None if bounds is None else self._put(bounds)

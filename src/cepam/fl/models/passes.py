@@ -1,4 +1,4 @@
-"""Per-example gradients, clipped and summed, through known layers; `mapped` takes every other module."""
+"""Per-example gradients, clipped and summed, through known layers; `cepam.torch.mapped` takes every other module."""
 
 from __future__ import annotations
 
@@ -7,29 +7,19 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from cepam.clip import clip_factors
 from cepam.fl.models.layers import Convolution, Dense, Layer
 from cepam.fl.models.objective import Objective
+from cepam.torch.uses import example_factors, whole
 
 Taken = tuple[Dense | Convolution, Tensor, Tensor]
-ROUNDINGS = 3
-"""To float32, on the way from a factor to a number of the clipped gradient: the factor, the slope, its product."""
-
-
-def example_factors(squares: Tensor, losses: Tensor, bounds: Tensor) -> Tensor:
-    """What scales each example's gradient to its l2 bound; 0 for an example whose norm or loss is not a number.
-
-    Guarantee: a clipped gradient is within its bound, measured in float64, and an example that overflows adds nothing
-    rather than everything (tests/fl/models/suite.py).
-    """
-    factors = clip_factors(squares.sqrt(), bounds.double(), torch.float32, ROUNDINGS)
-    return torch.where(losses.isfinite(), factors, 0.0).float()
 
 
 class Passes(Protocol):
-    """The gradients of a model; `draws` where a training pass draws at random."""
+    """The gradients of a model."""
 
-    draws: bool
+    @property
+    def draws(self) -> bool:
+        """Whether a training pass draws at random."""
 
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """The answers to all examples at one vector of weights."""
@@ -45,11 +35,6 @@ class Passes(Protocol):
         `keep` (rows, examples a row) says which examples count; x and labels hold them row behind row. With `bounds`
         each gradient is first scaled down to its row's. `known`: squared norms of x, or None.
         """
-
-
-def whole(tensor: Tensor, good: Tensor) -> Tensor:
-    """The tensor, with zeros for examples that do not count: nothing times zero is not nothing."""
-    return torch.where(good.reshape(-1, *[1] * (tensor.dim() - 1)), tensor, 0.0)
 
 
 class Layered:

@@ -110,9 +110,12 @@ def _read(path: Path, key: bytes) -> Checkpoint | None:
     content = _decrypted(key, path.read_bytes())
     if content is None:
         return None
-    with np.load(io.BytesIO(content)) as saved:
-        rest = json.loads(bytes(saved["rest"]))
-    return Checkpoint(path, int(rest["round"]), int(rest["offset"]), content)
+    try:
+        with np.load(io.BytesIO(content)) as saved:
+            rest = json.loads(bytes(saved["rest"]))
+        return Checkpoint(path, int(rest["round"]), int(rest["offset"]), content)
+    except Exception:  # the tag is right, so it was written so: by another version, or from damaged memory
+        return None
 
 
 def latest(folder: Path, key: bytes) -> Checkpoint | None:
@@ -148,7 +151,7 @@ def _check_beginning(folder: Path, metrics: Path) -> None:
     """Nothing; raises where metrics beyond the first checkpoint show that a checkpoint was lost."""
     from cepam.fl.config import toml
 
-    every = toml.settings_from(toml.read(folder / "config.toml")).checkpoint_every
+    every = toml.read_settings(folder / "config.toml").run.checkpoint_every
     rounds = [_round_of(line) for line in (metrics.read_bytes().splitlines() if metrics.exists() else [])]
     if max(rounds, default=0) > every:
         raise ValueError(

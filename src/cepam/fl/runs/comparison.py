@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from cepam.fl.runs.training import Progress, read_metrics, train
 Watcher = Callable[[str, Progress], None]
 PLAIN = ("fl", "fl+gaussian", "fl+laplace")
 """The schemes whose updates are float32."""
-SUMS = "cepam-gaussian-sum"
-"""The scheme whose server learns sums only."""
+SECURE = "cepam-gaussian-secure-aggregation"
+"""The scheme with secure aggregation."""
 
 
 @dataclass(frozen=True)
@@ -53,27 +53,31 @@ class Row:
 def with_scheme(settings: Settings, name: str) -> Settings:
     """The settings under another scheme, named as `fl`, `fl+gaussian`, `cepam-gaussian-n2`, `cepam-gaussian-E8`, …
 
-    A scheme that sends float32 up gets float32 down, and one without noise has no step for a grid. With `-sum` the
-    server learns sums only; the others have a server that is trusted.
+    A scheme that sends float32 up gets float32 down, and one without noise has no step to quantize by. With
+    `-secure-aggregation` no one sees a single update; the others have a server that is trusted.
     """
-    if name == SUMS:
-        return replace(settings, scheme="cepam-gaussian", lattice="Z1", trust="sum")
+    if name == SECURE:
+        return settings.updated(
+            {"compression.scheme": "cepam-gaussian", "compression.lattice": "Z1", "privacy.trust": "secure-aggregation"}
+        )
     scheme, dash, tail = name.rpartition("-")
     if name not in SCHEMES and dash and scheme in SCHEMES and scheme.startswith("cepam"):
         lattice = f"Z{tail[1:]}" if tail.startswith("n") else tail
     else:
-        scheme, lattice = name, settings.lattice
+        scheme, lattice = name, settings.compression.lattice
     if scheme not in SCHEMES or lattice not in LATTICES:
         raise ValueError(
-            f"unknown scheme {name!r}: one of {', '.join(SCHEMES)}, cepam ones with -n2, -n3, -A2, -D4, -E8, {SUMS}"
+            f"unknown scheme {name!r}: one of {', '.join(SCHEMES)}, cepam ones with -n2, -n3, -A2, -D4, -E8, {SECURE}"
         )
     noisy = "gaussian" in scheme or "laplace" in scheme
-    return replace(
-        settings, scheme=scheme, lattice=lattice,
-        noise=settings.noise if noisy else None, epsilon=settings.epsilon if noisy else None,
-        downlink=settings.downlink if noisy and scheme not in PLAIN else "float32",
-        trust="server", colluders=0, bits=None, reach=None, sketch=None,
-    )  # fmt: skip
+    return settings.updated({
+        "compression.scheme": scheme, "compression.lattice": lattice,
+        "privacy.noise_scale": settings.privacy.noise_scale if noisy else None,
+        "privacy.epsilon": settings.privacy.epsilon if noisy else None,
+        "compression.downlink": settings.compression.downlink if noisy and scheme not in PLAIN else "float32",
+        "privacy.trust": "server", "privacy.colluders": 0, "compression.masked_bits": None,
+        "compression.quantization_range": None, "compression.sketch": None,
+    })  # fmt: skip
 
 
 def compare(
@@ -86,7 +90,7 @@ def compare(
     """
     if not schemes:
         raise ValueError("schemes must name at least one scheme")
-    folder, settings = Path(folder), replace(settings, simulate=True)
+    folder, settings = Path(folder), settings.updated({"run.simulate": True})
     chosen = {name: with_scheme(settings, name) for name in schemes}
     data = prepared(settings)
     rows: list[Row] = []
@@ -205,19 +209,19 @@ def warnings_of(rows: Sequence[Row]) -> list[str]:
 
 def page(settings: Settings, rows: list[Row], folder: Path) -> str:
     """A page that opens without a network: the table, the figure inside it, warnings and configuration."""
-    many = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
+    many = f"{settings.run.seeds} seed{'s' if settings.run.seeds > 1 else ''}"
     lead = (
-        f"{settings.clients} clients, {settings.rounds} rounds, {many}; mean with 95 % confidence intervals, "
-        "differences paired by seed. epsilon is for the whole run against an outsider who sees every broadcast model. "
-        "Bits are a coordinate and client, up and down; MB are those of all clients, rounds and seeds, both ways. "
-        "Schemes that send float32 up are sent float32 down."
+        f"{settings.clients.count} clients, {settings.training.rounds} rounds, {many}; mean with 95 % confidence "
+        "intervals, differences paired by seed. epsilon is for the whole run against an outsider who sees every "
+        "broadcast model. Bits are per coordinate and client, up and down; MB are those of all clients, rounds and "
+        "seeds, both ways. Schemes that send float32 up are sent float32 down."
     )
-    notice = f"{SIMULATED}: keys and draws come from the seeds, so every epsilon is the figure of a simulation."
-    title = f"Schemes on {settings.data}"
+    notice = f"{SIMULATED}: keys and draws come from the seeds, so every epsilon is that of a simulation."
+    title = f"Schemes on {settings.data.name}"
     return writer.page(title, [
         writer.heading(title, 1), writer.paragraph(lead), writer.paragraph(notice, "notice"),
         writer.table(HEADINGS, [cells(row) for row in rows]),
-        writer.heading("epsilon, by who looks"),
+        writer.heading("epsilon, by observer"),
         writer.table(("against", *(row.scheme for row in rows)), _by_observer(rows)),
         writer.picture(folder / "comparison.png", "accuracy over bytes both ways, and over rounds"),
         writer.heading("Warnings"), writer.bullets(warnings_of(rows) or ["none"]),

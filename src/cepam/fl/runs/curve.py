@@ -16,7 +16,7 @@ from cepam.fl.config.settings import Settings
 PANELS = (
     ("accuracy", "test accuracy"),
     ("epsilon", "epsilon spent"),
-    ("bits_per_coordinate", "bits a coordinate"),
+    ("bits_per_coordinate", "bits per coordinate"),
     ("snr_db", "SNR (dB)"),
 )
 
@@ -58,9 +58,12 @@ def draw_curve(path: Path, lines: list[Line], settings: Settings) -> None:
                 axis.legend()
         else:
             axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes)
-        marked = name == "epsilon" and settings.simulate
+        marked = name == "epsilon" and settings.run.simulate
         axis.set(xlabel="round", ylabel=f"{label} ({SIMULATED})" if marked else label)
         axis.grid(alpha=0.3)
-    figure.suptitle(f"{settings.scheme}, {settings.data}, {settings.clients} clients, {settings.rounds} rounds")
+    figure.suptitle(
+        f"{settings.compression.scheme}, {settings.data.name}, {settings.clients.count} clients, "
+        f"{settings.training.rounds} rounds"
+    )
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,11 @@ PROBED = 4
 
 def as_given(settings: Settings, data: Dataset, model: Model | None) -> Settings:
     """The settings with the names of what was really handed over: `own: name` where it is the user's."""
-    return replace(
-        settings.fitted(data.clients),
-        data=_named(settings.data, data.name),
-        model=settings.model if model is None else _named(settings.model, model.name),
+    return settings.fitted(data.clients).updated(
+        {
+            "data.name": _named(settings.data.name, data.name),
+            "model.name": settings.model.name if model is None else _named(settings.model.name, model.name),
+        }
     )
 
 
@@ -51,7 +52,7 @@ def _named(told: str, given: str) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """The `[run]` table of config.toml: all that decides the bits of this run, in the order in which it is compared.
+    """The `[provenance]` table of config.toml: all that decides the bits of this run, in the order of comparison.
 
     `engine` and `environment` are plain text; `settings` covers them too. `settings`, `data` and `model` are HMACs.
     """
@@ -72,7 +73,7 @@ class Record:
             environment,
             _mark(key, _settings_bytes(settings, engine, environment)),
             _mark(key, _data_bytes(data)),
-            _mark(key, _model_bytes(model, settings.seed, network, data.records)),
+            _mark(key, _model_bytes(model, settings.run.seed, network, data.records)),
             secret.nonce.hex(),
         )
 
@@ -87,7 +88,7 @@ def _mark(key: bytes, pieces: Iterator[bytes]) -> str:
 
 def _settings_bytes(settings: Settings, *more: str) -> Iterator[bytes]:
     """Every setting by name, and the matrix that a setting may name by its file."""
-    yield from (repr(item).encode() for item in sorted(vars(settings).items()))
+    yield from (repr(item).encode() for item in sorted(settings.values().items()))
     yield fingerprint(link_of(settings)).encode()
     yield from (each.encode() for each in more)
 
@@ -140,13 +141,14 @@ def start(settings: Settings, folder: Path, secret: RunSecret, record: Record) -
 def stored(settings: Settings, folder: Path) -> RunSecret | None:
     """The secret of the run in the folder, which has these settings; None where the run is over and it was erased."""
     config = folder / "config.toml"
-    held = toml.settings_from(toml.read(config), str(config))
+    held = toml.read_settings(config)
     if held != settings:
-        differs = [name for name in vars(held) if getattr(held, name) != getattr(settings, name)]
+        given = settings.values()
+        differs = [name for name, value in held.values().items() if value != given[name]]
         raise ValueError(
             f"{config} differs from the given settings in {', '.join(differs)}: a run is resumed as it began"
         )
-    if settings.simulate:
+    if settings.run.simulate:
         return RunSecret.simulated(settings)
     path = folder / SECRET
     if not path.exists():
@@ -154,7 +156,7 @@ def stored(settings: Settings, folder: Path) -> RunSecret | None:
             return None
         raise ValueError(f"{path} is missing: without the run's secret it cannot go on; start a new run")
     try:
-        return RunSecret(_bytes_of(path.read_text(), 32), _bytes_of(str(toml.read_run(config).get("nonce")), 16))
+        return RunSecret(_bytes_of(path.read_text(), 32), _bytes_of(str(toml.read_provenance(config).get("nonce")), 16))
     except ValueError:
         raise ValueError(f"{path} or the nonce in {config} is damaged: the run cannot go on; start a new one") from None
 
@@ -172,7 +174,7 @@ def check(folder: Path, record: Record) -> None:
     Raises:
         ValueError: What differs, and that a changed run starts anew under another name.
     """
-    held = toml.read_run(folder / "config.toml")
+    held = toml.read_provenance(folder / "config.toml")
     for name, mine in vars(record).items():
         if held.get(name) != mine:
             before = f"({held.get(name, 'not recorded')}; here it is {mine})"

@@ -16,69 +16,79 @@ import numpy as np
 from torch import nn
 
 from cepam.fl.config.settings import OWN, Settings
+from cepam.fl.data.catalog import load
 from cepam.fl.data.clients import TABLES, from_clients, from_table
-from cepam.fl.data.dataset import Dataset, from_arrays, load
+from cepam.fl.data.dataset import Dataset, from_arrays
 from cepam.fl.data.fetch import Report
 from cepam.fl.data.fetch import quiet as quiet_fetch
-from cepam.fl.models.model import Model
+from cepam.fl.models.model import Model, resolved
+from cepam.fl.models.pretrained import PRETRAINED, pretrained
 
 
 def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch) -> Dataset:
-    """The settings' data set, with its pixels as they ask."""
+    """The settings' data set, with its pixels as they ask, and the features of a pretrained network in the cache."""
     for name in ("data", "model"):
-        if str(getattr(settings, name)).startswith(OWN):
+        told = str(getattr(settings, name).name)
+        if told.startswith(OWN):
             raise ValueError(
-                f"the run has {name} of its own ({getattr(settings, name).removeprefix(OWN)}), which are no file here: "
+                f"the run has {name} of its own ({told.removeprefix(OWN)}), which are no file here: "
                 "resume it in Python with fl.train(settings, folder, data, model, resume=True)"
             )
     data = _read(settings, report)
-    if settings.pixels == "centred" and data.train_inputs.dtype == np.uint8:
-        return replace(data, scale=2.0 / 255.0, shift=-1.0)
+    if settings.data.pixels == "centred" and data.train_inputs.dtype == np.uint8:
+        data = replace(data, scale=2.0 / 255.0, shift=-1.0)
+    if settings.model.name in PRETRAINED:  # computed here, where progress is shown; the run finds them in the cache
+        where = "cuda" if resolved(settings.run.device) == "cuda" else "cpu"
+        pretrained(settings.model.name, data, report).of(data, where, report)
     return data
 
 
 def _read(settings: Settings, report: Callable[[Report], None]) -> Dataset:
-    if settings.data.endswith(TABLES):
-        if settings.target is None:
-            raise ValueError(f"{settings.data} needs --target, the column to predict")
-        made = from_table(settings.data, settings.target, settings.client_column, seed=settings.seed)
-        return replace(made, name=settings.data)
+    if settings.data.name.endswith(TABLES):
+        if settings.data.target_column is None:
+            raise ValueError(f"{settings.data.name} needs data.target_column, the column to predict")
+        made = from_table(
+            settings.data.name, settings.data.target_column, settings.data.client_column, seed=settings.run.seed
+        )
+        return replace(made, name=settings.data.name)
     if not settings.refers("data"):
-        return load(settings.data, Path(settings.folder) if settings.folder else None, report)
-    make = function_of(settings.data)
-    with _named(settings.data):
+        return load(settings.data.name, Path(settings.data.folder) if settings.data.folder else None, report)
+    make = function_of(settings.data.name)
+    with _named(settings.data.name):
         found = make()
     if isinstance(found, Mapping):
-        found = from_clients(found, seed=settings.seed)
+        found = from_clients(found, seed=settings.run.seed)
     elif isinstance(found, tuple) and len(found) == 2:
         train, test = found
         found = (
-            from_clients(train, test, seed=settings.seed) if isinstance(train, Mapping) else from_arrays(train, test)
+            from_clients(train, test, seed=settings.run.seed)
+            if isinstance(train, Mapping)
+            else from_arrays(train, test)
         )
     if not isinstance(found, Dataset):
         kinds = "a data set, clients by name, (clients, test) or (train, test)"
-        raise ValueError(f"{settings.data} must give {kinds}, got {type(found).__name__}")
-    return replace(found, name=settings.data)
+        raise ValueError(f"{settings.data.name} must give {kinds}, got {type(found).__name__}")
+    return replace(found, name=settings.data.name)
 
 
 def referred(settings: Settings, data: Dataset) -> Model | None:
     """The model that the settings' `module:function` makes; None where they name one."""
     if not settings.refers("model"):
         return None
-    make = function_of(settings.model)
+    make = function_of(settings.model.name)
     takes = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
 
     def built() -> Any:
-        with _named(settings.model):
+        with _named(settings.model.name):
             return make(data) if takes else make()
 
     found = built()
     if isinstance(found, Model):
-        found.name = settings.model
+        found.name = settings.model.name
         return found
     if isinstance(found, nn.Module):
-        return Model(built, settings.model)
-    raise ValueError(f"{settings.model} must give an fl.Model or a torch module, got {type(found).__name__}")
+        return Model(built, settings.model.name)
+    raise ValueError(f"{settings.model.name} must give an fl.Model or a torch module, got {type(found).__name__}")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ def _metrics(simulation: Simulation, lines: list[Line]) -> list[str]:
     """The names of what the last round was judged by, the loss last; one that is not a number is left out."""
     objective = simulation.vector.objective
     names = [*({"accuracy"} if objective.classifies else ()), *objective.metrics, "loss"]
-    last = [line for line in lines if line["round"] == simulation.settings.rounds]
+    last = [line for line in lines if line["round"] == simulation.settings.training.rounds]
     return [name for name in names if all(line.get(name) is not None for line in last)]
 
 
@@ -39,17 +39,17 @@ def _epsilon(last: dict[int, Line]) -> float | None:
 def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict[str, Any]:
     """What a reader wants first: accuracy, privacy, size and time, with the warnings beside them."""
     settings = simulation.settings
-    last = {line["seed"]: line for line in lines if line["round"] == settings.rounds}
+    last = {line["seed"]: line for line in lines if line["round"] == settings.training.rounds}
     sent = [line["bits_per_coordinate"] for line in lines if line["bits_per_coordinate"] is not None]
     judged = {name: interval([line[name] for line in last.values()]) for name in _metrics(simulation, lines)}
     accuracy, half = judged.pop("accuracy", (None, None))
     noise = [line["snr_db"] for line in lines if line["snr_db"] is not None]
     aggregator = simulation.aggregators[0]
     return {
-        "scheme": settings.scheme,
-        "trust": settings.trust,
-        "lattice": settings.lattice if settings.scheme.startswith("cepam") else None,
-        "rounds": settings.rounds,
+        "scheme": settings.compression.scheme,
+        "trust": settings.privacy.trust,
+        "lattice": settings.compression.lattice if settings.compression.scheme.startswith("cepam") else None,
+        "rounds": settings.training.rounds,
         "seeds": list(settings.run_seeds),
         "weights": simulation.size,
         "engine": engine_of(simulation.network),
@@ -59,15 +59,15 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "best_score_by_seed": dict(zip(map(str, settings.run_seeds), map(float, simulation.state.best_score))),
         "metrics": {name: {"mean": mean, "half_width": width} for name, (mean, width) in judged.items()},
         "epsilon": _epsilon(last),
-        "delta": settings.delta if aggregator.mechanism is not None else None,
-        "simulated": settings.simulate,
-        "adjacency": settings.adjacency,
+        "delta": settings.privacy.delta if aggregator.mechanism is not None else None,
+        "simulated": settings.run.simulate,
+        "adjacency": settings.privacy.adjacency,
         "epsilon_against": simulation.views(),
         "clients": simulation.budgets(),
         "noise_scales": sorted({plan.law.scale for plan in aggregator.plans if plan.law is not None}),
         "bits_per_coordinate": float(np.mean(sent)) if sent else None,
         "uplink_bytes": int(simulation.state.bits.sum()) // 8,
-        "downlink": settings.downlink,
+        "downlink": settings.compression.downlink,
         "bits_per_coordinate_down": float(np.mean([line["bits_per_coordinate_down"] for line in lines])),
         "downlink_bytes": sum(line["downlink_bits"] for line in lines) // 8,
         "round_trip_bytes": sum(line["bits_round_trip"] for line in lines) // 8,

@@ -1,8 +1,8 @@
 """Runs on disk: `runs/<name>/` holds all there is to know about a run, and enough to go on after a kill.
 
 config.toml      the full configuration            final.pt, best.pt   weights, by seed
-metrics.jsonl    one line a round and seed         curve.png           accuracy, epsilon and bits
-timing.jsonl     seconds a round                   events.…tfevents…   the same for TensorBoard
+metrics.jsonl    one line per round and seed       curve.png           accuracy, epsilon and bits
+timing.jsonl     seconds per round                 events.…tfevents…   the same for TensorBoard
 checkpoint.npz   until the end: where to go on,    summary.json        the figures at the end
                  and the one before it             secret.key          until the end: keys and draws
 personal.npz     clients' own layers, by seed, where some stay on the client
@@ -101,7 +101,7 @@ def train(
             _rounds(simulation, folder, watch)
             _finish(simulation, folder)
         checkpoint.remove(folder)
-        if not settings.keep_keys:
+        if not settings.run.keep_keys:
             record.forget(folder)
         return read_summary(folder)
 
@@ -119,7 +119,7 @@ def _go_on(simulation: Simulation, folder: Path, say: Callable[[str], None]) -> 
 
 
 def _keeper(settings: Settings, folder: Path) -> Callable[[Sent], None]:
-    if not settings.keep_messages:
+    if not settings.run.keep_messages:
         return quiet
 
     def keep(sent: Sent) -> None:
@@ -147,10 +147,10 @@ def _rounds(simulation: Simulation, folder: Path, watch: Watcher) -> None:
                     metrics.write(json.dumps(line).encode() + b"\n")
                 metrics.flush()
                 timing.write(json.dumps({"round": number, "seconds": round(now - begun, 4)}) + "\n")
-                if number % simulation.settings.checkpoint_every == 0 or simulation.done:
+                if number % simulation.settings.run.checkpoint_every == 0 or simulation.done:
                     os.fsync(metrics.fileno())
                     checkpoint.save(simulation, folder, metrics.tell())
-            watch(Progress(lines, simulation.settings.rounds, started_at, now - start))
+            watch(Progress(lines, simulation.settings.training.rounds, started_at, now - start))
 
 
 def read_metrics(folder: Path | str) -> list[Line]:

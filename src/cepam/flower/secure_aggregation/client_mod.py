@@ -18,6 +18,7 @@ from cepam.flower.client_mod import (
     FAILED,
     SERVER_FILE,
     CallNext,
+    check_app,
     declining,
     named_arrays,
     only_arrays,
@@ -27,6 +28,7 @@ from cepam.flower.client_mod import (
 from cepam.flower.client_model import receive
 from cepam.flower.secure_aggregation.client import keep_state, sum_node
 from cepam.flower.secure_aggregation.records import check_value, run_bytes, statement, sum_message
+from cepam.policy import AccountUnusable, ClientPolicy
 from cepam.protocol.agreement import verify
 from cepam.protocol.client import Declined
 from cepam.protocol.messages import RECORD
@@ -47,11 +49,15 @@ from cepam.secure_aggregation.sketch import Sketch
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
 
-def answer(message: Message, context: Context, call_next: CallNext) -> Message:
-    """The node's answer to one stage of a sum, or a refusal; to any other message a refusal."""
+def answer(message: Message, context: Context, call_next: CallNext, policy: ClientPolicy | None = None) -> Message:
+    """The node's answer to one stage of secure aggregation, or a refusal; to any other message a refusal.
+
+    `policy` is the ClientApp's, for nodes of a simulation.
+    """
     try:
+        check_app(call_next)
         request = _request(message, context)
-        node = sum_node(context)
+        node = sum_node(context, policy)
         # User code sees neither the node's secrets nor the message of the sum.
         for hidden in (context.state, message.content):
             hidden.pop(SUM, None)
@@ -64,6 +70,8 @@ def answer(message: Message, context: Context, call_next: CallNext) -> Message:
             keep_state(context, node)
     except Declined as declined:
         return declining(message, declined)
+    except AccountUnusable as unusable:
+        return declining(message, Declined("terms", str(unusable)))
     except MalformedMessage as malformed:
         return declining(message, Declined("offer", str(malformed)))
     except Exception as unexpected:  # its text may hold data: only its kind is told, and only to this node's log
@@ -129,9 +137,9 @@ def _trained(node: SecAggClient, request: bytes, message: Message, context: Cont
 
 
 def _agreed(settings: SecAggSettings) -> dict[str, float]:
-    """What the training function is told of the round: numbers that passed this node's terms, never the server's alone.
+    """What the training function is told of the round: numbers that passed this node's policy.
 
-    An offer with a larger clip or chance, or a smaller batch, than the terms was refused before.
+    An offer with a larger clip or chance, or a smaller batch, than the policy was refused before.
     """
     told = {CHANCE: settings.chance}
     return {**told, CLIP: settings.clip, DIVISOR: settings.batch} if settings.batch else told

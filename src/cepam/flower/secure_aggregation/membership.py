@@ -13,7 +13,7 @@ from cepam.flower.secure_aggregation.faults import Faults
 from cepam.flower.secure_aggregation.records import run_bytes
 from cepam.flower.secure_aggregation.transport import NodeRefused, Transport
 from cepam.protocol.agreement import agree, canonical, new_pair, verify
-from cepam.protocol.server import Authentication, Refused
+from cepam.protocol.server import Refused
 from cepam.secure_aggregation.messages import HelloReply, HelloRequest
 from cepam.secure_aggregation.roster import Roster, RosterEntry, hello_transcript
 
@@ -32,21 +32,23 @@ class Membership:
     the epoch. `faults` says who is left out because charged rounds failed.
     """
 
-    def __init__(self, courier: Transport, authentication: Authentication) -> None:
-        self._courier, self._authentication = courier, authentication
+    def __init__(self, transport: Transport, required: bool) -> None:
+        self._transport, self._required = transport, required
+        self.refused: list[Refused] = []
         self.faults = Faults()
         self.roster: Roster | None = None
         self.position = 0
         self._knowing: set[int] = set()
         self._lost: set[int] = set()
         self._declining: set[int] = set()
-        self._warned: set[int] = set()
+        self._warned = False
         self._started: Counter[int] = Counter()
         self._not_before: dict[int, int] = {}
         self._round = 0
 
     def settle(self, wanted: Iterable[int], grid: Grid) -> Roster:
-        """The roster of the epoch, in which all of these nodes are that can be."""
+        """The roster of the epoch, in which all of these nodes are that can be; `refused` says why others are not."""
+        self.refused = []
         self.faults.begin_round()
         self._round += 1
         asked = set(wanted) - self.faults.left_out
@@ -78,16 +80,16 @@ class Membership:
         return node not in self._knowing
 
     def note_answer(self, node: int) -> None:
-        """Nothing; the node has the roster."""
+        """Note that the node has the roster."""
         self._knowing.add(node)
 
     def note_refusal(self, refused: Refused) -> None:
-        """Nothing; who refuses a position or a cohort has other secrets than this epoch's, others do not want it."""
+        """Note a refusal: of a position or a cohort by other secrets than this epoch's, else by the node's policy."""
         if isinstance(refused, NodeRefused) and refused.node is not None:
             (self._lost if refused.sum_kind in ("position", "cohort") else self._declining).add(refused.node)
 
     def _begin(self, nodes: set[int], grid: Grid) -> None:
-        """Nothing; an epoch of all nodes that answer, under a number above all earlier ones, of other processes too."""
+        """Begin an epoch of all nodes that answer, under a number above all earlier ones, of other processes too."""
         epoch = max(self.roster.epoch + 1 if self.roster is not None else 0, time.time_ns() // 10**6)
         run = run_bytes(int(grid.run.run_id))
         registered = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
@@ -99,19 +101,28 @@ class Membership:
             entries[node] = entry
 
         def drop(refused: Refused) -> None:
-            log(WARNING, "cepam: node %s is not in the sums of this epoch: %s", refused.node, refused)
+            self.refused.append(refused)
+            log(
+                WARNING,
+                "cepam: node %s does not take part in secure aggregation in this epoch: %s",
+                refused.node,
+                refused,
+            )
 
-        self._courier.trip(grid, {node: HelloRequest(run, epoch).encode() for node in sorted(nodes)}, take, drop)
+        self._transport.trip(grid, {node: HelloRequest(run, epoch).encode() for node in sorted(nodes)}, take, drop)
+        late = f"no answer to the key agreement within {self._transport.timeout:g} s (unmask_timeout)"
+        for node in sorted(nodes - set(entries) - {refused.node for refused in self.refused}):
+            self.refused.append(Refused("missing", node, late))
         peers = _distinct(entries.values())
         self.roster = Roster.of(run, epoch, peers)
         self.position, self._knowing, self._lost, self._declining = 0, set(), set(), set()
         for node in nodes - {peer.node for peer in peers}:
             wait = min(ROUNDS_TO_RETRY * 2 ** self._started[node], LONGEST_WAIT)
             self._not_before[node] = max(self._not_before.get(node, 0), self._round + wait)
-        log(INFO, "cepam: a new epoch of sums: %d of %d nodes agreed on keys", len(peers), len(nodes))
+        log(INFO, "cepam: a new epoch of secure aggregation: %d of %d nodes agreed on keys", len(peers), len(nodes))
 
     def _check(self, node: int, entry: RosterEntry, transcript: bytes, registered: dict[int, bytes]) -> None:
-        """Nothing, or ValueError for an entry for which the others would refuse the whole roster."""
+        """Refuse an entry for which the others would refuse the whole roster."""
         if entry.node != node or not verify(entry.identity, transcript, entry.signature):
             raise ValueError("its key is not signed by the identity that it names")
         if canonical(entry.identity) != entry.identity:
@@ -121,14 +132,14 @@ class Membership:
             known = canonical(registered.get(node, b"")) == entry.identity
         except ValueError:
             known = False
-        if not known and self._authentication == "require":
+        if not known and self._required:
             raise ValueError("its identity is not the key that the node is registered with")
-        if not known and node not in self._warned:
-            self._warned.add(node)
+        if not known and not self._warned:
+            self._warned = True
             log(
                 WARNING,
                 "cepam: the identity of node %d is not the key that it is registered with: only nodes that pin their "
-                "cohort know with whom they share masks (docs/trust.md)",
+                "cohort know with whom they share masks (docs/trust.md). This is said once, for all nodes",
                 node,
             )
 

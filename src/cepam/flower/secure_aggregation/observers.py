@@ -17,12 +17,12 @@ class Observers:
         self._colluders, self._delta = colluders, delta
         self._accountants: dict[str, Accountant] = {}
 
-    def asked(self, mechanism: Mechanism, quorum: int) -> None:
-        """Nothing; all clients of the release were asked: a server that lies may open a round that it calls lost."""
+    def requested(self, mechanism: Mechanism, quorum: int) -> None:
+        """Count a round that these clients were sent: a server that lies may open a round that it calls lost."""
         self._add(mechanism, views(len(mechanism.clients), quorum, self._colluders), lies=True)
 
     def released(self, mechanism: Mechanism, nodes: int, quorum: int) -> None:
-        """Nothing; a round was charged, of whose `nodes` those in the release were in the sum."""
+        """Count a round that was charged, of whose `nodes` those of the mechanism were in the sum."""
         self._add(mechanism, views(nodes, quorum, self._colluders, len(mechanism.clients)), lies=False)
 
     def _add(self, mechanism: Mechanism, found: tuple[View, ...], lies: bool) -> None:

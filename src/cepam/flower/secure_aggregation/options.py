@@ -10,15 +10,8 @@ LEAST_NODES = 3
 
 
 @dataclass(frozen=True)
-class Sum:
-    """The settings of `Private(…, trust=Sum(…))`; `trust="sum"` takes these defaults.
-
-    `quorum`: nodes that must be in every sum, a share of those asked (0.8) or a number. Nobody learns anything of a
-    round with fewer. More than half of the nodes and the colluders together, whom `Accounting(colluders=…)` counts.
-    `bits` a coordinate; `auto` takes the fewest whose rounding is no wider than one client's noise. `unmask_timeout`:
-    how many seconds the short messages may take: key agreement, repair and shares. `sketch`: so many numbers instead of
-    the model's coordinates, by a public map that is drawn anew each round; whole updates only, clipped after it.
-    """
+class SecAggOptions:
+    """The checked options of `SecureAggregation` that concern the protocol alone; its docstring says what they are."""
 
     quorum: float | int = 0.8
     bits: int | Literal["auto"] = "auto"
@@ -43,7 +36,7 @@ class Sum:
         quorum = self.quorum if isinstance(self.quorum, int) else math.ceil(self.quorum * nodes - 1e-9)
         if nodes < LEAST_NODES or not quorum <= nodes or not 2 * quorum > nodes + colluders:
             raise ValueError(
-                f"a sum of {nodes} nodes with quorum {quorum} and {colluders} colluders does not hide its parts: "
+                f"a sum of {nodes} nodes with quorum {quorum} and {colluders} colluders does not hide single updates: "
                 f"at least {LEAST_NODES} nodes, and twice the quorum above nodes and colluders together"
             )
         return quorum
@@ -53,12 +46,3 @@ class Sum:
         if self.sketch is not None and self.sketch >= coordinates:
             raise ValueError(f"sketch must be below the model's {coordinates} coordinates, got {self.sketch}")
         return coordinates if self.sketch is None else self.sketch
-
-
-def sum_of(trust: object) -> Sum:
-    """The settings that `trust` names; ValueError if it names none."""
-    if isinstance(trust, Sum):
-        return trust
-    if trust == "sum":
-        return Sum()
-    raise ValueError(f"trust must be 'server', 'sum' or cepam.flower.Sum(…), got {trust!r}")

@@ -27,7 +27,9 @@ def sum_message(content: RecordDict) -> bytes:
     """The message of a sum in this content; ValueError if there is none."""
     record = content.get(SUM)
     if not isinstance(record, ArrayRecord):
-        raise ValueError("there is no message of a sum: does the other end use cepam.flower with trust='sum'?")
+        raise ValueError(
+            "there is no message of secure aggregation: does the other end use cepam.flower.SecureAggregation?"
+        )
     return carried(record)
 
 

@@ -25,7 +25,7 @@ class RoundDriver:
 
     sums: SecAggRound
     messages: dict[int, Message]
-    courier: Transport
+    transport: Transport
     members: Membership
     bytes_of: dict[int, int] = field(default_factory=dict)
     opened: Floats | None = None
@@ -39,13 +39,13 @@ class RoundDriver:
             self.members.note_answer(node)
             self.bytes_of[node] = len(said)
 
-        self.courier.give(reply, counted, drop)
+        self.transport.give(reply, counted, drop)
 
     def repair(self, grid: Grid, drop: Callable[[Refused], None]) -> bool:
         """Whether enough nodes are left, once what the missing ones left behind is known."""
         try:
             while asks := self.sums.repairs():
-                self.courier.trip(grid, asks, self._counting(self.sums.take_repair), drop)
+                self.transport.trip(grid, asks, self._counting(self.sums.take_repair), drop)
         except SecAggRefused as lost:
             log(WARNING, "cepam: nothing is opened this round, nothing is charged: %s", lost)
             return False
@@ -53,7 +53,7 @@ class RoundDriver:
 
     def unmask(self, grid: Grid, drop: Callable[[Refused], None]) -> bool:
         """Whether the sum is open. From the first request on the round counts as released."""
-        self.courier.trip(grid, self.sums.unmasks(), self._counting(self.sums.take_unmask), drop, done=self._is_open)
+        self.transport.trip(grid, self.sums.unmasks(), self._counting(self.sums.take_unmask), drop, done=self._is_open)
         if not self._is_open():
             log(WARNING, "cepam: too few good shares came: the sum stays closed, and the round is charged")
         self.members.faults.note(self.sums, self.opened is not None)

@@ -36,15 +36,15 @@ class NodeRefused(Refused):
 class Transport:
     """Carries requests, signed where the server has a key, and reads what comes back to them.
 
-    `asked` maps the messages under way to their nodes: an answer counts once, and only from the node that was asked.
+    `waiting` maps the messages under way to their nodes: an answer counts once, and only from its message's node.
     """
 
     server_key: bytes | None = field(repr=False)
     timeout: float
-    asked: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
 
     def put(self, message: Message, run: int, request: bytes, update: str = "") -> None:
-        """Nothing; the message carries the request beside what it carried before."""
+        """Put the request into the message, beside what it carries."""
         fields: dict[str, str | bytes] = {"update": update}
         if self.server_key is not None:
             fields["signature"] = sign(self.server_key, statement(run, message.metadata.dst_node_id, request))
@@ -52,21 +52,21 @@ class Transport:
         message.content = RecordDict({**content, SUM: carry(request), RECORD: ConfigRecord(fields)})
 
     def expect(self, messages: Iterable[Message]) -> None:
-        """Nothing; these messages, and no earlier ones, are under way."""
-        self.asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        """Expect answers to these messages, and to no earlier ones."""
+        self.waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
 
     def node_of(self, reply: Message) -> int | None:
         """The node that this reply's message is under way to; None where it answers none."""
-        return self.asked.get(reply.metadata.reply_to_message_id)
+        return self.waiting.get(reply.metadata.reply_to_message_id)
 
     def read(self, reply: Message) -> tuple[int, bytes]:
         """The node and its answer; `Refused` says why there is none."""
-        node = self.asked.pop(reply.metadata.reply_to_message_id, None)
+        node = self.waiting.pop(reply.metadata.reply_to_message_id, None)
         if reply.has_error():
             about = reply.metadata.src_node_id if node is None else node
             raise Refused("error", about, f"code {reply.error.code}: {reply.error.reason}")
         if node is None or node != reply.metadata.src_node_id:
-            raise Refused("unasked", reply.metadata.src_node_id, "it does not answer a message of this trip")
+            raise Refused("unsolicited", reply.metadata.src_node_id, "it does not answer a message of this trip")
         said = sum_message(reply.content)
         kind = _refusal(said)
         if kind is not None:
@@ -81,7 +81,7 @@ class Transport:
         drop: Callable[[Refused], None],
         done: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Nothing; each answer was taken or dropped. Ends when all have answered, or `done`, or the time is over."""
+        """Send requests, and take or drop each answer. Ends when all have answered, or `done`, or the time is over."""
         messages = []
         run = int(grid.run.run_id)
         for node, request in requests.items():
@@ -105,9 +105,9 @@ class Transport:
 
     def give(self, reply: Message, take: Callable[[int, bytes], None], drop: Callable[[Refused], None]) -> None:
         """Take or drop one reply. All replies of nodes come through here, and nothing in them raises further."""
-        asked = self.node_of(reply)
+        node = self.node_of(reply)
         try:
-            with refusing(reply.metadata.src_node_id if asked is None else asked):
+            with refusing(reply.metadata.src_node_id if node is None else node):
                 take(*self.read(reply))
         except Refused as refused:
             drop(refused)

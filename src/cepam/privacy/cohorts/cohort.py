@@ -178,6 +178,11 @@ class CohortMechanism(Mechanism):
         """All shares, whoever draws them, and one more for the server's own draw."""
         return Counter({(self.clients[0].law, self.clients[0].lattice): self.cohort.cap + 1})
 
+    @property
+    def equal_shares(self) -> int:
+        """The shares that colluders do not know, whoever draws them."""
+        return max(0, self.cohort.cap - self.colluders)
+
     def chance(self, client: int) -> float:
         """The chance that a given client is drawn: in a fixed cohort more, to colluders who know that they were not.
 
@@ -249,7 +254,7 @@ class CohortMechanism(Mechanism):
 
 
 def delta_seen(mechanisms: Sequence[CohortMechanism], epsilon: float) -> float:
-    """delta at epsilon >= 0 against whoever sees who uploads: no amplification, but draws do not look at data.
+    """delta at epsilon >= 0 against an adversary who sees participation, without amplification: draws ignore data.
 
     Given the n rounds in which a client takes part, the run is one Gaussian event of shift sqrt(n) mu; n is binomial.
     Rounds that differ are charged as the worst of them. Guarantee: tests/privacy/test_cohort.py enumerates every draw.
@@ -266,7 +271,7 @@ def delta_seen(mechanisms: Sequence[CohortMechanism], epsilon: float) -> float:
 
 
 def epsilon_seen(mechanisms: Sequence[CohortMechanism], delta: float) -> float:
-    """The smallest epsilon at delta against whoever sees who uploads; infinite where no draw is rare enough."""
+    """The smallest epsilon at delta against an adversary who sees participation; infinite where there is none."""
     if delta_seen(mechanisms, 0.0) <= delta:
         return 0.0
     high = 1.0

@@ -16,7 +16,7 @@ from scipy import optimize
 from cepam.privacy.composition.account import delta_without_noise, slack
 from cepam.privacy.composition.account import epsilon as spend
 from cepam.privacy.composition.accountant import check_delta
-from cepam.privacy.composition.losses import COARSE, FINE, epsilon_of
+from cepam.privacy.composition.losses import FINE, ROUGH, epsilon_of
 from cepam.privacy.mechanisms.laplace import pure_gap
 from cepam.privacy.mechanisms.mechanism import Mechanism
 from cepam.privacy.mechanisms.subsampled import SubsampledMechanism, unamplified
@@ -25,6 +25,7 @@ TOLERANCE = 1e-6
 NARROWEST = 1e-9
 WIDEST = 1e9
 TRIES = 6
+NEAR = 1.0 + 3e-6
 
 
 def check_target(epsilon: float, delta: float) -> None:
@@ -44,10 +45,35 @@ def calibrate(mechanism: Mechanism, epsilon: float, delta: float, client: int | 
     """
     check_target(epsilon, delta)
     who = range(len(mechanism.clients)) if client is None else [client]
-    first = {mechanism.history(j): j for j in who}.values()
-    return _settled(
-        mechanism, epsilon, delta, client, lambda aim: max(_factor(mechanism, aim, delta, j) for j in first)
-    )
+    first = list({mechanism.history(j): j for j in who}.values())
+    return _settled(mechanism, epsilon, delta, client, lambda aim: _largest_factor(mechanism, aim, delta, first))
+
+
+def _largest_factor(mechanism: Mechanism, aim: float, delta: float, clients: Sequence[int]) -> float:
+    """By how much all scales must grow for each of these clients to meet the aim.
+
+    A search is made for a client only where the factor that was found for others leaves it above the aim: one question
+    each, and few searches, from the client that seems worst.
+    """
+    if mechanism.l2_clipped_laplace or delta == 0.0 or len(clients) < 2:
+        return max(_factor(mechanism, aim, delta, j) for j in clients)
+    for j in clients:
+        _check_free(mechanism, delta, j)
+    charges = {j: mechanism.charge(j) for j in clients if j not in mechanism.absent}
+    wide = {j: mechanism.events_of(j) * (c.chance * c.shift.spread) ** 2 for j, c in charges.items()}
+    largest = NARROWEST
+    for j in sorted(charges, key=lambda j: -wide[j]):
+        if charges[j].shift.size > 0.0 and not _meets(_ways(mechanism, j), largest, aim, delta):
+            largest = max(largest, _factor(mechanism, aim, delta, j))
+    return largest
+
+
+def _meets(ways: Sequence[tuple[SubsampledMechanism, int]], factor: float, aim: float, delta: float) -> bool:
+    """Whether a client is at the aim or under, or above it by less than the search rounds off, with scales grown so."""
+    if factor == NARROWEST:
+        return False
+    made = [((_scaled(one, one.shift.size / factor), times),) for one, times in ways]
+    return any(epsilon_of(run, delta, cells) <= aim * (1.0 + TOLERANCE) for cells in (ROUGH, FINE) for run in made)
 
 
 def _settled(
@@ -55,11 +81,11 @@ def _settled(
 ) -> Mechanism:
     """The release scaled by what `factor` gives for an aim at or under the target, once it is seen to meet the target.
 
-    The aim is lowered by what the answer is over, which is what the search rounds off and the mechanism's own slack.
+    The aim is lowered by what the answer is over, which is what the search rounds off and the mechanism's own slack;
+    where that is next to nothing, the noise is raised in proportion instead.
     """
-    aim = target
+    aim, by = target, factor(target)
     for _ in range(TRIES):
-        by = factor(aim)
         made = mechanism.with_noise([c.law.scale * by for c in mechanism.clients])
         found = spend(made, delta, client)
         if found <= target:
@@ -68,9 +94,13 @@ def _settled(
             excess = slack(made).excess(found, delta)
             said = ". ".join(excess) if excess else "no figure can be given"
             raise ValueError(f"epsilon {target:g} cannot be met at delta {delta:g}: {said}")
+        if found <= NEAR * target:  # epsilon falls at least as fast as noise grows
+            by *= found / target * (1.0 + 0.25 * TOLERANCE)
+            continue
         aim -= (found - target) + 0.25 * TOLERANCE * target
         if aim <= 0.0:
             break
+        by = factor(aim)
     raise ValueError(f"no noise scale in reach meets epsilon {target:g} at delta {delta:g}")
 
 
@@ -97,19 +127,34 @@ def _factor(mechanism: Mechanism, target: float, delta: float, client: int) -> f
     """By how much all scales must grow for this client to meet the target."""
     if client in mechanism.absent:
         return NARROWEST
-    if delta >= delta_without_noise(mechanism, client):
-        raise ValueError(
-            f"delta {delta:g} is at or above {delta_without_noise(mechanism, client):.4g}, which publishing "
-            "without any noise gives: choose a smaller delta"
-        )
+    _check_free(mechanism, delta, client)
     if delta == 0.0:
         allowed = unamplified(target / mechanism.events_of(client), mechanism.chance(client))
         return pure_gap(mechanism, client) / allowed
     if mechanism.l2_clipped_laplace:
         return _l2_factor(mechanism, target, delta, client)
-    charge, limited = mechanism.charge(client), mechanism.limited(client)
-    ways = [(charge, mechanism.events_of(client)), *([] if limited is None else [limited])]
+    ways = _ways(mechanism, client)
     return min(one.shift.size / _largest_shift(one, times, target, delta) for one, times in ways)
+
+
+def _check_free(mechanism: Mechanism, delta: float, client: int) -> None:
+    """Nothing, or a ValueError when delta is so large that no noise is needed."""
+    if client not in mechanism.absent and delta >= (free := delta_without_noise(mechanism, client)):
+        raise ValueError(
+            f"delta {delta:g} is at or above {free:.4g}, which publishing without any noise gives: choose a smaller "
+            "delta"
+        )
+
+
+def _ways(mechanism: Mechanism, client: int) -> list[tuple[SubsampledMechanism, int]]:
+    """Charges of a client and how often they are made: each of these alone covers the run."""
+    limited = mechanism.limited(client)
+    return [(mechanism.charge(client), mechanism.events_of(client)), *([] if limited is None else [limited])]
+
+
+def _scaled(charge: SubsampledMechanism, size: float) -> SubsampledMechanism:
+    """The charge with a shift of another size."""
+    return SubsampledMechanism(charge.shift.scaled(size / charge.shift.size), charge.chance, charge.adjacency)
 
 
 def _l2_factor(mechanism: Mechanism, target: float, delta: float, client: int) -> float:
@@ -125,16 +170,13 @@ def _l2_factor(mechanism: Mechanism, target: float, delta: float, client: int) -
 
 
 def _largest_shift(charge: SubsampledMechanism, rounds: int, target: float, delta: float) -> float:
-    """The largest shift whose run stays under the target: found on a coarse grid, settled on a fine one."""
+    """The largest shift whose run stays under the target: found on a rough grid, settled on a fine one."""
 
-    def excess(log_size: float, cells: int = COARSE) -> float:
-        scaled = SubsampledMechanism(
-            charge.shift.scaled(math.exp(log_size) / charge.shift.size), charge.chance, charge.adjacency
-        )
-        return epsilon_of(((scaled, rounds),), delta, cells) - target
+    def excess(log_size: float, cells: int = ROUGH) -> float:
+        return epsilon_of(((_scaled(charge, math.exp(log_size)), rounds),), delta, cells) - target
 
     low, high = _bracket(excess, _guess(charge.chance, rounds, target, delta))
-    place = float(optimize.brentq(excess, low, high, xtol=1e-5))
+    place = float(optimize.brentq(excess, low, high, xtol=1e-4))
     slope = max((excess(place + 1e-3) - excess(place - 1e-3)) / 2e-3, 1e-3 * target)
     for _ in range(8):
         over = excess(place, FINE)

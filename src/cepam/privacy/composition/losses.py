@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -30,6 +30,7 @@ FAITHFUL = 1e-5
 TRIES = 16
 FINE = 128
 COARSE = 40
+ROUGH = 8
 LARGEST_GRID = 2048
 WIDEST_BULK = 3.0
 
@@ -55,21 +56,67 @@ def merged_gaussians(charges: Charges) -> Charges:
     return gathered([(SubsampledMechanism(GaussianShift(mu), 1.0, whole[0][0].adjacency), 1), *rest])
 
 
-def uncovered(histories: Iterable[Charges], most: int) -> list[Charges] | None:
-    """Those of some histories that no other covers, in a fixed order; None where they are more than `most`.
+def uncovered(histories: Iterable[Charges]) -> list[Charges]:
+    """Those of some histories that no other covers, in a fixed order: the worst of all is one of them.
 
-    One covers another that has at most as many charges at or above each size, chance by chance: a smaller shift, and a
-    charge that is not made, cost less (a smaller shift is the larger one scaled, with noise added). So the worst of all
-    is one of those found.
+    One covers another that has at most as many charges at or above each size, chance by chance; and of histories of one
+    kind of charge, one covers another whose size, chance and count are all at most its own. A smaller shift, a smaller
+    chance and a charge that is not made cost less (docs/privacy.md, "Who took part").
     """
     kept: list[tuple[Charges, Ranks]] = []
-    for charges in sorted(histories, key=_size, reverse=True):  # none is covered by a later one
+    left = sorted(_largest_of_one_kind(set(histories)), key=_size, reverse=True)
+    if all(len(charges) == 1 for charges in left):
+        return left
+    for charges in left:  # none is covered by a later one
         ranks = _ranks(charges)
         if not any(_covers(theirs, ranks) for _, theirs in kept):
             kept.append((charges, ranks))
-        if len(kept) > most:
-            return None
     return [charges for charges, _ in kept]
+
+
+def _largest_of_one_kind(histories: set[Charges]) -> list[Charges]:
+    """The histories without those of one kind of charge that another such covers in size, chance and count."""
+    groups: dict[Hashable, list[Charges]] = {}
+    for charges in histories:
+        single = charges[0][0] if len(charges) == 1 else None
+        kind = None if single is None else (type(single.shift), single.adjacency)
+        groups.setdefault(kind, []).append(charges)
+    kept = groups.pop(None, [])
+    for group in groups.values():
+        places = np.array([(charge.shift.size, charge.chance, times) for ((charge, times),) in group])
+        order = np.lexsort(places.T)[::-1]  # by count, then chance, then size: none is covered by a later one
+        front = np.empty((0, 3))
+        for k in order:
+            if not np.all(front >= places[k], axis=1).any():
+                front = np.vstack((front, places[k]))
+                kept.append(group[k])
+    return kept
+
+
+def worst_epsilon(histories: Sequence[Charges], delta: float, cells: int = FINE) -> float:
+    """The largest `epsilon_of` some histories at delta, on a fine grid for those that may be the largest only.
+
+    A grid never answers below the truth, so a history whose rough answer is at most another's fine one is not finished.
+    """
+    return _largest([partial(epsilon_of, charges, delta) for charges in histories], cells)
+
+
+def worst_delta(histories: Sequence[Charges], epsilon: float, cells: int = FINE) -> float:
+    """The largest `delta_of` some histories at epsilon, found as `worst_epsilon` is."""
+    return _largest([partial(delta_of, charges, epsilon) for charges in histories], cells)
+
+
+def _largest(bounds: Sequence[Callable[[int], float]], cells: int) -> float:
+    """The largest of some numbers, each given as bounds by grid: the largest bound is refined until it is final."""
+    if len(bounds) < 2 or cells <= ROUGH:
+        return max((bound(cells) for bound in bounds), default=0.0)
+    left = sorted(((bound(ROUGH), k) for k, bound in enumerate(bounds)), reverse=True)
+    best = 0.0
+    for rough, k in left:
+        if rough <= best:
+            break
+        best = max(best, min(rough, bounds[k](cells)))
+    return best
 
 
 def _size(charges: Charges) -> tuple[int, float, str]:

@@ -22,7 +22,7 @@ def pure_gap(mechanism: Mechanism, client: int) -> float:
     """epsilon of one unsampled round, pure DP: the l1 distance over b; sqrt(m) l2 distance/b if l2-clipped.
 
     Adjacency: as recorded. Sampling: none. Trust: trusted server; only this client's own noise is charged.
-    Rests on: the Laplace mechanism. Departs: Theorem 2 has 2 tau' gamma/b under l2 clipping, which is too
+    Rests on: the Laplace mechanism. Departs: Theorem 8 has 2 tau' gamma/b under l2 clipping, which is too
     small as soon as m > tau'^2 (m = 6422, b = 0.01: claimed 3000, true 16,028).
     """
     if mechanism.law_is_gaussian:

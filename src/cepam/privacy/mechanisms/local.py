@@ -90,6 +90,10 @@ class LocalMechanism(Mechanism):
         """Itself alone: what it sends is covered by its own noise, whoever looks."""
         return (client,)
 
+    def noise_against(self, client: int, colluders: int | None = None) -> float:
+        """Its own noise, whoever looks."""
+        return self.clients[client].noise
+
     def sent(self) -> Counter[tuple[Law, Lattice | None]]:
         """One noisy vector a step, of the law whose scale is longest in units of its grid: no other errs more."""
         present = [client for j, client in enumerate(self.clients) if j not in self.absent]

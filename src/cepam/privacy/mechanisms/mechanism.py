@@ -111,8 +111,8 @@ class Mechanism:
         if self.nodes is not None and len(self.nodes) != len(self.clients):
             raise ValueError(f"nodes must name one of each of {len(self.clients)} vectors, got {len(self.nodes)}")
         self._check_unit()
-        for client in set(self.clients):
-            self.chance(self.clients.index(client))
+        for place in {client: place for place, client in enumerate(self.clients)}.values():
+            self.chance(place)
         if self.node_rounds is not None:
             self._check_node_rounds(self.node_rounds)
 
@@ -174,6 +174,11 @@ class Mechanism:
     def sent(self) -> Counter[tuple[Law, Lattice | None]]:
         """How many noisy vectors a round has of each law on each lattice."""
         return Counter((client.law, client.lattice) for j, client in enumerate(self.clients) if j not in self.absent)
+
+    @property
+    def equal_shares(self) -> int:
+        """How many equal Gaussian noises of a round's sum hide a client, besides one of the server; 0 if not known."""
+        return 0
 
     def limited(self, client: int) -> tuple[SubsampledMechanism, int] | None:
         """A charge and how often at most it is made in the whole run, where that is enforced."""
@@ -241,16 +246,40 @@ class Mechanism:
         The noise of the others is shared out among the vectors of one node: a sum of two can be made from the two
         apart, each with half of that noise, so charging each reply by itself charges the round.
         """
+        sent = self.sent_by_node().get(self.node(client), ())
+        if len(sent) == 1:
+            whole = self._blended_noise(client, self.colluders if colluders is None else colluders)
+            if whole is not None:
+                return whole
         own, *others = (self.clients[j].noise for j in hiding(self.clients, self.hidden_by(client, colluders)))
-        replies = max(1, len(self.sent_by_node().get(self.node(client), ())))
-        return math.hypot(own, *(noise / math.sqrt(replies) for noise in others))
+        return math.hypot(own, *(noise / math.sqrt(max(1, len(sent))) for noise in others))
+
+    def _blended_noise(self, client: int, taken: int) -> float | None:
+        """The noise of all whose noise hides `client`, where they blend: one number for all but the loudest `taken`."""
+        order, node = self._quietest_first, self.node(client)
+        spared = node if order[node] >= len(order) - taken else None
+        if (taken, spared) not in self._blended:
+            hidden = self.hidden_by(client, taken)
+            blend = len(hiding(self.clients, hidden)) == len(hidden)
+            squares = (self.clients[j].noise ** 2 for j in hidden)
+            self._blended[taken, spared] = math.sqrt(math.fsum(squares)) if blend else None
+        return self._blended[taken, spared]
+
+    @cached_property
+    def _blended(self) -> dict[tuple[int, int | None], float | None]:
+        return {}
+
+    @cached_property
+    def _quietest_first(self) -> Mapping[int, int]:
+        """The nodes that sent something and their places, from the quietest to the loudest."""
+        ranked = sorted(self.sent_by_node().items(), key=lambda each: self._loudness(each[1]))
+        return {node: place for place, (node, _) in enumerate(ranked)}
 
     def hidden_by(self, client: int, colluders: int | None = None) -> tuple[int, ...]:
         """The clients whose noise hides `client`: itself and those present, less the loudest `colluders`."""
-        taken = self.colluders if colluders is None else colluders
-        others = [sent for node, sent in self.sent_by_node().items() if node != self.node(client)]
-        others.sort(key=self._loudness)
-        return (client, *(j for sent in others[: max(0, len(others) - taken)] for j in sent))
+        taken, sent = self.colluders if colluders is None else colluders, self.sent_by_node()
+        others = [node for node in self._quietest_first if node != self.node(client)]
+        return (client, *(j for node in others[: max(0, len(others) - taken)] for j in sent[node]))
 
     def _loudness(self, sent: Sequence[int]) -> tuple[float, list[tuple[float, float]]]:
         """The noise that a node sent, and its parts: nodes that sent equal vectors and no others compare equal."""
@@ -261,8 +290,12 @@ class Mechanism:
         """Who sent this client's vector."""
         return client if self.nodes is None else self.nodes[client]
 
-    def sent_by_node(self) -> dict[int, list[int]]:
+    def sent_by_node(self) -> Mapping[int, Sequence[int]]:
         """The places of the vectors that each node sent; nodes that sent none are left out."""
+        return self._sent_by_node
+
+    @cached_property
+    def _sent_by_node(self) -> Mapping[int, Sequence[int]]:
         sent: dict[int, list[int]] = {}
         for j in range(len(self.clients)):
             if j not in self.absent:

@@ -20,7 +20,7 @@ from cepam.privacy.mechanisms.local import LocalMechanism
 from cepam.privacy.mechanisms.mechanism import Client, Mechanism
 from cepam.privacy.mechanisms.subsampled import Sampling
 
-VERSION = 2
+VERSION = 3
 _LAWS = {"gaussian": Gaussian, "laplace": Laplace}
 
 
@@ -30,13 +30,16 @@ def fingerprint(*configuration: object) -> str:
 
 
 def written_mechanisms(mechanisms: Sequence[Mechanism]) -> dict[str, Any]:
-    """The releases as plain values; a set of clients that several share is written once."""
+    """The releases as plain values; a client, and a set of clients, that several share is written once."""
     groups: dict[tuple[Client, ...], int] = {}
+    kinds: dict[Client, int] = {}
     for mechanism in mechanisms:
         groups.setdefault(mechanism.clients, len(groups))
+    numbered = [[kinds.setdefault(client, len(kinds)) for client in group] for group in groups]
     return {
         "version": VERSION,
-        "clients": [[_written_client(client) for client in group] for group in groups],
+        "clients": [_written_client(client) for client in kinds],
+        "groups": numbered,
         "releases": [_written_mechanism(mechanism, groups[mechanism.clients]) for mechanism in mechanisms],
     }
 
@@ -46,10 +49,18 @@ def read_mechanisms(state: Mapping[str, Any]) -> tuple[Mechanism, ...]:
     if state.get("version") != VERSION:
         raise ValueError(f"the saved ledger has version {state.get('version')!r}, this program reads {VERSION}")
     try:
-        groups = [tuple(_read_client(client) for client in group) for group in state["clients"]]
+        kinds = [_read_client(client) for client in state["clients"]]
+        groups = [tuple(kinds[_place(number)] for number in group) for group in state["groups"]]
         return tuple(_read_mechanism(mechanism, groups) for mechanism in state["releases"])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"the saved ledger is damaged: {type(error).__name__} {error}") from error
+
+
+def _place(number: int) -> int:
+    """A place in a list; negative ones, which Python would count from the end, are damage."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise IndexError(f"no client {number!r}")
+    return number
 
 
 def _written_clip(clip: Clip | None) -> list[Any] | None:
@@ -114,7 +125,7 @@ def _read_mechanism(plain: Mapping[str, Any], groups: Sequence[tuple[Client, ...
     if clip is None:
         raise ValueError("the saved ledger is damaged: a release without a clip")
     made = Mechanism(
-        groups[plain["clients"]],
+        groups[_place(plain["clients"])],
         clip,
         Sampling(*plain["sampling"]),
         plain["rounds"],

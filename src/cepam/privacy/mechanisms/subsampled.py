@@ -62,7 +62,7 @@ class Sampling:
     def chance(self, records: int) -> float:
         """p, the chance that one given record of `records` is drawn in a round.
 
-        Paper: Theorem 1 has 1 - (1 - 1/n)^(tau - 1). Departs: the final gradient draws too, so the exponent
+        Paper: Theorem 7 has 1 - (1 - 1/n)^(tau - 1). Departs: the final gradient draws too, so the exponent
         is tau; with tau - 1 the bound is violated (tests/privacy/test_subsampled.py enumerates a case).
         """
         if self.kind == "all":
@@ -98,7 +98,7 @@ class SubsampledMechanism:
     def profile(self, epsilon: float) -> float:
         """delta of one round at epsilon >= 0, in closed form; the same for both adjacencies.
 
-        Paper: Theorem 1, with its sum over j replaced by the truth: being drawn twice moves one clipped
+        Paper: Theorem 7, with its sum over j replaced by the truth: being drawn twice moves one clipped
         vector no further.
         Rests on: Balle, Barthe and Gaboardi 2018, Theorem 2 (advanced joint convexity).
         """

@@ -108,25 +108,76 @@ class Shown:
     stays: float = 1.0
 
 
-def slack_of(rounds: Iterable[tuple[Mechanism, Shown]]) -> Slack:
-    """What finite arithmetic may add over releases, each with what a round shows of its worst node.
+@dataclass(frozen=True)
+class SlackPart:
+    """What one release adds to a run's slack: relative error, what is missed and shown, coordinates, cap."""
+
+    eta: float = 0.0
+    missed: float = 0.0
+    shown: float = 0.0
+    many: int = 0
+    exceeded: float = 0.0
+
+
+def slack_part(mechanism: Mechanism, seen: Shown) -> SlackPart:
+    """What one release, of which a round shows so much of its worst node, adds to the slack of its run."""
+    exceeded = mechanism.rounds * mechanism.exceeded
+    if mechanism.coordinates is None:
+        return SlackPart(exceeded=exceeded)
+    kinds, times = _sent(mechanism), mechanism.noisings
+    many = times * sum(count for _, _, count in kinds)
+    eta, blurred = relative_error(kinds), blurred_error(kinds, mechanism.equal_shares)
+    if blurred is not None:  # of the shares nothing is missed; the server's own draw is one vector
+        eta += blurred
+        kinds = tuple((law, lattice, mechanism.coordinates) for law, lattice, _ in kinds)
+    kappa = _missed(kinds) + (0.0 if blurred is None else RAREST)
+    shown = 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen))
+    return SlackPart(times * eta, times * kappa, times * shown, many, exceeded)
+
+
+def slack_of(parts: Iterable[SlackPart]) -> Slack:
+    """What finite arithmetic may add over releases, each given as its part.
 
     Rests on: the module's derivation, from the codec's word sizes. Guarantee: tests/privacy/test_slack.py enumerates
     scaled-down mechanisms on Z1, Z2, A2, D4 and E8, and checks the inequality on perturbed laws.
     """
     eta, missed, shown, many, exceeded = 0.0, 0.0, 0.0, 0, 0.0
-    for mechanism, seen in rounds:
-        exceeded += mechanism.rounds * mechanism.exceeded
-        if mechanism.coordinates is None:
-            continue
-        kinds = _sent(mechanism)
-        kappa = _missed(kinds)
-        eta += mechanism.noisings * relative_error(kinds)
-        missed += mechanism.noisings * kappa
-        shown += mechanism.noisings * 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen))
-        many += mechanism.noisings * sum(count for _, _, count in kinds)
+    for part in parts:
+        eta += part.eta
+        missed += part.missed
+        shown += part.shown
+        many += part.many
+        exceeded += part.exceeded
     grown = math.exp(min(eta, 1.0))
     return Slack(2.0 * eta, grown * missed, grown * shown, many, exceeded)
+
+
+LARGE_SUM = 200
+"""Shares of a sum from which on what one of them misses is blurred by the others."""
+FARTHEST = 12.0
+"""More than the longest latent radius that words reach, in scales: chi with 3 to 10 degrees, 2^-65 beyond it."""
+
+
+@lru_cache(maxsize=256)
+def blurred_error(kinds: Kinds, shares: int) -> float | None:
+    """What the words of a large sum of equal Gaussian noises miss, as a relative error of the sum's law.
+
+    None where the sum is not large, or this bound is not small. It holds but for a chance of 2^-64 in a round.
+    Guarantee: docs/privacy.md, section 6, "Large sums"; tests/privacy/test_slack.py convolves such sums.
+    """
+    if shares < LARGE_SUM or not all(isinstance(law, Gaussian) for law, _, _ in kinds):
+        return None
+    total = 0.0
+    for law, lattice, many in kinds:
+        worst = 0.0
+        for one in _lattices(law, lattice):
+            n = one.dimension
+            words = -(-many // n)
+            reach = math.sqrt(float(special.chdtri(n, RAREST / words)))  # of a block of the sum, in its deviations
+            growth = (16.0 / 15.0) ** (n / 2.0) * math.exp(16.0 / 15.0 * FARTHEST * reach / math.sqrt(shares))
+            worst = max(worst, 1.01 * words * growth * word_miss(law, n))
+        total += worst
+    return total if total <= 0.01 else None
 
 
 Kinds = tuple[tuple[Law, Lattice | None, int], ...]
@@ -213,7 +264,7 @@ def _moved(kinds: Kinds, kappa: float, seen: Shown) -> float:
     words = sum(max(-(-many // one.dimension) for one in _lattices(law, lattice)) for law, lattice, many in kinds)
     steep = STEEPEST * seen.shift
     grown = math.expm1(steep)
-    moved = kappa + each * (steep * math.sqrt(words) + grown - steep) + 2.0 * RAREST * grown
+    moved = kappa + each * (steep * math.sqrt(words) + grown - steep) + 3.0 * RAREST * grown
     return min(1.0, max(moved, kappa / seen.stays))
 
 

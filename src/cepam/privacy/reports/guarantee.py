@@ -22,11 +22,11 @@ class Guarantee:
     `outsider` sees the published models; `curious` is one other client, who also knows its own noise;
     `colluding` is all other clients together, against whom only the client's own noise is left. None of
     them is the server; where local steps are noised, it gets the same figure. `sees_uploads`, where cohorts are drawn
-    in secret, is whoever sees who uploads.
+    in secret, is an adversary who sees participation.
     """
 
     client: int
-    scale: float
+    noise_scale: float
     weight: float
     records: int
     chance: float

@@ -59,6 +59,40 @@ class NoiseRatio:
         return f"{rounded:,}"
 
 
+def noise_multiplier(mechanism: Mechanism) -> float:
+    """The noise multiplier: the standard deviation of the noise of a round's sum, in units of the clipping norm.
+
+    The unit is what one clipped update (or, with per-example clipping, one clipped gradient) adds to that sum. Where
+    clients are unlike, of the client whose unit is largest beside the noise. For local DP-SGD it is that of a client's
+    own steps, the smallest of all clients.
+
+    Args:
+        mechanism: The run; its rounds do not matter.
+
+    Returns:
+        The multiplier, per coordinate. Noise that later rounds cancel counts in full, as one message carries it.
+    """
+    if isinstance(mechanism, CohortMechanism):
+        return mechanism.topup.total / mechanism.clip.bound
+    heard = [j for j in range(len(mechanism.clients)) if j not in mechanism.absent]
+    if isinstance(mechanism, LocalMechanism):
+        return min(mechanism.multiplier(j) for j in heard)
+    squares = [mechanism.clients[j].weight ** 2 * mechanism.clients[j].law.variance() for j in heard]
+    largest = max(mechanism.clients[j].weight * _one_item(mechanism, j) for j in heard)
+    return math.sqrt(math.fsum(squares)) / largest
+
+
+def _one_item(mechanism: Mechanism, client: int) -> float:
+    """How long one clipped update is in a client's vector, or one clipped gradient."""
+    bound = mechanism.clip_of(client).bound
+    if mechanism.clipped == "update":
+        return bound
+    if isinstance(mechanism, MatrixMechanism):
+        return bound / mechanism.batch(client)
+    every = mechanism.sampling.kind == "all"
+    return bound / (mechanism.clients[client].records if every else mechanism.sampling_of(client).draws)
+
+
 def noise_to_clip(mechanism: Mechanism) -> NoiseRatio:
     """How loud the noise of a run is beside its updates.
 

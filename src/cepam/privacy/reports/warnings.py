@@ -113,7 +113,7 @@ def _about_draws(mechanism: Mechanism) -> list[PrivacyWarning]:
     if draws <= records or (records > 1 and draws < 10 * records):
         return []
     reason = f"each client draws {draws:g} times from its own {records} record(s), every round: no draw is secret"
-    remedy = "For cohorts of whole clients say --unit client --cohort (privacy.CohortMechanism)"
+    remedy = "For cohorts of whole clients say --unit client --sampling-rate (privacy.CohortMechanism)"
     return [PrivacyWarning("draws-of-clients", reason, remedy)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -14,6 +15,8 @@ from cepam_paper.theory.descent import seeded_key
 from cepam_paper.theory.rate import (
     code_bits,
     golomb_length,
+    paper_point_bits,
+    paper_points,
     rate,
     reachable_point_bits,
     reachable_points,
@@ -132,3 +135,21 @@ def test_refusals() -> None:
     codec = cepam.Codec(cepam.Gaussian(1.0), cepam.Integer(1), coder="paper", bound=1.0)
     with pytest.raises(ValueError, match="one block"):
         code_bits(codec, np.zeros(9000), cepam.Address(seeded_key(0), round=0, client=0))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_points_of_the_papers_cell_are_those_that_a_listing_finds(n: int) -> None:
+    """M counts where the cube around it meets the ball, cube by cube; the cell [0, 1)^n gives other numbers."""
+    for reach in (1.0, 1.9, 2.0, 3.3, 7.7, 12.4):
+        radius, most = reach / 2, int(reach) + 2
+        listed = 0
+        for point in itertools.product(range(-most, most + 1), repeat=n):
+            nearest = [max(abs(c) - 0.5, 0.0) for c in point]
+            listed += sum(c * c for c in nearest) <= radius**2
+        assert paper_points(n, reach) == listed
+    assert any(paper_points(n, reach) != reachable_points(cepam.Integer(n), reach) for reach in (1.5, 3.3, 5.0))
+
+
+def test_the_papers_formula_at_its_own_noise() -> None:
+    assert paper_point_bits(cepam.Gaussian(0.01), 1, 1.0, 2000) == pytest.approx(6.660, abs=1e-3)
+    assert reachable_point_bits(cepam.Gaussian(0.01), cepam.Integer(1), 1.0, 2000) == pytest.approx(6.638, abs=1e-3)

@@ -29,11 +29,11 @@ def _laplace_noise(found: Findings) -> Ruling:
     return Ruling(decided(holds), f"{said} {LATENT}")
 
 
-def _theorem_1(found: Findings) -> Ruling:
-    printed, true, repaired = (found.number(f"theorem_1/{key}_delta") for key in ("printed", "true", "repaired"))
+def _theorem_7(found: Findings) -> Ruling:
+    printed, true, repaired = (found.number(f"theorem_7/{key}_delta") for key in ("printed", "true", "repaired"))
     tight = 1 + 1e-9
     said = (
-        f"{found.text('theorem_1/case')}: at $\\epsilon = {found.number('theorem_1/epsilon'):.4g}$ the formula as "
+        f"{found.text('theorem_7/case')}: at $\\epsilon = {found.number('theorem_7/epsilon'):.4g}$ the formula as "
         "printed "
         f"gives $\\delta = {printed:.4g}$, the truth is {true:.4g}; with sensitivity $2\\gamma$ and $\\tau$ draws it "
         "is "
@@ -42,9 +42,9 @@ def _theorem_1(found: Findings) -> Ruling:
     return Ruling(decided(true <= printed * tight, true <= repaired * tight), said)
 
 
-def _theorem_2(found: Findings) -> Ruling:
+def _theorem_8(found: Findings) -> Ruling:
     printed, true, l1 = (
-        found.number(f"theorem_2/{key}") for key in ("printed_epsilon", "true_epsilon", "true_epsilon_l1")
+        found.number(f"theorem_8/{key}") for key in ("printed_epsilon", "true_epsilon", "true_epsilon_l1")
     )
     said = (
         f"Printed {printed:.6g}; under $\\ell_2$ clipping the truth is {true:.6g}, attained; under $\\ell_1$ clipping "
@@ -184,10 +184,10 @@ CLAIMS = (
         "exactness", f"{REDO} exactness", _gaussian_noise,
     ),
     Claim(
-        "theorem-1", "Sections III and IV-A, Theorem 7 (here: Theorem 1)",
+        "theorem-7", "Sections III and IV-A, Theorem 7",
         "The average satisfies $(\\epsilon, \\delta)$-DP for $\\epsilon = \\log(1 + p(e^{\\tilde\\epsilon} - 1))$, "
         "$p = 1 - (1 - 1/|D|)^{\\tau - 1}$, and $\\delta$ as stated.",
-        "privacy", f"{REDO} privacy", _theorem_1,
+        "privacy", f"{REDO} privacy", _theorem_7,
     ),
     Claim(
         "laplace-noise", "Section IV-A, Theorem 8",
@@ -195,10 +195,10 @@ CLAIMS = (
         "exactness", f"{REDO} exactness", _laplace_noise,
     ),
     Claim(
-        "theorem-2", "Sections III and IV-A, Theorem 8 (here: Theorem 2)",
+        "theorem-8", "Sections III and IV-A, Theorem 8",
         "Every estimate satisfies $(\\epsilon, 0)$-DP in one round against clients provided that "
         "$\\tilde\\epsilon \\ge 2 \\tau' \\gamma / b$.",
-        "privacy", f"{REDO} privacy", _theorem_2,
+        "privacy", f"{REDO} privacy", _theorem_8,
     ),
     Claim(
         "cost", "Section III, Algorithm 1; Section IV-B",

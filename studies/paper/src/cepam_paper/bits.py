@@ -1,4 +1,4 @@
-"""Bits: real messages of gradients against the paper's formula, by lattice and noise.
+"""Bits: real messages of gradients against the paper's formula, by dimension, lattice and noise.
 
 Paper: Section IV-B. The gradients are those of the paper's CNN in Algorithm 1, clipped at 1.
 """
@@ -24,24 +24,22 @@ from cepam.kernels.numpy.paper_coder import golomb_fields
 from cepam.keys import Address, Key
 from cepam.lattices.lattice import E8, Integer, Lattice
 from cepam_paper import picture, printed
+from cepam_paper.run_size import Extent
 from cepam_paper.section import Figure, Part, Say, Table
-from cepam_paper.theory.rate import code_bits, golomb_length, rate, reachable_point_bits, trial_entropy
+from cepam_paper.theory.rate import code_bits, golomb_length, paper_point_bits, rate, trial_entropy
 
 Floats = npt.NDArray[np.float32]
 LATTICES: dict[str, Lattice] = {"1": Integer(1), "2": Integer(2), "3": Integer(3), "E8": E8}
-OWN_SIGMAS = (0.01, 0.05)
 NODES = 2000
 SIGMAS = (0.001, 0.01, 0.05, 0.2)
 ROUNDS = (1, 6, 11, 21)
 SUMMARY = (
-    "Bits a coordinate on clipped single-sample gradients of the paper's CNN. The paper's code (Golomb for $H$, a "
-    "fixed "
-    "length for $M$ within the set $\\mathcal{M}(U)$ of points that can be reached) against its formula, as printed "
-    "and "
-    'with the expectation that is meant. Real messages of `coder="paper"` number a box around that set, which is the '
-    "set itself on the line and more points elsewhere. Our coder knows that given the shared randomness most symbols "
-    "are "
-    "nearly certain."
+    "Bits per coordinate on clipped single-sample gradients of the paper's CNN. The paper bounds a fixed length for "
+    "$M$ within the set $\\mathcal{M}(U)$ of points that can be reached, and its text sends $(H, M)$ with entropy "
+    "coding: both are here. The paper's formula is Golomb for $H$ and that fixed length, on its own cell "
+    "$(-1/2, 1/2]^n$. Entropy coding is our coder, which knows that given the shared randomness most symbols are "
+    "nearly "
+    'certain. Real messages of `coder="paper"` number a box of points around $\\mathcal{M}(U)$ on the cell $[0, 1)^n$.'
 )
 
 
@@ -62,10 +60,15 @@ class Recorder:
 
 def gradients(rounds: tuple[int, ...], clients: int) -> Floats:
     """Clipped gradients of the first clients at these rounds of Algorithm 1 without noise, one a row."""
-    settings = fl.settings_from({
-        **fl.preset("algorithm1"), "scheme": "fl", "noise": None, "rounds": max(rounds), "evaluate_every": max(rounds),
-        "simulate": True,
-    })  # fmt: skip
+    settings = fl.preset("algorithm1").updated(
+        {
+            "compression.scheme": "fl",
+            "privacy.noise_scale": None,
+            "training.rounds": max(rounds),
+            "run.evaluate_every": max(rounds),
+            "run.simulate": True,
+        }
+    )
     recorder = Recorder()
     simulation = fl.Simulation(settings, fl.prepared(settings), codecs=lambda client: recorder)
     while not simulation.done:
@@ -87,7 +90,7 @@ def _whole(codec: Codec, rows: Floats) -> float:
 
 
 def _own(rows: Floats, n: int) -> dict[str, float]:
-    """Bits a coordinate of the paper's code on real (H, M): Golomb's length of each H, and a length for M within M(U).
+    """Bits a coordinate of the paper's formula: Golomb's length of each real H, and a fixed length for M within M(U).
 
     Which points M(U) holds depends on U alone, so their number is averaged over U; H comes from quantized gradients.
     """
@@ -95,7 +98,7 @@ def _own(rows: Floats, n: int) -> dict[str, float]:
     share = lattice.acceptance("l2")
     h = np.concatenate([LRSUQ(law, lattice).quantize(row, _at(number))[0] for number, row in enumerate(rows)])
     ones, _, width = golomb_fields(h, golomb_parameter(share))
-    points = reachable_point_bits(law, lattice, 1.0, NODES)
+    points = paper_point_bits(law, n, 1.0, NODES)
     return {
         "spent": (float((ones + 1 + width).mean()) + points) / n,
         "formula": (trial_entropy(share) + points) / n,
@@ -104,25 +107,23 @@ def _own(rows: Floats, n: int) -> dict[str, float]:
 
 
 def _own_by_sigma(sigma: float) -> dict[str, float]:
-    """The expected bits a coordinate of the paper's code with M(U) itself, for n = 1, 2, 3."""
-    found = {}
-    for n in (1, 2, 3):
-        lattice = Integer(n)
-        points = reachable_point_bits(Gaussian(sigma), lattice, 1.0, NODES)
-        found[f"{n}"] = (golomb_length(lattice.acceptance("l2")) + points) / n
-    return found
+    """The expected bits a coordinate of the paper's formula, for n = 1, 2, 3."""
+    return {
+        f"{n}": (golomb_length(Integer(n).acceptance("l2")) + paper_point_bits(Gaussian(sigma), n, 1.0, NODES)) / n
+        for n in (1, 2, 3)
+    }
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The rates."""
-    start, clients = time.monotonic(), 4 if quick else 30
-    of = len(LATTICES) + len(SIGMAS) + 1
+    start, clients = time.monotonic(), 30 if extent is Extent.FULL else 4
+    of = len(LATTICES) + 2 * len(SIGMAS) + 1
     say("gradients of Algorithm 1", 0, of)
     rows = gradients(ROUNDS, clients)
     law = Gaussian(printed.SIGMA)
     numbers: dict[str, Any] = {
         "sigma": printed.SIGMA, "coordinates": rows.shape[1], "messages": len(rows), "paper_code": {}, "formula": {},
-        "adaptive": {}, "own_by_sigma": {f"{sigma:g}": _own_by_sigma(sigma) for sigma in OWN_SIGMAS},
+        "adaptive": {}, "own_by_sigma": {}, "adaptive_by_sigma": {},
     }  # fmt: skip
     numbers["own_code"] = {f"{n}": _own(rows[:: max(1, len(rows) // 24)], n) for n in (1, 2, 3)}
     for at, (name, lattice) in enumerate(LATTICES.items()):
@@ -137,15 +138,18 @@ def run(report: Path, quick: bool, say: Say) -> Part:
             "ideal": stated.repaired / rows.shape[1],
         }  # fmt: skip
         numbers["adaptive"][name] = _whole(Codec(law, lattice), rows)
-    numbers["by_sigma"] = []
     for at, sigma in enumerate(SIGMAS):
-        say(f"sigma {sigma:g}", 1 + len(LATTICES) + at, of)
-        numbers["by_sigma"].append([sigma, _whole(Codec(Gaussian(sigma), Integer(1)), rows)])
+        say(f"the formula at sigma {sigma:g}", 1 + len(LATTICES) + 2 * at, of)
+        numbers["own_by_sigma"][f"{sigma:g}"] = _own_by_sigma(sigma)
+        say(f"messages at sigma {sigma:g}", 2 + len(LATTICES) + 2 * at, of)
+        whole = {f"{n}": _whole(Codec(Gaussian(sigma), Integer(n)), rows) for n in (1, 2, 3)}
+        numbers["adaptive_by_sigma"][f"{sigma:g}"] = whole
+    numbers["by_sigma"] = [[sigma, numbers["adaptive_by_sigma"][f"{sigma:g}"]["1"]] for sigma in SIGMAS]
     numbers["times_smaller"] = [32 / paid for _, paid in numbers["by_sigma"]]
     return Part(
         "rate", "Bits a coordinate", SUMMARY, "cepam reproduce rate", (1,), time.monotonic() - start, numbers,
         (_by_lattice(numbers), _by_dimension(numbers), _by_sigma(numbers)), (draw(report, numbers),),
-        ("Payload without header and seal for the paper's code and formula; whole sealed messages for our coder.",),
+        ("Payload without header and seal but for entropy coding, which has whole sealed messages.",),
     )  # fmt: skip
 
 
@@ -159,18 +163,24 @@ def _by_lattice(numbers: dict[str, Any]) -> Table:
         rows.append((label, *("–" if value is None else f"{value:.3f}" for value in cells)))
     columns = (
         "lattice", "formula as printed", "formula with $E\\lceil\\log_2|\\mathcal{M}(U)|\\rceil$",
-        "the paper's code, $\\mathcal{M}(U)$ itself", "the same with a box, real messages", "our coder, whole messages",
+        "the same with Golomb's code for $H$", "a box around it, real messages", "entropy coded, whole messages",
     )  # fmt: skip
     return Table("rate-lattice", f"$\\sigma = {numbers['sigma']:g}$, bits a coordinate", columns, tuple(rows))
 
 
 def _by_dimension(numbers: dict[str, Any]) -> Table:
+    kinds = {"own_by_sigma": "the paper's formula, fixed length", "adaptive_by_sigma": "entropy coded, whole messages"}
     rows = tuple(
-        (sigma, *(f"{found[n]:.3f}" for n in ("1", "2", "3"))) for sigma, found in numbers["own_by_sigma"].items()
+        (f"{sigma}, {kind}", *(f"{found[n]:.3f}" for n in ("1", "2", "3")))
+        for key, kind in kinds.items()
+        for sigma, found in numbers[key].items()
     )
-    caption = "Golomb for $H$ and a fixed length for $M$ within $\\mathcal{M}(U)$ itself, in expectation over $U$."
+    caption = (
+        "The formula: Golomb for $H$ and a fixed length for $M$ within $\\mathcal{M}(U)$, cell $(-1/2, 1/2]^n$, in "
+        "expectation over $U$. Entropy coded: sealed messages of our coder on the gradients."
+    )
     columns = ("$\\sigma$", "$n = 1$", "$n = 2$", "$n = 3$")
-    return Table("rate-dimension", "The paper's code by dimension, bits a coordinate", columns, rows, caption)
+    return Table("rate-dimension", "Bits per coordinate by dimension", columns, rows, caption)
 
 
 def _by_sigma(numbers: dict[str, Any]) -> Table:
@@ -186,9 +196,9 @@ def draw(report: Path, numbers: dict[str, Any]) -> Figure:
     axis, spots = axes[0][0], np.arange(len(LATTICES))
     own = [numbers.get("own_code", {}).get(name, {}).get("spent", np.nan) for name in LATTICES]
     for place, (label, values) in enumerate((
-        ("the paper's code, M(U) itself", own),
-        ("the same with a box, real messages", list(numbers["paper_code"].values())),
-        ("our coder, whole messages", list(numbers["adaptive"].values())),
+        ("the paper's formula, fixed length", own),
+        ("a box of points, real messages", list(numbers["paper_code"].values())),
+        ("entropy coded, whole messages", list(numbers["adaptive"].values())),
     )):  # fmt: skip
         bars = axis.bar(spots + 0.27 * (place - 1), values, 0.25, label=label, color=picture.COLOURS[2 * place])
         axis.bar_label(bars, ["" if np.isnan(value) else f"{value:.2f}" for value in values], fontsize=7)

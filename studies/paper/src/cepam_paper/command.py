@@ -13,17 +13,21 @@ from rich.table import Table
 
 from cepam.cli.progress import wide
 from cepam_paper import claims, reproduction
+from cepam_paper.run_size import Extent
 from cepam_paper.verdict import Label
 
 WRITERS = ("page", "document")
+FOLDERS = {Extent.FULL: "report", Extent.QUICK: "report-quick", Extent.ONE_SEED: "report-experiment"}
 HELP = (
     "Redo every table, figure and bound of the paper and say which of its claims hold.\n\n"
     "Everything is kept in the report's folder as it is done: stop at any time and call again to go on.\n\n"
-    "`cepam reproduce all --quick`: a look, five minutes on two cores\n\n"
+    "`cepam reproduce experiment`: the paper's experiment with one seed (Tables I and II, Figures 2 to 5), minutes\n\n"
+    "`cepam reproduce all --quick`: a look at everything, no verdict on accuracy, five minutes on two cores\n\n"
     "`cepam reproduce all`: the whole of it, an hour or more\n\n"
     "`cepam reproduce gaussian gain`: one table and the experiment that explains it\n\n"
     "Parts:\n\n" + "\n\n".join(f"`{name}`: {told}" for name, told in reproduction.TOLD.items()) + "\n\n"
     "`all`: every part\n\n"
+    "`experiment`: gaussian, laplace and grid with one seed and no verdict on accuracy\n\n"
     "`page`: write the page anew from what is there\n\n"
     "`document`: write docs/reproduction.md, with the parts that only it has\n\n"
     "The page opens without a network. It cites for each verdict the command that shows the evidence."
@@ -35,22 +39,28 @@ def reproduce(
     parts: Parts = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, rounds and grid points: five minutes.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="The report's folder.", show_default="report, or report-quick with --quick")
+        Path | None,
+        typer.Option(help="The report's folder.", show_default="report, report-quick with --quick, report-experiment"),
     ] = None,
     docs: Annotated[Path, typer.Option(help="Where `document` writes.")] = Path("docs"),
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the verdicts and paths as JSON, nothing else.")
     ] = False,
 ) -> None:
-    """Nothing; the parts are done, the page is written and the verdicts are printed."""
+    """Do the parts, write the page and print the verdicts."""
     console = wide(stderr=as_json)
-    report = out or Path("report-quick" if quick else "report")
     wanted = list(parts or ["all"])
     extra = [name for name in wanted if name in WRITERS]
     names = [name for name in wanted if name not in WRITERS]
+    extent = Extent.QUICK if quick else Extent.FULL
+    if "experiment" in names:
+        if quick or len(names) > 1:
+            raise ValueError("`experiment` stands alone: one seed of the paper's tables and figures, without --quick")
+        names, extent = list(reproduction.EXPERIMENT), Extent.ONE_SEED
     names = list(reproduction.PARTS) if "all" in names else names
+    report = out or Path(FOLDERS[extent])
     if names:
-        _watched(names, report, quick, console)
+        _watched(names, report, extent, console)
     written: dict[str, str] = {}
     if names or "page" in extra:
         written["page"] = str(reproduction.write_page(report))
@@ -69,7 +79,7 @@ def reproduce(
 reproduce.__doc__ = HELP  # what `cepam reproduce --help` shows: the parts are listed from one table
 
 
-def _watched(names: list[str], report: Path, quick: bool, console: Console) -> None:
+def _watched(names: list[str], report: Path, extent: Extent, console: Console) -> None:
     columns = (
         TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(),
         TextColumn("{task.fields[doing]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
@@ -83,34 +93,38 @@ def _watched(names: list[str], report: Path, quick: bool, console: Console) -> N
             bar.update(tasks[name], completed=done, total=of, doing=doing)
 
         for name in names:
-            reproduction.reproduce([name], report, quick, say)
+            reproduction.reproduce([name], report, extent, say)
             if name in tasks:
                 bar.update(tasks[name], completed=bar.tasks[tasks[name]].total or 1, doing="done")
 
 
 def _values(report: Path) -> dict[str, Any]:
-    """What the folder holds as plain values: which parts, and the verdicts that follow from them."""
+    """What the folder holds as plain values: which parts, the verdicts that follow from them, and how many of each."""
     parts, verdicts = reproduction.found(report)
     made = [verdict for verdict in verdicts if verdict.label is not Label.UNTESTED]
     return {
         "parts": [part.name for part in parts],
-        "quick": any(part.quick for part in parts),
-        "tally": {label.value: count for label, count in claims.tally(made).items() if label is not Label.UNTESTED},
+        "mode": reproduction.about(parts)["mode"],
+        "claims": len(verdicts),
+        "tally": {label.value: count for label, count in claims.tally(verdicts).items()},
         "verdicts": reproduction.listed(made),
     }
 
 
 def _told(report: Path, console: Console) -> None:
-    """The verdicts that the parts allow in a table, and how many there are of each; the others only counted."""
+    """The verdicts that the parts allow in a table, and how many there are of each, "not tested" among them."""
     parts, verdicts = reproduction.found(report)
-    made = [verdict for verdict in verdicts if verdict.label is not Label.UNTESTED]
-    table = Table("claim", "where", "the scheme", "the published program", title="Verdicts")
-    for verdict in made:
-        program = "–" if verdict.program is None else verdict.program.value
-        table.add_row(verdict.claim.name, verdict.claim.where, verdict.label.value, program)
+    mode = reproduction.about(parts)["mode"]
+    short = "" if mode == Extent.FULL else f" ({mode}: none on accuracy)"
+    table = Table("claim", "where", "the scheme", "the published program", title=f"Verdicts{short}")
+    for verdict in verdicts:
+        if verdict.label is not Label.UNTESTED:
+            program = "–" if verdict.program is None else verdict.program.value
+            table.add_row(verdict.claim.name, verdict.claim.where, verdict.label.value, program)
     console.print(table)
-    counts = {label: count for label, count in claims.tally(made).items() if count}
-    console.print(", ".join(f"{label.value}: {count}" for label, count in counts.items()))
+    counts = {label: count for label, count in claims.tally(verdicts).items() if count}
+    listed = ", ".join(f"{label.value}: {count}" for label, count in counts.items())
+    console.print(f"{len(verdicts)} claims{short}. {listed}")
     missing = [name for name in reproduction.PARTS if name not in {part.name for part in parts}]
     if missing:
-        console.print(f"parts not done yet: {', '.join(missing)} ({len(verdicts) - len(made)} claims wait for them)")
+        console.print(f"parts not done yet: {', '.join(missing)}")

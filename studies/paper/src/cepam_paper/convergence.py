@@ -15,7 +15,9 @@ from cepam_paper.convergence_checks import distances, moments, offsets, rates
 from cepam_paper.convergence_figures import draw_stall, draw_sweeps
 from cepam_paper.convergence_proof import proof_numbers, proof_table
 from cepam_paper.convergence_sweep import KINDS, Case, Outcome, cases, problem_of, train
+from cepam_paper.extensions import minibatch_table, minibatches, nonconvex, nonconvex_table
 from cepam_paper.proof_repairs import repairs
+from cepam_paper.run_size import Extent
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theory.counterexamples import Stall, one_parabola, opposed_clients
 
@@ -39,9 +41,9 @@ FULL = Effort(rounds=2000, repetitions=20, draws=20_000, messages=40)
 QUICK = Effort(rounds=200, repetitions=10, draws=3000, messages=10)
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The part, its figures written into the report's folder; the same numbers every time."""
-    return assemble(report, QUICK if quick else FULL, say)
+    return assemble(report, FULL if extent is Extent.FULL else QUICK, say)
 
 
 def assemble(report: Path, effort: Effort, say: Say) -> Part:
@@ -49,7 +51,7 @@ def assemble(report: Path, effort: Effort, say: Say) -> Part:
     chosen = tuple(cases())
     began = time.perf_counter()
     (report / "figures").mkdir(parents=True, exist_ok=True)
-    steps = len(chosen) + 3
+    steps = len(chosen) + 4
     outcomes: dict[str, Outcome] = {}
     for done, case in enumerate(chosen):
         say(case.label, done, steps)
@@ -65,14 +67,19 @@ def assemble(report: Path, effort: Effort, say: Say) -> Part:
     numbers = _numbers(outcomes, {name: found for name, (found, _) in checks.items()}, stall)
     numbers |= proof_numbers(outcomes.values(), effort.draws, SEED)
     numbers["offset"] = offsets(min(effort.rounds, 50), effort.repetitions, SEED)
+    say("non-convex objectives, mini-batches", len(chosen) + 2, steps)
+    numbers["nonconvex"] = nonconvex(effort.rounds // 5, effort.repetitions, SEED)
+    numbers["minibatch"] = minibatches(effort.rounds // 2, effort.repetitions, SEED)
     numbers["effort"] = asdict(effort)
-    say("figures", len(chosen) + 2, steps)
+    say("figures", len(chosen) + 3, steps)
     measured = (table for _, table in checks.values())
     tables = (
         _constants(chosen),
         _ratios(outcomes),
         *measured,
         _counterexamples(numbers),
+        nonconvex_table(numbers["nonconvex"]),
+        minibatch_table(numbers["minibatch"]),
         proof_table(numbers),
         repairs(),
     )

@@ -19,6 +19,7 @@ from cepam_paper.claims import by_chapter, tally
 from cepam_paper.mathematics import FORMULA
 from cepam_paper.page import picture
 from cepam_paper.published import ARITHMETIC
+from cepam_paper.run_size import Extent
 from cepam_paper.section import Figure, Part, Table, part_of
 from cepam_paper.verdict import Label, Verdict
 
@@ -215,9 +216,10 @@ def _grid(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _quick(about: dict[str, str]) -> str:
-    if about.get("mode") != "quick":
+    mode = about.get("mode", Extent.FULL.value)
+    if mode == Extent.FULL:
         return ""
-    return "**A quick run: fewer seeds, rounds and samples than the figures need. Quote the verdicts of a full run.**"
+    return f"**Not a full run ({mode}): fewer seeds than a verdict on accuracy needs, so that none is given.**"
 
 
 def _pending(parts: Sequence[Part]) -> str:
@@ -226,9 +228,9 @@ def _pending(parts: Sequence[Part]) -> str:
     if not names:
         return ""
     return (
-        f'**The next full run is awaited for the parts {", ".join(names)}: their figures "as published" for n = 1 and '
-        "Laplace and their SNR columns are of an earlier port of the published program, and a claim that needs numbers "
-        'which are not kept yet, of these or other parts, says "not tested".**'
+        f'**The next full run is awaited for the parts {", ".join(names)}: their figures "as published" are of an '
+        "earlier port of the published program, and a claim that needs numbers which are not kept yet, of these or "
+        'other parts, says "not tested".**'
     )
 
 

@@ -1,9 +1,12 @@
-"""Estimates: a mean over seeds with its 95 % interval, as plain values and as words."""
+"""Estimates: a mean or a median over seeds with its 95 % interval, as plain values and as words."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
+
+from scipy import stats
 
 from cepam.fl.runs.summary import interval
 
@@ -15,6 +18,25 @@ def estimate(values: Sequence[float]) -> Estimate:
     mean, half = interval(list(values))
     ends = (None, None) if half is None else (mean - half, mean + half)
     return {"mean": mean, "low": ends[0], "high": ends[1], "seeds": len(values)}
+
+
+def median(values: Sequence[float]) -> Estimate:
+    """The median with the ends of a distribution-free interval that covers it with 95 % chance at least.
+
+    The ends are order statistics (Thompson 1936), so that the interval also holds for values without a mean; None for
+    fewer than six values, which have no such interval.
+    """
+    ranked, count = sorted(values), len(values)
+    inner = int(stats.binom.ppf(0.025, count, 0.5))  # the least k with P(below k + 1 of them) >= 0.025
+    ends = (None, None) if inner < 1 else (ranked[inner - 1], ranked[count - inner])
+    return {"median": statistics.median(ranked), "low": ends[0], "high": ends[1], "seeds": count}
+
+
+def median_words(value: Estimate) -> str:
+    """The median as `25.53 (24.10 to 27.90)`."""
+    if value["low"] is None:
+        return f"{value['median']:.2f}"
+    return f"{value['median']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
 
 
 def words(value: Estimate, digits: int = 2, sign: bool = False) -> str:

@@ -22,7 +22,7 @@ from cepam.verify.certificate import Certificate, verify
 from cepam_paper import picture, printed
 from cepam_paper.dithering import dithering, dithering_table
 from cepam_paper.published import ARITHMETIC, PublishedChannel
-from cepam_paper.run_size import run_size
+from cepam_paper.run_size import Extent, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 
 GAUSSIAN, LAPLACE = Gaussian(printed.SIGMA), Laplace(printed.B)
@@ -49,7 +49,10 @@ SUMMARY = (
 
 @dataclass(frozen=True)
 class PublishedCodec:
-    """The published arithmetic dressed as a codec, so that the certificate's tests apply to it."""
+    """The published arithmetic dressed as a codec, so that the certificate's tests apply to it.
+
+    The certificate's sub-vectors are neighbours and the program's are strided, so entries are put in its order.
+    """
 
     law: Gaussian | Laplace
     n: int
@@ -65,20 +68,22 @@ class PublishedCodec:
 
     def encode(self, update: npt.ArrayLike, at: Address) -> bytes:
         values = np.asarray(update, dtype=np.float32)
-        return PublishedChannel(self.law, self.n, (values.size,)).encode(values, at)
+        ordered = values.reshape(-1, self.n).T.ravel()
+        return PublishedChannel(self.law, self.n, (values.size,)).encode(ordered, at)
 
     def decode(self, message: bytes, at: Address) -> npt.NDArray[Any]:
         size = len(message) // 8
-        return PublishedChannel(self.law, self.n, (size,)).decode(message, at).astype(np.float64)
+        ordered = PublishedChannel(self.law, self.n, (size,)).decode(message, at).astype(np.float64)
+        return ordered.reshape(self.n, -1).T.ravel()
 
 
 def _fixed_key(name: str) -> Key:
     return Key(hashlib.sha256(f"cepam reproduce {name}".encode()).digest())
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The certificates of both."""
-    start, samples = time.monotonic(), run_size(quick).samples
+    start, samples = time.monotonic(), run_size(extent).samples
     of = len(OURS) + len(PUBLISHED)
     numbers: dict[str, Any] = {"false_alarm": FALSE_ALARM, "samples": samples, "ours": {}, "published": {}}
     for at, (name, (law, lattice)) in enumerate(OURS.items()):

@@ -17,7 +17,7 @@ from cepam.distributions.laws import Gaussian, Laplace
 from cepam_paper import picture, printed
 from cepam_paper.estimate import differences, estimate, words
 from cepam_paper.published import ARITHMETIC, mean_gain
-from cepam_paper.run_size import RunSize, run_size
+from cepam_paper.run_size import Extent, RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.training import Run, TrainingOutcome, outcomes
 from cepam_paper.variants import run_of
@@ -49,15 +49,19 @@ def _runs(much: RunSize) -> dict[tuple[str, str], Run]:
     for row in ROWS:
         factor = gain_of(row)
         runs["published", row] = run_of("published", row, much)
-        runs["rate", row] = run_of("correct", "fl", much, f"gain-fl-{row}", rate=RATE * factor)
-        runs["divided", row] = run_of("published", row, much, f"gain-divided-{row}", rate=RATE / factor)
+        runs["rate", row] = run_of(
+            "correct", "fl", much, f"gain-fl-{row}", {"training.server_learning_rate": RATE * factor}
+        )
+        runs["divided", row] = run_of(
+            "published", row, much, f"gain-divided-{row}", {"training.server_learning_rate": RATE / factor}
+        )
         runs["correct", row] = run_of("correct", row, much)
     return runs
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The gain experiment."""
-    start, much = time.monotonic(), run_size(quick)
+    start, much = time.monotonic(), run_size(extent)
     runs = _runs(much)
     data = fl.prepared(runs["base", ""].settings)
     made = outcomes(runs, report, data, say)

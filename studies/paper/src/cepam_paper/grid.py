@@ -17,7 +17,7 @@ from cepam_paper import picture, printed, theorems
 from cepam_paper.estimate import Estimate, differences, estimate, percent, words
 from cepam_paper.guarantees import mechanism_of
 from cepam_paper.published import ARITHMETIC
-from cepam_paper.run_size import RunSize, run_size
+from cepam_paper.run_size import Extent, RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theorems import PaperSetting
 from cepam_paper.training import Run, TrainingOutcome, outcomes
@@ -39,9 +39,18 @@ def _run_of(law: LawName, label: float, arm: str, much: RunSize) -> Run:
     noise = printed.GRIDS[law][label]
     scheme = f"fl+{law}+sdq" if arm == "sdq" else f"cepam-{law}"
     return trained(
-        f"grid-{arm}-{law}-{label:g}", "published", much, 1 if arm == "published" else None, scheme=scheme,
-        noise=noise, lattice="Z1", seeds=much.grid_seeds, evaluate_every=much.grid_every,
-    )  # fmt: skip
+        f"grid-{arm}-{law}-{label:g}",
+        "published",
+        much,
+        {
+            "compression.scheme": scheme,
+            "privacy.noise_scale": noise,
+            "compression.lattice": "Z1",
+            "run.seeds": much.grid_seeds,
+            "run.evaluate_every": much.grid_every,
+        },
+        1 if arm == "published" else None,
+    )
 
 
 def real_epsilon(law: LawName, noise: float, rounds: int) -> float:
@@ -52,9 +61,9 @@ def real_epsilon(law: LawName, noise: float, rounds: int) -> float:
     return min(value, BOUNDLESS)
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """Both grids."""
-    start, much = time.monotonic(), run_size(quick)
+    start, much = time.monotonic(), run_size(extent)
     wanted = [(law, label, arm) for law in LAWS for label in _labels(law, much) for arm in ARMS]
     data = fl.prepared(_run_of(*wanted[0], much).settings)
     made = outcomes({key: _run_of(*key, much) for key in wanted}, report, data, say)
@@ -111,10 +120,10 @@ def _lists(law: LawName) -> dict[str, float]:
     pairs = list(printed.GRIDS[law].items())
     if law == "laplace":
         return {
-            "error_printed": max(abs(theorems.theorem_2_b(strict, x) / b - 1) for x, b in pairs),
-            "error_fitting": max(abs(theorems.theorem_2_b(fitting, x) / b - 1) for x, b in pairs),
+            "error_printed": max(abs(theorems.theorem_8_b(strict, x) / b - 1) for x, b in pairs),
+            "error_fitting": max(abs(theorems.theorem_8_b(fitting, x) / b - 1) for x, b in pairs),
         }
-    right = max(abs(theorems.theorem_1_sigma(strict, x, printed.GRID_DELTA) / s - 1) for x, s in pairs)
+    right = max(abs(theorems.theorem_7_sigma(strict, x, printed.GRID_DELTA) / s - 1) for x, s in pairs)
     swapped = max(abs(theorems.published_sigma(x, printed.GRID_DELTA) - s) / s for x, s in pairs)
     return {"error_right_order": right, "error_swapped": swapped}
 

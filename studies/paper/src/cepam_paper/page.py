@@ -14,6 +14,7 @@ from cepam._internal import page as writer
 from cepam._internal.files import write_atomically
 from cepam_paper.claims import by_chapter, tally
 from cepam_paper.mathematics import worded
+from cepam_paper.run_size import Extent
 from cepam_paper.section import Figure, Part, Table
 from cepam_paper.style import SHEET
 from cepam_paper.verdict import Label, Verdict
@@ -67,11 +68,12 @@ def _anchor(part: str) -> str:
 
 
 def _quick(about: dict[str, str]) -> str:
-    if about.get("mode") != "quick":
+    mode = about.get("mode", Extent.FULL.value)
+    if mode == Extent.FULL:
         return ""
     return (
-        '<p class="notice">A quick run: fewer seeds, rounds and samples than the figures need. '
-        "Read the verdicts of a full run, not these.</p>"
+        f'<p class="notice">Not a full run ({html.escape(mode)}): fewer seeds than a verdict on accuracy needs, so '
+        "that none is given.</p>"
     )
 
 

@@ -46,6 +46,12 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "the clipping error has no zero mean; as printed it is true where $N \\ge K$",
     ),
     (
+        "Lemma 13, step (c)",
+        "the factor $t - 1 - t_0$ for a sum of $t - t_0$ vectors",
+        "$t - t_0 \\le \\tau - 1$",
+        "a slip: the inequality of Cauchy and Schwarz has the number of terms, and the lemma is right",
+    ),
+    (
         "Lemma 1 of Li et al. at a synchronization",
         "$(1 - C\\eta) \\|W_{t_0} - w^*\\|^2$ + … with drift from the mean of the local models",
         "$(1 - q C\\eta) \\|W_{t_0} - w^*\\|^2 + (2 + 7 C\\eta) \\sum_k p_k \\|W_{t_0} - W^k\\|^2$ + …, $q \\ge 5/4$",

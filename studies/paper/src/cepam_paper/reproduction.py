@@ -25,10 +25,11 @@ from cepam_paper import (
     tradeoff,
     variations,
 )
+from cepam_paper.run_size import Extent
 from cepam_paper.section import Part, Say, load
 from cepam_paper.verdict import Verdict
 
-Experiment = Callable[[Path, bool, Say], Part]
+Experiment = Callable[[Path, Extent, Say], Part]
 PARTS: dict[str, Experiment] = {
     "exactness": exactness.run,
     "privacy": guarantees.run,
@@ -43,9 +44,9 @@ PARTS: dict[str, Experiment] = {
 }
 TOLD = {
     "exactness": "the quantizers' error laws: SDQ, RSUQ, LRSUQ and the published program",
-    "privacy": "Theorems 1 and 2 and the quoted guarantees",
-    "rate": "bits of real messages, the paper's code and formula",
-    "convergence": "distortion and convergence: bounds, counterexamples, steps of the proof",
+    "privacy": "Theorems 7 and 8 and the quoted guarantees",
+    "rate": "bits of real messages and by the paper's formula",
+    "convergence": "distortion and convergence: bounds, counterexamples, proofs, mini-batches, non-convex objectives",
     "gaussian": "Table I, its SNR column and convergence figure",
     "laplace": "Table II, its SNR column and convergence figure",
     "gain": "where the published accuracy gain comes from",
@@ -54,29 +55,40 @@ TOLD = {
     "variations": "remarks made in passing",
 }
 """Every part in a few words."""
+EXPERIMENT = ("gaussian", "laplace", "grid")
+"""The parts of the paper's own experiment: Tables I and II, Figures 2 to 5."""
+COMMANDS = {
+    Extent.FULL: "cepam reproduce all",
+    Extent.QUICK: "cepam reproduce all --quick",
+    Extent.ONE_SEED: "cepam reproduce experiment",
+}
 PACKAGES = ("cepam", "numpy", "scipy", "numba", "torch", "matplotlib")
 
 
-def reproduce(names: Sequence[str], report: Path, quick: bool, say: Callable[[str, str, int, int], None]) -> None:
-    """Nothing; the named parts lie in the report's folder, those already there untouched.
+def reproduce(names: Sequence[str], report: Path, extent: Extent, say: Callable[[str, str, int, int], None]) -> None:
+    """Compute the named parts into the report's folder, those already there untouched.
 
     `say` hears the part, what it is doing, steps done and steps in all. Stopped at any moment, the next call goes on:
     finished parts and finished training runs are found again.
     """
     unknown = [name for name in names if name not in PARTS]
     if unknown:
-        raise ValueError(f"unknown part {unknown[0]!r}: one of {', '.join(PARTS)}, all, page, document")
-    claim(report, quick)
+        raise ValueError(f"unknown part {unknown[0]!r}: one of {', '.join(PARTS)}, all, experiment, page, document")
+    claim(report, extent)
     for name in names:
         if load(report, name) is None:
             clock = _Clock(report / "parts" / f"{name}.seconds", lambda *told, name=name: say(name, *told))
-            made = PARTS[name](report, quick, clock)
-            replace(made, seconds=clock.total(), quick=quick).save(report)
+            made = PARTS[name](report, extent, clock)
+            replace(made, seconds=clock.total(), extent=extent).save(report)
 
 
-def claim(report: Path, quick: bool) -> None:
-    """Nothing; the folder is new or holds a reproduction of this size, so that quick and full figures never mix."""
-    path, mode = report / "mode", "quick" if quick else "full"
+def claim(report: Path, extent: Extent) -> None:
+    """Claim the folder for this extent, so that figures of different extents never mix.
+
+    Raises:
+        ValueError: the folder holds a reproduction of another extent.
+    """
+    path, mode = report / "mode", extent.value
     if path.is_file() and path.read_text().strip() != mode:
         raise ValueError(f"{report} holds a {path.read_text().strip()} reproduction: choose another folder with --out")
     report.mkdir(parents=True, exist_ok=True)
@@ -130,7 +142,7 @@ def listed(verdicts: Sequence[Verdict]) -> list[dict[str, str | None]]:
 def write_document(report: Path, docs: Path) -> Path:
     """The path of the document: the report's parts, and of a full report those that only the document has."""
     made = {part.name: part for part in (load(report, name) for name in PARTS) if part is not None}
-    if not any(part.quick for part in made.values()):
+    if all(part.extent is Extent.FULL for part in made.values()):
         made = {part.name: part for part in document.parts_of(docs)} | made
     parts = [made[name] for name in PARTS if name in made]
     if not parts:
@@ -141,10 +153,10 @@ def write_document(report: Path, docs: Path) -> Path:
 
 def about(parts: Sequence[Part]) -> dict[str, str]:
     """Versions, machine, size and command: what a reader needs to do it again."""
-    quick = any(part.quick for part in parts)
+    extent = next((part.extent for part in parts if part.extent is not Extent.FULL), Extent.FULL)
     facts = {
-        "command": "cepam reproduce all" + (" --quick" if quick else ""),
-        "mode": "quick" if quick else "full",
+        "command": COMMANDS[extent],
+        "mode": extent.value,
         "time taken": f"{sum(part.seconds for part in parts) / 60:.0f} minutes",
         "cores": str(os.cpu_count()),
         "machine": f"{platform.system()} {platform.machine()}",

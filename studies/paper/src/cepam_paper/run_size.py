@@ -1,8 +1,17 @@
-"""How much of the reproduction is done: all of it, or a quick look that finishes in minutes."""
+"""How much of the reproduction is done: all of it, a quick look, or the paper's experiment with one seed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Extent(StrEnum):
+    """How much is done. Only a full run has the seeds that a verdict on accuracy needs."""
+
+    FULL = "full"
+    QUICK = "quick"
+    ONE_SEED = "one seed"
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,9 @@ QUICK = RunSize(
 )  # fmt: skip
 
 
-def run_size(quick: bool) -> RunSize:
-    """The size of a quick or a full reproduction."""
-    return QUICK if quick else FULL
+ONE_SEED = replace(FULL, seeds=1, grid_seeds=1, grid_points=(0, 2, 4, 7, 9))
+
+
+def run_size(extent: Extent) -> RunSize:
+    """The size of a reproduction."""
+    return {Extent.FULL: FULL, Extent.QUICK: QUICK, Extent.ONE_SEED: ONE_SEED}[extent]

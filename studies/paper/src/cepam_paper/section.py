@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cepam._internal.files import write_atomically
+from cepam_paper.run_size import Extent
 
 Say = Callable[[str, int, int], None]
 """Told of progress: what is being done, how many steps are done, and of how many."""
@@ -57,7 +58,7 @@ class Part:
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    quick: bool = False
+    extent: Extent = Extent.FULL
 
     def save(self, report: Path) -> None:
         """Writes the part, whole or not at all."""
@@ -88,4 +89,5 @@ def part_of(kept: dict[str, Any]) -> Part:
     )
     kept["figures"] = tuple(Figure(**figure) for figure in kept["figures"])
     kept["seeds"], kept["notes"] = tuple(kept["seeds"]), tuple(kept["notes"])
+    kept["extent"] = Extent(kept["extent"])
     return Part(**kept)

@@ -1,8 +1,8 @@
-"""The paper's Theorems 1 and 2 exactly as stated, named as such: to reproduce its figures, not to rely on.
+"""The paper's Theorems 7 and 8 exactly as stated, named as such: to reproduce its figures, not to rely on.
 
 Both are for one round. What is wrong with them is in `docs/privacy.md`; in short: the factor tau' on the
-sensitivity is superfluous, the exponent tau - 1 is one draw short, Theorem 1 saturates (it promises the
-same with no noise at all), and Theorem 2 takes an l2 bound where Laplace noise needs an l1 bound.
+sensitivity is superfluous, the exponent tau - 1 is one draw short, Theorem 7 saturates (it promises the
+same with no noise at all), and Theorem 8 takes an l2 bound where Laplace noise needs an l1 bound.
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ class PaperSetting:
         return -math.expm1(self.tau_prime * math.log1p(-1.0 / self.records))
 
 
-def theorem_1(setting: PaperSetting, sigma: float, base_epsilon: float) -> tuple[float, float]:
-    """(epsilon, delta) that Theorem 1 states for Gaussian noise, given the base mechanism's epsilon~.
+def theorem_7(setting: PaperSetting, sigma: float, base_epsilon: float) -> tuple[float, float]:
+    """(epsilon, delta) that Theorem 7 states for Gaussian noise, given the base mechanism's epsilon~.
 
     Adjacency: replace-one (by its factor 2). Sampling: with replacement. Trust: trusted server, no
     colluders. One round.
-    Paper: Theorem 1, equation for delta, term by term. Reproduces (1.45, 9.69e-3) at sigma = 0.01, epsilon~
+    Paper: Theorem 7, equation for delta, term by term. Reproduces (1.45, 9.69e-3) at sigma = 0.01, epsilon~
     = 5.9.
     """
     check_scale("sigma", sigma)
     check_scale("base_epsilon", base_epsilon)
     reach = setting.tau_prime * setting.gamma / (math.sqrt(setting.clients) * sigma)
-    return amplified(base_epsilon, setting.chance), _theorem_1_sum(setting, base_epsilon, reach)
+    return amplified(base_epsilon, setting.chance), _theorem_7_sum(setting, base_epsilon, reach)
 
 
-def theorem_1_saturation(setting: PaperSetting, base_epsilon: float) -> tuple[float, float]:
-    """(epsilon, delta) that Theorem 1 states as sigma goes to zero: a promise with no noise at all.
+def theorem_7_saturation(setting: PaperSetting, base_epsilon: float) -> tuple[float, float]:
+    """(epsilon, delta) that Theorem 7 states as sigma goes to zero: a promise with no noise at all.
 
-    Adjacency, sampling, trust: as `theorem_1`. The paper's (1.45, 9.69e-3) is this value: its sigma did
+    Adjacency, sampling, trust: as `theorem_7`. The paper's (1.45, 9.69e-3) is this value: its sigma did
     nothing.
     """
     check_scale("base_epsilon", base_epsilon)
-    return amplified(base_epsilon, setting.chance), _theorem_1_sum(setting, base_epsilon, math.inf)
+    return amplified(base_epsilon, setting.chance), _theorem_7_sum(setting, base_epsilon, math.inf)
 
 
-def _theorem_1_sum(setting: PaperSetting, base_epsilon: float, reach: float) -> float:
+def _theorem_7_sum(setting: PaperSetting, base_epsilon: float, reach: float) -> float:
     """The theorem's sum over j; `reach` is tau' gamma/(sqrt(K) sigma)."""
     q, total = 1.0 / setting.records, 0.0
     for j in range(1, setting.tau_prime + 1):
@@ -93,16 +93,16 @@ def _theorem_1_sum(setting: PaperSetting, base_epsilon: float, reach: float) -> 
     return total
 
 
-def theorem_1_sigma(setting: PaperSetting, epsilon: float, delta: float) -> float:
-    """The smallest sigma for which Theorem 1 states (epsilon, delta); zero where it asks for no noise.
+def theorem_7_sigma(setting: PaperSetting, epsilon: float, delta: float) -> float:
+    """The smallest sigma for which Theorem 7 states (epsilon, delta); zero where it asks for no noise.
 
-    Adjacency, sampling, trust: as `theorem_1`. At the paper's delta = 0.015 no epsilon from 0.5 to 5 asks
+    Adjacency, sampling, trust: as `theorem_7`. At the paper's delta = 0.015 no epsilon from 0.5 to 5 asks
     for any noise.
     """
     base = unamplified(epsilon, setting.chance)
-    if theorem_1_saturation(setting, base)[1] <= delta:
+    if theorem_7_saturation(setting, base)[1] <= delta:
         return 0.0
-    return float(optimize.brentq(lambda sigma: theorem_1(setting, sigma, base)[1] - delta, 1e-6, 1e6, xtol=1e-12))
+    return float(optimize.brentq(lambda sigma: theorem_7(setting, sigma, base)[1] - delta, 1e-6, 1e6, xtol=1e-12))
 
 
 def published_sigma(epsilon: float, delta: float = 0.015, setting: PaperSetting | None = None) -> float:
@@ -115,23 +115,23 @@ def published_sigma(epsilon: float, delta: float = 0.015, setting: PaperSetting 
     setting = setting or PaperSetting()
     swapped = PaperSetting(setting.records, setting.gamma, setting.clients, setting.draws, setting.convention)
     base = unamplified(epsilon, setting.chance)
-    return float(optimize.brentq(lambda sigma: theorem_1(swapped, base, sigma)[1] - delta, 1e-9, 10.0, xtol=1e-12))
+    return float(optimize.brentq(lambda sigma: theorem_7(swapped, base, sigma)[1] - delta, 1e-9, 10.0, xtol=1e-12))
 
 
-def theorem_2(setting: PaperSetting, b: float) -> float:
-    """epsilon that Theorem 2 states for Laplace noise of scale b, at delta = 0.
+def theorem_8(setting: PaperSetting, b: float) -> float:
+    """epsilon that Theorem 8 states for Laplace noise of scale b, at delta = 0.
 
     Adjacency: replace-one. Sampling: with replacement. Trust: trusted server; own noise only. One round.
-    Paper: Theorem 2. Departs: false under l2 clipping for m > tau'^2; `cepam.privacy.pure_epsilon` has the
+    Paper: Theorem 8. Departs: false under l2 clipping for m > tau'^2; `cepam.privacy.pure_epsilon` has the
     truth.
     """
     check_scale("b", b)
     return amplified(2.0 * setting.tau_prime * setting.gamma / b, setting.chance)
 
 
-def theorem_2_b(setting: PaperSetting, epsilon: float) -> float:
-    """The scale b for which Theorem 2 states epsilon; reproduces the paper's list for 500 to 5000.
+def theorem_8_b(setting: PaperSetting, epsilon: float) -> float:
+    """The scale b for which Theorem 8 states epsilon; reproduces the paper's list for 500 to 5000.
 
-    Adjacency, sampling, trust: as `theorem_2`.
+    Adjacency, sampling, trust: as `theorem_8`.
     """
     return 2.0 * setting.tau_prime * setting.gamma / unamplified(epsilon, setting.chance)

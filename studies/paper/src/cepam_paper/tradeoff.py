@@ -12,7 +12,7 @@ from typing import Any
 from cepam import fl
 from cepam_paper import picture
 from cepam_paper.estimate import estimate, words
-from cepam_paper.run_size import RunSize, run_size
+from cepam_paper.run_size import Extent, RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 
 SCHEMES = {"cepam-gaussian": "CEPAM-Gaussian", "fl+gaussian+sdq": "FL+Gaussian+SDQ"}
@@ -24,9 +24,9 @@ SUMMARY = (
 )
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The trade-off between budget and accuracy."""
-    start, much = time.monotonic(), run_size(quick)
+    start, much = time.monotonic(), run_size(extent)
     seeds = tuple(range(1, much.budget_seeds + 1))
     wanted = [(scheme, budget, seed) for budget in much.budgets for scheme in SCHEMES for seed in seeds]
     made = {}
@@ -47,10 +47,16 @@ def run(report: Path, quick: bool, say: Say) -> Part:
 
 def _trained(report: Path, scheme: str, budget: float, seed: int, much: RunSize, follow: Any) -> dict[str, Any]:
     """The summary of one run, gone on with where an interrupted one left it."""
-    settings = fl.settings_from({
-        **fl.preset("convolutional"), "data": much.data, "scheme": scheme, "epsilon": budget, "seed": seed,
-        "rounds": much.budget_rounds, "simulate": True,
-    })  # fmt: skip
+    settings = fl.preset("convolutional").updated(
+        {
+            "data.name": much.data,
+            "compression.scheme": scheme,
+            "privacy.epsilon": budget,
+            "run.seed": seed,
+            "training.rounds": much.budget_rounds,
+            "run.simulate": True,
+        }
+    )
     folder = report / "runs" / f"tradeoff-{scheme}-{budget:g}-{seed}-{much.budget_rounds}"
     return fl.train(settings, folder, resume=(folder / "config.toml").exists(), watch=follow)
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,19 +85,23 @@ def channel_of(run: Run, sizes: tuple[int, ...]) -> UpdateCodec:
     """The channel of a run's scheme, by the settings alone or with the published arithmetic."""
     chosen = run.settings
     law: Gaussian | Laplace | None = None
-    if chosen.noise is not None:
-        law = Laplace(chosen.noise) if "laplace" in chosen.scheme else Gaussian(chosen.noise)
+    if chosen.privacy.noise_scale is not None:
+        law = (
+            Laplace(chosen.privacy.noise_scale)
+            if "laplace" in chosen.compression.scheme
+            else Gaussian(chosen.privacy.noise_scale)
+        )
     if run.published is not None:
         assert law is not None
         return PublishedChannel(law, run.published, sizes)
-    if chosen.scheme.startswith("cepam"):
+    if chosen.compression.scheme.startswith("cepam"):
         assert law is not None
-        return Codec(law, "auto" if chosen.lattice == "auto" else lattice_named(chosen.lattice))
-    if chosen.scheme == "fl+sdq":
-        return DitheredCodec(chosen.step)
-    if chosen.scheme.endswith("+sdq"):
+        return Codec(law, "auto" if chosen.compression.lattice == "auto" else lattice_named(chosen.compression.lattice))
+    if chosen.compression.scheme == "fl+sdq":
+        return DitheredCodec(chosen.compression.sdq_step)
+    if chosen.compression.scheme.endswith("+sdq"):
         assert law is not None
-        return NoisyDithered(law, chosen.step)
+        return NoisyDithered(law, chosen.compression.sdq_step)
     return PlainFloats(law)
 
 
@@ -129,17 +133,21 @@ def _tell(say: Say, name: str, at: int, of: int, done: int, rounds: int) -> None
 
 
 def _trained(run: Run, data: fl.Dataset, follow: Followed) -> TrainingOutcome:
-    start, every = time.monotonic(), run.settings.evaluate_every
+    start, every = time.monotonic(), run.settings.run.evaluate_every
     held = min(VALIDATION, len(data.train_labels) // 6)
-    settings = replace(run.settings, validation=held, evaluate_every=run.settings.rounds)
-    model = fl.build(settings.model, data, settings.activation)
+    settings = run.settings.updated(
+        {"data.validation_records": held, "run.evaluate_every": run.settings.training.rounds}
+    )
+    model = fl.build(settings.model.name, data, settings.model.activation)
     sizes = tuple(p.numel() for p in model.module.parameters())
-    meter = Meter(settings.clients, sizes)
+    meter = Meter(settings.clients.count, sizes)
     channel = Metered(channel_of(run, sizes), meter)
     simulation = fl.Simulation(settings, data, model, codecs=lambda client: channel)
     simulation.work = WatchedWork.over(simulation.work, meter)
-    meter.owner = {row.key(k).secret: (s, k) for s, row in enumerate(simulation.rows) for k in range(settings.clients)}
-    best, score = simulation.state.weights.copy(), np.full(settings.seeds, -1.0)
+    meter.owner = {
+        row.key(k).secret: (s, k) for s, row in enumerate(simulation.rows) for k in range(settings.clients.count)
+    }
+    best, score = simulation.state.weights.copy(), np.full(settings.run.seeds, -1.0)
     seen: list[npt.NDArray[np.float64]] = []
     while not simulation.done:
         simulation.step()
@@ -148,9 +156,9 @@ def _trained(run: Run, data: fl.Dataset, follow: Followed) -> TrainingOutcome:
             seen.append(validated(simulation))
             better = seen[-1] > score
             best[better], score[better] = simulation.state.weights[better], seen[-1][better]
-        follow(simulation.state.round, settings.rounds)
-    sent = settings.rounds * settings.clients * simulation.size * settings.seeds
-    rounds = [r for r in range(1, settings.rounds + 1) if r % every == 0 or r == settings.rounds]
+        follow(simulation.state.round, settings.training.rounds)
+    sent = settings.training.rounds * settings.clients.count * simulation.size * settings.run.seeds
+    rounds = [r for r in range(1, settings.training.rounds + 1) if r % every == 0 or r == settings.training.rounds]
     return TrainingOutcome(
         run.name, settings.run_seeds, tuple(map(float, simulation.network.evaluate(best).accuracy)), tuple(rounds),
         tuple(tuple(map(float, row)) for row in np.stack(seen, 1)), meter.snr_db(),

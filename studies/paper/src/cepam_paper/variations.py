@@ -20,7 +20,7 @@ from cepam.lattices.lattice import Integer
 from cepam_paper import bits, picture, printed
 from cepam_paper.convergence_sweep import problem_of
 from cepam_paper.estimate import Estimate, estimate, words
-from cepam_paper.run_size import RunSize, run_size
+from cepam_paper.run_size import Extent, RunSize, run_size
 from cepam_paper.section import Figure, Part, Say, Table
 from cepam_paper.theory.convergence import Convergence, Schedule
 from cepam_paper.theory.descent import stacked, within_round
@@ -30,9 +30,9 @@ from cepam_paper.variants import run_of, trained
 
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "base": ("15 samples a client, fixed rate", {}),
-    "averaged": ("150 samples a client, fixed rate", {"batch": 150}),
-    "falling": ("15 samples a client, rate falling to 0", {"schedule": "linear"}),
-    "both": ("150 samples a client, rate falling to 0", {"batch": 150, "schedule": "linear"}),
+    "averaged": ("150 samples a client, fixed rate", {"training.batch_size": 150}),
+    "falling": ("15 samples a client, rate falling to 0", {"training.schedule": "linear"}),
+    "both": ("150 samples a client, rate falling to 0", {"training.batch_size": 150, "training.schedule": "linear"}),
 }
 Floats = npt.NDArray[np.float64]
 POINTS = (0.5, 1.5, 2.5, 3.5, 5.0)
@@ -46,15 +46,15 @@ SUMMARY = (
 )
 
 
-def run(report: Path, quick: bool, say: Say) -> Part:
+def run(report: Path, extent: Extent, say: Say) -> Part:
     """The remarks."""
-    start, much = time.monotonic(), run_size(quick)
+    start, much = time.monotonic(), run_size(extent)
     runs = {f"arm {name}": _arm(name, much) for name in ARMS}
-    points = [label for at, label in enumerate(POINTS) if not quick or at % 2 == 0]
+    points = [label for at, label in enumerate(POINTS) if extent is Extent.FULL or at % 2 == 0]
     runs |= {f"difference {label:g}": _difference(label, much) for label in points}
     data = fl.prepared(_arm("base", much).settings)
     made = outcomes(runs, report, data, say)
-    numbers = _fluctuations(made) | _differences(made, points) | _inside(quick) | _precision(quick)
+    numbers = _fluctuations(made) | _differences(made, points) | _inside(extent) | _precision(extent)
     return Part(
         "variations", "Remarks of the paper, tested", SUMMARY, "cepam reproduce variations",
         tuple(range(1, much.seeds + 1)), time.monotonic() - start, numbers,
@@ -66,15 +66,24 @@ def run(report: Path, quick: bool, say: Say) -> Part:
 def _arm(name: str, much: RunSize) -> Run:
     if name == "base":
         return run_of("correct", "fl", much)
-    return run_of("correct", "fl", much, f"variation-{name}", **ARMS[name][1])
+    return run_of("correct", "fl", much, f"variation-{name}", ARMS[name][1])
 
 
 def _difference(label: float, much: RunSize) -> Run:
     """Model differences as in the earlier study: tau local steps at rate 0.01, the difference clipped and sent."""
     return trained(
-        f"variation-difference-{label:g}", "algorithm1", much, update="difference", local_rate=0.01, rate=1.0,
-        noise=printed.GRIDS["gaussian"][label], seeds=much.grid_seeds, evaluate_every=much.grid_every,
-    )  # fmt: skip
+        f"variation-difference-{label:g}",
+        "algorithm1",
+        much,
+        {
+            "training.update": "difference",
+            "training.local_learning_rate": 0.01,
+            "training.server_learning_rate": 1.0,
+            "privacy.noise_scale": printed.GRIDS["gaussian"][label],
+            "run.seeds": much.grid_seeds,
+            "run.evaluate_every": much.grid_every,
+        },
+    )
 
 
 def _steps(made: TrainingOutcome) -> list[float]:
@@ -109,7 +118,7 @@ def _differences(made: dict[str, TrainingOutcome], points: list[float]) -> dict[
     }
 
 
-def _inside(quick: bool) -> dict[str, Any]:
+def _inside(extent: Extent) -> dict[str, Any]:
     """The first round of the theorem's schedule on the logistic problem with 10 clients, tau = 5 and 15."""
     found: dict[str, Any] = {"inside": {}}
     for tau in (5, 15):
@@ -118,7 +127,9 @@ def _inside(quick: bool) -> dict[str, Any]:
         away = np.zeros(problem.size)
         away[0] = 0.75 * problem.radius
         law, lattice = Gaussian(0.1), Integer(1)
-        path = within_round(problem, schedule, stacked(Codec(law, lattice), tau), away, 200 if quick else 2000, tau)
+        path = within_round(
+            problem, schedule, stacked(Codec(law, lattice), tau), away, 2000 if extent is Extent.FULL else 200, tau
+        )
         theory = Convergence(
             problem.constants, tau, noise_energy(law, lattice, problem.size),
             printed_noise_energy(law, lattice, problem.size), problem.size,
@@ -141,8 +152,8 @@ def _round(path: Floats, theory: Convergence) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _precision(quick: bool) -> dict[str, Any]:
-    sizes = np.abs(bits.gradients((1, 11), 4 if quick else 30))
+def _precision(extent: Extent) -> dict[str, Any]:
+    sizes = np.abs(bits.gradients((1, 11), 30 if extent is Extent.FULL else 4))
     sizes = sizes[sizes > 0]
     low, middle, high = (float(value) for value in np.quantile(sizes, (0.1, 0.5, 0.9)))
     root = float(np.sqrt(np.square(sizes, dtype=np.float64).mean()))

@@ -11,6 +11,7 @@ from typing import Any
 
 from scipy import stats
 
+from cepam_paper.run_size import Extent
 from cepam_paper.section import Part
 
 
@@ -55,6 +56,13 @@ class Estimate:
             return self
         times = _widening(chance, self.seeds)
         return Estimate(self.mean, self.mean - times * self.half, self.mean + times * self.half, self.seeds)
+
+    def apart(self, other: Estimate) -> Estimate:
+        """The difference to an independent estimate: squares of the half-widths add up."""
+        half = math.hypot(self.half, other.half)
+        return Estimate(
+            self.mean - other.mean, self.mean - other.mean - half, self.mean - other.mean + half, self.seeds
+        )
 
     def less(self, other: Estimate) -> Estimate:
         """The difference to an estimate from other runs: at least 95 % sure, since both ends are taken together."""
@@ -104,6 +112,13 @@ class Findings:
         if self.empty(f"{path}/low", part) and seeds == 1:
             return Estimate(mean, -math.inf, math.inf, seeds)
         return Estimate(mean, self.number(f"{path}/low", part), self.number(f"{path}/high", part), seeds)
+
+    def median(self, path: str, part: str = "") -> Estimate:
+        """The median and its interval at a path; without an interval where there are too few seeds for one."""
+        middle = self.number(f"{path}/median", part)
+        if self.empty(f"{path}/low", part):
+            return Estimate(middle, -math.inf, math.inf, 1)
+        return Estimate(middle, self.number(f"{path}/low", part), self.number(f"{path}/high", part))
 
     def keys(self, path: str, part: str = "") -> tuple[str, ...]:
         """The names under a path."""
@@ -173,6 +188,8 @@ class Claim:
     part: str
     command: str
     rule: Rule = field(repr=False, compare=False)
+    needs_seeds: bool = False
+    """Whether seeds of training runs decide it: then parts of a run with fewer seeds give no verdict."""
 
 
 @dataclass(frozen=True)
@@ -189,11 +206,15 @@ class Verdict:
 def judge(claims: Sequence[Claim], parts: Sequence[Part]) -> tuple[Verdict, ...]:
     """A verdict on every claim, in order; what cannot be read from the parts is "not tested", with the reason."""
     numbers = {part.name: part.numbers for part in parts}
-    return tuple(_verdict(claim, Findings(numbers, claim.part)) for claim in claims)
+    short = {part.name: part.extent for part in parts if part.extent is not Extent.FULL}
+    return tuple(_verdict(claim, Findings(numbers, claim.part), short) for claim in claims)
 
 
-def _verdict(claim: Claim, found: Findings) -> Verdict:
+def _verdict(claim: Claim, found: Findings, short: Mapping[str, Extent]) -> Verdict:
+    """The verdict; `short` has the parts of runs that are not full, which decide nothing that needs seeds."""
     try:
+        if claim.needs_seeds and claim.part in short:
+            raise Missing(f"no verdict on accuracy from a run of this extent ({short[claim.part]})")
         made = claim.rule(found)
     except Missing as missing:
         made = Ruling(Label.UNTESTED, f"{str(missing)[:1].upper()}{str(missing)[1:]}.")

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 from cepam_paper.verdict import Estimate, Label
 
-LEAST = 0.4
-"""Points of accuracy: the least improvement that the paper names anywhere, taken where a sentence names no size."""
-WIDEST = 1.5
-"""Points: an interval that reaches farther to either side meets a printed one by its width alone."""
+ANY = 0.0
+"""The least improvement where a sentence names no size: any gain is what it claims, and only a loss excludes it."""
+NO_SIZE = "The sentence names no size, so any gain would do and only an interval below 0 excludes it."
+"""The rule in words, beside every verdict that rests on `ANY`."""
+MARGIN = 1.0
+"""Points: an accuracy within this of the printed one is taken as reproduced; printed half-widths are 0.31 to 0.70."""
 _ORDER = (Label.FAILS, Label.INCONCLUSIVE, Label.UNTESTED, Label.REPAIRED)
 
 
@@ -22,7 +24,7 @@ def together(labels: Sequence[Label]) -> Label:
     return next((label for label in _ORDER if label in labels), Label.HOLDS)
 
 
-def improvement(found: Estimate, least: float = LEAST, most: float = math.inf) -> Label:
+def improvement(found: Estimate, least: float, most: float = math.inf) -> Label:
     """Whether something is better, by `least` to `most`: holds if the interval is above 0 and meets that range.
 
     Better by more than `most` is better, but not as said: holds after repair.
@@ -34,7 +36,7 @@ def improvement(found: Estimate, least: float = LEAST, most: float = math.inf) -
     return Label.REPAIRED if found.low > most else Label.HOLDS
 
 
-def improvements(found: Sequence[Estimate], least: float = LEAST, most: float = math.inf) -> Label:
+def improvements(found: Sequence[Estimate], least: float, most: float = math.inf) -> Label:
     """Whether every one of these is an improvement.
 
     To fail, one of the intervals must exclude the claim at a chance of 0.05 for all of them together (Bonferroni); to
@@ -58,11 +60,20 @@ def _outside(found: Estimate, within: float) -> bool:
     return found.low > within or found.high < -within
 
 
-def reproduced(found: Estimate, low: float, high: float, widest: float) -> Label:
-    """Whether a printed interval comes out: ours meets it and is no wider than `widest` to either side."""
-    if found.high < low or found.low > high:
+def reproduced(found: Sequence[Estimate], printed: Sequence[Estimate], margin: float) -> Label:
+    """Whether printed values come out: every difference is shown to be within the margin (`alike`).
+
+    Overlapping intervals are not enough: a wide one overlaps anything.
+    """
+    return alike([ours.apart(theirs) for ours, theirs in zip(found, printed, strict=True)], margin)
+
+
+def mainly(change: Estimate, base: float) -> Label:
+    """Whether more than half of `base` goes away with a change that is negative."""
+    least, most = -change.high / base, -change.low / base
+    if most < 0.5:
         return Label.FAILS
-    return Label.HOLDS if found.half <= widest else Label.INCONCLUSIVE
+    return Label.HOLDS if least > 0.5 else Label.INCONCLUSIVE
 
 
 def bends(before: Estimate, after: Estimate) -> Label:

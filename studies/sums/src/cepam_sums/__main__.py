@@ -17,7 +17,6 @@ import json
 import math
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -50,8 +49,8 @@ def legacy(row: AggregatorContext) -> Aggregator:
 
 ROWS: dict[str, tuple[dict[str, Any], Make]] = {
     "server": ({}, aggregator_for),
-    "sum": ({"trust": "sum"}, aggregator_for),
-    "sum-sketch": ({"trust": "sum", "sketch": 1600}, aggregator_for),
+    "sum": ({"privacy.trust": "secure-aggregation"}, aggregator_for),
+    "sum-sketch": ({"privacy.trust": "secure-aggregation", "compression.sketch": 1600}, aggregator_for),
     "secagg+": ({}, legacy),
     "ddg-16": ({}, integers("ddg", 16)),
     "skellam-16": ({}, integers("skellam", 16)),
@@ -65,12 +64,18 @@ ROWS: dict[str, tuple[dict[str, Any], Make]] = {
 
 def settings_of(name: str, base: fl.Settings) -> fl.Settings:
     """The settings of a row. Local noise: each client's own, so that its vector alone has the target."""
-    changed = replace(base, **ROWS[name][0])
+    changed = base.updated(ROWS[name][0])
     if name != "local":
         return changed
     alone = fl.Simulation(base, fl.prepared(base)).aggregators[0].plans[0].law
     assert alone is not None
-    return replace(base, epsilon=None, noise=alone.scale * math.sqrt(base.clients), policy="charge")
+    return base.updated(
+        {
+            "privacy.epsilon": None,
+            "privacy.noise_scale": alone.scale * math.sqrt(base.clients.count),
+            "clients.dropout_handling": "charge",
+        }
+    )
 
 
 def observers_of(name: str, aggregator: Aggregator, settings: fl.Settings) -> dict[str, float | None]:
@@ -82,7 +87,7 @@ def observers_of(name: str, aggregator: Aggregator, settings: fl.Settings) -> di
     if name == "server":
         return {"outsider": outsider, "server": None, "lying server": None}
     if name == "local":
-        each = aggregator.accountant.against(settings.clients - 1).epsilon(settings.delta)
+        each = aggregator.accountant.against(settings.clients.count - 1).epsilon(settings.privacy.delta)
         return {"outsider": outsider, "server": each, "lying server": each}
     return {"outsider": outsider, "server": outsider, "lying server": None}
 
@@ -96,8 +101,8 @@ def run(name: str, base: fl.Settings) -> Found:
         lines += simulation.step()
     sent = [line["bits_per_coordinate"] for line in lines if line["bits_per_coordinate"] is not None]
     return {
-        "row": name, "seed": settings.seed, "settings": fingerprint(settings), "accuracy": lines[-1]["accuracy"],
-        "dropout": settings.dropout, "lost": sum(not line["replies"] for line in lines),
+        "row": name, "seed": settings.run.seed, "settings": fingerprint(settings), "accuracy": lines[-1]["accuracy"],
+        "dropout": settings.clients.dropout_rate, "lost": sum(not line["replies"] for line in lines),
         "epsilon": observers_of(name, simulation.aggregators[0], settings), "bits_up": float(np.mean(sent)),
         "bytes_up": sum(line["bits"] for line in lines) // 8,
         "bytes_down": sum(line["downlink_bits"] for line in lines) // 8,
@@ -141,9 +146,11 @@ def main() -> None:
         print(tables(found, engine))
         return
     given.out.mkdir(parents=True, exist_ok=True)
-    fewer = {"rounds": given.rounds} if given.rounds else {}
+    fewer = {"training.rounds": given.rounds} if given.rounds else {}
     bases = [
-        fl.settings_from({**fl.preset(given.preset), "seed": seed, "simulate": True, "dropout": given.dropout, **fewer})
+        fl.preset(given.preset).updated(
+            {"run.seed": seed, "run.simulate": True, "clients.dropout_rate": given.dropout, **fewer}
+        )
         for seed in range(1, given.seeds + 1)
     ]
     print(tables(measure(given.rows.split(","), bases, held, given.processes), []))

@@ -27,18 +27,24 @@ BEGIN, END = "<!-- sums: python -m cepam_sums --report docs -->", "<!-- /sums --
 
 def engine_rows(path: Path, trips: dict[str, int]) -> list[Found]:
     """Our own rows as `bench/engine.py --suite sum` kept them, of the preset as it stands today."""
-    preset = fl.preset("private")
-    wanted = {"preset": "private", "data": "mnist", "scheme": "cepam-gaussian", "downlink": "grid"}
-    wanted |= {name: preset[name] for name in ("epsilon", "rate", "rounds", "expected_batch")}
+    preset = fl.preset("private").values()
+    wanted = {
+        "preset": "private", "data.name": "mnist", "compression.scheme": "cepam-gaussian",
+        "compression.downlink": "quantized",
+    }  # fmt: skip
+    told = ("privacy.epsilon", "training.server_learning_rate", "training.rounds", "training.expected_batch_size")
+    wanted |= {name: preset[name] for name in told}
+    other = ("step_factor", "data.validation_records", "clients.dropout_rate")
     found: list[Found] = []
     for run in json.loads(path.read_text())["runs"] if path.exists() else []:
         job = run["job"]
-        if not wanted.items() <= job.items() or any(name in job for name in ("step_factor", "validation", "dropout")):
+        if not wanted.items() <= job.items() or any(name in job for name in other):
             continue
-        name = "server" if job.get("trust", "server") == "server" else "sum" if "sketch" not in job else "sum-sketch"
+        size, secure = job.get("compression.sketch"), job.get("privacy.trust", "server") != "server"
+        name = "server" if not secure else "sum" if size is None else "sum-sketch"
         found.append(
-            {"row": name if job.get("sketch", SKETCH) == SKETCH else f"sum-sketch-{job['sketch']}", "seed": job["seed"],
-             "accuracy": run["accuracy"][0], "trips": trips[name.partition("-")[0]], "numbers": job.get("sketch"),
+            {"row": name if size in (None, SKETCH) else f"sum-sketch-{size}", "seed": job["run.seed"],
+             "accuracy": run["accuracy"][0], "trips": trips[name.partition("-")[0]], "numbers": size,
              "epsilon": {who: run["epsilon_against"].get(who) for who in OBSERVERS},
              **{field: run[field] for field in ("bits_up", "bytes_up", "bytes_down")}}
         )  # fmt: skip

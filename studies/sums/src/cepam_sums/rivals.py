@@ -68,11 +68,13 @@ class RotatedIntegers:
         self, law: Literal["ddg", "skellam"], bits: int, row: AggregatorContext, scale: float, moved: float
     ) -> None:
         self.kind, self.bits, self.row, self.scale, self.moved = law, bits, row, scale, moved
-        self.clients = row.settings.clients
+        self.clients = row.settings.clients.count
         # The rotation spreads a sum of norm clients · clip over all coordinates.
         padded = 1 << (row.vectors.size - 1).bit_length()
         self.reach = QuantizationRange(
-            Gaussian(scale), self.clients, row.settings.clip * deviations_of(padded) / math.sqrt(padded)
+            Gaussian(scale),
+            self.clients,
+            row.settings.privacy.clipping_norm * deviations_of(padded) / math.sqrt(padded),
         )
 
     def words(self) -> Lattice1:
@@ -130,14 +132,14 @@ class RivalUplink(TrustedServerAggregator):
         plan = self.plans[0]
         assert plan.law is not None
         assert plan.clip is not None
-        moved = plan.clip.bound / plan.batch if row.settings.update == "examples" else 2.0 * plan.clip.bound
-        clients, graph = row.settings.clients, SecAggGraph.of(row.settings)
-        self.quorum = graph.quorum if row.settings.dropout else clients
+        moved = plan.clip.bound / plan.batch if row.settings.training.update == "examples" else 2.0 * plan.clip.bound
+        clients, graph = row.settings.clients.count, SecAggGraph.of(row.settings)
+        self.quorum = graph.quorum if row.settings.clients.dropout_rate else clients
         self.rival = make(row, plan.law.scale * math.sqrt(clients / self.quorum), moved)
 
     def collect(self, number: int, clients: list[int], raw: Any) -> RoundResult:
         chosen = self.settings
-        silent = sampling.silent(self.row.draws, number, 0, chosen.clients, chosen.dropout)
+        silent = sampling.silent(self.row.draws, number, 0, chosen.clients.count, chosen.clients.dropout_rate)
         came = [place for place, k in enumerate(clients) if not silent[k]]
         rows = self.vectors.arrays.fetch(raw)[came]
         if len(came) < self.quorum:

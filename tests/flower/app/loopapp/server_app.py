@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
-from cepam.flower import Accounting, CorrelatedNoiseConfig, Poisson, Private
+from cepam.flower import Accounting, Authentication, CorrelatedNoiseConfig, Poisson, Private
 
 app = ServerApp()
 
@@ -47,14 +47,15 @@ def main(grid: Grid, context: Context) -> None:
     if config["private"]:
         strategy = Private(
             strategy,
-            law=cepam.Gaussian(float(config["sigma"])),
             clip=cepam.L2(1.0),
-            authentication=str(config["authentication"]),
-            server_key=str(config["server-key"]) or None,
+            noise=cepam.Gaussian(float(config["sigma"])),
+            accounting=Accounting(stable_nodes=bool(slices)),
+            sampling=Poisson(float(config["rate"])) if config["rate"] else None,
             downlink=str(config["downlink"]),
-            cohort=Poisson(float(config["rate"])) if config["rate"] else None,
-            account=Accounting(stable_nodes=bool(slices)),
-            streams=CorrelatedNoiseConfig(carry=0.8, slices=slices, messages=rounds) if slices else None,
+            authentication=Authentication(
+                required=config["authentication"] == "require", server_key=str(config["server-key"]) or None
+            ),
+            correlated_noise=CorrelatedNoiseConfig(0.8, slices, max_participations=rounds) if slices else None,
         )
         break_order(strategy, int(config["backwards"]), str(config["hold"]))
     start = ArrayRecord({"w": Array(start_of(int(config["size"]), float(config["spread"])))})

@@ -10,18 +10,27 @@ from cepam_paper.theory.distortion import (
     printed_weight_distance,
     weight_distance,
 )
+from cepam_paper.theory.geman_mcclure import GemanMcClure
+from cepam_paper.theory.gradients import GradientBounds, downlink_error
+from cepam_paper.theory.minibatch import BatchConvergence
 from cepam_paper.theory.problem import LeastSquares, Logistic, Problem
 from cepam_paper.theory.rate import Rate, rate
+from cepam_paper.theory.stationarity import Stationarity
 
 __all__ = [
+    "BatchConvergence",
     "Constants",
     "Convergence",
+    "GemanMcClure",
+    "GradientBounds",
     "LeastSquares",
     "Logistic",
     "Problem",
     "Rate",
     "Schedule",
+    "Stationarity",
     "clipping_bias",
+    "downlink_error",
     "noise_energy",
     "one_round",
     "printed_noise_energy",

@@ -10,13 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
+from cepam.downlink.broadcast import Broadcast
+from cepam.downlink.receiver import Receiver
 from cepam.keys import Address, Key
 from cepam_paper.theory.convergence import Schedule
+from cepam_paper.theory.geman_mcclure import GemanMcClure
 from cepam_paper.theory.problem import Problem
 
 Floats = npt.NDArray[np.float64]
 Channel = Callable[[Floats, int], Floats]
 """Updates (rows, m) and the round in, decoded vectors of the same shape out."""
+Downlink = Callable[[Floats, int], Floats]
+"""The server's weights (rows, m) and the round in, the weights that clients receive out."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,23 @@ def separate(codec: Codec, seed: int) -> Channel:
     return send
 
 
+def quantized_downlink(steps: Callable[[int], float], run: str, start: Floats) -> Downlink:
+    """The real downlink: every round one message of `Broadcast` on a grid of this round's step, read by a `Receiver`.
+
+    Args:
+        steps: the grid's step by round; it is rounded down to a power of two.
+        run: names the grid.
+        start: the weights (rows, m) that both ends begin with.
+    """
+    server, client = Broadcast(run, start.ravel()), Receiver(run, start.ravel())
+
+    def send(weights: Floats, round: int) -> Floats:
+        client.apply(server.publish(weights.ravel(), steps(round)))
+        return np.asarray(client.weights, dtype=np.float64).reshape(weights.shape)
+
+    return send
+
+
 def clip_rows(updates: Floats, clip: float) -> tuple[Floats, int]:
     """The updates scaled to norm at most `clip`, and how many had to be."""
     norms = np.linalg.norm(updates, axis=-1, keepdims=True)
@@ -93,8 +115,13 @@ def descend(
     clip: float,
     repetitions: int,
     seed: int,
+    batch: int = 1,
+    downlink: Downlink | None = None,
 ) -> Descent:
     """Training from `start` up to the last of `rounds` (rising), `repetitions` times with samples of their own.
+
+    Gradients are means over `batch` records drawn with replacement; without a `downlink` clients receive the server's
+    weights as they are.
 
     Paper: Algorithm 1. Departs: the server's weights are projected onto the problem's domain; `projected` counts how
     often that changed anything (never, in the experiments of the report).
@@ -111,10 +138,11 @@ def descend(
     seen = [server.copy()] if rounds[0] == 0 else []
     for r in range(rounds[-1]):
         rates = schedule.rate(r * tau + np.arange(tau))
-        local = np.repeat(server[:, None, :], len(p), axis=1)
+        public = server if downlink is None else downlink(server, r)
+        local = np.repeat(public[:, None, :], len(p), axis=1)
         for rate in rates[:-1]:
-            local = local - rate * _sampled(problem, local, draw)
-        updates = _sampled(problem, local, draw)
+            local = local - rate * _sampled(problem, local, draw, batch)
+        updates = _sampled(problem, local, draw, batch)
         watch.look(server, local, updates)
         updates, hit = clip_rows(updates, clip)
         decoded = channel(updates.reshape(-1, problem.size), r).reshape(updates.shape)
@@ -161,12 +189,14 @@ class _Watch:
         )
 
 
-def _sampled(problem: Problem, local: Floats, draw: np.random.Generator) -> Floats:
-    """One record's gradient for every repetition and client, at its own weights."""
+def _sampled(problem: Problem, local: Floats, draw: np.random.Generator, batch: int = 1) -> Floats:
+    """The mean gradient of `batch` records for every repetition and client, at its own weights."""
     repetitions, clients = local.shape[:2]
-    chosen = draw.integers(problem.features.shape[1], size=(repetitions, clients))
-    each = np.arange(clients)[None, :]
-    return problem.gradient(local, problem.features[each, chosen], problem.targets[each, chosen])
+    each, total = np.arange(clients)[None, :], np.zeros_like(local)
+    for _ in range(batch):
+        chosen = draw.integers(problem.features.shape[1], size=(repetitions, clients))
+        total += problem.gradient(local, problem.features[each, chosen], problem.targets[each, chosen])
+    return total / batch
 
 
 def within_round(
@@ -189,3 +219,66 @@ def within_round(
     decoded = channel(updates.reshape(-1, problem.size), 0).reshape(updates.shape)
     points.append(server - rates[-1] * np.einsum("k,skm->sm", p, decoded))
     return np.asarray(problem.objective(np.stack(points)) - problem.minimum[1])
+
+
+@dataclass(frozen=True)
+class GradientPath:
+    """||grad F||^2 at the server's weights and at the broadcast ones, (rounds, repetitions), and what was met.
+
+    `clipped` is the share of updates that clipping changed, `downlink_error` the largest l2 distance of the broadcast
+    weights to the server's.
+    """
+
+    squares: Floats
+    public_squares: Floats
+    clipped: float
+    downlink_error: float
+
+    def averages(self) -> tuple[Floats, Floats]:
+        """The mean over rounds so far and repetitions, and its upper 95 % end (normal, repetitions independent)."""
+        means = np.cumsum(self.squares, axis=0) / np.arange(1, len(self.squares) + 1)[:, None]
+        half = 1.96 * means.std(axis=1, ddof=1) / np.sqrt(means.shape[1])
+        return means.mean(axis=1), means.mean(axis=1) + half
+
+
+def follow_gradients(
+    problem: GemanMcClure,
+    channel: Channel,
+    start: Floats,
+    rounds: int,
+    steps: int,
+    rate: float,
+    local_rate: float,
+    clip: float,
+    batch: int,
+    repetitions: int,
+    seed: int,
+    downlink: Downlink | None = None,
+) -> GradientPath:
+    """Algorithm 1 at constant learning rates on a problem that need not be convex, over all of R^m."""
+    draw, p = np.random.default_rng(seed), np.asarray(problem.weights)
+    server = np.repeat(start[None, :], repetitions, axis=0)
+    each, count = np.arange(len(p))[None, :], problem.records.shape[1]
+
+    def sampled(local: Floats) -> Floats:
+        total = np.zeros_like(local)
+        for _ in range(batch):
+            chosen = draw.integers(count, size=(repetitions, len(p)))
+            total += problem.gradient(local, problem.records[each, chosen], problem.heights[each, chosen])
+        return total / batch
+
+    squares, public_squares, hits, farthest = [], [], 0, 0.0
+    for r in range(rounds):
+        public = server if downlink is None else downlink(server, r)
+        farthest = max(farthest, float(np.linalg.norm(public - server, axis=1).max()))
+        squares.append(np.square(problem.full_gradient(server)).sum(axis=1))
+        public_squares.append(np.square(problem.full_gradient(public)).sum(axis=1))
+        local = np.repeat(public[:, None, :], len(p), axis=1)
+        for _ in range(steps - 1):
+            local = local - local_rate * sampled(local)
+        updates, hit = clip_rows(sampled(local), clip)
+        hits += hit
+        decoded = channel(updates.reshape(-1, problem.size), r).reshape(updates.shape)
+        server = server - rate * np.einsum("k,skm->sm", p, decoded)
+    share = hits / (rounds * repetitions * len(p))
+    return GradientPath(np.stack(squares), np.stack(public_squares), share, farthest)

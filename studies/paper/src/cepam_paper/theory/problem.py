@@ -20,6 +20,7 @@ from scipy import special
 from cepam.distributions.laws import check_scale
 from cepam_paper.theory.convergence import Constants
 from cepam_paper.theory.distortion import checked_weights
+from cepam_paper.theory.gradients import GradientBounds
 
 Floats = npt.NDArray[np.float64]
 
@@ -70,6 +71,14 @@ class Problem(ABC):
     def theta_squares(self, radius: float) -> Floats:
         """A bound on the mean squared norm of a client's sample gradients on the ball, one a client (Paper: AS2)."""
 
+    @abstractmethod
+    def variances(self, radius: float) -> Floats:
+        """A bound on the variance of a client's sample gradients on the ball, one a client; the ridge does not vary."""
+
+    @abstractmethod
+    def full_norms(self, radius: float) -> Floats:
+        """A bound on the norm of a client's full gradient on the ball, one a client."""
+
     @property
     def size(self) -> int:
         """The number m of coordinates."""
@@ -116,6 +125,17 @@ class Problem(ABC):
             gradient_norms=tuple(map(float, self.sample_norms(self.radius).max(axis=1))),
             least_values=least,
             least_value=self.minimum[1],
+        )
+
+    @cached_property
+    def gradients(self) -> GradientBounds:
+        """What mini-batch gradients do on the domain."""
+        return GradientBounds(
+            smoothness=self.constants.smoothness,
+            weights=self.weights,
+            full_norms=tuple(map(float, self.full_norms(self.radius))),
+            variances=tuple(map(float, self.variances(self.radius))),
+            sample_norms=self.constants.gradient_norms,
         )
 
     @property
@@ -170,6 +190,12 @@ class Logistic(Problem):
         spread = np.sqrt(np.square(self.record_norms).mean(axis=1))
         return np.asarray(np.square(spread + self.ridge * radius))
 
+    def variances(self, radius: float) -> Floats:
+        return np.asarray(np.square(self.record_norms).mean(axis=1))
+
+    def full_norms(self, radius: float) -> Floats:
+        return np.asarray(self.record_norms.mean(axis=1) + self.ridge * radius)
+
 
 @dataclass(frozen=True, eq=False)
 class LeastSquares(Problem):
@@ -202,3 +228,15 @@ class LeastSquares(Problem):
         largest = np.linalg.eigvalsh(mixed / self.features.shape[1])[:, -1] + self.ridge**2
         constant = np.sqrt((squares * np.square(self.targets)).mean(axis=1))
         return np.asarray(np.square(np.sqrt(largest) * radius + constant))
+
+    def variances(self, radius: float) -> Floats:
+        # Without the ridge, which is the same for all records: A = x x'.
+        squares = np.square(self.record_norms)
+        mixed = np.einsum("kj,kji,kjl->kil", squares, self.features, self.features) / self.features.shape[1]
+        constant = np.sqrt((squares * np.square(self.targets)).mean(axis=1))
+        return np.asarray(np.square(np.sqrt(np.linalg.eigvalsh(mixed)[:, -1]) * radius + constant))
+
+    def full_norms(self, radius: float) -> Floats:
+        grams = np.einsum("kji,kjl->kil", self.features, self.features) / self.features.shape[1]
+        pulls = np.linalg.norm((self.targets[..., None] * self.features).mean(axis=1), axis=1)
+        return np.asarray((np.linalg.eigvalsh(grams)[:, -1] + self.ridge) * radius + pulls)

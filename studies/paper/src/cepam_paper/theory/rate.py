@@ -134,6 +134,31 @@ def _orthant(n: int, radius: float) -> int:
     return int((np.floor(np.sqrt(radius**2 - squares)) + 1).sum())
 
 
+def paper_points(n: int, reach: float) -> int:
+    """|M(u)| with the paper's own cell (-1/2, 1/2]^n of Z^n, `reach` = (1 + gamma / r).
+
+    Paper: Sections IV-B and V-A. With beta = 2 r the ball of all x + z has radius reach/2 in units of the cell. M
+    counts where M + (-1/2, 1/2]^n meets it, that is where distances max(|M_i| - 1/2, 0) are within it.
+    The dithers of this package come from [0, 1)^n, which meets it at other points (`reachable_points`).
+    """
+    radius = reach / 2
+    along = np.concatenate([[0.0], np.arange(math.floor(radius + 0.5)) + 0.5])
+    many = np.where(along > 0, 2.0, 1.0)
+    squares, counts = np.zeros(1), np.ones(1)
+    for _ in range(n - 1):
+        squares = (squares[:, None] + np.square(along)).ravel()
+        counts = (counts[:, None] * many).ravel()
+        counts, squares = counts[squares <= radius**2], squares[squares <= radius**2]
+    return int((counts * (1 + 2 * np.floor(np.sqrt(radius**2 - squares) + 0.5))).sum())
+
+
+def paper_point_bits(law: Law, n: int, bound: float, nodes: int = 400) -> float:
+    """E[ceil(log2 |M(U)|)] with the paper's own cell, for updates of l2 norm at most `bound`."""
+    check_scale("bound", bound)
+    radii = law.radius_below((np.arange(nodes) + 0.5) / nodes, n) * law.scale
+    return float(np.mean([math.ceil(math.log2(paper_points(n, 1.0 + bound / r))) for r in radii]))
+
+
 def reachable_point_bits(law: Law, lattice: Lattice, bound: float, nodes: int = 400) -> float:
     """E[ceil(log2 |M(U)|)] with M(U) itself in place of a box around it, for updates of l2 norm at most `bound`."""
     if law.norm != "l2" and lattice.dimension > 1:

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from cepam.flower import Uplink
+from cepam.flower import ClientPolicy, Uplink
 
 STAGES = {1: "hello", 3: "train", 5: "repair", 7: "unmask"}
 SECRET = "the-patient-is-called-Ada"
@@ -41,7 +41,9 @@ def dying(message: Message, context: Context, call_next) -> Message:
     return reply
 
 
-app = ClientApp(mods=[dying, Uplink()])
+# For nodes of a simulation; real nodes have files of their own, which decide.
+POLICY = ClientPolicy(noise_scale=0.001, clipping_norm=1.0, rounds=100, honest=1)
+app = ClientApp(mods=[dying, Uplink(policy=POLICY)])
 
 
 @app.train()

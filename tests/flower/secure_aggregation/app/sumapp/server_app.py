@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,13 +15,19 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import cepam
-from cepam.flower import Private, Sum
+from cepam.flower import Authentication, SecureAggregation
 
 app = ServerApp()
 
 
-def record_traffic(grid: Grid, folder: Path) -> None:
-    """Nothing; whatever the server gets from nodes is appended to files: bytes, and a line about each message."""
+REPLIES = {2: "hello", 4: "train", 6: "repair", 8: "unmask"}
+
+
+def record_traffic(grid: Grid, folder: Path, death: str = "") -> None:
+    """Append whatever the server gets from nodes to files: bytes, and a line about each message.
+
+    Where `death` names a stage, the ServerApp is killed (-9) when the first answer of that stage has come.
+    """
     pull = grid.pull_messages
 
     def pulled(message_ids: Iterable[str]) -> list[Message]:
@@ -28,9 +36,19 @@ def record_traffic(grid: Grid, folder: Path) -> None:
             for message in came:
                 told = {"error": message.error.reason} if message.has_error() else _written(message, raw)
                 lines.write(json.dumps({"node": str(message.metadata.src_node_id), **told}) + "\n")
+        if death in {_stage(message) for message in came}:
+            (folder / f"server-{death}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         return came
 
     grid.pull_messages = pulled
+
+
+def _stage(message: Message) -> str | None:
+    """The stage that a message answers."""
+    if message.has_error() or "cepam-sum" not in message.content:
+        return None
+    return REPLIES.get(bytes(message.content["cepam-sum"]["update"].data)[4])
 
 
 def _written(message: Message, raw) -> dict[str, object]:
@@ -47,19 +65,23 @@ def main(grid: Grid, context: Context) -> None:
     """The run; the model after each round is kept."""
     config = context.run_config
     folder, nodes = Path(str(config["folder"])), int(config["nodes"])
-    record_traffic(grid, folder)
-    strategy = Private(
+    record_traffic(grid, folder, str(config["server-death"]))
+    strategy = SecureAggregation(
         FedAvg(min_available_nodes=nodes),
-        law=cepam.Gaussian(float(config["sigma"])),
         clip=cepam.L2(1.0),
-        authentication=str(config["authentication"]),
-        server_key=str(config["server-key"]) or None,
-        trust=Sum(quorum=int(config["quorum"]), unmask_timeout=float(config["unmask-timeout"])),
+        noise=cepam.Gaussian(float(config["sigma"])),
+        quorum=int(config["quorum"]),
+        unmask_timeout=float(config["unmask-timeout"]),
+        authentication=Authentication(
+            required=config["authentication"] == "require", server_key=str(config["server-key"]) or None
+        ),
     )
     models: list[np.ndarray] = []
 
     def keep(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         models.append(arrays["w"].numpy())
+        if server_round:
+            (folder / f"published-{context.run_id}-{server_round}").touch()
         if server_round:  # all take part in the first round; later some are dead
             strategy.strategy.min_available_nodes = 3
         while server_round == int(config["pause-after"]) and not (folder / "resume").exists():

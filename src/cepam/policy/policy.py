@@ -1,0 +1,213 @@
+"""A client's privacy policy: what a node enforces in every mode, whatever a server asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from dataclasses import dataclass
+
+from cepam.distributions.laws import check_scale
+from cepam.errors import CepamError
+from cepam.policy.charges import MOST_CHARGES, MOST_COUNT, AnsweredRounds, RoundCharge, Trust, check_count
+
+LEAST_DEGREE = 2
+_COUNTS = {
+    "rounds": 1, "participants": 1, "quorum": 3, "honest": 1, "colluders": 0, "records": 0, "degree": 0,
+}  # fmt: skip
+_REALS = ("noise_scale", "clipping_norm", "epsilon", "delta", "divisor", "record_sampling_rate")
+REQUIRED = ("noise_scale", "clipping_norm", "rounds")
+
+
+class PolicyRefused(CepamError):
+    """An offer falls below the node's policy, or its limits are spent: nothing leaves."""
+
+
+@dataclass(frozen=True)
+class ClientPolicy:
+    """The least that a node asks for, in every mode. It comes from the node's own operator, never from the server.
+
+    Args:
+        noise_scale: least scale of this node's own noise, the deviation of a Gaussian or b of a Laplace law.
+        clipping_norm: largest clipping norm.
+        rounds: most answers, over all runs and modes together.
+        epsilon: most epsilon for one record by the node's own account, over all runs and modes; None: no limit.
+        delta: the delta of that epsilon.
+        trust: `secure-aggregation` answers secure aggregation alone; `server` also a server that decodes each update.
+        metrics: whether plain numbers may leave: replies to evaluations, and metrics beside an update. No epsilon
+            covers them.
+        participants: with a trusted server, how many nodes with equal noise and weight, this one included, the operator
+            believes to be in every published sum. The default counts the node's own noise alone, and believes nobody.
+        quorum: secure aggregation: fewest clients in a sum.
+        honest: secure aggregation: fewest honest clients in any sum that a lying server can open.
+        colluders: secure aggregation: how many of them collude at least, or as many as the server says if more.
+        divisor: where examples are clipped one by one, the least number that training divides their sum by; 0 refuses
+            such offers of secure aggregation, and charges whole updates elsewhere.
+        records: needed with `divisor`: the most examples whose gradients are in one update. The node bounds the whole
+            update by `records` times the clip over the divisor, whatever its training computed.
+        record_sampling_rate: largest share of its records that a round looks at, each drawn in secret.
+        sparse: allow a sparse graph, on which `quorum` and `honest` hold for a server that tells the truth only.
+        degree: needed with it: the fewest neighbours that share masks with this node.
+        cohort: the identities that may take part in secure aggregation; without it, nodes that the server invents count
+            as colluders.
+
+    Raises:
+        ValueError: for a value of another type or out of range. Text is no number.
+
+    The node's own account believes `clipping_norm`, `divisor` and `record_sampling_rate` here, not the offer's,
+    wherever training code decides.
+    """
+
+    noise_scale: float
+    clipping_norm: float
+    rounds: int
+    epsilon: float | None = None
+    delta: float = 1e-5
+    trust: Trust = "secure-aggregation"
+    metrics: bool = False
+    participants: int = 1
+    quorum: int = 3
+    honest: int = 2
+    colluders: int = 0
+    divisor: float = 0.0
+    records: int = 0
+    record_sampling_rate: float = 1.0
+    sparse: bool = False
+    degree: int = 0
+    cohort: frozenset[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        check_scale("noise_scale", self.noise_scale)
+        check_scale("clipping_norm", self.clipping_norm)
+        for name, least in _COUNTS.items():
+            check_count(name, getattr(self, name), least)
+        for name in _REALS:
+            value = getattr(self, name)
+            if value is None and name == "epsilon":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST_COUNT:
+                raise ValueError(f"{name} must be a number up to {MOST_COUNT}, got {value!r}")
+            object.__setattr__(self, name, float(value))
+        for name in ("sparse", "metrics"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        if self.trust not in ("server", "secure-aggregation"):
+            raise ValueError(f"trust must be 'server' or 'secure-aggregation', got {self.trust!r}")
+        if self.epsilon is not None and not self.epsilon > 0.0:
+            raise ValueError(f"epsilon must be positive, got {self.epsilon!r}")
+        if not 0.0 < self.delta < 1.0:
+            raise ValueError(f"delta must lie in (0, 1), got {self.delta!r}")
+        if self.sparse != (self.degree >= LEAST_DEGREE):
+            raise ValueError(
+                f"degree must be at least {LEAST_DEGREE} with sparse = true, the fewest neighbours of this node "
+                f"(`sparse_graph` finds a safe number), and 0 without; got {self.degree!r} with sparse {self.sparse!r}"
+            )
+        known = self.cohort
+        if known is not None and not (isinstance(known, frozenset) and all(isinstance(one, bytes) for one in known)):
+            raise ValueError(f"cohort must be a frozenset of public keys as bytes, or None, got {type(known).__name__}")
+        if self.divisor < 0.0:
+            raise ValueError(f"divisor must be finite and not negative, got {self.divisor!r}")
+        if self.divisor and not self.records:
+            raise ValueError(
+                f"records must be given with divisor {self.divisor!r}: the most examples whose gradients are in one "
+                "update (all records of this node, or fewer where a round draws a few of them)"
+            )
+        if not 0.0 < self.record_sampling_rate <= 1.0:
+            raise ValueError(f"record_sampling_rate must lie in (0, 1], got {self.record_sampling_rate!r}")
+
+    def check_noise(self, noise_scale: float, clipping_norm: float) -> None:
+        """Check an offer's noise and clip, in any mode.
+
+        Raises:
+            PolicyRefused: the noise is below this node's floor, or the clip above its bound.
+        """
+        if not noise_scale >= self.noise_scale:
+            raise PolicyRefused(
+                f"the offer is below this node's noise_scale: it has {noise_scale:.4g}, not {self.noise_scale:.4g}"
+            )
+        if not clipping_norm <= self.clipping_norm:
+            raise PolicyRefused(
+                f"the offer is above this node's clipping_norm: it has {clipping_norm:.4g}, "
+                f"not {self.clipping_norm:.4g}"
+            )
+
+    def check_limits(self, answered: AnsweredRounds, charge: RoundCharge) -> AnsweredRounds:
+        """Check that one more answer stays within the node's limits over all runs and modes.
+
+        Args:
+            answered: what the node has answered so far.
+            charge: what the answer would cost.
+
+        Returns:
+            What will have been answered. Write it to the account before anything leaves.
+
+        Raises:
+            PolicyRefused: rounds or epsilon would exceed the limit.
+        """
+        after = answered.add(charge)
+        if after.rounds > self.rounds:
+            raise PolicyRefused(f"the {self.rounds} rounds that this node allows are spent")
+        if len(after.charges) > MOST_CHARGES:
+            raise PolicyRefused(f"the account is full: it holds {MOST_CHARGES} different kinds of rounds")
+        if self.epsilon is not None:
+            try:
+                found = after.epsilon(self.delta, self.epsilon)
+            except (ValueError, ArithmeticError) as unfit:
+                raise PolicyRefused(f"no epsilon is known for this offer: {unfit}") from unfit
+            if not found <= self.epsilon:
+                raise PolicyRefused(
+                    f"this answer would bring epsilon to {found:.4g} at delta {self.delta:g} by this node's own "
+                    f"account, above its limit of {self.epsilon:.4g}"
+                )
+        return after
+
+    def largest_epsilon(self) -> dict[Trust, float]:
+        """epsilon for one record at `delta` after all rounds that the floors allow, in each mode that is answered.
+
+        Each figure supposes that all rounds were of that mode. The limit `epsilon`, where there is one, ends them
+        before.
+        """
+        shares: dict[Trust, int] = {"secure-aggregation": 1 if self.sparse else self.honest}
+        if self.trust == "server":
+            shares["server"] = self.participants
+        found: dict[Trust, float] = {}
+        for trust, many in shares.items():
+            charge = RoundCharge(
+                trust, float(self.noise_scale), float(self.clipping_norm), 1, many, self.divisor,
+                self.record_sampling_rate, rounds=self.rounds, releases=self.rounds,
+            )  # fmt: skip
+            found[trust] = AnsweredRounds((charge,)).epsilon(self.delta)
+        return found
+
+
+def read_policy(text: bytes) -> ClientPolicy:
+    """The policy in a TOML file: one value for each field of `ClientPolicy`, but the cohort.
+
+    Args:
+        text: the file's content.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: for a key that is not a field (a misspelt floor would be none), a missing one that is needed, or a
+            value of another type or out of range.
+    """
+    try:
+        read = tomllib.loads(text.decode())
+    except RecursionError as deep:
+        raise ValueError("the file is nested too deeply: it holds one value for each name") from deep
+    known = {field.name for field in dataclasses.fields(ClientPolicy)} - {"cohort"}
+    if "cohort" in read:
+        raise ValueError("the cohort is a file of public keys of its own, which the node's configuration names")
+    if odd := sorted(set(read) - known):
+        raise ValueError(f"{odd[0]!r} is not a field of a client's policy: {', '.join(sorted(known))}")
+    if missing := [name for name in REQUIRED if name not in read]:
+        raise ValueError(f"{missing[0]!r} is missing: a client's policy needs {', '.join(REQUIRED)}")
+    for name, value in read.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} must be finite, got {value!r}")
+    return ClientPolicy(**read)

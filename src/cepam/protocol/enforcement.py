@@ -1,0 +1,108 @@
+"""A node's policy where the server is trusted: every offer is checked, every message charged before it leaves.
+
+The server holds the keys and can take the noise away: against it the node's figure promises nothing. It is for
+everybody else, and counts the node's own noise alone. So it holds whatever the server publishes of the decoded vectors,
+each of them by itself included, and whatever it says of other nodes and of sampling (docs/trust.md, "A node's own
+policy").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from cepam.clip import L2
+from cepam.distributions.laws import Gaussian
+from cepam.policy import AccountStore, AccountUnusable, AnsweredRounds, ClientPolicy, PolicyRefused, RoundCharge
+from cepam.protocol.client import Declined
+from cepam.protocol.settings import UplinkSettings
+
+MOST_MESSAGES = 10_000
+"""The longest stream whose cost a node computes; the work grows with its length."""
+
+
+@dataclass(frozen=True)
+class EnforcedPolicy:
+    """A policy and the account that it limits.
+
+    Guarantee: no offer makes a node send below its floors or beyond its limits, over all runs and processes
+    (tests/attacks/test_node_policy.py).
+    """
+
+    policy: ClientPolicy
+    account: AccountStore
+
+    def check(self, settings: UplinkSettings, coordinates: int, begins: bool = True) -> None:
+        """Check an offer before training for it.
+
+        Args:
+            settings: what the offer asks.
+            coordinates: the length of an update.
+            begins: with correlated noise: whether the message is the first of its stream, which pays for all of it.
+
+        Raises:
+            Declined: the offer is below the policy, or the limits are spent.
+        """
+        self._charged(settings, coordinates, begins, commit=False)
+
+    def charge(self, settings: UplinkSettings, coordinates: int, begins: bool = True) -> None:
+        """Charge one message, on disk, before it leaves; arguments and errors as `check`."""
+        self._charged(settings, coordinates, begins, commit=True)
+
+    def _charged(self, settings: UplinkSettings, coordinates: int, begins: bool, commit: bool) -> None:
+        try:
+            if self.policy.trust != "server":
+                raise PolicyRefused("this node answers secure aggregation alone (trust in its policy)")
+            self.policy.check_noise(settings.law.scale, settings.clip.bound)
+            charge = charge_of(self.policy, settings, coordinates, begins)
+            with self.account.hold() as entry:
+                after: AnsweredRounds = self.policy.check_limits(entry.answered, charge)
+                if commit:
+                    self.account.commit(replace(entry, answered=after))
+        except (PolicyRefused, AccountUnusable, ValueError, ArithmeticError) as refused:
+            raise Declined("terms", str(refused)) from refused
+
+
+def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, begins: bool) -> RoundCharge:
+    """What a message costs this node, by its own noise: what the server says of others is not believed.
+
+    Raises:
+        PolicyRefused: no figure is known for this noise and clip.
+    """
+    law, clip = settings.law, settings.clip
+    gaussian = isinstance(law, Gaussian)
+    if not gaussian and clip.norm == "l2":
+        raise PolicyRefused("Laplace noise under an l2 clip has no place in a node's account: ask for an l1 clip")
+    norm = clip.norm
+    name: Literal["gaussian", "laplace"] = "gaussian" if gaussian else "laplace"
+    shares = policy.participants if gaussian and norm == "l2" else 1
+    if settings.stream is not None:
+        most = min(policy.rounds, MOST_MESSAGES)
+        if settings.stream.max_participations > most:
+            raise PolicyRefused(
+                f"a stream of {settings.stream.max_participations} messages is longer than the {most} allowed"
+            )
+        noise, many = stream_noise(policy, settings), settings.stream.max_participations
+        return RoundCharge("server", noise, float(clip.bound), coordinates * many, releases=1 if begins else 0)
+    # One more coordinate tells whether the clip held: whole updates are charged with it, examples are not believed.
+    examples = bool(policy.divisor) and gaussian and norm == "l2" and not settings.bit
+    bound = policy.clipping_norm if examples else math.hypot(clip.bound, settings.bit)
+    return RoundCharge(
+        "server", float(law.scale), float(bound), coordinates, shares, policy.divisor if examples else 0.0,
+        policy.record_sampling_rate if gaussian else 1.0, name, norm,
+    )  # fmt: skip
+
+
+def stream_noise(policy: ClientPolicy, settings: UplinkSettings) -> float:
+    """The deviation of a single message that costs as much as a whole stream on these terms, by its own noise."""
+    from cepam.privacy import MatrixMechanism
+
+    assert settings.stream is not None
+    stream = replace(settings.stream, divisor=min(settings.stream.divisor, policy.divisor))
+    alone: Any = stream.client(settings.law, max(stream.slices, policy.records if stream.divisor else 0))
+    clip = L2(policy.clipping_norm) if stream.divisor else settings.clip  # examples are clipped by training code
+    mechanism = MatrixMechanism(
+        (alone,), clip, rounds=stream.max_participations, link=stream.link, unit=settings.unit, clipped=stream.clipped
+    )
+    return 2.0 * settings.clip.bound / mechanism.mu(0)

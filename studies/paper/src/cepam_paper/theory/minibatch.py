@@ -1,0 +1,116 @@
+"""The convex theorem with mini-batches and a quantized downlink (docs/theory.md, proof)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cepam_paper.theory.convergence import Constants, Schedule, one_round
+from cepam_paper.theory.gradients import GradientBounds
+
+Floats = npt.NDArray[np.float64]
+SPILL = 15 / 4
+"""2 + 7 C eta at most, since C eta <= 1/4: what drift costs in a round."""
+OLDEST = 5 / 4
+"""eta_t / eta_{t + tau - 1} at most, since alpha >= 4 tau."""
+YOUNG = 33 / 32
+"""1 + C eta / 8 at most: what Young's inequality adds for a bias."""
+
+
+@dataclass(frozen=True)
+class BatchConvergence:
+    """Bounds on E[F(W_T)] - F(w*) with mini-batches of b records and a broadcast off by delta.
+
+    Learning rates are the paper's. `bound` is for clipping that is idle and delta_r <= kappa eta_r, as the downlink's
+    own rule for its step gives; `biased_bound` is for active clipping or a delta that stays.
+
+    Args:
+        constants: L, C and the minima of the problem.
+        gradients: what mini-batch gradients do on the domain.
+        steps: tau.
+        batch: b.
+        noise: E||Z||^2 of one client.
+        start_square: ||W_0 - w*||^2.
+        downlink_ratio: kappa; 0 for a downlink without error.
+    """
+
+    constants: Constants
+    gradients: GradientBounds
+    steps: int
+    batch: int
+    noise: float
+    start_square: float
+    downlink_ratio: float = 0.0
+
+    @property
+    def schedule(self) -> Schedule:
+        """The paper's learning rates."""
+        return Schedule(self.steps, self.constants.smoothness, self.constants.convexity)
+
+    @property
+    def theta(self) -> float:
+        """The root of sum p_k theta_k(b)^2."""
+        return math.sqrt(float(np.dot(self.constants.weights, self.gradients.second_moment(self.batch))))
+
+    def b(self) -> float:
+        """B = 6 L Gamma + sum p_k^2 (s_k^2/b + E||Z||^2) + (15/4) (kappa + (5/4) (tau - 1) theta)^2."""
+        c = self.constants
+        drift = SPILL * (self.downlink_ratio + OLDEST * (self.steps - 1) * self.theta) ** 2
+        own = self.gradients.update_variance(self.batch, math.inf, self.noise)
+        return 6.0 * c.smoothness * c.heterogeneity + own + drift
+
+    def bound(self, total: npt.ArrayLike) -> Floats:
+        """L / (2 (T + alpha)) max{4 tau B / C^2, alpha ||W_0 - w*||^2}, for gamma >= M."""
+        nu = 4.0 * self.steps * self.b() / self.constants.convexity**2
+        return self._hyperbola(total, nu)
+
+    def biased_bound(self, total: npt.ArrayLike, clip: float, downlink: float) -> Floats:
+        """32 L beta^2 / (9 C^2) + L / (2 (T + alpha)) max{8 tau B' / C^2, alpha ||W_0 - w*||^2}.
+
+        beta = sum p_k c_k + L delta, `downlink` is delta, the same for all rounds, and
+        B' = (33/32) (6 L Gamma + (375/64) (tau - 1)^2 theta^2) + beta^2 + sum p_k^2 (min(s_k^2/b, gamma^2) + E||Z||^2).
+        """
+        c = self.constants
+        drift = SPILL * (OLDEST * (self.steps - 1) * self.theta) ** 2
+        own = self.gradients.update_variance(self.batch, clip, self.noise)
+        b = YOUNG * (6.0 * c.smoothness * c.heterogeneity + drift) + self.bias(clip, downlink) ** 2 + own
+        return self._hyperbola(total, 8.0 * self.steps * b / c.convexity**2) + self.floor(clip, downlink)
+
+    def bias(self, clip: float, downlink: float) -> float:
+        """beta = sum p_k c_k + L delta."""
+        return self.gradients.bias(self.batch, clip) + self.constants.smoothness * downlink
+
+    def floor(self, clip: float, downlink: float) -> float:
+        """32 L beta^2 / (9 C^2): what the bound tends to under active clipping or a fixed downlink step."""
+        return 32.0 * self.constants.smoothness * self.bias(clip, downlink) ** 2 / (9.0 * self.constants.convexity**2)
+
+    def recursion(self, rounds: int) -> Floats:
+        """Bounds on E||W - w*||^2 after 0, 1, …, `rounds` rounds by the one-round inequality, for gamma >= M."""
+        tau, squares = self.steps, np.empty(rounds + 1)
+        squares[0] = self.start_square
+        variance = self.gradients.update_variance(self.batch, math.inf, self.noise)
+        for r in range(rounds):
+            rates = self.schedule.rate(r * tau + np.arange(tau))
+            rate = float(rates[-1])
+            drift = (self.downlink_ratio * rate + float(rates[:-1].sum()) * self.theta) ** 2
+            squares[r + 1] = one_round(self.constants, rate, float(squares[r]), drift, variance)
+        return squares
+
+    def _hyperbola(self, total: npt.ArrayLike, nu: float) -> Floats:
+        nu = max(nu, self.schedule.alpha * self.start_square)
+        return np.asarray(self.constants.smoothness * nu / (2.0 * (np.asarray(total) + self.schedule.alpha)))
+
+
+def one_biased_round(
+    constants: Constants, rate: float, square: float, drift: float, variance: float, bias: float
+) -> float:
+    """A bound on E||W_{t+tau} - w*||^2 where the expectation of what the server gets is off by at most `bias`.
+
+    (1 + C eta / 8) times `one_round` without its variance, plus eta^2 variance and (eta^2 + 8 eta / C) bias^2.
+    """
+    young = constants.convexity * rate / 8
+    clean = one_round(constants, rate, square, drift, 0.0)
+    return (1.0 + young) * clean + rate**2 * variance + (rate**2 + 8.0 * rate / constants.convexity) * bias**2

@@ -1,0 +1,360 @@
+"""Servers that ask a node for more than its operator allows, in every mode: nothing leaves, nothing is forgotten."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+import cepam
+from cepam.flower import Uplink
+from cepam.flower.arrays import carried
+from cepam.policy import FileAccount, NodeAccount
+from cepam.protocol.agreement import Peer
+from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
+from cepam.protocol.messages import RECORD, Answer
+from cepam.protocol.server import ServerEnd
+from cepam.protocol.settings import UplinkSettings
+from cepam.secure_aggregation.messages import HelloRequest
+
+from ..flower.conftest import _fast_disk, _identity  # noqa: F401
+from ..flower.fakes import RUN, Node, start_arrays
+from ..flower.secure_aggregation.fakes import ask, key_pair
+from ..policy.test_policy import gaussian_epsilon
+
+SIZE, DELTA = 400, 1e-5
+SECRET = np.full(SIZE, 0.01)
+GOOD = UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0))
+FLOORS = {"noise_scale": 4.0, "clipping_norm": 1.0, "rounds": 50, "delta": DELTA, "trust": "server"}
+
+
+def written(folder: Path, **values: Any) -> dict[str, str]:
+    """A node's configuration, with a policy of these values and an account that was opened."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{k} = {str(v).lower() if isinstance(v, bool) else repr(v)}" for k, v in {**FLOORS, **values}.items()]
+    (folder / "policy.toml").write_text("\n".join(lines).replace("'", '"'))
+    (folder / "node.key").write_bytes(key_pair(0)[0])
+    if not (folder / "account").exists():
+        FileAccount.create(folder / "account")
+    return {
+        "cepam-policy": str(folder / "policy.toml"),
+        "cepam-account": str(folder / "account"),
+        "cepam-identity": str(folder / "node.key"),
+    }
+
+
+def telling(message: Message, context: Context) -> Message:
+    """A training function that adds the secret, and says it in every other way too."""
+    weights = message.content["arrays"]["w"].numpy()
+    return Message(
+        RecordDict(
+            {
+                "arrays": ArrayRecord({"w": Array((weights.ravel() + SECRET).reshape(weights.shape).astype("f4"))}),
+                "metrics": MetricRecord({"num-examples": 10, "loss": 0.01}),
+                "notes": ConfigRecord({"note": "0.01"}),
+            }
+        ),
+        reply_to=message,
+    )
+
+
+class Server:
+    """A server of one run that asks a node for whatever it likes."""
+
+    def __init__(self, node: Node, run: int = RUN) -> None:
+        self.node, self.run, self.end, self.pending = node, run, ServerEnd(log=lambda *_: None), None
+
+    def ask(self, settings: UplinkSettings | None = GOOD, kind: str = "train") -> Message:
+        content: dict[str, Any] = {"arrays": start_arrays(SIZE), "config": ConfigRecord({})}
+        if settings is not None:
+            known = key_pair(0)[1] if "cepam-identity" in self.node.config else b""
+            self.pending = self.end.offer(settings, Peer(self.run, self.node.node_id, known), SIZE + settings.beside)
+            content[RECORD] = ConfigRecord(self.pending.offer.to_fields())
+        message = Message(RecordDict(content), dst_node_id=self.node.node_id, message_type=kind)
+        message.metadata.__dict__["_run_id"] = self.run
+        return self.node.handle(message)
+
+    def learns(self, settings: UplinkSettings | None = GOOD, kind: str = "train") -> bool:
+        """Whether the node sends an update; else it must send one fixed code and nothing beside."""
+        reply = self.ask(settings, kind)
+        if reply.has_error():
+            assert str(reply.error.reason) in {"cepam: terms", "cepam: no-offer"}, reply.error.reason
+            return False
+        self.opened(reply)
+        return True
+
+    def opened(self, reply: Message) -> np.ndarray:
+        """The decoded vector of a reply."""
+        assert self.pending is not None
+        (record,) = reply.content.array_records.values()
+        answer = Answer.from_fields(reply.content[RECORD])  # type: ignore[arg-type]
+        return np.asarray(self.end.open(self.pending, answer, carried(record)))
+
+
+def node_of(config: dict[str, str], train: Callable[..., Message] = telling, run: int = RUN) -> Node:
+    node = Node(100, train, **config)
+    node.context = Context(run, 100, config, RecordDict(), {})
+    return node
+
+
+def spent(config: dict[str, str]) -> NodeAccount:
+    with FileAccount(Path(config["cepam-account"])).hold() as account:
+        return account
+
+
+GREEDY = {
+    "clip 10,000": UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1e4)),
+    "noise 1e-6": UplinkSettings(cepam.Gaussian(1e-6), cepam.L2(1e-6)),
+    "less noise": UplinkSettings(cepam.Gaussian(3.99), cepam.L2(1.0)),
+    "a longer clip": UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.01)),
+    "Laplace noise under l2": UplinkSettings(cepam.Laplace(4.0), cepam.L2(1.0)),
+    "a stream with less noise": UplinkSettings(
+        cepam.Gaussian(3.9), cepam.L2(1.0), stream=CorrelatedNoiseConfig(0.5, 1, 4)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_offers_below_the_floors_learn_nothing(name: str, tmp_path: Path) -> None:
+    def never(message: Message, context: Context) -> Message:
+        raise AssertionError("trained for an offer that is refused")
+
+    config = written(tmp_path)
+    assert not Server(node_of(config, never)).learns(GREEDY[name])
+    assert spent(config).answered.rounds == 0
+    if "stream" not in name:
+        assert Server(node_of({})).learns(GREEDY[name])  # control: a node without a policy answers
+    assert Server(node_of(config)).learns()
+
+
+def test_endless_rounds_and_new_runs_end_at_the_nodes_rounds(tmp_path: Path) -> None:
+    config = written(tmp_path, rounds=7)
+    answers = []
+    for run in range(1, 6):  # a new run, a restarted node and a new server each time
+        server = Server(node_of(config, run=run), run)
+        answers += [server.learns() for _ in range(3)]
+    assert answers == [True] * 7 + [False] * 8
+    assert spent(config).answered.rounds == 7
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_epsilon_ends_every_run_where_the_closed_form_says(mixed: bool, tmp_path: Path) -> None:
+    """n rounds of mu = 2 · 1/4 each are sqrt(n)/2-Gaussian private: 6 fit under epsilon(sqrt(6.6)/2), 7 do not."""
+    config = written(tmp_path, epsilon=gaussian_epsilon(math.sqrt(6.6) / 2))
+    wider = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0))  # a quarter of the cost
+    answers = []
+    for run in range(1, 5):
+        server = Server(node_of(config, run=run), run)
+        answers += [server.learns() for _ in range(3)]
+    assert answers == [True] * 6 + [False] * 6
+    if mixed:
+        assert [Server(node_of(config, run=9), 9).learns(wider) for _ in range(4)] == [True, True, False, False]
+    assert spent(config).answered.epsilon(DELTA) <= gaussian_epsilon(math.sqrt(6.6) / 2)
+
+
+def test_a_limit_is_not_passed_by_asking_for_no_stream_or_for_another(tmp_path: Path) -> None:
+    """The stream alone costs mu = 0.43, which the limit allows; then neither a plain round nor another stream does."""
+    terms = CorrelatedNoiseConfig(0.5, 1, 2)
+    stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), stream=terms)
+    config = written(tmp_path, epsilon=gaussian_epsilon(0.47))
+    assert not Server(node_of(config)).learns(GOOD)  # mu = 0.5
+    server = Server(node_of(config))
+    assert not server.ask(stream).has_error()
+    for settings in (UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0)), GOOD):
+        assert not server.learns(settings)
+    assert not Server(node_of(config, run=9), 9).learns(stream)
+
+
+def test_secure_aggregation_and_a_trusted_server_share_one_account(tmp_path: Path) -> None:
+    config = written(tmp_path, rounds=1)
+    assert Server(node_of(config)).learns()
+    hello = HelloRequest(f"flower {RUN}".encode(), 1).encode()
+    assert isinstance(ask(node_of(config), hello), bytes)  # it answers both modes
+    assert not Server(node_of(config)).learns()
+    guarded = written(tmp_path / "other", trust="secure-aggregation")
+    server = Server(node_of(guarded))
+    reply = server.ask()
+    assert reply.has_error()
+    assert str(reply.error.reason) == "cepam: sums-only"
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query", "train"])
+def test_nothing_plain_leaves_whatever_is_asked(kind: str, tmp_path: Path) -> None:
+    node = node_of(written(tmp_path))
+    node.uplink = Uplink(required=False)  # the app's choice, which the operator's policy overrules
+    assert not Server(node).learns(None, kind)
+    open_node = node_of({})
+    open_node.uplink = Uplink(required=False)
+    assert not Server(open_node).ask(None, kind).has_error()  # control
+
+
+def test_only_numbers_leave_where_the_policy_allows_metrics(tmp_path: Path) -> None:
+    said = Server(node_of(written(tmp_path, metrics=True))).ask(None, "evaluate")
+    assert list(said.content) == ["metrics"]
+    trained = Server(node_of(written(tmp_path, metrics=True))).ask()
+    assert set(trained.content) == {"arrays", "metrics", RECORD}
+    silent = Server(node_of(written(tmp_path / "silent"))).ask()
+    assert set(silent.content) == {"arrays", RECORD}
+
+
+def test_an_account_that_is_lost_damaged_or_restored_answers_nothing(tmp_path: Path) -> None:
+    config = written(tmp_path, epsilon=50.0)
+    path = Path(config["cepam-account"])
+    before = path.read_bytes()
+    assert Server(node_of(config)).learns()
+    after = path.read_bytes()
+    for spoiled in (before, b"", after.replace(b'"rounds": 1', b'"rounds": 0'), after[:-40]):
+        path.write_bytes(spoiled)
+        assert not Server(node_of(config)).learns()
+    path.unlink()
+    assert not Server(node_of(config)).learns()
+    assert not path.exists()
+    path.write_bytes(after)
+    assert Server(node_of(config)).learns()
+
+
+def test_a_charge_that_cannot_be_written_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = written(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        assert not Server(node_of(config)).learns()
+    assert spent(config).answered.rounds == 0
+
+
+def test_a_policy_without_an_account_or_that_cannot_be_read_answers_nothing(tmp_path: Path) -> None:
+    config = written(tmp_path)
+    assert not Server(node_of({**config, "cepam-account": ""})).learns()
+    assert not Server(node_of({k: v for k, v in config.items() if k != "cepam-account"})).learns()
+    (tmp_path / "policy.toml").write_text("noise_scale = 4.0\nclipping_norm = 1.0\nrounds = 50\nepsilom = 1.0\n")
+    assert not Server(node_of(config)).learns()
+
+
+CHARGING = """
+import sys
+from pathlib import Path
+import cepam
+from cepam.policy import FileAccount, read_policy
+from cepam.protocol.client import Declined
+from cepam.protocol.enforcement import EnforcedPolicy
+from cepam.protocol.settings import UplinkSettings
+folder = Path(sys.argv[1])
+rules = EnforcedPolicy(read_policy((folder / "policy.toml").read_bytes()), FileAccount(folder / "account"))
+settings = UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0))
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(int(sys.argv[2])):
+    try:
+        rules.charge(settings, 400)
+    except Declined:
+        break
+    print("sent", flush=True)
+"""
+
+
+def charging(folder: Path, times: int) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHARGING, str(folder), str(times)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_two_processes_at_once_spend_one_limit(tmp_path: Path) -> None:
+    config = written(tmp_path, rounds=40)
+    processes = [charging(tmp_path, 100) for _ in range(2)]
+    for process in processes:
+        go(process)
+    sent = [process.communicate(timeout=60)[0].count("sent") for process in processes]
+    assert sum(sent) == 40
+    assert spent(config).answered.rounds == 40
+
+
+def test_kill_9_at_any_moment_forgets_no_message(tmp_path: Path) -> None:
+    config = written(tmp_path, rounds=10**6)
+    process = charging(tmp_path, 10**6)
+    go(process)
+    assert process.stdout is not None
+    sent = [process.stdout.readline() for _ in range(40)]
+    os.kill(process.pid, signal.SIGKILL)
+    sent += process.stdout.read().splitlines()
+    process.wait()
+    assert spent(config).answered.rounds in (len(sent), len(sent) + 1)
+
+
+def test_a_flare_site_keeps_to_its_own_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed")
+    from nvflare.apis.dxo import DXO, DataKind, from_shareable
+    from nvflare.apis.fl_constant import FilterKey
+
+    from cepam.flare import ClientFilter, ServerFilter
+    from cepam.protocol.client import Declined
+
+    from ..flare.test_filters import Site, context
+
+    monkeypatch.chdir(tmp_path)
+    config = written(tmp_path, rounds=3)
+    own = {"policy": config["cepam-policy"], "account": config["cepam-account"]}
+    weights = {"w": np.zeros((100, 4), np.float32)}
+
+    def site(job: str, scale: float = 4.0, bound: float = 1.0) -> Site:
+        made = Site(job)
+        made.server = [ServerFilter(clip=cepam.L2(bound), noise=cepam.Gaussian(scale)) for _ in range(2)]
+        made.mine = [ClientFilter(required=False, **own), ClientFilter(required=False, **own)]
+        return made
+
+    for scale, bound in ((4.0, 1e4), (1e-6, 1e-6), (3.9, 1.0)):
+        with pytest.raises(Declined):
+            site(f"greedy {scale} {bound}", scale, bound).task(dict(weights))
+    asked = site("rounds")
+    for _ in range(3):
+        asked.task(dict(weights))
+        result = DXO(DataKind.WEIGHTS, data={"w": weights["w"] + 0.01}, meta={"note": "0.01"})
+        sealed = asked.seal(result)
+        assert "note" not in repr(from_shareable(sealed).meta)
+        # A job's own filter behind the site's lets pass what that sealed, and nothing else.
+        behind = ClientFilter().process(sealed, context(FilterKey.OUT, "rounds", "site-1"))
+        assert np.isfinite(asked.open(behind).data["w"]).all()
+    with pytest.raises(Declined, match="3 rounds"):
+        asked.task(dict(weights))
+    with pytest.raises(Declined):
+        site("another job").task(dict(weights))
+    with pytest.raises(Declined):  # a plain result, though the job's filter was told not to mind
+        asked.seal(DXO(DataKind.WEIGHTS, data=dict(weights)))
+    with pytest.raises(Declined):  # metrics, which this policy does not allow
+        asked.seal(DXO(DataKind.METRICS, data={"loss": 0.01}))
+    assert spent(config).answered.rounds == 3
+    with pytest.raises(ValueError, match="go together"):
+        ClientFilter(policy=own["policy"])
+    with pytest.raises(ValueError, match="trust"):
+        ClientFilter(**written_for_sums(tmp_path / "sums"))
+
+
+def written_for_sums(folder: Path) -> dict[str, str]:
+    config = written(folder, trust="secure-aggregation")
+    return {"policy": config["cepam-policy"], "account": config["cepam-account"]}

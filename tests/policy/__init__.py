@@ -1,0 +1,1 @@
+"""The client privacy policy and the account of a node."""
