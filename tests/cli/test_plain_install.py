@@ -128,3 +128,17 @@ def test_the_pinned_versions_lie_within_the_bounds() -> None:
     pins = {canonicalize_name(name): version for name, version in pins.items()}
     for requirement in REQUIREMENTS:
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan --clients 3 --records 500,4000,900 --rounds 20 --coordinates 1000 --epsilon 2",
+        "privacy epsilon --clients 3 --local-steps 5 --records 500 --rounds 2 --noise-scale 0.5",
+    ],
+)
+def test_what_a_plain_install_offers_needs_no_pytorch(words: str) -> None:
+    """As in an environment without extras: an import of PyTorch fails."""
+    code = "import sys; sys.modules['torch'] = None; from cepam.cli import app; app(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", code, *words.split()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

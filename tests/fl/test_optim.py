@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cepam.fl.optim import optimizer, rate_for_target
+from cepam.fl.optim import optimizer
+from cepam.privacy.reports.learning_rate import rate_for_target
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])

@@ -157,7 +157,7 @@ def _rate(made: privacy.Plan) -> float | None:
     """The server learning rate to start with, where one is known."""
     if made.mode != "per-example":
         return None
-    from cepam.fl.optim import rate_for_target
+    from cepam.privacy.reports.learning_rate import rate_for_target
 
     return rate_for_target("private", made.federation.epsilon)
 

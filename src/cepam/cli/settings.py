@@ -16,7 +16,7 @@ from cepam.fl.config.presets import preset_values
 from cepam.fl.config.settings import OVERRIDES, ClientOverride, Settings, checked, described, overlaid, types
 from cepam.fl.config.toml import read
 from cepam.fl.config.values import check_names, parsed
-from cepam.fl.optim import rate_for_target
+from cepam.privacy.reports.learning_rate import rate_for_target
 
 FLAGS = {
     "data": ("data.name", "Data and model"),
