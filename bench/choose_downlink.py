@@ -10,7 +10,7 @@ coordinate are the entropy of each message's steps, without its header. A client
 the round in which it was sampled last. All rows of a seed see the same draws and the same noise.
 
 - `factor`: the step is factor times learning rate times noise of the average, rounded down to a power of two.
-- `dead_zone`: a coordinate moves once it is farther than this many steps from its public value (0.5: nearest point).
+- `dead_zone`: weights move once they are farther than this many steps from their public values (0.5: nearest point).
 - `exponent`: the step follows this power of the learning-rate schedule.
 - `exact`: accuracy of the exact weights at the end, which a last message with a fine step would publish.
 
@@ -39,7 +39,7 @@ GAPS = (1, 2, 4, 7, 12, 20, 32, 50, 75)
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the downlink: how wide a step is, and when a coordinate moves."""
+    """One rule of the downlink: how wide a step is, and when a weight moves."""
 
     factor: float
     dead_zone: float = 0.5

@@ -247,7 +247,7 @@ def paragraph(made: privacy.Plan) -> str:
 
 
 def print_plan(found: dict[str, Any]) -> None:
-    """Nothing; the plan as a page of text."""
+    """Print the plan as a page of text."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)

@@ -33,7 +33,7 @@ warnings.filterwarnings("ignore", message="There is a performance drop because w
 
 @contextmanager
 def drawing_from(seed: int | None, device: str) -> Iterator[None]:
-    """Nothing; what modules draw inside comes from the seed, and what is drawn afterwards is as if nothing was."""
+    """Let what modules draw inside come from the seed; what is drawn afterwards is as if nothing was."""
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device == "cuda" else []):
         if seed is not None:
             torch.manual_seed(seed)
@@ -45,7 +45,7 @@ def _state(device: str) -> Tensor:
 
 
 def check_layers(module: nn.Module) -> None:
-    """Nothing; raises where a layer mixes the examples of a batch, or keeps what it saw of them."""
+    """Raise where a layer mixes the examples of a batch, or keeps what it saw of them."""
     norms, instances = nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm
     for name, layer in module.named_modules():
         if isinstance(layer, norms) and not isinstance(layer, instances) and layer.training:

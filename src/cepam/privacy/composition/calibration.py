@@ -138,7 +138,7 @@ def _factor(mechanism: Mechanism, target: float, delta: float, client: int) -> f
 
 
 def _check_free(mechanism: Mechanism, delta: float, client: int) -> None:
-    """Nothing, or a ValueError when delta is so large that no noise is needed."""
+    """Raise a ValueError when delta is so large that no noise is needed."""
     if client not in mechanism.absent and delta >= (free := delta_without_noise(mechanism, client)):
         raise ValueError(
             f"delta {delta:g} is at or above {free:.4g}, which publishing without any noise gives: choose a smaller "
