@@ -21,6 +21,7 @@ from numba.core.dispatcher import Dispatcher  # noqa: E402
 
 import cepam  # noqa: E402
 from cepam._internal.files import locked_file  # noqa: E402
+from cepam.kernels import background  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def flower_log() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_by_one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing; where several workers need a kernel at a time, one compiles it and the others wait for its file."""
+    """Let one of several workers that need a kernel compile it, while the others wait for its file."""
     if WORKER not in os.environ:
         yield
         return
@@ -51,6 +52,14 @@ def compiled_by_one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled_in_this_process() -> Iterator[None]:
+    """Kernels are compiled where they are needed: a process beside the suite would compile what no test asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(background, "_start_compiler", lambda task: None)
+        yield
+
+
 @pytest.fixture
 def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every key that is made is the same one: what a test draws does not change from run to run."""
@@ -58,7 +67,7 @@ def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Nothing; tests that start processes of their own find the kernels compiled."""
+    """Compile the kernels for tests that start processes of their own."""
     for item in items:
         if item.get_closest_marker("flower"):
             item.fixturenames.insert(0, "compiled_kernels")  # type: ignore[attr-defined]

@@ -55,15 +55,23 @@ def sparse_update(size: int, dtype: Any = np.float64, seed: int = 1) -> npt.NDAr
     return np.clip(x, -BOUND, BOUND).astype(dtype)
 
 
-def seal_payload(payload: bytes, codec: MessageCodec, at: cepam.Address = AT) -> bytes:
+def seal_payload(payload: bytes, codec: MessageCodec, at: cepam.Address = AT, version: int = 1) -> bytes:
     """A message that opens and holds exactly this payload: what a hostile client with the right key can send."""
-    head = b"\x01" + hashlib.sha256(b"cepam tag" + codec.fingerprint).digest()[:2]
-    return head + AESGCMSIV(at.derive().seal).encrypt(bytes(12), payload, head + codec.fingerprint)
+    fingerprint = _fingerprint(codec, version)
+    head = bytes([version]) + hashlib.sha256(b"cepam tag" + fingerprint).digest()[:2]
+    return head + AESGCMSIV(at.derive().seal).encrypt(bytes(12), payload, head + fingerprint)
 
 
 def open_payload(message: bytes, codec: MessageCodec, at: cepam.Address = AT) -> bytes:
     """The payload of a message."""
-    return AESGCMSIV(at.derive().seal).decrypt(bytes(12), message[3:], message[:3] + codec.fingerprint)
+    fingerprint = _fingerprint(codec, message[0])
+    return AESGCMSIV(at.derive().seal).decrypt(bytes(12), message[3:], message[:3] + fingerprint)
+
+
+def _fingerprint(codec: MessageCodec, version: int) -> bytes:
+    found = codec.search_fingerprint if version == 3 else codec.fingerprint
+    assert found is not None
+    return found
 
 
 def varint(value: int) -> bytes:

@@ -25,6 +25,7 @@ from cepam.codec.tree import decode_tree, encode_tree, structure_of
 from cepam.downlink import Broadcast, Receiver
 from cepam.errors import CepamError
 from cepam.flower.secure_aggregation.client import read_cohort
+from cepam.kernels.numpy.search_coder import encode_segment
 from cepam.policy import AnsweredRounds, ClientPolicy, MemoryAccount, RoundCharge, read_policy
 from cepam.policy.account import NodeAccount, RunPlace
 from cepam.protocol import agreement
@@ -155,7 +156,7 @@ def secure_aggregation_targets() -> list[Target]:
     samples: list[tuple[type[Any], bytes]] = [
         (HelloRequest, hello), (HelloReply, greeting), (TrainRequest, request), (TrainReply, replies[10]),
         (RepairRequest, repairs), (RepairReply, keys), (UnmaskRequest, asks[10]), (UnmaskReply, opened),
-        (RefusalReply, RefusalReply("terms").encode()),
+        (RefusalReply, RefusalReply("policy").encode()),
     ]  # fmt: skip
     made = [
         Target(f"secure aggregation {kind.__name__}", _of([data], mutate), kind.decode, (CepamError,))
@@ -183,36 +184,31 @@ def secure_aggregation_targets() -> list[Target]:
         finally:
             node.account.commit(before)
 
-    def server(stage: str, data: bytes) -> None:
-        end = copy.deepcopy(round_) if stage != "take" else SecAggRound(
-            round_.settings, group.roster, group.roster.names, sums.MODEL
-        )  # fmt: skip
-        getattr(end, stage)(10, data)
-        if stage == "take_unmask":
-            end.unopened()
+    def take(data: bytes) -> None:
+        end = SecAggRound(round_.settings, group.roster, group.roster.names, sums.MODEL)
+        end.take(10, data)
 
     made += [
         Target("client train", _of([first.request()], mutate), train, (CepamError,)),
         Target("client hello", _of([hello], mutate), partial(client, "hello"), (CepamError,)),
         Target("client repair", _of([repairs], mutate), partial(client, "repair"), (CepamError,)),
         Target("client unmask", _of([asks[10]], mutate), partial(client, "unmask"), (CepamError,)),
-        Target("server take", _of([replies[10]], mutate), partial(server, "take"), (CepamError,)),
-        Target("server take_repair", _of([keys], mutate), partial(server, "take_repair"), (CepamError,)),
-        Target("server take_unmask", _of([opened], mutate), partial(server, "take_unmask"), (CepamError,)),
+        Target("server take", _of([replies[10]], mutate), take, (CepamError,)),
         Target("client state", _of([group.nodes[10].state], mutate), NodeState.decode, (CepamError, ValueError)),
     ]
-    return [*made, *_semantic_targets(fresh, first, start)]
+    return [*made, _request_target(fresh, first, start), *_repair_targets()]
 
 
-def _semantic_targets(fresh: sums.Cohort, first: SecAggRound, start: bytes) -> list[Target]:
-    """Requests whose bytes are sound and whose numbers are not; and repairs where somebody is missing."""
+def _request_target(fresh: sums.Cohort, first: SecAggRound, start: bytes) -> Target:
+    """Requests whose bytes are sound and whose numbers are not."""
     asked = TrainRequest.decode(first.request())
     counts = [0, 1, 2, 3, 4, 5, 6, 7, 255, 2**16, 2**31, 2**32 - 1]
     reals = [0.0, 5e-324, 1e-300, 1e-6, 0.25, 0.5, 1.0, 64.0, 1e12, 1e300]
     limits = {"coordinates": 2**31, "bits": 32, "degree": 2**32 - 2}
     names = {
         "epoch": counts, "position": counts, "coordinates": counts[1:], "bits": [1, 8, 31, 32], "gain": counts[1:],
-        "noise": reals, "clip": reals, "batch": reals, "chance": reals, "quorum": counts[1:], "colluders": counts,
+        "noise": reals, "clip": reals, "batch": reals, "record_sampling_rate": reals, "quorum": counts[1:],
+        "colluders": counts,
         "degree": [0, 2, 4, 6, 2**31], "threshold": counts[1:],
     }  # fmt: skip
 
@@ -229,19 +225,65 @@ def _semantic_targets(fresh: sums.Cohort, first: SecAggRound, start: bytes) -> l
             node.account.commit(entry)
         node.train(data, sums.MODEL, lambda settings: np.zeros(settings.coordinates, np.float32), 12)
 
-    group = sums.cohort(5)
-    short = SecAggRound(sums.settings(4), group.roster, group.roster.names, sums.MODEL)
-    for name in list(group.nodes)[:4]:
-        short.take(name, group.train(name, short.request()))
-    asks = dict(short.repairs())
-    keys = group.nodes[10].repair(asks[10])
+    return Target("client train numbers", requests, train, (CepamError,))
 
-    def repair(data: bytes) -> None:
-        copy.deepcopy(short).take_repair(10, data)
 
+def _repair_targets() -> list[Target]:
+    """Replies of one survivor to the server's later stages, as far as the opened sum; two of seven nodes are missing.
+
+    All other nodes answer honestly. Four of five mutated replies have sound bytes and other keys or shares.
+    """
+    group = sums.cohort(7)
+    training = SecAggRound(sums.settings(4, clients=7), group.roster, group.roster.names, sums.MODEL)
+    for name in list(group.nodes)[:5]:
+        training.take(name, group.train(name, training.request()))
+    key = {name: group.nodes[name].repair(ask) for name, ask in training.repairs().items()}
+    for name in list(key)[1:]:
+        training.take_repair(name, key[name])
+    unmasking = copy.deepcopy(training)
+    unmasking.take_repair(10, key[10])
+    share = {name: group.nodes[name].unmask(ask) for name, ask in unmasking.unmasks().items()}
+    for name in list(share)[1:]:
+        unmasking.take_unmask(name, share[name])
+
+    def repairs(rng: Rng, reply: RepairReply) -> bytes:
+        return (
+            mutate(rng, reply.encode()) if rng.random() < 0.2 else replace(reply, keys=other(rng, reply.keys)).encode()
+        )
+
+    def unmasks(rng: Rng, reply: UnmaskReply) -> bytes:
+        return (
+            mutate(rng, reply.encode())
+            if rng.random() < 0.2
+            else replace(reply, shares=other(rng, reply.shares)).encode()
+        )
+
+    def other(rng: Rng, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        chosen = int(rng.integers(len(pieces)))
+        made = mutate(rng, pieces[chosen]).ljust(len(pieces[chosen]), b"\0")[: len(pieces[chosen])]
+        return (*pieces[:chosen], made, *pieces[chosen + 1 :])
+
+    def take_repair(data: bytes) -> None:
+        end = copy.deepcopy(training)
+        end.take_repair(10, data)
+        assert not end.repairs(), "a repair that was taken is asked for again"
+        end.unmasks()
+        for name in share:
+            end.take_unmask(name, share[name])
+        assert np.isfinite(end.open()).all()
+
+    def take_unmask(data: bytes) -> None:
+        end = copy.deepcopy(unmasking)
+        end.take_unmask(10, data)
+        assert not end.unopened(), "one wrong share among five closes a sum that four open"
+        assert np.array_equal(end.open(), honest)
+
+    unmasked = copy.deepcopy(unmasking)
+    unmasked.take_unmask(10, share[10])
+    honest = unmasked.open()
     return [
-        Target("client train numbers", requests, train, (CepamError,)),
-        Target("server repair of a missing node", _of([keys], mutate), repair, (CepamError,)),
+        Target("server take_repair", _of([RepairReply.decode(key[10])], repairs), take_repair, (CepamError,)),
+        Target("server take_unmask", _of([UnmaskReply.decode(share[10])], unmasks), take_unmask, (CepamError,)),
     ]
 
 
@@ -277,12 +319,14 @@ def policy_targets() -> list[Target]:
     kinds = [
         UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0)), UplinkSettings(cepam.Laplace(4.0), cepam.L1(1.0)),
         UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), bit=0.5),
-        UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), stream=terms),
-        UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), stream=replace(terms, divisor=8.0)),
+        UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), correlated_noise=terms),
+        UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), correlated_noise=replace(terms, divisor=8.0)),
     ]  # fmt: skip
     offers = [Offer(kind, 7, 8, 1, 0, b"12345678", b"\1" * 32, b"", b"", b"", 1).to_fields() for kind in kinds]
     floors = ClientPolicy(noise_scale=0.1, clipping_norm=10.0, rounds=9, trust="server", divisor=8.0, records=9)
-    rules = [EnforcedPolicy(policy, MemoryAccount()) for policy in (floors, replace(floors, divisor=0.0, epsilon=50.0))]
+    limited = replace(floors, divisor=0.0, epsilon=50.0)
+    drawn = replace(floors, epsilon=50.0, record_sampling_rate=0.5)
+    rules = [EnforcedPolicy(policy, MemoryAccount()) for policy in (floors, limited, drawn)]
 
     def offered(rng: Rng) -> tuple[Any, EnforcedPolicy]:
         fields = dict(offers[int(rng.integers(len(offers)))])
@@ -291,12 +335,12 @@ def policy_targets() -> list[Target]:
             fields["settings"] = json.dumps(settings, default=repr)
         else:
             fields = mutate_value(rng, fields)
-        return fields, rules[int(rng.integers(2))]
+        return fields, rules[int(rng.integers(3))]
 
     def meet(case: tuple[Any, EnforcedPolicy]) -> None:
         offer = Offer.from_fields(case[0] if isinstance(case[0], dict) else {})
         begins = True
-        if offer.settings.stream is not None:
+        if offer.settings.correlated_noise is not None:
             begins = ClientCorrelatedNoise.follow(offer, 12, None).begins
         case[1].check(offer.settings, 12, begins)
 
@@ -313,7 +357,7 @@ def protocol_targets() -> list[Target]:
     """Offers, answers, settings, identities, model layouts, broadcasts and what a client keeps of them."""
     settings = [
         UplinkSettings(cepam.Gaussian(0.1), cepam.L2(1.0)),
-        UplinkSettings(cepam.Laplace(0.1), cepam.L1(1.0), cepam.Integer(2), bucket=64),
+        UplinkSettings(cepam.Laplace(0.1), cepam.L1(1.0), cepam.Integer(2), padding=64),
         UplinkSettings(cepam.Gaussian(0.1), cepam.L2(1.0), cepam.Lattice(np.array([[2.0, 1.0], [0.0, 1.0]])), bit=0.5),
     ]
     offers = [Offer(one, 7, 8, 1, 0, b"12345678", b"\1" * 32, b"").to_fields() for one in settings]
@@ -469,7 +513,7 @@ def _memory_folder() -> str | None:
 def tree_targets() -> list[Target]:
     """Updates of a whole model."""
     codec, tree = make_codec(), {"a": np.zeros((2, 3), np.float32), "b": [np.ones(4, np.float32)]}
-    message = encode_tree(codec, tree, AT)
+    message = encode_tree(codec, tree, AT, unclipped=True)
     place = structure_of(tree).address(AT)
     payload = open_payload(message, codec, place)
 
@@ -485,9 +529,43 @@ def tree_targets() -> list[Target]:
     ]
 
 
+def search_targets() -> list[Target]:
+    """Segments of the search coder: both backends must refuse, or give the same finite vector."""
+    codec, rng, size = make_codec(coder="search"), np.random.default_rng(3), 100
+    plan, noise = codec.plan_on(codec.lattices[0]), AT.derive().noise
+    updates = [rng.normal(size=size) * 0.08, rng.normal(size=size) * 0.25, np.zeros(size), np.ones(size)]
+    updates.append(np.where(np.arange(size) % 60 == 0, 4.0, 0.01 * rng.normal(size=size)))
+    units = [np.trunc(x * plan.scale).astype(np.int64) for x in updates]
+    payloads = [bytes([1, size]) + encode_segment(plan, noise, x, 0) for x in units]
+    messages = [seal_payload(payload, codec, AT, version=3) for payload in payloads]
+
+    def resealed(rng: Rng, payload: bytes) -> bytes:
+        # The flags and the size stay in three cases of four: what follows them is what the coder reads.
+        kept = 2 if rng.random() < 0.75 else 0
+        return seal_payload(payload[:kept] + mutate(rng, payload[kept:]), codec, AT, version=3)
+
+    def decode(data: bytes) -> None:
+        found: list[Any] = []
+        for backend in ("numba", "numpy"):
+            try:
+                found.append(replace(codec, backend=backend).decode(data, AT, size=size).tobytes())
+            except CepamError as refused:
+                found.append(refused)
+        if not isinstance(found[0], bytes):
+            assert not isinstance(found[1], bytes), f"the backends disagree on {data.hex()}"
+            raise found[0]
+        assert found[0] == found[1], f"the backends disagree on {data.hex()}"
+        assert np.isfinite(np.frombuffer(found[0])).all()
+
+    return [
+        Target("search", _of(messages, mutate), decode, (CepamError,)),
+        Target("search resealed", _of(payloads, resealed), decode, (CepamError,)),
+    ]
+
+
 def all_targets() -> list[Target]:
     """Every target, beside the codec's own in tools/fuzz.py."""
     return [
         *secure_aggregation_targets(), *policy_targets(), *protocol_targets(), *account_targets(),
-        *checkpoint_targets(), *tree_targets(),
+        *checkpoint_targets(), *tree_targets(), *search_targets(),
     ]  # fmt: skip

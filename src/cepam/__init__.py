@@ -11,7 +11,7 @@ from cepam.downlink import Broadcast, Receiver
 from cepam.keys import Address, Key, KeyChain, UsedAddresses
 from cepam.lattices.lattice import A2, D4, E8, Integer, Lattice
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "A2",

@@ -7,7 +7,7 @@ import gc
 
 
 def main() -> None:
-    """Nothing; the command has run.
+    """Run the command.
 
     What imports make stays, and whoever looks for garbage looks at all of it again: a sixth of their time, and most of
     the time in which a process ends. So nobody looks until the command's module is imported (`Command.load`), nor at

@@ -50,7 +50,14 @@ def clip_factors(norms: Vector, bounds: Any, dtype: Any, roundings: int = 2) -> 
 
 @dataclass(frozen=True)
 class Clip:
-    """A bound on one norm of a whole update: `L1` or `L2`."""
+    """A bound on one norm of a whole update; use `L1` or `L2`.
+
+    Args:
+        bound: The clipping norm.
+
+    Raises:
+        ValueError: `bound` is not a positive number.
+    """
 
     bound: float
     norm: ClassVar[Norm]
@@ -61,15 +68,23 @@ class Clip:
         check_scale("bound", self.bound)
 
     def measure(self, update: Any) -> float:
-        """The update's norm, in float64."""
+        """Return the norm of the update, added up in float64."""
         return float(_norms(_floating(update).reshape(1, -1), self.norm)[0])
 
     def apply(self, update: Vector, cuts: Sequence[int] | None = None) -> Vector:
-        """The update itself, or scaled down so that its norm is at most `bound`; a ValueError if it has no finite norm.
+        """Scale the update down so that its norm is at most `bound`.
 
-        `cuts` are the ends of its tensors where each is clipped by itself, to its share: `whole` of them is this clip.
-        Guarantee: `measure(apply(x)) <= bound` holds after rounding too; direction, type and device are kept, and an
-        update within the bound is returned as it is (tests/test_clip.py).
+        Args:
+            update: An array or tensor of floats.
+            cuts: The ends of its tensors, if each is to be clipped by itself to its share of the bound.
+
+        Returns:
+            The update, of the same type, on the same device; unchanged if its norm is within the bound.
+
+        Raises:
+            ValueError: The update is not floating point, or has no finite norm.
+
+        Guarantee: `measure(apply(x)) <= bound` also after rounding (tests/test_clip.py).
         """
         clipped, norm = self._applied(update, cuts)
         if not math.isfinite(norm):
@@ -77,9 +92,9 @@ class Clip:
         return clipped
 
     def apply_or_zero(self, update: Vector, cuts: Sequence[int] | None = None) -> Vector:
-        """As `apply`, but zeros where the update has no finite norm.
+        """Clip as `apply` does, but return zeros if the update has no finite norm.
 
-        For a client that must not fall silent: silence would tell, uncharged, that its data hold a NaN.
+        For a client that must send something: silence would reveal, uncharged, that its data hold a NaN.
         """
         return self._applied(update, cuts)[0]
 
@@ -89,19 +104,28 @@ class Clip:
         return rows[0].reshape(held.shape), float(norms[0])
 
     def whole(self, parts: int) -> Clip:
-        """The clip of a vector whose `parts` tensors are each within this one."""
+        """Return the clip of a vector of which each of `parts` tensors is within this clip."""
         return type(self)(self.bound * whole_over_part(self.norm, parts))
 
     def sensitivity(
         self, adjacency: Adjacency = "replace", unit: ClippedUnit = "update", *, batch: float = 1.0, weight: float = 1.0
     ) -> float:
-        """How far one record moves what a client sends times its `weight`, in this norm.
+        """Return the sensitivity: how far one record moves what a client sends, in this norm.
 
-        `update`: any other vector within the bound may take its place, so 2 bounds for either adjacency. `example`:
-        a sum of clipped examples over the public `batch` moves by one bound over it, two if a record is replaced.
-        Then the whole is clipped, a projection in l2 that moves nothing further, but up to twice as far in l1: there
-        scaling is 2-Lipschitz, (1, 0) and (1, d) are 2d/(1 + d) apart once clipped to 1. Never by over 2 bounds.
-        Guarantee: attacked in tests/test_clip.py and tests/privacy/test_mechanism.py.
+        Args:
+            adjacency: `"replace"` or `"add-remove"` one record.
+            unit: What was clipped. `"update"`: any vector within the bound may take the place of another, so 2 bounds
+                for either adjacency. `"example"`: a sum of clipped examples over the public `batch` moves by one bound
+                over it, by two if a record is replaced.
+            batch: The public divisor of a sum of examples.
+            weight: The client's aggregation weight, which multiplies the result.
+
+        Raises:
+            ValueError: `unit` is unknown.
+
+        Guarantee: Clipping the whole afterwards moves nothing further in l2, where it is a projection, and at most
+        twice as far in l1, where scaling is 2-Lipschitz; never by over 2 bounds. Attacked in tests/test_clip.py and
+        tests/privacy/test_mechanism.py.
         """
         if unit not in get_args(ClippedUnit):
             raise ValueError(f"clipped must be one of {', '.join(get_args(ClippedUnit))}, got {unit!r}")
@@ -114,13 +138,21 @@ class Clip:
 
 
 class L2(Clip):
-    """The Euclidean norm of the whole update, at most `bound` (Paper: gamma)."""
+    """A bound on the Euclidean norm of the whole update (Paper: gamma). Gaussian noise needs it.
+
+    Args:
+        bound: The clipping norm.
+    """
 
     norm: ClassVar[Norm] = "l2"
 
 
 class L1(Clip):
-    """The sum of absolute values of the whole update, at most `bound` (what pure-DP Laplace noise needs)."""
+    """A bound on the sum of absolute values of the whole update. Laplace noise needs it for pure DP.
+
+    Args:
+        bound: The clipping norm.
+    """
 
     norm: ClassVar[Norm] = "l1"
 

@@ -43,10 +43,16 @@ def hkdf(key: bytes, salt: bytes, info: bytes, length: int) -> bytes:
 
 @dataclass(frozen=True)
 class Key:
-    """32 secret bytes that one client and the server share, and nobody else.
+    """A key: 32 secret bytes that one client and the server share, and nobody else.
 
-    Whoever holds the key and the traffic can strip the noise: never share one key between clients, and erase old ones
+    Whoever holds the key and the traffic can remove the noise. Never share one key between clients, and erase old keys
     (`KeyChain`).
+
+    Args:
+        secret: 32 bytes.
+
+    Raises:
+        ValueError: `secret` is not 32 bytes.
     """
 
     secret: bytes = field(repr=False)
@@ -61,14 +67,21 @@ class Key:
 
     @classmethod
     def generate(cls) -> Key:
-        """A fresh key from the operating system's randomness."""
+        """Return a fresh key from the operating system's randomness."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def simulated(cls, seed: int | bytes, client: int = 0) -> Key:
-        """A key computed from a seed: FOR SIMULATION ONLY, since whoever guesses the seed can strip the noise.
+        """Return a key computed from a seed, FOR SIMULATION ONLY: whoever guesses the seed can remove the noise.
 
-        The one door for keys that are no secret. Whoever calls it must say "simulated" beside every figure it shows.
+        Every figure of such a run must say "simulated".
+
+        Args:
+            seed: An integer or bytes.
+            client: The client's number; each client has another key.
+
+        Returns:
+            The key, the same for the same arguments.
         """
         material = seed if isinstance(seed, bytes) else str(int(seed)).encode()
         return cls(hkdf(material, b"cepam simulation", struct.pack("<Q", client), KEY_BYTES))
@@ -76,10 +89,19 @@ class Key:
 
 @dataclass(frozen=True)
 class Address:
-    """Where in the shared randomness one message lives. Use each address ONCE.
+    """The address of one message in the shared randomness. Use each address ONCE.
 
-    Two messages at one address would share their noise: their difference would reveal the difference of the updates.
-    `run` separates training runs that share keys, `attempt` a second try within a round.
+    Two messages at one address share their noise: their difference reveals the difference of the updates.
+
+    Args:
+        key: The key that client and server share, or its 32 bytes.
+        round: The round, from 0 to 2^64 - 1.
+        client: The client's number, from 0 to 2^64 - 1.
+        run: Bytes or text that separate runs which share keys.
+        attempt: The number of a further try within a round, from 0 to 2^32 - 1.
+
+    Raises:
+        ValueError: An argument is out of range.
     """
 
     key: Key = field(repr=False)
@@ -102,11 +124,11 @@ class Address:
             raise ValueError(f"run must be bytes or text, got {type(self.run).__name__}")
 
     def derive(self) -> StreamKeys:
-        """The two keys of this address, computed once: both ends of a simulation ask the same object."""
+        """Return the keys of keystream and seal, computed once per object (HKDF-SHA256; docs/wire.md, section 1)."""
         return self._derived
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the keys that were derived: what is pickled holds the root alone, as ever."""
+        """Leave out derived keys: a pickle holds the fields alone."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
@@ -123,20 +145,27 @@ def _salt(run: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class StreamKeys:
-    """What an address derives to: the keystream's key and the seal's key."""
+    """The keys of one address: of the keystream and of the seal."""
 
     noise: bytes = field(repr=False)
     seal: bytes = field(repr=False)
 
 
 class KeyChain:
-    """A key that moves forward a round at a time and forgets where it was (forward secrecy).
+    """A key that is replaced after each round and cannot be computed back (forward secrecy).
 
-    Both ends start from the same key and call `advance` after each round. The key of round r cannot be computed from
-    that of round r + 1. Erasing overwrites the buffer held here; copies that Python made are beyond our reach.
+    Both ends start from the same key and call `advance` after each round. Call `save` after every `advance`, and go on
+    with `load`. Never load an older copy: its rounds were used. A `UsedAddresses.kept` file beside it refuses them.
 
-    `save` after every `advance` and go on with `load`. Never load an older copy: it stands at rounds that were used.
-    Keep a `UsedAddresses.kept` file beside it, which refuses them.
+    Args:
+        key: The key of the first round, or its 32 bytes.
+        round: The number of the first round.
+
+    Raises:
+        ValueError: `key` is not 32 bytes, or `round` is negative.
+
+    Guarantee: The key of round r cannot be computed from that of round r + 1. Erasing overwrites the buffer held here;
+    copies that Python made may stay in memory.
     """
 
     def __init__(self, key: Key | bytes, round: int = 0) -> None:
@@ -148,22 +177,31 @@ class KeyChain:
 
     @property
     def round(self) -> int:
-        """The round that the chain stands at."""
+        """The current round."""
         return self._round
 
     def address(self, client: int, run: bytes = b"", attempt: int = 0) -> Address:
-        """The address of this round's message."""
+        """Return the address of this round's message.
+
+        Args:
+            client: The client's number.
+            run: Bytes that separate runs which share keys.
+            attempt: The number of a further try within the round.
+
+        Raises:
+            WrongAddress: The chain was erased.
+        """
         self._check_alive()
         return Address(Key(bytes(self._secret)), round=self._round, client=client, run=run, attempt=attempt)
 
     def advance(self) -> None:
-        """Nothing; the chain now stands at the next round and the old key is overwritten."""
+        """Move the chain to the next round and overwrite the old key."""
         self._check_alive()
         self._secret[:] = hkdf(bytes(self._secret), b"", b"cepam ratchet v1", KEY_BYTES)
         self._round += 1
 
     def save(self, path: str | Path) -> None:
-        """Nothing; the chain as it stands is in the file, for its owner alone (mode 600), in the place of an older one.
+        """Save the chain as it stands, for its owner alone (mode 600), in the place of an older file.
 
         The older content is gone from the folder, though a disk may keep what it held.
         """
@@ -178,7 +216,14 @@ class KeyChain:
 
     @classmethod
     def load(cls, path: str | Path) -> KeyChain:
-        """The chain that `save` wrote; a `ValueError` if the file is anything else or was damaged."""
+        """Return the chain that `save` wrote.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ValueError: The file is not a saved chain, or it was damaged.
+        """
         lines = Path(path).read_bytes().decode("utf-8", "replace").splitlines()
         try:
             head, place, secret, check = lines
@@ -194,7 +239,7 @@ class KeyChain:
             raise WrongAddress("this key chain was erased")
 
     def erase(self) -> None:
-        """Nothing; the key is overwritten for good."""
+        """Overwrite the key for good."""
         self._secret[:] = bytes(KEY_BYTES)
 
 
@@ -203,11 +248,17 @@ def _chain_check(secret: bytes, round: int) -> str:
 
 
 class UsedAddresses:
-    """The set of addresses that this end has used: what makes a replayed or repeated message visible.
+    """The addresses that this end has used, so that repeated and replayed messages are refused.
 
-    Decoding is stateless and cannot see a replay by itself: hand one of these to every `encode` (client) and `decode`
-    (server). It holds 16 bytes an address. `kept` puts it in a file that outlives the process; `bytes(used)` and
+    Decoding is stateless and cannot detect a replay by itself: pass one of these to every `encode` (client) and
+    `decode` (server). It takes 16 bytes per address. `kept` stores it in a file; `bytes(used)` and
     `UsedAddresses(data)` save and restore it by hand.
+
+    Args:
+        data: What `bytes(used)` returned; empty for a new set.
+
+    Raises:
+        ValueError: The length of `data` is not a multiple of 16.
     """
 
     def __init__(self, data: bytes = b"") -> None:
@@ -219,9 +270,15 @@ class UsedAddresses:
     @classmethod
     @contextmanager
     def kept(cls, path: str | Path) -> Iterator[UsedAddresses]:
-        """The set in a file (mode 600), which is made if it is not there and which nobody else has during the block.
+        """Open the set in a file (mode 600) as a context manager; the file is created if missing, and locked.
 
-        Guarantee: an address is on the disk before `claim` returns, so before a message of it exists; what was claimed
+        Args:
+            path: The file.
+
+        Raises:
+            ValueError: The file is not a list of used addresses.
+
+        Guarantee: An address is on the disk before `claim` returns, so before a message of it exists. What was claimed
         stays claimed whenever the process ends (tests/test_keys.py).
         """
         with locked_file(Path(path)) as file:
@@ -236,7 +293,7 @@ class UsedAddresses:
                 used._file = None
 
     def claim(self, at: Address) -> None:
-        """Nothing; raises `WrongAddress` if the address was claimed before."""
+        """Claim an address; raises `WrongAddress` if it was claimed before."""
         mark = _mark(at)
         if mark in self._seen:
             raise WrongAddress(f"round {at.round}, client {at.client}, attempt {at.attempt} was used before")

@@ -89,8 +89,8 @@ def test_an_account_that_the_index_names_and_that_is_gone_ends_a_run_from_any_mo
 def test_an_edited_account_is_refused(tmp_path: Path) -> None:
     path = published(tmp_path).path
     content = json.loads(path.read_text())
-    assert content["ledger"]["releases"][0]["rounds"] == 4
-    content["ledger"]["releases"][0]["rounds"] = 1
+    assert content["accountant"]["releases"][0]["rounds"] == 4
+    content["accountant"]["releases"][0]["rounds"] = 1
     path.write_text(json.dumps(content))
     with pytest.raises(AccountLost, match="checksum"):
         account(tmp_path).resume("2", "m4")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 
-from cepam.flower.arrays import SUM, carry
+from cepam.flower.arrays import SECURE_AGGREGATION, carry
 from cepam.flower.replies import consistent_metrics
 from cepam.policy import MemoryAccount
 from cepam.policy.account import NodeAccount
@@ -151,7 +151,7 @@ def test_a_client_that_claims_lost_secrets_starts_few_epochs(tmp_path, caplog) -
     def handle(message: Message) -> Message:
         stage, reply = stage_of(message), deliver(message)
         if stage == "train" and reply.has_content():
-            reply.content[SUM] = carry(RefusalReply("position").encode())
+            reply.content[SECURE_AGGREGATION] = carry(RefusalReply("position").encode())
         return reply
 
     grid.nodes[102].handle = handle  # type: ignore[method-assign]

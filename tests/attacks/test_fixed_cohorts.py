@@ -60,7 +60,7 @@ def test_the_one_sided_pair_does_not() -> None:
     """The control: what dominates a Poisson cohort is exceeded by far."""
     cohort = Cohort(3, 2, "without")
     charge = CohortMechanism.of(cohort, L2(1.0), 0.3, adjacency="add-remove").charge(0)
-    one_sided = SubsampledMechanism(charge.shift, charge.chance, "add-remove")
+    one_sided = SubsampledMechanism(charge.shift, charge.sampling_rate, "add-remove")
     assert max(worst_excess(one_sided, 2, 3, 0.3, way) for way in (False, True)) > 0.1
 
 

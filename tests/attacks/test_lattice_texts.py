@@ -16,7 +16,7 @@ import pytest
 from cepam import E8, L2, Gaussian, Lattice
 from cepam.protocol.settings import UplinkSettings
 
-PLAIN = {"law": ["gaussian", 1.0], "clip": ["l2", 1.0], "coder": "adaptive", "bucket": None, "update": "parameters"}
+PLAIN = {"law": ["gaussian", 1.0], "clip": ["l2", 1.0], "coder": "adaptive", "padding": None, "update": "parameters"}
 
 
 def square(n: int, diagonal: int = 1) -> list[list[int]]:

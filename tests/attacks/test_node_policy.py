@@ -90,7 +90,7 @@ class Server:
         """Whether the node sends an update; else it must send one fixed code and nothing beside."""
         reply = self.ask(settings, kind)
         if reply.has_error():
-            assert str(reply.error.reason) in {"cepam: terms", "cepam: no-offer"}, reply.error.reason
+            assert str(reply.error.reason) in {"cepam: policy", "cepam: no-offer"}, reply.error.reason
             return False
         self.opened(reply)
         return True
@@ -121,7 +121,7 @@ GREEDY = {
     "a longer clip": UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.01)),
     "Laplace noise under l2": UplinkSettings(cepam.Laplace(4.0), cepam.L2(1.0)),
     "a stream with less noise": UplinkSettings(
-        cepam.Gaussian(3.9), cepam.L2(1.0), stream=CorrelatedNoiseConfig(0.5, 1, 4)
+        cepam.Gaussian(3.9), cepam.L2(1.0), correlated_noise=CorrelatedNoiseConfig(0.5, 1, 4)
     ),
 }
 
@@ -167,7 +167,7 @@ def test_epsilon_ends_every_run_where_the_closed_form_says(mixed: bool, tmp_path
 def test_a_limit_is_not_passed_by_asking_for_no_stream_or_for_another(tmp_path: Path) -> None:
     """The stream alone costs mu = 0.43, which the limit allows; then neither a plain round nor another stream does."""
     terms = CorrelatedNoiseConfig(0.5, 1, 2)
-    stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), stream=terms)
+    stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms)
     config = written(tmp_path, epsilon=gaussian_epsilon(0.47))
     assert not Server(node_of(config)).learns(GOOD)  # mu = 0.5
     server = Server(node_of(config))
@@ -187,7 +187,7 @@ def test_secure_aggregation_and_a_trusted_server_share_one_account(tmp_path: Pat
     server = Server(node_of(guarded))
     reply = server.ask()
     assert reply.has_error()
-    assert str(reply.error.reason) == "cepam: sums-only"
+    assert str(reply.error.reason) == "cepam: secure-aggregation-only"
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "query", "train"])

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cepam.cli import app
 
-SUM = (
+SECURE_AGGREGATION = (
     "--expected-batch-size 1920 --records-total 60000 --noise-multiplier 1.658 --rounds 500 "
     "--trust secure-aggregation --quorum 24"
 )
@@ -33,11 +33,11 @@ def test_no_figure_without_the_number_of_rounds(command: str) -> None:
 
 def test_sums_show_the_figure_at_the_quorum() -> None:
     """With 24 of 30 in each sum a fifth of the noise is missing, and nobody lied."""
-    found = json.loads(CliRunner().invoke(app, ["privacy", "epsilon", *SUM.split(), "--json"]).stdout)
+    found = json.loads(CliRunner().invoke(app, ["privacy", "epsilon", *SECURE_AGGREGATION.split(), "--json"]).stdout)
     whole, least = found["observers"], found["observers_at_quorum"]
     assert whole.keys() == least.keys()
     for who in ("outsider", "server"):
         assert least[who] > 1.1 * whole[who]
     assert least["lying server"] == whole["lying server"] > least["server"]
-    said = CliRunner().invoke(app, ["privacy", "epsilon", *SUM.split()]).stdout
+    said = CliRunner().invoke(app, ["privacy", "epsilon", *SECURE_AGGREGATION.split()]).stdout
     assert f"against server: {whole['server']:.6g} if nobody drops out, {least['server']:.6g} at the quorum" in said

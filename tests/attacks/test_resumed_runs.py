@@ -55,7 +55,7 @@ def settings(**changes: Any) -> fl.Settings:
 
 
 def begun(folder: Path, **changes: Any) -> None:
-    """Nothing; the folder holds a run that was killed before its first checkpoint."""
+    """Leave a run in the folder that was killed before its first checkpoint."""
     stopped(settings(**changes), folder, small(), 2, fl.Model(Head, "mine"))
     assert not list(folder.glob("checkpoint*"))
 

@@ -13,7 +13,7 @@ from cepam.flower import Gradient
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401
 from ..flower.fakes import adding, start_arrays, vector_of
-from ..flower.secure_aggregation.fakes import SIZE, SumGrid, sum_node, summing
+from ..flower.secure_aggregation.fakes import SIZE, SumGrid, secagg_client, summing
 
 RECORDS, CLIP, SIGMA, LIE = 64, 1.0, 0.5, 10_000.0
 TERMS = f"""noise_scale = {SIGMA}
@@ -54,7 +54,7 @@ def attacked(folder: Path, where: str, liars: tuple[int, ...] = (100, 101, 102, 
     folder.mkdir(exist_ok=True)
     for k in range(5):
         (folder / f"{k}.toml").write_text(TERMS)
-    grid = SumGrid([sum_node(folder, k, adding(np.zeros(SIZE)) if k else clipping(where, seen)) for k in range(5)])
+    grid = SumGrid([secagg_client(folder, k, adding(np.zeros(SIZE)) if k else clipping(where, seen)) for k in range(5)])
     lie = {"cepam-clip": LIE, "cepam-divisor": float(RECORDS)}
     for node in grid.nodes.values():
         node.run_config = dict(lie) if node.node_id in liars else {**lie, "cepam-clip": CLIP}

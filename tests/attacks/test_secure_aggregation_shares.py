@@ -15,7 +15,7 @@ from flwr.app import Message
 
 import cepam
 from cepam import privacy
-from cepam.flower.arrays import SUM, carried, carry
+from cepam.flower.arrays import SECURE_AGGREGATION, carried, carry
 from cepam.secure_aggregation.messages import NO_SHARE, TrainReply, UnmaskReply
 from cepam.secure_aggregation.pairwise_keys import SEALED_BYTES, SHARE_BYTES
 from cepam.secure_aggregation.server import SecAggRound
@@ -72,7 +72,7 @@ def misbehave(grid: SumGrid, node: int, **changes: Change) -> None:
         change = changes.get(stage_of(message))
         reply = deliver(message)
         if change is not None and reply.has_content():
-            reply.content[SUM] = carry(change(carried(reply.content[SUM])))
+            reply.content[SECURE_AGGREGATION] = carry(change(carried(reply.content[SECURE_AGGREGATION])))
         return reply
 
     grid.nodes[node].handle = handle  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import cepam
 from cepam.flower import Private
-from cepam.flower.arrays import SUM, carried, carry
+from cepam.flower.arrays import SECURE_AGGREGATION, carried, carry
 from cepam.protocol.agreement import canonical, sign, verify
 from cepam.protocol.messages import Answer
 from cepam.protocol.server import Refused, refusing
@@ -75,10 +75,10 @@ def test_one_hello_costs_its_node_only(odd: str, tmp_path) -> None:
     def handle(message: Message) -> Message:
         if stage_of(message) != "hello":
             return deliver(message)
-        epoch = HelloRequest.decode(carried(message.content[SUM])).epoch
+        epoch = HelloRequest.decode(carried(message.content[SECURE_AGGREGATION])).epoch
         reply = deliver(message)
-        said = HelloReply.decode(carried(reply.content[SUM])).peer
-        reply.content[SUM] = carry(HelloReply(HELLOS[odd](said, epoch)).encode())
+        said = HelloReply.decode(carried(reply.content[SECURE_AGGREGATION])).peer
+        reply.content[SECURE_AGGREGATION] = carry(HelloReply(HELLOS[odd](said, epoch)).encode())
         return reply
 
     grid.nodes[GUILTY].handle = handle  # type: ignore[method-assign]
@@ -104,12 +104,12 @@ def test_a_registered_key_that_no_parser_reads_is_an_unknown_one(tmp_path) -> No
 
 ODD_RECORDS: dict[str, Callable[[Message], RecordDict]] = {
     "empty": lambda reply: RecordDict(),
-    "a configuration in its place": lambda reply: RecordDict({SUM: ConfigRecord({"update": 1})}),
-    "metrics in its place": lambda reply: RecordDict({SUM: MetricRecord({"update": 1.0})}),
-    "another array": lambda reply: RecordDict({SUM: ArrayRecord({"update": Array(np.zeros(3))})}),
-    "no bytes": lambda reply: RecordDict({SUM: carry(b"")}),
-    "noise": lambda reply: RecordDict({SUM: carry(b"cps\x01" + bytes(range(256)))}),
-    "text": lambda reply: RecordDict({SUM: carry(FORGED.encode())}),
+    "a configuration in its place": lambda reply: RecordDict({SECURE_AGGREGATION: ConfigRecord({"update": 1})}),
+    "metrics in its place": lambda reply: RecordDict({SECURE_AGGREGATION: MetricRecord({"update": 1.0})}),
+    "another array": lambda reply: RecordDict({SECURE_AGGREGATION: ArrayRecord({"update": Array(np.zeros(3))})}),
+    "no bytes": lambda reply: RecordDict({SECURE_AGGREGATION: carry(b"")}),
+    "noise": lambda reply: RecordDict({SECURE_AGGREGATION: carry(b"cps\x01" + bytes(range(256)))}),
+    "text": lambda reply: RecordDict({SECURE_AGGREGATION: carry(FORGED.encode())}),
 }
 
 

@@ -28,7 +28,7 @@ def test_a_degree_below_the_policy_is_refused() -> None:
     asked = sums.settings(20, clients=22, degree=2, threshold=2)
     floor = sparse_graph(1000, 0.1, 0.1)[0]
     for policy in (replace(SPARSE, degree=4), replace(SPARSE, degree=floor)):
-        with sums.refused("terms"):
+        with sums.refused("policy"):
             check_offer(policy, asked, 22)
     check_offer(SPARSE, asked, 22)
     wide = sums.settings(800, clients=1000, degree=floor, threshold=26)
@@ -61,15 +61,15 @@ def test_a_server_that_lies_on_a_ring_reads_one_client_and_that_is_what_is_charg
     for name, reply in replies.items():
         round_.take(name, reply.encode())
     victim = 10
-    one, other = (name for name in group.roster.circle(victim, 2) if name != victim)
-    circle, salt = round_.circle(victim), round_.salt
+    one, other = (name for name in group.roster.neighbourhood(victim, 2) if name != victim)
+    neighbourhood, salt = round_.neighbourhood(victim), round_.salt
 
     def repaired(node: int, missing: int) -> bytes:
         said = group.nodes[node].repair(RepairRequest(salt, (missing,)).encode())
         return RepairReply.decode(said).keys[0]
 
     def share_of_victim(node: int, missing: frozenset[int]) -> bytes:
-        left = tuple(name for name in round_.circle(node) if name not in missing)
+        left = tuple(name for name in round_.neighbourhood(node) if name not in missing)
         sealed = sums.sealed_for(round_, node, left)
         said = UnmaskReply.decode(group.nodes[node].unmask(UnmaskRequest(salt, left, sealed).encode()))
         return said.shares[left.index(victim)]
@@ -77,7 +77,7 @@ def test_a_server_that_lies_on_a_ring_reads_one_client_and_that_is_what_is_charg
     # The victim is told that one neighbour is missing, the other neighbour that the victim is.
     keys = {one: repaired(victim, one), other: repaired(other, victim)}
     shares = [share_of_victim(victim, frozenset({one})), share_of_victim(one, frozenset())]
-    seed = combine([circle.index(victim), circle.index(one)], shares)
+    seed = combine([neighbourhood.index(victim), neighbourhood.index(one)], shares)
     masks = [(self_mask(seed, salt), 1)] + [(key, 1 if victim < peer else -1) for peer, key in keys.items()]
     alone = asked.codec.open([replies[victim].vector], masks)
     # One client's noise and rounding, nine deviations: its update, with its own share of noise alone.

@@ -31,6 +31,7 @@ def test_train_prints_one_json_object(tmp_path: Path) -> None:
     assert 0 <= summary["accuracy"] <= 1
     assert summary["noise_scales"] == [0.1, 0.5]
     assert Path(summary["folder"], "curve.png").stat().st_size > 1000
+    assert Path(summary["page"]).stat().st_size > 1000
     code, out, _ = run("train", "--resume", "--runs", tmp_path, "--name", "one", "--json")
     assert code == 0
     assert json.loads(out)["accuracy"] == summary["accuracy"]
@@ -39,7 +40,7 @@ def test_train_prints_one_json_object(tmp_path: Path) -> None:
 def test_train_prints_a_table(tmp_path: Path) -> None:
     code, out, _ = run("train", *QUICK, "--runs", tmp_path)
     assert code == 0
-    for words in ("test accuracy", "epsilon against outsider", "bits per coordinate up", "curve.png"):
+    for words in ("test accuracy", "epsilon against outsider", "bits per coordinate up", "index.html"):
         assert words in out
 
 
@@ -71,7 +72,7 @@ def test_a_run_is_secret_unless_it_is_simulated_and_then_says_so(tmp_path: Path)
 
 
 def test_the_live_view_says_that_an_epsilon_is_simulated() -> None:
-    from cepam.cli.progress import in_words
+    from cepam.fl.runs.progress import in_words
 
     assert in_words({"epsilon": 1.99}, True) == "eps 1.99 (simulated)"
     assert in_words({"epsilon": 1.99}, False) == "eps 1.99"
@@ -92,6 +93,9 @@ def test_flags_that_differ_from_the_run_are_refused_on_resume(tmp_path: Path) ->
         assert said in error
         assert len(error.strip().splitlines()) == 1
     assert run("train", "--resume", "--runs", tmp_path, "--name", "one", "--rounds", "2")[0] == 0
+    code, _, error = run("train", *QUICK, "--runs", tmp_path, "--name", "one")
+    assert code == 2
+    assert "already holds a run: choose another --name, or --resume it" in error
 
 
 def test_a_run_on_own_data_is_not_gone_on_with_here(tmp_path: Path) -> None:
@@ -316,3 +320,24 @@ def test_the_rate_follows_a_target_unless_it_is_given(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text("[training]\nserver_learning_rate = 7.0\n")
     assert rate("private", file, epsilon=0.5) == 7.0
+    assert rate("private", epsilon=8.0) == pytest.approx(16.0, rel=0.01)
+    assert rate("private", epsilon=8.0, data="synthetic") == 4.0  # other data: not above the preset's own
+
+
+def test_the_rate_that_was_taken_is_said(tmp_path: Path) -> None:
+    from cepam.cli.settings import chosen_settings, command_values, rate_taken
+
+    def said(preset: str | None, config: Path | None = None, **flags: Any) -> str:
+        return rate_taken(preset, config, command_values([], flags), chosen_settings(preset, config, [], flags))
+
+    another = "; --server-learning-rate sets another"
+    assert said("private", epsilon=0.5) == f"server learning rate 1.005 for epsilon 0.5{another}"
+    assert said("users", epsilon=0.5) == f"server learning rate 2.5, that of users: it does not follow epsilon{another}"
+    file = tmp_path / "own.toml"
+    file.write_text("[training]\nserver_learning_rate = 7.0\n")
+    for silent in (
+        said("private"),
+        said("users", epsilon=0.5, server_learning_rate=1.0),
+        said("users", file, epsilon=2),
+    ):
+        assert silent == ""

@@ -12,7 +12,7 @@ PLACES = [cepam.Address(key, round=3, client=k) for k, key in enumerate(KEYS)]
 CODECS = [
     cepam.Codec(cepam.Gaussian(0.01)),
     cepam.Codec(cepam.Laplace(0.02), cepam.A2, coder="paper", bound=9.0),
-    cepam.DitheredCodec(0.01, bucket=64),
+    cepam.DitheredCodec(0.01, padding=64),
 ]
 
 

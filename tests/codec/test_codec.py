@@ -217,10 +217,10 @@ GOOD = cepam.Gaussian(1.0)
         ({"coder": "paper", "bound": np.nan}, "bound"),
         ({"coder": "paper", "bound": 1e20}, "bound"),
         ({"bound": 1.0}, "bound"),
-        ({"bucket": 0}, "bucket"),
-        ({"bucket": -5}, "bucket"),
-        ({"bucket": 2.5}, "bucket"),
-        ({"bucket": 2**25}, "bucket"),
+        ({"padding": 0}, "padding"),
+        ({"padding": -5}, "padding"),
+        ({"padding": 2.5}, "padding"),
+        ({"padding": 2**25}, "padding"),
         ({"threads": 0}, "threads"),
         ({"threads": 1.5}, "threads"),
         ({"law": cepam.Laplace(1.0), "lattice": cepam.Integer(8)}, "lattice of lower dimension"),
@@ -275,17 +275,17 @@ def test_codecs_compare_hash_print_and_pickle() -> None:
 
 
 def test_fingerprint_is_about_meaning() -> None:
-    assert make_codec().fingerprint == make_codec(backend="numpy", bucket=64, threads=2).fingerprint
+    assert make_codec().fingerprint == make_codec(backend="numpy", padding=64, threads=2).fingerprint
     by_rows = cepam.Codec(GOOD, cepam.Lattice([[2.0, 0.0], [0.0, 2.0]]))
     assert by_rows.fingerprint == cepam.Codec(GOOD, cepam.Lattice([[1.0, 0.0], [0.0, 1.0]])).fingerprint
 
 
-@pytest.mark.parametrize("bucket", [1, 16, 100, 4096])
+@pytest.mark.parametrize("padding", [1, 16, 100, 4096])
 @pytest.mark.parametrize("size", [0, 5, 9000])
-def test_buckets_hide_the_length(size: int, bucket: int) -> None:
-    codec, x = make_codec(bucket=bucket), sparse_update(size)
+def test_buckets_hide_the_length(size: int, padding: int) -> None:
+    codec, x = make_codec(padding=padding), sparse_update(size)
     message = codec.encode(x, AT)
-    assert len(message) % bucket == 0
+    assert len(message) % padding == 0
     assert codec.decode(message, AT).tobytes() == make_codec().decode(make_codec().encode(x, AT), AT).tobytes()
     assert make_codec().decode(message, AT).tobytes() == codec.decode(message, AT).tobytes()
 

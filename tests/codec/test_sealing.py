@@ -41,15 +41,15 @@ def chunks_of(message: bytes) -> list[bytes]:
 
 @pytest.mark.usefixtures("short_chunks")
 @pytest.mark.parametrize("threads", [1, 3, None])
-@pytest.mark.parametrize("bucket", [None, 1, 7, 16, 100])
-def test_every_length_comes_back(bucket: int | None, threads: int | None) -> None:
+@pytest.mark.parametrize("padding", [None, 1, 7, 16, 100])
+def test_every_length_comes_back(padding: int | None, threads: int | None) -> None:
     for size in range(70):
-        message = wire.seal(contents_of(size), KEYS, MARK, bucket, threads)
+        message = wire.seal(contents_of(size), KEYS, MARK, padding, threads)
         assert opens(message) == contents_of(size).blocks[0]
         assert message[0] == (1 if len(message) <= 3 + 16 + 16 else 2)
-        assert bucket is None or len(message) % bucket == 0
+        assert padding is None or len(message) % padding == 0
         least = wire.seal(contents_of(size), KEYS, MARK, 1)
-        assert len(message) <= len(least) + STEP + 5 * (bucket or 0)
+        assert len(message) <= len(least) + STEP + 5 * (padding or 0)
 
 
 @pytest.mark.usefixtures("short_chunks")

@@ -26,7 +26,7 @@ def tree(kind: Any = np.float32) -> dict[str, Any]:
 
 def test_a_tree_comes_back_as_it_went() -> None:
     sent = tree()
-    back = cepam.decode_tree(CODEC, cepam.encode_tree(CODEC, sent, AT), AT, like=sent)
+    back = cepam.decode_tree(CODEC, cepam.encode_tree(CODEC, sent, AT, unclipped=True), AT, like=sent)
     assert list(back) == ["b", "a"]
     assert isinstance(back["b"], list)
     assert isinstance(back["b"][1], tuple)
@@ -44,14 +44,14 @@ def test_control_the_message_is_the_flat_one_of_the_written_rule() -> None:
     inner = hashlib.sha256(b"cepam tree v1" + outline).digest()
     run = hashlib.sha256(b"cepam tree run" + inner + b"demo").digest()
     flat = np.float32([9, 0, 1, 2, 3, 4, 5, 1, 2])
-    assert cepam.encode_tree(CODEC, sent, AT) == CODEC.encode(flat, cepam.Address(AT.key, 1, 2, run))
+    assert cepam.encode_tree(CODEC, sent, AT, unclipped=True) == CODEC.encode(flat, cepam.Address(AT.key, 1, 2, run))
 
 
 def test_order_of_keys_and_kind_of_sequence_do_not_matter() -> None:
     a = {"x": np.ones(2, np.float32), "y": [np.zeros(3, np.float32)]}
     b = OrderedDict(y=(a["y"][0],), x=a["x"])
     assert cepam.structure_of(a) == cepam.structure_of(b)
-    assert cepam.encode_tree(CODEC, a, AT) == cepam.encode_tree(CODEC, b, AT)
+    assert cepam.encode_tree(CODEC, a, AT, unclipped=True) == cepam.encode_tree(CODEC, b, AT, unclipped=True)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_order_of_keys_and_kind_of_sequence_do_not_matter() -> None:
     ],
 )
 def test_another_structure_is_refused(other: Any) -> None:
-    message = cepam.encode_tree(CODEC, {"w": np.zeros((2, 3), np.float32)}, AT)
+    message = cepam.encode_tree(CODEC, {"w": np.zeros((2, 3), np.float32)}, AT, unclipped=True)
     with pytest.raises(SealBroken, match="another structure"):
         cepam.decode_tree(CODEC, message, AT, like=other)
     with pytest.raises(WrongAddress):
@@ -81,9 +81,9 @@ def test_text_and_integer_keys_differ() -> None:
 
 def test_an_address_is_used_once_by_trees_and_vectors_together() -> None:
     used, sent = cepam.UsedAddresses(), {"w": np.zeros(3)}
-    message = cepam.encode_tree(CODEC, sent, AT, used)
+    message = cepam.encode_tree(CODEC, sent, AT, used, unclipped=True)
     with pytest.raises(WrongAddress, match="used before"):
-        cepam.encode_tree(CODEC, {"v": np.zeros(3)}, AT, used)
+        cepam.encode_tree(CODEC, {"v": np.zeros(3)}, AT, used, unclipped=True)
     with pytest.raises(WrongAddress, match="used before"):
         CODEC.encode(np.zeros(3), AT, used)
     received = cepam.UsedAddresses()
@@ -92,6 +92,16 @@ def test_an_address_is_used_once_by_trees_and_vectors_together() -> None:
     cepam.decode_tree(CODEC, message, AT, sent, received)
     with pytest.raises(WrongAddress, match="used before"):
         cepam.decode_tree(CODEC, message, AT, sent, received)
+
+
+def test_a_tree_without_a_clip_is_refused_unless_told() -> None:
+    sent, used = {"w": np.ones(3)}, cepam.UsedAddresses()
+    with pytest.raises(ValueError, match="give either clip"):
+        cepam.encode_tree(CODEC, sent, AT, used)
+    with pytest.raises(ValueError, match="give either clip"):
+        cepam.encode_tree(CODEC, sent, AT, used, clip=cepam.L2(1.0), unclipped=True)
+    assert AT not in used
+    cepam.encode_tree(CODEC, sent, AT, used, unclipped=True)
 
 
 def test_the_clip_bounds_all_arrays_together() -> None:
@@ -105,7 +115,7 @@ def test_the_clip_bounds_all_arrays_together() -> None:
 
 def test_float64_anywhere_makes_the_message_float64() -> None:
     sent = {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float64)}
-    message = cepam.encode_tree(CODEC, sent, AT)
+    message = cepam.encode_tree(CODEC, sent, AT, unclipped=True)
     back = cepam.decode_tree(CODEC, message, AT, sent)
     assert (back["a"].dtype, back["b"].dtype) == (np.float32, np.float64)
     dense = cepam.decode_tree(CODEC, message, AT, sent, dense=True)
@@ -118,8 +128,8 @@ def test_half_precision_is_widened_exactly() -> None:
     values = torch.randn(50, generator=torch.Generator().manual_seed(1))
     for kind in (torch.bfloat16, torch.float16):
         half = {"w": values.to(kind).reshape(5, 10)}
-        message = cepam.encode_tree(CODEC, half, AT)
-        assert message == cepam.encode_tree(CODEC, {"w": half["w"].float()}, AT)
+        message = cepam.encode_tree(CODEC, half, AT, unclipped=True)
+        assert message == cepam.encode_tree(CODEC, {"w": half["w"].float()}, AT, unclipped=True)
         back = cepam.decode_tree(CODEC, message, AT, half)
         assert back["w"].dtype == kind
         dense = cepam.decode_tree(CODEC, message, AT, half, dense=True)
@@ -131,8 +141,8 @@ def test_arrays_and_tensors_make_the_same_message() -> None:
     torch = pytest.importorskip("torch")
     sent = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
     tensors = {name: torch.nn.Parameter(torch.from_numpy(each)) for name, each in sent.items()}
-    message = cepam.encode_tree(CODEC, tensors, AT)
-    assert message == cepam.encode_tree(CODEC, sent, AT)
+    message = cepam.encode_tree(CODEC, tensors, AT, unclipped=True)
+    assert message == cepam.encode_tree(CODEC, sent, AT, unclipped=True)
     made = cepam.decode_tree(CODEC, message, AT, tensors)
     assert np.array_equal(made["a"].numpy(), cepam.decode_tree(CODEC, message, AT, sent)["a"])
     made["a"].zero_()
@@ -142,7 +152,7 @@ def test_arrays_and_tensors_make_the_same_message() -> None:
 
 def test_named_tuples_keep_their_names() -> None:
     pair = namedtuple("pair", "left right")(np.zeros(2), np.zeros(3))
-    assert cepam.decode_tree(CODEC, cepam.encode_tree(CODEC, pair, AT), AT, pair).right.shape == (3,)
+    assert cepam.decode_tree(CODEC, cepam.encode_tree(CODEC, pair, AT, unclipped=True), AT, pair).right.shape == (3,)
 
 
 @pytest.mark.parametrize(
@@ -158,5 +168,5 @@ def test_named_tuples_keep_their_names() -> None:
 def test_what_cannot_be_sent_is_refused_and_spends_nothing(bad: Any, reason: str) -> None:
     used = cepam.UsedAddresses()
     with pytest.raises(ValueError, match=reason):
-        cepam.encode_tree(CODEC, bad, AT, used)
+        cepam.encode_tree(CODEC, bad, AT, used, unclipped=True)
     assert len(used) == 0

@@ -23,7 +23,7 @@ def contents_of(blocks: list[bytes], size: int, lattice: int = 0, double: bool =
     return wire.Contents(size, double, lattice, blocks)
 
 
-@pytest.mark.parametrize("bucket", [None, 1, 64, 1000])
+@pytest.mark.parametrize("padding", [None, 1, 64, 1000])
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize(
     ("size", "lattice", "blocks"),
@@ -36,14 +36,14 @@ def contents_of(blocks: list[bytes], size: int, lattice: int = 0, double: bool =
     ],
 )
 def test_open_gives_what_was_sealed(
-    size: int, lattice: int, blocks: list[bytes], double: bool, bucket: int | None
+    size: int, lattice: int, blocks: list[bytes], double: bool, padding: int | None
 ) -> None:
-    sealed = wire.seal(contents_of(blocks, size, lattice, double), KEYS, MARK, bucket)
+    sealed = wire.seal(contents_of(blocks, size, lattice, double), KEYS, MARK, padding)
     opened = wire.open_sealed(sealed, KEYS, MARK, [1, 8])
     assert (opened.size, opened.double, opened.lattice, list(opened.blocks)) == (size, double, lattice, blocks)
-    if bucket is not None:
-        assert len(sealed) % bucket == 0
-        assert len(sealed) < 3 + 16 + 12 + sum(map(len, blocks)) + 3 * len(blocks) + bucket
+    if padding is not None:
+        assert len(sealed) % padding == 0
+        assert len(sealed) < 3 + 16 + 12 + sum(map(len, blocks)) + 3 * len(blocks) + padding
 
 
 def test_layout_is_the_documented_one() -> None:
@@ -65,7 +65,7 @@ def test_flags_say_the_type(lattice: str, coder: str) -> None:
     codec = make_codec("gaussian", lattice, coder)
     for dtype, flags in ((np.float32, 0), (np.float64, 1)):
         assert open_payload(codec.encode(sparse_update(20, dtype), AT), codec)[0] == flags
-    padded = make_codec("gaussian", lattice, coder, bucket=64)
+    padded = make_codec("gaussian", lattice, coder, padding=64)
     assert open_payload(padded.encode(sparse_update(20, np.float32), AT), padded)[0] == 2
 
 
@@ -110,9 +110,9 @@ def test_seal_hides_and_binds() -> None:
     assert same < 0.05 * len(message) + 10
 
 
-@pytest.mark.parametrize("bucket", [None, 64])
-def test_every_flipped_bit_is_refused(bucket: int | None) -> None:
-    codec = make_codec(bucket=bucket)
+@pytest.mark.parametrize("padding", [None, 64])
+def test_every_flipped_bit_is_refused(padding: int | None) -> None:
+    codec = make_codec(padding=padding)
     message = codec.encode(sparse_update(40), AT)
     for at in range(8 * len(message)):
         mangled = bytearray(message)
@@ -121,9 +121,9 @@ def test_every_flipped_bit_is_refused(bucket: int | None) -> None:
             codec.decode(bytes(mangled), AT)
 
 
-@pytest.mark.parametrize("bucket", [None, 64])
-def test_every_truncation_and_extension_is_refused(bucket: int | None) -> None:
-    codec = make_codec(bucket=bucket)
+@pytest.mark.parametrize("padding", [None, 64])
+def test_every_truncation_and_extension_is_refused(padding: int | None) -> None:
+    codec = make_codec(padding=padding)
     message = codec.encode(sparse_update(40), AT)
     for length in range(len(message)):
         with pytest.raises(MalformedMessage):
@@ -184,8 +184,8 @@ def test_description_is_bound_even_where_the_tag_agrees() -> None:
 def test_another_version_says_so() -> None:
     codec = make_codec()
     message = codec.encode(sparse_update(40), AT)
-    with pytest.raises(MalformedMessage, match="version 3"):
-        codec.decode(b"\x03" + message[1:], AT)
+    with pytest.raises(MalformedMessage, match="version 5"):
+        codec.decode(b"\x05" + message[1:], AT)
     with pytest.raises(MalformedMessage):
         codec.decode(b"\x02" + message[1:], AT)
 

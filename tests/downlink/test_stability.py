@@ -93,6 +93,22 @@ def test_a_run_of_2000_rounds_is_stable() -> None:
 
 def test_the_step_of_the_rule() -> None:
     assert cepam.Broadcast.step_for(0.5, 0.25) == 8.0
-    for rate, noise in ((0.0, 1.0), (1.0, 0.0), (-1.0, 1.0), (float("nan"), 1.0)):
-        with pytest.raises(ValueError, match="rate and noise"):
-            cepam.Broadcast.step_for(rate, noise)
+    assert cepam.Broadcast.step_for(0.5, 0.25, 256.0) == 32.0
+    assert cepam.Broadcast.step_for(0.5, 0.25, 64.0, 0.5, 2.0) == 16.0
+    assert cepam.Broadcast.step_for(0.5, 0.25, 64.0, 0.0, 2.0) == 32.0
+    for rate in np.random.default_rng(1).uniform(1e-6, 1.0, 200):  # exponent 1 gives the bits of factor · rate · noise
+        assert cepam.Broadcast.step_for(rate, 0.3, 48.0, 1.0, 4.0) == 48.0 * rate * 0.3
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["rate", "noise", "factor", "first_rate"])
+def test_a_rule_that_gives_no_step_is_refused(name: str, wrong: float) -> None:
+    good = {"rate": 1.0, "noise": 1.0, "factor": 8.0, "first_rate": 2.0}
+    with pytest.raises(ValueError, match=f"{name} must be a positive number"):
+        cepam.Broadcast.step_for(**(good | {name: wrong}))
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
+def test_an_exponent_outside_its_range_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="exponent must lie in"):
+        cepam.Broadcast.step_for(1.0, 1.0, 8.0, wrong)

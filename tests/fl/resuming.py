@@ -10,7 +10,7 @@ from cepam import fl
 
 
 def assert_resumed_like_whole(settings: fl.Settings, data: fl.Dataset, folder: Path) -> None:
-    """Nothing, once both runs wrote the same bytes of metrics."""
+    """Check that both runs wrote the same bytes of metrics."""
     settings = settings.updated({"run.checkpoint_every": 1})
     fl.train(settings, folder / "whole", data)
 

@@ -125,14 +125,14 @@ def test_a_checkpoint_goes_on_where_it_stood(small: Dataset, quick: Settings, tm
 def test_draws_made_ahead_are_those_of_their_round() -> None:
     """Whatever was asked before: the bytes of the address, kept for one round, and nothing for short draws."""
     draws, fresh = Randomness(Key.simulated(3)), Randomness(Key.simulated(3))
-    draws.look_ahead()
-    assert not draws.ahead.ready
+    draws.prefetch()
+    assert not draws.prefetched.ready
     for round, count in ((0, LONG_DRAW), (1, LONG_DRAW), (2, 2 * LONG_DRAW), (3, 2 * LONG_DRAW), (5, 8), (6, 8)):
         assert draws.random_bytes(round, 0, 0, count) == fresh.random_bytes(round, 0, 0, count)
         assert draws.random_bytes(round, 1, 0, 9) == fresh.random_bytes(round, 1, 0, 9)
-        draws.look_ahead()
-        assert list(draws.ahead.ready) == [(min(round, 3) + 1, 0, 0, LONG_DRAW * (1 if round < 2 else 2))]
-    assert len(set(draws.ahead.ready.values())) == 1
-    assert fresh._draw(4, 0, 0, 2 * LONG_DRAW) in draws.ahead.ready.values()
+        draws.prefetch()
+        assert list(draws.prefetched.ready) == [(min(round, 3) + 1, 0, 0, LONG_DRAW * (1 if round < 2 else 2))]
+    assert len(set(draws.prefetched.ready.values())) == 1
+    assert fresh._draw(4, 0, 0, 2 * LONG_DRAW) in draws.prefetched.ready.values()
     assert fresh == draws
     assert "ready" not in repr(draws)

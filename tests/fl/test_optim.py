@@ -40,6 +40,8 @@ def test_the_server_rate_follows_the_target() -> None:
         assert rate_for_target("private", epsilon) == pytest.approx(2.0 * epsilon, rel=0.01)
     assert rate_for_target("private", 0.01) == rate_for_target("private", 0.25)
     assert rate_for_target("private", 100.0) == rate_for_target("private", 8.0)
+    assert rate_for_target("private", 0.5, own=True) == rate_for_target("private", 0.5)
+    assert rate_for_target("private", 8.0, own=True) == 4.0  # not above the preset's own for another model
     assert rate_for_target("users", 2.0) is None
     assert rate_for_target(None, 2.0) is None
     assert rate_for_target("private", None) is None

@@ -165,13 +165,13 @@ def test_weights_that_overflow_end_the_run_with_the_reason(small: Dataset, quick
 
 def test_messages_of_a_bucketed_run_tell_less_by_their_length(small: Dataset, quick: Settings) -> None:
     lengths: dict[int | None, set[int]] = {}
-    for bucket in (None, 512):
+    for padding in (None, 512):
         sent: list[Sent] = []
-        Simulation(quick.updated({"compression.padding": bucket}), small, watch=sent.append).step()
-        lengths[bucket] = {len(each.message or b"") for each in sent[0].envelopes}
+        Simulation(quick.updated({"compression.padding": padding}), small, watch=sent.append).step()
+        lengths[padding] = {len(each.message or b"") for each in sent[0].envelopes}
     assert all(length % 512 == 0 for length in lengths[512])
     assert any(length % 512 for length in lengths[None])
-    with pytest.raises(ValueError, match="bucket must be"):
+    with pytest.raises(ValueError, match="padding must be"):
         Simulation(quick.updated({"compression.padding": 0}), small)
 
 

@@ -15,20 +15,28 @@ from cepam.flare import ClientFilter, ServerFilter
 from tests.deployment import flat
 
 
-def known_job(rounds: int, sigma: float = 0.01, bound: float = 3.0, **options) -> FedJob:
-    """The job, with the filters of this package: an update has norm 2.83; `options` are the server filter's."""
+def known_job(
+    rounds: int, sigma: float = 0.01, bound: float = 3.0, site: dict[str, str] | None = None, filtered: bool = True,
+    **options,
+) -> FedJob:  # fmt: skip
+    """The job, with the filters of this package: an update has norm 2.83.
+
+    `site` has the client filter's arguments, `options` the server filter's. With `filtered` off the job brings no
+    filter for its clients.
+    """
     job = FedJob(name="cepam", min_clients=2)
     job.to_server(NPModelPersistor(model=[[0.0] * 200] * 100), id="persistor")
     job.to_server(InTimeAccumulateWeightedAggregator(expected_data_kind="WEIGHTS"), id="aggregator")
     job.to_server(FullModelShareableGenerator(), id="generator")
     workflow = ScatterAndGather(
         min_clients=2, num_rounds=rounds, aggregator_id="aggregator", persistor_id="persistor",
-        shareable_generator_id="generator", train_task_name="train",
+        shareable_generator_id="generator", train_task_name="train", ignore_result_error=True if site else None,
     )  # fmt: skip
     job.to_server(workflow, id="workflow")
     for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
         server = ServerFilter(clip=cepam.L2(bound), noise=cepam.Gaussian(sigma), **flat(**options))
         job.to_server(server, filter_type=kind, tasks=["train"])
-        job.to_clients(ClientFilter(), filter_type=kind, tasks=["train"])
+        if filtered:
+            job.to_clients(ClientFilter(**(site or {})), filter_type=kind, tasks=["train"])
     job.to_clients(NPTrainer(delta=0.02), tasks=["train"])
     return job

@@ -188,7 +188,7 @@ def test_integers_do_not_travel_and_come_back_as_integers() -> None:
 
 
 def test_messages_are_padded() -> None:
-    site = Site("bucket")
+    site = Site("padding")
     padded = {"clip": cepam.L2(1.0), "noise": cepam.Gaussian(SIGMA), "compression": Compression(padding=4096)}
     site.server = [ServerFilter(**padded) for _ in range(2)]
     site.task({"w": np.zeros((SIZE // 4, 4), np.float32)})

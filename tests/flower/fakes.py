@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.task_identity import TaskIdentity
 
 from cepam.errors import NoUsableReplies
 from cepam.flower import Uplink
@@ -97,6 +99,28 @@ class FakeGrid(Grid):
             elif self.evaluates:
                 replies.append(reply)
         return replies
+
+
+class AppNode(Node):
+    """A SuperNode that hands its messages to a whole ClientApp, mods included."""
+
+    def __init__(self, node_id: int, app: ClientApp, **config: Any) -> None:
+        self.app = app
+        super().__init__(node_id, lambda message, context: message, **config)
+
+    def handle(self, message: Message) -> Message:
+        try:
+            return self.app(message, self.context)
+        except Exception as raised:  # as flwr-clientapp does
+            return Message(Error(2, repr(raised)), reply_to=message)
+
+
+def run_in_process(server_app: ServerApp, client_app: ClientApp, num_supernodes: int) -> None:
+    """`flwr.simulation.run_simulation` without Flower's processes: both apps as they stand, in this one."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1  # as Flower's processes do
+    configs = [{"partition-id": k, "num-partitions": num_supernodes} for k in range(num_supernodes)]
+    grid = FakeGrid([AppNode(k, client_app, **config) for k, config in enumerate(configs, start=1)])
+    server_app(grid, Context(RUN, 0, {}, RecordDict(), {}))
 
 
 def outcome(strategy: Any, grid: FakeGrid, arrays: ArrayRecord, num_rounds: int = 1, **named: Any) -> Any:

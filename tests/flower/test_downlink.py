@@ -257,9 +257,15 @@ def test_a_strategy_that_makes_arrays_of_its_own_sends_them_as_they_are() -> Non
 
 
 def test_the_step_follows_the_noise_or_the_caller() -> None:
-    for asked, step in ((None, 8 * 0.02 / np.sqrt(2)), (0.5, 0.5), (lambda r: 0.25 * r, 0.25)):
+    noise = 0.02 / np.sqrt(2)
+    for asked, step in (
+        (QuantizedBroadcast(), 8 * noise),
+        (QuantizedBroadcast(step_factor=32.0), 32 * noise),
+        (QuantizedBroadcast(0.5), 0.5),
+        (QuantizedBroadcast(lambda r: 0.25 * r), 0.25),
+    ):
         grid = fleet(2)
-        watched(private(downlink=QuantizedBroadcast(asked)), grid, 1)
+        watched(private(downlink=asked), grid, 1)
         off = np.abs(grid.nodes[1].trained_at[0] - np.float32(0.3)).max()
         # The largest error of 400 dithered coordinates: below 0.4 of a step (of at least half the rule's) only with
         # chance 0.8^400.
@@ -269,8 +275,11 @@ def test_the_step_follows_the_noise_or_the_caller() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="downlink"):
         private(downlink="small")
-    with pytest.raises(ValueError, match="step must be positive"):
-        QuantizedBroadcast(0.0)
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="step must be a positive number"):
+            QuantizedBroadcast(wrong)
+        with pytest.raises(ValueError, match="step_factor must be a positive number"):
+            QuantizedBroadcast(step_factor=wrong)
     with pytest.raises(ValueError, match="must be given"):
         private(update=Gradient(None))
 

@@ -185,7 +185,7 @@ def test_a_stream_outlives_its_node_and_a_server_that_breaks_the_order_gets_noth
     SIGTERM, not SIGKILL: the SuperLink would take the node for alive for another minute, and turn the new one away.
     """
     size, hold = 1000, tmp_path / "hold"
-    node = {"cepam-streams": f"{tmp_path}/streams{{node}}", "told": f"{tmp_path}/told{{node}}"}
+    node = {"cepam-correlated-noise-folder": f"{tmp_path}/streams{{node}}", "told": f"{tmp_path}/told{{node}}"}
     with Federation(tmp_path, nodes=2, secure=True, node_config=node) as federation:
         federation.wait_for_nodes(2)
         report = tmp_path / "report"

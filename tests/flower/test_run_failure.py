@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message
+from flwr.app import Array, Context, Error, Message
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.server.strategy import FedAvg as LegacyFedAvg
@@ -14,7 +18,17 @@ from flwr.serverapp.strategy import FedAvg
 
 import cepam
 from cepam.errors import NoUsableReplies
-from cepam.flower import Authentication, Dropouts, Poisson, Private, Uplink
+from cepam.flower import (
+    Accounting,
+    Authentication,
+    CorrelatedNoiseConfig,
+    Dropouts,
+    Fixed,
+    Gradient,
+    Poisson,
+    Private,
+    Uplink,
+)
 
 from .fakes import FakeGrid, Node, adding, start_arrays, vector_of
 
@@ -22,7 +36,7 @@ SIZE = 400
 
 
 def private(**options) -> Private:
-    return Private(FedAvg(), clip=cepam.L2(1.0), noise=cepam.Gaussian(0.01), **options)
+    return Private(FedAvg(), **{"clip": cepam.L2(1.0), "noise": cepam.Gaussian(0.01), **options})
 
 
 def four(train=None) -> FakeGrid:
@@ -84,6 +98,48 @@ def sent(reply: Message) -> Message:
     made = Message(reply.content, dst_node_id=reply.metadata.src_node_id, message_type="train")
     made.metadata.__dict__["_message_id"] = reply.metadata.reply_to_message_id
     return made
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "charge": {"dropouts": Dropouts("charge")},
+    "compensate": {"dropouts": Dropouts("compensate")},
+    "whole clients": {"accounting": Accounting(unit="client")},
+    "laplace": {"noise": cepam.Laplace(0.01), "clip": cepam.L1(1.0)},
+    "gradient": {"update": Gradient(0.1)},
+    "quantized downlink": {"downlink": "quantized"},
+    "poisson": {"sampling": Poisson(1.0)},
+    "fixed": {"sampling": Fixed(3)},
+    "target": {"noise": None, "epsilon": 2.0},
+    "correlated noise": {
+        "noise": cepam.Gaussian(4.0), "accounting": Accounting(stable_nodes=True),
+        "correlated_noise": CorrelatedNoiseConfig(decay=0.8, slices=3, max_participations=9),
+    },
+}  # fmt: skip
+DROPS: dict[str, Callable[[int, Message], list[Message]]] = {
+    "silence": lambda node, reply: [],
+    "garbage": lambda node, reply: [garbled(reply)],
+}
+
+
+def garbled(reply: Message) -> Message:
+    """The reply with other bytes in its message."""
+    for record in reply.content.array_records.values():
+        for name, array in list(record.items()):
+            record[name] = Array(array.dtype, array.shape, array.stype, bytes(len(array.data)))
+    return reply
+
+
+@pytest.mark.parametrize("drop", DROPS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_whose_replies_are_all_dropped_fails_in_every_mode(mode: str, drop: str, tmp_path: Path) -> None:
+    options = {"accounting": Accounting(), **MODES[mode]}
+    options["accounting"] = replace(options["accounting"], folder=tmp_path / "dropped")
+    grid = four()
+    grid.meddle = DROPS[drop]
+    with pytest.raises(NoUsableReplies, match="nothing was trained"):
+        private(**options).start(grid, start_arrays(SIZE), num_rounds=2)
+    options["accounting"] = replace(options["accounting"], folder=tmp_path / "good")
+    assert private(**options).start(four(), start_arrays(SIZE), num_rounds=2).arrays  # the same run with its replies
 
 
 def test_one_good_round_is_a_result() -> None:

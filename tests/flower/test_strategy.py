@@ -124,7 +124,7 @@ def test_settings_travel_for_each_client() -> None:
     "settings",
     [
         UplinkSettings(cepam.Gaussian(0.1), cepam.L2(1.0)),
-        UplinkSettings(cepam.Laplace(0.1), cepam.L1(3.0), lattice=cepam.A2, bucket=64, update="gradient"),
+        UplinkSettings(cepam.Laplace(0.1), cepam.L1(3.0), lattice=cepam.A2, padding=64, update="gradient"),
         UplinkSettings(cepam.Gaussian(0.1), cepam.L2(1.0), lattice=cepam.Integer(3), coder="paper"),
         UplinkSettings(cepam.Gaussian(0.1), cepam.L2(1.0), lattice=Lattice([[2.0, 0.3], [0.1, 1.7]])),
     ],

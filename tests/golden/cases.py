@@ -55,13 +55,18 @@ def cases() -> Iterator[Case]:
     yield Case("gaussian Z1 zeros", cepam.Codec(gaussian, lattices["Z1"]), np.zeros(SIZE, dtype=np.float32))
     yield Case("gaussian E8 one", cepam.Codec(gaussian, cepam.E8), update(2)[1:])
     yield Case("gaussian Z1 huge", cepam.Codec(gaussian, lattices["Z1"]), update(SIZE, scale=1e5 * SIGMA))
-    yield Case("gaussian E8 bucket", cepam.Codec(gaussian, cepam.E8, bucket=64), update(SIZE))
+    yield Case("gaussian E8 padding", cepam.Codec(gaussian, cepam.E8, padding=64), update(SIZE))
     yield Case("gaussian D4 two blocks", cepam.Codec(cepam.Gaussian(1.0), cepam.D4), update(8200, scale=1e-4))
     rows = update(9000) * np.abs(np.arange(9000) % 37 - 18) / 64
     yield Case("gaussian Z1 rows", cepam.Codec(cepam.Gaussian(0.25), lattices["Z1"]), rows)
     yield Case("dithered Z1 adaptive", cepam.DitheredCodec(SIGMA), update(SIZE))
     yield Case("dithered E8 adaptive", cepam.DitheredCodec(SIGMA, cepam.E8), update(SIZE))
     yield Case("dithered Z1 paper", cepam.DitheredCodec(SIGMA, coder="paper", bound=1.0), update(SIZE))
+    search = cepam.Codec(gaussian, lattices["Z1"], coder="search")
+    yield Case("gaussian search quiet", search, update(9000, scale=SIGMA / 64, dtype=np.float32))
+    yield Case("gaussian search parts", search, update(1000, scale=SIGMA / 16))
+    yield Case("gaussian search padding", cepam.Codec(gaussian, coder="search", padding=64), update(600, SIGMA / 30))
+    yield Case("gaussian search loud", search, update(600))
 
 
 def measure(case: Case) -> dict[str, Any]:

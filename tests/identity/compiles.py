@@ -35,7 +35,7 @@ REFUSED: dict[str, str] = {}
 
 
 def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-    """Nothing; the kernel was compiled for such a launch, or it is noted why not."""
+    """Compile the kernel for such a launch, or note why not."""
     try:
         MADE[kernel.__name__].add(COMPILE(kernel, *args, grid=grid, warmup=True, **options).hash)
     except Exception as refused:

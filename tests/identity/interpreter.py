@@ -27,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _remember_types(interpreter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing; what every operation finds out about types and shapes, half of its time, is found out once for each."""
+    """Keep what every operation finds out about types and shapes, half of its time."""
     from triton.language import core, semantic
 
     spread, dtype_of = semantic.TritonSemantic.broadcast_impl_value, interpreter._get_np_dtype

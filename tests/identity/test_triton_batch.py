@@ -36,7 +36,7 @@ def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ("codec", "dtype"),
     [
         (cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1)), np.float32),
-        (cepam.DitheredCodec(SCALE, bucket=32), np.float64),
+        (cepam.DitheredCodec(SCALE, padding=32), np.float64),
     ],
 )
 def test_messages_and_vectors_are_the_cpus(codec: codec_module.MessageCodec, dtype: type) -> None:

@@ -214,7 +214,7 @@ def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     for dtype, sign in ((torch.float32, 1.0), (torch.float64, -1.0)):
         with pytest.raises(ValueError, match="NaN"):
             codec.encode(torch.tensor([0.0, np.copysign(np.nan, sign), 1.0], dtype=dtype), AT, used)
-        with pytest.raises(ValueError, match="reach"):
+        with pytest.raises(ValueError, match="range"):
             codec.encode(torch.tensor([0.0, -1e30, 1.0], dtype=dtype), AT, used)
     used.claim(AT)  # what was refused has used nothing
 
@@ -223,7 +223,7 @@ def test_long_messages_are_sealed_in_chunks_by_the_host(monkeypatch: pytest.Monk
     """The bytes of the CPU, several chunks of them; opened on the way to a device, damaged ones are refused."""
     monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
     monkeypatch.setattr(sealing, "CHUNK_BYTES", 16)
-    codec, x = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1), bucket=7), sparse_update(120, np.float32)
+    codec, x = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1), padding=7), sparse_update(120, np.float32)
     message = codec.encode(torch.from_numpy(x), AT)
     assert message == codec.encode(x, AT)
     assert message[0] == wire.IN_CHUNKS

@@ -30,7 +30,7 @@ UPDATES = [(1, 1, 8, 0), (1, 4096, 4096, 0), (3, 4097, 4096, 1), (16, 8 * 256, 2
 
 
 def look_up(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-    """Nothing; the launch's key is noted."""
+    """Note the launch's key."""
     _, keys, options_of = kernel.device_caches[0][4](*args, **options)
     SEEN[kernel.__name__].add(str(keys) + str(options_of))
 

@@ -1,4 +1,4 @@
-"""The shell model once more, in plain Python from docs/models.md: an oracle for the kernels' bytes.
+"""The vector model once more, in plain Python from docs/models.md: an oracle for the kernels' bytes.
 
 The quantizer comes from the reference kernels; what is written down here again is the code.
 """

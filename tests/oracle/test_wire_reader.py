@@ -1,4 +1,4 @@
-"""docs/wire.md says enough to write a decoder: one written from it reads what the package writes."""
+"""docs/wire.md and docs/models.md say enough to write a decoder: one written from them reads our messages."""
 
 from __future__ import annotations
 
@@ -43,10 +43,29 @@ def test_the_adaptive_code_of_one_dimension(law: str, kind: str) -> None:
 
 
 def test_several_blocks() -> None:
-    codec, x = make_codec(lattice="Z1", bucket=None), sparse_update(8200) * 1e-3
+    codec, x = make_codec(lattice="Z1", padding=None), sparse_update(8200) * 1e-3
     message = codec.encode(x, AT)
     with np.load(resources.files("cepam.kernels.format") / "tables" / "scalar.npz") as tables:
         assert read_message(message, codec, AT, tables) == codec.decode(message, AT).tolist()
+
+
+@pytest.mark.parametrize("kind", ["quiet", "parts", "spiky", "padded", "loud"])
+def test_the_search_coder(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    updates = {
+        "quiet": rng.normal(size=900) * 0.0003,
+        "parts": rng.normal(size=700) * 0.002,
+        "spiky": np.where(np.arange(800) % 100 == 7, 0.02, rng.normal(size=800) * 0.0005),
+        "padded": rng.normal(size=600) * 0.001,
+        "loud": rng.normal(size=600) * 0.02,
+    }
+    codec = make_codec("gaussian", "Z1", "search", padding=32 if kind == "padded" else None)
+    message = codec.encode(updates[kind], AT)
+    assert message[0] == (1 if kind == "loud" else 3)
+    folder = resources.files("cepam.kernels.format") / "tables"
+    with np.load(folder / "scalar.npz") as tables, np.load(folder / "search.npz") as search:
+        found = read_message(message, codec, AT, tables, search["odds"])
+    assert found == codec.decode(message, AT).tolist()
 
 
 def test_the_example_of_the_document() -> None:

@@ -1,4 +1,4 @@
-"""A decoder of messages written from docs/wire.md alone, in plain Python: slow, and sharing no code with the package.
+"""A decoder of messages written from docs/wire.md and docs/models.md in plain Python: slow, without code of cepam.
 
 It takes the numbers of a plan (table, basis, box, …) and the tables of Z^1 as given, and covers Z^n with both codes and
 D4 with the adaptive one.
@@ -54,26 +54,29 @@ def keystream_block(key: bytes, stream: int, counter: int) -> list[int]:
     return [(u + v) % 2**32 for u, v in zip(s, start)]
 
 
+def radius(plan: Any, u: int) -> float:
+    """The latent radius of a word, in units."""
+    o = (u << 1 | 1) & ALL
+    z = 64 - o.bit_length()
+    a = (o << z) & ALL
+    row = ((u >> 63) * 64 + z) * 32 + ((a >> 58) & 31)
+    t = float(((a << 6) & ALL) >> 11) * 2.0**-53
+    value = 0.0
+    for c in plan.table[8 * row : 8 * row + 8][::-1]:
+        value = value * t + float(c)
+    return float(value * plan.scale)
+
+
 class Numbers:
     """What the two ends computed from the description: a plan, and the unit of its section."""
 
     def __init__(self, plan: Any, noise: bytes) -> None:
         self.plan, self.noise, self.n = plan, noise, plan.n
-        self.table = [float(c) for c in plan.table]
         self.basis = [[int(v) for v in row] for row in plan.basis]
         self.checkerboard = int(plan.search) == 1
 
     def layer(self, i: int) -> tuple[float, int]:
-        u = keystream_word(self.noise, 0, i)
-        o = (u << 1 | 1) & ALL
-        z = 64 - o.bit_length()
-        a = (o << z) & ALL
-        row = ((u >> 63) * 64 + z) * 32 + ((a >> 58) & 31)
-        t = float(((a << 6) & ALL) >> 11) * 2.0**-53
-        value = 0.0
-        for c in reversed(self.table[8 * row : 8 * row + 8]):
-            value = value * t + c
-        r = value * self.plan.scale
+        r = radius(self.plan, keystream_word(self.noise, 0, i))
         if self.n == 1:
             return r, 2 * math.floor(r) + 1
         return r, math.floor(r * self.plan.inverse_ball) + 2
@@ -145,7 +148,7 @@ def read_paper(numbers: Numbers, block: bytes, first: int, rows: int, bound: int
 
 
 class Arithmetic:
-    """Section 8.1: the arithmetic code."""
+    """Section 8: the arithmetic code."""
 
     def __init__(self, block: bytes) -> None:
         self.data, self.at, self.span = block + bytes(8), 8, ALL
@@ -179,7 +182,7 @@ def within(value: int, top: int) -> int:
 
 
 class Margins(Arithmetic):
-    """Section 9: the contexts of one dimension."""
+    """The scalar model of docs/models.md."""
 
     def __init__(self, block: bytes, tables: Any) -> None:
         super().__init__(block)
@@ -270,6 +273,82 @@ def read_scalars(numbers: Numbers, block: bytes, first: int, rows: int, tables: 
     return out
 
 
+class Search(Arithmetic):
+    """Section 11: the trees of a segment, and the vectors that they name."""
+
+    def __init__(self, stream: bytes, plan: Any, noise: bytes, segment: int, odds: Any) -> None:
+        super().__init__(stream)
+        self.plan, self.segment, self.odds = plan, segment, odds
+        self.key = hmac.digest(noise, b"cepam search v1 shared", "sha256")
+
+    def number(self, odds: list[int], bits: int) -> int:
+        length = 0
+        while length < bits - 1 and self.plain(odds[length]):
+            length += 1
+        value = 1
+        for place in range(length):
+            value = 2 * value + self.plain(odds[bits - 1] if place == 0 else 32768)
+        return value
+
+    def part(self, i: int, p: int, depth: int, energy: int) -> list[int | None]:
+        """The values of a part of 2^i coordinates, in units; None where the layered quantizer has them."""
+        odds = [int(v) for v in self.odds[max(energy - 2 * depth, 0)]]
+        if self.plain(odds[0]):
+            j, k = self.number(odds[2:14], 12), self.number(odds[14:34], 20)
+            return self.vector(i, p, j, k, depth)
+        if i == 5 or self.plain(odds[1]):
+            return [None] * 2**i
+        return self.part(i - 1, 2 * p, depth + 1, energy) + self.part(i - 1, 2 * p + 1, depth + 1, energy)
+
+    def vector(self, i: int, p: int, j: int, k: int, depth: int) -> list[int | None]:
+        def word(candidate: int, kind: int, place: int) -> int:
+            stream = self.segment << 38 | i << 34 | p << 18 | candidate << 2 | kind
+            return keystream_word(self.key, stream, place)
+
+        signs = 0 if depth == 1 else min(2, 13 - i)
+        member = word(0, 3, (k - 1) // 4) >> 16 * ((k - 1) % 4) & (2 ** (i + signs) - 1)
+        shift, first = member % 2**i, member // 2**i * 2**i
+        out: list[int | None] = []
+        for n in range(2**i):
+            place = n ^ shift
+            r = radius(self.plan, word(j - 1, 0, place))
+            b = 2 * math.floor(r) + 1
+            d = word(j - 1, 1, place) * b >> 64
+            value = d - b if d > b >> 1 else d
+            negative = word(0, 2, (first + n) // 64) >> (first + n) % 64 & 1
+            out.append(-value if negative else value)
+        return out
+
+
+def read_segment(data: bytes, plan: Any, noise: bytes, segment: int, count: int, tables: Any, odds: Any) -> list[float]:
+    """The values of a segment."""
+    numbers, first, values = Numbers(plan, noise), segment * 2**18, [None] * count
+    stream, rest = data[1:], b""
+    if data[0] < 252:
+        if data[0] % 2:
+            length, rest = read_varint(stream)
+            stream, rest = rest[:length], rest[length:]
+        energy, size = divmod(data[0] // 2, 9)
+        i = size + 5
+        blocks, reader = -(-count // 2**i), Search(stream, plan, noise, segment, odds)
+        for block in range(blocks):
+            for row, value in enumerate(reader.part(i, block, 0, energy)):
+                if row * blocks + block < count:
+                    values[row * blocks + block] = value  # type: ignore[call-overload]
+    else:
+        rest = stream
+    left = [n for n, value in enumerate(values) if value is None]
+    out = [0.0 if v is None else float((v + 2**27) // 2**28) * (plan.unit * 2**28) for v in values]
+    if left:
+        model = Margins(rest, tables)
+        for place, n in enumerate(left):
+            _, b = numbers.layer(first + n)
+            d = numbers.dither(first + n, 0, b)[0]
+            k = 0 if model.scale == 127 else model.coordinate(place, b, d)
+            out[n] = numbers.decoded(first + n, 0, [k - (d > b >> 1)])[0]
+    return out
+
+
 def read_varint(data: bytes) -> tuple[int, bytes]:
     value = 0
     for i, byte in enumerate(data):
@@ -282,9 +361,9 @@ def read_varint(data: bytes) -> tuple[int, bytes]:
 def open_seals(message: bytes, seal: bytes, fingerprint: bytes) -> bytes:
     """The payload: one seal in version 1, chunks in version 2, the last of which names the tags of all others."""
     cipher, context, step = AESGCMSIV(seal), message[:3] + fingerprint, 2**16 + 16
-    if message[0] == 1:
+    if message[0] in (1, 3):
         return cipher.decrypt(bytes(12), message[3:], context)
-    assert message[0] == 2
+    assert message[0] in (2, 4)
     chunks = [message[start : start + step] for start in range(3, len(message), step)]
     payload = b""
     for number, chunk in enumerate(chunks):
@@ -294,16 +373,27 @@ def open_seals(message: bytes, seal: bytes, fingerprint: bytes) -> bytes:
     return payload
 
 
-def read_message(message: bytes, codec: Any, at: Any, tables: Any = None) -> list[float]:
+def search_fingerprint(fingerprint: bytes, odds: Any) -> bytes:
+    """Section 11: that of a codec's messages of the search coder."""
+    numbers = b"".join(n.to_bytes(8, "little") for n in (2**18, 5, 13, 14, 4, 13, 12, 20))
+    table = b"".join(int(v).to_bytes(8, "little") for v in odds.reshape(-1))
+    inner = hashlib.sha256(b"cepam search v1" + numbers + table).digest()
+    return hashlib.sha256(b"cepam codec v1search" + inner + fingerprint).digest()
+
+
+def read_message(message: bytes, codec: Any, at: Any, tables: Any = None, odds: Any = None) -> list[float]:
     """The vector of an unpadded or padded message."""
     noise, seal = stream_keys(at.key.secret, at.round, at.client, at.run, at.attempt)
-    assert message[1:3] == hashlib.sha256(b"cepam tag" + codec.fingerprint).digest()[:2]
-    payload = open_seals(message, seal, codec.fingerprint)
+    searched = message[0] > 2
+    fingerprint = search_fingerprint(codec.fingerprint, odds) if searched else codec.fingerprint
+    assert message[1:3] == hashlib.sha256(b"cepam tag" + fingerprint).digest()[:2]
+    payload = open_seals(message, seal, fingerprint)
     padded = bool(payload[0] & 2)
     lattice = codec.lattices[payload[0] >> 2]
     plan = codec.plan_on(lattice)
     size, rest = read_varint(payload[1:])
     rows, per_block = -(-size // plan.n), max(8192 // plan.n // 128, 1) * 128
+    per_block = 2**18 if searched else per_block
     count = -(-rows // per_block)
     lengths: list[int] = []
     while len(lengths) < (count if padded else count - 1):
@@ -314,7 +404,9 @@ def read_message(message: bytes, codec: Any, at: Any, tables: Any = None) -> lis
         block = rest[: lengths[k]] if k < len(lengths) else rest
         rest = rest[len(block) :]
         here = min(per_block, rows - k * per_block)
-        if codec.coder == "paper":
+        if searched:
+            out += read_segment(block, plan, noise, k, here, tables, odds)
+        elif codec.coder == "paper":
             bound = math.floor(codec.bound / plan.unit)
             out += read_paper(numbers, block, k * per_block, here, bound, lattice.acceptance(codec.law.norm))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_kinds_of_rounds_add_up() -> None:
 
 def test_a_stream_costs_its_first_message_all_of_it() -> None:
     terms = CorrelatedNoiseConfig(0.5, 1, 4)
-    settings = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), stream=terms)
+    settings = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms)
     answered = AnsweredRounds().add(charge_of(SERVER, settings, 10, True))
     cost = answered.epsilon(DELTA)
     for _ in range(3):
@@ -132,7 +133,7 @@ def test_a_stream_costs_its_first_message_all_of_it() -> None:
 def test_numbers_of_a_stream_that_no_float_holds_are_refused(place: int) -> None:
     """Found by fuzzing: 10^400 as a divisor passed every check, and then raised OverflowError."""
     terms = CorrelatedNoiseConfig(0.5, 1, 4)
-    read = json.loads(UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), stream=terms).to_json())
+    read = json.loads(UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms).to_json())
     read["stream"][place] = 10**400
     with pytest.raises(ValueError, match="cannot be read"):
         UplinkSettings.from_json(json.dumps(read))
@@ -151,6 +152,25 @@ def test_limits_over_all_modes() -> None:
     worst = policy.largest_epsilon()
     assert worst["server"] == pytest.approx(gaussian_epsilon(math.sqrt(3) * 2), rel=2e-3)
     assert worst["secure-aggregation"] == pytest.approx(gaussian_epsilon(math.sqrt(3 / 2) * 2), rel=2e-3)
+
+
+def test_a_limit_with_record_sampling_ends_rounds_before_the_figure_for_fixed_parameters_does() -> None:
+    """The filter costs little: a limit is reached after 80 to 100 % of the rounds, and by fewer at the floors."""
+    policy = ClientPolicy(
+        noise_scale=2.0, clipping_norm=1.0, rounds=10**6, epsilon=4.0, trust="server", divisor=1.0, records=100,
+        record_sampling_rate=0.02,
+    )  # fmt: skip
+    charge = charge_of(policy, UplinkSettings(cepam.Gaussian(2.0), cepam.L2(1.0)), 10, True)
+
+    def many(rounds: int) -> AnsweredRounds:
+        return AnsweredRounds((dataclasses.replace(charge, rounds=rounds, releases=rounds),))
+
+    most = next(n for n in range(100, 10**5, 50) if policy.spent(many(n)) > 4.0)
+    assert 3.2 < many(most).accountant().epsilon(policy.delta, client=0) < 4.0
+    with pytest.raises(PolicyRefused, match="epsilon to"):
+        policy.check_limits(many(most), charge)
+    assert policy.check_limits(many(most - 51), charge).rounds == most - 50
+    assert many(most).epsilon(policy.delta) > 4 * policy.spent(many(most))  # the control: draws are counted
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_the_papers_own_run_has_no_guarantee() -> None:
 @pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
 def test_oracle_by_contour_integral(row: tuple, adjacency: str) -> None:
     mechanism = mechanism_of(row, adjacency)
-    rounds = [(mechanism.mu(0), mechanism.chance(0), mechanism.rounds)]
+    rounds = [(mechanism.mu(0), mechanism.sampling_rate(0), mechanism.rounds)]
     got = epsilon(mechanism, row[6])
     assert oracle.worst_delta(rounds, adjacency, got) <= row[6] * (1 + 1e-5)  # never below the truth
     assert oracle.worst_delta(rounds, adjacency, got * (1 - 2e-5)) >= row[6] * (1 - 1e-5)  # nor far above it
@@ -87,7 +87,8 @@ def test_oracle_for_unequal_rounds() -> None:
     assert accountant.rounds == 80
     assert len(accountant.mechanisms) == 3
     rounds = [
-        (2 / (0.25 * math.sqrt(present)), mechanism.chance(0), many) for present, many in ((30, 50), (27, 20), (20, 10))
+        (2 / (0.25 * math.sqrt(present)), mechanism.sampling_rate(0), many)
+        for present, many in ((30, 50), (27, 20), (20, 10))
     ]
     got = accountant.epsilon(1e-5)
     assert oracle.worst_delta(rounds, "replace", got) == pytest.approx(1e-5, rel=1e-4)
@@ -177,7 +178,7 @@ def test_delta_inverts_epsilon_and_adjacencies_are_ordered(sigma: float, rounds:
 
 def test_limits() -> None:
     quiet = mechanism_of((30, 1.0, 1e-4, 15, 2000, 80), "replace")
-    assert delta_without_noise(quiet) == pytest.approx(1 - (1 - quiet.chance(0)) ** 80)
+    assert delta_without_noise(quiet) == pytest.approx(1 - (1 - quiet.sampling_rate(0)) ** 80)
     assert delta(quiet, 5.0) == pytest.approx(delta_without_noise(quiet), rel=1e-6)
     loud = mechanism_of((30, 1.0, 1e4, 15, 2000, 80), "replace")
     assert epsilon(loud, 1e-5) == 0.0
@@ -191,7 +192,7 @@ def test_without_noise_the_papers_run_is_half_broken() -> None:
 def test_small_delta_against_the_oracle() -> None:
     mechanism = mechanism_of((30, 1.0, 0.25, 15, 2000, 80), "replace")
     got = epsilon(mechanism, 1e-10)
-    assert oracle.worst_delta([(mechanism.mu(0), mechanism.chance(0), 80)], "replace", got) == pytest.approx(
+    assert oracle.worst_delta([(mechanism.mu(0), mechanism.sampling_rate(0), 80)], "replace", got) == pytest.approx(
         1e-10, rel=1e-3
     )
 
@@ -218,7 +219,7 @@ def test_worst_client_is_the_worst_of_the_clients() -> None:
 
 def test_laplace_under_l1_clipping() -> None:
     mechanism = Mechanism.uniform(30, Laplace(4.0), L1(1.0), Sampling("replacement", 15), 1666, rounds=80)
-    per_round = math.log1p(mechanism.chance(0) * math.expm1(0.5))
+    per_round = math.log1p(mechanism.sampling_rate(0) * math.expm1(0.5))
     assert epsilon(mechanism, 0.0) == pytest.approx(80 * per_round)
     assert epsilon(mechanism, 1e-5) < epsilon(mechanism, 0.0)
     assert epsilon(mechanism.over(1), 0.0) == pytest.approx(per_round)

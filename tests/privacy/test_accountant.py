@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from cepam import E8, L1, L2, Gaussian, Laplace, Lattice
+import cepam
+from cepam import E8, L1, L2, Gaussian, Laplace, Lattice, privacy
 from cepam.privacy import Accountant, Client, Mechanism, Sampling, epsilon, fingerprint, spent
 from cepam.privacy.composition.accountant import MARKS
 from tests.privacy.mechanisms import charges_by_node
@@ -143,7 +144,7 @@ def test_a_state_of_another_configuration_is_refused() -> None:
 
 @pytest.mark.parametrize("damage", [{"version": 1}, {"clients": []}, {"releases": [3]}, {"releases": None}])
 def test_a_damaged_state_is_refused(damage: dict) -> None:
-    with pytest.raises(ValueError, match="saved ledger"):
+    with pytest.raises(ValueError, match="saved accountant"):
         Accountant().load_state_dict({**state_of(Accountant().add(round_of(1, 2))), **damage})
 
 
@@ -154,3 +155,20 @@ def test_mechanisms_must_agree() -> None:
         Accountant((fleet(4), fleet(5)))
     laplace = Mechanism.uniform(4, Laplace(1.0), L1(1.0), Sampling("all"), 10)
     assert Accountant((laplace, laplace.without([1]))).epsilon(0.0) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("rounds", [1, 40])
+def test_a_rough_look_at_the_observers_is_a_bound_and_near(rounds: int) -> None:
+    clip, drawn = cepam.L2(1.0), privacy.Sampling("poisson", 20.0)
+    records = privacy.Mechanism.uniform(
+        8, cepam.Gaussian(0.05), clip, drawn, 1000, rounds=rounds, adjacency="add-remove", clipped="example"
+    )
+    users = privacy.CohortMechanism.of(privacy.Cohort(1000, 100.0), clip, 1.0, rounds=rounds, adjacency="add-remove")
+    sites = privacy.LocalMechanism.of([500, 4000], clip, 2.0, batch=64, rounds=rounds)
+    for mechanism in (records, users, sites):
+        accountant = privacy.Accountant((mechanism,))
+        exact, rough = accountant.observers(1e-5), accountant.observers(1e-5, rough=True)
+        assert exact.keys() == rough.keys()
+        for who, value in exact.items():
+            assert rough[who] >= value * (1.0 - 1e-9)
+            assert rough[who] == value or rough[who] <= 1.01 * value

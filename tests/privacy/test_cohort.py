@@ -210,10 +210,10 @@ def test_observers_limits_and_a_saved_accountant() -> None:
     assert report(limited, 1e-6)[0].outsider == seen["outsider"]
     assert replace(limited, bit=None).mu(0) < limited.mu(0) == pytest.approx(math.hypot(1 / SIGMA, 1 / 20))
     fixed = released(Cohort(100, 10, "without"))
-    assert replace(fixed, colluders=50).chance(0) == 0.2
-    assert fixed.charge(0, 50).chance == 0.2
+    assert replace(fixed, colluders=50).sampling_rate(0) == 0.2
+    assert fixed.charge(0, 50).sampling_rate == 0.2
     retiring = released(Cohort(100, 10, "without", participations=2), rounds=9)
-    assert retiring.chance(0) == 1.0  # who has retired makes the others likelier
+    assert retiring.sampling_rate(0) == 1.0  # who has retired makes the others likelier
     assert epsilon(retiring, 1e-5) == pytest.approx(epsilon(replace(retiring, rounds=2), 1e-5), rel=1e-12)
     assert report(limited, 1e-6)[0].sees_uploads == seen[SEES_PARTICIPATION]
 

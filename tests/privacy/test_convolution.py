@@ -146,10 +146,10 @@ def test_the_library_gives_the_same(charge: SubsampledMechanism, rounds: int) ->
 
 
 @pytest.mark.parametrize("delta", [1e-12, 1e-11, 1e-10, 1e-7])
-@pytest.mark.parametrize(("mu", "chance", "rounds"), [(1.46, 0.0075, 80), (2.4, 0.0075, 600), (0.3, 0.9, 200)])
-def test_small_deltas_against_the_oracle(mu: float, chance: float, rounds: int, delta: float) -> None:
+@pytest.mark.parametrize(("mu", "sampling_rate", "rounds"), [(1.46, 0.0075, 80), (2.4, 0.0075, 600), (0.3, 0.9, 200)])
+def test_small_deltas_against_the_oracle(mu: float, sampling_rate: float, rounds: int, delta: float) -> None:
     """Where noise of a transform once put epsilon 2.4e-4 under the truth. The oracle is good to some 1e-5 of delta."""
     for adjacency, kinds in oracle.KINDS.items():
-        found = epsilon_of(((SubsampledMechanism(GaussianShift(mu), chance, adjacency), rounds),), delta)  # type: ignore[arg-type]
-        truth = max(oracle.delta([(mu, chance, rounds)], kind, found) for kind in kinds)
+        found = epsilon_of(((SubsampledMechanism(GaussianShift(mu), sampling_rate, adjacency), rounds),), delta)  # type: ignore[arg-type]
+        truth = max(oracle.delta([(mu, sampling_rate, rounds)], kind, found) for kind in kinds)
         assert delta * (1 - 1e-3) <= truth <= delta * (1 + 1e-5)

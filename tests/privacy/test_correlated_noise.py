@@ -12,7 +12,7 @@ RANDOM = np.tril(np.random.default_rng(3).random((ROUNDS, ROUNDS))) + np.eye(ROU
 BANDED = np.tril(np.triu(RANDOM, -3))
 LINKS = {
     "independent": CorrelatedNoise(),
-    "carry": CorrelatedNoise(carry=0.9, slices=4),
+    "decay": CorrelatedNoise(decay=0.9, slices=4),
     "toeplitz": CorrelatedNoise.from_matrix([1.0, 0.5, 0.375, 0.3125], slices=4),
     "rising": CorrelatedNoise.from_matrix([0.5, 0.0, 2.0], slices=4),
     "full": CorrelatedNoise.from_matrix(RANDOM, slices=4),
@@ -91,7 +91,7 @@ def test_a_retry_says_the_same_and_changes_nothing() -> None:
 
 
 def test_memory_is_as_long_as_the_matrix_reaches() -> None:
-    for name, most in {"independent": 1, "carry": 1, "toeplitz": 4, "rising": 3, "full": ROUNDS, "banded": 4}.items():
+    for name, most in {"independent": 1, "decay": 1, "toeplitz": 4, "rising": 3, "full": ROUNDS, "banded": 4}.items():
         link = LINKS[name]
         sender, receiver = link.sender(SIZE), link.receiver(SIZE)
         for t, x in enumerate(updates()):
@@ -103,10 +103,10 @@ def test_memory_is_as_long_as_the_matrix_reaches() -> None:
 def test_what_is_said_of_a_matrix() -> None:
     assert [link.bands for link in LINKS.values()] == [1, None, 4, 3, ROUNDS, 4]
     assert [link.fades for link in LINKS.values()] == [True, True, True, False, False, False]
-    assert LINKS["carry"].gain == pytest.approx(10.0)
+    assert LINKS["decay"].gain == pytest.approx(10.0)
     for link in LINKS.values():
         assert link.gain >= link.matrix(ROUNDS).sum(axis=1).max() * (1 - 1e-15)
-    covariance = LINKS["carry"].noise_covariance(ROUNDS)
+    covariance = LINKS["decay"].noise_covariance(ROUNDS)
     assert covariance[5, 5] == pytest.approx(1 + 0.81)
     assert covariance[5, 6] == pytest.approx(-0.9)
     assert covariance[5, 7] == pytest.approx(0.0, abs=1e-12)
@@ -123,17 +123,17 @@ def test_the_rounding_of_a_stream_is_within_its_bound() -> None:
         for t in range(200):
             x = float(np.random.default_rng(t).uniform(0.5, 1.0))
             exact.append(Fraction(x))
-            if link.carry:
-                want = sum((Fraction(link.carry) ** (t - i) * e for i, e in enumerate(exact)), Fraction(0))
+            if link.decay:
+                want = sum((Fraction(link.decay) ** (t - i) * e for i, e in enumerate(exact)), Fraction(0))
             else:
                 want = sum((Fraction(c) * e for c, e in zip(link.coefficients, reversed(exact))), Fraction(0))
             assert abs(Fraction(float(sender.next([x])[0])) - want) <= Fraction(link.rounding)
 
 
-@pytest.mark.parametrize("carry", [-0.1, 1.0, 2.0, float("nan")])
-def test_a_carry_lies_under_one(carry: float) -> None:
-    with pytest.raises(ValueError, match="carry"):
-        CorrelatedNoise(carry)
+@pytest.mark.parametrize("decay", [-0.1, 1.0, 2.0, float("nan")])
+def test_a_decay_lies_under_one(decay: float) -> None:
+    with pytest.raises(ValueError, match="decay"):
+        CorrelatedNoise(decay)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_matrix_is_lower_triangular_and_not_negative(matrix) -> None:
 
 
 def test_doors() -> None:
-    link = LINKS["carry"]
+    link = LINKS["decay"]
     with pytest.raises(ValueError, match="slices"):
         CorrelatedNoise(0.5, slices=0)
     with pytest.raises(ValueError, match="one of"):
@@ -171,7 +171,7 @@ def test_doors() -> None:
 
 
 def test_a_state_of_another_stream_is_refused() -> None:
-    link = LINKS["carry"]
+    link = LINKS["decay"]
     sender, receiver = link.sender(2), link.receiver(2)
     receiver.take(sender.next([1.0, 2.0]), 0)
     for end, state in ((sender, sender.state_dict()), (receiver, receiver.state_dict())):

@@ -1,4 +1,4 @@
-"""The top-up: the same noise whoever replies, through the real encoder, with a control that must fail."""
+"""Dropout compensation: the same noise whoever replies, through the real encoder, with a control that must fail."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def of_the_law(noise: np.ndarray, sigma: float) -> bool:
 
 @given(total=st.floats(1e-3, 1e3), cap=st.integers(1, 10**6), share=st.floats(0, 1))
 def test_the_total_is_the_same_whoever_replies(total: float, cap: int, share: float) -> None:
-    topup, replies = DropoutCompensation(total, cap), int(share * cap)
-    made = math.hypot(topup.share * math.sqrt(replies), topup.missing(replies))
+    compensation, replies = DropoutCompensation(total, cap), int(share * cap)
+    made = math.hypot(compensation.share * math.sqrt(replies), compensation.missing(replies))
     assert total * (1 - 1e-15) <= made <= total * (1 + 1e-14)
-    assert (topup.missing(cap), topup.law.scale) == (0.0, topup.share)
+    assert (compensation.missing(cap), compensation.law.scale) == (0.0, compensation.share)
 
 
 @pytest.mark.parametrize("replies", [0, 1, 3])
 def test_what_is_published_has_the_total_noise(replies: int) -> None:
-    topup = DropoutCompensation(2.0, 3)
-    codec = Codec(topup.law)
+    compensation = DropoutCompensation(2.0, 3)
+    codec = Codec(compensation.law)
     update = np.full(MANY, 0.25)
     summed = np.zeros(MANY)
     for client in range(replies):
         at = Address(Key.generate(), round=0, client=client)
         summed += codec.decode(codec.encode(update, at), at)
-    noise = topup.mean(summed, replies, 2.5) * 2.5 - replies * update
+    noise = compensation.mean(summed, replies, 2.5) * 2.5 - replies * update
     assert of_the_law(noise, 2.0)
     if replies < 3:
         assert not of_the_law(summed - replies * update + 1e-9, 2.0)  # without the server's part

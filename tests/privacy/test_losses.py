@@ -33,7 +33,7 @@ def test_one_discretized_round_is_just_above_the_closed_form(charge: SubsampledM
     for epsilon in (0.0, 0.01, 0.3, 1.1):
         exact = charge.profile(epsilon)
         got = max(_delta(masses, epsilon) for masses in grid)
-        assert exact - 1e-14 <= got <= exact * (1 + 2e-3) + 2e-6 * charge.chance
+        assert exact - 1e-14 <= got <= exact * (1 + 2e-3) + 2e-6 * charge.sampling_rate
 
 
 @pytest.mark.parametrize("charge", CHARGES, ids=repr)

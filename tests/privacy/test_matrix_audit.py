@@ -42,7 +42,7 @@ def through(mechanism: MatrixMechanism, key: bytes = bytes(range(32))) -> RoundT
 def charged_by_rounds(mechanism: MatrixMechanism, delta: float) -> float:
     """The wrong account: every round's update in the noise that its own variance shows, composed as if independent."""
     times = -(-mechanism.rounds // mechanism.link.slices)
-    own = math.sqrt(1 + mechanism.link.carry**2) * mechanism.noise_against(0)
+    own = math.sqrt(1 + mechanism.link.decay**2) * mechanism.noise_against(0)
     return SubsampledMechanism(GaussianShift(mechanism.distance(0) * math.sqrt(times) / own)).epsilon(delta)
 
 
@@ -92,4 +92,4 @@ def test_secret_draws_inside_banded_slices() -> None:
 def test_what_the_audit_does_not_run_is_refused() -> None:
     came = ObservedParticipation.observed(np.ones((1, 64)))
     with pytest.raises(ValueError, match="every message"):
-        audit(Exact(1.0), replace(ONE, attendance=came), 1e-2, 1000)
+        audit(Exact(1.0), replace(ONE, observed_participation=came), 1e-2, 1000)

@@ -78,7 +78,7 @@ def test_a_whole_client_takes_part_in_every_message() -> None:
 @pytest.mark.parametrize(
     "link",
     [SMALL.link, CorrelatedNoise.from_matrix([0.5, 0.1, 0.9], 2), CorrelatedNoise(0.0, 2)],
-    ids=["carry", "rising", "none"],
+    ids=["decay", "rising", "none"],
 )
 def test_delta_by_the_density_of_what_is_published(link: CorrelatedNoise) -> None:
     """An oracle that knows no sensitivity: draws of y = x + C^-1 z, and the two densities with a dense covariance.
@@ -146,7 +146,7 @@ def test_prefixes_count_up_and_a_accountant_goes_on_with_a_stream() -> None:
     with pytest.raises(ValueError, match="holds 6 rounds of run 'a'"):
         accountant.add(named.over(2))
     with pytest.raises(ValueError, match="this release has others"):
-        accountant.add(replace(named, attendance=ObservedParticipation.observed([[1, 1, 0, 1, 1, 1]])))
+        accountant.add(replace(named, observed_participation=ObservedParticipation.observed([[1, 1, 0, 1, 1, 1]])))
 
 
 def test_two_runs_on_the_same_records_are_never_one_stream() -> None:
@@ -162,12 +162,12 @@ def test_two_runs_on_the_same_records_are_never_one_stream() -> None:
 def test_a_run_in_which_somebody_is_missing_goes_on_from_one_in_which_nobody_was() -> None:
     named = replace(SMALL, run="a", clients=SMALL.clients * 2)
     came = ObservedParticipation.observed([[1, 1, 1, 1], [1, 1, 0, 1]])
-    accountant = Accountant().add(named.over(2)).add(replace(named, rounds=4, attendance=came))
+    accountant = Accountant().add(named.over(2)).add(replace(named, rounds=4, observed_participation=came))
     assert accountant.rounds == 4
     assert accountant.running(1e-5, 64) == pytest.approx(accountant.epsilon(1e-5), rel=1e-3)
     assert (
         accountant.add(
-            replace(named, rounds=5, attendance=ObservedParticipation.observed([[1] * 5, [1, 1, 0, 1, 0]]))
+            replace(named, rounds=5, observed_participation=ObservedParticipation.observed([[1] * 5, [1, 1, 0, 1, 0]]))
         ).rounds
         == 5
     )
@@ -178,7 +178,7 @@ def test_a_run_in_which_somebody_is_missing_goes_on_from_one_in_which_nobody_was
     [
         {"link": CorrelatedNoise.from_matrix([1.0, 0.5], 2), "participation": Separated(2, 2)},
         {"link": CorrelatedNoise.from_matrix(np.tril(np.ones((6, 6))), 3), "participation": Cyclic(3)},
-        {"attendance": ObservedParticipation(6, ((Arrival(0, 0), Arrival(2, 3, 1)),)), "run": "b"},
+        {"observed_participation": ObservedParticipation(6, ((Arrival(0, 0), Arrival(2, 3, 1)),)), "run": "b"},
         {"unit": "client", "colluders": 0},
     ],
 )
@@ -219,7 +219,7 @@ def test_float64_is_charged_and_is_next_to_nothing() -> None:
     ("more", "says"),
     [
         ({"clients": (Client(Laplace(1.0), 10),)}, "Laplace"),
-        ({"absent": frozenset({0})}, "attendance"),
+        ({"absent": frozenset({0})}, "observed_participation"),
         ({"unit": "group"}, "unit"),
         ({"unit": "client", "clipped": "example"}, "unit"),
         ({"sampling": Sampling("replacement", 3)}, "sampling"),
@@ -230,7 +230,7 @@ def test_float64_is_charged_and_is_next_to_nothing() -> None:
 def test_doors(more, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         replace(SMALL, **more)
-    with pytest.raises(ValueError, match="attendance"):
+    with pytest.raises(ValueError, match="observed_participation"):
         SMALL.without([0])
 
 

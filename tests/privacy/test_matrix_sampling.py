@@ -29,12 +29,12 @@ MANY = 400_000
 
 
 def whole_run(
-    matrix: np.ndarray, taken: list[int], chance: float, mu: float, at: float, swap: bool
+    matrix: np.ndarray, taken: list[int], sampling_rate: float, mu: float, at: float, swap: bool
 ) -> tuple[float, float]:
     """delta at epsilon `at` of a record whose draws are at `taken`, by draws: the estimate and its standard error."""
     rng = np.random.default_rng(12)
     coins = np.array(list(product([0, 1], repeat=len(taken))))
-    odds = np.prod(np.where(coins, chance, 1 - chance), axis=1)
+    odds = np.prod(np.where(coins, sampling_rate, 1 - sampling_rate), axis=1)
     shifts = mu * coins @ matrix[:, taken].T
     drawn = rng.choice(len(coins), size=MANY, p=odds)
     v = rng.normal(size=(MANY, len(matrix))) + (0.0 if swap else shifts[drawn])
@@ -60,7 +60,7 @@ def banded(column: list[float], slices: int, rounds: int, draws: float = 3.0, si
 def test_tiny_runs_by_draws_of_everything(column: list[float], slices: int, rounds: int, at: float) -> None:
     """Seven standard errors: a false-alarm rate under 1e-11, and the seed is fixed."""
     mechanism = banded(column, slices, rounds)
-    assert mechanism.chance(0) == pytest.approx(0.25)
+    assert mechanism.sampling_rate(0) == pytest.approx(0.25)
     assert mechanism.events == math.ceil(rounds / slices)
     taken = list(range(0, rounds, slices))
     found = [whole_run(mechanism.link.matrix(rounds), taken, 0.25, 1.0 / 1.5, at, swap) for swap in (False, True)]

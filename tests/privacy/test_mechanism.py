@@ -17,11 +17,11 @@ def uniform(**more) -> Mechanism:
 
 
 def test_chances() -> None:
-    assert Sampling("replacement", 15).chance(1666) == pytest.approx(8.97e-3, rel=1e-3)
-    assert Sampling("without", 15).chance(2000) == 15 / 2000
-    assert Sampling("poisson", 32).chance(2000) == 0.016
-    assert Sampling("all").chance(7) == 1.0
-    assert Sampling("replacement", 3).chance(1) == 1.0
+    assert Sampling("replacement", 15).sampling_rate(1666) == pytest.approx(8.97e-3, rel=1e-3)
+    assert Sampling("without", 15).sampling_rate(2000) == 15 / 2000
+    assert Sampling("poisson", 32).sampling_rate(2000) == 0.016
+    assert Sampling("all").sampling_rate(7) == 1.0
+    assert Sampling("replacement", 3).sampling_rate(1) == 1.0
 
 
 def test_mu_is_two_gamma_over_the_noise_of_the_sum() -> None:
@@ -69,8 +69,8 @@ def test_laplace_is_charged_by_its_own_noise() -> None:
 def test_a_client_may_draw_its_own_number() -> None:
     clients = (Client(Gaussian(1.0), 100), Client(Gaussian(1.0), 1000, draws=50))
     mechanism = Mechanism(clients, L2(1.0), Sampling("poisson", 10))
-    assert mechanism.chance(0) == pytest.approx(0.1)
-    assert mechanism.chance(1) == pytest.approx(0.05)
+    assert mechanism.sampling_rate(0) == pytest.approx(0.1)
+    assert mechanism.sampling_rate(1) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_local_steps_are_taken_together() -> None:
 
 def test_noise_that_cancels_leaves_more_of_the_steps() -> None:
     """Against streams drawn here: how many times less noise the weights hold, as a root mean square over rounds."""
-    link, rounds = privacy.CorrelatedNoise(carry=0.9, slices=4), 30
+    link, rounds = privacy.CorrelatedNoise(decay=0.9, slices=4), 30
     clients = (privacy.Client(cepam.Gaussian(1.0), 40),)
     mechanism = privacy.MatrixMechanism(clients, CLIP, link=link, rounds=rounds)
     plain = privacy.noise_to_clip(replace(mechanism, link=privacy.CorrelatedNoise(slices=4)))

@@ -14,7 +14,7 @@ from cepam.privacy.numerics.smoothing import MOST_SPREAD, smoothing
 
 ROUNDS, SLICES = 12, 3
 LINKS = {
-    "carry": CorrelatedNoise(0.8, SLICES),
+    "decay": CorrelatedNoise(0.8, SLICES),
     "toeplitz": CorrelatedNoise.from_matrix([1.0, 0.5, 0.375, 0.3125], SLICES),
     "rising": CorrelatedNoise.from_matrix([0.5, 0.1, 0.9], SLICES),
     "full": CorrelatedNoise.from_matrix(
@@ -76,10 +76,10 @@ def test_mu_is_the_worst_shift_in_the_noise_of_what_was_published(link: Correlat
             ways = white @ updates[:, k, r::SLICES]
             for signs in rng.choice([-1.0, 1.0], size=(400, ways.shape[1])):
                 best = max(best, float(np.linalg.norm(ways @ signs)))
-        mechanism = of(link, attendance=came)
+        mechanism = of(link, observed_participation=came)
         found = mechanism.mu(k) / mechanism.distance(k)
         assert best <= found * (1 + 1e-9)
-        if link is LINKS["carry"]:
+        if link is LINKS["decay"]:
             assert best == pytest.approx(found, rel=1e-6)
 
 
@@ -90,12 +90,12 @@ def test_it_equals_the_closed_form_when_nobody_is_absent(link: CorrelatedNoise, 
     if (
         spread(link, full, 0) > MOST_SPREAD
     ):  # the server's smoothing does not reach so far: each has its own noise alone
-        charged = of(link, colluders=colluders, attendance=full)
+        charged = of(link, colluders=colluders, observed_participation=full)
         assert charged.mu(0) == pytest.approx(of(link, colluders=2).mu(0), rel=1e-9)
         return
     for unit in ("record", "client"):
         plain = of(link, colluders=colluders, unit=unit)
-        charged = replace(plain, attendance=full)
+        charged = replace(plain, observed_participation=full)
         for client in range(3):
             assert charged.mu(client) == pytest.approx(plain.mu(client), rel=1e-9)
         assert charged.over(5).mu(0) == pytest.approx(plain.over(5).mu(0), rel=1e-9)
@@ -111,7 +111,7 @@ def test_alone_no_absence_costs_more_than_a_whole_run(link: CorrelatedNoise) -> 
         ObservedParticipation(ROUNDS, (tuple(Arrival(t, t, t // 5) for t in range(ROUNDS)),)),
         ObservedParticipation(ROUNDS, (tuple(Arrival(t, t, t // 5) for t in range(ROUNDS) if t % 5 != 4),)),
     ):
-        assert replace(of(link), clients=CLIENTS[:1], attendance=came).mu(0) <= whole * (1 + 1e-9)
+        assert replace(of(link), clients=CLIENTS[:1], observed_participation=came).mu(0) <= whole * (1 + 1e-9)
 
 
 @links
@@ -122,24 +122,24 @@ def test_undoing_spreads_messages_no_further_than_said(link: CorrelatedNoise) ->
 
 
 def test_a_gap_would_tell_messages_apart_but_for_the_servers_noise() -> None:
-    """Of two clients one is away in the second round: y_2 - carry y_1 on a grid of 4,096 steps, published in float32.
+    """Of two clients one is away in the second round: y_2 - decay y_1 on a grid of 4,096 steps, published in float32.
 
     Few pairs give that number, where real numbers would have hidden y_1; with the server's noise all are as good.
     """
-    rng, carry, steps = np.random.default_rng(1), 0.9617, 4096
+    rng, decay, steps = np.random.default_rng(1), 0.9617, 4096
     ones, left = np.arange(-5 * steps, 5 * steps + 1), []
     for _ in range(50):
         first, second = np.rint(rng.normal(0.0, steps, 2))
-        published = np.float32(second - carry * first)
-        twos = np.rint(published + carry * ones)
-        left.append(int((np.float32(twos - carry * ones) == published).sum()))
+        published = np.float32(second - decay * first)
+        twos = np.rint(published + decay * ones)
+        left.append(int((np.float32(twos - decay * ones) == published).sum()))
     assert np.median(left) < 30
     # Every first message has a second one within a twentieth of a deviation of the server's noise.
     assert 0.5 / (smoothing((1.0, 1.0)) * steps) < 0.05
 
 
 def test_a_new_stream_is_a_new_block() -> None:
-    link = LINKS["carry"]
+    link = LINKS["decay"]
     came = ObservedParticipation(6, (tuple(Arrival(t, t, t // 3) for t in range(6)),))
     noise = came.noise(link, 0)
     assert noise[2, 1] == -0.8
@@ -149,7 +149,7 @@ def test_a_new_stream_is_a_new_block() -> None:
 
 def test_a_message_lost_between_two_streams_is_charged_to_the_later() -> None:
     came = ObservedParticipation(6, ((Arrival(0, 0, 0), Arrival(1, 1, 0), Arrival(3, 3, 1)),))
-    np.testing.assert_allclose(came.moves(LINKS["carry"], 0)[3], [0.0, 0.0, 0.8, 1.0], atol=1e-12)
+    np.testing.assert_allclose(came.moves(LINKS["decay"], 0)[3], [0.0, 0.0, 0.8, 1.0], atol=1e-12)
 
 
 def test_clients_that_leave_take_the_others_cover_with_them() -> None:
@@ -161,7 +161,7 @@ def test_clients_that_leave_take_the_others_cover_with_them() -> None:
     sent = np.ones((30, 496), dtype=bool)
     sent[15:, 248:] = False
     assert epsilon(mechanism, 1e-5) == pytest.approx(2.0, abs=1e-4)
-    left = replace(mechanism, attendance=ObservedParticipation.observed(sent))
+    left = replace(mechanism, observed_participation=ObservedParticipation.observed(sent))
     assert epsilon(left, 1e-5) == pytest.approx(2.3709, abs=1e-4)
     assert epsilon(left, 1e-5, 0) == pytest.approx(2.3709, abs=1e-4)
     assert epsilon(left, 1e-5, 20) < 2.0
@@ -171,7 +171,7 @@ def test_equal_clients_with_other_absences_are_not_taken_for_one() -> None:
     clients, sent = (Client(Gaussian(1.0), 30, 1.0),) * 3, np.ones((3, 6), dtype=bool)
     sent[0, 2:] = False
     mechanism = MatrixMechanism(
-        clients, L2(0.1), link=LINKS["carry"], rounds=6, attendance=ObservedParticipation.observed(sent)
+        clients, L2(0.1), link=LINKS["decay"], rounds=6, observed_participation=ObservedParticipation.observed(sent)
     )
     each = [epsilon(mechanism, 1e-3, j) for j in range(3)]
     assert each[0] < each[1]
@@ -182,18 +182,22 @@ def test_equal_clients_with_other_absences_are_not_taken_for_one() -> None:
 def test_rounds_that_nobody_answered_and_clients_that_never_came() -> None:
     sent = np.ones((3, ROUNDS), dtype=bool)
     sent[:, 4] = sent[2] = False
-    mechanism = of(LINKS["carry"], attendance=ObservedParticipation.observed(sent))
+    mechanism = of(LINKS["decay"], observed_participation=ObservedParticipation.observed(sent))
     assert mechanism.mu(2) == 0.0
     two = np.ones((2, ROUNDS - 1), dtype=bool)
     alone = MatrixMechanism(
-        CLIENTS[:2], L2(1.0), link=LINKS["carry"], rounds=ROUNDS - 1, attendance=ObservedParticipation.observed(two)
+        CLIENTS[:2],
+        L2(1.0),
+        link=LINKS["decay"],
+        rounds=ROUNDS - 1,
+        observed_participation=ObservedParticipation.observed(two),
     )
     assert mechanism.mu(0) == pytest.approx(alone.mu(0), rel=1e-9)
-    assert not precision(LINKS["carry"], ObservedParticipation.observed(sent), ((0, 1.0),))[4].any()
+    assert not precision(LINKS["decay"], ObservedParticipation.observed(sent), ((0, 1.0),))[4].any()
 
 
 def test_doors() -> None:
-    link = LINKS["carry"]
+    link = LINKS["decay"]
     with pytest.raises(ValueError, match="lost"):
         ObservedParticipation.observed(np.zeros((2, 3)), np.ones((2, 3)))
     with pytest.raises(ValueError, match="clients by rounds"):
@@ -204,11 +208,16 @@ def test_doors() -> None:
         ObservedParticipation(3, ((Arrival(3, 0),),))
     with pytest.raises(ValueError, match="rounds"):
         ObservedParticipation.observed(np.ones((3, ROUNDS))).over(ROUNDS + 1)
-    with pytest.raises(ValueError, match="attendance"):
-        of(link, attendance=ObservedParticipation.observed(np.ones((2, ROUNDS))))
+    with pytest.raises(ValueError, match="observed_participation"):
+        of(link, observed_participation=ObservedParticipation.observed(np.ones((2, ROUNDS))))
     many = (Client(Gaussian(1.0), 30),) * 30
     mechanism = MatrixMechanism(
-        many, L2(1.0), link=link, rounds=4, colluders=5, attendance=ObservedParticipation.observed(np.ones((30, 4)))
+        many,
+        L2(1.0),
+        link=link,
+        rounds=4,
+        colluders=5,
+        observed_participation=ObservedParticipation.observed(np.ones((30, 4))),
     )
     with pytest.raises(ValueError, match="coalitions"):
         mechanism.mu(0)

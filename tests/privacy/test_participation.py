@@ -16,7 +16,7 @@ ROUNDS = 10
 RANDOM = np.tril(np.random.default_rng(5).random((ROUNDS, ROUNDS))) + 0.1 * np.eye(ROUNDS)
 LINKS = {
     "independent": CorrelatedNoise(),
-    "carry": CorrelatedNoise(0.9),
+    "decay": CorrelatedNoise(0.9),
     "root": CorrelatedNoise.from_matrix([1.0, 0.5, 0.375, 0.3125, 0.2734375]),
     "rising": CorrelatedNoise.from_matrix([0.5, 0.1, 2.0, 0.3]),
     "full": CorrelatedNoise.from_matrix(RANDOM),
@@ -25,14 +25,14 @@ LINKS = {
 links = pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
 
 
-def carried_sensitivity(carry: float, slices: int, times: int) -> float:
-    """The sensitivity of a carry over `times` whole passes, in closed form.
+def carried_sensitivity(decay: float, slices: int, times: int) -> float:
+    """The sensitivity of a decay over `times` whole passes, in closed form.
 
-    sens^2 = (1 - c^2b)/(1 - c^2) sum over e < k of ((1 - c^(b(e+1)))/(1 - c^b))^2 with c the carry, b slices.
+    sens^2 = (1 - c^2b)/(1 - c^2) sum over e < k of ((1 - c^(b(e+1)))/(1 - c^b))^2 with c the decay, b slices.
     """
-    whole = carry**slices
+    whole = decay**slices
     passes = ((1.0 - whole ** np.arange(1, times + 1)) / (1.0 - whole)) ** 2
-    return math.sqrt((1.0 - carry ** (2 * slices)) / (1.0 - carry**2) * float(passes.sum()))
+    return math.sqrt((1.0 - decay ** (2 * slices)) / (1.0 - decay**2) * float(passes.sum()))
 
 
 def moved(link: CorrelatedNoise, taken) -> float:
@@ -79,9 +79,9 @@ def test_no_gradients_move_the_stream_further(link: CorrelatedNoise) -> None:
 
 
 def test_the_carry_has_a_closed_form() -> None:
-    for carry, slices, times in [(0.9617, 31, 16), (0.5, 1, 9), (0.0, 4, 3), (0.99, 7, 2)]:
-        want = carried_sensitivity(carry, slices, times)
-        assert sensitivity(CorrelatedNoise(carry, slices), slices * times) == pytest.approx(want, rel=1e-12)
+    for decay, slices, times in [(0.9617, 31, 16), (0.5, 1, 9), (0.0, 4, 3), (0.99, 7, 2)]:
+        want = carried_sensitivity(decay, slices, times)
+        assert sensitivity(CorrelatedNoise(decay, slices), slices * times) == pytest.approx(want, rel=1e-12)
     assert carried_sensitivity(0.9617, 31, 16) == pytest.approx(19.3718, abs=5e-5)
 
 

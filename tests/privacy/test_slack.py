@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from cepam import A2, D4, E8, L1, L2, Gaussian, Integer, Laplace, Lattice
 from cepam.distributions.radius import OCTAVES
+from cepam.kernels.format import search
 from cepam.privacy import (
     NOT_COVERED,
     Accountant,
@@ -26,7 +29,7 @@ from cepam.privacy import (
     slack,
 )
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift
-from cepam.privacy.numerics.slack import TABLE, blurred_error, word_miss
+from cepam.privacy.numerics.slack import _LEAST_ANSWER, TABLE, blurred_error, word_miss
 
 
 def preset(coordinates: int | None = 6422, rounds: int = 600) -> Mechanism:
@@ -142,8 +145,18 @@ def test_constants_follow_the_codec() -> None:
     assert word_miss(Gaussian(1.0), 8) < 2.0**-60
     assert word_miss(Gaussian(1.0), 1) >= 2.0**-OCTAVES
     assert TABLE == 2.0**-50
-    for said in ("server", "lengths", "time that encoding takes", "bucket"):
+    for said in ("server", "lengths", "time that encoding takes", "padding"):
         assert any(said in line for line in NOT_COVERED)
+
+
+def test_the_page_of_threat_models_has_a_point_for_each_line() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "threat-models.md").read_text(encoding="utf-8")
+    points = re.findall(r"^- \*\*(.+?)\*\*", page.partition("## What can go wrong")[2], re.M)
+    words = ("holds a key", "logs", "lengths", "time", "parameters", "replies", "ounding", "keystream")
+    assert len(points) == len(words) == len(NOT_COVERED)
+    assert all(word in point for word, point in zip(words, points, strict=True))
+    said = ("holds a key", "loss", "lengths", "time", "parameters", "replies", "rounding", "keystream")
+    assert all(word in line for word, line in zip(said, NOT_COVERED, strict=True))
 
 
 def test_what_rounded_noises_miss_moves_with_their_share_of_the_shift() -> None:
@@ -243,3 +256,35 @@ def test_a_large_sum_of_shares_with_cut_tails_is_near_the_exact_one() -> None:
             ratio = np.abs(np.log(np.maximum(real[near], 1e-300) / exact[near]))
         growth = math.exp(16 / 15 * 12.0 * 4.0 / math.sqrt(shares)) * math.sqrt(16 / 15)
         assert (ratio.max() <= shares * kappa * growth) == holds
+
+
+def test_the_search_coder_is_charged_more_and_large_sums_of_it_are_not_blurred() -> None:
+    def made(searched: bool) -> Mechanism:
+        clients = (Client(Gaussian(1.0), 100, lattice=Integer(1), searched=searched),) * 10
+        return Mechanism(clients, L2(1.0), Sampling("all"), 50, coordinates=40_000)
+
+    plain, searched = slack(made(False)), slack(made(True))
+    assert 10.0 * plain.epsilon < searched.epsilon < 40.0 * plain.epsilon
+    assert 3.5 * plain.missed < searched.missed < 6.0 * plain.missed
+    cohort = CohortMechanism(
+        (Client(Gaussian(1.0), 1, 1e-3, lattice=Integer(1)),), L2(1.0), rounds=10, coordinates=40_000,
+        cohort=Cohort(100_000, 1000.0, "poisson", 1400),
+    )  # fmt: skip
+    blurred = slack(cohort)
+    plainly = slack(replace(cohort, clients=(replace(cohort.clients[0], searched=True),)))
+    assert plainly.missed > 100.0 * blurred.missed
+
+
+def test_the_bound_on_an_answer_is_that_of_the_hottest_part() -> None:
+    norm, cap = math.sqrt(float(search.HOTTEST.max())), search.CAP
+    low = stats.norm.cdf(math.log(cap) / norm - norm / 2) + cap * stats.norm.cdf(-math.log(cap) / norm - norm / 2)
+    assert low >= _LEAST_ANSWER
+    assert search.MOST_VECTORS * low / cap > 180.0 * math.log(2.0)
+    assert search.MOST_PROPOSALS / 2.0**search.LARGEST_FAMILY > 120.0
+
+
+def test_a_saved_account_keeps_what_was_searched() -> None:
+    client = Client(Gaussian(1.0), 100, lattice=Integer(1), searched=True)
+    accountant = Accountant().add(Mechanism((client,), L2(1.0), Sampling("all"), 5, coordinates=1000))
+    read = Accountant().load_state_dict(accountant.state_dict())
+    assert read.mechanisms[0].clients[0].searched

@@ -40,7 +40,7 @@ def hockey_stick(f: np.ndarray, g: np.ndarray, epsilon: float) -> float:
 @pytest.mark.parametrize("draws", [1, 2, 3])
 def test_enumeration_never_exceeds_the_closed_form(rule: str, draws: int) -> None:
     records = 3
-    charge = SubsampledMechanism(GaussianShift(2.0 / SIGMA), Sampling("replacement", draws).chance(records))
+    charge = SubsampledMechanism(GaussianShift(2.0 / SIGMA), Sampling("replacement", draws).sampling_rate(records))
     for data in itertools.product((-1, 1), repeat=records):
         other = (-data[0], *data[1:])
         for epsilon in (0.0, 0.2, 0.7, 1.5, 3.0):
@@ -51,12 +51,12 @@ def test_enumeration_never_exceeds_the_closed_form(rule: str, draws: int) -> Non
 @pytest.mark.parametrize("draws", [1, 2, 3])
 def test_the_closed_form_is_attained_and_one_draw_fewer_is_violated(draws: int) -> None:
     records, shift = 3, GaussianShift(2.0 / SIGMA)
-    charge = SubsampledMechanism(shift, Sampling("replacement", draws).chance(records))
+    charge = SubsampledMechanism(shift, Sampling("replacement", draws).sampling_rate(records))
     with_record, without = density((1, -1, -1), draws, "any"), density((-1, -1, -1), draws, "any")
     for epsilon in (0.0, 0.3, 1.0):
         assert hockey_stick(with_record, without, epsilon) == pytest.approx(charge.profile(epsilon), abs=2e-6)
     if draws > 1:
-        fewer = SubsampledMechanism(shift, Sampling("replacement", draws - 1).chance(records))
+        fewer = SubsampledMechanism(shift, Sampling("replacement", draws - 1).sampling_rate(records))
         assert hockey_stick(with_record, without, 0.3) > fewer.profile(0.3) + 1e-3
 
 
@@ -65,7 +65,7 @@ def test_the_closed_form_is_attained_and_one_draw_fewer_is_violated(draws: int) 
 def test_two_rounds_by_enumeration(rules: tuple[str, str], adjacency: str) -> None:
     """The product of two exact laws on a plane, in both orders, stays under the composed charge."""
     draws, step = 2, 6
-    charge = SubsampledMechanism(GaussianShift(2.0 / SIGMA), Sampling("replacement", draws).chance(3), adjacency)  # type: ignore[arg-type]
+    charge = SubsampledMechanism(GaussianShift(2.0 / SIGMA), Sampling("replacement", draws).sampling_rate(3), adjacency)  # type: ignore[arg-type]
     data, other = ((1, -1, -1), (-1, -1, -1)) if adjacency == "replace" else ((1, -1, -1), (-1, -1))
     f = [density(data, draws, rule)[::step] for rule in rules]
     g = [density(other, draws, rule)[::step] for rule in rules]
@@ -78,7 +78,7 @@ def test_two_rounds_by_enumeration(rules: tuple[str, str], adjacency: str) -> No
 
 
 def test_two_rounds_are_attained_under_add_or_remove() -> None:
-    charge = SubsampledMechanism(GaussianShift(2.0 / SIGMA), Sampling("replacement", 2).chance(3), "add-remove")
+    charge = SubsampledMechanism(GaussianShift(2.0 / SIGMA), Sampling("replacement", 2).sampling_rate(3), "add-remove")
     f, g = density((1, -1, -1), 2, "any")[::3], density((-1, -1), 2, "any")[::3]
     area = ((Y[1] - Y[0]) * 3) ** 2
     for epsilon in (0.1, 1.0):
@@ -86,9 +86,9 @@ def test_two_rounds_are_attained_under_add_or_remove() -> None:
         assert got == pytest.approx(delta_of(((charge, 2),), epsilon), rel=2e-4)
 
 
-@given(mu=st.floats(0.01, 20), chance=st.floats(1e-5, 1.0), delta=st.floats(1e-12, 0.5), laplace=st.booleans())
-def test_epsilon_inverts_profile(mu: float, chance: float, delta: float, laplace: bool) -> None:
-    charge = SubsampledMechanism(LaplaceShift(mu) if laplace else GaussianShift(mu), chance)
+@given(mu=st.floats(0.01, 20), sampling_rate=st.floats(1e-5, 1.0), delta=st.floats(1e-12, 0.5), laplace=st.booleans())
+def test_epsilon_inverts_profile(mu: float, sampling_rate: float, delta: float, laplace: bool) -> None:
+    charge = SubsampledMechanism(LaplaceShift(mu) if laplace else GaussianShift(mu), sampling_rate)
     epsilon = charge.epsilon(delta)
     if epsilon == 0.0:
         assert charge.profile(0.0) <= delta * (1 + 1e-9)
@@ -96,35 +96,35 @@ def test_epsilon_inverts_profile(mu: float, chance: float, delta: float, laplace
         assert charge.profile(epsilon) == pytest.approx(delta, rel=1e-6, abs=2e-13)
 
 
-@given(mu=st.floats(0.05, 8), chance=st.floats(1e-4, 0.9), delta=st.floats(1e-9, 1e-3))
-def test_monotone_in_shift_chance_and_delta(mu: float, chance: float, delta: float) -> None:
-    here = SubsampledMechanism(GaussianShift(mu), chance).epsilon(delta)
-    assert SubsampledMechanism(GaussianShift(mu * 1.1), chance).epsilon(delta) >= here - 1e-12
-    assert SubsampledMechanism(GaussianShift(mu), min(1.0, chance * 1.1)).epsilon(delta) >= here - 1e-12
-    assert SubsampledMechanism(GaussianShift(mu), chance).epsilon(min(0.5, delta * 1.5)) <= here + 1e-12
+@given(mu=st.floats(0.05, 8), sampling_rate=st.floats(1e-4, 0.9), delta=st.floats(1e-9, 1e-3))
+def test_monotone_in_shift_sampling_rate_and_delta(mu: float, sampling_rate: float, delta: float) -> None:
+    here = SubsampledMechanism(GaussianShift(mu), sampling_rate).epsilon(delta)
+    assert SubsampledMechanism(GaussianShift(mu * 1.1), sampling_rate).epsilon(delta) >= here - 1e-12
+    assert SubsampledMechanism(GaussianShift(mu), min(1.0, sampling_rate * 1.1)).epsilon(delta) >= here - 1e-12
+    assert SubsampledMechanism(GaussianShift(mu), sampling_rate).epsilon(min(0.5, delta * 1.5)) <= here + 1e-12
 
 
 def test_limits() -> None:
-    chance = 0.01
-    assert SubsampledMechanism(GaussianShift(1e6), chance).profile(0.0) == pytest.approx(
-        chance
+    sampling_rate = 0.01
+    assert SubsampledMechanism(GaussianShift(1e6), sampling_rate).profile(0.0) == pytest.approx(
+        sampling_rate
     )  # no noise: p, and no more
-    assert SubsampledMechanism(GaussianShift(1e-9), chance).profile(0.0) < 1e-9
+    assert SubsampledMechanism(GaussianShift(1e-9), sampling_rate).profile(0.0) < 1e-9
     assert SubsampledMechanism(GaussianShift(1.0), 1.0).profile(0.7) == GaussianShift(1.0).profile(0.7)
-    assert SubsampledMechanism(LaplaceShift(2.0), chance).epsilon(0.0) == pytest.approx(
-        math.log1p(chance * math.expm1(2.0))
+    assert SubsampledMechanism(LaplaceShift(2.0), sampling_rate).epsilon(0.0) == pytest.approx(
+        math.log1p(sampling_rate * math.expm1(2.0))
     )
 
 
-@given(epsilon=st.floats(0, 5000), chance=st.floats(1e-6, 1))
-@example(epsilon=710.0, chance=1e-6)
-def test_amplification_has_an_inverse_and_never_overflows(epsilon: float, chance: float) -> None:
-    assert unamplified(amplified(epsilon, chance), chance) == pytest.approx(epsilon, rel=1e-9, abs=1e-9)
-    assert amplified(epsilon, chance) <= epsilon
+@given(epsilon=st.floats(0, 5000), sampling_rate=st.floats(1e-6, 1))
+@example(epsilon=710.0, sampling_rate=1e-6)
+def test_amplification_has_an_inverse_and_never_overflows(epsilon: float, sampling_rate: float) -> None:
+    assert unamplified(amplified(epsilon, sampling_rate), sampling_rate) == pytest.approx(epsilon, rel=1e-9, abs=1e-9)
+    assert amplified(epsilon, sampling_rate) <= epsilon
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="chance"):
+    with pytest.raises(ValueError, match="sampling_rate"):
         SubsampledMechanism(GaussianShift(1.0), 0.0)
     with pytest.raises(ValueError, match="adjacency"):
         SubsampledMechanism(GaussianShift(1.0), 0.5, "add")  # type: ignore[arg-type]

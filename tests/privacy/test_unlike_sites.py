@@ -74,7 +74,7 @@ def test_forty_unlike_sites_against_an_oracle(make) -> None:
     ranked = np.argsort(rows(mechanism))[::-1]
     each = []
     for k in (int(k) for k in [*ranked[:5], *ranked[5::5]]):
-        mu, p, times = mechanism.mu(k), mechanism.chance(k), mechanism.events_of(k)
+        mu, p, times = mechanism.mu(k), mechanism.sampling_rate(k), mechanism.events_of(k)
         each.append(oracle.worst_delta([(mu, p, times)], mechanism.adjacency, found))
     assert max(each) <= DELTA * (1 + 1e-4)  # what the oracle's own quadrature is good for
     assert max(each) == pytest.approx(DELTA, rel=2e-3)
@@ -112,7 +112,7 @@ def test_a_smaller_chance_a_smaller_shift_and_fewer_rounds_cost_less() -> None:
             assert all(small.profile(at) <= large.profile(at) for at in grid)
             for kind in oracle.KINDS[adjacency]:
                 for at in (0.1, 1.0, 3.0):
-                    less = oracle.delta([(small.shift.size, small.chance, 30)], kind, at)
+                    less = oracle.delta([(small.shift.size, small.sampling_rate, 30)], kind, at)
                     assert less < oracle.delta([(1.3, 0.2, 30)], kind, at)
             assert uncovered([((small, 5),), ((large, 5),), ((large, 4),)]) == [((large, 5),)]
             assert len(uncovered([((small, 6),), ((large, 5),)])) == 2

@@ -51,7 +51,7 @@ def test_delta_free_over_many_rounds() -> None:
 
 def test_delta_insensitive_to_the_noise() -> None:
     mechanism = uniform(0.01, 1666, 1)
-    just_under = 0.99 * mechanism.chance(0)
+    just_under = 0.99 * mechanism.sampling_rate(0)
     assert "delta-insensitive" in codes(mechanism, epsilon(mechanism, just_under), just_under)
     sound = uniform()
     assert "delta-insensitive" not in codes(sound, epsilon(sound, 1e-5), 1e-5)

@@ -1,4 +1,4 @@
-"""The noise that reaches the weights, against a simulation; the best carry, against a fine grid."""
+"""The noise that reaches the weights, against a simulation; the best decay, against a fine grid."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ def test_the_noise_of_the_weights_is_that_of_a_training_run(link: CorrelatedNois
 
 @pytest.mark.parametrize(("rounds", "slices", "momentum"), [(124, 31, 0.9), (60, 10, 0.0), (60, 60, 0.95)])
 def test_no_carry_of_a_fine_grid_is_better(rounds: int, slices: int, momentum: float) -> None:
-    def cost(carry: float) -> float:
-        link = CorrelatedNoise(carry, slices)
+    def cost(decay: float) -> float:
+        link = CorrelatedNoise(decay, slices)
         return weight_noise(link, rounds, momentum, linear(rounds)) * sensitivity(link, rounds)
 
     found = best_decay(rounds, slices, momentum, linear(rounds))
-    assert cost(found) <= min(cost(carry) for carry in np.linspace(0.0, 0.9999, 2000)) * (1 + 1e-4)
+    assert cost(found) <= min(cost(decay) for decay in np.linspace(0.0, 0.9999, 2000)) * (1 + 1e-4)
 
 
 @pytest.mark.parametrize(("rounds", "slices", "bands"), [(60, 4, 4), (62, 10, 7), (40, 3, 5)])
 def test_no_cut_carry_of_a_grid_is_better(rounds: int, slices: int, bands: int) -> None:
     """By `weight_noise`, which solves for A C^-1; with secret draws, by the length of a column."""
 
-    def cut(carry: float) -> CorrelatedNoise:
-        return CorrelatedNoise.from_matrix(carry ** np.arange(bands), slices)
+    def cut(decay: float) -> CorrelatedNoise:
+        return CorrelatedNoise.from_matrix(decay ** np.arange(bands), slices)
 
-    def cost(carry: float) -> float:
-        return weight_noise(cut(carry), rounds, 0.9, linear(rounds)) * sensitivity(cut(carry), rounds)
+    def cost(decay: float) -> float:
+        return weight_noise(cut(decay), rounds, 0.9, linear(rounds)) * sensitivity(cut(decay), rounds)
 
-    def drawn_cost(carry: float) -> float:
-        return weight_noise(cut(carry), rounds, 0.9, linear(rounds)) * float(np.linalg.norm(cut(carry).column(bands)))
+    def drawn_cost(decay: float) -> float:
+        return weight_noise(cut(decay), rounds, 0.9, linear(rounds)) * float(np.linalg.norm(cut(decay).column(bands)))
 
     found = best_decay(rounds, slices, 0.9, linear(rounds), bands)
     grid = np.linspace(0.0, 0.9999, 300)
-    assert cost(found) <= min(cost(carry) for carry in grid) * (1 + 1e-4)
+    assert cost(found) <= min(cost(decay) for decay in grid) * (1 + 1e-4)
     if bands <= slices:
-        assert drawn_cost(found) <= min(drawn_cost(carry) for carry in grid) * (1 + 2e-3)
+        assert drawn_cost(found) <= min(drawn_cost(decay) for decay in grid) * (1 + 2e-3)
 
 
-@pytest.mark.parametrize(("rounds", "slices", "carry", "share"), [
+@pytest.mark.parametrize(("rounds", "slices", "decay", "share"), [
     (124, 31, 0.9462, 0.2435), (496, 31, 0.9617, 0.206), (496, 124, 0.9807, 0.138),
 ])  # fmt: skip
-def test_the_figures_of_the_documentation(rounds: int, slices: int, carry: float, share: float) -> None:
+def test_the_figures_of_the_documentation(rounds: int, slices: int, decay: float, share: float) -> None:
     found = best_decay(rounds, slices, 0.9, linear(rounds))
-    assert found == pytest.approx(carry, abs=5e-5)
+    assert found == pytest.approx(decay, abs=5e-5)
     made = [
         weight_noise(link, rounds, 0.9, linear(rounds)) * sensitivity(link, rounds)
         for link in (CorrelatedNoise(found, slices), CorrelatedNoise(0.0, slices))

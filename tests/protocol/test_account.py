@@ -168,7 +168,7 @@ def test_clients_in_cohorts_that_remember_cost_more() -> None:
     assert 5.0 < plain.epsilon(DELTA) < kept.epsilon(DELTA) == np.inf  # over delta/100: no figure
     fixed = privacy.Cohort(1000, 50, "without")
     forgetful, remembering = costs(fixed, False), costs(fixed, True)
-    assert remembering.mechanisms[0].chance(0) == 1.0
+    assert remembering.mechanisms[0].sampling_rate(0) == 1.0
     assert remembering.epsilon(DELTA) > 10.0 * forgetful.epsilon(DELTA)
 
 

@@ -65,10 +65,10 @@ def test_any_pattern_of_missed_rounds_and_restarts_ends_at_the_public_arrays(eve
         if event == "loses":
             copies[node] = None
         try:
-            arrays, copy = unpack(down.parcel(node), beside(down), copies[node])
+            arrays, copy = unpack(down.message_for(node), beside(down), copies[node])
         except Declined:  # the server is wrong about this node, which is sent a snapshot
             down.forget(node)
-            arrays, copy = unpack(down.parcel(node), beside(down), copies[node])
+            arrays, copy = unpack(down.message_for(node), beside(down), copies[node])
         assert_same(arrays, down.public)
         copies[node] = copy
         if event != "crashes":  # the reply is lost: the server does not hear of it
@@ -77,21 +77,21 @@ def test_any_pattern_of_missed_rounds_and_restarts_ends_at_the_public_arrays(eve
 
 def test_one_message_serves_all_who_hold_the_same() -> None:
     down = Downlink(model(0), STEP)
-    assert down.parcel(1).message is down.parcel(2).message
-    _, copy = unpack(down.parcel(1), beside(down), None)
+    assert down.message_for(1).message is down.message_for(2).message
+    _, copy = unpack(down.message_for(1), beside(down), None)
     down.hear(1, copy.report)
     down.publish(model(0), STEP)
-    assert down.parcel(1).inventory == ""
-    assert len(down.parcel(1).message) < len(down.parcel(2).message)
+    assert down.message_for(1).layout == ""
+    assert len(down.message_for(1).message) < len(down.message_for(2).message)
 
 
 def test_a_damaged_replayed_or_foreign_parcel_changes_nothing() -> None:
     down, other = Downlink(model(0), STEP), Downlink(model(0), STEP)
-    first = down.parcel(1)
+    first = down.message_for(1)
     _, copy = unpack(first, beside(down), None)
     down.hear(1, copy.report)
     down.publish(model(1), STEP)
-    second = down.parcel(1)
+    second = down.message_for(1)
     _, now = unpack(second, beside(down), copy)
     spoiled = [
         (first, now),  # an old snapshot leads back
@@ -99,13 +99,13 @@ def test_a_damaged_replayed_or_foreign_parcel_changes_nothing() -> None:
         (second, None),  # a difference, to a node that holds nothing
         (replace(second, message=second.message[:-1]), copy),
         (replace(second, message=second.message[:-1] + bytes([second.message[-1] ^ 1])), copy),
-        (replace(second, message=other.parcel(1).message), copy),
-        (replace(second, grid=other.parcel(1).grid), copy),
+        (replace(second, message=other.message_for(1).message), copy),
+        (replace(second, grid=other.message_for(1).grid), copy),
         (second, replace(copy, state={**copy.state, "steps": copy.state["steps"] + 1})),
     ]
-    for parcel, kept in spoiled:
+    for broadcast, kept in spoiled:
         with pytest.raises(Declined) as declined:
-            unpack(parcel, beside(down), kept)
+            unpack(broadcast, beside(down), kept)
         assert declined.value.code == "version"
     with pytest.raises(Declined, match="beside the broadcast"):
         unpack(second, {}, copy)
@@ -113,24 +113,24 @@ def test_a_damaged_replayed_or_foreign_parcel_changes_nothing() -> None:
 
 def test_a_report_of_another_version_or_check_is_not_believed() -> None:
     down = Downlink(model(0), STEP)
-    _, copy = unpack(down.parcel(1), beside(down), None)
+    _, copy = unpack(down.message_for(1), beside(down), None)
     for report in ({}, {**copy.report, "version": 7}, {**copy.report, "check": bytes(16)}, {"version": "1"}):
         with pytest.raises(CepamError, match="it computed at version"):
             down.hear(1, report)
-        assert down.parcel(1).inventory != ""
+        assert down.message_for(1).layout != ""
     down.hear(1, copy.report)
-    assert down.parcel(1).inventory == ""
+    assert down.message_for(1).layout == ""
 
 
 def test_inventory_and_parcels_survive_the_journey_or_are_refused() -> None:
-    inventory = ModelLayout.of(model(0))
-    assert ModelLayout.from_text(inventory.to_text()) == inventory
+    layout = ModelLayout.of(model(0))
+    assert ModelLayout.from_text(layout.to_text()) == layout
     for text in ("", "{}", "[[1,2,3]]", '[["a",[-1]]]', '[["a",[true]]]', '[["a","b"]]', "[5]"):
         if text != "{}":
             with pytest.raises(ValueError, match="cannot be read"):
                 ModelLayout.from_text(text)
-    parcel = BroadcastMessage(b"grid", "[]", b"message")
-    assert BroadcastMessage.from_fields(parcel.to_fields(), b"message") == parcel
+    broadcast = BroadcastMessage(b"grid", "[]", b"message")
+    assert BroadcastMessage.from_fields(broadcast.to_fields(), b"message") == broadcast
     with pytest.raises(ValueError, match="this version"):
         BroadcastMessage.from_fields({"wire": 9}, b"")
     with pytest.raises(ValueError, match="float32"):

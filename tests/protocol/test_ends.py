@@ -111,12 +111,12 @@ def test_offers_to_others_or_not_signed_by_the_known_server_are_declined() -> No
 
 
 def test_a_clip_beyond_the_reach_of_the_noise_is_refused_at_the_door() -> None:
-    with pytest.raises(ValueError, match="reach"):
+    with pytest.raises(ValueError, match="quantization range"):
         UplinkSettings(cepam.Gaussian(1e-9), cepam.L2(1.0))
 
 
 def test_messages_are_padded_to_the_bucket() -> None:
-    padded = replace(SETTINGS, bucket=512)
+    padded = replace(SETTINGS, padding=512)
     offer = ServerEnd().offer(padded, PEER, SIZE).offer
     lengths = {len(seal_update(update(value), offer, None).message) for value in (0.0, 0.001, 0.04)}
     assert lengths == {512}
@@ -124,7 +124,7 @@ def test_messages_are_padded_to_the_bucket() -> None:
 
 def test_an_end_that_keeps_no_stream_declines_to_send_one() -> None:
     """As FLARE's filter: an update that left by itself would carry noise which nothing cancels, out of any order."""
-    pending = ServerEnd().offer(replace(SETTINGS, stream=CorrelatedNoiseConfig(0.8, 3, 6)), PEER, SIZE)
+    pending = ServerEnd().offer(replace(SETTINGS, correlated_noise=CorrelatedNoiseConfig(0.8, 3, 6)), PEER, SIZE)
     with pytest.raises(Declined) as refused:
         seal_update(update(), Offer.from_fields(pending.offer.to_fields()), None)
-    assert refused.value.code == "terms"
+    assert refused.value.code == "policy"

@@ -1,4 +1,4 @@
-"""Attacks on a node's rules, each of which must fail to learn; the names are those of docs/trust.md."""
+"""Attacks on a node's rules, each of which must fail to learn; docs/proofs/secure-aggregation.md names them."""
 
 from __future__ import annotations
 

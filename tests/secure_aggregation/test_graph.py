@@ -40,11 +40,11 @@ def test_the_bounds_hold_on_drawn_graphs() -> None:
 def test_circles_are_mutual_and_the_order_follows_the_keys() -> None:
     roster = cohort(20).roster
     for name in roster.names:
-        assert roster.circle(name, 0) == roster.names
-        for peer in roster.circle(name, 6):
-            assert name in roster.circle(peer, 6)
+        assert roster.neighbourhood(name, 0) == roster.names
+        for peer in roster.neighbourhood(name, 6):
+            assert name in roster.neighbourhood(peer, 6)
     other = Roster(roster.run, roster.epoch + 1, roster.peers)
-    assert any(other.circle(name, 6) != roster.circle(name, 6) for name in roster.names)
+    assert any(other.neighbourhood(name, 6) != roster.neighbourhood(name, 6) for name in roster.names)
 
 
 def test_doors() -> None:

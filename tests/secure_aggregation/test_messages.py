@@ -138,7 +138,7 @@ def test_a_node_that_is_sent_mutated_messages_refuses_them_or_keeps_its_rules(se
         stages(group)[kind](mutate(good, source))
     opened = NodeState.decode(group.nodes[10].state).open
     if opened is not None:
-        assert len(set(opened.circle) - opened.repaired) >= opened.threshold
+        assert len(set(opened.neighbourhood) - opened.repaired) >= opened.threshold
 
 
 @settings(max_examples=60, deadline=None)
@@ -174,7 +174,7 @@ def test_fields_out_of_range() -> None:
     for wrong in (
         {"noise": -1.0},
         {"clip": float("nan")},
-        {"chance": -0.0},
+        {"record_sampling_rate": -0.0},
         {"bits": 33},
         {"degree": 3},
         {"quorum": 0},

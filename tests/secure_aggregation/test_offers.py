@@ -36,7 +36,7 @@ def test_a_lost_account_does_not_give_back_what_was_spent(tmp_path: Path) -> Non
     for left in (tmp_path).iterdir():
         left.unlink()
     FileAccount.create(tmp_path / "journal")  # the operator forgets all; the node itself still knows
-    with refused("terms"):
+    with refused("policy"):
         sums.hello([member], 2)
 
 
@@ -51,7 +51,7 @@ def test_a_rolled_back_account_does_not_give_back_what_was_spent(tmp_path: Path)
     (tmp_path / "0.mark").write_bytes(b"0")  # the mark restored with it: the node's own secrets are newer
     with refused("position"):
         run_round(group, sums.settings(4, position=1))
-    with refused("terms"):
+    with refused("policy"):
         sums.hello([nodes[10]], 2)
 
 
@@ -59,7 +59,7 @@ def test_quorum_20_of_39() -> None:
     """2 · 20 - 39 = 1: a lying server would read one client alone."""
     group = cohort(39, policy=ClientPolicy(noise_scale=0.2, clipping_norm=CLIP, rounds=9))
     round_ = SecAggRound(sums.settings(20, clients=39), group.roster, group.roster.names, MODEL)
-    with refused("terms"):
+    with refused("policy"):
         group.train(10, round_.request())
     with refused("quorum"):
         SecAggRound(sums.settings(20, clients=39, colluders=1), group.roster, group.roster.names, MODEL)
@@ -72,7 +72,7 @@ def test_quorum_20_of_39() -> None:
 
 OFFERS = {
     "noise": {"noise": 0.19}, "clip": {"clip": 1.01}, "quorum": {"quorum": 4, "threshold": 4},
-    "honest": {"colluders": 3}, "batch": {"batch": 10.0}, "chance": {"chance": 0.6},
+    "honest": {"colluders": 3}, "batch": {"batch": 10.0}, "record_sampling_rate": {"record_sampling_rate": 0.6},
     "sparse": {"degree": 4, "threshold": 4},
 }  # fmt: skip
 
@@ -81,9 +81,9 @@ OFFERS = {
 def test_offers_below_the_policy(below: str) -> None:
     policy = ClientPolicy(noise_scale=0.2, clipping_norm=1.0, rounds=9, quorum=5, honest=3, record_sampling_rate=0.5)
     group = cohort(6, policy=policy)
-    good = sums.settings(5, clients=6, chance=0.5)
+    good = sums.settings(5, clients=6, record_sampling_rate=0.5)
     asked = replace(good, **OFFERS[below])
-    with refused("terms"):
+    with refused("policy"):
         group.train(10, SecAggRound(asked, group.roster, group.roster.names, MODEL).request())
     assert group.train(10, SecAggRound(good, group.roster, group.roster.names, MODEL).request())
 
@@ -96,7 +96,7 @@ def test_the_rounds_of_a_node_are_spent_over_all_runs(tmp_path: Path) -> None:
         run_round(group, sums.settings(4, run=run))
     nodes = {10 + i: sums.node(i, policy, account=sums.file_account(tmp_path / f"{i}")) for i in range(5)}
     group = Cohort(nodes, sums.hello(nodes.values(), 1, b"three"))
-    with refused("terms"):
+    with refused("policy"):
         run_round(group, sums.settings(4, run=b"three"))
 
 
@@ -192,8 +192,8 @@ def test_a_server_that_tells_of_smaller_draws_larger_batches_or_smaller_clips_is
         records=64,
     )
     group = cohort(5, policy=policy)
-    flattered = sums.settings(4, batch=1e6, chance=1e-6, clip=1e-3)
-    whole = sums.settings(4, position=1, chance=0.1, clip=0.5)
+    flattered = sums.settings(4, batch=1e6, record_sampling_rate=1e-6, clip=1e-3)
+    whole = sums.settings(4, position=1, record_sampling_rate=0.1, clip=0.5)
     for asked in (flattered, whole):
         group.train(10, SecAggRound(asked, group.roster, group.roster.names, MODEL).request())
     with group.nodes[10].account.hold() as entry:

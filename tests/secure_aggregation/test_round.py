@@ -168,13 +168,13 @@ def test_a_sparse_graph(clients: int, degree: int, threshold: int) -> None:
     group = cohort(clients, policy=policy)
     asked = sums.settings(clients - 8, clients=clients, degree=degree, threshold=threshold)
     for name in group.nodes:
-        circle = group.roster.circle(name, degree)
-        assert len(circle) == degree + 1
-        assert all(name in group.roster.circle(peer, degree) for peer in circle)
+        neighbourhood = group.roster.neighbourhood(name, degree)
+        assert len(neighbourhood) == degree + 1
+        assert all(name in group.roster.neighbourhood(peer, degree) for peer in neighbourhood)
     round_, total = run_round(group, asked, no_train=[11, 25], no_repair=[12], no_unmask=[13])
     assert {11, 25} <= set(group.roster.names) - set(round_.survivors)
     assert np.abs(total - expect(group, round_.survivors)).max() < tolerance(clients, asked.codec.cell)
     unwilling = cohort(clients)
     request = SecAggRound(asked, unwilling.roster, unwilling.roster.names, MODEL).request()
-    with pytest.raises(SecAggRefused, match="terms"):
+    with pytest.raises(SecAggRefused, match="policy"):
         unwilling.train(10, request)

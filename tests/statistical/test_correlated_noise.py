@@ -1,8 +1,8 @@
 """The noise of decoded streams, whitened by C: independent again, over 64 rounds through the real codec.
 
 Statistic: the 2,016 correlations of 64 rounds over 20,000 coordinates, which a right stream makes chi-square.
-False-alarm rate: 1e-9 a test, and the key is fixed. Power: a carry that is 1 % wrong leaves correlations of 0.0096
-times a power of the carry, which adds about 1,000 to a statistic of 2,016 ± 63; it must fail at the same level.
+False-alarm rate: 1e-9 a test, and the key is fixed. Power: a decay that is 1 % wrong leaves correlations of 0.0096
+times a power of the decay, which adds about 1,000 to a statistic of 2,016 ± 63; it must fail at the same level.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def whitened(errors: np.ndarray, link: CorrelatedNoise) -> tuple[float, float]:
     )
 
 
-@pytest.mark.parametrize("link", [CARRY, ROOT], ids=["carry", "root"])
+@pytest.mark.parametrize("link", [CARRY, ROOT], ids=["decay", "root"])
 @pytest.mark.parametrize("lattice", LATTICES.values(), ids=LATTICES)
 def test_what_the_server_holds_is_the_update_and_the_matrix_noise(
     link: CorrelatedNoise, lattice, key: cepam.Key
@@ -57,7 +57,7 @@ def test_what_the_server_holds_is_the_update_and_the_matrix_noise(
 
 def test_control_a_carry_one_percent_wrong_fails(key: cepam.Key) -> None:
     """At the server, at the client, or in the description that whitens."""
-    wrong = CorrelatedNoise(0.99 * CARRY.carry, 31)
+    wrong = CorrelatedNoise(0.99 * CARRY.decay, 31)
     for sends, takes, white in ((CARRY, wrong, CARRY), (wrong, CARRY, CARRY), (CARRY, CARRY, wrong)):
         x, y = stream(sends, takes, cepam.Integer(1), key)
         assert whitened(y - x, white)[0] < FALSE_ALARM
@@ -73,7 +73,7 @@ def test_a_sum_over_rounds_is_quieter_than_independent_noise_would_make_it(key: 
     summed = (y - x).sum(axis=0).std() / SIGMA
     want = np.sqrt(np.ones(ROUNDS) @ CARRY.noise_covariance(ROUNDS) @ np.ones(ROUNDS))
     assert summed == pytest.approx(want, rel=0.05)
-    assert want < 0.2 * np.sqrt(ROUNDS * (1 + CARRY.carry**2))
+    assert want < 0.2 * np.sqrt(ROUNDS * (1 + CARRY.decay**2))
 
 
 def verdicts(sends: CorrelatedNoise, key: cepam.Key) -> list[float]:
@@ -91,4 +91,4 @@ def verdicts(sends: CorrelatedNoise, key: cepam.Key) -> list[float]:
 
 def test_the_whitened_stream_passes_the_certificates_tests_and_a_wrong_carry_fails(key: cepam.Key) -> None:
     assert min(verdicts(CARRY, key)) > FALSE_ALARM
-    assert min(verdicts(CorrelatedNoise(0.95 * CARRY.carry, 31), key)) < FALSE_ALARM
+    assert min(verdicts(CorrelatedNoise(0.95 * CARRY.decay, 31), key)) < FALSE_ALARM

@@ -3,7 +3,7 @@
 Given U the noise is only uniform on a ball, so whoever knows U can rule updates out for certain. A quantizer
 whose dither has few bits leaks U through the output's low digits; ours does not, and the public grid is a
 second wall.
-docs/exactness.md has the argument.
+docs/proofs/finite-precision.md has the argument.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from cepam.fl import PRESETS
 from cepam.fl.config.settings import types
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")]
 STARTS = ("cepam ", "make ", "python bench/", "python tools/", "python hospitals.py", "pytest ")
 
 
@@ -113,13 +113,7 @@ def test_commands_that_are_not_there_are_seen() -> None:
         "pytest tests/nothing.py",
     )  # fmt: skip
     assert all(wrong_in(line) for line in lines)
-    assert lines_of((ROOT / "docs" / "privacy.md").read_text(encoding="utf-8"))
-
-
-def test_every_preset_is_in_the_table() -> None:
-    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    (table,) = re.findall(r"^## Presets\n\n(.*)$", page, re.M)
-    assert set(re.findall(r"`([\w-]+)`", table)) == set(PRESETS)
+    assert lines_of((ROOT / "docs" / "accounting.md").read_text(encoding="utf-8"))
 
 
 @cache

@@ -97,6 +97,14 @@ def test_flower_finds_the_noise_for_a_target(
     assert "times the clip: more noise than the rounds can average out" in said
 
 
+def test_forty_hospitals_are_answered_as_the_page_says() -> None:
+    """The page's command, and every line of the answer that it shows."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "choose.md").read_text(encoding="utf-8")
+    ((command, shown),) = re.findall(r"^```\ncepam (plan [^`]*?)```\n[^`]*^```text\n(.*?)^```$", page, re.M | re.S)
+    said = " ".join(cepam(*command.replace("\\\n", "").split()).split())
+    assert [line for line in shown.splitlines() if line not in said] == []
+
+
 def test_the_hospitals_train(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = Path(__file__).resolve().parents[2] / "examples" / "hospitals" / "hospitals.py"

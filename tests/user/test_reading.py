@@ -23,7 +23,6 @@ def test_verify_says_the_verdict_first_and_fits(tmp_path: Path, columns: int) ->
 
 
 def test_explain_writes_numbers_as_people_do(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     words = (
         "privacy explain --clients 8 --local-steps 64 --records 20000 --rounds 50 --noise-scale "
         "0.5 --delta 1e-6 --out page.html"

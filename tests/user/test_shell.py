@@ -26,7 +26,7 @@ def test_a_key_a_message_and_two_mistakes(tmp_path: Path) -> None:
     words = ["bash", "-c", command]
     done = subprocess.run(words, cwd=tmp_path, env=os.environ.copy(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
+    lines = [line for line in done.stderr.splitlines() if "compiling" not in line]  # where no kernel was compiled yet
     assert lines[0] == "cepam encode: round 1, client 0, attempt 0 was used before"
     assert lines[1].startswith("cepam encode: give either --clip")
     assert len(lines) == 2

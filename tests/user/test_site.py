@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
 from contextlib import suppress
@@ -46,6 +47,34 @@ def test_the_settings_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     from make_settings import PAGE, page
 
     assert PAGE.read_text(encoding="utf-8") == page(), "run python tools/make_settings.py"
+
+
+def test_the_page_of_commands_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="commands that train need the extra torch")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from make_cli import PAGE, page
+
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python tools/make_cli.py"
+
+
+def test_the_benchmark_pages_are_current(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every figure comes from the stored results: another result is another page."""
+    pytest.importorskip("torch", reason="the study of sums trains")
+    pytest.importorskip("cepam_peers")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import make_benchmarks
+
+    pages = make_benchmarks.pages()
+    shown = {page.name: page.read_text(encoding="utf-8") for page in make_benchmarks.PAGES.glob("*.md")}
+    assert shown == pages, "run python tools/make_benchmarks.py"
+    for kept in make_benchmarks.RESULTS.glob("*.json"):
+        (tmp_path / kept.name).write_text(kept.read_text(encoding="utf-8"), encoding="utf-8")
+    speed = json.loads((tmp_path / "speed.json").read_text(encoding="utf-8"))
+    speed["linearity"][0]["encode_ns"] *= 2.0
+    (tmp_path / "speed.json").write_text(json.dumps(speed), encoding="utf-8")
+    monkeypatch.setattr(make_benchmarks, "RESULTS", tmp_path)
+    changed = make_benchmarks.pages()
+    assert [name for name in pages if changed[name] != pages[name]] == ["speed.md"]
 
 
 def test_workflows_call_targets_that_exist() -> None:
@@ -116,3 +145,19 @@ def test_formulas_are_set_without_a_script(monkeypatch: pytest.MonkeyPatch) -> N
     assert "$" not in made
     assert [line.count("|") for line in made.splitlines()] == [line.count("|") for line in page.splitlines()]
     assert on_page_markdown("`$HOME$` and\n```\n$a$ $b$\n```\n") == "`$HOME$` and\n```\n$a$ $b$\n```\n"
+
+
+def test_the_readme_has_the_figures_of_the_tasks_and_of_the_search_coder() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tasks = (DOCS / "tasks.md").read_text(encoding="utf-8").partition("## Results")[2]
+    shown = re.findall(r"^\| `([\w-]+)`, (?:AUC|%) \| (.*) \|$", readme, re.M)
+    assert len(shown) == 3
+    for task, cells in shown:
+        row = re.search(rf"^\| `{task}` \(\w+\) \|[^|]*\| (.*) \|$", tasks, re.M)
+        assert row is not None
+        *scores, sizes, plain, _ = (cell.split(" /")[0] for cell in row[1].split(" | "))
+        assert cells.split(" | ") == [score.split()[0] for score in scores] + [sizes, plain]
+    (said,) = re.findall(r"sends ([\d,]+) weights in about (\d+) bytes at (-\d+) dB", readme)
+    timed = json.loads((ROOT / "bench" / "results" / "search.json").read_text(encoding="utf-8"))["time"]
+    (held,) = [row for row in timed if (f"{row['size']:,.0f}", f"{row['snr_db']:.0f}") == (said[0], said[2])]
+    assert round(held["bytes"], -1) == int(said[1])

@@ -36,7 +36,7 @@ class Tuned:
         return {name: p.detach().float().cpu().clone() for name, p in self.adapters.items()}
 
     def load(self, state: State) -> None:
-        """Nothing; the adapters hold these values, rounded to bf16."""
+        """Set the adapters to these values, rounded to bf16."""
         with torch.no_grad():
             for name, p in self.adapters.items():
                 p.copy_(state[name].to(p))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cepam.fl.data.catalog import load
+from cepam import fl
 
 RECORDS = 60_000
 
@@ -20,20 +22,30 @@ def network() -> nn.Module:
     )  # fmt: skip
 
 
+mnist = cache(lambda: fl.load("mnist"))
+
+
 def _images(values: np.ndarray) -> Tensor:
     return torch.from_numpy(values.reshape(-1, 1, 28, 28).astype(np.float32) / 255.0)
 
 
+@cache
 def records_of(client: int, clients: int) -> tuple[Tensor, Tensor]:
     """This client's images and labels: an equal share of the training data."""
-    data = load("mnist")
+    data = mnist()
     mine = np.random.default_rng(0).permutation(RECORDS)[client * (RECORDS // clients) :][: RECORDS // clients]
     return _images(data.train_inputs[mine]), torch.from_numpy(data.train_labels[mine])
 
 
+@cache
+def test_records() -> tuple[Tensor, Tensor]:
+    """The test images and their labels."""
+    data = mnist()
+    return _images(data.test_inputs), torch.from_numpy(data.test_labels)
+
+
 def test_accuracy(model: nn.Module) -> float:
     """The share of the test images that the model names rightly."""
-    data = load("mnist")
+    images, labels = test_records()
     with torch.no_grad():
-        guesses = model(_images(data.test_inputs)).argmax(1)
-    return float((guesses == torch.from_numpy(data.test_labels)).float().mean())
+        return float((model(images).argmax(1) == labels).double().mean())

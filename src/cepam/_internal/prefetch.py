@@ -38,7 +38,7 @@ def _until_given_up(work: Callable[..., None], *arguments: Any) -> None:
 
 
 def give_up(thread: Thread) -> None:
-    """Nothing; the thread has ended: at once, or when the compiled call that it is in comes back."""
+    """End the thread: at once, or when the compiled call that it is in comes back."""
     while thread.is_alive():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
         thread.join(_ASKED_AGAIN_SECONDS)  # again, should something have caught it

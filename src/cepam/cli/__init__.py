@@ -45,13 +45,14 @@ COMMANDS = (
     Command(
         "privacy",
         "cepam.cli.privacy:app",
-        "Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
+        "Account for privacy: epsilon of a run, noise for a target, a page that explains both, an audit.",
     ),
     Command(
         "plan",
         "cepam.cli.plan:plan",
         "Recommend what to run: unit, sampling, clipping, noise, mode, and what to expect.",
     ),
+    Command("new", "cepam.cli.new:app", "Write an app to start from."),
     Command(
         "policy",
         "cepam.cli.policy:app",

@@ -32,7 +32,7 @@ def bench(
     if as_json:
         typer.echo(json.dumps({"machine": machine(), "speed": [vars(row) for row in rows]}))
         return
-    table = Table("what", "ns a coordinate", "times the noise alone", "bits a coordinate")
+    table = Table("what", "ns per coordinate", "times the noise alone", "bits per coordinate")
     for row in rows:
         bits = "" if row.bits_per_coordinate is None else f"{row.bits_per_coordinate:.3f}"
         table.add_row(row.what, f"{row.nanoseconds:.2f}", f"{row.ratio:.2f}", bits)

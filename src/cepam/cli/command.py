@@ -30,7 +30,7 @@ _TWICE = re.compile(r"(Did you mean [^?]*\?) \1")  # Typer's suggestion after cl
 
 @contextmanager
 def one_line(place: str) -> Iterator[None]:
-    """Nothing; what the block refuses becomes one line on stderr that begins with `place`, and exit code 2.
+    """Turn what the block refuses into one line on stderr that begins with `place`, and exit code 2.
 
     Caught: wrong options, `ValueError` (how this package refuses arguments), its message errors, files that cannot be
     read or written, and optional packages that are not installed. Anything else is a bug and keeps its traceback.
@@ -143,13 +143,17 @@ class Command:
             raise TypeError(f"{self.target} is neither a function nor a typer.Typer")
         return holder
 
+    def built(self) -> Any:
+        """The group that Typer builds for this command alone, with the help of its arguments."""
+        return _with_arguments_help(typer.main.get_command(self.load()))
+
     def run(self, words: list[str]) -> None:
-        """Nothing; the command has run with these words, or has said in one line why not."""
+        """Run the command with these words, or say in one line why not."""
         place = f"cepam {self.name}"
         with one_line(place):
             try:
                 holder = self.load()
-                group = _told(typer.main.get_command(holder))
+                group = _with_arguments_help(typer.main.get_command(holder))
             except Exception as broken:
                 if not self.package or (isinstance(broken, ModuleNotFoundError) and is_optional(broken)):
                     raise
@@ -162,10 +166,10 @@ class Command:
             raise typer.Exit(code)
 
 
-def _told(command: Any) -> Any:
+def _with_arguments_help(command: Any) -> Any:
     """The command, whose arguments say what they are: click from 8.5 on drops that where Typer is older than 0.26."""
     for inner in getattr(command, "commands", {}).values():
-        _told(inner)
+        _with_arguments_help(inner)
     silent = [each for each in command.params if each.param_type_name == "argument" and not getattr(each, "help", None)]
     if silent and command.callback is not None:
         with suppress(ImportError):
@@ -188,7 +192,7 @@ def brought() -> list[Command]:
 
 
 def mount(app: typer.Typer, commands: Iterable[Command]) -> None:
-    """Nothing; the commands are added. Of several with one name the first counts: our own are not replaced."""
+    """Add the commands. Of several with one name the first counts: our own are not replaced."""
     taken: set[str] = set()
     for each in commands:
         if each.name not in taken:

@@ -24,7 +24,7 @@ from cepam.cli.settings import (
     takes_settings,
 )
 from cepam.cli.tables import fitting
-from cepam.fl.runs.comparison import HEADINGS, cells, warnings_of
+from cepam.fl.runs.comparison_page import HEADINGS, cells, verdicts, warnings_of
 
 Schemes = Annotated[
     str,
@@ -69,14 +69,18 @@ def compare(
     wanted = [word.strip() for word in schemes.split(",") if word.strip()]
     with Watch(console, shown=not as_json, simulated=True) as watch:
         fl.prepared(settings, watch.fetch)
-        rows = fl.compare(settings, wanted, folder, watch.follow)
+        rows = fl.compare(settings, wanted, folder, watch.follow, progress=False)
     if as_json:
-        print(json.dumps({"folder": str(folder), "rows": [vars(row) for row in rows]}))
+        print(
+            json.dumps({"folder": str(folder), "page": str(folder / "index.html"), "rows": [vars(row) for row in rows]})
+        )
         return
     seeds = f"{settings.run.seeds} seed{'s' if settings.run.seeds > 1 else ''}"
     title = f"{settings.data.name}, {settings.training.rounds} rounds, {seeds}"
     for table in fitting(console.width, HEADINGS, [cells(row) for row in rows], title):
         console.print(table)
+    for text in verdicts(settings, rows):
+        console.print(text)
     for text in warnings_of(rows):
         console.print(f"[yellow]warning[/] {text}")
     console.print(f"page: {folder / 'index.html'}")

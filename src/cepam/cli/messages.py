@@ -88,7 +88,7 @@ def encode(
     place: AddressOptions,
     description: CodecOptions,
     clipping: ClipOptions,
-    bucket: Annotated[int | None, typer.Option(help="Pad the message to a multiple of so many bytes.")] = None,
+    padding: Annotated[int | None, typer.Option(help="Pad the message to a multiple of so many bytes.")] = None,
     used: SentOption = None,
     remember: RememberOption = True,
     json_out: JsonOption = False,
@@ -100,7 +100,7 @@ def encode(
 
     Example: `cepam encode update.npy message.cepam --key alice.key --round 1 --sigma 0.01 --clip 1`
     """
-    codec = replace(description.codec(), bucket=bucket)
+    codec = replace(description.codec(), padding=padding)
     chosen, noted = clipping.chosen(codec.law), _noted(place.key, used, remember)
     at = place.address()
     check_folder(message)
@@ -167,8 +167,12 @@ def inspect(
     if place.key is not None:
         codec = description.codec()
         dimensions = [each.dimension for each in codec.lattices]
-        contents = wire.open_sealed(data, place.address().derive(), codec.fingerprint, dimensions)
-        facts |= _inside(contents, codec.lattices[contents.lattice].name, len(data))
+        contents = wire.open_sealed(
+            data, place.address().derive(), codec.fingerprint, dimensions, search_fingerprint=codec.search_fingerprint
+        )
+        searched = contents.lattice == wire.SEARCHED
+        facts |= _inside(contents, codec.lattices[0 if searched else contents.lattice].name, len(data))
+        facts["coder"] = "search" if searched else codec.task(contents.lattice, bytes(32)).coder
     _print(facts, json_out)
 
 

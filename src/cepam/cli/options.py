@@ -32,7 +32,7 @@ def read_array(path: Path) -> Any:
 
 
 def write_array(path: Path, values: Any) -> None:
-    """Nothing; the array is written to a .npy file."""
+    """Write the array to a .npy file."""
     import io
 
     import numpy as np
@@ -44,7 +44,7 @@ def write_array(path: Path, values: Any) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Nothing; a `ValueError` if the file could not be written for want of its folder."""
+    """Raise `ValueError` if the file could not be written for want of its folder."""
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path}: the folder does not exist")
 
@@ -71,14 +71,24 @@ class CodecOptions:
     """What the command line says about a codec; every field is an option."""
 
     law: Annotated[LawName, typer.Option("--law", help="The noise that the decoded vector carries.")] = "gaussian"
-    sigma: Annotated[float | None, typer.Option("--sigma", help="Standard deviation of Gaussian noise.")] = None
-    b: Annotated[float | None, typer.Option("--b", help="Scale of Laplace noise.")] = None
-    radius: Annotated[float | None, typer.Option("--radius", help="Radius of uniform-ball noise.")] = None
+    sigma: Annotated[
+        float | None,
+        typer.Option("--sigma", help="Standard deviation of Gaussian noise per coordinate, in the update's unit."),
+    ] = None
+    b: Annotated[
+        float | None, typer.Option("--b", help="Scale b of Laplace noise per coordinate, in the update's unit.")
+    ] = None
+    radius: Annotated[
+        float | None, typer.Option("--radius", help="Radius of uniform-ball noise, in the update's unit.")
+    ] = None
     lattice: Annotated[
         str, typer.Option("--lattice", help="auto, Z1 to Z10, A2, D4, E8, or a .npy file with a generator matrix.")
     ] = "auto"
     coder: Annotated[
-        Literal["adaptive", "paper"], typer.Option("--coder", help="adaptive is small; paper is the paper's code.")
+        Literal["adaptive", "search", "paper"],
+        typer.Option(
+            "--coder", help="adaptive is small; search is far smaller below -8 dB; paper is the paper's code."
+        ),
     ] = "adaptive"
     bound: Annotated[float | None, typer.Option("--bound", help="Bound on the update's norm, for --coder paper.")] = (
         None
@@ -189,7 +199,7 @@ def read_key(path: Path) -> Key:
 
 @contextmanager
 def waiting(text: str, shown: bool) -> Iterator[None]:
-    """Nothing; while the block runs, a moving bar on stderr if `shown` (for work that takes seconds)."""
+    """Show a moving bar on stderr while the block runs, if `shown` (for work that takes seconds)."""
     if not shown:
         yield
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -11,8 +12,11 @@ import typer
 
 from cepam import privacy
 from cepam.cli.options import JsonOption
-from cepam.cli.privacy_options import noise_of, observers_of, values_of
+from cepam.cli.privacy_options import noise_of, observers_of, secure_aggregation_rows, values_of
 from cepam.cli.tables import as_plain_json
+from cepam.privacy.reports.impact import impact_paragraph
+from cepam.privacy.reports.learning_rate import ADAM_RATE
+from cepam.privacy.reports.planning import COMPLETE_GRAPH, QUORUM, rounded_up
 
 QUESTIONS = {
     "unit": ("What must be protected: one record, or a client with all its records?", "record"),
@@ -23,6 +27,10 @@ QUESTIONS = {
     "coordinates": ("How many weights does the model train?", 10_000),
     "epsilon": ("Target epsilon of the whole run", 2.0),
 }
+ADAM = (
+    "Adam on the server divides by the noise, so that its steps follow epsilon: one rate to start with, chosen on "
+    "held-out records of MNIST, not on yours"
+)
 NEEDED = ("clients", "coordinates", "epsilon")
 
 
@@ -42,7 +50,12 @@ def plan(
     coordinates: Annotated[int | None, typer.Option("--coordinates", help="Weights that the model trains.")] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Target epsilon of the whole run.")] = None,
     delta: Annotated[
-        float, typer.Option("--delta", help="delta (default: a tenth of one over the protected units, rounded down).")
+        float,
+        typer.Option(
+            "--delta",
+            help="delta (default: a tenth of one over the protected units, rounded down).",
+            show_default=False,
+        ),
     ] = 0.0,
     clipping_norm: Annotated[
         float, typer.Option("--clipping-norm", help="Bound on an example's gradient, or on a client's update.")
@@ -62,7 +75,7 @@ def plan(
 
       cepam plan --unit client --clients 100000 --rounds 500 --coordinates 10000 --epsilon 4
 
-    Nobody but sums may be seen:
+    The server may see sums of updates only:
 
       cepam plan --clients 40 --records 2000 --trust secure-aggregation --coordinates 10000 --epsilon 2
     """
@@ -70,15 +83,15 @@ def plan(
         "unit": unit, "clients": clients, "records": records, "rounds": rounds, "trust": trust,
         "coordinates": coordinates, "epsilon": epsilon,
     }  # fmt: skip
-    told = answers(given, ask=sys.stdin.isatty() and not as_json)
-    if told["unit"] == "client" and not told["records"]:
+    values = answers(given, ask=sys.stdin.isatty() and not as_json)
+    if values["unit"] == "client" and not values["records"]:
         held: tuple[int, ...] = ()
     else:
-        many = int(told["clients"])
-        held = tuple(int(each) for each in values_of("records", str(told["records"] or ""), many))
+        many = int(values["clients"])
+        held = tuple(int(each) for each in values_of("records", str(values["records"] or ""), many))
     federation = privacy.Federation(
-        int(told["coordinates"]), float(told["epsilon"]), told["unit"], int(told["clients"]), held,
-        int(told["rounds"]), told["trust"], delta, clipping_norm, colluders,
+        int(values["coordinates"]), float(values["epsilon"]), values["unit"], int(values["clients"]), held,
+        int(values["rounds"]), values["trust"], delta, clipping_norm, colluders,
     )  # fmt: skip
     made = privacy.plan(federation)
     found = answer(made)
@@ -94,127 +107,244 @@ def answers(given: dict[str, Any], ask: bool) -> dict[str, Any]:
     Raises:
         ValueError: Nobody can be asked and something has no default.
     """
-    told = dict(given)
+    values = dict(given)
     for name, (question, default) in QUESTIONS.items():
-        if told[name] is None and name == "records" and told["unit"] == "client":
+        if values[name] is None and name == "records" and values["unit"] == "client":
             continue
-        if told[name] is None and ask:
-            told[name] = typer.prompt(question, default=default)
-    needed = [*NEEDED, *(["records"] if told["unit"] != "client" else [])]
-    if missing := [f"--{name}" for name in needed if told[name] is None]:
+        if values[name] is None and ask:
+            values[name] = typer.prompt(question, default=default)
+    needed = [*NEEDED, *(["records"] if values["unit"] != "client" else [])]
+    if missing := [f"--{name}" for name in needed if values[name] is None]:
         raise ValueError(f"{', '.join(missing)} must be given (on a terminal, without --json, it is asked for)")
     for name in ("unit", "rounds", "trust"):
-        told[name] = QUESTIONS[name][1] if told[name] is None else told[name]
+        values[name] = QUESTIONS[name][1] if values[name] is None else values[name]
     for name, choices in (("unit", ("record", "client")), ("trust", ("server", "secure-aggregation", "nobody"))):
-        if told[name] not in choices:
-            raise ValueError(f"--{name} must be one of {', '.join(choices)}, got {told[name]!r}")
-    return told
+        if values[name] not in choices:
+            raise ValueError(f"--{name} must be one of {', '.join(choices)}, got {values[name]!r}")
+    return values
 
 
 def answer(made: privacy.Plan) -> dict[str, Any]:
     """The plan as figures and texts."""
-    asked, mechanism = made.federation, made.mechanism
+    federation, mechanism = made.federation, made.mechanism
     sampling = {"expected_batch_size": made.batch} if made.mode == "per-example" else {"batch_size": made.batch}
     least = made.least_bytes
     return {
         "mode": made.mode,
-        "unit": asked.unit,
-        "clients": asked.clients,
-        "rounds": asked.rounds,
-        "trust": asked.trust,
+        "unit": federation.unit,
+        "clients": federation.clients,
+        "rounds": federation.rounds,
+        "trust": federation.trust,
         "epsilon": made.epsilon,
-        "delta": asked.delta,
+        "delta": federation.delta,
         "adjacency": mechanism.adjacency,
-        "clipping_norm": asked.clipping_norm,
+        "clipping_norm": federation.clipping_norm,
+        **({"quorum": federation.quorum} if federation.trust == "secure-aggregation" else {}),
         **(sampling if made.batch else {}),
         "sampling_rate": made.sampling_rate,
+        "server_optimizer": "adam" if made.mode == "per-example" else None,
         "server_learning_rate": _rate(made),
         **noise_of(mechanism),
-        "observers": _observers(made),
+        **({"noise_multiplier": _local_multipliers(made)} if made.mode == "local-dp-sgd" else {}),
+        **_observers(made),
         "numerics": "charged" if made.rounding_charged else "not charged: no finite bound for so large a model",
-        "reasons": list(made.reasons),
+        "reasons": [*made.reasons, *([ADAM] if made.mode == "per-example" else [])],
         "expectation": made.expectation,
         "bytes_up_at_least": least,
-        "bytes_float32": 4 * asked.coordinates,
+        "bytes_float32": 4 * federation.coordinates,
         "train": train_command(made),
+        "train_note": train_note(made),
         "flower": flower_snippet(made),
+        "check": check_command(made),
         "paragraph": paragraph(made),
     }
 
 
-def _observers(made: privacy.Plan) -> dict[str, float]:
-    """epsilon against every adversary; with secure aggregation at the quorum."""
-    asked = made.federation
-    if asked.trust != "secure-aggregation":
-        return observers_of(made.mechanism, asked.delta)
-    from cepam.secure_aggregation import epsilons
+def _observers(made: privacy.Plan) -> dict[str, dict[str, float]]:
+    """epsilon against every adversary; with secure aggregation also where only the quorum is in each sum."""
+    federation, mechanism = made.federation, made.mechanism
+    if federation.trust == "secure-aggregation":
+        return {"observers": _of_sums(made, federation.clients), "observers_at_quorum": _of_sums(made)}
+    found = observers_of(mechanism, federation.delta)
+    if made.mode != "local-dp-sgd" and 1 < federation.colluders < federation.clients - 1:
+        first = {who: found[who] for who in ("outsider", "one curious client")}
+        pooled = {f"{federation.colluders} other clients": privacy.epsilon(mechanism, federation.delta)}
+        found = {**first, **pooled, **found}
+    return {"observers": found}
 
-    quorum, plain = math.ceil(0.8 * asked.clients), replace(made.mechanism, colluders=0)
-    return epsilons(plain, asked.delta, quorum, asked.colluders, survivors=quorum)
+
+def _of_sums(made: privacy.Plan, survivors: int = 0) -> dict[str, float]:
+    """epsilon of each observer of sums with so many clients in each (default: the quorum)."""
+    from cepam.secure_aggregation import epsilons
+    from cepam.secure_aggregation.observers import LIES
+
+    federation, plain = made.federation, replace(made.mechanism, colluders=0)
+    present = survivors or federation.quorum
+    others = federation.clients - 1
+    found = epsilons(plain, federation.delta, federation.quorum, federation.colluders, survivors=present)
+    if federation.clients > COMPLETE_GRAPH:
+        found |= {who: math.inf for who in found if who.startswith(LIES)}
+    knows = {"one curious client": federation.clients - present + 1, f"all {others} other clients": others}
+    curious = {
+        who: privacy.epsilon(replace(plain, colluders=many), federation.delta, client=0) for who, many in knows.items()
+    }
+    return {"outsider": found.pop("outsider"), **curious, **found}
 
 
 def _rate(made: privacy.Plan) -> float | None:
-    """The server learning rate to start with, where one is known."""
-    if made.mode != "per-example":
+    """The learning rate of Adam on the server to start with, where one is known."""
+    return ADAM_RATE if made.mode == "per-example" else None
+
+
+def _aim(made: privacy.Plan) -> float:
+    """The engine's target, which is for an outsider: less than the plan's where that holds against colluders."""
+    federation = made.federation
+    if made.mode == "local-dp-sgd":
+        return made.aim or federation.epsilon
+    if not federation.colluders:
+        return federation.epsilon
+    found = observers_of(made.mechanism, federation.delta)["outsider"]
+    unit = 10.0 ** (3 - math.floor(math.log10(found)))
+    return math.floor(unit * found) / unit
+
+
+def _shown(value: float) -> str:
+    """A number with all the digits that matter to a run."""
+    return f"{value:.12g}"
+
+
+def _masked(made: privacy.Plan) -> bool:
+    return made.federation.trust == "secure-aggregation"
+
+
+def train_note(made: privacy.Plan) -> str | None:
+    """Why there is no command that trains this plan in simulation; None where there is one."""
+    federation = made.federation
+    if not _masked(made):
         return None
-    from cepam.privacy.reports.learning_rate import rate_for_target
+    if federation.unit == "client":
+        return (
+            "no command: the simulation engine protects whole clients only where the server is trusted. Flower runs "
+            "this plan"
+        )
+    if len(set(federation.records)) > 1:
+        held = made.mechanism.clients[0].records
+        return (
+            "no command: the simulation engine divides the sum of each client by that client's own expected batch, "
+            f"which is another mechanism with another epsilon. Flower runs this plan; `--records {held}`, the average, "
+            "gives a command for clients of one size"
+        )
+    return None
 
-    return rate_for_target("private", made.federation.epsilon)
 
-
-def train_command(made: privacy.Plan) -> str:
-    """The command that trains it in the simulation engine, on data and a model of one's own."""
-    asked = made.federation
+def train_command(made: privacy.Plan) -> str | None:
+    """The command that trains it in the simulation engine, on data and a model of one's own; None: see `train_note`."""
+    federation = made.federation
+    if train_note(made):
+        return None
     words = ["cepam train --data my_module:load --model my_module:build"]
     if made.mode == "per-example":
         words.insert(1, "--preset private")
     if made.mode in ("client-sampling", "all-clients"):
         words.insert(1, "--preset users")
-    words += [f"--clients {asked.clients} --rounds {asked.rounds} --epsilon {asked.epsilon:g} --delta {asked.delta:g}"]
-    words += [f"--clipping-norm {asked.clipping_norm:g}"]
+    words += [f"--clients {federation.clients} --rounds {federation.rounds}"]
+    if _masked(made):  # the engine's own target counts on all clients, the plan's on the quorum
+        words[-1] += f" --noise-scale {_shown(made.mechanism.clients[0].law.scale)}"
+    else:
+        words[-1] += f" --epsilon {_shown(_aim(made))}"
+    words[-1] += f" --delta {_shown(federation.delta)}"
+    words += [f"--clipping-norm {_shown(federation.clipping_norm)}"]
     if made.mode == "per-example":
-        words.append(f"--set training.expected_batch_size={made.batch:.6g}")
-        words.append(f"--server-learning-rate {_rate(made):.3g}")
+        words.append(f"--set training.expected_batch_size={_shown(made.batch)}")
+        words.append(f"--set training.server_optimizer=adam --server-learning-rate {_rate(made):.3g}")
     elif made.mode == "local-dp-sgd":
         words.append("--scheme fl+sdq --set training.update=dp-sgd --set training.record_sampling=poisson")
         words.append("--set privacy.adjacency=add-remove")
         words.append(f"--set training.batch_size={made.batch:g}")
     else:
-        words.append(f"--set clients.sampling_rate={made.sampling_rate:g}")
+        words.append(f"--set clients.sampling_rate={_shown(made.sampling_rate)}")
         if made.mode == "all-clients":
             words.append("--set clients.sampling=fixed")
-    if asked.trust == "secure-aggregation":
-        words.append("--set privacy.trust=secure-aggregation")
+    if _masked(made):
+        words.append(f"--set privacy.trust=secure-aggregation --set privacy.quorum={QUORUM:g}")
+        words += [f"--set privacy.colluders={federation.colluders}"] if federation.colluders else []
     return " ".join(words)
+
+
+def check_command(made: privacy.Plan) -> str:
+    """The `cepam privacy epsilon` command that gives the plan's figures again, with the noise of every client."""
+    federation, mechanism = made.federation, made.mechanism
+    words = [f"cepam privacy epsilon --clients {federation.clients} --rounds {federation.rounds}"]
+    words += [f"--delta {_shown(federation.delta)} --clipping-norm {_shown(federation.clipping_norm)}"]
+    words += [f"--coordinates {federation.coordinates}"] if made.rounding_charged else []
+    words += [f"--adjacency {mechanism.adjacency}"]
+    if made.mode in ("per-example", "local-dp-sgd"):
+        words.append(f"--records {_each(client.records for client in mechanism.clients)}")
+    if made.mode == "per-example":
+        words.append(f"--expected-batch-size {_shown(made.batch)}")
+    if made.mode == "local-dp-sgd":
+        words.append(f"--local-epochs 1 --batch-size {_shown(made.batch)}")
+    if federation.unit == "client":
+        words.append("--unit client")
+    if made.mode == "client-sampling":
+        words.append(f"--sampling-rate {_shown(made.sampling_rate)}")
+        words.append(f"--noise-multiplier {_shown(privacy.noise_multiplier(mechanism))}")
+    else:
+        words.append(f"--noise-scale {_each(client.law.scale for client in mechanism.clients)}")
+    if federation.colluders and made.mode != "local-dp-sgd":
+        words.append(f"--colluders {federation.colluders}")
+    if _masked(made):
+        words.append(f"--trust secure-aggregation --quorum {federation.quorum}")
+    return " ".join(words)
+
+
+def _each(values: Iterable[float]) -> str:
+    """One number per client, or the one that all share."""
+    found = [f"{value:.9g}" for value in values]
+    return found[0] if len(set(found)) == 1 else ",".join(found)
 
 
 def flower_snippet(made: privacy.Plan) -> str:
     """The lines of a Flower ServerApp."""
-    asked, scale = made.federation, made.mechanism.clients[0].law.scale
-    clip = f"clip=cepam.L2({asked.clipping_norm:g})"
+    federation, scale = made.federation, rounded_up(made.mechanism.clients[0].law.scale)
+    clip = f"clip=cepam.L2({_shown(federation.clipping_norm)})"
     if made.mode == "local-dp-sgd":
         return (
             "# Each client noises its own steps (Opacus or cepam.torch); the server needs no wrapper.\n"
-            f"# noise multiplier per client: {', '.join(f'{each:.4g}' for each in _local_multipliers(made)[:12])}"
+            f"# noise multiplier per client: {', '.join(f'{rounded_up(each):g}' for each in _local_multipliers(made))}"
         )
     if made.mode == "per-example":
-        drawn = f'record_sampling=cepam.privacy.Sampling("poisson", {made.batch / asked.clients:.6g})'
-        held = f"records={sum(asked.records) // asked.clients}"
-        exact = (
-            "" if len(set(asked.records)) == 1 else "  # a client of n records draws its share, n/total of the batch"
+        batch = made.batch / federation.clients
+        held = made.mechanism.clients[0].records if _masked(made) else sum(federation.records) // federation.clients
+        alike = (
+            len(set(made.mechanism.clients)) == 1
+        )  # else Flower's equal weights need another noise than the engine's
+        wanted = f"{_shown(federation.epsilon)}, rounds={federation.rounds}, nodes={federation.clients}"
+        noise = f"noise=cepam.Gaussian({_shown(scale)})" if alike else f"epsilon=cepam.flower.Target({wanted})"
+        counted = [f"delta={_shown(federation.delta)}", f"records={held}", 'clipped="example"']
+        counted += ['adjacency="add-remove"', f'record_sampling=cepam.privacy.Sampling("poisson", {_shown(batch)})']
+        counted += [f"colluders={federation.colluders}"] if federation.colluders else []
+        adam = f"FedAdam(eta={_rate(made):.3g}, beta_1=0.9, beta_2=0.999, tau=1e-8)"
+        update = "update=cepam.flower.Gradient()"
+        accounting = f"accounting=cepam.flower.Accounting({', '.join(counted)})"
+        drawn = f".gradient(data, {_shown(batch)}, records={held})"
+        return (
+            f"{_strategy(made, [adam, clip, noise, update, accounting])}; the training function replies with\n"
+            f"# cepam.torch.PerExampleGradients(model, loss, {clip[5:]}){drawn};\n"
+            "# `cepam new flower-app NAME` writes such an app"
         )
-        count = f'accounting=cepam.flower.Accounting(delta={asked.delta:g}, clipped="example", {held}, {drawn})'
-        parts = ["FedAvg()", clip, f"noise=cepam.Gaussian({scale:.6g})", f'{count[:-1]}, adjacency="add-remove")']
-        return _strategy(made, parts) + exact
-    count = f'accounting=cepam.flower.Accounting(delta={asked.delta:g}, unit="client", adjacency="add-remove")'
-    parts = ["FedAvg()", clip, f"noise=cepam.Gaussian({scale:.6g})", count]
+    counted = [f"delta={_shown(federation.delta)}", 'unit="client"', 'adjacency="add-remove"']
+    counted += [f"colluders={federation.colluders}"] if federation.colluders else []
+    count = f"accounting=cepam.flower.Accounting({', '.join(counted)})"
+    parts = ["FedAvg()", clip, f"noise=cepam.Gaussian({_shown(scale)})", count]
     if made.mode == "client-sampling":
-        parts.append(f"sampling=cepam.flower.Poisson({made.sampling_rate:g})")
+        parts.append(f"sampling=cepam.flower.Poisson({_shown(made.sampling_rate)})")
     return _strategy(made, parts)
 
 
 def _strategy(made: privacy.Plan, parts: list[str]) -> str:
-    kind = "SecureAggregation" if made.federation.trust == "secure-aggregation" else "Private"
+    kind = "SecureAggregation" if _masked(made) else "Private"
+    parts = [*parts, f"quorum={made.federation.quorum}"] if _masked(made) else parts
     inside = "".join(f"\n    {part}," for part in parts)
     return f"strategy = cepam.flower.{kind}({inside}\n)\n# in the ClientApp: mods=[cepam.flower.Uplink()]"
 
@@ -227,22 +357,16 @@ def _local_multipliers(made: privacy.Plan) -> list[float]:
 
 def paragraph(made: privacy.Plan) -> str:
     """A paragraph for the data-protection officer."""
-    asked = made.federation
-    whose = "one record" if asked.unit == "record" else "all records of one participant"
-    trusted = {
-        "server": "The central server is trusted: it can see each participant's update, and there is no guarantee "
-        "against it.",
-        "secure-aggregation": "By secure aggregation the central server sees sums of updates only, and the guarantee "
-        "holds against it too.",
-        "nobody": "Nobody is trusted: each participant adds its noise before anything leaves it, and the guarantee "
-        "holds against the server too.",
-    }[asked.trust]
-    return (
-        f"The model is trained with differential privacy for {whose}: epsilon {made.epsilon:.3g} at delta "
-        f"{asked.delta:g} over all {asked.rounds} rounds ({made.mechanism.adjacency} adjacency). Whoever sees every "
-        f"published model and knows all other data can raise the odds of a guess about {whose} by a factor of at most "
-        f"e^{made.epsilon:.3g}, except with probability {asked.delta:g}. {trusted} Raw data stay where they are. "
-        "Not covered: statistics of training that look at raw data, and settings tuned on the same data."
+    federation = made.federation
+    return impact_paragraph(
+        federation.unit,
+        made.epsilon,
+        federation.delta,
+        federation.rounds,
+        made.mechanism.adjacency,
+        federation.trust,
+        federation.colluders,
+        list(_observers(made).values())[-1],
     )
 
 
@@ -251,15 +375,12 @@ def print_plan(found: dict[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
-    texts = ("reasons", "expectation", "train", "flower", "paragraph", "units", "opacus", "observers", "numerics")
     for name, value in found.items():
-        if name not in texts and value is not None:
-            shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-            many = isinstance(value, list) and len(value) > 6
-            console.print(f"{name} {shown if not many else f'{min(value):.4g} to {max(value):.4g}, one per client'}")
+        if name not in TEXTS and value is not None:
+            console.print(f"{name} {_short(value)}")
     for name, unit in found["units"].items():
         console.print(f"{name}: {unit}")
-    for who, spent in found["observers"].items():
+    for who, spent in _rows(found).items():
         console.print(f"against {who}: {'no guarantee' if spent == float('inf') else f'{spent:.4g}'}")
     console.print(f"rounding: {found['numerics']}")
     console.print(f"Opacus: {found['opacus']}")
@@ -267,6 +388,31 @@ def print_plan(found: dict[str, Any]) -> None:
     for reason in found["reasons"]:
         console.print(f"- {reason}")
     console.print(f"\nWhat to expect: {found['expectation']}.")
-    console.print(f"\nTrain in simulation:\n\n  {found['train']}", soft_wrap=True)
+    console.print(f"\nTrain in simulation:\n\n  {found['train'] or found['train_note'] + '.'}", soft_wrap=True)
     console.print(f"\nFlower:\n\n{found['flower']}", soft_wrap=True)
+    console.print(f"\nThe figures again, with the noise of each client:\n\n  {found['check']}", soft_wrap=True)
     console.print(f"\nFor the data-protection officer:\n\n{found['paragraph']}")
+
+
+TEXTS = (
+    "reasons", "expectation", "train", "train_note", "flower", "check", "paragraph", "units", "opacus", "observers",
+    "observers_at_quorum", "numerics",
+)  # fmt: skip
+"""What `print_plan` does not print as a name and a value."""
+
+
+def _short(value: Any) -> str:
+    """A value in a few digits; of a list its range."""
+    if isinstance(value, list):
+        low, high = min(value), max(value)
+        return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, one per client (--json has them all)"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _rows(found: dict[str, Any]) -> dict[str, float]:
+    """The observers; with secure aggregation as if nobody dropped out, and at the quorum where that is more."""
+    if "observers_at_quorum" not in found:
+        return dict(found["observers"])
+    rows = secure_aggregation_rows(found)
+    assert rows is not None
+    return rows

@@ -118,7 +118,7 @@ def show(
     if account is not None:
         with FileAccount(account).hold() as held:
             answered = held.answered
-        found["spent"] = {"rounds": answered.rounds, "epsilon": answered.epsilon(policy.delta)}
+        found["spent"] = {"rounds": answered.rounds, "epsilon": policy.spent(answered)}
     if json_out:
         typer.echo(json.dumps(found))
         return
@@ -127,7 +127,7 @@ def show(
     _print_largest(policy)
     if account is not None:
         typer.echo(
-            f"spent: {answered.rounds} of {policy.rounds} rounds, epsilon {answered.epsilon(policy.delta):.4g}"
+            f"spent: {answered.rounds} of {policy.rounds} rounds, epsilon {policy.spent(answered):.4g}"
             f" of {'no limit' if policy.epsilon is None else f'{policy.epsilon:.4g}'} at delta {policy.delta:g}"
         )
 

@@ -13,20 +13,20 @@ from cepam import privacy
 from cepam.cli.command import help_alone
 from cepam.cli.options import JsonOption, spread
 from cepam.cli.privacy_options import (
-    ReleaseOptions,
+    MechanismOptions,
     noise_of,
     observers_of,
-    observers_of_sums,
     opacus_of,
-    rows_of_sums,
+    secure_aggregation_observers,
+    secure_aggregation_rows,
+    secure_aggregation_views,
     units_of,
     values_of,
-    views_of_sums,
 )
 from cepam.cli.tables import print_figures
 
 app = typer.Typer(
-    help="Guarantees one can trust: epsilon of a run, noise for a target, an explanation, an audit.",
+    help="Account for privacy: epsilon of a run, noise for a target, a page that explains both, an audit.",
     rich_markup_mode="rich",
 )
 app.callback(invoke_without_command=True)(help_alone)
@@ -38,9 +38,11 @@ Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee; 0
 @app.command("epsilon")
 @spread
 def print_epsilon(
-    options: ReleaseOptions,
+    options: MechanismOptions,
     delta: Delta = 1e-5,
-    per_client: Annotated[bool, typer.Option("--per-client", help="Every client, against whom.")] = False,
+    per_client: Annotated[
+        bool, typer.Option("--per-client", help="Print epsilon of every client, against each adversary.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """epsilon of a whole run.
@@ -53,7 +55,7 @@ def print_epsilon(
 
       cepam privacy epsilon --expected-batch-size 960 --records-total 60000 --noise-multiplier 1.1 --rounds 600
 
-    Whole clients: each of 100,000 is sampled with chance 0.01, in secret (prints 1.82824):
+    Whole clients: each of 100,000 is sampled with probability 0.01, in secret (prints 1.82824):
 
       cepam privacy epsilon --unit client --clients 100000 --sampling-rate 0.01 --noise-multiplier 1 --rounds 1000
       --adjacency add-remove
@@ -75,7 +77,7 @@ def print_epsilon(
         "epsilon": spent,
         **noise_of(mechanism),
         **_figures(mechanism, spent, delta, options.practice()),
-        **observers_of_sums(options, delta),
+        **secure_aggregation_observers(options, delta),
     }
     if per_client:
         found["per_client" if "clients" in found else "clients"] = [vars(g) for g in privacy.report(mechanism, delta)]
@@ -85,11 +87,11 @@ def print_epsilon(
 @app.command("calibrate")
 @spread
 def print_noise(
-    options: ReleaseOptions,
+    options: MechanismOptions,
     epsilon: Annotated[str, typer.Option("--epsilon", help="Target epsilon of the whole run; or one per client.")],
     delta: Delta = 1e-5,
     per_client: Annotated[
-        bool, typer.Option("--per-client", help="Each client the noise that its own target needs by itself.")
+        bool, typer.Option("--per-client", help="Calibrate each client's noise to its own target.")
     ] = False,
     names: Annotated[str, typer.Option("--names", help="What to call the clients, comma-separated.")] = "",
     as_json: JsonOption = False,
@@ -130,14 +132,14 @@ def print_noise(
     spent = privacy.epsilon(mechanism, delta)
     found = {**noise_of(mechanism), "epsilon": spent, **_figures(mechanism, spent, delta, options.practice())}
     scales = ",".join(repr(client.law.scale) for client in mechanism.clients)
-    asked = replace(options, noise_scale=scales, noise_multiplier=0.0)
-    print_figures({**found, **observers_of_sums(asked, delta), **_use(mechanism)}, as_json)
+    calibrated = replace(options, noise_scale=scales, noise_multiplier=0.0)
+    print_figures({**found, **secure_aggregation_observers(calibrated, delta), **_use(mechanism)}, as_json)
 
 
 @app.command("explain")
 @spread
 def write_page(
-    options: ReleaseOptions,
+    options: MechanismOptions,
     delta: Delta = 1e-5,
     out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("privacy.html"),
     as_json: JsonOption = False,
@@ -150,8 +152,8 @@ def write_page(
       --out privacy.html
     """
     mechanism = options.mechanism()
-    sums = observers_of_sums(options, delta)
-    page = privacy.explain(mechanism, delta, out, options.practice(), rows_of_sums(sums))
+    sums = secure_aggregation_observers(options, delta)
+    page = privacy.explain(mechanism, delta, out, options.practice(), secure_aggregation_rows(sums))
     found = {"page": str(page), "epsilon": privacy.epsilon(mechanism, delta), "delta": delta, **noise_of(mechanism)}
     print_figures({**found, "observers": observers_of(mechanism, delta), **sums}, as_json)
 
@@ -159,7 +161,7 @@ def write_page(
 @app.command("audit")
 @spread
 def print_audit(
-    options: ReleaseOptions,
+    options: MechanismOptions,
     delta: Delta = 1e-2,
     trials: Annotated[int, typer.Option("--trials", help="Trials in each of the two worlds.")] = 500_000,
     confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bound.")] = 0.99,
@@ -187,7 +189,7 @@ def print_audit(
     """
     attacks, options = Attack(delta, trials, confidence, seed), replace(options, rounds=options.rounds or 1)
     if options.trust == "secure-aggregation":
-        each = {who: attacks.on(*view) for who, view in views_of_sums(options, actual).items()}
+        each = {who: attacks.on(*view) for who, view in secure_aggregation_views(options, actual).items()}
         refuted = any(found["refuted"] for found in each.values())
         shown = {"views": each} if as_json else {f"{who}: {k}": v for who, row in each.items() for k, v in row.items()}
         print_figures({**shown, "refuted": refuted}, as_json)
@@ -274,7 +276,7 @@ def _figures(mechanism: privacy.Mechanism, spent: float, delta: float, practice:
     if isinstance(mechanism, privacy.LocalMechanism):
         found["steps"] = max(mechanism.steps)
     if isinstance(mechanism, privacy.MatrixMechanism):
-        shape = {"decay": mechanism.link.carry} if mechanism.link.bands is None else {"bands": mechanism.link.bands}
+        shape = {"decay": mechanism.link.decay} if mechanism.link.bands is None else {"bands": mechanism.link.bands}
         found |= {**shape, "slices": mechanism.link.slices, "events": mechanism.events}
         found |= {
             "sensitivity": mechanism.sensitivity,
@@ -298,8 +300,8 @@ def _about_cohorts(mechanism: privacy.CohortMechanism) -> dict[str, Any]:
     """Who is sampled, and what noise the clients and the server bring together."""
     cohort, sampling = mechanism.cohort, "poisson" if mechanism.cohort.kind == "poisson" else "fixed"
     found: dict[str, Any] = {"sampling": sampling, "sampling_rate": cohort.rate, "clients": cohort.population}
-    found |= {"expected_cohort": cohort.size, "max_cohort": cohort.cap, "chance": mechanism.chance(0)}
+    found |= {"expected_cohort": cohort.size, "max_cohort": cohort.cap, "sampling_rate": mechanism.sampling_rate(0)}
     found["max_cohort_exceeded"] = mechanism.rounds * cohort.exceeded
     if cohort.participations is not None:
         found["max_participations"] = cohort.participations
-    return {**found, "mu": mechanism.mu(0), "noise_of_sum": mechanism.topup.total}
+    return {**found, "mu": mechanism.mu(0), "noise_of_sum": mechanism.compensation.total}

@@ -74,8 +74,9 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _panel(name: str, text: str, panel: str) -> Any:
-    return typer.Option(name, help=text, rich_help_panel=panel)
+def _panel(name: str, text: str, panel: str, default: bool = False) -> Any:
+    """An option of a panel; most have 0 or nothing for "not given", which the text says and no default shows."""
+    return typer.Option(name, help=text, rich_help_panel=panel, show_default=default)
 
 
 NOISE, DATA, RUN, PRACTICE = "Noise and clipping", "Records", "Run and adversary", "How it was really run"
@@ -84,11 +85,13 @@ MATRIX = "Correlated noise (--noise-correlation matrix)"
 
 
 @dataclass(frozen=True)
-class ReleaseOptions:
+class MechanismOptions:
     """What the command line says about a run; every field is an option."""
 
-    clients: Annotated[int, _panel("--clients", "Number of clients.", RUN)] = 30
-    law: Annotated[Literal["gaussian", "laplace"], _panel("--law", "Distribution of the noise.", NOISE)] = "gaussian"
+    clients: Annotated[int, _panel("--clients", "Number of clients.", RUN, True)] = 30
+    law: Annotated[Literal["gaussian", "laplace"], _panel("--law", "Distribution of the noise.", NOISE, True)] = (
+        "gaussian"
+    )
     noise_scale: Annotated[
         str,
         _panel(
@@ -109,45 +112,77 @@ class ReleaseOptions:
     ] = 0.0
     noise_correlation: Annotated[
         Literal["independent", "matrix"],
-        _panel("--noise-correlation", "Noise of different rounds: independent, or correlated by a matrix.", MATRIX),
+        _panel(
+            "--noise-correlation", "Noise of different rounds: independent, or correlated by a matrix.", MATRIX, True
+        ),
     ] = "independent"
     decay: Annotated[
-        str, _panel("--decay", "Factor by which a message carries the one before: a number or auto.", MATRIX)
+        str,
+        _panel("--decay", "Decay of the correlated noise per message, in [0, 1), or auto for the best one.", MATRIX),
     ] = ""
-    bands: Annotated[int, _panel("--bands", "Cut the decay after so many messages (poisson sampling).", MATRIX)] = 0
-    matrix: Annotated[str, _panel("--matrix", "A matrix of your own, .npy: a column or a square.", MATRIX)] = ""
-    slices: Annotated[int, _panel("--slices", "Fixed slices of a client's records, used in turn.", MATRIX)] = 0
+    bands: Annotated[
+        int,
+        _panel("--bands", "Messages after which the decay is cut to 0, for poisson sampling (default: never).", MATRIX),
+    ] = 0
+    matrix: Annotated[
+        str,
+        _panel(
+            "--matrix",
+            "A .npy file with a matrix of your own instead of --decay: its first column, or all of it.",
+            MATRIX,
+        ),
+    ] = ""
+    slices: Annotated[
+        int, _panel("--slices", "Number of fixed slices of a client's records, used in turn (default: 1).", MATRIX)
+    ] = 0
     server_momentum: Annotated[
-        float, _panel("--server-momentum", "The server's momentum, for --decay auto.", MATRIX)
+        float, _panel("--server-momentum", "The server's momentum, for --decay auto.", MATRIX, True)
     ] = 0.0
     schedule: Annotated[
         Literal["constant", "linear", "cosine"],
-        _panel("--schedule", "The server's learning-rate schedule, for --decay auto.", MATRIX),
+        _panel("--schedule", "The server's learning-rate schedule, for --decay auto.", MATRIX, True),
     ] = "constant"
-    unit: Annotated[Unit, _panel("--unit", "What is protected: a record or a whole client.", WHOLE)] = "record"
+    unit: Annotated[Unit, _panel("--unit", "What is protected: a record or a whole client.", WHOLE, True)] = "record"
     sampling_rate: Annotated[
         float,
-        _panel("--sampling-rate", "Chance that a client is sampled in a round, in secret.", WHOLE),
+        _panel(
+            "--sampling-rate",
+            "Probability that a client is sampled in a round, in secret (default: all take part).",
+            WHOLE,
+        ),
     ] = 0.0
     sampling: Annotated[
         Literal["poisson", "fixed"],
-        _panel("--sampling", "Client sampling: each by itself (poisson), or a fixed number per round.", WHOLE),
+        _panel("--sampling", "Client sampling: each by itself (poisson), or a fixed number per round.", WHOLE, True),
     ] = "poisson"
     max_cohort: Annotated[
-        int, _panel("--max-cohort", "The most clients sampled in a round (default: never met in practice).", WHOLE)
+        int,
+        _panel(
+            "--max-cohort",
+            "Largest number of clients sampled in a round (default: exceeded with probability 2^-100).",
+            WHOLE,
+        ),
     ] = 0
     max_participations: Annotated[
-        int, _panel("--max-participations", "The most rounds that a client takes part in, if enforced.", WHOLE)
+        int,
+        _panel(
+            "--max-participations",
+            "Largest number of rounds that a client takes part in, where it is enforced (default: all).",
+            WHOLE,
+        ),
     ] = 0
     bit_multiplier: Annotated[
-        float, _panel("--bit-multiplier", "Noise multiplier of the bits of adaptive clipping.", WHOLE)
+        float,
+        _panel("--bit-multiplier", "Noise multiplier of adaptive clipping's bits (default: the clip is fixed).", WHOLE),
     ] = 0.0
-    clipping_norm: Annotated[float, _panel("--clipping-norm", "Bound on the norm of what is clipped.", NOISE)] = 1.0
+    clipping_norm: Annotated[float, _panel("--clipping-norm", "Bound on the norm of what is clipped.", NOISE, True)] = (
+        1.0
+    )
     clipped: Annotated[
         ClippedUnit | None,
         _panel("--clipped", "What is clipped (default: update; example with --expected-batch-size).", NOISE),
     ] = None
-    norm_type: Annotated[Norm, _panel("--norm-type", "Norm that is clipped.", NOISE)] = "l2"
+    norm_type: Annotated[Norm, _panel("--norm-type", "Norm that is clipped.", NOISE, True)] = "l2"
     weights: Annotated[
         str,
         _panel(
@@ -157,52 +192,95 @@ class ReleaseOptions:
         ),
     ] = ""
     record_sampling: Annotated[
-        SamplingKind | None, _panel("--record-sampling", "How a client draws its records, afresh every round.", DATA)
+        SamplingKind | None,
+        _panel(
+            "--record-sampling",
+            "How a client draws its records, afresh every round (default: replacement, or poisson with "
+            "--expected-batch-size).",
+            DATA,
+        ),
     ] = None
     batch_size: Annotated[
         float,
-        _panel("--batch-size", "Records that a client draws per local step (default 1).", DATA),
+        _panel("--batch-size", "Number of records that a client draws per local step (default: 1).", DATA),
     ] = 0.0
     local_steps: Annotated[
-        int, _panel("--local-steps", "Local steps per round: a client draws batch size times steps records.", DATA)
+        int,
+        _panel(
+            "--local-steps", "Local steps per round; a client draws --batch-size records in each (default: 1).", DATA
+        ),
     ] = 0
     local_epochs: Annotated[
-        int, _panel("--local-epochs", "Local epochs per round, each step noised by itself (local DP-SGD).", DATA)
+        int,
+        _panel(
+            "--local-epochs",
+            "Local epochs per round of local DP-SGD, which adds noise in each step (default: none).",
+            DATA,
+        ),
     ] = 0
-    records: Annotated[str, _panel("--records", "Records of a client: one value, or one per client.", DATA)] = ""
+    records: Annotated[
+        str, _panel("--records", "Number of records of a client: one value, or one per client.", DATA)
+    ] = ""
     expected_batch_size: Annotated[
         float,
         _panel(
             "--expected-batch-size",
             "Records per round over all clients in expectation: per-example clipping, each record drawn with the same "
-            "chance (poisson), whichever client holds it.",
+            "probability (poisson), whichever client holds it.",
             DATA,
         ),
     ] = 0.0
-    records_total: Annotated[int, _panel("--records-total", "Records of all clients, in equal parts.", DATA)] = 0
-    rounds: Annotated[int, _panel("--rounds", "All rounds of the run: needed (an audit takes 1).", RUN)] = 0
-    colluders: Annotated[int, _panel("--colluders", "Other clients who pool what they know.", RUN)] = 0
+    records_total: Annotated[
+        int,
+        _panel(
+            "--records-total", "Number of records of all clients together, in equal parts; instead of --records.", DATA
+        ),
+    ] = 0
+    rounds: Annotated[
+        int, _panel("--rounds", "Number of rounds of the whole run; required, but for an audit, which takes 1.", RUN)
+    ] = 0
+    colluders: Annotated[int, _panel("--colluders", "Number of other clients who pool what they know.", RUN, True)] = 0
     adjacency: Annotated[
         Adjacency | None,
-        _panel("--adjacency", "What may differ (default: replace; add-remove with --expected-batch-size).", RUN),
+        _panel(
+            "--adjacency",
+            "Neighbouring data: one record (client) replaced, or added or removed (default: replace; add-remove with "
+            "--expected-batch-size).",
+            RUN,
+        ),
     ] = None
     coordinates: Annotated[
-        int, _panel("--coordinates", "Trained weights, the length of an update: the rounding is then charged too.", RUN)
+        int,
+        _panel("--coordinates", "Number of trained weights; with it, the rounding of the noise is charged too.", RUN),
     ] = 0
     trust: Annotated[
         Literal["server", "secure-aggregation"],
-        _panel("--trust", "The server sees each update, or with secure aggregation their sum only.", RUN),
+        _panel("--trust", "The server sees each update, or with secure aggregation their sum only.", RUN, True),
     ] = "server"
     quorum: Annotated[
-        int, _panel("--quorum", "Fewest clients in a sum (--trust secure-aggregation; default 0.8 of them).", RUN)
+        int, _panel("--quorum", "Fewest clients in a sum, for --trust secure-aggregation (default: 0.8 of all).", RUN)
     ] = 0
-    run_rounds: Annotated[int, _panel("--run-rounds", "Rounds that the figure will be quoted for.", PRACTICE)] = 0
-    clip_tensors: Annotated[int, _panel("--clip-tensors", "Tensors clipped one by one.", PRACTICE)] = 1
+    run_rounds: Annotated[
+        int,
+        _panel(
+            "--run-rounds",
+            "Rounds that the figure will be quoted for; warns where --rounds is less (default: the same).",
+            PRACTICE,
+        ),
+    ] = 0
+    clip_tensors: Annotated[
+        int, _panel("--clip-tensors", "Number of tensors that are clipped one by one; warns above 1.", PRACTICE, True)
+    ] = 1
     sampler_persists: Annotated[
-        bool, _panel("--sampler-persists", "The data loader goes on across rounds.", PRACTICE)
+        bool,
+        _panel(
+            "--sampler-persists",
+            "Warn that the data loader continues across rounds: draws are not fresh, so sampling does not amplify.",
+            PRACTICE,
+        ),
     ] = False
     state_persists: Annotated[
-        bool, _panel("--state-persists", "Momentum or batch norm survives a round.", PRACTICE)
+        bool, _panel("--state-persists", "Warn that momentum or batch statistics of clients survive a round.", PRACTICE)
     ] = False
 
     @property
@@ -433,7 +511,7 @@ def observers_of(mechanism: Mechanism, delta: float) -> dict[str, float]:
     return {**named, "server": math.inf}
 
 
-def observers_of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
+def secure_aggregation_observers(options: MechanismOptions, delta: float) -> dict[str, Any]:
     """epsilon of each observer where the server learns sums only; nothing where it is trusted.
 
     `observers` is for rounds in which nobody dropped out, `observers_at_quorum` for rounds with no more clients than
@@ -451,7 +529,7 @@ def observers_of_sums(options: ReleaseOptions, delta: float) -> dict[str, Any]:
     }
 
 
-def rows_of_sums(found: dict[str, Any]) -> dict[str, float] | None:
+def secure_aggregation_rows(found: dict[str, Any]) -> dict[str, float] | None:
     """The observers of a page: each as if nobody dropped out, and at the quorum where that is more."""
     if not found:
         return None
@@ -464,7 +542,7 @@ def rows_of_sums(found: dict[str, Any]) -> dict[str, float] | None:
     return rows
 
 
-def _quorum(options: ReleaseOptions) -> int:
+def _quorum(options: MechanismOptions) -> int:
     """Clients in every sum; ValueError for what no sum carries."""
     if options.sampling_rate or options.noise_correlation != "independent" or options.law != "gaussian":
         raise ValueError(
@@ -474,8 +552,8 @@ def _quorum(options: ReleaseOptions) -> int:
     return options.quorum or math.ceil(0.8 * options.clients)
 
 
-def views_of_sums(
-    options: ReleaseOptions, actual: float
+def secure_aggregation_views(
+    options: MechanismOptions, actual: float
 ) -> dict[str, tuple[privacy.AuditedMechanism, privacy.Mechanism]]:
     """By observer: sums as the server opens them, of as many clients as hide one from it, and the account of that."""
     quorum, mechanism = _quorum(options), replace(options, colluders=0).mechanism(sampling="all")

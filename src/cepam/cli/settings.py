@@ -50,7 +50,8 @@ Preset = Annotated[
     str | None,
     typer.Option(
         "--preset", "-p", rich_help_panel="Configuration",
-        help="private, dp-ftrl, users, convolutional: with a guarantee. algorithm1: the paper's text, about 20 % on "
+        help="private, dp-ftrl, users, convolutional, hospitals, chitchat-prompts, shakespeare, cifar10, "
+        "cifar10-users: with a guarantee. algorithm1: the paper's text, about 20 % on "
         "MNIST, no guarantee. published: its program's training, exact quantizer, about 92 %, no guarantee.",
     ),
 ]  # fmt: skip
@@ -100,14 +101,14 @@ def all_settings() -> str:
         if table != last:
             lines += ["", f"[{table}]"]
             last = table
-        told = each.metadata["help"]
+        text = each.metadata["help"]
         if each.metadata["choices"]:
-            told += f" One of: {', '.join(each.metadata['choices'])}."
+            text += f" One of: {', '.join(each.metadata['choices'])}."
         if name == OVERRIDES:
             own = ", ".join(n for n in get_type_hints(ClientOverride) if n != "clients")
-            told += f' As --set "{name}=0-9 noise_scale=0.02 lattice=E8", repeatable, with any of {own}.'
+            text += f' As --set "{name}=0-9 noise_scale=0.02 lattice=E8", repeatable, with any of {own}.'
         lines.append(f"  {name} = {shown(each.default)}")
-        lines += textwrap.wrap(told, 100, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
+        lines += textwrap.wrap(text, 100, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
     return "\n".join(lines)
 
 
@@ -120,12 +121,12 @@ def _parameters(without: tuple[str, ...]) -> list[inspect.Parameter]:
             continue
         each, kind = about[name], hints[name]
         plain = next((k for k in get_args(kind) if k is not type(None)), kind)
-        told = each.metadata["help"]
+        text = each.metadata["help"]
         if each.metadata["choices"]:
-            told += f" One of: {', '.join(each.metadata['choices'])}."
-        told += f" Default: {shown(each.default)}."
+            text += f" One of: {', '.join(each.metadata['choices'])}."
+        text += f" Default: {shown(each.default)}."
         words = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
-        option = typer.Option(words, help=told, rich_help_panel=panel, show_default=False)
+        option = typer.Option(words, help=text, rich_help_panel=panel, show_default=False)
         kind_of = Annotated[plain | None, option]  # type: ignore[valid-type]
         made.append(
             inspect.Parameter(flag.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind_of)
@@ -218,11 +219,28 @@ def followed_rate(name: str | None, config: Path | None, given: dict[str, Any]) 
         config: The TOML file, if any.
         given: What the command line sets, by dotted name.
     """
-    own = {**(checked(read(config), str(config)) if config else {}), **given}
+    own = _users_own(config, given)
     if own.keys() & {RATE, "privacy.noise_scale"}:
         return None
     target = own.get("privacy.epsilon")
-    return rate_for_target(name, target) if isinstance(target, int | float) else None
+    is_own = bool(own.keys() & {"data.name", "model.name"})
+    return rate_for_target(name, target, is_own) if isinstance(target, int | float) else None
+
+
+def _users_own(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """What the file and the command line set, by dotted name."""
+    return {**(checked(read(config), str(config)) if config else {}), **given}
+
+
+def rate_taken(name: str | None, config: Path | None, given: dict[str, Any], settings: Settings) -> str:
+    """A line that says which server learning rate a preset takes for a target of the user's own; empty without one."""
+    if (followed := followed_rate(name, config, given)) is not None:
+        taken = f"{followed:.4g} for epsilon {settings.privacy.epsilon:g}"
+    elif name and "privacy.epsilon" in (own := _users_own(config, given)) and RATE not in own:
+        taken = f"{settings.training.server_learning_rate:.4g}, that of {name}: it does not follow epsilon"
+    else:
+        return ""
+    return f"server learning rate {taken}; --server-learning-rate sets another"
 
 
 def chosen_settings(name: str | None, config: Path | None, sets: list[str] | None, flags: dict[str, Any]) -> Settings:

@@ -22,7 +22,7 @@ SENTENCES = ("advice", "warnings", "units", "opacus", "numerics")
 
 
 def print_figures(found: dict[str, Any], as_json: bool) -> None:
-    """Nothing; one JSON object, or one line for each figure, clients in a table with advice and warnings at the end."""
+    """Print one JSON object, or one line for each figure, clients in a table with advice and warnings at the end."""
     if as_json:
         typer.echo(as_plain_json(found))
         return

@@ -30,12 +30,12 @@ from cepam.cli.settings import (
     chosen_settings,
     command_values,
     differing,
-    followed_rate,
     fresh_folder,
+    rate_taken,
     takes_settings,
 )
 from cepam.cli.tables import MOST_CLIENTS
-from cepam.fl.aggregation.warnings import told
+from cepam.fl.aggregation.warnings import shown_epsilon
 from cepam.fl.config.toml import read_settings
 
 
@@ -68,7 +68,7 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
     for who, epsilon in summary["epsilon_against"].items():
         table.add_row(
             f"epsilon against {who}",
-            f"{told(epsilon, summary['simulated'])}, delta {summary['delta']:g}, {summary['adjacency']}",
+            f"{shown_epsilon(epsilon, summary['simulated'])}, delta {summary['delta']:g}, {summary['adjacency']}",
         )
     if not summary["epsilon_against"]:
         table.add_row("epsilon", "none: no differential privacy")
@@ -84,7 +84,7 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
     for text in summary["warnings"]:
         console.print(f"[yellow]warning[/] {text}")
     console.print(f"run: {folder}")
-    console.print(f"curve: {folder / 'curve.png'}")
+    console.print(f"page: {folder / 'index.html'}")
 
 
 def _print_clients(console: Console, summary: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ def _print_clients(console: Console, summary: dict[str, Any]) -> None:
     for row in rows[:MOST_CLIENTS]:
         table.add_row(
             row["name"], f"{row['records']:,}", *(_number(row[key]) for key in numbers), _number(row["target_epsilon"]),
-            told(row["epsilon"], summary["simulated"]), f"{row['delta']:g}",
+            shown_epsilon(row["epsilon"], summary["simulated"]), f"{row['delta']:g}",
         )  # fmt: skip
     console.print(table)
     if len(rows) > MOST_CLIENTS:
@@ -226,13 +226,12 @@ def train(
             raise ValueError(f"--resume goes on with {folder} as it was started: {'; '.join(others)}")
     else:
         settings = chosen_settings(preset, config, sets, flags)
-        if (followed := followed_rate(preset, config, command_values(sets, flags))) is not None:
-            target = settings.privacy.epsilon
-            console.print(
-                f"server learning rate {followed:.4g} for epsilon {target:g}; --server-learning-rate sets another"
-            )
+        if said := rate_taken(preset, config, command_values(sets, flags), settings):
+            console.print(said)
         what = preset or re.sub(r"[^\w.-]+", "-", Path(settings.data.name).name)
         folder = runs / name if name else fresh_folder(runs, f"{what}-{settings.compression.scheme}", "config.toml")
+        if (folder / "config.toml").exists():
+            raise ValueError(f"{folder} already holds a run: choose another --name, or --resume it")
     with Watch(console, shown=not as_json, simulated=settings.run.simulate) as watch, _stoppable(watch, folder):
         data = fl.prepared(settings, watch.fetch)
         if settings.run.device == "cuda":
@@ -241,9 +240,9 @@ def train(
             )
         summary = fl.train(
             settings, folder, data, resume=resume, watch=lambda done: watch.follow(folder.name, done),
-            say=console.print,
+            say=console.print, progress=False,
         )  # fmt: skip
     if as_json:
-        print(json.dumps({**summary, "folder": str(folder)}))
+        print(json.dumps({**summary, "folder": str(folder), "page": str(folder / "index.html")}))
     else:
         _print_summary(console, summary, folder)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def verify(
     description: CodecOptions,
     samples: Annotated[int, typer.Option(help="Sub-vectors for each input; at least 10000.")] = 50_000,
-    false_alarm: Annotated[float, typer.Option(help="Chance that a correct codec fails, over all checks.")] = 1e-3,
+    false_alarm: Annotated[float, typer.Option(help="Probability that a correct codec fails, over all checks.")] = 1e-3,
     plot: Annotated[
         Path | None, typer.Option(help="Write the figure here: histogram, Q-Q, error against input.")
     ] = None,
@@ -42,6 +42,7 @@ def verify(
     law, radius, directions, covariance and independence, each with its p-value. Exit code 1 if one fails.
 
     Example: `cepam verify --law gaussian --sigma 0.01 --lattice E8 --plot certificate.png`
+
     Example: `cepam verify --trust secure-aggregation --clients 30 --sigma 0.18`
     """
     codec: CertifiedCodec = description.codec() if trust == "server" else _channel(description, clients)
@@ -98,7 +99,7 @@ def _worst_by_kind(certificate: Certificate) -> list[tuple[Check, int]]:
 
 
 def _print(certificate: Certificate, every: bool) -> None:
-    """Nothing; the verdict, what it rests on, every failure, and a table that fits the terminal."""
+    """Print the verdict, what it rests on, every failure, and a table that fits the terminal."""
     from rich.console import Console
 
     failures, count = certificate.failures, len(certificate.checks)
@@ -106,7 +107,7 @@ def _print(certificate: Certificate, every: bool) -> None:
     typer.echo(f"{verdict}: {certificate.law} on {', '.join(certificate.lattices)}")
     typer.echo(f"{count} checks, {certificate.samples:,} sub-vectors an input; a correct codec fails with")
     typer.echo(
-        f"chance at most {certificate.false_alarm:g}; least p-value times {count}: {certificate.least_p_value:.3g}"
+        f"probability at most {certificate.false_alarm:g}; least p-value times {count}: {certificate.least_p_value:.3g}"
     )
     console = Console(highlight=False)
     for check in failures:

@@ -32,10 +32,21 @@ def encode_many(
     addresses: Sequence[Address],
     used: UsedAddresses | None = None,
 ) -> list[bytes]:
-    """The sealed message of each row, under the address of the same place.
+    """Encode the updates of many clients in one call.
 
-    `updates` is an array (clients, m), a list of vectors, or a tensor (clients, m) on a GPU, which is coded there.
-    Raises what `codec.encode` raises for the first row that is refused; no two addresses may be equal.
+    Args:
+        codec: The codec of all messages.
+        updates: An array (clients, m), a list of vectors, or a tensor (clients, m) on a GPU, which is coded there.
+        addresses: The address of each row, no two equal.
+        used: Addresses that this end has used; these are added.
+
+    Returns:
+        The message of each row, the same bytes as by `codec.encode`.
+
+    Raises:
+        ValueError: Rows and addresses differ in number, two addresses are equal, or a row is refused (the first one's
+            exception, as of `codec.encode`).
+        WrongAddress: An address is in `used`.
     """
     return [accepted(each) for each in encode_each(codec, updates, addresses, used)]
 
@@ -58,10 +69,24 @@ def decode_many(
     codec: MessageCodec, messages: Sequence[bytes], addresses: Sequence[Address], used: UsedAddresses | None = None,
     size: int | None = None, device: str | None = None, out_dtype: Any = None,
 ) -> Vector | torch.Tensor:  # fmt: skip
-    """The decoded vectors (clients, m), with `device="cuda"` as a tensor on that GPU; `out_dtype` as in `decode`.
+    """Decode the messages of many clients in one call.
 
-    Raises what `codec.decode` raises for the first message that is refused, and `MalformedMessage` where messages
-    differ in size or type.
+    Args:
+        codec: The codec of all messages.
+        messages: One message per client, all of one size and type.
+        addresses: The address of each message, no two equal.
+        used: Addresses that this end has decoded; these are added.
+        size: The number of coordinates expected; see `Codec.decode`.
+        device: A GPU such as `"cuda"`, where the vectors are wanted.
+        out_dtype: The type of the vectors; see `Codec.decode`.
+
+    Returns:
+        An array (clients, m), or with `device` a tensor there.
+
+    Raises:
+        MalformedMessage: Messages differ in size or type, or one is refused (the first one's exception, as of
+            `codec.decode`).
+        WrongAddress: A message belongs to another address, or an address is in `used`.
     """
     vectors = [accepted(each) for each in decode_each(codec, messages, addresses, used, size, device, out_dtype)]
     kinds = {(len(each), str(each.dtype)) for each in vectors}
@@ -123,7 +148,7 @@ def why_not_on_gpu(codec: object) -> str | None:
 
 
 def expect_updates(codec: object, clients: int, size: int, device: str) -> None:
-    """Nothing; what a GPU codes and decodes so many updates of this size with is compiled in threads, unless it is on
+    """Compile in threads what a GPU codes and decodes so many updates of this size with, unless it is on
     the disk. Where each update chooses its lattice, that waits until one has."""
     if isinstance(codec, MessageCodec) and why_not_on_gpu(codec) is None and len(codec.lattices) == 1:
         task, dimension = codec.task(0, bytes(32)), codec.lattices[0].dimension

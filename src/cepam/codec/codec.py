@@ -16,16 +16,17 @@ import numpy.typing as npt
 from cepam.codec import wire
 from cepam.codec.sealing import Room
 from cepam.codec.vectors import Vector, name_of_dtype
-from cepam.distributions.laws import Law, check_scale
+from cepam.distributions.laws import Gaussian, Law, check_scale
 from cepam.errors import CepamError, MalformedMessage, WrongSize
 from cepam.kernels.dispatch import Device, Meanwhile, device_named, device_of, picked
 from cepam.kernels.format.blocks import joined
 from cepam.kernels.format.plan import Accept, Plan, cell_plan, layered_plan
+from cepam.kernels.format.search import SEGMENT, search_fingerprint, suits_search
 from cepam.kernels.format.task import Coder, CodingTask, model_fingerprint
 from cepam.kernels.threads import BackendName
 from cepam.keys import Address, UsedAddresses
 from cepam.lattices.automatic import suits_eight
-from cepam.lattices.lattice import E8, Integer, Lattice, lattice_named
+from cepam.lattices.lattice import E8, Integer, Lattice, Search, lattice_named
 
 if TYPE_CHECKING:
     import torch
@@ -37,12 +38,12 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 
 class MessageCodec(ABC):
-    """What turns updates into messages and back, whatever the quantizer."""
+    """Updates to messages and back, for any quantizer."""
 
     coder: Coder
     backend: BackendName
     bound: float | None
-    bucket: int | None
+    padding: int | None
     threads: int | None
 
     @property
@@ -56,24 +57,52 @@ class MessageCodec(ABC):
 
     @abstractmethod
     def choose(self, update: Vector) -> int:
-        """Which of the lattices suits this update."""
+        """Which of the lattices suits this update, or `wire.SEARCHED`."""
+
+    @property
+    def searches(self) -> bool:
+        """Whether an update may take the search coder."""
+        return False
+
+    @cached_property
+    def search_fingerprint(self) -> bytes | None:
+        """The fingerprint of messages of the search coder, or None where this codec neither writes nor reads any."""
+        if not self.searches:
+            return None
+        return hashlib.sha256(b"cepam codec v1search" + search_fingerprint() + self.fingerprint).digest()
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """32 bytes that both ends must share: law, lattices and coder, down to the last bit of every table."""
-        digest = hashlib.sha256(b"cepam codec v1" + self.coder.encode() + model_fingerprint())
+        """32 bytes that both ends must share: distribution, lattices, coder, and every bit of their tables.
+
+        A codec that searches has that of the layered quantizer's messages, which it writes and reads too.
+        """
+        coder = b"paper" if self.coder == "paper" else b"adaptive"
+        digest = hashlib.sha256(b"cepam codec v1" + coder + model_fingerprint())
         digest.update(np.array([self.bound or 0.0], dtype="<f8").tobytes())
         for lattice in self.lattices:
             digest.update(self.plan_on(lattice).fingerprint())
         return digest.digest()
 
     def encode(self, update: npt.ArrayLike, at: Address, used: UsedAddresses | None = None) -> bytes:
-        """The sealed message of an update.
+        """Encode an update to a sealed message.
 
-        Use each address once; `used` makes a second use raise `WrongAddress`. NaN, infinities, values beyond a million
-        noise scales, and anything but a one-dimensional array or tensor of floats raise `ValueError`. Half precision is
-        widened to float32, which is exact. A tensor on a GPU is coded there, to the same bytes; what has no kernels
-        there is coded on the CPU, and a warning says so.
+        The noise protects the update only if its norm was bounded before: clip it first (`L1`, `L2`).
+
+        Args:
+            update: One-dimensional array or tensor of floats. Half precision is widened to float32, which is exact. A
+                tensor on a GPU is coded there, to the same bytes; what has no kernels there is coded on the CPU, with a
+                warning.
+            at: The address of the message. Use each address once: two messages at one address share their noise.
+            used: Addresses that this end has used; this one is added.
+
+        Returns:
+            The message. Its length depends on the update; `padding` makes that coarser.
+
+        Raises:
+            ValueError: The update is not a one-dimensional array of floats, holds NaN or infinities, or a coordinate
+                beyond a million noise scales (with `coder="paper"`: beyond `bound`).
+            WrongAddress: The address is in `used`.
         """
         device = device_of(update, self.backend, self.threads)
         rows = device.check_one(update)
@@ -89,7 +118,7 @@ class MessageCodec(ABC):
         """
         for at in addresses:
             _check_address(at)
-        several = len(self.lattices) > 1
+        several = len(self.lattices) > 1 or self.searches
         choices = [self.choose(device.sample(row)) if several else 0 for row in rows]
         made: list[Any] = [None] * len(choices)
         for choice, places in _alike(choices).items():
@@ -114,7 +143,10 @@ class MessageCodec(ABC):
 
     def seal(self, contents: wire.Contents, at: Address) -> bytes:
         """The message of what was coded at this address."""
-        return wire.seal(contents, at.derive(), self.fingerprint, self.bucket, self.threads)
+        searched = contents.lattice == wire.SEARCHED
+        fingerprint = self.search_fingerprint if searched else self.fingerprint
+        assert fingerprint is not None
+        return wire.seal(contents, at.derive(), fingerprint, self.padding, self.threads)
 
     @overload
     def decode(
@@ -132,15 +164,26 @@ class MessageCodec(ABC):
         self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
         device: str | None = None, out_dtype: Any = None,
     ) -> Vector | torch.Tensor:  # fmt: skip
-        """The update plus noise of the codec's law, on the public grid; its length and dtype are the update's.
+        """Decode a message to the update plus noise of the codec's distribution.
 
-        Give `size` where it is known: a message that claims another size is refused before memory is taken for it. A
-        few bytes can honestly stand for many coordinates, so without it a client decides how much is allocated.
-        With `device="cuda"` the same vector comes as a tensor on that GPU, and is decoded there. `out_dtype` asks for
-        another type: float64, float32, or float16 and (tensors only) bfloat16, which are rounded from float32.
+        Args:
+            message: What `encode` returned.
+            at: The address that the client used.
+            used: Addresses that this end has decoded; this one is added, so that a replay is refused.
+            size: The number of coordinates expected. Give it where it is known: a few bytes may stand for many
+                coordinates, so without it the sender decides how much memory is allocated.
+            device: A GPU such as `"cuda"`: the same vector comes as a tensor there.
+            out_dtype: float64 or float32, or float16 and (tensors only) bfloat16, rounded from float32. Default: the
+                type of the update.
 
-        Raises `MalformedMessage` or `WrongAddress` (a broken seal is both) and never returns a vector that was not
-        sealed at this address by this codec.
+        Returns:
+            The vector, on the public grid, with the length of the update. It was sealed at this address by this codec.
+
+        Raises:
+            MalformedMessage: The bytes are not a message of this package.
+            WrongAddress: Another codec or address, or an address in `used`.
+            SealBroken: The seal does not verify; both of the above.
+            WrongSize: The message has another size than `size`.
         """
         wanted = name_of_dtype(out_dtype, device)
         on = device_named(device, self.backend, self.threads)
@@ -175,7 +218,9 @@ class MessageCodec(ABC):
         _check_address(at)
         keys = at.derive()
         dimensions = [lattice.dimension for lattice in self.lattices]
-        contents = wire.open_sealed(bytes(message), keys, self.fingerprint, dimensions, room, self.threads)
+        contents = wire.open_sealed(
+            bytes(message), keys, self.fingerprint, dimensions, room, self.threads, self.search_fingerprint
+        )
         if size is not None and contents.size != size:
             raise WrongSize(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:
@@ -187,37 +232,55 @@ class MessageCodec(ABC):
         return contents, task
 
     def task(self, choice: int, key: bytes) -> CodingTask:
-        """What a backend is asked to do with the lattice of this number under this key."""
+        """What a backend is asked to do with the lattice of this number, or by the search coder, under this key."""
+        if choice == wire.SEARCHED:
+            return CodingTask(self.plan_on(self.lattices[0]), "search", key, SEGMENT)
         lattice = self.lattices[choice]
         plan, bound, acceptance = self.plan_on(lattice), 0, 1.0
         if self.coder == "paper":
             bound = int(self.bound / plan.unit) if self.bound is not None else 0
             norm: Literal["l1", "l2"] = "l1" if plan.accept is Accept.L1_BALL else "l2"
             acceptance = lattice.acceptance(norm)
-        return CodingTask(plan, self.coder, key, wire.rows_per_block(plan.n), bound, acceptance)
+        coder: Coder = "paper" if self.coder == "paper" else "adaptive"
+        return CodingTask(plan, coder, key, wire.rows_per_block(plan.n), bound, acceptance)
 
     def check_range(self, low: float, high: float, plan: Plan) -> None:
-        """Nothing; raises `ValueError` where values from `low` to `high` are not all finite and within reach."""
+        """Raise `ValueError` unless all values from `low` to `high` are finite and within the range."""
         if not (math.isfinite(low) and math.isfinite(high)):
             raise ValueError("the update holds NaN or infinite values")
         size = max(-low, high)
         if size > plan.reach:
-            raise ValueError(f"a coordinate of {size:.3g} is beyond {plan.reach:.3g}, the reach of this noise scale")
+            raise ValueError(
+                f"a coordinate of {size:.3g} is beyond {plan.reach:.3g}, the quantization range of this noise scale"
+            )
         if self.coder == "paper" and self.bound is not None and size > self.bound:
             raise ValueError(f"a coordinate of {size:.6g} exceeds the bound {self.bound:.6g} of the paper's coder")
 
 
 @dataclass(frozen=True)
 class Codec(MessageCodec):
-    """What both ends agree on: a noise law, a lattice, and the code of the messages.
+    """A codec: noise distribution, lattice and entropy coder, on which both ends agree.
 
-    `lattice="auto"` lets every message take the lattice that costs least for its update (docs/rate.md has the rule).
-    `coder="adaptive"` is the small one; `coder="paper"` is the paper's Golomb and fixed-length code, which needs
-    `bound`, a bound on the update's norm. `bucket` pads messages to a multiple of that many bytes, so that their
-    length tells less. `backend` and `threads` change speed only.
+    Args:
+        law: The distribution of the noise, such as `Gaussian(0.01)`.
+        lattice: A lattice or its name. `"auto"` lets every message use the one that costs least for its update
+            (docs/rate.md has the rule).
+        coder: `"adaptive"`, the layered quantizer with a small code; `"search"`, far fewer bytes where Gaussian noise
+            drowns the update (below -8.5 dB, docs/search.md), and the adaptive one elsewhere; or `"paper"`, the paper's
+            Golomb and fixed-length code.
+        backend: `"auto"`, `"numba"` or `"numpy"`. Changes speed only.
+        bound: Bound on the norm of updates; `coder="paper"` needs it.
+        padding: Pad messages to a multiple of so many bytes, so that their length reveals less.
+        threads: Threads of one call. Default: as many as the process has cores. Changes speed only.
 
-    Paper: LRSUQ with entropy coding. Guarantee: the decoded vector is update + noise, the noise distributed exactly as
-    `law` and independent of the update, rounded to the public grid (docs/exactness.md; tests/statistical).
+    Raises:
+        ValueError: An argument is out of range, or `bound` does not fit the coder.
+
+    Paper: LRSUQ with entropy coding.
+
+    Guarantee: The decoded vector is update + noise. The noise is distributed exactly as `law` and independent of the
+    update, then the sum is rounded to the public grid. Condition: every address is used once, and its key is secret
+    (docs/proofs/finite-precision.md; tests/statistical).
     """
 
     law: Law
@@ -225,7 +288,7 @@ class Codec(MessageCodec):
     coder: Coder = "adaptive"
     backend: BackendName = field(default="auto", compare=False)
     bound: float | None = None
-    bucket: int | None = None
+    padding: int | None = None
     threads: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -249,8 +312,19 @@ class Codec(MessageCodec):
         return layered_plan(self.law, lattice)
 
     def choose(self, update: Vector) -> int:
-        """Which of the lattices suits this update: the rule of `cepam.lattices.automatic`, or the only one there is."""
+        """Which of the lattices suits this update: the rule of `cepam.lattices.automatic`, or the only one there is.
+
+        `wire.SEARCHED` where the search coder suits it better (`kernels.format.search`).
+        """
+        if self.searches and suits_search(update, self.law.scale):
+            return wire.SEARCHED
         return int(len(self.lattices) > 1 and suits_eight(update, self.law.scale))
+
+    @cached_property
+    def searches(self) -> bool:
+        """Whether an update may take the search coder: Gaussian noise, and no lattice named but the integers."""
+        line = self.lattices[0].dimension == 1 and self.lattices[0].search is Search.CUBIC
+        return self.coder == "search" and type(self.law) is Gaussian and line
 
     @property
     def grid(self) -> float:
@@ -260,9 +334,23 @@ class Codec(MessageCodec):
 
 @dataclass(frozen=True)
 class DitheredCodec(MessageCodec):
-    """Compression alone: subtractive dithering with cells of volume step^n, no privacy (Paper: SDQ).
+    """A codec without privacy: subtractive dithering with cells of volume step^n.
 
-    The error is uniform on the lattice's Voronoi cell and independent of the update.
+    Args:
+        step: Side of a cube with the volume of a cell.
+        lattice: The lattice.
+        coder: `"adaptive"`, or in one dimension `"paper"`.
+        backend: `"auto"`, `"numba"` or `"numpy"`. Changes speed only.
+        bound: Bound on the norm of updates; `coder="paper"` needs it.
+        padding: Pad messages to a multiple of so many bytes.
+        threads: Threads of one call. Changes speed only.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Paper: SDQ.
+
+    Guarantee: The error is uniform on the lattice's Voronoi cell and independent of the update.
     """
 
     step: float
@@ -270,7 +358,7 @@ class DitheredCodec(MessageCodec):
     coder: Coder = "adaptive"
     backend: BackendName = field(default="auto", compare=False)
     bound: float | None = None
-    bucket: int | None = None
+    padding: int | None = None
     threads: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -278,6 +366,8 @@ class DitheredCodec(MessageCodec):
         if not isinstance(self.lattice, Lattice):
             raise ValueError(f"lattice must be a lattice such as cepam.E8, got {self.lattice!r}")
         _check_options(self)
+        if self.coder == "search":
+            raise ValueError("coder must be 'adaptive' or 'paper' for plain dithering, got 'search'")
         if self.coder == "paper" and self.lattice.dimension > 1:
             raise ValueError("the paper's coder covers plain dithering in one dimension only")
 
@@ -293,8 +383,8 @@ class DitheredCodec(MessageCodec):
 
 
 def _check_options(codec: MessageCodec) -> None:
-    if codec.coder not in ("adaptive", "paper"):
-        raise ValueError(f"coder must be 'adaptive' or 'paper', got {codec.coder!r}")
+    if codec.coder not in ("adaptive", "search", "paper"):
+        raise ValueError(f"coder must be 'adaptive', 'search' or 'paper', got {codec.coder!r}")
     if codec.backend not in ("auto", "numba", "numpy"):
         raise ValueError(f"backend must be 'auto', 'numba' or 'numpy', got {codec.backend!r}")
     if codec.coder == "paper":
@@ -305,9 +395,9 @@ def _check_options(codec: MessageCodec) -> None:
         if codec.bound > reach:
             raise ValueError(f"bound must be at most {reach:.3g} at this noise scale, got {codec.bound!r}")
     elif codec.bound is not None:
-        raise ValueError("bound belongs to coder='paper'; the adaptive coder needs none")
-    if codec.bucket is not None and not (type(codec.bucket) is int and 1 <= codec.bucket <= 2**24):
-        raise ValueError(f"bucket must be a number of bytes from 1 to {2**24}, got {codec.bucket!r}")
+        raise ValueError("bound belongs to coder='paper'; the other coders need none")
+    if codec.padding is not None and not (type(codec.padding) is int and 1 <= codec.padding <= 2**24):
+        raise ValueError(f"padding must be a number of bytes from 1 to {2**24}, got {codec.padding!r}")
     if codec.threads is not None and not (type(codec.threads) is int and codec.threads >= 1):
         raise ValueError(f"threads must be a positive integer, got {codec.threads!r}")
 

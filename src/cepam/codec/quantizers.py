@@ -83,11 +83,16 @@ def _check_on_gpu(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class SDQ:
-    """Subtractive dithering: the error is uniform on the lattice's cell (volume step^n) and independent of x.
+    """Subtractive dithered quantization, without coding or sealing.
 
-    A tensor on a GPU is quantized there; what comes back are tensors on that GPU.
+    Args:
+        step: Side of a cube with the volume of a cell.
+        lattice: The lattice.
 
-    Paper: Definition 1. Guarantee: a GPU gives the CPU's integers and vectors (tests/identity/test_triton_symbols.py).
+    Paper: Definition 1.
+
+    Guarantee: The error is uniform on the lattice's cell (volume step^n) and independent of x. A tensor on a GPU is
+    quantized there, to the CPU's integers and vectors (tests/identity/test_triton_symbols.py).
     """
 
     step: float
@@ -105,7 +110,18 @@ class SDQ:
     def quantize(self, x: npt.ArrayLike, at: Address) -> Ints: ...
 
     def quantize(self, x: Any, at: Address) -> Any:
-        """M, one row of lattice coordinates a sub-vector; on a GPU int32, or int64 as `LRSUQ.quantize` says."""
+        """Quantize a vector.
+
+        Args:
+            x: A vector of floats, or a tensor on a GPU.
+            at: The address of the dithers. Use it once.
+
+        Returns:
+            M, one row of lattice coordinates per sub-vector; on a GPU int32, or int64 as `LRSUQ.quantize` says.
+
+        Raises:
+            ValueError: x is not a finite vector, or out of range.
+        """
         return _quantize(self.plan, at, x)[1]
 
     @overload
@@ -115,19 +131,30 @@ class SDQ:
     def reconstruct(self, m: Ints, at: Address, size: int | None = None) -> Floats: ...
 
     def reconstruct(self, m: Any, at: Address, size: int | None = None) -> Any:
-        """The quantized vector, float64, from M and the shared dithers."""
+        """Return the quantized vector, float64, from M and the shared dithers.
+
+        Args:
+            m: What `quantize` returned.
+            at: The same address.
+            size: The length of x. Default: that of whole sub-vectors.
+        """
         one = m.new_ones(1).expand(len(m)) if gpu_of(m) else np.ones(len(m), dtype=np.int64)
         return _reconstruct(self.plan, at, one, m, size)
 
 
 @dataclass(frozen=True)
 class RSUQ:
-    """Rejection-sampled dithering: the error is uniform on a set A inside the lattice's cell, independent of x.
+    """Rejection-sampled universal quantization, without coding or sealing, on the CPU.
 
-    `inside` gets errors as rows of an (N, n) array and says which lie in A. A must lie inside the Voronoi cell of the
-    lattice scaled to volume step^n, or the law is that of A's part in the cell. It runs on the CPU, as `inside` does.
+    Args:
+        step: Side of a cube with the volume of a cell.
+        inside: Takes errors as rows of an (N, n) array, and says which lie in the set A.
+        lattice: The lattice.
 
     Paper: Definition 2.
+
+    Guarantee: The error is uniform on A and independent of x. Condition: A lies inside the Voronoi cell of the lattice
+    scaled to volume step^n; otherwise the error is uniform on the part of A in the cell.
     """
 
     step: float
@@ -140,7 +167,18 @@ class RSUQ:
         return cell_plan(self.lattice, float(self.step))
 
     def quantize(self, x: npt.ArrayLike, at: Address) -> tuple[Ints, Ints]:
-        """(H, M): the accepted trial, counted from 1, and lattice coordinates."""
+        """Quantize a vector.
+
+        Args:
+            x: A vector of floats.
+            at: The address of the dithers. Use it once.
+
+        Returns:
+            (H, M): the accepted trial of each sub-vector, counted from 1, and its lattice coordinates.
+
+        Raises:
+            ValueError: x is not a finite vector, is out of range, or A seems to be empty.
+        """
         _check_on_cpu("x", x)
         plan, key = self.plan, at.derive().noise
         rows = _rows(plan, x)
@@ -161,7 +199,7 @@ class RSUQ:
         raise ValueError(f"{len(active)} sub-vectors were refused {trial + 1} times: is the set A empty or tiny?")
 
     def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None) -> Floats:
-        """The quantized vector, from (H, M) and the shared dithers."""
+        """Return the quantized vector from (H, M) and the shared dithers; see `LRSUQ.reconstruct`."""
         _check_on_cpu("m", m)
         found: Floats = _reconstruct(self.plan, at, h, m, size)
         return found
@@ -177,13 +215,17 @@ def _check_on_cpu(name: str, given: Any) -> None:
 
 @dataclass(frozen=True)
 class LRSUQ:
-    """Layered rejection-sampled dithering: the error follows the law, independent of x.
+    """Layered rejection-sampled universal quantization, without coding or sealing.
 
-    A tensor on a GPU is quantized there; what comes back are tensors on that GPU.
+    Args:
+        law: The distribution of the error.
+        lattice: The lattice.
 
     Paper: Definition 3. `reconstruct` returns multiples of the public grid; `released=False` returns the point itself,
-    which reveals its layer and must not leave the server (docs/exactness.md, the layer leak). Guarantee: a GPU gives
-    the CPU's integers and vectors (tests/identity/test_triton_symbols.py).
+    which reveals its layer and must not leave the server (docs/proofs/finite-precision.md, "The layer leak").
+
+    Guarantee: The error follows `law` and is independent of x. A tensor on a GPU is quantized there, to the CPU's
+    integers and vectors (tests/identity/test_triton_symbols.py).
     """
 
     law: Law
@@ -201,10 +243,19 @@ class LRSUQ:
     def quantize(self, x: npt.ArrayLike, at: Address) -> tuple[Ints, Ints]: ...
 
     def quantize(self, x: Any, at: Address) -> tuple[Any, Any]:
-        """(H, M): the accepted trial, counted from 1, and lattice coordinates.
+        """Quantize a vector.
 
-        On a GPU both are int32, and in one dimension H, which is always 1 there, takes no memory. M is int64 where it
-        might not fit: a coordinate has more than 31 bits or, in one dimension, x one of some thousand noise scales.
+        Args:
+            x: A vector of floats, or a tensor on a GPU.
+            at: The address of latents and dithers. Use it once.
+
+        Returns:
+            (H, M): the accepted trial of each sub-vector, counted from 1, and its lattice coordinates. On a GPU both
+            are int32, and in one dimension H, which is always 1 there, takes no memory. M is int64 where it might not
+            fit: a coordinate has more than 31 bits or, in one dimension, x one of some thousand noise scales.
+
+        Raises:
+            ValueError: x is not a finite vector, or out of range.
         """
         return _quantize(self.plan, at, x)
 
@@ -217,5 +268,14 @@ class LRSUQ:
     def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None, released: bool = True) -> Floats: ...
 
     def reconstruct(self, h: Any, m: Any, at: Address, size: int | None = None, released: bool = True) -> Any:
-        """The quantized vector, float64, from (H, M) and the shared randomness."""
+        """Return the quantized vector, float64, from (H, M) and the shared randomness.
+
+        Args:
+            h: The trials that `quantize` returned.
+            m: The lattice coordinates that `quantize` returned.
+            at: The same address.
+            size: The length of x. Default: that of whole sub-vectors.
+            released: Return multiples of the public grid. False returns the point itself, which reveals its layer and
+                must not leave the server (docs/exactness.md, the layer leak).
+        """
         return _reconstruct(self.plan, at, h, m, size, released)

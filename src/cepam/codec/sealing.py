@@ -225,7 +225,7 @@ def _calls_for_bytes() -> tuple[Any, Any]:
 
 
 def _ask_for_large_pages(address: int, size: int) -> None:
-    """Nothing; the system may give this new memory in large pages, which takes far less time than many small ones."""
+    """Ask the system for large pages behind new memory, which takes far less time than many small ones."""
     advise, advice = getattr(_libc(), "madvise", None), getattr(mmap, "MADV_HUGEPAGE", None)
     begin, end = -(-address // _LARGE_PAGE) * _LARGE_PAGE, (address + size) // _LARGE_PAGE * _LARGE_PAGE
     if advise is not None and advice is not None and end > begin:

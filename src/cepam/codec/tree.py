@@ -30,9 +30,9 @@ _WIDE, _TYPES = "float64", ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True)
 class Structure:
-    """What both ends agree on: the names of a tree's arrays, their order and their shapes; types are each end's own.
+    """The structure of a tree: names, order and shapes of its arrays, but not their types.
 
-    Dicts are read in the order of their keys (text or integers), so two equal dicts have one structure; lists and
+    Dicts are read in the order of their keys (text or integers), so two equal dicts have one structure. Lists and
     tuples are alike.
     """
 
@@ -41,7 +41,7 @@ class Structure:
 
     @property
     def size(self) -> int:
-        """How many coordinates the arrays have together."""
+        """The number of coordinates of all arrays together."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     @cached_property
@@ -50,25 +50,56 @@ class Structure:
         return hashlib.sha256(b"cepam tree v1" + self.outline.encode()).digest()
 
     def address(self, at: Address) -> Address:
-        """Where a tree of this structure lies that is sent at `at`."""
+        """The address under which a tree of this structure is encoded when it is sent at `at`."""
         if not isinstance(at, Address):
             raise ValueError(f"at must be a cepam.Address, got {type(at).__name__}")
         return replace(at, run=hashlib.sha256(b"cepam tree run" + self.fingerprint + at.run).digest())
 
 
 def structure_of(tree: Any) -> Structure:
-    """The structure of a tree of arrays or tensors."""
+    """Return the structure of a tree.
+
+    Args:
+        tree: An array or tensor, or any nesting of dicts, lists and tuples of them.
+
+    Returns:
+        The structure; its `fingerprint` is equal for trees that can be exchanged.
+
+    Raises:
+        ValueError: The tree holds no arrays, or something that is not an array of floats.
+    """
     return _read(tree)[0]
 
 
 def encode_tree(
-    codec: MessageCodec, tree: Any, at: Address, used: UsedAddresses | None = None, clip: Clip | None = None
-) -> bytes:
-    """The sealed message of a tree: any nesting of dicts, lists and tuples of arrays or tensors, half to double.
+    codec: MessageCodec, tree: Any, at: Address, used: UsedAddresses | None = None, clip: Clip | None = None, *,
+    unclipped: bool = False,
+) -> bytes:  # fmt: skip
+    """Encode a tree of arrays or tensors to one sealed message.
 
-    With `clip`, the norm of all arrays together is bounded first. Half precision is widened, which is exact; one
-    float64 array makes the whole message float64. The address is used up for any other message.
+    Half precision is widened, which is exact; one float64 array makes the whole message float64. The address counts as
+    used for any other message.
+
+    Args:
+        codec: The codec that both ends hold.
+        tree: Any nesting of dicts, lists and tuples of arrays or tensors, half to double precision.
+        at: The address of the message, to be used once.
+        used: Addresses that were used before; a second use raises.
+        clip: The bound on the norm of all arrays together, which are scaled down to it first.
+        unclipped: Send the tree as it is. The message is private only if the tree was clipped before.
+
+    Returns:
+        The message.
+
+    Raises:
+        ValueError: Neither `clip` nor `unclipped` is given, or both; the tree holds what cannot be sent.
+        WrongAddress: The address is in `used`.
     """
+    if (clip is None) != unclipped:
+        raise ValueError(
+            "give either clip (a bound on the norm of all arrays together, without which noise promises nothing) or "
+            "unclipped=True (the tree was clipped before, or needs no guarantee)"
+        )
     structure, leaves = _read(tree)
     place = structure.address(at)
     if used is not None and at in used:
@@ -83,11 +114,24 @@ def encode_tree(
 def decode_tree(
     codec: MessageCodec, message: bytes, at: Address, like: Any, used: UsedAddresses | None = None, dense: bool = False
 ) -> Any:
-    """The tree plus noise of the codec's law, with the nesting, shapes, types and devices of `like`.
+    """Decode the message of a tree to the tree plus noise of the codec's distribution.
 
-    With `dense`, every array is float32 (or float64, if the message is): the public grid, before it is rounded to
-    half precision. Raises what `codec.decode` raises; a tree of another structure raises `WrongAddress`.
-    Guarantee: tests/codec/test_tree.py.
+    Args:
+        codec: The codec that both ends hold.
+        message: What `encode_tree` returned.
+        at: The address that the client used.
+        like: A tree of the same structure, whose nesting, shapes, types and devices the result has.
+        used: Addresses that this end has decoded; this one is added.
+        dense: Return float32 (float64, if the message is) instead of the types of `like`: the public grid before it is
+            rounded to half precision.
+
+    Returns:
+        The tree.
+
+    Raises:
+        MalformedMessage: The bytes are not a message.
+        WrongAddress: Another codec, address or structure, or an address in `used`.
+        SealBroken: The seal does not verify; both of the above.
     """
     structure, leaves = _read(like)
     place = structure.address(at)

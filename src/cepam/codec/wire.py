@@ -5,7 +5,8 @@ A vertical bar is concatenation, a number in parentheses a count of bytes:
     message = version (1) | tag (2) | seal( payload ) with 16 bytes of authentication a seal
     payload = flags (1) | size (varint) | block lengths (varints) | blocks | zero padding
 
-Version 1 has one seal, version 2 several: chunks of a payload that is longer than one (`sealing`).
+Version 1 has one seal, version 2 several: chunks of a payload that is longer than one (`sealing`). Versions 3 and 4 are
+the same for messages of the search coder, whose blocks are segments.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from cepam.codec import sealing
 from cepam.codec.sealing import SEAL_BYTES, Pieces, Room
 from cepam.errors import MalformedMessage, WrongAddress
 from cepam.kernels.format.blocks import JoinedBlocks, joined
+from cepam.kernels.format.search import SEGMENT
 from cepam.keys import StreamKeys
 
-WHOLE, IN_CHUNKS = 1, 2
+WHOLE, IN_CHUNKS, SEARCHED_WHOLE, SEARCHED_IN_CHUNKS = 1, 2, 3, 4
+SEARCHED = -1
+"""In the place of a lattice's number: the search coder."""
 HEAD_BYTES = 3
 BLOCK_COORDINATES = 8192
 LARGEST_SIZE = 2**40
@@ -37,7 +41,10 @@ _DOUBLE, _PADDED, _LATTICE_SHIFT = 1, 2, 2
 
 @dataclass(frozen=True)
 class Contents:
-    """What a sealed payload holds: the vector's size and type, which lattice of the codec's list, and the blocks."""
+    """What a sealed payload holds: the vector's size and type, which lattice of the codec's list, and the blocks.
+
+    `lattice` is `SEARCHED` where the blocks are segments of the search coder.
+    """
 
     size: int
     double: bool
@@ -57,42 +64,49 @@ def count_blocks(size: int, n: int) -> int:
 
 
 def seal(
-    contents: Contents, keys: StreamKeys, fingerprint: bytes, bucket: int | None = None, threads: int | None = None
+    contents: Contents, keys: StreamKeys, fingerprint: bytes, padding: int | None = None, threads: int | None = None
 ) -> bytes:
-    """The message; its length is a multiple of `bucket` if one is given."""
-    payload = _join(contents, bucket)
+    """The message; its length is a multiple of `padding` if one is given."""
+    payload = _join(contents, padding)
     version = WHOLE if sealing.count_chunks(payload.size) == 1 else IN_CHUNKS
+    version += SEARCHED_WHOLE - WHOLE if contents.lattice == SEARCHED else 0
     head = bytes([version]) + _tag(fingerprint)
     return sealing.encrypt(keys.seal, payload, head, head + fingerprint, threads)
 
 
 def open_sealed(
     message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions: list[int],
-    room: Room | None = None, threads: int | None = None,
+    room: Room | None = None, threads: int | None = None, search_fingerprint: bytes | None = None,
 ) -> Contents:  # fmt: skip
     """The contents, verified whole before anything is read; raises rather than return what was not sealed here.
 
-    `room` gives the memory in which a long payload is opened.
+    `search_fingerprint` is that of the codec's messages of the search coder, if it reads any. `room` gives the memory
+    in which a long payload is opened.
     """
     check_version(message)
+    searched = message[0] in (SEARCHED_WHOLE, SEARCHED_IN_CHUNKS)
+    if searched:
+        if search_fingerprint is None:
+            raise WrongAddress("the message was made by another codec: it is of the search coder, which this has not")
+        fingerprint = search_fingerprint
     head = message[:1] + _tag(fingerprint)
     if message[:HEAD_BYTES] != head:
         raise WrongAddress("the message was made by another codec: law, lattice or coder differ")
     sealed, context = memoryview(message)[HEAD_BYTES:], head + fingerprint
-    if message[0] == WHOLE:
+    if message[0] in (WHOLE, SEARCHED_WHOLE):
         payload = memoryview(sealing.decrypt(keys.seal, sealed, context))
     else:
         payload = sealing.decrypt_chunks(keys.seal, sealed, context, room, threads)
-    return _split(payload, dimensions)
+    return _split(payload, dimensions, searched)
 
 
 def check_version(message: bytes) -> None:
-    """Nothing; raises `MalformedMessage` for what is too short, or of a version that this package does not read."""
+    """Raise `MalformedMessage` for what is too short, or of a version that this package does not read."""
     if len(message) < HEAD_BYTES + SEAL_BYTES + 2:
         raise MalformedMessage(f"a message has at least {HEAD_BYTES + SEAL_BYTES + 2} bytes, got {len(message)}")
-    if message[0] not in (WHOLE, IN_CHUNKS):
+    if not WHOLE <= message[0] <= SEARCHED_IN_CHUNKS:
         raise MalformedMessage(
-            f"this package reads messages of version {WHOLE} and {IN_CHUNKS}, got version {message[0]}"
+            f"this package reads messages of versions {WHOLE} to {SEARCHED_IN_CHUNKS}, got version {message[0]}"
         )
 
 
@@ -101,22 +115,23 @@ def _tag(fingerprint: bytes) -> bytes:
     return hashlib.sha256(b"cepam tag" + fingerprint).digest()[: HEAD_BYTES - 1]
 
 
-def _join(contents: Contents, bucket: int | None) -> Pieces:
-    padded, blocks = bucket is not None, joined(contents.blocks)
-    flags = (_DOUBLE if contents.double else 0) | (_PADDED if padded else 0) | contents.lattice << _LATTICE_SHIFT
+def _join(contents: Contents, padding: int | None) -> Pieces:
+    padded, blocks = padding is not None, joined(contents.blocks)
+    flags = (_DOUBLE if contents.double else 0) | (_PADDED if padded else 0)
+    flags |= 0 if contents.lattice == SEARCHED else contents.lattice << _LATTICE_SHIFT
     table = _varints(blocks.lengths if padded else blocks.lengths[:-1])
     head = bytes([flags]) + varint(contents.size) + table
     data = memoryview(blocks.data)
-    if bucket is None:
+    if padding is None:
         return Pieces([head, data])
-    return Pieces([head, data, bytes(_padding(len(head) + len(data), bucket))])
+    return Pieces([head, data, bytes(_padding(len(head) + len(data), padding))])
 
 
-def _padding(size: int, bucket: int) -> int:
-    """The fewest bytes that make the message of a payload of this size a multiple of the bucket."""
+def _padding(size: int, padding: int) -> int:
+    """The fewest bytes that make the message of a payload of this size a multiple of `padding`."""
     length = HEAD_BYTES + size + SEAL_BYTES * sealing.count_chunks(size)
     while True:
-        length += -length % bucket
+        length += -length % padding
         padded = sealing.payload_size(length - HEAD_BYTES)
         # Where a chunk begins, some lengths belong to no payload: the next multiple then.
         if padded >= size and HEAD_BYTES + padded + SEAL_BYTES * sealing.count_chunks(padded) == length:
@@ -124,14 +139,15 @@ def _padding(size: int, bucket: int) -> int:
         length += 1
 
 
-def _split(payload: memoryview, dimensions: list[int]) -> Contents:
+def _split(payload: memoryview, dimensions: list[int], searched: bool = False) -> Contents:
     """The contents of a payload."""
     flags, held = payload[0], len(payload)
     lattice = flags >> _LATTICE_SHIFT
-    if lattice >= len(dimensions):
+    if lattice >= (1 if searched else len(dimensions)):
         raise MalformedMessage(f"lattice number {lattice} is not one of this codec's {len(dimensions)}")
     size, at = read_varint(payload, 1)
-    total = count_blocks(size, dimensions[lattice])
+    total = -(-size // SEGMENT) if searched else count_blocks(size, dimensions[lattice])
+    lattice = SEARCHED if searched else lattice
     if size > LARGEST_SIZE or total > held - at + 1:
         raise MalformedMessage(f"a payload of {held} bytes cannot hold {size} coordinates")
     padded = bool(flags & _PADDED)

@@ -1,11 +1,11 @@
-"""Noise laws: what the error of a decoded vector is distributed like.
+"""Noise distributions: what the error of a decoded vector is distributed as.
 
-A law's superlevel sets must be balls of one norm. Drawing the radius of a superlevel set (the *latent*) and then a
-point uniform in that ball gives a draw of the law (Paper: Section II-B, the fundamental theorem of simulation); the
-layered quantizer does the second half by rejection-sampled dithering.
+The superlevel sets of a density must be balls of one norm. Drawing the radius of a superlevel set (the *latent*) and
+then a point uniform in that ball gives a draw of the distribution (Paper: Section II-B, the fundamental theorem of
+simulation). The layered quantizer does the second half by rejection-sampled dithering.
 
-Your own law: subclass `Law`, fill in the six members that `Law` lists, and hand it to `cepam.Codec`. `UniformBall`
-below is the smallest complete example, and `docs/laws.md` walks through it.
+Your own distribution: subclass `Law`, define its members, and pass it to `cepam.Codec`. `UniformBall` is the smallest
+complete example; `docs/laws.md` explains it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LARGEST_SCALE = 1e30
 
 
 def check_scale(name: str, value: float) -> None:
-    """Nothing, or a ValueError when a scale is not a usable positive number."""
+    """Raise ValueError when a scale is not a usable positive number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
         raise ValueError(f"{name} must be a positive number, got {value!r}")
     if not (SMALLEST_SCALE <= value <= LARGEST_SCALE):
@@ -33,10 +33,13 @@ def check_scale(name: str, value: float) -> None:
 
 
 class Law(ABC):
-    """A noise law on R^n for every dimension n that it supports, given by its latent radius.
+    """A noise distribution on R^n for every dimension n that it supports, given by its latent radius.
 
-    `name` identifies the family in a codec's fingerprint; `norm` is the norm whose balls are the superlevel sets.
-    Two laws that compare equal and have the same `name` must have the same distribution.
+    Subclasses must be hashable, and two that compare equal and have the same `name` must be the same distribution.
+
+    Attributes:
+        name: Identifies the family in a codec's fingerprint.
+        norm: The norm whose balls are the superlevel sets: `"l1"` or `"l2"`.
     """
 
     name: ClassVar[str]
@@ -45,15 +48,15 @@ class Law(ABC):
     @property
     @abstractmethod
     def scale(self) -> float:
-        """The noise's natural size (sigma, b, …): it fixes the public grid and the unit of the radius."""
+        """The size of the noise (sigma, b, …), which fixes the public grid and the unit of the radius."""
 
     @abstractmethod
     def radius_below(self, p: Floats, n: int) -> Floats:
-        """The radius, in units of `scale`, that the latent of an n-dimensional draw stays under with chance p."""
+        """The radius, in units of `scale`, that the latent of an n-dimensional draw stays under with probability p."""
 
     @abstractmethod
     def radius_above(self, q: Floats, n: int) -> Floats:
-        """The radius, in units of `scale`, that the latent exceeds with chance q (accurate for tiny q)."""
+        """The radius, in units of `scale`, that the latent exceeds with probability q (accurate for tiny q)."""
 
     @abstractmethod
     def variance(self, n: int = 1) -> float:
@@ -66,7 +69,13 @@ class Law(ABC):
 
 @dataclass(frozen=True)
 class Gaussian(Law):
-    """Independent N(0, sigma^2) coordinates, in any dimension.
+    """Gaussian noise: independent N(0, sigma^2) coordinates, in any dimension.
+
+    Args:
+        sigma: The standard deviation per coordinate, from 1e-30 to 1e30, in the unit of the update.
+
+    Raises:
+        ValueError: `sigma` is out of range.
 
     Paper: Theorem 7; the latent radius is sigma times a chi variable with n + 2 degrees of freedom.
     """
@@ -103,7 +112,13 @@ class Gaussian(Law):
 
 @dataclass(frozen=True)
 class Laplace(Law):
-    """Independent Laplace(b) coordinates, in any dimension.
+    """Laplace noise: independent Laplace(b) coordinates, in any dimension.
+
+    Args:
+        b: The scale, from 1e-30 to 1e30, in the unit of the update; the standard deviation is sqrt(2) b.
+
+    Raises:
+        ValueError: `b` is out of range.
 
     Paper: Theorem 8 has n = 1 and Gamma(2, 1); for n coordinates the superlevel sets are l1 balls whose radius is b
     times a Gamma(n + 1, 1) variable.
@@ -140,10 +155,16 @@ class Laplace(Law):
 
 @dataclass(frozen=True)
 class UniformBall(Law):
-    """Uniform noise on the l2 ball of a given radius: one layer only, the paper's RSUQ with a ball for the set A.
+    """Uniform noise on the l2 ball of a given radius, without differential privacy: the noise is bounded.
 
-    Departs: not in the paper; it shows that the protocol carries a law of one's own. It is bounded noise, so it
-    gives no differential privacy.
+    Args:
+        radius: The radius of the ball in each sub-vector, from 1e-30 to 1e30.
+
+    Raises:
+        ValueError: `radius` is out of range.
+
+    Departs: not in the paper. It has one layer only, as the paper's RSUQ with a ball for the set A, and is the example
+    of a distribution of your own.
     """
 
     radius: float

@@ -1,4 +1,7 @@
-"""The latent radius as a table: one 64-bit word in, the radius of a superlevel ball out, with no libm on the way.
+"""Quantile tables of the radius of Gaussian, Laplace or any other noise: one 64-bit word becomes a radius, no libm.
+
+The radius is the latent one, of a superlevel ball of the law. Backends draw it: `radius_of_word` in
+`kernels/numpy/quantizer.py`, `_eight` in `kernels/numba/quantizer.py`, `kernels/triton/layers.py`.
 
 A word is split into a tail (below or above the median), an octave of the tail's probability, one of 32 segments of the
 octave, and a position in the segment; the quantile is a polynomial of degree 7 there. The tables of the built-in laws
@@ -31,8 +34,8 @@ OCTAVES = 64
 SEGMENTS = 32
 COEFFICIENTS = 8
 SMALLEST = 2.0**-30
-"""Radii below this many scales are raised to it, so that quotients fit their words; Laplace's fall below with chance
-2^-61, all others never."""
+"""Radii below this many scales are raised to it, so that quotients fit their words; Laplace's fall below with
+probability 2^-61, all others never."""
 SHAPE = (TAILS, OCTAVES, SEGMENTS, COEFFICIENTS)
 
 

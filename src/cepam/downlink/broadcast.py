@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
@@ -20,24 +21,31 @@ from cepam.downlink.versions import (
 from cepam.downlink.wire import BroadcastFrame, read_frame, write_frame
 from cepam.kernels.threads import BackendName
 
-STEPS_OF_NOISE = 64.0
-"""The step of the rule, in learning rates times the noise of the average (docs/downlink.md has the measurements)."""
+STEP_FACTOR = 64.0
+"""The default step, in learning rates times the noise of the average (docs/downlink.md)."""
 
 
 class Broadcast:
-    """Public weights for everybody, as small messages: the server keeps versions, not clients.
+    """The server's side of the quantized model broadcast: new weights to one public message for all clients.
 
-    `publish` takes the server's exact weights to the nearest point of the run's grid and gives the message that leads
-    there from the version before. Clients compute at `weights`, so the server answers for these and saves these; the
-    exact ones stay with its optimizer. `message_from` serves whoever missed something.
+    `publish` rounds the server's exact weights to the nearest point of the run's grid, and returns the difference from
+    the version before. Clients compute at `weights`, so the server evaluates and saves these; the exact ones stay with
+    its optimizer. `message_from` serves clients that missed messages.
 
-    `start` holds the weights that every receiver makes by itself (from a public seed, say); they are version 0 and cost
-    nothing. Without it the first message codes all weights on the grid. The last `history` messages are kept, to be put
-    together for receivers that missed them; older ones get a snapshot.
+    Args:
+        run: The public name of the run, which fixes its grid.
+        start: Weights that every receiver has from elsewhere, such as a public seed. They are version 0. Without them
+            the first message codes all weights.
+        history: The number of messages kept for receivers that missed them; older receivers get a snapshot.
+        backend: `"auto"`, `"numba"` or `"numpy"`. Changes speed only.
+        threads: Threads of one call. Changes speed only.
 
-    Guarantee: every receiver that accepts a message holds the bits of `weights`, whatever it missed
-    (tests/downlink/test_catching_up.py), and `weights` is within half a step of what was published, always
-    (tests/downlink/test_stability.py).
+    Raises:
+        ValueError: An argument is out of range.
+
+    Guarantee: Every receiver that accepts a message holds the bits of `weights`, whatever it missed
+    (tests/downlink/test_catching_up.py). `weights` is within half a step of what was published
+    (tests/downlink/test_stability.py). The message costs no epsilon: it is a function of weights that are published.
     """
 
     def __init__(
@@ -58,20 +66,41 @@ class Broadcast:
         self._points: dict[int, Point] = {}
 
     @staticmethod
-    def step_for(rate: float, noise: float) -> float:
-        """The step of the rule: 64 learning rates times the noise, a standard deviation a coordinate of the average."""
-        if not (rate > 0.0 and noise > 0.0):
-            raise ValueError(f"rate and noise must be positive, got {rate!r} and {noise!r}")
-        return STEPS_OF_NOISE * rate * noise
+    def step_for(
+        rate: float, noise: float, factor: float = STEP_FACTOR, exponent: float = 1.0, first_rate: float | None = None
+    ) -> float:
+        """Give the step of a round: factor · first_rate · (rate / first_rate)^exponent · noise.
+
+        Args:
+            rate: Learning rate of this round.
+            noise: Standard deviation per coordinate of the noise in the average that the rate multiplies.
+            factor: The step in learning rates times noise. A larger one takes fewer bits and rounds more.
+            exponent: Power of the learning-rate schedule that the step follows, in [0, 1]. With 1 the step halves when
+                the rate has halved; with 0 it stays what it was in the first round.
+            first_rate: Learning rate of the first round. Default: `rate`.
+
+        Returns:
+            The step for `publish`.
+
+        Raises:
+            ValueError: A rate, the noise or the factor is not a positive number, or the exponent is outside [0, 1].
+        """
+        first = rate if first_rate is None else first_rate
+        for name, value in (("rate", rate), ("noise", noise), ("factor", factor), ("first_rate", first)):
+            if not 0.0 < value < math.inf:
+                raise ValueError(f"{name} must be a positive number, got {value!r}")
+        if not 0.0 <= exponent <= 1.0:
+            raise ValueError(f"exponent must lie in [0, 1], got {exponent!r}")
+        return factor * rate * noise * math.pow(first / rate, 1.0 - exponent)
 
     @property
     def version(self) -> int:
-        """How often `publish` was called: the version that receivers should hold."""
+        """The number of the current version, which counts the calls of `publish`."""
         return 0 if self._now is None else self._now.number
 
     @property
     def check(self) -> bytes:
-        """16 bytes that name the version and its weights: a receiver of the same `check` holds the same bits."""
+        """16 bytes that identify the version and its weights: a receiver with the same `check` holds the same bits."""
         return b"" if self._now is None else self._now.check[:CHECK_BYTES]
 
     @property
@@ -82,10 +111,18 @@ class Broadcast:
         return self._now.weights
 
     def publish(self, weights: npt.ArrayLike, step: float) -> bytes:
-        """The message from the version before to the next, whose weights are the grid's nearest to these.
+        """Publish new weights as the next version.
 
-        The largest power of two that is not above `step` is the grid's step. A step that follows the learning rate
-        (`step_for`) makes grids nest; one that grows again is allowed, and cuts the history.
+        Args:
+            weights: The exact weights, float32 or float64, finite.
+            step: The step of the grid, rounded down to a power of two (`step_for`). A step that grows again is allowed
+                and ends the history: later receivers get a snapshot.
+
+        Returns:
+            The message from the version before to this one.
+
+        Raises:
+            ValueError: The weights have another length, are not finite or too large, or the step is out of range.
         """
         before = self._now
         values = check_weights("weights", weights, None if before is None else len(before.weights))
@@ -101,10 +138,17 @@ class Broadcast:
         return message
 
     def message_from(self, version: int | None) -> bytes:
-        """The shortest message that brings a receiver of this version (None: of nothing) to the current one.
+        """Return the shortest message that brings a receiver to the current version.
 
-        That is the difference between the two if the server still knows the old version, or a snapshot. A version that
-        it does not know (too old, or of a future that was lost) gets a snapshot. Made once for all who ask.
+        Args:
+            version: The version that the receiver holds; None for a receiver that holds nothing.
+
+        Returns:
+            The difference between the two versions, or a snapshot where that is shorter or the server does not know
+            the old version. It is made once for all who ask.
+
+        Raises:
+            ValueError: Nothing was published yet, or `version` is not a version.
         """
         if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
             raise ValueError(f"version must be None or a whole number from 0 on, got {version!r}")
@@ -131,8 +175,8 @@ class Broadcast:
         assert isinstance(now.origin, Point)
         size = len(now.weights)
         blocks = self._grid.encode(origin_of(before, size), now.origin)
-        bulletin = BroadcastFrame(None if before is None else before.number, now.number, now.shift, size, blocks)
-        return write_frame(bulletin, self._grid, now.check)
+        frame = BroadcastFrame(None if before is None else before.number, now.number, now.shift, size, blocks)
+        return write_frame(frame, self._grid, now.check)
 
     def _version_back(self, number: int) -> Version:
         """An earlier version: the current point, with the messages since then taken back, each once for all gaps."""
@@ -147,7 +191,7 @@ class Broadcast:
         return version_at(self._grid, number, self._points[number])
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a checkpoint must hold, as numbers, bytes and arrays; the caller gives run and start again."""
+        """Return the state for a checkpoint, as numbers, bytes and arrays, without run and start."""
         before = None if self.version <= 1 and self._start is None else self.version - 1
         return {
             **save_version(self._now),
@@ -157,7 +201,7 @@ class Broadcast:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing; goes on from what was saved, to the same bytes. Raises `CheckFailed` for another run or start."""
+        """Restore a saved state, to the same bytes. Raises `CheckFailed` for another run or start."""
         now = restore_version(self._grid, state, self._start)
         self._now = now
         before = None if self.version <= 1 and self._start is None else self.version - 1

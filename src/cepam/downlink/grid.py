@@ -65,7 +65,8 @@ def check_run(run: bytes | str) -> bytes:
 
 
 def check_weights(name: str, weights: npt.ArrayLike, size: int | None = None) -> Weights:
-    """The weights as a vector of finite float32 or float64 within reach; raises `ValueError` for all others."""
+    """The weights as a vector of finite float32 or float64 within the quantization range; raises `ValueError` for all
+    others."""
     values = np.asarray(weights)
     if values.ndim != 1 or values.dtype not in (np.float32, np.float64):
         raise ValueError(

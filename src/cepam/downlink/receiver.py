@@ -22,13 +22,18 @@ from cepam.kernels.threads import BackendName
 
 
 class Receiver:
-    """Public weights from broadcast messages, bit for bit those of the server.
+    """The client's side of the quantized model broadcast: messages to the server's public weights.
 
-    `run` and `start` are the server's own. Give `size` where it is known and there is no start: a message that claims
-    another size is refused before memory is taken for it.
+    Args:
+        run: The server's `run`.
+        start: The server's `start`.
+        size: The number of weights. Give it where there is no `start`: a message of another size is then refused
+            before memory is allocated for it.
+        backend: `"auto"`, `"numba"` or `"numpy"`. Changes speed only.
+        threads: Threads of one call. Changes speed only.
 
-    A message is applied whole or not at all: one that starts from another version, leads back, belongs to another run,
-    is damaged, or whose result does not match its mark raises, and the receiver still holds what it held.
+    Guarantee: A message is applied whole or not at all. One that starts from another version, leads back, belongs to
+    another run, is damaged, or does not match its check raises, and the receiver keeps what it held.
     """
 
     def __init__(
@@ -46,12 +51,12 @@ class Receiver:
 
     @property
     def version(self) -> int | None:
-        """The version that is held, to be told to the server; None before the first message where there is no start."""
+        """The version that is held; None before the first message where there is no start."""
         return None if self._held is None else self._held.number
 
     @property
     def check(self) -> bytes:
-        """16 bytes that name what is held; empty before the first message where there is no start."""
+        """16 bytes that identify what is held; empty before the first message where there is no start."""
         return b"" if self._held is None else self._held.check[:CHECK_BYTES]
 
     @property
@@ -62,20 +67,29 @@ class Receiver:
         return self._held.weights
 
     def apply(self, message: bytes) -> Floats:
-        """The public weights that the message leads to, now held.
+        """Apply a message.
 
-        Raises `WrongVersion` (ask the server for `message_from(self.version)`), `CheckFailed` (ask for
-        `message_from(None)`), `WrongAddress` (another run) or `MalformedMessage`.
+        Args:
+            message: What `Broadcast.publish` or `message_from` returned.
+
+        Returns:
+            The public weights, which are now held.
+
+        Raises:
+            WrongVersion: The message starts from another version; ask the server for `message_from(self.version)`.
+            CheckFailed: The result does not match; ask for `message_from(None)`.
+            WrongAddress: The message belongs to another run.
+            MalformedMessage: The bytes are not a message.
         """
         if not isinstance(message, bytes | bytearray | memoryview):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         message = bytes(message)
-        bulletin = read_frame(message, self._grid, self._size)
-        origin = self._origin(bulletin.start, bulletin.version)
-        point = self._grid.decode(origin_of(origin, bulletin.size), bulletin.shift, bulletin.blocks)
-        version = version_at(self._grid, bulletin.version, point)
+        frame = read_frame(message, self._grid, self._size)
+        origin = self._origin(frame.start, frame.version)
+        point = self._grid.decode(origin_of(origin, frame.size), frame.shift, frame.blocks)
+        version = version_at(self._grid, frame.version, point)
         verify_frame(message, self._grid, version.check)
-        self._held, self._size = version, bulletin.size
+        self._held, self._size = version, frame.size
         return version.weights
 
     def _origin(self, start: int | None, version: int) -> Version | None:
@@ -93,15 +107,15 @@ class Receiver:
         raise WrongVersion(f"the broadcast leads from version {start} to {version}, this receiver holds {holds}")
 
     def forget(self) -> None:
-        """Nothing; the receiver is as new, and takes a snapshot of any version (of a server set back, say)."""
+        """Reset the receiver: it takes a snapshot of any version (of a server set back, say)."""
         self._held = self._start
 
     def state_dict(self) -> dict[str, Any]:
-        """What is held, as numbers, bytes and an array."""
+        """Return what is held, as numbers, bytes and an array."""
         return save_version(self._held)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing; the receiver holds what was saved. Raises `CheckFailed` for a state of another run or start."""
+        """Restore a saved state. Raises `CheckFailed` for a state of another run or start."""
         self._held = restore_version(self._grid, state, self._start)
         if self._held is not None:
             self._size = len(self._held.weights)

@@ -35,17 +35,17 @@ class BroadcastFrame:
     blocks: Sequence[bytes]
 
 
-def write_frame(bulletin: BroadcastFrame, grid: Grid, check: bytes) -> bytes:
+def write_frame(frame: BroadcastFrame, grid: Grid, check: bytes) -> bytes:
     """The message, marked with the check of its result."""
-    kind, start = (SNAPSHOT, 0) if bulletin.start is None else (DIFFERENCE, bulletin.start)
-    head = bytes([FORMAT, kind, bulletin.shift]) + grid.name[:TAG_BYTES]
-    head += varint(start) + varint(bulletin.version - start) + varint(bulletin.size)
-    body = b"".join([*(varint(len(block)) for block in bulletin.blocks[:-1]), *bulletin.blocks])
+    kind, start = (SNAPSHOT, 0) if frame.start is None else (DIFFERENCE, frame.start)
+    head = bytes([FORMAT, kind, frame.shift]) + grid.name[:TAG_BYTES]
+    head += varint(start) + varint(frame.version - start) + varint(frame.size)
+    body = b"".join([*(varint(len(block)) for block in frame.blocks[:-1]), *frame.blocks])
     return head + _mark(grid, check, head, body) + body
 
 
 def verify_frame(message: bytes, grid: Grid, check: bytes) -> None:
-    """Nothing; raises `CheckFailed` unless the message is, to the last byte, the one that leads to this check."""
+    """Raise `CheckFailed` unless the message is, to the last byte, the one that leads to this check."""
     at = HEAD_BYTES
     for _ in range(3):
         _, at = read_varint(message, at)

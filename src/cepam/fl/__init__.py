@@ -29,9 +29,10 @@ from cepam.fl.data.fetch import DataUnavailable
 from cepam.fl.models.features import Features
 from cepam.fl.models.model import Model, build, linear_on
 from cepam.fl.runs.comparison import compare
+from cepam.fl.runs.progress import Progress
 from cepam.fl.runs.sources import prepared
 from cepam.fl.runs.trackers import to_mlflow, to_wandb
-from cepam.fl.runs.training import Progress, read_metrics, train
+from cepam.fl.runs.training import read_metrics, train
 from cepam.fl.simulation import Simulation
 
 __all__ = [

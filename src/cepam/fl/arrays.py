@@ -27,8 +27,8 @@ class ArrayBackend(Protocol):
     """The operations of a round on vectors; rows and vectors are arrays or tensors of this backend."""
 
     def expect(self, codec: UpdateCodec, clients: int, size: int) -> None:
-        """Nothing; rounds will encode and decode so many updates of this size, most with codecs that differ from this
-        one in their noise only: what must be made ready for it is, beside what is done next."""
+        """Prepare for rounds that encode and decode so many updates of this size, most with codecs that differ
+        from this one in their noise only."""
 
     def put(self, array: npt.NDArray[Any]) -> Any:
         """The array, here."""
@@ -71,7 +71,7 @@ class Host:
         self.pool = ThreadPoolExecutor(cores())
 
     def expect(self, codec: UpdateCodec, clients: int, size: int) -> None:
-        """Nothing: kernels are compiled when the first update comes."""
+        """Do nothing: kernels are compiled when the first update comes."""
 
     def put(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array.copy()

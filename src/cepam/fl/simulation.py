@@ -33,6 +33,8 @@ from cepam.fl.optim import Memory, optimizer, schedule
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
+OBSERVED = 12
+"""Rounds of a run at which epsilon is computed for every observer, at most; and at its end."""
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Sent:
 
 
 def quiet(sent: Sent) -> None:
-    """Nothing: for runs that keep no messages."""
+    """Ignore a message: for runs that keep none."""
 
 
 @dataclass
@@ -104,7 +106,7 @@ class Simulation:
         )
         self.secret = held = self.secret or RunSecret.of(chosen)
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
-        self.arrays = self.backend or backend_of(device, self._look_ahead)
+        self.arrays = self.backend or backend_of(device, self._prefetch)
         if device == "cuda" and chosen.privacy.trust == "server":
             usual = usual_codec(chosen) if self.codecs is None else self.codecs(0)
             self.arrays.expect(usual, many, self.size)
@@ -130,10 +132,10 @@ class Simulation:
         met = of_target(self.settings, first.mechanism)
         return [*first.notices, *met, *(() if self.own is None else self.own.notices)]
 
-    def _look_ahead(self) -> None:
-        """Nothing; what the next round draws is made, while a GPU is waited for."""
+    def _prefetch(self) -> None:
+        """Draw the next round's randomness while waiting for a GPU."""
         for draws in self.rows:
-            draws.look_ahead()
+            draws.prefetch()
 
     def _parts(self, records: Index, seed: int) -> Parts:
         chosen, labels = self.settings, self.data.train_labels[records]
@@ -175,7 +177,8 @@ class Simulation:
         count, put = len(weights), self.arrays.put
         memory = {name: put(value) for name, value in self.optimizer.start(weights).items()}
         rows = zip(self.aggregators, weights, self.settings.run_seeds)
-        downlinks = [downlink_of(self.settings, up.noise, start, nonce, seed) for up, start, seed in rows]
+        first = self._server_rate(0)
+        downlinks = [downlink_of(self.settings, up.noise, first, start, nonce, seed) for up, start, seed in rows]
         return State(
             put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -np.inf),
             np.zeros(count, dtype=np.int64), downlinks,
@@ -194,7 +197,7 @@ class Simulation:
     def step(self) -> list[Line]:
         """Runs one round and gives its line of metrics for every seed."""
         number = self.state.round
-        rows = [(s, int(k)) for s, aggregator in enumerate(self.aggregators) for k in aggregator.asked(number)]
+        rows = [(s, int(k)) for s, aggregator in enumerate(self.aggregators) for k in aggregator.sampled(number)]
         cohorts = [[k for t, k in rows if t == s] for s in range(len(self.aggregators))]
         bounds = np.concatenate(
             [aggregator.bounds(number, clients) for aggregator, clients in zip(self.aggregators, cohorts)]
@@ -209,17 +212,21 @@ class Simulation:
             lines.append({"round": number + 1, "seed": seed, "train_loss": loss, **line})
         self._move(self.arrays.stack(aggregates))
         self._judge(lines)
+        self._observe(lines)
         return lines
 
     def _move(self, aggregates: Any) -> None:
         """One server step from the aggregates, what is made public of it, and the running average of that."""
         state = self.state
-        rate = float(self.rates.at((state.round + 1) * self.settings.training.local_steps - 1))
+        rate = self._server_rate(state.round)
         state.exact, state.memory = self.optimizer.step(state.exact, aggregates, rate, state.memory)
         state.weights = self._published(rate)
         past = min(self.settings.training.weight_averaging, (state.round + 1) / (state.round + 10))
         state.average = past * state.average + (1.0 - past) * state.weights
         state.round += 1
+
+    def _server_rate(self, number: int) -> float:
+        return float(self.rates.at((number + 1) * self.settings.training.local_steps - 1))
 
     def _published(self, rate: float) -> Any:
         """The weights that clients will compute at: the exact ones, or the nearest points of the quantizer."""
@@ -276,6 +283,19 @@ class Simulation:
             if self.done:
                 line["warnings"] = self.privacy_warnings
 
+    def _observe(self, lines: list[Line]) -> None:
+        """Adds epsilon so far by observer to the lines of at most `OBSERVED` rounds of a run.
+
+        Where rounds differ in who replied, a figure takes longer, and there are a third as many.
+        """
+        alike = all(up.accountant.alike for up in self.aggregators)
+        apart = -(-self.settings.training.rounds // OBSERVED) * (1 if alike else 3)
+        if self.state.round % apart and not self.done:
+            return
+        if seen := self.views(rough=not self.done):
+            for line in lines:
+                line["epsilon_against"] = seen
+
     def _merit(self, scores: Scores, row: int) -> float:
         """What the best weights are chosen by: accuracy, or with a loss of the user's own a low loss."""
         return float(scores.accuracy[row] if self.vector.objective.classifies else -scores.loss[row])
@@ -292,9 +312,12 @@ class Simulation:
         so_far = self.aggregators[s].spent() if self.done else self.aggregators[s].running()
         return None if so_far is None else _finite(so_far)
 
-    def views(self) -> dict[str, float | None]:
-        """epsilon so far by observer; the worst of the seeds. None where no finite bound is available."""
-        each = [aggregator.views() for aggregator in self.aggregators]
+    def views(self, rough: bool = False) -> dict[str, float | None]:
+        """epsilon so far by observer; the worst of the seeds. None where no finite bound is available.
+
+        `rough` gives a bound in less time.
+        """
+        each = [aggregator.views(rough) for aggregator in self.aggregators]
         observers = dict.fromkeys(who for views in each for who in views)
         return {who: _finite(max(views.get(who, np.inf) for views in each)) for who in observers}
 

@@ -42,7 +42,8 @@ class ServerFilter(Filter):  # type: ignore[misc]
     charged unless the workflow said that it was not accepted. After every round epsilon is in the log and goes out as
     the metric `cepam-epsilon`. With a budget the job ends before a round would bring epsilon above it, and that round's
     aggregate is not published. FLARE's workflow chooses the sites of a round before a filter sees a task, so nothing is
-    sampled in secret; secure aggregation needs messages before and after a task, which a filter cannot send.
+    sampled in secret; secure aggregation needs messages before and after a task, which a filter cannot send. A job that
+    ends although no result was ever used fails, whatever its workflow ignores.
 
     Example:
         ```python
@@ -115,7 +116,11 @@ class ServerFilter(Filter):  # type: ignore[misc]
                 except CepamError as nothing_left:  # FLARE would ask the client to try again, for ever
                     self.system_panic(f"cepam: {nothing_left}", fl_ctx)
                     raise
-            return self._open(shareable, job, client)
+            try:
+                return self._open(shareable, job, client)
+            except Exception as refused:  # FLARE hands the workflow an error in the result's place
+                job.refused(type(refused).__name__)
+                raise
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Follow what the workflow does with the results: charge, replace, publish."""
@@ -133,6 +138,8 @@ class ServerFilter(Filter):  # type: ignore[misc]
                 replace_result(result, job.reference, job.layout, model)
         elif event_type == AppEventType.AFTER_SHAREABLE_TO_LEARNABLE:
             self._job(fl_ctx).note_published(learned(fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)))
+        elif event_type == EventType.ABOUT_TO_END_RUN:
+            self._job(fl_ctx).check_trained(self, fl_ctx)
         elif event_type == EventType.END_RUN:
             end_job(fl_ctx)
 
@@ -153,6 +160,8 @@ class ServerFilter(Filter):  # type: ignore[misc]
 
     def _open(self, shareable: Shareable, job: ServerJob, client: str) -> Shareable:
         if shareable.get_return_code() != ReturnCode.OK:
+            code = shareable.get_return_code()
+            job.refused(f"the site replied {code if code in _ERRORS else 'an unknown code'}")
             return shareable
         header, dxo = shareable.get_header(HEADER), from_shareable(shareable)
         if not isinstance(header, dict) or list(dxo.data) != [PAYLOAD]:
@@ -273,8 +282,8 @@ def _enforced(policy: str, account: str) -> EnforcedPolicy:
 def _check_offered(rules: EnforcedPolicy, header: dict[str, Any], reference: Any) -> None:
     """Raise `Declined` for an offer that the site's policy does not allow, before anything is trained."""
     settings = Offer.from_fields(header).settings
-    if settings.stream is not None:
-        raise Declined("terms", "the offer asks for a stream, and this end keeps none")
+    if settings.correlated_noise is not None:
+        raise Declined("policy", "the offer asks for a stream, and this end keeps none")
     rules.check(settings, count(reference) + settings.beside)
 
 

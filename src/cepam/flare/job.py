@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 Job = TypeVar("Job")
 _jobs: dict[tuple[str, str], Any] = {}
 _jobs_lock = Lock()
+MOST_REASONS, SAID = 100, 3
 
 
 def job_of(fl_ctx: FLContext, who: str, make: Callable[[], Job]) -> Job:
@@ -104,7 +106,7 @@ class JobCompensation:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What a job's sites are told and how it is charged; `clients`: dropouts are compensated up to so many sites."""
+    """What a job's sites are sent and how it is charged; `clients`: dropouts are compensated up to so many sites."""
 
     settings: UplinkSettings
     target: Target | None
@@ -146,6 +148,9 @@ class ServerJob:
         self._has_tasks = False
         self._rounds = 0
         self._start = ""
+        self._tasks = 0
+        self._trained = False
+        self._reasons: Counter[str] = Counter()
 
     @property
     def epsilon(self) -> float:
@@ -185,6 +190,7 @@ class ServerJob:
         pending = self._end.offer(self._settings, peer, count(reference))
         self._pending[client] = (pending, reference)
         self._has_tasks = True
+        self._tasks += 1
         return pending.offer
 
     def open(self, client: str, answer: Answer, message: bytes) -> tuple[npt.NDArray[np.floating], Arrays]:
@@ -201,12 +207,29 @@ class ServerJob:
         self._used.append(Used(client, (pending.offer.node, pending.offer.settings), vector))
         return (vector if self._compensation is None else np.zeros_like(vector)), reference
 
+    def refused(self, reason: str) -> None:
+        """Count a result that was of no use."""
+        with self.lock:
+            if reason in self._reasons or len(self._reasons) < MOST_REASONS:
+                self._reasons[reason] += 1
+
+    def check_trained(self, component: FLComponent, fl_ctx: FLContext) -> None:
+        """Fail a job that ends although no result of its tasks was ever used."""
+        with self.lock:
+            tasks, self._tasks = self._tasks, 0
+            if not tasks or self._trained or self._used or self.ended:
+                return
+            said = "; ".join(f"{times} times {reason}" for reason, times in self._reasons.most_common(SAID))
+            reason = f"cepam: nothing was trained: no result of {tasks} tasks could be used"
+            component.system_panic(f"{reason}: {said or 'no result came'}", fl_ctx)
+
     def unused(self, client: str) -> None:
         """Do not charge the client's last result, which the workflow did not accept."""
         with self.lock:
             for place in range(len(self._used) - 1, -1, -1):
                 if self._used[place].client == client:
                     del self._used[place]
+                    self.refused("the workflow did not accept the result")
                     return
 
     def settle_before_next_task(self, client: str, component: FLComponent, fl_ctx: FLContext) -> None:
@@ -251,6 +274,7 @@ class ServerJob:
             component.system_panic(f"cepam: {reason}: the job ends, the round is not published", fl_ctx)
             return
         self._account.charge(mechanism, None)
+        self._trained = self._trained or bool(used)
         if self._compensation is not None:
             self._compensated = self._compensation.model(used, self.reference)
         at = f"epsilon so far {after:.4g} at delta {self._options.delta:g}"

@@ -21,10 +21,30 @@ METHOD = "cepam-pld"
 class PldAccountant:
     """Flower's `PrivacyAccountant`, composing privacy-loss distributions, so tighter than its Rényi accountant.
 
-    Client level, as Flower's events are: the unit is everything that one client sends in a round. The protocol knows
-    Gaussian noise alone and one noise multiplier for all clients; Laplace noise, noise that differs between clients,
-    records and colluders are the business of `Accounting`.
+    For Flower's own strategies with fixed clipping, on the server or on the clients; they stop before a round would
+    exceed `max_epsilon` (`flwr.serverapp.exception.PrivacyBudgetExhausted`). Figures are for whole clients. A replaced
+    client counts as two clipping norms, where Flower's own accountant counts one: ours is then the larger figure.
+    `Private` and `SecureAggregation` have an account of their own: `Accounting`, and `privacy_spent()` after a run.
     Guarantee: never below the truth; tests/flower/test_accountant.py compares with Flower's own.
+
+    Example:
+        ```python
+        config = PrivacyConfig(
+            target_delta=1e-5, population_size=100, neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=SamplingMethod.NO_AMPLIFICATION, max_epsilon=4.0,
+        )
+        strategy = DifferentialPrivacyServerSideFixedClipping(
+            FedAvg(), noise_multiplier=1.0, clipping_norm=1.0, num_sampled_clients=100,
+            accountant=cepam.flower.PldAccountant(config),
+        )
+        ```
+
+    Args:
+        config: Flower's `PrivacyConfig`.
+
+    Raises:
+        ValueError: By `compose` and `would_exceed`, for an event that is not Flower's `GaussianPrivacyEvent` or is of
+            another population. Records, Laplace noise and correlated noise have no such event.
     """
 
     def __init__(self, config: PrivacyConfig) -> None:
@@ -103,6 +123,11 @@ class PldAccountant:
     def _check(self, event: GaussianPrivacyEvent, count: int) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"count must be a positive integer, got {count!r}")
+        if not isinstance(event, GaussianPrivacyEvent):
+            raise ValueError(
+                f"event must be a flwr.serverapp.GaussianPrivacyEvent, got {type(event).__name__}: records, Laplace "
+                "noise and correlated noise are accounted by cepam.flower.Private"
+            )
         if event.population_size != self._config.population_size:
             raise ValueError(
                 f"the event's population is {event.population_size}, the configuration's {self._config.population_size}"

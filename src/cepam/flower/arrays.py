@@ -11,7 +11,7 @@ from cepam.protocol.vectors import Arrays
 
 STYPE = "cepam.v1"
 BROADCAST = "cepam.broadcast"
-SUM = "cepam-sum"  # the record of a message of a sum
+SECURE_AGGREGATION = "cepam-secure-aggregation"  # the record of a message of a sum
 
 
 def numpy_of(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Which strategies of Flower can be wrapped, and which publish nothing but a function of the weighted average."""
+"""Which strategies of Flower can be wrapped, and which publish nothing but a function of the weighted average.
+
+To add a strategy whose published model depends on replies through their weighted average alone, name it in `AVERAGING`.
+A subclass of one of them is not covered by its parent's name: it may publish more.
+"""
 
 from __future__ import annotations
 

@@ -9,10 +9,12 @@ from logging import getLogger
 from typing import Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
+from flwr.serverapp import Grid, PrivacySpent
 from flwr.serverapp.strategy import Result, Strategy
 
+from cepam.distributions.laws import Gaussian
 from cepam.errors import BudgetSpent
+from cepam.flower.accountant import METHOD
 from cepam.flower.averaging import check_strategy
 from cepam.flower.budget import budget_of
 from cepam.flower.downlink import distribution_for
@@ -75,7 +77,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
 
     @property
     def settings(self) -> UplinkSettings:
-        """What nodes are told; ValueError while the noise for `epsilon` is not found."""
+        """What nodes are sent; ValueError while the noise for `epsilon` is not found."""
         return self._noise.settings
 
     @property
@@ -98,6 +100,26 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         """Whether the budget has ended the training: a script that starts runs can ask this, and exit with a code."""
         return self._spending.exhausted
 
+    def privacy_spent(self) -> PrivacySpent:
+        """What was spent so far as Flower's own `PrivacySpent`, whose figures are for whole clients.
+
+        Returns:
+            Epsilon and delta of everything on the account, and how many rounds are on it.
+
+        Raises:
+            ValueError: The run protects records, adds other noise than Gaussian, or correlates its noise:
+                `PrivacySpent` would be read as a figure for clients under independent Gaussian noise. `epsilon` and
+                `epsilons` have the figures of such runs.
+        """
+        settings = self._noise.told
+        if self.accounting.unit != "client":
+            raise ValueError(f"privacy_spent is for unit 'client', got unit {self.accounting.unit!r}: read epsilon")
+        if not isinstance(settings.law, Gaussian):
+            raise ValueError(f"privacy_spent is for Gaussian noise, got {settings.law!r}: read epsilon")
+        if settings.correlated_noise is not None:
+            raise ValueError("privacy_spent is for independent noise, got correlated_noise: read epsilon")
+        return PrivacySpent(self.epsilon, self.accounting.delta, self._spending.accountant.rounds, METHOD)
+
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *given: Any, **named: Any) -> Result:
         """Run the rounds, as Flower's `start` does; its timeout holds for second messages too.
 
@@ -114,9 +136,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
             cepam.errors.BudgetSpent: Nothing was published in this run, and the initial arrays were not either, so
                 there is no model to return.
         """
-        told = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *given, **named)
-        told.apply_defaults()
-        arguments = {name: value for name, value in told.arguments.items() if name != "self"}
+        bound = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *given, **named)
+        bound.apply_defaults()
+        arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
         self._timeout = arguments["timeout"]
         self._noise.plan(arguments["num_rounds"])
         result = self._so_far = Result()

@@ -35,7 +35,7 @@ class Budget:
     @property
     def participations(self) -> Mapping[int, int]:
         """How often each node was sampled, where that is limited."""
-        return self._account.asked
+        return self._account.participations
 
     def observers(self) -> dict[str, float]:
         """epsilon of everything published so far, for each kind of observer."""

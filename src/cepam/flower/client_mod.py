@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 
-from cepam.flower.arrays import SUM, carry, numpy_of
+from cepam.flower.arrays import SECURE_AGGREGATION, carry, numpy_of
 from cepam.flower.client_model import receive
 from cepam.flower.client_policy import enforced, evaluated, only_metrics
 from cepam.keys import Key, KeyChain
@@ -58,11 +58,11 @@ class Uplink:
     Where the server asks for correlated noise (`Private(correlated_noise=…)`), this mod counts the node's messages and
     tells the training function which slice of its records is next (`cepam-slice` of `cepam-slices` in its
     configuration; `privacy.slice_of` finds a record's slice by its own identifier alone). A server that asks again,
-    backwards, too often or with another configuration is refused. With `cepam-streams`, a folder, the noise state
-    outlives the node.
+    backwards, too often or with another configuration is refused. With `cepam-correlated-noise-folder`, a folder, the
+    noise state outlives the node.
 
     Where the configuration has `cepam-policy` and `cepam-account`, the node keeps to its operator's policy in every
-    mode (docs/trust.md, "A node's own policy"): offers below its floors or beyond its limits are refused, every message
+    mode (docs/proofs/node-policy.md): offers below its floors or beyond its limits are refused, every message
     is charged on disk before it leaves, nothing plain leaves but metrics where the policy allows them, and
     `required=False` changes nothing. Unless the policy trusts the server, the node answers secure aggregation alone.
 
@@ -89,7 +89,9 @@ class Uplink:
             rules = enforced(context)
         except Declined as declined:
             return declining(message, declined)
-        if (rules and rules.policy.trust != "server") or (message.has_content() and SUM in message.content):
+        if (rules and rules.policy.trust != "server") or (
+            message.has_content() and SECURE_AGGREGATION in message.content
+        ):
             from cepam.flower.secure_aggregation.client_mod import answer
 
             return answer(message, context, call_next, self.policy)
@@ -104,9 +106,11 @@ class Uplink:
             offer = _offer(record, context)
             report = receive(message.content, context)
             reference = numpy_of(only_arrays(message.content))
-            stream = None if offer.settings.stream is None else _stream(offer, reference, message.content, context)
+            stream = (
+                None if offer.settings.correlated_noise is None else _stream(offer, reference, message.content, context)
+            )
             if rules is not None:
-                rules.check(offer.settings, *_asked(offer, reference, stream))
+                rules.check(offer.settings, *_size_and_start(offer, reference, stream))
             reply = self._sealed(_trained(message, context, call_next), reference, offer, context, stream, rules)
             return reporting(reply, report)
         except Declined as declined:
@@ -121,7 +125,7 @@ class Uplink:
         """The reply to a message that asks for no update, at the model that the server has published."""
         try:
             if rules is not None and not rules.policy.metrics:
-                raise Declined("terms", "the node's policy lets no metrics leave: no evaluation, no query")
+                raise Declined("policy", "the node's policy lets no metrics leave: no evaluation, no query")
             report = receive(message.content, context) if message.has_content() else None
             reply = _trained(message, context, call_next)
             return reporting(reply if rules is None else evaluated(reply, rules), report)
@@ -146,7 +150,7 @@ class Uplink:
         except ValueError as odd:
             raise Declined("arrays", str(odd)) from odd
         if rules is not None:
-            rules.charge(offer.settings, *_asked(offer, reference, stream))
+            rules.charge(offer.settings, *_size_and_start(offer, reference, stream))
             reply.content = RecordDict({name: arrays, **only_metrics(reply.content, rules)})
         sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE), stream)
         _store(context, offer, sealed.chain)
@@ -164,7 +168,7 @@ class Uplink:
         return reply
 
 
-def _asked(offer: Offer, reference: Arrays, stream: ClientCorrelatedNoise | None) -> tuple[int, bool]:
+def _size_and_start(offer: Offer, reference: Arrays, stream: ClientCorrelatedNoise | None) -> tuple[int, bool]:
     """How many coordinates the message has, and whether it begins what it belongs to."""
     return count(reference) + offer.settings.beside, stream is None or stream.begins
 
@@ -240,7 +244,7 @@ def named_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def _make_finite(metrics: MetricRecord) -> None:
-    """Nothing; values that are not finite are 0: a reply that is dropped for one would tell that it was there."""
+    """Set values that are not finite to 0: a reply that is dropped for one would tell that it was there."""
     for key, value in list(metrics.items()):
         if isinstance(value, list):
             metrics[key] = [number if math.isfinite(number) else type(number)(0) for number in value]

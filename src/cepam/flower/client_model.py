@@ -28,10 +28,10 @@ def receive(content: RecordDict, context: Context) -> ConfigRecord | None:
     name, record = next(iter(records.items()))
     try:
         message, beside = unpacked(record)
-        parcel = BroadcastMessage.from_fields(fields, message)
+        broadcast = BroadcastMessage.from_fields(fields, message)
     except ValueError as odd:
         raise Declined("arrays", str(odd)) from odd
-    arrays, copy = unpack(parcel, beside, _kept(context))
+    arrays, copy = unpack(broadcast, beside, _kept(context))
     _keep(context, copy)
     del content[DOWNLINK]
     content[name] = record_of(arrays)
@@ -46,7 +46,7 @@ def _kept(context: Context) -> ClientModel | None:
     try:
         state: dict[str, Any] = {key: fields[key] for key in ("version", "shift", "check")}
         state["steps"] = np.frombuffer(steps["steps"].data, dtype="<i4")
-        return ClientModel(_of_type(fields["grid"], bytes), _of_type(fields["inventory"], str), state)
+        return ClientModel(_of_type(fields["grid"], bytes), _of_type(fields["layout"], str), state)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -59,6 +59,6 @@ def _of_type(value: Any, kind: type) -> Any:
 
 def _keep(context: Context, copy: ClientModel) -> None:
     fields = {key: copy.state[key] for key in ("version", "shift", "check")}
-    context.state[DOWNLINK] = ConfigRecord({**fields, "grid": copy.grid, "inventory": copy.inventory})
+    context.state[DOWNLINK] = ConfigRecord({**fields, "grid": copy.grid, "layout": copy.layout})
     steps = np.ascontiguousarray(copy.state["steps"], dtype="<i4")
     context.state[STEPS] = ArrayRecord({"steps": Array("int32", steps.shape, "cepam.v1", steps.tobytes())})

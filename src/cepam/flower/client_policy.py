@@ -29,12 +29,12 @@ def enforced(context: Context) -> EnforcedPolicy | None:
     """
     for old, new in RENAMED.items():
         if old in context.node_config:
-            raise Declined("terms", f"{old} in this node's configuration is now {new}")
+            raise Declined("policy", f"{old} in this node's configuration is now {new}")
     if POLICY_FILE not in context.node_config:
         return None
     policy, account = read_node_policy(context), context.node_config.get(ACCOUNT_FILE)
     if not account:
-        raise Declined("terms", f"a node with {POLICY_FILE} needs {ACCOUNT_FILE}, the file that counts what it spent")
+        raise Declined("policy", f"a node with {POLICY_FILE} needs {ACCOUNT_FILE}, the file that counts what it spent")
     return EnforcedPolicy(policy, FileAccount(Path(str(account)).expanduser()))
 
 
@@ -44,11 +44,11 @@ def read_node_policy(context: Context) -> ClientPolicy:
 
     text = read_key_file(context, POLICY_FILE)
     if text is None:
-        raise Declined("terms", f"{POLICY_FILE} names no file")
+        raise Declined("policy", f"{POLICY_FILE} names no file")
     try:
         return read_policy(text)
     except ValueError as unfit:
-        raise Declined("terms", f"the node's policy cannot be read: {unfit}") from unfit
+        raise Declined("policy", f"the node's policy cannot be read: {unfit}") from unfit
 
 
 def only_metrics(content: RecordDict, rules: EnforcedPolicy) -> dict[str, MetricRecord]:

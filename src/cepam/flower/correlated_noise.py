@@ -30,10 +30,14 @@ class CorrelatedAggregator(Aggregator):
     """
 
     def __init__(
-        self, account: Accounting, least_replies: int, terms: CorrelatedNoiseConfig, streams: ServerCorrelatedNoise
+        self,
+        account: Accounting,
+        least_replies: int,
+        config: CorrelatedNoiseConfig,
+        correlated_noise: ServerCorrelatedNoise,
     ) -> None:
         super().__init__(account, True, least_replies)
-        self.terms, self.streams = terms, streams
+        self.config, self.correlated_noise = config, correlated_noise
         self._run: str | None = None
         self._earlier: dict[int, Client] = {}
 
@@ -46,8 +50,10 @@ class CorrelatedAggregator(Aggregator):
         self._run = f"flower {run}"
         for mechanism in accountant.mechanisms:
             if isinstance(mechanism, MatrixMechanism) and mechanism.run == self._run and mechanism.nodes is not None:
-                assert mechanism.attendance is not None
-                self.streams.restore(dict(zip(mechanism.nodes, mechanism.attendance.arrivals)), mechanism.rounds)
+                assert mechanism.observed_participation is not None
+                self.correlated_noise.restore(
+                    dict(zip(mechanism.nodes, mechanism.observed_participation.arrivals)), mechanism.rounds
+                )
                 self._earlier = dict(zip(mechanism.nodes, mechanism.clients))
 
     def planned(self, settings: UplinkSettings, nodes: int, coordinates: int) -> Mechanism:
@@ -57,7 +63,7 @@ class CorrelatedAggregator(Aggregator):
         if len(models) > 1 or len({settings for _, settings in sampled}) > 1:
             raise ValueError("correlated noise needs one model and one setting for all nodes")
         self._sampled, self._model, self._step = sampled, models[0], step
-        self.streams.begin()
+        self.correlated_noise.begin()
 
     def aggregate(self, strategy: Strategy, server_round: int, tally: RoundMetrics) -> Aggregate:
         from cepam.privacy.cohorts.dropouts import server_noise
@@ -68,16 +74,19 @@ class CorrelatedAggregator(Aggregator):
         for one in tally.opened:
             total += one.settings.weight * np.asarray(one.vector, dtype=np.float64)
         mean = total / sum(settings.weight for _, settings in self._sampled)
-        self.streams.commit([one.node for one in tally.opened])
+        self.correlated_noise.commit([one.node for one in tally.opened])
         return one_reply(strategy, server_round, tally, record_of(from_vector(mean, self._model, self._step)))
 
     def mechanism(self, opened: Sequence[Opened]) -> Mechanism | None:
         if not self._enough(opened):
             return None
-        came = self.streams.with_round([one.node for one in opened])
+        came = self.correlated_noise.with_round([one.node for one in opened])
         settings = self._sampled[0][1]
         return self._correlated(
-            [(node, settings) for node in came], count(self._model), list(came.values()), self.streams.rounds + 1
+            [(node, settings) for node in came],
+            count(self._model),
+            list(came.values()),
+            self.correlated_noise.rounds + 1,
         )
 
     def _correlated(
@@ -88,7 +97,7 @@ class CorrelatedAggregator(Aggregator):
         account, known = self.account, self._earlier
         lattice = [None if isinstance(s.lattice, str) else s.lattice for _, s in replies]
         clients = [
-            known.get(node) or self.terms.client(s.law, s.records, s.weight, s.clip, on)
+            known.get(node) or self.config.client(s.law, s.records, s.weight, s.clip, on, s.codec.searches)
             for (node, s), on in zip(replies, lattice)
         ]
         return MatrixMechanism(
@@ -100,14 +109,16 @@ class CorrelatedAggregator(Aggregator):
             coordinates=coordinates,
             nodes=tuple(node for node, _ in replies),
             unit=account.unit,
-            link=self.terms.link,
-            clipped=self.terms.clipped,
-            attendance=None if came is None else ObservedParticipation(rounds, tuple(map(tuple, came))),
+            link=self.config.link,
+            clipped=self.config.clipped,
+            observed_participation=None if came is None else ObservedParticipation(rounds, tuple(map(tuple, came))),
             run=self._run or "",
         )
 
     def __str__(self) -> str:
-        return f"correlated noise: {self.terms.slices} slices in turn, decay {self.terms.decay:g}; charged as published"
+        return (
+            f"correlated noise: {self.config.slices} slices in turn, decay {self.config.decay:g}; charged as published"
+        )
 
 
 def check_correlated_noise(
@@ -122,7 +133,7 @@ def check_correlated_noise(
     if not publishes_average(strategy, account):
         raise ValueError(
             "correlated_noise cancels in averages: the strategy must publish nothing else "
-            "(Accounting(released='average') says so of one's own)"
+            "(set Accounting(released='average') if your strategy publishes the average only)"
         )
     if not account.stable_nodes:
         raise ValueError(

@@ -9,10 +9,11 @@ from typing import Literal
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from cepam.downlink import Broadcast
 from cepam.errors import CepamError
 from cepam.flower.arrays import BROADCAST, numpy_of, pack, record_of
 from cepam.protocol.broadcast_message import DOWNLINK, BroadcastMessage
-from cepam.protocol.downlink import STEPS_OF_NOISE, Downlink
+from cepam.protocol.downlink import Downlink
 from cepam.protocol.options import QuantizedBroadcast, Step
 from cepam.protocol.server import Refused, refusing
 from cepam.protocol.vectors import Arrays
@@ -28,14 +29,14 @@ def is_stale(reply: Message) -> bool:
 class Distribution:
     """One quantized model for all nodes: the strategy computes with the exact arrays, nodes with the public ones.
 
-    `step` is the quantization step, or a function of the round; None takes 8 times the noise by which a round moves the
-    model, and never a larger one than before.
+    `step` is the quantization step, or a function of the round; None takes `factor` times the noise by which a round
+    moves the model, and never a larger one than before.
     Guarantee: a node that missed rounds, restarted or is new replies in the same round, computed at the public arrays
     (tests/flower/test_downlink.py).
     """
 
-    def __init__(self, step: Step | None) -> None:
-        self._given = step
+    def __init__(self, step: Step | None, factor: float) -> None:
+        self._given, self._factor = step, factor
         self._step: float | None = None
         self._downlink: Downlink | None = None
         self._packed: dict[BroadcastMessage, tuple[ArrayRecord, ConfigRecord]] = {}
@@ -77,7 +78,7 @@ class Distribution:
     def _next_step(self, server_round: int, noise: float) -> float:
         if self._given is not None:
             return self._given(server_round) if callable(self._given) else self._given
-        rule = STEPS_OF_NOISE * noise
+        rule = Broadcast.step_for(1.0, noise, self._factor)
         return rule if self._step is None else min(rule, self._step)
 
     def put_into(self, message: Message) -> bool:
@@ -88,12 +89,12 @@ class Distribution:
         name, record = next(iter(records.items()))
         if BROADCAST not in record and not self._is_model(record):
             return False
-        parcel = self._downlink.parcel(message.metadata.dst_node_id)
-        if parcel not in self._packed:
-            self._packed[parcel] = (pack(parcel.message, self._beside), ConfigRecord(parcel.to_fields()))
-        arrays, fields = self._packed[parcel]
+        broadcast = self._downlink.message_for(message.metadata.dst_node_id)
+        if broadcast not in self._packed:
+            self._packed[broadcast] = (pack(broadcast.message, self._beside), ConfigRecord(broadcast.to_fields()))
+        arrays, fields = self._packed[broadcast]
         message.content = RecordDict({**dict(message.content.items()), name: arrays, DOWNLINK: fields})
-        self._bytes += len(parcel.message)
+        self._bytes += len(broadcast.message)
         self._dense += 4 * self._downlink.coordinates
         return True
 
@@ -124,9 +125,11 @@ class Distribution:
         self.put_into(made)
         return made
 
-    def evaluated(self, replies: Iterable[Message], asked: list[Message], grid: Grid, timeout: float) -> list[Message]:
+    def evaluated(
+        self, replies: Iterable[Message], requests: list[Message], grid: Grid, timeout: float
+    ) -> list[Message]:
         """The evaluation replies computed at the public arrays, those to a second message among them."""
-        sent = {message.metadata.message_id: message for message in asked if DOWNLINK in message.content}
+        sent = {message.metadata.message_id: message for message in requests if DOWNLINK in message.content}
         came = list(replies)
         stale = [reply for reply in came if is_stale(reply) and reply.metadata.reply_to_message_id in sent]
         if stale:
@@ -161,10 +164,10 @@ def distribution_for(
         return None
     if downlink != "quantized" and not isinstance(downlink, QuantizedBroadcast):
         raise ValueError(f"downlink must be 'float32', 'quantized' or QuantizedBroadcast(…), got {downlink!r}")
-    step = downlink.step if isinstance(downlink, QuantizedBroadcast) else None
-    if step is None and not is_model:
+    chosen = downlink if isinstance(downlink, QuantizedBroadcast) else QuantizedBroadcast()
+    if chosen.step is None and not is_model:
         raise ValueError(
             "QuantizedBroadcast(step=…) must be given with Gradient(learning_rate=None): how far noise moves the model "
             "is not known"
         )
-    return Distribution(step)
+    return Distribution(chosen.step, chosen.step_factor)

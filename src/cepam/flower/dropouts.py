@@ -1,4 +1,4 @@
-"""Dropout handling: what a round makes of the replies that came, and what it is charged."""
+"""Dropout handling: compensate for missing replies or charge for them (`protocol/dropouts.py` has the noise)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
 
 class Aggregator:
-    """Dropout handling `charge`: the wrapped strategy averages the replies that came, and their noise is charged.
+    """The base of all aggregators: average the replies that came and charge their noise (dropout handling `charge`).
 
     `average` says that nothing but the average of the replies is published, so that the noise of all counts. A round
     with fewer than `least_replies` is not published and costs nothing. `is_secret` says that nobody may learn who was
     sampled, nor how many; `is_open` that a round is published even if nobody was; `clip` is the next one, if it moves.
-    `step` is how far the model goes along what comes back; None hands on the vectors themselves.
+    `step` is the server's step along the averaged update; None hands on the vectors themselves.
     """
 
     is_secret = False
@@ -192,7 +192,7 @@ def aggregator_for(dropouts: Dropouts, account: Accounting, average: bool, law: 
     if dropouts.handling == "compensate" and not fits:
         raise ValueError(
             "dropout handling 'compensate' needs Gaussian noise and a strategy that publishes nothing but the average "
-            "(Accounting(released='average') says so of one's own)"
+            "(set Accounting(released='average') if your strategy publishes the average only)"
         )
     kind = CompensatingAggregator if fits and dropouts.handling != "charge" else Aggregator
     return kind(account, average, dropouts.least_replies)

@@ -36,6 +36,11 @@ class NodeNoise:
             raise ValueError("the noise is found when the first round is configured")
         return self._settings
 
+    @property
+    def told(self) -> UplinkSettings:
+        """The settings of all nodes; the scale of their noise holds once it is found."""
+        return self._settings
+
     def of(self, node: int) -> UplinkSettings:
         """The settings of this node."""
         differs = self._own(node) if self._own else None
@@ -66,7 +71,7 @@ class NodeNoise:
         self._settings = replace(first, clip=L2(bound), law=law, bit=first.bit * by)
 
     def summarise(self) -> None:
-        """Log what nodes are told."""
+        """Log what nodes are sent."""
         asks = self._settings
         law = asks.law if self._target is None else f"noise for epsilon {self._target.epsilon:g}"
         log(INFO, "\t├──> cepam: %s, %s, lattice %s", law, asks.clip, asks.lattice)

@@ -17,13 +17,13 @@ MOST_REASONS = 3
 MOST_KEPT = 1000  # nodes choose parts of these texts
 TRANSIENT = ("cepam: training", "cepam: version", "cepam: order", "cepam: internal")
 HINTS = {
-    "cepam: terms": "a node's own policy refuses what this server asks for, or the node has none (docs/trust.md)",
+    "cepam: policy": "a node's own policy refuses what this server asks for, or the node has none (docs/production.md)",
     "cepam: legacy-app": "the ClientApp is built from client_fn or NumPyClient: use @app.train() (docs/flower.md)",
     "cepam: training": "the ClientApp's training function raised; the node's log says what",
     "cepam: key-file": "a file that the node's configuration names cannot be read",
     "cepam: arrays": "the reply must hold one ArrayRecord with the names and shapes of the model",
     "cepam: unsigned": "nodes know a server key that this server does not sign with: Authentication(server_key=…)",
-    "cepam: sums-only": "the nodes answer to secure aggregation only: cepam.flower.SecureAggregation",
+    "cepam: secure-aggregation-only": "the nodes answer to secure aggregation only: cepam.flower.SecureAggregation",
 }
 
 

@@ -55,7 +55,7 @@ class Poisson:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"rate must lie in (0, 1], the chance that a node is sampled, got {self.rate!r}")
+            raise ValueError(f"rate must lie in (0, 1], the probability that a node is sampled, got {self.rate!r}")
 
     def of(self, nodes: int) -> Cohort:
         """The cohorts of so many nodes."""
@@ -63,7 +63,7 @@ class Poisson:
 
     def draw(self, nodes: Sequence[One], most: int) -> list[One]:
         """Draw the nodes of one round, at most so many, by the operating system's randomness."""
-        below = int(math.ldexp(self.rate, WORD))  # the chance is never above the rate
+        below = int(math.ldexp(self.rate, WORD))  # the probability is never above the rate
         drawn = [node for node in nodes if secrets.randbits(WORD) < below]
         return drawn if len(drawn) <= most else secrets.SystemRandom().sample(drawn, most)
 
@@ -102,7 +102,7 @@ class AdaptiveClip:
     """A clip that follows a quantile of the update norms, by one noisy bit per client in the same sealed message.
 
     Update and bit are charged as one mechanism, which costs sqrt(1 + bit^2) of the noise. The noise stays in proportion
-    to the clip. Andrew et al. 2021, Algorithm 1 (docs/privacy.md, "A clip that follows the norms").
+    to the clip. Andrew et al. 2021, Algorithm 1 (docs/proofs/cohorts-and-dropouts.md, "Adaptive clipping").
 
     Args:
         initial: The clip of the first round.
@@ -137,7 +137,7 @@ class SamplingAggregator(CompensatingAggregator):
     """A sampled cohort, its noise compensated up to its cap, divided by its expected size: nothing tells who was in it.
 
     Every round is published, whoever replied, also if nobody was sampled: the round is the subsampled Gaussian
-    mechanism (docs/privacy.md, "Whole clients"). With `adaptive` the clip follows the norms.
+    mechanism (docs/proofs/cohorts-and-dropouts.md). With `adaptive` the clip follows the norms.
     Guarantee: tests/flower/test_cohort.py.
     """
 
@@ -234,7 +234,7 @@ def check_sampling(
     if not publishes_average(strategy, account):
         raise ValueError(
             f"sampling needs a strategy that publishes nothing but the average, got {type(strategy).__name__} "
-            "(Accounting(released='average') says so of one's own)"
+            "(set Accounting(released='average') if your strategy publishes the average only)"
         )
     if getattr(strategy, "fraction_train", 1.0) != 1.0:
         raise ValueError(

@@ -109,7 +109,9 @@ class Private(PrivateStrategy):
             others: dict[str, object] = {"sampling": sampling, "AdaptiveClip": adaptive, "nodes": nodes}
             others["dropouts"] = None if dropouts.handling == "auto" else dropouts
             check_correlated_noise(strategy, accounting, correlated_noise, others)
-            aggregator = CorrelatedAggregator(accounting, dropouts.least_replies, correlated_noise, end.streams)
+            aggregator = CorrelatedAggregator(
+                accounting, dropouts.least_replies, correlated_noise, end.correlated_noise
+            )
         elif sampling is not None:
             check_sampling(strategy, settings, accounting, dropouts, nodes is not None)
             aggregator = SamplingAggregator(accounting, sampling, adaptive)

@@ -19,7 +19,7 @@ from cepam.kernels.format.task import CodingTask
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans, side_by_side
 from cepam.lattices.automatic import sample_of
 
-ANY_SHAPE = "cepam.encode_tree(codec, update, at) takes any shape, and dicts and lists of arrays"
+ANY_SHAPE = "cepam.encode_tree(codec, update, at, clip=…) takes any shape, and dicts and lists of arrays"
 """The remedy for whoever has more than a vector."""
 Meanwhile = Callable[[], None] | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -28,28 +28,34 @@ def cores() -> int:
 
 def encode_spans(name: BackendName, threads: int | None, task: CodingTask, values: Values) -> list[bytes]:
     """The blocks of an update."""
-    backend = _backend(name)
-    step = task.plan.n * task.per_block * backend.span_blocks
-    spans = [values[start : start + step] for start in range(0, len(values), step)]
-    firsts = [start // task.plan.n for start in range(0, len(values), step)]
-    with _saying_what_takes_long(name, f"encode {task.coder} {task.plan.n > 1}"):
+    waiting = _saying_what_takes_long(name, f"encode {task.coder} {task.plan.n > 1}")
+    with _backend(name, task, len(values)) as backend, waiting:
+        step = task.plan.n * task.per_block * _span_blocks(backend, task)
+        spans = [values[start : start + step] for start in range(0, len(values), step)]
+        firsts = [start // task.plan.n for start in range(0, len(values), step)]
         parts = side_by_side(threads, lambda v, f: backend.encode_span(task, v, f), spans, firsts)
     return [block for part in parts for block in part]
 
 
 def decode_spans(name: BackendName, threads: int | None, task: CodingTask, blocks: Any, out: Values) -> None:
     """Fills out with the values of a message's blocks."""
-    backend = _backend(name)
-    step = task.plan.n * task.per_block * backend.span_blocks
-    starts = range(0, len(out), step)
-    spans = [blocks[i : i + backend.span_blocks] for i in range(0, len(blocks), backend.span_blocks)]
-    with np.errstate(over="ignore"), _saying_what_takes_long(name, f"decode {task.coder} {task.plan.n > 1}"):
+    waiting = _saying_what_takes_long(name, f"decode {task.coder} {task.plan.n > 1}")
+    with _backend(name, task, len(out)) as backend, waiting, np.errstate(over="ignore"):
+        together = _span_blocks(backend, task)
+        step = task.plan.n * task.per_block * together
+        starts = range(0, len(out), step)
+        spans = [blocks[i : i + together] for i in range(0, len(blocks), together)]
         side_by_side(
             threads,
             lambda b, s: backend.decode_span(task, list(b), s // task.plan.n, out[s : s + step]),
             spans,
             list(starts),
         )
+
+
+def _span_blocks(backend: Backend, task: CodingTask) -> int:
+    """So many blocks go to a backend in one call: a segment of the search coder is as long as a span by itself."""
+    return 1 if task.coder == "search" else backend.span_blocks
 
 
 def _saying_what_takes_long(name: BackendName, kind: str) -> AbstractContextManager[None]:
@@ -78,8 +84,24 @@ def _say_compiling(kind: str) -> None:
         logging.getLogger("cepam").warning("cepam: compiling the CPU's kernels, once a machine; takes some 10 seconds")
 
 
+def _backend(name: BackendName, task: CodingTask, count: int) -> AbstractContextManager[Backend]:
+    """The backend of this name; `auto` codes a small update with NumPy while kernels are compiled beside it."""
+    if name == "auto":
+        chosen: AbstractContextManager[Backend] = _first_backend()(task, count)
+        return chosen
+    return nullcontext(_named_backend(name))
+
+
 @cache
-def _backend(name: BackendName) -> Backend:
+def _first_backend() -> Callable[[CodingTask, int], Any]:
+    """`background.backend_for`, imported when it is first needed: Numba takes a while."""
+    from cepam.kernels.background import backend_for
+
+    return backend_for
+
+
+@cache
+def _named_backend(name: BackendName) -> Backend:
     if name == "numpy":
         from cepam.kernels.numpy.backend import NumpyBackend
 

@@ -1,4 +1,4 @@
-"""Which lattice makes the smaller message: the rule behind `lattice="auto"` (docs/rate.md has the table it comes from).
+"""Which lattice makes the smaller message: the rule behind `lattice="auto"` (docs/rate.md explains it).
 
 On the integers every coordinate has contexts of its own, which pays where sizes vary: E8 shares eight. E8 pays where
 the noise drowns the update, and where entries are all alike. With mean and rms of |x| over (a sample of) the update,

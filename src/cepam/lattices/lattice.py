@@ -1,7 +1,7 @@
 """Lattices: where a sub-vector may land, the nearest such point, and how much of a cell a ball fills.
 
 A lattice is held as a small integer basis. The codec scales it by an integer B for each sub-vector, so every point,
-dither and error is an integer vector and nothing is ever rounded (docs/exactness.md).
+dither and error is an integer vector and nothing is ever rounded (docs/proofs/finite-precision.md).
 """
 
 from __future__ import annotations
@@ -47,11 +47,23 @@ class Search(IntEnum):
 
 @dataclass(frozen=True, init=False, eq=False)
 class Lattice:
-    """The lattice spanned by the columns of a generator matrix (n at most 8), up to scale.
+    """The lattice spanned by the columns of a generator matrix, up to scale.
 
-    Paper: Section II-B, G Z^n. Departs: the generator is replaced by an integer one (exactly, when a multiple of it is
-    integer; else rounded to about 60/n bits an entry). The noise's law does not depend on the lattice, so this changes
-    the acceptance probability by a hair and nothing else; `basis` is the one in use.
+    Args:
+        generator: A square matrix of size 1 to 8, finite and far from singular.
+
+    Attributes:
+        name: `"general"`, or the name of a built-in lattice.
+        basis: The integer basis in use.
+
+    Raises:
+        ValueError: The generator has another shape, is singular, or its columns differ too much in length.
+
+    Paper: Section II-B, G Z^n.
+
+    Departs: The generator is replaced by an integer one: exactly, when a multiple of it is integer, else rounded to
+    about 60/n bits per entry. The distribution of the noise does not depend on the lattice, so this changes the
+    acceptance probability slightly and nothing else.
     """
 
     name: str
@@ -109,7 +121,7 @@ class Lattice:
 
     @cached_property
     def token(self) -> bytes:
-        """What identifies the lattice in a codec's fingerprint."""
+        """Bytes that identify the lattice in a codec's fingerprint."""
         return bytes([self.dimension, int(self.search)]) + self.basis.astype("<i8").tobytes()
 
     @property
@@ -124,7 +136,7 @@ class Lattice:
 
     @cached_property
     def box(self) -> Ints:
-        """Side lengths of a box of integer points that holds each coset of the lattice once: where dithers live."""
+        """Side lengths of a box of integer points that holds each coset of the lattice once; dithers lie in it."""
         return triangular_box(self.basis)
 
     @cached_property
@@ -134,11 +146,11 @@ class Lattice:
 
     @cached_property
     def walk(self) -> CoordinateOrder:
-        """How the adaptive coder tells a point's coordinates one by one."""
+        """The order in which the adaptive coder codes the coordinates of a point."""
         return orthogonal_walk(self.basis)
 
     def ball_radius(self, norm: Norm) -> float:
-        """The radius of the largest ball of that norm inside the Voronoi cell of the integer basis."""
+        """Return the radius of the largest ball of that norm inside the Voronoi cell of the integer basis."""
         if self.search is Search.CUBIC:
             return 0.5
         vectors = (self.relevant if self.search is Search.GENERAL else _short_vectors(self)) @ self.basis.T
@@ -148,7 +160,7 @@ class Lattice:
         return float((squares / (2 * np.abs(vectors).max(axis=1))).min())
 
     def acceptance(self, norm: Norm) -> float:
-        """The chance that a trial is accepted: the share of a cell that its largest ball fills. Remembered."""
+        """The probability that a trial is accepted: the share of a cell that its largest ball fills. Remembered."""
         return _acceptance(self, norm)
 
 
@@ -198,7 +210,14 @@ def _acceptance(lattice: Lattice, norm: Norm) -> float:
 
 
 def Integer(n: int) -> Lattice:
-    """The cubic lattice Z^n, n from 1 to 10."""
+    """Return the cubic lattice Z^n.
+
+    Args:
+        n: The dimension, from 1 to 10.
+
+    Raises:
+        ValueError: `n` is out of range.
+    """
     if type(n) is not int or not 1 <= n <= LARGEST_DIMENSION:
         raise ValueError(f"n must be an integer from 1 to {LARGEST_DIMENSION}, got {n!r}")
     return _named(f"Z{n}", np.eye(n, dtype=np.int64), Search.CUBIC)
@@ -255,7 +274,7 @@ def _checkerboard() -> Lattice:
     return _named("D4", basis, Search.CHECKERBOARD)
 
 
-def _gosset() -> Lattice:
+def _e8() -> Lattice:
     """Twice E8: all coordinates even or all odd, their sum a multiple of four."""
     basis = np.zeros((8, 8), dtype=np.int64)
     basis[:, 0] = 1
@@ -267,8 +286,11 @@ def _gosset() -> Lattice:
 
 
 A2 = _hexagonal()
+"""The hexagonal lattice in two dimensions."""
 D4 = _checkerboard()
-E8 = _gosset()
+"""The checkerboard lattice in four dimensions."""
+E8 = _e8()
+"""The Gosset lattice in eight dimensions, the densest there; `lattice="auto"` uses it where the noise is large."""
 NAMED: dict[str, Lattice] = {
     **{f"Z{n}": Integer(n) for n in range(1, LARGEST_DIMENSION + 1)}, "A2": A2, "D4": D4, "E8": E8,
 }  # fmt: skip
@@ -276,7 +298,7 @@ NAMED: dict[str, Lattice] = {
 
 
 def lattice_named(name: str) -> Lattice:
-    """The lattice of this name."""
+    """Return the built-in lattice of this name; raises ValueError for another name."""
     if name not in NAMED:
         raise ValueError(f"lattice must be auto, A2, D4, E8 or Z1 to Z{LARGEST_DIMENSION}, got {name!r}")
     return NAMED[name]

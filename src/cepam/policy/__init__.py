@@ -4,7 +4,7 @@
 - the account, in a file of the node's own: `FileAccount`, `NodeAccount`, `AccountUnusable`; `MemoryAccount` simulates
 - what it counts: `AnsweredRounds`, `RoundCharge`
 
-docs/trust.md says what the node's figure means in each mode, and who must be trusted for it.
+docs/proofs/node-policy.md says what the node's figure means in each mode, and who must be trusted for it.
 """
 
 from cepam.policy.account import AccountStore, AccountUnusable, FileAccount, MemoryAccount, NodeAccount, RunPlace

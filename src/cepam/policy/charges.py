@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 Trust = Literal["server", "secure-aggregation"]
 MOST_CHARGES = 1 << 12
 MOST_COUNT = 2**63 - 1
-RECORDS = 1 << 20  # the accountant asks for a number of records; a record's chance alone matters
+DELTA_SHARE = 0.97
+"""What the rounding of the noise leaves of delta; both have shares of their own, which no answer can move."""
+SLACK_SHARE = 2e-4
+LARGEST_SLACK = 0.01
+RECORDS = 1 << 20  # the accountant asks for a number of records; a record's probability alone matters
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,8 @@ class RoundCharge:
     """Rounds of one kind that a node answered.
 
     `noise_scale` and `clipping_norm` are the law's and the clip's. With `divisor` above zero the clip is that of each
-    example, whose sum is divided so; a round looks at a record with chance `record_sampling_rate`. `shares` is how many
-    nodes' noise hides this one, itself included. `coordinates` is the length of an update.
+    example, whose sum is divided so; a round looks at a record with probability `record_sampling_rate`. `shares` is how
+    many nodes' noise hides this one, itself included. `coordinates` is the length of an update.
     `rounds` counts messages that left; `releases` what they cost: as many, or one for a whole stream of correlated
     noise, whose `noise_scale` then is the one of a single message that costs as much.
     """
@@ -100,18 +104,33 @@ class AnsweredRounds:
                 accountant = accountant.add(_mechanism(charge))
         return accountant
 
-    def epsilon(self, delta: float, limit: float = math.inf) -> float:
-        """epsilon for one record at delta, by the node's own account; 0 where it answered nothing.
+    def epsilon(self, delta: float, order: float | None = None, limit: float = 0.0) -> float:
+        """Return epsilon for one record by the node's own account, however offers depend on earlier answers.
 
-        A bound that is quick to find; where that is above `limit`, the figure itself.
+        It is a privacy filter's (docs/proofs/node-policy.md): a limit on it holds although the server
+        chooses noise, clip and law of each round by what the rounds before it released.
+
+        Args:
+            delta: the delta of that epsilon.
+            order: the Rényi order, fixed before the first answer; None counts no record sampling, and is tighter
+                without any.
+            limit: the epsilon that the figure is compared with.
+
+        Returns:
+            epsilon; 0 where nothing was answered, infinite where the noise's rounding has no share of `delta` left.
         """
-        from cepam.privacy import spent
+        from cepam.privacy.composition.filters import PrivacyFilter
 
         accountant = self.accountant()
         if not accountant.mechanisms:
             return 0.0
-        quick = spent(accountant, delta)
-        return quick if quick <= limit else accountant.epsilon(delta, client=0)
+        ideal = PrivacyFilter(order).epsilon(accountant.charges(0), DELTA_SHARE * delta)
+        slack = accountant.slack()
+        if slack is None:
+            return ideal
+        found = max(ideal * (1.0 + SLACK_SHARE), slack.epsilon * (1.0 + 1.0 / SLACK_SHARE))
+        fits = slack.epsilon <= LARGEST_SLACK and slack.excess(max(found, limit), delta) is None
+        return found if fits else math.inf
 
 
 def _mechanism(charge: RoundCharge) -> Any:
@@ -124,7 +143,8 @@ def _mechanism(charge: RoundCharge) -> Any:
     # The accountant divides an example's bound by the expected draws; the update was divided by the divisor.
     bound = charge.clipping_norm * drawn / charge.divisor if charge.divisor else charge.clipping_norm
     return Mechanism(
-        (Client(law, RECORDS),) * charge.shares,
+        # Which coder a round had is not on record: the one whose arithmetic costs the most is charged.
+        (Client(law, RECORDS, searched=charge.law == "gaussian"),) * charge.shares,
         CLIPS[charge.norm_type](bound),
         Sampling("poisson", drawn) if charge.record_sampling_rate < 1.0 else Sampling("all"),
         charge.releases,

@@ -1,4 +1,10 @@
-"""A client's privacy policy: what a node enforces in every mode, whatever a server asks."""
+"""A client's privacy policy: what a node enforces in every mode, whatever a server asks.
+
+A node refuses an offer whose clip is larger, or whose noise is smaller, than its policy allows
+(`check_noise_and_clip`), in every mode; it never changes the clip itself.
+`protocol/enforcement.py` applies it for a trusted server, `secure_aggregation/policy.py` for secure aggregation, where
+training gets the clip that passed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import dataclasses
 import math
 import tomllib
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cepam.distributions.laws import check_scale
 from cepam.errors import CepamError
@@ -118,7 +125,7 @@ class ClientPolicy:
         if not 0.0 < self.record_sampling_rate <= 1.0:
             raise ValueError(f"record_sampling_rate must lie in (0, 1], got {self.record_sampling_rate!r}")
 
-    def check_noise(self, noise_scale: float, clipping_norm: float) -> None:
+    def check_noise_and_clip(self, noise_scale: float, clipping_norm: float) -> None:
         """Check an offer's noise and clip, in any mode.
 
         Raises:
@@ -154,7 +161,7 @@ class ClientPolicy:
             raise PolicyRefused(f"the account is full: it holds {MOST_CHARGES} different kinds of rounds")
         if self.epsilon is not None:
             try:
-                found = after.epsilon(self.delta, self.epsilon)
+                found = self.spent(after)
             except (ValueError, ArithmeticError) as unfit:
                 raise PolicyRefused(f"no epsilon is known for this offer: {unfit}") from unfit
             if not found <= self.epsilon:
@@ -164,23 +171,44 @@ class ClientPolicy:
                 )
         return after
 
+    def spent(self, answered: AnsweredRounds) -> float:
+        """Return epsilon for one record at `delta` by the node's own account, which the limit `epsilon` bounds.
+
+        It holds however a server chooses its offers by earlier answers (`AnsweredRounds.epsilon`). With
+        `record_sampling_rate` below 1 it is by Rényi differential privacy of an order that follows from this policy.
+        """
+        return answered.epsilon(self.delta, _order(self), self.epsilon or 0.0)
+
     def largest_epsilon(self) -> dict[Trust, float]:
         """epsilon for one record at `delta` after all rounds that the floors allow, in each mode that is answered.
 
         Each figure supposes that all rounds were of that mode. The limit `epsilon`, where there is one, ends them
         before.
         """
-        shares: dict[Trust, int] = {"secure-aggregation": 1 if self.sparse else self.honest}
-        if self.trust == "server":
-            shares["server"] = self.participants
-        found: dict[Trust, float] = {}
-        for trust, many in shares.items():
-            charge = RoundCharge(
-                trust, float(self.noise_scale), float(self.clipping_norm), 1, many, self.divisor,
-                self.record_sampling_rate, rounds=self.rounds, releases=self.rounds,
-            )  # fmt: skip
-            found[trust] = AnsweredRounds((charge,)).epsilon(self.delta)
-        return found
+        modes: tuple[Trust, ...] = (
+            ("secure-aggregation", "server") if self.trust == "server" else ("secure-aggregation",)
+        )
+        return {trust: self.spent(AnsweredRounds((_at_floors(self, trust, self.rounds),))) for trust in modes}
+
+
+def _at_floors(policy: ClientPolicy, trust: Trust, rounds: int) -> RoundCharge:
+    """Rounds of a mode with the least noise and the largest clip that the policy allows."""
+    fewest = policy.participants if trust == "server" else 1 if policy.sparse else policy.honest
+    return RoundCharge(
+        trust, float(policy.noise_scale), float(policy.clipping_norm), 1, fewest, policy.divisor,
+        policy.record_sampling_rate, rounds=rounds, releases=rounds,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _order(policy: ClientPolicy) -> float | None:
+    """The Rényi order that suits rounds at the policy's floors; None where records are not drawn."""
+    from cepam.privacy.composition.filters import best_order
+
+    if policy.record_sampling_rate == 1.0:
+        return None
+    once = AnsweredRounds((_at_floors(policy, policy.trust, 1),)).accountant().charges(0)
+    return best_order(once, policy.delta, policy.rounds, policy.epsilon)
 
 
 def read_policy(text: bytes) -> ClientPolicy:

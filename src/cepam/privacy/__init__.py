@@ -13,8 +13,8 @@ Record what was released (`Mechanism`, or a `Accountant` of several), then ask:
 
 Trust model, here and everywhere below: the server is trusted and holds the keys. The guarantee is for one
 record of one client (or one whole client, `unit`), in what the server publishes, against outsiders and the other
-clients. Against the server or any other key holder there is none. `docs/privacy.md` has the page for a practitioner
-and the proofs for a sceptic.
+clients. Against the server or any other key holder there is none. docs/accounting.md is the
+introduction; docs/proofs has the proofs.
 
 - mechanisms: `Sampling`, `Client`, `Mechanism`; the accountant of a run: `Accountant`, `fingerprint`
 - user-level privacy with client sampling: `Cohort`, `CohortMechanism`, `DropoutCompensation`, `server_noise`

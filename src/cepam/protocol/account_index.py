@@ -51,7 +51,7 @@ class AccountIndex:
         return list(dict.fromkeys(reversed(self._accounts.get(key, []))))
 
     def append(self, account: str, state: State, key: str) -> None:
-        """Nothing; the line stands at the end of the index, on the disk."""
+        """Append the line to the index, on the disk."""
         line = written_line(account, state, key)
         self._file.write(line.encode() + b"\n")
         self._file.flush()

@@ -26,7 +26,7 @@ class Accounting:
     Epsilon is for everything that was published so far, at `delta`.
 
     Args:
-        delta: The chance outside the epsilon bound, in (0, 1). Default 1e-5.
+        delta: The probability outside the epsilon bound, in (0, 1). Default 1e-5.
         unit: What one change of the data replaces: one `record` of a client (default), or all data of one `client`. A
             client needs whole clipped updates of all its records.
         records: How many records a client holds, a public constant. It matters with `record_sampling`. Default 1.
@@ -39,7 +39,8 @@ class Accounting:
             strategies of Flower that publish nothing else.
         clipped: What is clipped: the whole `update` (default), or each `example` by the ClientApp itself.
         stable_nodes: Charge each node for the rounds it took part in. Needs one authenticated key per client. By
-            default every round is charged as its worst client paid it, since ids change when a SuperNode restarts.
+            default every round is charged as its worst client paid it, since ids change when a SuperNode restarts. That
+            is one client's own figure, unless clients of unlike `NodeSettings` draw records: then it is a bound above.
         stateful: Sampled clients remember the rounds they took part in, as with layers that stay on them.
         budget: The largest epsilon that may be published; training ends before it is exceeded. Default: a target
             epsilon if one is given, else no limit.
@@ -83,7 +84,7 @@ class Accounting:
     def mechanism(self, replies: Iterable[Reply], average: bool, coordinates: int) -> Mechanism:
         """One round in which these replies, of so many coordinates each, were used; ValueError if there is none.
 
-        A node that was asked twice and answered twice stands there twice, and is charged for both.
+        A node that it was offered to twice and answered twice stands there twice, and is charged for both.
         Guarantee: fewer replies have less noise and cost more (tests/protocol/test_account.py).
         """
         from cepam.privacy import Client, Mechanism, Sampling
@@ -93,7 +94,9 @@ class Accounting:
             raise ValueError("a round without a reply releases nothing")
         others = len({node for node, _ in used}) - 1
         return Mechanism(
-            clients=tuple(Client(s.law, s.records, s.weight, None, s.clip, s.own_lattice) for _, s in used),
+            clients=tuple(
+                Client(s.law, s.records, s.weight, None, s.clip, s.own_lattice, s.codec.searches) for _, s in used
+            ),
             clip=used[0][1].clip,
             sampling=self.record_sampling or Sampling("all"),
             colluders=min(self.colluders, others) if average else others,
@@ -108,9 +111,10 @@ class Accounting:
         """One round of a cohort that was sampled in secret, its noise compensated whoever replied."""
         from cepam.privacy import Client, CohortMechanism
 
-        share = settings.law.scale
+        share, searched = settings.law.scale, settings.codec.searches
+        kind = Client(settings.law, settings.records, 1.0 / cohort.size, None, None, settings.own_lattice, searched)
         return CohortMechanism(
-            (Client(settings.law, settings.records, 1.0 / cohort.size, lattice=settings.own_lattice),),
+            (kind,),
             settings.clip,
             colluders=min(self.colluders, cohort.population - 1),
             adjacency=self.adjacency,

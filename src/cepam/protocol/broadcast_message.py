@@ -27,7 +27,7 @@ class ModelLayout:
 
     @classmethod
     def of(cls, arrays: Arrays) -> ModelLayout:
-        """The inventory of these arrays; ValueError where none can lie on the grid."""
+        """The layout of these arrays; ValueError where none can lie on the grid."""
         made = cls(
             tuple((name, tuple(array.shape) if on_grid(name, array) else None) for name, array in arrays.items())
         )
@@ -70,16 +70,16 @@ class ModelLayout:
         return made
 
     def to_text(self) -> str:
-        """The inventory as text."""
+        """The layout as text."""
         return json.dumps(self.entries, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> ModelLayout:
-        """The inventory that `to_text` wrote; ValueError for anything else."""
+        """The layout that `to_text` wrote; ValueError for anything else."""
         try:
             entries = tuple((str(name), None if shape is None else _shape(shape)) for name, shape in json.loads(text))
         except (TypeError, ValueError, RecursionError) as unreadable:
-            raise ValueError(f"the inventory of the broadcast cannot be read: {unreadable}") from unreadable
+            raise ValueError(f"the layout of the broadcast cannot be read: {unreadable}") from unreadable
         return cls(entries)
 
 
@@ -100,61 +100,63 @@ Field = int | str | bytes
 
 @dataclass(frozen=True)
 class BroadcastMessage:
-    """The grid's name, the model's inventory (empty where the node has it), and the broadcast."""
+    """The grid's name, the model's layout (empty where the node has it), and the broadcast."""
 
     grid: bytes
-    inventory: str
+    layout: str
     message: bytes
 
     def to_fields(self) -> dict[str, Field]:
         """What travels beside the broadcast, as fields."""
-        return {"wire": WIRE, "grid": self.grid, "inventory": self.inventory}
+        return {"wire": WIRE, "grid": self.grid, "layout": self.layout}
 
     @classmethod
     def from_fields(cls, record: Mapping[str, object], message: bytes) -> BroadcastMessage:
-        """The parcel of these fields and a broadcast; ValueError if they are something else."""
-        grid, inventory = record.get("grid"), record.get("inventory")
-        if record.get("wire") != WIRE or not isinstance(grid, bytes) or not isinstance(inventory, str) or not grid:
+        """The broadcast of these fields and a broadcast; ValueError if they are something else."""
+        grid, layout = record.get("grid"), record.get("layout")
+        if record.get("wire") != WIRE or not isinstance(grid, bytes) or not isinstance(layout, str) or not grid:
             raise ValueError("the fields beside the broadcast are not those of this version")
-        return cls(grid, inventory, message)
+        return cls(grid, layout, message)
 
 
 @dataclass(frozen=True)
 class ClientModel:
-    """A node's copy of the model, to be kept between messages: the grid, the inventory, the receiver's state."""
+    """A node's copy of the model, to be kept between messages: the grid, the layout, the receiver's state."""
 
     grid: bytes
-    inventory: str
+    layout: str
     state: dict[str, Any]
 
     @property
     def report(self) -> dict[str, Field]:
-        """What the server is told: the version that is held, and its check value."""
+        """What the server is sent: the version that is held, and its check value."""
         return {"version": int(self.state["version"]), "check": bytes(self.state["check"])[:16]}
 
 
-def unpack(parcel: BroadcastMessage, beside: Arrays, kept: ClientModel | None) -> tuple[dict[str, Array], ClientModel]:
-    """The model's arrays and the copy that now holds them; `Declined` where the parcel does not lead on from `kept`.
+def unpack(
+    broadcast: BroadcastMessage, beside: Arrays, kept: ClientModel | None
+) -> tuple[dict[str, Array], ClientModel]:
+    """The model's arrays and the copy that now holds them; `Declined` where the broadcast does not lead on from `kept`.
 
     Guarantee: the arrays are, bit for bit, the server's public ones, or nothing comes back (tests/protocol/
     test_downlink.py). The code `version` says that a snapshot is needed.
     """
-    known = kept if kept is not None and kept.grid == parcel.grid else None
-    text = parcel.inventory or (known.inventory if known is not None else "")
+    known = kept if kept is not None and kept.grid == broadcast.grid else None
+    text = broadcast.layout or (known.layout if known is not None else "")
     if not text:
         raise Declined("version", "this node holds nothing of the model that the broadcast leads on from")
     try:
-        inventory = ModelLayout.from_text(text)
-        if sorted(inventory.beside) != sorted(beside):
-            raise ValueError(f"beside the broadcast came {sorted(beside)[:3]}, not {sorted(inventory.beside)[:3]}")
+        layout = ModelLayout.from_text(text)
+        if sorted(layout.beside) != sorted(beside):
+            raise ValueError(f"beside the broadcast came {sorted(beside)[:3]}, not {sorted(layout.beside)[:3]}")
     except ValueError as odd:
         raise Declined("arrays", str(odd)) from odd
-    receiver = _receiver(parcel.grid, inventory.size, known if known is not None and known.inventory == text else None)
+    receiver = _receiver(broadcast.grid, layout.size, known if known is not None and known.layout == text else None)
     try:
-        weights = receiver.apply(parcel.message)
+        weights = receiver.apply(broadcast.message)
     except (CepamError, ValueError) as unfit:
         raise Declined("version", str(unfit)) from unfit
-    return inventory.arrays(weights, beside), ClientModel(parcel.grid, text, receiver.state_dict())
+    return layout.arrays(weights, beside), ClientModel(broadcast.grid, text, receiver.state_dict())
 
 
 def _receiver(grid: bytes, size: int, known: ClientModel | None) -> Receiver:

@@ -14,8 +14,8 @@ from cepam.protocol.messages import Answer, Offer
 from cepam.protocol.vectors import Vector
 
 Code = Literal[
-    "no-offer", "offer", "elsewhere", "unsigned", "agreement", "arrays", "version", "training", "key-file", "terms",
-    "order", "sums-only", "legacy-app",
+    "no-offer", "offer", "elsewhere", "unsigned", "agreement", "arrays", "version", "training", "key-file", "policy",
+    "order", "secure-aggregation-only", "legacy-app",
 ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class Sealed:
 
 
 def check_offer(offer: Offer, run: int, node: int, server: bytes | None) -> None:
-    """Nothing, or `Declined` for an offer to somebody else, or not signed by the server that this client knows."""
+    """Raise `Declined` for an offer to another client, or one that the known server did not sign."""
     if offer.run != run or offer.node != node:
         raise Declined("elsewhere", "the server's offer is for another run or node")
     if server is not None and not offer.is_signed_by(server):
@@ -80,9 +80,9 @@ def seal_update(
     except AgreementRefused as refused:
         raise Declined("agreement", str(refused)) from refused
     answer = Answer(offer.position, attempt, public, signature)
-    if offer.settings.stream is not None:
+    if offer.settings.correlated_noise is not None:
         if stream is None:
-            raise Declined("terms", "the offer asks for a stream, and this end keeps none")
+            raise Declined("policy", "the offer asks for a stream, and this end keeps none")
         answer = replace(answer, stream=stream.name, place=stream.sender.position)
         sent = stream.sender.next(sent)
     message = offer.settings.codec.encode(sent, at)

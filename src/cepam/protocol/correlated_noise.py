@@ -63,11 +63,13 @@ class CorrelatedNoiseConfig:
         """What is clipped: each example, or the whole update."""
         return "example" if self.divisor else "update"
 
-    def client(self, law: Any, records: int, weight: float = 1.0, clip: Any = None, lattice: Any = None) -> Client:
+    def client(
+        self, law: Any, records: int, weight: float = 1.0, clip: Any = None, lattice: Any = None, searched: bool = False
+    ) -> Client:
         """A client with such noise, for the accountant."""
         from cepam.privacy import Client
 
-        return Client(law, max(records, self.slices), weight, self.divisor or None, clip, lattice)
+        return Client(law, max(records, self.slices), weight, self.divisor or None, clip, lattice, searched)
 
     @property
     def gain(self) -> float:
@@ -83,7 +85,7 @@ class CorrelatedNoiseConfig:
 
 
 class CorrelatedNoiseRefused(ValueError):
-    """A server that breaks the order or the terms of a stream; `code` is `order` or `terms`."""
+    """A server that breaks the order or the terms of a stream; `code` is `order` or `policy`."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -92,7 +94,7 @@ class CorrelatedNoiseRefused(ValueError):
 
 @dataclass
 class ClientCorrelatedNoise:
-    """A client's end: where it stands, under which terms, and what it carries. Private to the client.
+    """A client's end: where it stands, under which config, and what it carries. Private to the client.
 
     `begins` says that nothing of this run was kept: the client's own account charges the whole stream anew.
 
@@ -100,7 +102,7 @@ class ClientCorrelatedNoise:
     (tests/flower/test_correlated_noise.py).
     """
 
-    terms: CorrelatedNoiseConfig
+    config: CorrelatedNoiseConfig
     said: str
     name: bytes
     server_round: int
@@ -115,25 +117,25 @@ class ClientCorrelatedNoise:
         Begun anew where the server does not hold the kept one: nothing is carried on, the position is. A client that
         kept nothing takes the server's word for its position.
         """
-        terms, said = offer.settings.stream, offer.settings.to_json()
+        config, said = offer.settings.correlated_noise, offer.settings.to_json()
         mine = kept if kept is not None and kept.get("run") == str(offer.run) else None
         position = int(str(mine["position"])) if mine else offer.place
         if mine is not None:
             if mine["said"] != said:
-                raise CorrelatedNoiseRefused("terms", "the server changed the terms of this run's stream")
+                raise CorrelatedNoiseRefused("policy", "the server changed the terms of this run's stream")
             if offer.server_round <= int(str(mine["round"])):
                 raise CorrelatedNoiseRefused("order", f"round {offer.server_round} was answered before, or a later one")
-        if position >= terms.max_participations:
+        if position >= config.max_participations:
             raise CorrelatedNoiseRefused(
-                "order", f"all {terms.max_participations} messages of this run's terms were sent"
+                "order", f"all {config.max_participations} messages of this run's terms were sent"
             )
         same = mine is not None and offer.stream == mine["name"] and int(str(mine["size"])) == size
-        sender = terms.link.sender(size, position)
+        sender = config.link.sender(size, position)
         if same and mine is not None:
             memory = np.frombuffer(mine["memory"], dtype="<f8").reshape(-1, size)  # type: ignore[call-overload]
             sender.load_state_dict({"start": mine["start"], "position": position, "memory": memory})
         name = offer.stream if same else secrets.token_bytes(NAME_BYTES)
-        return cls(terms, said, name, offer.server_round, sender, begins=mine is None)
+        return cls(config, said, name, offer.server_round, sender, begins=mine is None)
 
     def to_fields(self, run: int) -> dict[str, int | str | bytes]:
         """What the client keeps until its next message."""
@@ -177,22 +179,24 @@ class ServerCorrelatedNoise:
         return (held.name if held else b""), (came[-1].position + 1 if came else 0)
 
     def begin(self) -> None:
-        """Nothing; what came and was not used is forgotten."""
+        """Forget what came and was not used."""
         self._came.clear()
 
-    def take(self, node: int, terms: CorrelatedNoiseConfig, answer: Answer, vector: Vector) -> Vector:
+    def take(self, node: int, config: CorrelatedNoiseConfig, answer: Answer, vector: Vector) -> Vector:
         """The update with its noise, from a decoded message; ValueError where it is out of order."""
         if node in self._came:
             raise ValueError("a second message of this round's stream came")
         least = self.offered(node)[1]
-        if not least <= answer.place < terms.max_participations or len(answer.stream) != NAME_BYTES:
-            raise ValueError(f"position {answer.place} of a stream whose next is {least} of {terms.max_participations}")
+        if not least <= answer.place < config.max_participations or len(answer.stream) != NAME_BYTES:
+            raise ValueError(
+                f"position {answer.place} of a stream whose next is {least} of {config.max_participations}"
+            )
         held = self._held.get(node)
         if held is not None and held.name == answer.stream:
             after = _Held(held.name, held.number, copy.copy(held.receiver))
         else:
             number = self.arrivals[node][-1].stream + 1 if self.arrivals.get(node) else 0
-            after = _Held(answer.stream, number, terms.link.receiver(len(vector), answer.place))
+            after = _Held(answer.stream, number, config.link.receiver(len(vector), answer.place))
         made = after.receiver.take(vector, answer.place)
         self._came[node] = after, answer.place
         return made
@@ -208,7 +212,7 @@ class ServerCorrelatedNoise:
         return made
 
     def commit(self, nodes: Collection[int]) -> None:
-        """Nothing; these clients' messages are in what is published of this round."""
+        """Count these clients' messages as published with this round."""
         self.arrivals = self.with_round(nodes)
         for node in nodes:
             self._held[node] = self._came[node][0]
@@ -216,5 +220,5 @@ class ServerCorrelatedNoise:
         self.rounds += 1
 
     def restore(self, arrivals: Mapping[int, Collection[Arrival]], rounds: int) -> None:
-        """Nothing; the rounds that a server published before it was started anew. Its streams are lost."""
+        """Count the rounds that a server published before it was restarted, with the noise of its clients lost."""
         self.arrivals, self.rounds = {node: list(came) for node, came in arrivals.items()}, rounds

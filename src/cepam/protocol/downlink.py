@@ -21,8 +21,6 @@ from cepam.protocol.settings import UplinkSettings
 from cepam.protocol.vectors import Arrays
 
 GRID_BYTES = 8
-STEPS_OF_NOISE = 8.0
-"""The step of the rule, in noises of the average (docs/flower.md, the way down)."""
 
 
 def noise_of_average(settings: Iterable[UplinkSettings]) -> float:
@@ -41,7 +39,7 @@ class Downlink:
     """
 
     def __init__(self, arrays: Arrays, step: float, history: int = 64) -> None:
-        self._inventory = ModelLayout.of(arrays)
+        self._layout = ModelLayout.of(arrays)
         self._grid = secrets.token_bytes(GRID_BYTES)
         self._broadcast = Broadcast(self._grid, history=history)
         self._checks: dict[int, bytes] = {}
@@ -49,15 +47,15 @@ class Downlink:
         self.publish(arrays, step)
 
     def publish(self, exact: Arrays, step: float) -> None:
-        """Nothing; `public` is the grid's nearest to these arrays."""
-        self._broadcast.publish(self._inventory.vector(exact), step)
+        """Set `public` to the grid point nearest to these arrays."""
+        self._broadcast.publish(self._layout.vector(exact), step)
         self._checks[self._broadcast.version] = self._broadcast.check
         self.exact = dict(exact)
-        self.public = self._inventory.arrays(self._broadcast.weights, exact)
+        self.public = self._layout.arrays(self._broadcast.weights, exact)
 
     def fits(self, arrays: Arrays) -> bool:
         """Whether these arrays could be the next ones: the same names and shapes."""
-        return self._inventory.fit(arrays)
+        return self._layout.fit(arrays)
 
     def knows(self, arrays: Arrays) -> bool:
         """Whether these arrays are the public ones, or the exact ones behind them."""
@@ -66,25 +64,25 @@ class Downlink:
     @property
     def coordinates(self) -> int:
         """How many coordinates lie on the grid."""
-        return self._inventory.size
+        return self._layout.size
 
-    def parcel(self, node: int) -> BroadcastMessage:
+    def message_for(self, node: int) -> BroadcastMessage:
         """What brings this node to the public arrays; the same object of bytes for all that hold the same."""
         version = self._held.get(node)
-        inventory = self._inventory.to_text() if version is None else ""
-        return BroadcastMessage(self._grid, inventory, self._broadcast.message_from(version))
+        layout = self._layout.to_text() if version is None else ""
+        return BroadcastMessage(self._grid, layout, self._broadcast.message_from(version))
 
     @property
     def beside(self) -> list[str]:
         """The names of the arrays that travel beside the broadcast."""
-        return self._inventory.beside
+        return self._layout.beside
 
     def forget(self, node: int) -> None:
-        """Nothing; the node is taken to hold nothing."""
+        """Treat the node as holding no model."""
         self._held.pop(node, None)
 
     def hear(self, node: int, report: Mapping[str, object]) -> None:
-        """Nothing; the node holds what it reports; CepamError if it did not compute at the public arrays."""
+        """Note what the node reports to hold; CepamError if it did not compute at the public arrays."""
         version, check = report.get("version"), report.get("check")
         self.forget(node)
         if isinstance(version, int) and version in self._checks and self._checks[version] == check:

@@ -1,4 +1,8 @@
-"""Dropout compensation over the protocol: the sum of what came, and the noise of what did not."""
+"""Dropout compensation over the protocol: the sum of what came, and the noise of what did not.
+
+The noise itself is `cepam.privacy.cohorts.dropouts.stand_in`. `flower/dropouts.py` and `flare/job.py` use this module;
+the engine compensates in `fl/aggregation/trusted_server.py` and, for whole clients, in `fl/aggregation/cohorts.py`.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +28,16 @@ class Shares:
     `noises` says of each share how many there are. What no reply brings the server brings, from secret randomness of
     its own.
     Guarantee: what is published has the same noise whoever replied, and is never divided by the replies
-    (docs/privacy.md, "Dropouts"; tests/protocol/test_dropouts.py).
+    (docs/proofs/cohorts-and-dropouts.md, "Dropouts"; tests/protocol/test_dropouts.py).
     """
 
     noises: tuple[tuple[NoiseShare, int], ...]
     divisor: float
 
     @classmethod
-    def of(cls, asked: Iterable[UplinkSettings]) -> Shares:
+    def of(cls, offered: Iterable[UplinkSettings]) -> Shares:
         """The shares of these clients, and the sum of their weights; ValueError for noise that is not Gaussian."""
-        settings = list(asked)
+        settings = list(offered)
         noises = Counter(share_of(one) for one in settings)
         return cls(tuple(noises.items()), math.fsum(one.weight for one in settings))
 
@@ -43,17 +47,18 @@ class Shares:
         return math.sqrt(math.fsum(many * share.noise**2 for share, many in self.noises)) / self.divisor
 
     def absent(self, came: Iterable[UplinkSettings]) -> dict[NoiseShare, int]:
-        """How many shares of each kind these do not bring; ValueError if they are not all of the asked."""
+        """How many shares of each kind these do not bring; ValueError if they are not all of the offered."""
         counts = Counter(share_of(one) for one in came)
         left = {kind: many - counts.pop(kind, 0) for kind, many in self.noises}
         if counts:
-            raise ValueError(f"replies with weight, noise and lattice {list(counts)} were not asked for")
+            raise ValueError(f"replies with weight, noise and lattice {list(counts)} were not requested")
         if min(left.values(), default=0) < 0:
             raise ValueError(f"replies must be at most the cap of each kind, got {left} left")
         return left
 
     def missing(self, came: Iterable[UplinkSettings]) -> float:
-        """The noise that the server adds to the weighted sum of these; ValueError if they are not all of the asked."""
+        """The noise that the server adds to the weighted sum of these; ValueError if they are not all of the
+        offered."""
         return math.hypot(*(share.noise * math.sqrt(many) for share, many in self.absent(came).items())) * UPWARD
 
     def mean(self, came: Came, coordinates: int) -> npt.NDArray[np.float64]:
@@ -67,9 +72,10 @@ class Shares:
 
 
 def share_of(settings: UplinkSettings) -> NoiseShare:
-    """What a client that is asked for this brings; ValueError for noise that is not Gaussian."""
+    """What a client that gets this offer brings; ValueError for noise that is not Gaussian."""
     if not isinstance(settings.law, Gaussian):
         raise ValueError(
-            f"dropout compensation needs Gaussian noise (a sum of others is of no law), got {settings.law!r}"
+            "dropout compensation needs Gaussian noise (other noise does not add up to its own kind), "
+            f"got {settings.law!r}"
         )
     return NoiseShare(settings.weight, settings.law.scale, settings.own_lattice)

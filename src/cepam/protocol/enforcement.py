@@ -2,8 +2,7 @@
 
 The server holds the keys and can take the noise away: against it the node's figure promises nothing. It is for
 everybody else, and counts the node's own noise alone. So it holds whatever the server publishes of the decoded vectors,
-each of them by itself included, and whatever it says of other nodes and of sampling (docs/trust.md, "A node's own
-policy").
+each of them by itself included, and whatever it says of other nodes and of sampling (docs/proofs/node-policy.md).
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ class EnforcedPolicy:
         try:
             if self.policy.trust != "server":
                 raise PolicyRefused("this node answers secure aggregation alone (trust in its policy)")
-            self.policy.check_noise(settings.law.scale, settings.clip.bound)
+            self.policy.check_noise_and_clip(settings.law.scale, settings.clip.bound)
             charge = charge_of(self.policy, settings, coordinates, begins)
             with self.account.hold() as entry:
                 after: AnsweredRounds = self.policy.check_limits(entry.answered, charge)
                 if commit:
                     self.account.commit(replace(entry, answered=after))
         except (PolicyRefused, AccountUnusable, ValueError, ArithmeticError) as refused:
-            raise Declined("terms", str(refused)) from refused
+            raise Declined("policy", str(refused)) from refused
 
 
 def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, begins: bool) -> RoundCharge:
@@ -77,13 +76,13 @@ def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, 
     norm = clip.norm
     name: Literal["gaussian", "laplace"] = "gaussian" if gaussian else "laplace"
     shares = policy.participants if gaussian and norm == "l2" else 1
-    if settings.stream is not None:
+    if settings.correlated_noise is not None:
         most = min(policy.rounds, MOST_MESSAGES)
-        if settings.stream.max_participations > most:
+        if settings.correlated_noise.max_participations > most:
             raise PolicyRefused(
-                f"a stream of {settings.stream.max_participations} messages is longer than the {most} allowed"
+                f"a stream of {settings.correlated_noise.max_participations} messages is longer than the {most} allowed"
             )
-        noise, many = stream_noise(policy, settings), settings.stream.max_participations
+        noise, many = equal_single_noise(policy, settings), settings.correlated_noise.max_participations
         return RoundCharge("server", noise, float(clip.bound), coordinates * many, releases=1 if begins else 0)
     # One more coordinate tells whether the clip held: whole updates are charged with it, examples are not believed.
     examples = bool(policy.divisor) and gaussian and norm == "l2" and not settings.bit
@@ -94,15 +93,17 @@ def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, 
     )  # fmt: skip
 
 
-def stream_noise(policy: ClientPolicy, settings: UplinkSettings) -> float:
-    """The deviation of a single message that costs as much as a whole stream on these terms, by its own noise."""
+def equal_single_noise(policy: ClientPolicy, settings: UplinkSettings) -> float:
+    """The deviation of a single message that costs as much as a whole run of correlated noise, by its own noise."""
     from cepam.privacy import MatrixMechanism
 
-    assert settings.stream is not None
-    stream = replace(settings.stream, divisor=min(settings.stream.divisor, policy.divisor))
-    alone: Any = stream.client(settings.law, max(stream.slices, policy.records if stream.divisor else 0))
-    clip = L2(policy.clipping_norm) if stream.divisor else settings.clip  # examples are clipped by training code
+    assert settings.correlated_noise is not None
+    config = replace(settings.correlated_noise, divisor=min(settings.correlated_noise.divisor, policy.divisor))
+    alone: Any = config.client(
+        settings.law, max(config.slices, policy.records if config.divisor else 0), searched=settings.codec.searches
+    )
+    clip = L2(policy.clipping_norm) if config.divisor else settings.clip  # examples are clipped by training code
     mechanism = MatrixMechanism(
-        (alone,), clip, rounds=stream.max_participations, link=stream.link, unit=settings.unit, clipped=stream.clipped
+        (alone,), clip, rounds=config.max_participations, link=config.link, unit=settings.unit, clipped=config.clipped
     )
     return 2.0 * settings.clip.bound / mechanism.mu(0)

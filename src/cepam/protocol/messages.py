@@ -67,7 +67,7 @@ class Offer:
             "public": self.public,
             "identity": self.identity,
             "signature": self.signature,
-            **({} if self.settings.stream is None else {"stream": self.stream, "place": self.place}),
+            **({} if self.settings.correlated_noise is None else {"stream": self.stream, "place": self.place}),
         }
 
     @classmethod
@@ -86,8 +86,8 @@ class Offer:
             public=_bytes(record, "public"),
             identity=_bytes(record, "identity"),
             signature=_bytes(record, "signature"),
-            stream=b"" if settings.stream is None else _bytes(record, "stream"),
-            place=0 if settings.stream is None else _integer(record, "place"),
+            stream=b"" if settings.correlated_noise is None else _bytes(record, "stream"),
+            place=0 if settings.correlated_noise is None else _integer(record, "place"),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Literal, get_args
 
 from cepam.clip import Clip, Unit
 from cepam.distributions.laws import Law
+from cepam.kernels.format.task import Coder
 from cepam.lattices.lattice import Lattice
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
 from cepam.protocol.settings import Update, UplinkSettings, lattice_from_json
@@ -23,7 +25,7 @@ class Compression:
 
     Args:
         lattice: The lattice, or its name such as `"E8"`. Default `"auto"`: the one with the fewest bits.
-        coder: `"adaptive"` (default), or the `"paper"`'s.
+        coder: `"adaptive"` (default), `"search"` (far fewer bytes below -8 dB), or the `"paper"`'s.
         padding: Pad messages to a multiple of so many bytes, so that their length tells less about the update's norm.
             Default: no padding.
 
@@ -32,14 +34,14 @@ class Compression:
     """
 
     lattice: Lattice | str = "auto"
-    coder: Literal["adaptive", "paper"] = "adaptive"
+    coder: Coder = "adaptive"
     padding: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.lattice, str):
             lattice_from_json(self.lattice)
-        if self.coder not in ("adaptive", "paper"):
-            raise ValueError(f"coder must be 'adaptive' or 'paper', got {self.coder!r}")
+        if self.coder not in get_args(Coder):
+            raise ValueError(f"coder must be one of {', '.join(get_args(Coder))}, got {self.coder!r}")
         if self.padding is not None and (type(self.padding) is not int or self.padding < 1):
             raise ValueError(f"padding must be a positive number of bytes, or None, got {self.padding!r}")
 
@@ -97,18 +99,22 @@ class QuantizedBroadcast:
     """The downlink as a quantized broadcast: models travel as multiples of one public step.
 
     Args:
-        step: The quantization step in units of the weights, or a function of the round. Default: 8 times the noise by
-            which a round moves the model, and never larger than before.
+        step: The quantization step in units of the weights, or a function of the round. Default: `step_factor` times
+            the noise by which a round moves the model, and never larger than before.
+        step_factor: The step in standard deviations of that noise. A larger one takes fewer bits and rounds more.
 
     Raises:
-        ValueError: For a step that is not positive.
+        ValueError: For a step or a factor that is not a positive number.
     """
 
     step: Step | None = None
+    step_factor: float = 8.0
 
     def __post_init__(self) -> None:
-        if self.step is not None and not callable(self.step) and not self.step > 0:
-            raise ValueError(f"step must be positive, or a function of the round, got {self.step!r}")
+        if self.step is not None and not callable(self.step) and not 0.0 < self.step < math.inf:
+            raise ValueError(f"step must be a positive number, or a function of the round, got {self.step!r}")
+        if not 0.0 < self.step_factor < math.inf:
+            raise ValueError(f"step_factor must be a positive number, got {self.step_factor!r}")
 
 
 @dataclass(frozen=True)
@@ -183,4 +189,4 @@ class NodeSettings:
         if self.compression is None:
             return own
         coded = self.compression
-        return replace(own, lattice=coded.on, coder=coded.coder, bucket=coded.padding)
+        return replace(own, lattice=coded.on, coder=coded.coder, padding=coded.padding)

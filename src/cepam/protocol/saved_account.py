@@ -63,7 +63,7 @@ class SavedAccount:
 
     name: str
     accountant: Accountant
-    asked: Counter[int] = field(default_factory=Counter)
+    participations: Counter[int] = field(default_factory=Counter)
     clip: float | None = None
     start: str = ""
     published: str = ""
@@ -93,9 +93,9 @@ class RunAccount:
         self._own: SavedAccount | None = None
         self._beside: dict[str, SavedAccount] = {}
         self._holds: dict[str, AccountHold] = {}
-        self._cautioned: set[str] = set()
+        self._warned: set[str] = set()
         self.accountant: Accountant = self._nothing
-        self.asked: Counter[int] = Counter()
+        self.participations: Counter[int] = Counter()
         self.clip: float | None = None
 
     @property
@@ -159,25 +159,25 @@ class RunAccount:
             )
 
     def charge(
-        self, mechanism: Mechanism, model: str | None, asked: Iterable[int] = (), clip: float | None = None
+        self, mechanism: Mechanism, model: str | None, participations: Iterable[int] = (), clip: float | None = None
     ) -> None:
-        """Nothing; the round is on the account, on disk, and `model` may be published.
+        """Charge a round, on disk, before `model` may be published.
 
-        `asked` are nodes whose rounds are counted, where they may take part so often and no more. `clip` is the next
-        round's, where it follows what was published.
+        `participations` are nodes whose rounds are counted, where they may take part so often and no more. `clip` is
+        the next round's, where it follows what was published.
         """
         with open_index(self._folder) as index:
             own = self._refresh(index, strict=True)
             charged = replace(
                 own,
                 accountant=own.accountant.add(mechanism),
-                asked=own.asked + Counter(asked),
+                participations=own.participations + Counter(participations),
                 clip=own.clip if clip is None else clip,
             )
             self._write(index, charged, model, self.accountant.add(mechanism) if self._beside else charged.accountant)
 
     def note_model(self, model: str) -> None:
-        """Nothing; a run that starts from this model will find this account."""
+        """Let a run that starts from this model find this account."""
         with open_index(self._folder) as index:
             self._own = replace(self._refresh(index), published=model)
             self._note(index, model_key(model))
@@ -192,17 +192,17 @@ class RunAccount:
         from cepam.privacy import LARGE_EPSILON, privacy_warnings
 
         epsilon = self.epsilon()
-        if self._cautioned and (epsilon <= LARGE_EPSILON or "no-guarantee" in self._cautioned):
+        if self._warned and (epsilon <= LARGE_EPSILON or "no-guarantee" in self._warned):
             return []
-        made = [c for c in privacy_warnings(mechanism, epsilon, self._account.delta) if c.code not in self._cautioned]
-        self._cautioned |= {"looked", *(caution.code for caution in made)}
-        return [str(caution) for caution in made]
+        made = [c for c in privacy_warnings(mechanism, epsilon, self._account.delta) if c.code not in self._warned]
+        self._warned |= {"looked", *(warning.code for warning in made)}
+        return [str(warning) for warning in made]
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
     def _check_index(self, index: AccountIndex) -> None:
-        """Nothing; the index can be read and names every account of the folder, or the run ends or warns."""
+        """Check that the index can be read and names every account of the folder; end the run or warn where not."""
         if index.unreadable:
             self._lost(
                 f"{self._folder / INDEX} has a line that cannot be read: {index.unreadable[0][:80]!r}; put it back "
@@ -252,7 +252,7 @@ class RunAccount:
         return self._own is not None
 
     def _begin(self, index: AccountIndex, run: str, model: str) -> None:
-        """Nothing; a new account, empty, is on disk."""
+        """Write a new, empty account to disk."""
         plain = re.sub(r"[^A-Za-z0-9-]", "-", run)
         names = (f"run-{plain}{more}" for more in chain([""], (f"-{number}" for number in count(2))))
         free = next(name for name in names if name not in index.states and not self._path(name).exists())
@@ -278,7 +278,7 @@ class RunAccount:
         return saved
 
     def _hold(self, name: str) -> None:
-        """Nothing; no other process may use the account of this name from now on."""
+        """Lock the account of this name against other processes."""
         try:
             self._holds[name] = hold(self._path(name))
         except BlockingIOError as taken:
@@ -288,7 +288,7 @@ class RunAccount:
             ) from None
 
     def _confirm(self, index: AccountIndex, saved: SavedAccount) -> None:
-        """Nothing; the index knows this revision, or is one line behind and now has it; else a ValueError."""
+        """Bring the index to this revision where it is one line behind; raise ValueError where it is farther."""
         known, at = index.states.get(saved.name, State()), saved.state.revision
         if known == saved.state or _caught_up(index, saved):
             return
@@ -326,7 +326,7 @@ class RunAccount:
         return self._own
 
     def _gather(self) -> None:
-        """Nothing; the rounds of all accounts that count are in one ledger."""
+        """Add up the rounds of all accounts that count."""
         counted = [*([] if self._own is None else [self._own]), *self._beside.values()]
         accountant = counted[0].accountant if counted else self._nothing
         try:
@@ -348,11 +348,11 @@ class RunAccount:
 
     def _gather_counts(self) -> None:
         counted = [*([] if self._own is None else [self._own]), *self._beside.values()]
-        self.asked = sum((saved.asked for saved in counted), Counter())
+        self.participations = sum((saved.participations for saved in counted), Counter())
         self.clip = next((saved.clip for saved in counted if saved.clip is not None), None)
 
     def _write(self, index: AccountIndex, account: SavedAccount, model: str | None, accountant: Accountant) -> None:
-        """Nothing; the account is on disk as its next revision, and then in the index; `accountant` has all that
+        """Write the account to disk as its next revision, and then the index; `accountant` has all that
         counts."""
         published = account.published if model is None else model
         content: dict[str, Any] = {
@@ -363,9 +363,9 @@ class RunAccount:
             "start": account.start,
             "published": published,
             "beside": list(account.beside),
-            "asked": {str(node): times for node, times in sorted(account.asked.items())},
+            "participations": {str(node): times for node, times in sorted(account.participations.items())},
             "clip": account.clip,
-            "ledger": account.accountant.state_dict(),
+            "accountant": account.accountant.state_dict(),
         }
         body = json.dumps(content)
         state = State(account.state.revision + 1, _checksum(body))
@@ -402,11 +402,11 @@ class RunAccount:
             if checksum != _checksum(json.dumps(read)):
                 raise ValueError("its checksum is wrong: it was edited or damaged")
             # Who is followed by name is asked for afterwards: the rounds are the same.
-            accountant = self._nothing.load_state_dict({**read["ledger"], "identified": self._account.stable_nodes})
+            accountant = self._nothing.load_state_dict({**read["accountant"], "identified": self._account.stable_nodes})
             return SavedAccount(
                 name,
                 accountant,
-                Counter({int(node): int(times) for node, times in read["asked"].items()}),
+                Counter({int(node): int(times) for node, times in read["participations"].items()}),
                 None if read["clip"] is None else float(read["clip"]),
                 str(read["start"]),
                 str(read["published"]),
@@ -424,7 +424,7 @@ class RunAccount:
         self._log(WARNING, "cepam: %s. epsilon is counted from here only and is too small", reason)
 
     def _note(self, index: AccountIndex, key: str) -> None:
-        """Nothing; the index leads from this run or model to the account."""
+        """Let the index lead from this run or model to the account."""
         if self._own is not None and self._own.name not in index.accounts(key)[:1]:
             index.append(self._own.name, self._own.state, key)
 

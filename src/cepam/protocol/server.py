@@ -80,7 +80,7 @@ class Pending:
 class ServerEnd:
     """Makes offers and opens their answers, each by itself; `required` drops answers that no node key signed.
 
-    Guarantee: an answer opens once, from the node that was asked, sealed for this run, round and message
+    Guarantee: an answer opens once, from the node that it was offered to, sealed for this run, round and message
     (tests/protocol/test_ends.py, tests/flower/test_faults.py).
     """
 
@@ -98,7 +98,7 @@ class ServerEnd:
         self._used = UsedAddresses()
         self._warned = False
         self._signed: set[int] = set()
-        self.streams = ServerCorrelatedNoise()
+        self.correlated_noise = ServerCorrelatedNoise()
 
     def offer(self, settings: UplinkSettings, peer: Peer, size: int, server_round: int | None = None) -> Pending:
         """A new offer to this peer, at a position of its own; its round is the position where none is given."""
@@ -106,7 +106,7 @@ class ServerEnd:
         self._positions[peer.node] = position + 1
         chain = self._chains.get(peer.node)
         private, public = new_pair()
-        stream, place = self.streams.offered(peer.node) if settings.stream is not None else (b"", 0)
+        stream, place = self.correlated_noise.offered(peer.node) if settings.correlated_noise is not None else (b"", 0)
         offer = Offer(
             settings=settings,
             run=peer.run,
@@ -149,16 +149,16 @@ class ServerEnd:
         if answer.signature:
             self._signed.add(node)
         _check_values(vector, pending)
-        terms = offer.settings.stream
-        if terms is None:
+        config = offer.settings.correlated_noise
+        if config is None:
             return vector
         try:
-            return self.streams.take(node, terms, answer, vector)
+            return self.correlated_noise.take(node, config, answer, vector)
         except ValueError as odd:
             raise Refused("malformed", node, str(odd)) from odd
 
     def expire(self, pending: Pending) -> None:
-        """Nothing; an offer that was not answered can no longer be, its key is forgotten."""
+        """Forget the key of an offer that was not answered, so that it can no longer be."""
         chain = self._chains.get(pending.offer.node)
         if chain is not None:
             _move_beyond(chain, pending.offer.position)
@@ -176,7 +176,7 @@ class ServerEnd:
             self._log(
                 WARNING,
                 "cepam: the key agreement with node %d is not authenticated: whoever controls the connection or the "
-                "SuperLink could have agreed in its place (docs/flower.md, node authentication). This is said once, "
+                "SuperLink could have agreed in its place (docs/production.md, section Keys). This is said once, "
                 "for all nodes",
                 offer.node,
             )
@@ -195,12 +195,12 @@ def _move_beyond(chain: Chain, position: int) -> None:
 
 
 def _check_values(vector: npt.NDArray[np.floating], pending: Pending) -> None:
-    """Nothing, or `Refused` for a vector that no honest client's clipped update and noise can give."""
+    """Raise `Refused` for a vector that no honest client's clipped update and noise can give."""
     node, settings, size = pending.offer.node, pending.offer.settings, len(vector)
     norm = float(np.linalg.norm(vector.astype(np.float64)))
     if not math.isfinite(norm):
         raise Refused("values", node, "the decoded update is not finite")
-    # A Gaussian vector is longer than sigma(sqrt(m) + 8) with chance below e^-32; Laplace tails get more room.
+    # A Gaussian vector is longer than sigma(sqrt(m) + 8) with probability below e^-32; Laplace tails get more room.
     spread = math.sqrt(size) + 8.0 if isinstance(settings.law, Gaussian) else 2.0 * math.sqrt(2.0 * size) + 80.0
     if norm > settings.largest + settings.law.scale * spread:
         raise Refused("values", node, f"a norm of {norm:.3g} is beyond the clip and the noise together")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from cepam.clip import CLIPS, L1, L2, Clip, Unit
 from cepam.codec.codec import Codec
 from cepam.distributions.laws import Gaussian, Laplace, Law
+from cepam.kernels.format.task import Coder
 from cepam.lattices.lattice import Lattice, Search, lattice_named
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
 
@@ -26,25 +27,25 @@ class UplinkSettings:
     """One client's uplink; the settings travel from the server to the client with every training message.
 
     `weight` is the client's public weight in the average, `records` how many records it holds: both are constants
-    that the server knows beforehand, never what a reply claims. `bucket` pads messages to a multiple of that many
+    that the server knows beforehand, never what a reply claims. `padding` pads messages to a multiple of that many
     bytes. `update` says what the ClientApp replies with: trained `parameters`, of which the difference against the
     broadcast arrays is sent, or a `gradient`, which is sent as it is. `unit` tells the client what the run's epsilon is
-    for: one of its records, or all of its data. With a `bit` one more coordinate travels: so far up if the update's
-    norm was within the clip, so far down if not. `stream` correlates the noise of a client's messages
+    for: one of its records, or all of its data. A `bit` adds one coordinate for adaptive clipping: +bit if the update's
+    norm was within the clip, -bit if not. `correlated_noise` correlates the noise of a client's messages
     (`cepam.protocol.correlated_noise`).
     """
 
     law: Law
     clip: Clip
     lattice: Lattice | Literal["auto"] = "auto"
-    coder: Literal["adaptive", "paper"] = "adaptive"
-    bucket: int | None = None
+    coder: Coder = "adaptive"
+    padding: int | None = None
     update: Update = "parameters"
     weight: float = 1.0
     records: int = 1
     unit: Unit = "record"
     bit: float = 0.0
-    stream: CorrelatedNoiseConfig | None = None
+    correlated_noise: CorrelatedNoiseConfig | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, (Gaussian, Laplace)):
@@ -63,14 +64,17 @@ class UplinkSettings:
         if not (0 <= self.bit < math.inf) or (self.bit and self.clip.norm != "l2"):
             raise ValueError(f"bit must not be negative, and goes with an l2 clip, got {self.bit!r}")
         if self.largest > reach:
-            # A coordinate beyond the reach cannot be sent, and whether there is one would be seen.
+            # A coordinate beyond the range cannot be sent, and whether there is one would be seen.
             carried = (
-                "" if self.stream is None else f" (times {self.stream.gain:.3g}, which correlated noise can add up)"
+                ""
+                if self.correlated_noise is None
+                else f" (times {self.correlated_noise.gain:.3g}, which correlated noise can add up)"
             )
             raise ValueError(
-                f"clip must be at most {reach:.3g}, the reach of {self.law!r}, got {self.clip.bound!r}{carried}"
+                f"clip must be at most {reach:.3g}, the quantization range of {self.law!r}, "
+                f"got {self.clip.bound!r}{carried}"
             )
-        if self.stream is not None and not (isinstance(self.law, Gaussian) and isinstance(self.clip, L2)):
+        if self.correlated_noise is not None and not (isinstance(self.law, Gaussian) and isinstance(self.clip, L2)):
             raise ValueError(
                 f"correlated noise needs Gaussian noise and an l2 clip, got {self.law!r} and {self.clip!r}"
             )
@@ -78,7 +82,9 @@ class UplinkSettings:
     @property
     def largest(self) -> float:
         """The largest norm of what an honest client encodes."""
-        return math.hypot(self.clip.bound, self.bit) * (1.0 if self.stream is None else self.stream.gain)
+        return math.hypot(self.clip.bound, self.bit) * (
+            1.0 if self.correlated_noise is None else self.correlated_noise.gain
+        )
 
     @property
     def own_lattice(self) -> Lattice | None:
@@ -102,13 +108,15 @@ class UplinkSettings:
     def codec(self) -> Codec:
         """What both ends encode and decode with."""
         bound = self.largest if self.coder == "paper" else None
-        return Codec(self.law, self.lattice, self.coder, bound=bound, bucket=self.bucket)
+        return Codec(self.law, self.lattice, self.coder, bound=bound, padding=self.padding)
 
     def to_json(self) -> str:
         """What the client needs, as text."""
-        terms = self.stream
+        config = self.correlated_noise
         plain = (
-            [] if terms is None else [float(terms.decay), terms.slices, terms.max_participations, float(terms.divisor)]
+            []
+            if config is None
+            else [float(config.decay), config.slices, config.max_participations, float(config.divisor)]
         )
         stream = {"stream": plain} if plain else {}
         return json.dumps(
@@ -118,7 +126,7 @@ class UplinkSettings:
                 "clip": [self.clip.norm, float(self.clip.bound)],
                 "lattice": _lattice_to_json(self.lattice),
                 "coder": self.coder,
-                "bucket": self.bucket,
+                "padding": self.padding,
                 "update": self.update,
                 "unit": self.unit,
                 "bit": float(self.bit),
@@ -136,11 +144,11 @@ class UplinkSettings:
                 clip=CLIPS[norm](bound),
                 lattice=lattice_from_json(read["lattice"]),
                 coder=read["coder"],
-                bucket=read["bucket"],
+                padding=read["padding"],
                 update=read["update"],
                 unit=read.get("unit", "record"),
                 bit=read.get("bit", 0.0),
-                stream=CorrelatedNoiseConfig(*read["stream"]) if "stream" in read else None,
+                correlated_noise=CorrelatedNoiseConfig(*read["stream"]) if "stream" in read else None,
             )
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as unreadable:
             raise ValueError(f"the server's settings cannot be read: {unreadable!r}") from unreadable

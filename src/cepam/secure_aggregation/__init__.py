@@ -1,14 +1,15 @@
 """Secure aggregation: the server learns one noisy sum per round, a few bits per coordinate, and not its parts.
 
-- the mechanism: `MaskedSumCodec`, `fit` (bits and gain for a reach), `QuantizationRange` (the public rule), `Sketch`
+- the mechanism: `MaskedSumCodec`, `fit` (bits and gain for a quantization range), `QuantizationRange` (the public
+  rule), `Sketch`
 - the nodes' end: `SecAggClient`, with the policy and the account of `cepam.policy`
 - the server's end: `SecAggRound`, `SecAggSettings`, `Roster`, `RosterEntry`, `sparse_graph`
 - the messages that the drivers of both ends touch: `HelloRequest`, `HelloReply`, `RefusalReply`
 - what each observer learns: `views`, `epsilons`, `run_epsilons`, `mechanism_for`, `View`
 - what went wrong: `SecAggRefused`
 
-Nothing here sends anything: every method takes bytes and gives bytes. docs/trust.md has the claims, their proofs and
-the tests beside them.
+Nothing here sends anything: every method takes bytes and gives bytes. docs/proofs/secure-aggregation.md has the
+claims, their proofs and the tests beside them.
 """
 
 from __future__ import annotations

@@ -57,29 +57,30 @@ class OpenRound:
 
     salt: bytes
     threshold: int
-    circle: tuple[int, ...]
+    neighbourhood: tuple[int, ...]
     masks: Mapping[int, bytes] = field(repr=False)
     seals: Mapping[int, bytes] = field(repr=False)
     share: bytes = field(repr=False)
     repaired: frozenset[int] = frozenset()
 
     def write(self, writer: ByteWriter) -> None:
-        """Nothing; the fields are appended."""
-        writer.raw(self.salt).number(self.threshold, 4).names(self.circle).raw(self.share).names(self.repaired)
+        """Append the fields."""
+        writer.raw(self.salt).number(self.threshold, 4).names(self.neighbourhood).raw(self.share).names(self.repaired)
         for keys in (self.masks, self.seals):
             _write_keys(writer, keys)
 
     @classmethod
     def read(cls, reader: ByteReader) -> OpenRound:
         """The round whose fields come next."""
-        salt, threshold, circle = reader.raw(32), reader.number(4), reader.names()
+        salt, threshold, neighbourhood = reader.raw(32), reader.number(4), reader.names()
         share, repaired = reader.raw(SHARE_BYTES), frozenset(reader.names())
-        return cls(salt, threshold, circle, _read_keys(reader), _read_keys(reader), share, repaired)
+        return cls(salt, threshold, neighbourhood, _read_keys(reader), _read_keys(reader), share, repaired)
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """An epoch as a node sees it: its private key until the first round, then chains, one for each peer of its circle.
+    """An epoch as a node sees it: its private key until the first round, then chains, one for each peer of its
+    neighbourhood.
 
     `roster` is the digest of the one roster that the epoch has, empty before the first round. `answered` counts the
     rounds that the account held when this was written: an account with fewer was rolled back.
@@ -141,7 +142,7 @@ class SecAggClient:
     back as it was last. `draw` gives fresh random bytes.
 
     Guarantee: whatever the server sends, every sum that it can open holds `2 quorum - clients - colluders` honest
-    clients at least, and no client is in two sums of a round (docs/trust.md;
+    clients at least, and no client is in two sums of a round (docs/proofs/secure-aggregation.md;
     tests/secure_aggregation/test_lying_server.py).
     """
 
@@ -156,18 +157,18 @@ class SecAggClient:
 
     def hello(self, request: bytes) -> bytes:
         """A fresh signed key for a new epoch; whatever was open before is erased."""
-        asked = HelloRequest.decode(request)
+        received = HelloRequest.decode(request)
         with self.account.hold() as entry:
-            place = entry.place(asked.run)
+            place = entry.place(received.run)
             if self.state and (not entry.places or NodeState.decode(self.state).answered > entry.answered.rounds):
-                raise SecAggRefused("terms", "the account is gone or old, and with it what this node has spent")
-            if place is not None and asked.epoch <= place.epoch:
-                raise SecAggRefused("position", f"epoch {asked.epoch} of this run was used before")
+                raise SecAggRefused("policy", "the account is gone or old, and with it what this node has spent")
+            if place is not None and received.epoch <= place.epoch:
+                raise SecAggRefused("position", f"epoch {received.epoch} of this run was used before")
             private = self.draw(32)
             public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-            signature = self.sign(hello_transcript(asked.run, asked.epoch, self.node, self.identity, public))
+            signature = self.sign(hello_transcript(received.run, received.epoch, self.node, self.identity, public))
             reply = HelloReply(RosterEntry(self.node, self.identity, public, signature)).encode()
-            self._commit(entry, NodeState(asked.run, asked.epoch, public, private))
+            self._commit(entry, NodeState(received.run, received.epoch, public, private))
         return reply
 
     def train(self, request: bytes, model: bytes, work: Train, coordinates: int) -> bytes:
@@ -192,29 +193,29 @@ class SecAggClient:
             SecAggRefused: for an offer that this node does not answer.
             MalformedMessage: for anything that is no request.
         """
-        asked = TrainRequest.decode(request)
-        settings, cohort = asked.settings, asked.cohort
+        received = TrainRequest.decode(request)
+        settings, cohort = received.settings, received.cohort
         if settings.coordinates > coordinates:
             raise SecAggRefused("cohort", f"the model has {coordinates} coordinates, not {settings.coordinates}")
         with self._held() as (entry, before):
             self._check_offer(settings, cohort, before, entry)
-            chains = dict(before.chains) if before.roster else self._agree(asked, before)
-            if asked.roster_digest != (before.roster or asked.roster_digest):
+            chains = dict(before.chains) if before.roster else self._agree(received, before)
+            if received.roster_digest != (before.roster or received.roster_digest):
                 raise SecAggRefused("cohort", "the roster is not the one of this epoch")
-            circle = self._circle(cohort, chains, settings)
+            neighbourhood = self._neighbourhood(cohort, chains, settings)
         for _ in range(settings.position - before.position):
             chains = {peer: advance(chain) for peer, chain in chains.items()}
-        salt = round_salt(settings, asked.roster_digest, cohort, model)
-        keys = {peer: round_keys(chains[peer], salt, self.node, peer) for peer in circle if peer != self.node}
+        salt = round_salt(settings, received.roster_digest, cohort, model)
+        keys = {peer: round_keys(chains[peer], salt, self.node, peer) for peer in neighbourhood if peer != self.node}
         update = _safe_update(work, settings, largest_update(self.policy, settings))
-        reply, share = self._mask(settings, salt, circle, keys, update)
+        reply, share = self._mask(settings, salt, neighbourhood, keys, update)
         opened = OpenRound(
-            salt, settings.threshold, circle, {peer: pair.mask for peer, pair in keys.items()},
+            salt, settings.threshold, neighbourhood, {peer: pair.mask for peer, pair in keys.items()},
             {peer: pair.inward for peer, pair in keys.items()}, share,
         )  # fmt: skip
         after = NodeState(
-            before.run, before.epoch, before.public, b"", asked.roster_digest, settings.degree, settings.position + 1,
-            {peer: advance(chain) for peer, chain in chains.items()}, opened,
+            before.run, before.epoch, before.public, b"", received.roster_digest, settings.degree,
+            settings.position + 1, {peer: advance(chain) for peer, chain in chains.items()}, opened,
         )  # fmt: skip
         with self._held() as (entry, state):
             if state != before:
@@ -224,61 +225,66 @@ class SecAggClient:
 
     def repair(self, request: bytes) -> bytes:
         """The mask keys with everyone who is missing: while a quorum is left, this node in it."""
-        asked = RepairRequest.decode(request)
+        received = RepairRequest.decode(request)
         with self._held() as (entry, state):
-            opened = self._opened(state, asked.salt)
-            repaired = opened.repaired | set(asked.missing)
-            if not set(asked.missing) <= set(opened.circle):
-                self._erase(entry, state, "cohort", "a name was repaired that is not in this node's circle")
+            opened = self._opened(state, received.salt)
+            repaired = opened.repaired | set(received.missing)
+            if not set(received.missing) <= set(opened.neighbourhood):
+                self._erase(entry, state, "cohort", "a name was repaired that is not in this node's neighbourhood")
             self._check_left(entry, state, opened, repaired)
             self._commit(entry, replace(state, open=replace(opened, repaired=frozenset(repaired))))
-        return RepairReply(asked.salt, tuple(opened.masks[name] for name in asked.missing)).encode()
+        return RepairReply(received.salt, tuple(opened.masks[name] for name in received.missing)).encode()
 
     def unmask(self, request: bytes) -> bytes:
         """This node's shares of the survivors' self-masks, once; the round is then erased.
 
         A peer whose share does not open costs that share alone, and is told by `NO_SHARE`: what the node reveals is a
-        part of what it would reveal had all opened. Where none opens the node was told of another round, and refuses.
+        part of what it would reveal had all opened. Where none opens the node was sent of another round, and refuses.
         """
-        asked = UnmaskRequest.decode(request)
+        received = UnmaskRequest.decode(request)
         with self._held() as (entry, state):
-            opened = self._opened(state, asked.salt)
+            opened = self._opened(state, received.salt)
             self._check_left(entry, state, opened, opened.repaired)
-            left = tuple(name for name in opened.circle if name not in opened.repaired)
-            if asked.survivors != left or len(asked.shares) != len(left) - 1:
+            left = tuple(name for name in opened.neighbourhood if name not in opened.repaired)
+            if received.survivors != left or len(received.shares) != len(left) - 1:
                 self._erase(entry, state, "cohort", "the survivors are not the cohort less all that was repaired")
             peers = [name for name in left if name != self.node]
-            shares = {name: _opened_share(opened, name, sealed) for name, sealed in zip(peers, asked.shares)}
+            shares = {name: _opened_share(opened, name, sealed) for name, sealed in zip(peers, received.shares)}
             if set(shares.values()) <= {NO_SHARE}:
                 self._erase(entry, state, "share", "no survivor's share opens")
             self._commit(entry, replace(state, open=None))
         shares[self.node] = opened.share
-        return UnmaskReply(asked.salt, tuple(shares[name] for name in left)).encode()
+        return UnmaskReply(received.salt, tuple(shares[name] for name in left)).encode()
 
     def _mask(
-        self, settings: SecAggSettings, salt: bytes, circle: tuple[int, ...], keys: dict[int, PairKeys], update: Any
+        self,
+        settings: SecAggSettings,
+        salt: bytes,
+        neighbourhood: tuple[int, ...],
+        keys: dict[int, PairKeys],
+        update: Any,
     ) -> tuple[TrainReply, bytes]:
         """The reply, and the share of its own seed that this node keeps."""
         codec, seed = settings.codec, self.draw(SECRET_BYTES)
         masks = [(self_mask(seed, salt), 1)]
         masks += [(pair.mask, 1 if self.node < peer else -1) for peer, pair in keys.items()]
         vector = codec.mask(codec.noised(update, self.draw(32)), masks)
-        dealt = dict(zip(circle, split(seed, settings.threshold, len(circle), self.draw)))
+        dealt = dict(zip(neighbourhood, split(seed, settings.threshold, len(neighbourhood), self.draw)))
         sealed = tuple(seal_share(pair.outward, salt, dealt[peer]) for peer, pair in keys.items())
         return TrainReply(salt, vector, commit(seed, salt), sealed), dealt[self.node]
 
-    def _agree(self, asked: TrainRequest, state: NodeState) -> dict[int, bytes]:
+    def _agree(self, received: TrainRequest, state: NodeState) -> dict[int, bytes]:
         """A chain for each peer: the roster is checked once, and no other is accepted in this epoch."""
-        roster = asked.roster
-        if roster is None or roster.digest != asked.roster_digest:
+        roster = received.roster
+        if roster is None or roster.digest != received.roster_digest:
             raise SecAggRefused("cohort", "the roster of a new epoch is missing or not the one that is named")
-        circle = roster.circle(self.node, asked.settings.degree)
-        roster.check(self.verify, circle)
+        neighbourhood = roster.neighbourhood(self.node, received.settings.degree)
+        roster.check(self.verify, neighbourhood)
         check_roster(self.policy, roster)
         own = (roster.run, roster.epoch, roster.peer(self.node).public, roster.peer(self.node).identity)
         if own != (state.run, state.epoch, state.public, self.identity):
             raise SecAggRefused("cohort", "the roster has another run, epoch or key for this node")
-        return {peer: agree_root(state.private, roster, self.node, peer) for peer in circle if peer != self.node}
+        return {peer: agree_root(state.private, roster, self.node, peer) for peer in neighbourhood if peer != self.node}
 
     def _check_offer(
         self, settings: SecAggSettings, cohort: tuple[int, ...], state: NodeState, entry: NodeAccount
@@ -296,17 +302,21 @@ class SecAggClient:
             charge = charge_of(self.policy, settings, len(cohort))
             return replace(entry, answered=self.policy.check_limits(entry.answered, charge))
         except (PolicyRefused, ValueError) as refused:
-            raise SecAggRefused("terms", str(refused)) from refused
+            raise SecAggRefused("policy", str(refused)) from refused
 
-    def _circle(self, cohort: tuple[int, ...], chains: dict[int, bytes], settings: SecAggSettings) -> tuple[int, ...]:
+    def _neighbourhood(
+        self, cohort: tuple[int, ...], chains: dict[int, bytes], settings: SecAggSettings
+    ) -> tuple[int, ...]:
         """The names of the cohort that this node shares masks with, and itself."""
         known = {*chains, self.node}
         if self.node not in cohort or not (settings.degree or set(cohort) <= known):
             raise SecAggRefused("cohort", "the cohort must hold this node and come from the roster")
-        circle = tuple(name for name in cohort if name in known)
-        if len(circle) < settings.threshold:
-            raise SecAggRefused("quorum", f"{len(circle)} holders are fewer than the threshold {settings.threshold}")
-        return circle
+        neighbourhood = tuple(name for name in cohort if name in known)
+        if len(neighbourhood) < settings.threshold:
+            raise SecAggRefused(
+                "quorum", f"{len(neighbourhood)} holders are fewer than the threshold {settings.threshold}"
+            )
+        return neighbourhood
 
     @contextmanager
     def _held(self) -> Iterator[tuple[NodeAccount, NodeState]]:
@@ -330,8 +340,8 @@ class SecAggClient:
     def _check_left(
         self, entry: NodeAccount, state: NodeState, opened: OpenRound, repaired: set[int] | frozenset[int]
     ) -> None:
-        """Nothing, or the round is erased: at EVERY repair and unmask a quorum is left, and this node in it."""
-        left = set(opened.circle) - repaired
+        """Erase the round unless a quorum is left, with this node in it: checked at EVERY repair and unmask."""
+        left = set(opened.neighbourhood) - repaired
         if len(left) < opened.threshold or self.node not in left:
             self._erase(entry, state, "quorum", f"{len(left)} would be left of the {opened.threshold} that are needed")
 
@@ -365,7 +375,7 @@ def _safe_update(work: Train, settings: SecAggSettings, longest: float) -> Any:
             made = L2(longest).apply(values)
             made = made.clip(-reach, reach) if settings.batch else made
             if not bool((abs(made) <= reach).all()):
-                raise ValueError("beyond the reach of the noise")  # here, not where an error would be told
+                raise ValueError("beyond the quantization range of the noise")  # here, not where an error would be told
             return made
     except BaseException:  # SystemExit and its like would end the process, and be seen
         return np.zeros(settings.coordinates, dtype=np.float32)

@@ -105,6 +105,6 @@ class ByteReader:
         return count
 
     def end(self) -> None:
-        """Nothing; raises if bytes are left over."""
+        """Raise `MalformedMessage` if bytes are left over."""
         if self._at != len(self._data):
             raise MalformedMessage(f"{len(self._data) - self._at} bytes are left over")

@@ -1,4 +1,4 @@
-"""How many neighbours a sparse graph of masks needs, so that chance does not undo it."""
+"""How many neighbours a sparse graph of masks needs, so that bad luck does not undo it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ LOSS = 2.0**-24
 
 
 def sparse_graph(clients: int, corrupt: float, dropping: float) -> tuple[int, int]:
-    """The least degree and its threshold, for shares of the clients that collude and that drop out.
+    """Find the least degree of a sparse graph of masks, and its threshold.
 
-    With chance under 2^-40 a node has as many colluding neighbours as the threshold, or the honest survivors fall
-    apart; with chance under 2^-24 a self-mask cannot be opened and the round is lost. Paper: Bell et al. 2020, Section
-    3: a random order, so that neighbours are drawn without replacement. Covers a server that tells the truth.
+    Args:
+        clients: how many clients are in a round.
+        corrupt: the largest share of them that colludes.
+        dropping: the largest share of them that drops out.
+
+    Returns:
+        The degree and the threshold.
+
+    With probability under 2^-40 a node has as many colluding neighbours as the threshold, or the honest survivors fall
+    apart; with probability under 2^-24 a self-mask cannot be opened and the round is lost. Paper: Bell et al. 2020,
+    Section 3: a random order, so that neighbours are drawn without replacement. Covers a server that tells the truth.
     """
     if type(clients) is not int or clients < 4:
         raise ValueError(f"clients must be an integer of at least 4, got {clients!r}")
@@ -31,7 +39,7 @@ def sparse_graph(clients: int, corrupt: float, dropping: float) -> tuple[int, in
 
 
 def failure_chances(clients: int, degree: int, threshold: int, corrupt: int, dropping: int) -> tuple[float, float]:
-    """Bounds on the chance that secrets of a round are not safe, and that the round is lost, over all clients."""
+    """Bounds on the probability that secrets of a round are not safe, and that the round is lost, over all clients."""
     seen = _at_least(threshold, clients - 1, corrupt, degree)
     # On a ring where everybody knows degree / 2 on either side, only that many missing in a row can cut it.
     away, row = corrupt + dropping, degree // 2
@@ -41,7 +49,7 @@ def failure_chances(clients: int, degree: int, threshold: int, corrupt: int, dro
 
 
 def _at_least(least: int, population: int, marked: int, drawn: int) -> float:
-    """The chance of `least` marked ones or more among `drawn` of a population, without replacement."""
+    """The probability of `least` marked ones or more among `drawn` of a population, without replacement."""
     first, last = max(least, drawn - (population - marked), 0), min(marked, drawn)
     return sum(
         math.exp(_log_choose(marked, k) + _log_choose(population - marked, drawn - k) - _log_choose(population, drawn))

@@ -2,7 +2,8 @@
 
 y = update + exact Gaussian noise, as integers of the public grid. A client sends the top b bits of g y + S modulo 2^32,
 S its mask. The server adds the messages, takes away the sum of the masks, and divides by g. The mask is the dither:
-what the dropped bits cost is rounding noise whose law does not depend on the updates (docs/trust.md, Theorem 1).
+what the dropped bits cost is rounding noise whose law does not depend on the updates
+(docs/proofs/secure-aggregation.md, Theorem 1).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class MaskedSumCodec:
     """What all clients and the server of a sum agree on: each client's noise, the coordinates, b and g.
 
     Tensors on a GPU are noised and masked there. Guarantee: what the messages of a round tell is a randomized function
-    of the sum of all noisy updates alone (docs/trust.md, Theorem 1; tests/secure_aggregation/test_view.py enumerates
+    of the sum of all noisy updates alone (docs/proofs/secure-aggregation.md, Theorem 1;
+    tests/secure_aggregation/test_view.py enumerates
     small cases). NumPy, Numba and a GPU give the same bytes (tests/secure_aggregation/test_mechanism.py,
     tests/identity/test_triton_masks.py).
     """
@@ -99,7 +101,9 @@ class MaskedSumCodec:
                 f"the update must hold {self.coordinates} float32 or float64 values, got {values.dtype} {values.shape}"
             )
         if not bool((abs(values) <= self.plan.reach).all()):
-            raise ValueError(f"the update must be finite and within {self.plan.reach:.3g}, the reach of this noise")
+            raise ValueError(
+                f"the update must be finite and within {self.plan.reach:.3g}, the quantization range of this noise"
+            )
         if len(key) != 32:
             raise ValueError(f"a key must be 32 bytes, got {len(key)}")
         if on_gpu(values):
@@ -131,7 +135,7 @@ class MaskedSumCodec:
         return out.astype("<u4", copy=False).tobytes()[: self.message_bytes]
 
     def check_message(self, message: bytes) -> None:
-        """Nothing; raises `MalformedMessage` for bytes that no client of this sum sends."""
+        """Raise `MalformedMessage` for bytes that no client of this sum sends."""
         if len(message) != self.message_bytes:
             raise MalformedMessage(f"a masked vector has {self.message_bytes} bytes here, got {len(message)}")
         spare = 8 * self.message_bytes - self.coordinates * self.bits

@@ -1,4 +1,22 @@
-"""The protocol's messages as bytes: four requests, four replies, and a refusal (docs/trust.md)."""
+"""The protocol's messages as bytes: four requests, four replies, and a refusal (docs/proofs/secure-aggregation.md).
+
+A message is `cps`, a byte for version 1, a byte for its kind, then its fields in a fixed order. Integers are
+little-endian; 32-bit lengths and counts stand before what varies; ids rise strictly; no bytes are left over.
+
+1. Hello request: run, epoch (8 bytes).
+2. Hello reply: node id (8), identity, X25519 key (32), signature.
+3. Train request: settings, the cohort's ids, roster digest (32), 0, or 1 and the roster: run, epoch, count, peers as
+   in 2.
+4. Train reply: salt (32), vector, commitment (32), sealed shares (49 each) by rising id of the peer.
+5. Repair request: salt, ids of all missing so far.
+6. Repair reply: salt, mask keys (32 each) by rising id.
+7. Unmask request: salt, survivors' ids, the shares that they sealed for this node (49 each), its own left out.
+8. Unmask reply: salt, shares (33 each) by rising id; 33 zero bytes where what this peer sealed does not open.
+9. Refusal: its kind (1), an index into `refusal.KINDS`.
+
+Settings: run, epoch (8), position (8), coordinates (4), bits (1), gain (4), noise, clip, divisor and sampling rate
+(float64 each), quorum, colluders, degree, threshold (4 each).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +35,7 @@ from cepam.secure_aggregation.settings import SecAggSettings
 MAGIC = b"cps"
 VERSION = 1
 NO_SHARE = bytes(SHARE_BYTES)
-"""In place of a share that did not open; a true share is zero with chance 2^-256."""
+"""In place of a share that did not open; a true share is zero with probability 2^-256."""
 
 
 class SecAggMessage(ABC):
@@ -27,7 +45,7 @@ class SecAggMessage(ABC):
 
     @abstractmethod
     def write(self, writer: ByteWriter) -> None:
-        """Nothing; the fields are appended."""
+        """Append the fields."""
 
     @classmethod
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cepam.privacy import Accountant, Mechanism, epsilon
+from cepam.privacy.composition.losses import FINE, ROUGH
 
 LIES = "lying server"
 
@@ -49,7 +50,17 @@ def mechanism_for(view: View, mechanism: Mechanism) -> Mechanism:
 def epsilons(
     mechanism: Mechanism, delta: float, quorum: int, colluders: int = 0, survivors: int | None = None
 ) -> dict[str, float]:
-    """epsilon at delta for each observer, by name; `cepam.privacy` charges the shares, all else is post-processing.
+    """Return epsilon at delta for each observer of secure aggregation, by name.
+
+    Args:
+        mechanism: what the run releases: clients, noise, clip, sampling, rounds. Its own colluders are not used.
+        delta: of the guarantee.
+        quorum: the fewest clients in a sum.
+        colluders: how many clients help the server.
+        survivors: how many clients are in each sum; None: all.
+
+    Returns:
+        epsilon by observer.
 
     Where clients hold unlike records, the worst client's: any of them may be among those whose shares are left.
     """
@@ -63,16 +74,17 @@ def epsilons(
 
 
 def run_epsilons(
-    released: Accountant, answered: Accountant, delta: float, found: tuple[View, ...], clients: int
+    released: Accountant, answered: Accountant, delta: float, found: tuple[View, ...], clients: int, rough: bool = False
 ) -> dict[str, float]:
     """epsilon at delta for each view of a run whose rounds may differ, a bound for all its clients.
 
     `released` holds the rounds whose shares were asked for, with the survivors present; `answered` every round that
     `clients` were asked in, those present: a server that lies may have opened those that it called lost. `found` are
-    `views(clients, …)` with all surviving: what a view has fewer than that is taken away from either.
+    `views(clients, …)` with all surviving: what a view has fewer than that is taken away from either. `rough` gives
+    a bound in less time.
     """
     made = {}
     for view in found:
         accountant = answered if view.observer.startswith(LIES) else released
-        made[view.observer] = accountant.against(clients - view.shares).epsilon(delta)
+        made[view.observer] = accountant.against(clients - view.shares).epsilon(delta, cells=ROUGH if rough else FINE)
     return made

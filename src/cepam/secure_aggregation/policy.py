@@ -15,17 +15,17 @@ def check_offer(policy: ClientPolicy, offer: SecAggSettings, clients: int) -> No
         PolicyRefused: the noise or the clip is out of bounds.
         SecAggRefused: another floor is not kept.
     """
-    policy.check_noise(offer.noise, offer.clip)
+    policy.check_noise_and_clip(offer.noise, offer.clip)
     for name, fits in (
         ("quorum", offer.quorum >= policy.quorum),
         ("honest", offer.honest(clients, policy.colluders) >= policy.honest),
         ("divisor", not offer.batch or offer.batch >= policy.divisor > 0.0),
-        ("record_sampling_rate", offer.chance <= policy.record_sampling_rate),
+        ("record_sampling_rate", offer.record_sampling_rate <= policy.record_sampling_rate),
         ("sparse", policy.sparse or not offer.degree),
         ("degree", not offer.degree or offer.degree >= policy.degree),
     ):
         if not fits:
-            raise SecAggRefused("terms", f"the offer is below this node's {name}")
+            raise SecAggRefused("policy", f"the offer is below this node's {name}")
 
 
 def check_roster(policy: ClientPolicy, roster: Roster) -> None:

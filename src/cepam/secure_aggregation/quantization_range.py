@@ -21,29 +21,43 @@ HEADROOM = 2.0
 
 
 def fit(
-    law: Gaussian, clients: int, coordinates: int, reach: float, rounds: int = 500, bits: int | None = None
+    law: Gaussian, clients: int, coordinates: int, quantization_range: float, rounds: int = 500, bits: int | None = None
 ) -> MaskedSumCodec:
-    """The sum codec that carries sums of updates up to `reach` in every coordinate.
+    """Fit a codec to sums of updates: bits and gain for a quantization range.
 
-    With `bits=None` the fewest bits whose rounding is at most as wide as one client's noise. The noise wraps with
-    chance under 1e-9 over all coordinates and rounds (sub-Gaussian tail); wrapping never touches privacy.
+    The noise wraps with probability under 1e-9 over all coordinates and rounds (sub-Gaussian tail); wrapping never
+    touches privacy.
+
+    Args:
+        law: each client's noise.
+        clients: how many clients are in a sum.
+        coordinates: the length of an update.
+        quantization_range: the largest coordinate of a sum of updates.
+        rounds: over how many rounds the noise may not wrap.
+        bits: bits per coordinate; None: the fewest whose rounding is at most as wide as one client's noise.
+
+    Returns:
+        The codec.
+
+    Raises:
+        ValueError: a sum does not fit into 32 bits, or a value is out of range.
     """
     for name, count in (("clients", clients), ("coordinates", coordinates), ("rounds", rounds)):
         if type(count) is not int or count < 1:
             raise ValueError(f"{name} must be a positive integer, got {count!r}")
-    if not 0.0 <= reach < math.inf:
-        raise ValueError(f"reach must be finite and not negative, got {reach!r}")
+    if not 0.0 <= quantization_range < math.inf:
+        raise ValueError(f"quantization_range must be finite and not negative, got {quantization_range!r}")
     grid, scale = layered_plan(law, Integer(1)).grid, law.scale
     deviations = math.sqrt(2.0 * math.log(2.0 * coordinates * rounds / WRAP_CHANCE))
     # Rounding is at most as wide as the noise scale where bits are chosen here; where they are given it may be wider.
-    half = reach + deviations * scale * math.sqrt(clients * (1.0 + 1.0 / 12.0))
+    half = quantization_range + deviations * scale * math.sqrt(clients * (1.0 + 1.0 / 12.0))
     gain = _gain(half, grid)
     if bits is None:
         bits = min(max(1, math.ceil(math.log2(2.0**WORD_BITS * grid / (gain * scale)))), WORD_BITS)
     else:
         for _ in range(8):
             width = 2.0**WORD_BITS / gain * grid / 2.0**bits
-            half = reach + deviations * math.sqrt(clients * (scale**2 + width**2 / 12.0))
+            half = quantization_range + deviations * math.sqrt(clients * (scale**2 + width**2 / 12.0))
             gain = _gain(half, grid)
     return MaskedSumCodec(law, coordinates, bits, gain)
 
@@ -51,7 +65,7 @@ def fit(
 def _gain(half: float, grid: float) -> int:
     gain = math.floor(math.ldexp(grid, WORD_BITS - 1) / half)
     if gain < 1:
-        raise ValueError(f"a sum of up to {half:.3g} does not fit into 32 bits of the grid {grid:.3g}: lower the reach")
+        raise ValueError(f"a sum of up to {half:.3g} does not fit into 32 bits of the grid {grid:.3g}: lower it")
     return min(gain, (1 << WORD_BITS) - 1)
 
 
@@ -81,7 +95,7 @@ class QuantizationRange:
         return min(most, HEADROOM * max(self._beyond)) if self._beyond else most
 
     def observe(self, released: Floats) -> None:
-        """Nothing; the released sum of a round counts from now on."""
+        """Count the released sum of a round from now on."""
         largest = float(np.abs(released).max(initial=0.0))
         if not math.isfinite(largest):
             raise ValueError("a released sum must be finite")
@@ -93,5 +107,5 @@ class QuantizationRange:
         return tuple(self._beyond)
 
     def restore(self, beyond: Iterable[float]) -> None:
-        """Nothing; the rule remembers what `saved` gave."""
+        """Restore what `saved` gave."""
         self._beyond = deque(beyond, maxlen=MEMORY)

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from cepam.errors import CepamError
 
-RefusalKind = Literal["terms", "cohort", "unsigned", "position", "quorum", "share", "commitment"]
+RefusalKind = Literal["policy", "cohort", "unsigned", "position", "quorum", "share", "commitment"]
 KINDS: tuple[RefusalKind, ...] = get_args(RefusalKind)
 
 

@@ -37,7 +37,7 @@ class RosterEntry:
     signature: bytes
 
     def write(self, writer: ByteWriter) -> None:
-        """Nothing; the peer's fields are appended."""
+        """Append the peer's fields."""
         writer.number(self.node, 8).blob(self.identity).raw(self.public).blob(self.signature)
 
     @classmethod
@@ -96,15 +96,15 @@ class Roster:
             raise SecAggRefused("cohort", f"node {node} is not in the roster")
         return self._by_name[node]
 
-    def check(self, verify: Verify, circle: Iterable[int]) -> None:
-        """Nothing; raises `SecAggRefused` unless ids, keys and identities all differ and the circle's keys are
+    def check(self, verify: Verify, neighbourhood: Iterable[int]) -> None:
+        """Raise `SecAggRefused` unless ids, keys and identities all differ and the neighbourhood's keys are
         signed."""
         if any(low >= high for low, high in pairwise(self.names)) or len(self.peers) < LEAST_COHORT:
             raise SecAggRefused("cohort", f"a roster names at least {LEAST_COHORT} nodes, each once, by rising id")
         for field in ("public", "identity"):
             if len({getattr(peer, field) for peer in self.peers}) != len(self.peers):
                 raise SecAggRefused("cohort", f"two nodes of the roster have one {field} key")
-        for peer in map(self.peer, circle):
+        for peer in map(self.peer, neighbourhood):
             transcript = hello_transcript(self.run, self.epoch, peer.node, peer.identity, peer.public)
             if not verify(peer.identity, transcript, peer.signature):
                 raise SecAggRefused("unsigned", f"the key of node {peer.node} is not signed with its identity")
@@ -120,7 +120,7 @@ class Roster:
     def _ring_places(self) -> dict[int, int]:
         return {name: place for place, name in enumerate(self._ring)}
 
-    def circle(self, node: int, degree: int) -> tuple[int, ...]:
+    def neighbourhood(self, node: int, degree: int) -> tuple[int, ...]:
         """The ids, rising, that share masks with this node, and itself: all, or `degree` neighbours on the ring.
 
         Paper: Bell et al. 2020 (SecAgg+), a Harary graph in random order.

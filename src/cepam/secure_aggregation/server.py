@@ -45,7 +45,7 @@ class SecAggRound:
         self.charged = False
         self._closed = False
         self._replies: dict[int, TrainReply] = {}
-        self._asked: dict[int, tuple[int, ...]] = {}
+        self._requested: dict[int, tuple[int, ...]] = {}
         self._keys: dict[int, dict[int, bytes]] = {}
         self._shares: dict[int, dict[int, bytes]] = {}
         self._disputes: set[tuple[int, int]] = set()
@@ -53,13 +53,14 @@ class SecAggRound:
         self._wrong: Counter[int] = Counter()
         self._failed: set[int] = set()
         inside = set(self.cohort)
-        self._circles = {
-            node: tuple(name for name in roster.circle(node, settings.degree) if name in inside) for node in self.cohort
+        self._neighbourhoods = {
+            node: tuple(name for name in roster.neighbourhood(node, settings.degree) if name in inside)
+            for node in self.cohort
         }
 
-    def circle(self, node: int) -> tuple[int, ...]:
+    def neighbourhood(self, node: int) -> tuple[int, ...]:
         """Who shares masks with this node, and itself, by rising id."""
-        return self._circles[node]
+        return self._neighbourhoods[node]
 
     def request(self, with_roster: bool = True) -> bytes:
         """The training request; with the roster for nodes that have not yet answered in this epoch."""
@@ -72,7 +73,7 @@ class SecAggRound:
         return tuple(name for name in self.cohort if name in self._replies and name not in self.missing)
 
     def take(self, node: int, reply: bytes) -> None:
-        """Nothing; the node's masked vector is in."""
+        """Take a node's masked vector."""
         found = TrainReply.decode(reply)
         if self._closed or node not in self.cohort or node in self._replies:
             raise SecAggRefused("position", f"a vector of node {node} is late or repeated")
@@ -81,33 +82,33 @@ class SecAggRound:
                 "position", f"node {node} saw another round, model, run configuration or other settings"
             )
         self.settings.codec.check_message(found.vector)
-        if len(found.shares) != len(self.circle(node)) - 1:
+        if len(found.shares) != len(self.neighbourhood(node)) - 1:
             raise MalformedMessage(f"node {node} did not seal one share for each of its peers")
         self._replies[node] = found
 
     def repairs(self) -> dict[int, bytes]:
         """The requests of one trip, by node; empty once nothing is left to repair."""
         if self.charged:
-            raise SecAggRefused("position", "nothing can be repaired once shares were asked for")
-        silent = {node for node, names in self._asked.items() if set(names) - set(self._keys.get(node, {}))}
+            raise SecAggRefused("position", "nothing can be repaired once shares were requested")
+        silent = {node for node, names in self._requested.items() if set(names) - set(self._keys.get(node, {}))}
         self._closed = True
         self.missing = frozenset(set(self.cohort) - set(self._replies) | silent) | self.missing
         if len(self.survivors) < self.settings.quorum:
             raise SecAggRefused("quorum", f"{len(self.survivors)} survive, {self.settings.quorum} are needed")
         asks: dict[int, bytes] = {}
         for node in self.survivors:
-            names = tuple(name for name in self.circle(node) if name in self.missing)
+            names = tuple(name for name in self.neighbourhood(node) if name in self.missing)
             if set(names) - set(self._keys.get(node, {})):
-                self._asked[node] = names
+                self._requested[node] = names
                 asks[node] = RepairRequest(self.salt, names).encode()
         return asks
 
     def take_repair(self, node: int, reply: bytes) -> None:
-        """Nothing; the node's mask keys with the missing are in."""
+        """Take a node's mask keys with the missing."""
         found = RepairReply.decode(reply)
-        names = self._asked.get(node, ())
+        names = self._requested.get(node, ())
         if found.salt != self.salt or node not in self.survivors or len(found.keys) != len(names):
-            raise SecAggRefused("position", f"a repair of node {node} was not asked for")
+            raise SecAggRefused("position", f"a repair of node {node} was not requested")
         self._keys[node] = dict(zip(names, found.keys))
 
     def unmasks(self) -> dict[int, bytes]:
@@ -117,25 +118,25 @@ class SecAggRound:
         self.charged = True
         asks: dict[int, bytes] = {}
         for node in self.survivors:
-            left = tuple(name for name in self.circle(node) if name not in self.missing)
+            left = tuple(name for name in self.neighbourhood(node) if name not in self.missing)
             sealed = tuple(self._sealed(sender, node) for sender in left if sender != node)
             asks[node] = UnmaskRequest(self.salt, left, sealed).encode()
         return asks
 
     def _sealed(self, sender: int, receiver: int) -> bytes:
-        place = self.circle(sender).index(receiver)
+        place = self.neighbourhood(sender).index(receiver)
         return self._replies[sender].shares[place - (receiver > sender)]
 
     def take_unmask(self, node: int, reply: bytes) -> None:
-        """Nothing; the node's shares are in."""
+        """Take a node's shares."""
         found = UnmaskReply.decode(reply)
-        left = [name for name in self.circle(node) if name not in self.missing]
+        left = [name for name in self.neighbourhood(node) if name not in self.missing]
         if not self.charged or found.salt != self.salt or node not in self.survivors or len(found.shares) != len(left):
-            raise SecAggRefused("position", f"shares of node {node} were not asked for")
-        told = dict(zip(left, found.shares))
+            raise SecAggRefused("position", f"shares of node {node} were not requested")
+        received = dict(zip(left, found.shares))
         self._failed.clear()
-        self._shares[node] = {name: share for name, share in told.items() if share != NO_SHARE}
-        self._disputes |= {(name, node) for name, share in told.items() if share == NO_SHARE and name != node}
+        self._shares[node] = {name: share for name, share in received.items() if share != NO_SHARE}
+        self._disputes |= {(name, node) for name, share in received.items() if share == NO_SHARE and name != node}
 
     @property
     def disputes(self) -> frozenset[tuple[int, int]]:
@@ -144,7 +145,7 @@ class SecAggRound:
 
     @property
     def silent(self) -> frozenset[int]:
-        """The survivors whose shares were asked for and did not come."""
+        """The survivors whose shares were requested and did not come."""
         return frozenset(set(self.survivors) - set(self._shares)) if self.charged else frozenset()
 
     def unopened(self) -> frozenset[int]:
@@ -157,7 +158,7 @@ class SecAggRound:
 
         Half of the shares that can be spared; all of them where there are few ways to choose `threshold` shares.
         """
-        holders, threshold = min(map(len, self._circles.values())), self.settings.threshold
+        holders, threshold = min(map(len, self._neighbourhoods.values())), self.settings.threshold
         spare = max(0, holders - threshold)
         return spare if comb(holders, threshold) <= MOST_TRIALS else spare // 2
 
@@ -187,7 +188,7 @@ class SecAggRound:
         threshold, shares = self.settings.threshold, self._shares
         held = {
             place: (holder, shares[holder][node])
-            for place, holder in enumerate(self.circle(node))
+            for place, holder in enumerate(self.neighbourhood(node))
             if node in shares.get(holder, {})
         }
         if len(held) < threshold:

@@ -1,4 +1,4 @@
-"""The settings of a round that every client must have been told alike."""
+"""The settings of a round that every client must be sent alike."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class SecAggSettings:
 
     `position` counts the rounds of an epoch. `noise` is the deviation of each client's Gaussian share. `clip` bounds a
     client's whole update; with `batch` above zero it bounds each example's gradient instead, and the update is their
-    sum over `batch`. `chance` is the share of a client's records that a round looks at. `quorum` clients at least are
-    in every sum, `threshold` shares open a self-mask: the same on the complete graph (`degree` 0).
+    sum over `batch`. `record_sampling_rate` is the share of a client's records that a round looks at. `quorum` clients
+    at least are in every sum, `threshold` shares open a self-mask: the same on the complete graph (`degree` 0).
     """
 
     run: bytes
@@ -38,7 +38,7 @@ class SecAggSettings:
     quorum: int
     colluders: int = 0
     batch: float = 0.0
-    chance: float = 1.0
+    record_sampling_rate: float = 1.0
     degree: int = 0
     threshold: int = 0
 
@@ -63,7 +63,8 @@ class SecAggSettings:
         """How many honest clients, the node itself among them, are in every sum with it that a lying server can open.
 
         On a sparse graph the server can cut a node off from all but the holders of its shares: what holds for the
-        cohort of a complete graph holds for the circle of each node (docs/trust.md, Theorem 3).
+        cohort of a complete graph holds for the neighbourhood of each node (docs/proofs/secure-aggregation.md,
+        Theorem 3).
         """
         taken = max(self.colluders, colluders or 0)
         return max(1, 2 * self.threshold - self.holders(clients) - taken)
@@ -73,7 +74,7 @@ class SecAggSettings:
         return min(self.degree + 1, clients) if self.degree else clients
 
     def check(self, clients: int) -> None:
-        """Nothing; raises `SecAggRefused` unless the numbers make a sum that hides its parts."""
+        """Raise `SecAggRefused` unless the numbers make a sum that hides its parts."""
         if clients < LEAST_COHORT:
             raise SecAggRefused("cohort", f"a sum needs {LEAST_COHORT} clients at least, got {clients}")
         if not self.quorum <= clients or self.honest(clients) < 1:
@@ -90,15 +91,17 @@ class SecAggSettings:
         try:
             reach = self.codec.plan.reach
         except ValueError as refused:
-            raise SecAggRefused("terms", str(refused)) from refused
-        if not (0.0 < self.clip <= reach and 0.0 < self.chance <= 1.0):
-            raise SecAggRefused("terms", f"clip {self.clip} or chance {self.chance} is out of range")
+            raise SecAggRefused("policy", str(refused)) from refused
+        if not (0.0 < self.clip <= reach and 0.0 < self.record_sampling_rate <= 1.0):
+            raise SecAggRefused(
+                "policy", f"clip {self.clip} or record_sampling_rate {self.record_sampling_rate} is out of range"
+            )
 
     def write(self, writer: ByteWriter) -> None:
-        """Nothing; the fields are appended."""
+        """Append the fields."""
         writer.blob(self.run).number(self.epoch, 8).number(self.position, 8)
         writer.number(self.coordinates, 4).number(self.bits, 1).number(self.gain, 4)
-        for real in (self.noise, self.clip, self.batch, self.chance):
+        for real in (self.noise, self.clip, self.batch, self.record_sampling_rate):
             writer.real(real)
         for count in (self.quorum, self.colluders, self.degree, self.threshold):
             writer.number(count, 4)
@@ -109,7 +112,7 @@ class SecAggSettings:
         run, epoch, position = reader.blob(LONGEST_RUN), reader.number(8), reader.number(8)
         coordinates, bits = reader.number(4, 1, MOST_COORDINATES), reader.number(1, 1, WORD_BITS)
         gain = reader.number(4, 1)
-        noise, clip, batch, chance = (reader.real() for _ in range(4))
+        noise, clip, batch, record_sampling_rate = (reader.real() for _ in range(4))
         quorum, colluders, degree, threshold = (
             reader.number(4, 1),
             reader.number(4),
@@ -130,7 +133,7 @@ class SecAggSettings:
             quorum,
             colluders,
             batch,
-            chance,
+            record_sampling_rate,
             degree,
             threshold,
         )

@@ -385,7 +385,7 @@ class Mapped:
         return self.draws or (near and _near(alone, slopes, self.relative))
 
     def _check_answers(self, weights: Tensor, x: Inputs, labels: Any) -> None:
-        """Nothing; raises where an example's gradient is not that of plain autograd, whatever went through before."""
+        """Raise where an example's gradient is not that of plain autograd, whatever went through before."""
         found = []
         for place in (0, 0, -1, 0):
             with drawing_from(1, self.device):
@@ -413,7 +413,7 @@ class Mapped:
         return torch.cat([slope.flatten().float() for slope in slopes])
 
     def _check_state(self, weights: Tensor, x: Inputs) -> None:
-        """Nothing; raises where a pass leaves anything in the module, or where what it left depends on the example.
+        """Raise where a pass leaves anything in the module, or where what it left depends on the example.
 
         What the first pass makes and keeps, whatever it saw, such as a table of positions, is allowed.
         """
@@ -439,7 +439,7 @@ class Mapped:
                 )
 
     def _check_buffers(self) -> None:
-        """Nothing; raises where a pass has written to a buffer: it would carry data past the clip and the noise."""
+        """Raise where a pass has written to a buffer: it would carry data past the clip and the noise."""
         mine = dict(self._module(training=True).named_buffers())
         for name, held in self.module.named_buffers():
             if not torch.equal(held, mine[name]):

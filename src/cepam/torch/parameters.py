@@ -30,9 +30,16 @@ def snapshot(model: nn.Module) -> Update:
 
 
 def update_between(before: nn.Module | Mapping[str, Tensor], after: nn.Module) -> Update:
-    """What training added: each trained parameter of `after` less that of `before`, a model or a `snapshot`.
+    """Return what training added: each trained parameter of `after` less that of `before`.
 
     Half precision is widened first, which is exact.
+
+    Args:
+        before: the model before training, or its `snapshot`.
+        after: the model after training.
+
+    Returns:
+        The update, by parameter name.
     """
     start = dict(before.named_parameters()) if isinstance(before, nn.Module) else before
     mine = trained_parameters(after)
@@ -50,10 +57,17 @@ def gradients(model: nn.Module) -> Update:
 
 
 def apply_update(model: nn.Module, update: Mapping[str, Tensor], scale: float = 1.0) -> None:
-    """Nothing; each parameter that trains has grown by `scale` times its part of the update.
+    """Add `scale` times its part of the update to each parameter that trains.
 
-    Use -rate as the scale of gradients. Sums are taken in float32 (float64) and rounded once to the parameter's type.
-    Names and shapes must be the model's own.
+    Sums are taken in float32 (float64) and rounded once to the parameter's type.
+
+    Args:
+        model: the model to change.
+        update: an update by parameter name, with the model's own names and shapes.
+        scale: the factor; the negative learning rate for gradients.
+
+    Raises:
+        ValueError: names or shapes are not the model's.
     """
     mine = trained_parameters(model)
     _check_names(mine, update, "update")

@@ -82,13 +82,13 @@ class PerExampleGradients:
                 Inputs may be a tensor, or a tuple or dict of tensors that the model takes as its arguments.
             expected_batch_size: How many records are drawn on average: a public number, the one of the account.
             records: The public number of records, the one of the account (default: `len(dataset)`, where that is
-                public). Each record is drawn with the chance expected_batch_size / records.
+                public). Each record is drawn with the probability expected_batch_size / records.
 
         Returns:
             A tensor in float32 for each parameter that trains. Zeros where no record was drawn.
 
         Raises:
-            ValueError: The chance is above 1, or the model cannot be run one example at a time.
+            ValueError: The probability is above 1, or the model cannot be run one example at a time.
         """
         items = _items(dataset)
         held = len(items) if records is None else records
@@ -149,12 +149,12 @@ class PerExampleGradients:
                 yield tree_map(lambda x: x.to(device), tuple(pair))
 
 
-def _drawn(records: int, chance: float) -> list[int]:
-    """Each record by itself with this chance, to 2^-64, from the operating system's randomness."""
-    if chance >= 1.0:
+def _drawn(records: int, sampling_rate: float) -> list[int]:
+    """Each record by itself with this probability, to 2^-64, from the operating system's randomness."""
+    if sampling_rate >= 1.0:
         return list(range(records))
     words = np.frombuffer(secrets.token_bytes(8 * records), dtype=np.uint64)
-    return np.flatnonzero(words < np.uint64(int(chance * 2.0**64))).tolist()
+    return np.flatnonzero(words < np.uint64(int(sampling_rate * 2.0**64))).tolist()
 
 
 def _items(dataset: Any) -> Any:

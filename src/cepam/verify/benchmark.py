@@ -25,7 +25,7 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Timing:
-    """Nanoseconds a coordinate, and how many times the noise alone that is."""
+    """Nanoseconds per coordinate, and how many times the noise alone that is."""
 
     what: str
     coordinates: int

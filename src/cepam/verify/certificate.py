@@ -30,6 +30,8 @@ ALL_INPUTS = "all inputs"
 _LAGS = (1, 8, 128)
 _KEPT_FOR_PLOTS = 4000
 _MAGNITUDES = (1e-6, 1e-3, 1.0, 1e3, 1e6)
+_QUIET = (0.03, 0.1, 0.5)
+"""Sizes of updates that noise drowns: what the search coder is for."""
 
 
 class CertifiedCodec(UpdateCodec, Protocol):
@@ -59,7 +61,7 @@ class Check:
 class Certificate:
     """Every check with its p-value, and the verdict at a stated overall false-alarm rate.
 
-    The verdict is Holm's: a correct codec fails with chance at most `false_alarm`, however the checks depend
+    The verdict is Holm's: a correct codec fails with probability at most `false_alarm`, however the checks depend
     on each other. `samples` counts sub-vectors for each input; `sample` has pairs (update, error) of one
     coordinate, from the first lattice.
     """
@@ -131,6 +133,8 @@ def verify(
 ) -> Certificate:
     """A certificate of the codec's noise: `samples` sub-vectors on each of nine inputs and six addresses.
 
+    A codec that may take the search coder has four inputs more, of updates that noise drowns.
+
     Fresh randomness unless `key` fixes it. `against` names another law to test for (a negative control). A
     codec that chooses among lattices is certified on each. `report` hears the share done and what was.
 
@@ -168,10 +172,14 @@ Found = list[tuple[str, Statistic]]
 class _Bench:
     """One codec on one lattice under test."""
 
-    stages = 12
+    @property
+    def stages(self) -> int:
+        """How many groups of checks there are; a codec that may search has inputs of its own."""
+        return 12 + (len(_QUIET) + 1 if self.searches else 0)
 
     def __init__(self, codec: CertifiedCodec, lattice: Lattice, law: Law, samples: int, key: Key) -> None:
         self.codec, self.law, self.samples, self.n = codec, law, samples, lattice.dimension
+        self.searches: bool = getattr(codec, "searches", False)
         # The paper's coder carries what its bound allows and no more.
         self.bound = getattr(codec, "bound", None) or np.inf
         material = hkdf(key.secret, b"cepam verify", lattice.token, 64)
@@ -202,8 +210,11 @@ class _Bench:
         yield "constant", np.full(size, 3.3 * scale)
         yield "sparse", np.where(rng.random(size) < 0.05, rng.normal(0, 20 * scale, size), 0.0)
         yield "heavy-tailed", np.clip(rng.standard_cauchy(size), -1e6, 1e6) * scale
-        for magnitude in _MAGNITUDES:
+        magnitudes = (*_MAGNITUDES, *(_QUIET if self.searches else ()))
+        for magnitude in magnitudes:
             yield f"{magnitude:g} scales", rng.uniform(-magnitude, magnitude, size) * scale
+        if self.searches:
+            yield "quiet with spikes", np.where(np.arange(size) % 200 == 7, 3.0, rng.normal(0, 0.1, size)) * scale
 
     def _draw(self, x: Floats, at: Address) -> tuple[Found, _Draw]:
         vector = self.codec.decode(self.codec.encode(x, at), at)

@@ -13,15 +13,13 @@ _BLUE, _RED, _GREY = "#3b6ea5", "#c0392b", "#888888"
 
 
 def plot_errors(sample: Floats, law: Law, n: int, path: str | PathLike[str]) -> None:
-    """Nothing; the three panels for pairs (update, error) are written to `path`, in its suffix's format."""
+    """Draw the three panels for pairs (update, error) to `path`, in its suffix's format."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ModuleNotFoundError as missing:
         raise ValueError("the figure needs matplotlib: pip install 'cepam[plots]'") from missing
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, 3, figsize=(13, 4), layout="constrained")
+    figure = Figure(figsize=(13, 4), layout="constrained")  # not pyplot's: the caller's backend stays as it is
+    panels = figure.subplots(1, 3)
     x, errors = sample[:, 0] / law.scale, np.sort(sample[:, 1])
     z = np.linspace(errors[0], errors[-1], 4001)
     cdf = law.coordinate_cdf(z, n)
@@ -30,7 +28,6 @@ def plot_errors(sample: Floats, law: Law, n: int, path: str | PathLike[str]) -> 
     _against_input(panels[2], x, sample[:, 1] / law.scale)
     figure.suptitle(f"{law!r}: {len(errors):,} errors of one coordinate (n = {n}), all inputs together")
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
 
 
 def _histogram(panel: Any, errors: Floats, z: Floats, cdf: Floats, law: Law) -> None:

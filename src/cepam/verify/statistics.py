@@ -1,4 +1,4 @@
-"""Statistics of errors against a law: each returns its value and the chance of one as bad if the law holds.
+"""Statistics of errors against a law: each returns its value and the probability of one as bad if the law holds.
 
 Errors come as rows, one sub-vector a row. All p-values are for large samples (thousands of rows).
 """
@@ -24,7 +24,7 @@ _COARSE_BINS = 8
 
 @dataclass(frozen=True)
 class Statistic:
-    """A number computed from errors, and the chance that it is at least this far out when the law holds."""
+    """A number computed from errors, and the probability that it is at least this far out when the law holds."""
 
     name: str
     value: float

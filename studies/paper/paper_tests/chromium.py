@@ -70,7 +70,7 @@ class Chromium:
                 return dict(heard["result"])
 
     def open(self, path: Path, width: int = 1200, dark: bool = False) -> None:
-        """Nothing; the file is loaded in a window of this width and the page's load event has come."""
+        """Load the file in a window of this width, and wait for the page's load event."""
         self.complaints, self.requests, self._events = [], [], []
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -88,7 +88,7 @@ class Chromium:
         return got["result"].get("value")
 
     def close(self) -> None:
-        """Nothing; the browser is gone."""
+        """End the browser."""
         self._process.kill()
         self._process.wait()
         os.close(self._in)

@@ -126,6 +126,8 @@ def test_a_quick_run_says_so_and_gives_no_verdict_on_accuracy(
     lines = json.loads((tmp_path / "verdicts.json").read_text())
     silent = {line["claim"] for line in lines if line["verdict"] == Label.UNTESTED.value}
     assert silent == {claim.name for claim in claims.CLAIMS if claim.needs_seeds}
+    named = re.findall(r"[\w-]+", done.output.partition("Not tested:")[2])
+    assert silent <= set(named)
     assert silent >= {
         "gaussian-profile",
         "laplace-table",

@@ -42,7 +42,7 @@ def test_the_clip_goes_to_the_quantile_and_the_mean_is_that_of_the_clipped(small
     )
     aggregator, norms = simulation.aggregators[0], np.linspace(1.0, 3.0, 100)
     for number in range(60):
-        asked = [int(k) for k in aggregator.asked(number)]
+        asked = [int(k) for k in aggregator.sampled(number)]
         raw = np.zeros((len(asked), simulation.size), np.float32)
         raw[:, 0] = norms[asked]
         came = aggregator.collect(number, asked, raw)
@@ -62,7 +62,7 @@ def test_update_and_bit_are_charged_as_one_mechanism(small: Dataset) -> None:
     assert isinstance(mechanism, CohortMechanism)
     assert mechanism.bit is not None
     assert mechanism.mu(0) == pytest.approx(
-        1.0 / joint_multiplier(mechanism.topup.total / mechanism.clip.bound, mechanism.bit)
+        1.0 / joint_multiplier(mechanism.compensation.total / mechanism.clip.bound, mechanism.bit)
     )
     assert line["epsilon"] <= 8.0
     assert len(simulation.aggregators[0].accountant.mechanisms) == 1
@@ -74,7 +74,7 @@ def test_the_noise_is_in_proportion_to_the_clip(small: Dataset) -> None:
     simulation = Simulation(SETTINGS, small)
     aggregator = simulation.aggregators[0]
     for number in range(3):
-        asked = [int(k) for k in aggregator.asked(number)]
+        asked = [int(k) for k in aggregator.sampled(number)]
         came = aggregator.collect(number, asked, np.zeros((len(asked), simulation.size), np.float32))
         unit = came.aggregate / came.line["clip"] / aggregator.noise
         assert stats.kstest(unit, "norm").pvalue > 1e-9

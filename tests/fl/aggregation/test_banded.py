@@ -137,13 +137,13 @@ def test_the_run_costs_a_subsampled_event_a_pass_and_ends_at_its_target(small: D
     assert found["outsider"] < found["one curious client"] < found["3 colluders"]
     assert any("draws are secret, within 3 fixed slices in turn" in said for said in simulation.notices)
     rates = [0.5 * min(1.0, 2.0 * (1.0 - t / ROUNDS)) for t in range(ROUNDS)]
-    carry = best_decay(ROUNDS, SLICES, 0.9, rates, SLICES)
-    assert aggregator.link.coefficients == pytest.approx((1.0, carry, carry**2))
+    decay = best_decay(ROUNDS, SLICES, 0.9, rates, SLICES)
+    assert aggregator.link.coefficients == pytest.approx((1.0, decay, decay**2))
 
 
 def test_the_server_undoes_what_the_clients_shape(small: Dataset, banded: Settings) -> None:
     silent = banded.updated({"compression.scheme": "fl", "privacy.epsilon": None})
-    plain, carried = (run(silent.updated({"privacy.decay": carry}), small) for carry in (0.0, 0.9))
+    plain, carried = (run(silent.updated({"privacy.decay": decay}), small) for decay in (0.0, 0.9))
     np.testing.assert_allclose(carried.state.weights, plain.state.weights, atol=2e-6)
 
 

@@ -78,7 +78,7 @@ def test_the_server_undoes_what_the_clients_shape(small: Dataset, cyclic: Settin
 
     def less(simulation: Simulation) -> None:
         aggregator = aggregator_for(simulation)
-        wrong = replace(aggregator.link, carry=0.99 * 0.9)
+        wrong = replace(aggregator.link, decay=0.99 * 0.9)
         aggregator.receivers = tuple(wrong.receiver(simulation.size) for _ in aggregator.plans)
 
     wrong = run(silent.updated({"privacy.decay": 0.9}), small, less)
@@ -86,7 +86,7 @@ def test_the_server_undoes_what_the_clients_shape(small: Dataset, cyclic: Settin
 
 
 def test_the_aggregate_is_the_mean_update_and_noise_that_cancels(small: Dataset, cyclic: Settings) -> None:
-    """Of each message the codec adds noise of its own; of the aggregate it is z_t less the carry times z_(t-1)."""
+    """Of each message the codec adds noise of its own; of the aggregate it is z_t less the decay times z_(t-1)."""
     simulation, kept = Simulation(cyclic, small), []
 
     def powers(updates: list, vectors: list) -> tuple[float, float]:
@@ -105,10 +105,10 @@ def test_the_aggregate_is_the_mean_update_and_noise_that_cancels(small: Dataset,
     for _ in range(3):
         simulation.step()
     noise = [came.aggregate - update for update, came in seen]
-    carry = aggregator.link.carry
-    assert carry > 0.4
+    decay = aggregator.link.decay
+    assert decay > 0.4
     np.testing.assert_allclose(noise[0], kept[0], atol=1e-7)
-    np.testing.assert_allclose(noise[2], kept[2] - carry * kept[1], atol=1e-7)
+    np.testing.assert_allclose(noise[2], kept[2] - decay * kept[1], atol=1e-7)
     scale = aggregator.plans[0].law.scale  # type: ignore[union-attr]
     assert np.std(kept[1]) == pytest.approx(scale / 2, rel=0.05)  # four clients; 7,850 coordinates: five deviations
 
@@ -131,7 +131,7 @@ def test_slices_are_taken_in_turn_and_an_absent_client_misses_none(small: Datase
             np.testing.assert_array_equal(places, np.arange(i % SLICES, aggregator.row.held[k], SLICES))
     mechanism = aggregator.accountant.mechanisms[0]
     assert isinstance(mechanism, MatrixMechanism)
-    assert mechanism.attendance == ObservedParticipation.observed(~silent.T)
+    assert mechanism.observed_participation == ObservedParticipation.observed(~silent.T)
 
 
 def test_a_record_more_moves_no_other_to_another_slice(cyclic: Settings, small: Dataset) -> None:
@@ -147,7 +147,7 @@ def test_the_run_is_one_event_and_ends_at_its_target(small: Dataset, cyclic: Set
     aggregator = aggregator_for(simulation)
     rates = [0.5 * min(1.0, 2.0 * (1.0 - t / ROUNDS)) for t in range(ROUNDS)]
     assert aggregator.link == link_of(cyclic)
-    assert aggregator.link.carry == pytest.approx(best_decay(ROUNDS, SLICES, 0.9, rates))
+    assert aggregator.link.decay == pytest.approx(best_decay(ROUNDS, SLICES, 0.9, rates))
     mechanism = aggregator.mechanism
     assert isinstance(mechanism, MatrixMechanism)
     found = simulation.views()
@@ -156,7 +156,7 @@ def test_the_run_is_one_event_and_ends_at_its_target(small: Dataset, cyclic: Set
     assert any("no draw is secret: 3 fixed slices" in said for said in simulation.notices)
     apart = run(cyclic.updated({"privacy.noise_correlation": "independent"}), small)
     assert apart.views()["outsider"] == pytest.approx(2.0, rel=1e-4)
-    assert aggregator_for(apart).link.carry == 0.0
+    assert aggregator_for(apart).link.decay == 0.0
 
 
 def test_absences_are_charged_and_refused_where_they_break_a_target(small: Dataset, cyclic: Settings) -> None:

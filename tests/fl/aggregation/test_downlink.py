@@ -103,6 +103,30 @@ def test_public_weights_are_near_the_exact_ones_and_judged(small: Dataset, grid:
     assert line["accuracy"] == float(scores.accuracy[0])
 
 
+@pytest.mark.parametrize(("exponent", "halvings"), [(1.0, 3), (0.5, 2), (0.0, 0)])
+def test_the_step_follows_a_power_of_the_schedule(
+    small: Dataset, grid: Settings, exponent: float, halvings: int
+) -> None:
+    """A linear schedule over 16 rounds ends at an eighth of its first rate; the first step is a little over 2^-7."""
+    changes = {
+        "compression.downlink_step_factor": 2.0**-7 / (0.05 * 0.01) * 1.001,
+        "compression.downlink_step_exponent": exponent,
+        "training.schedule": "linear",
+        "training.rounds": 16,
+        "training.local_steps": 1,
+    }
+    seen: list[Sent] = []
+    simulation = simulated(grid.updated(changes), small, seen)
+    for _ in range(16):
+        simulation.step()
+    shifts = [next(iter(sent.down.values()))[2] for sent in seen if sent.down]
+    shifts.append(simulation.state.downlinks[0].broadcast.message_from(15)[2])  # what a client would be sent next
+    assert simulation.aggregators[0].noise == pytest.approx(0.01)
+    assert shifts[0] == 40 - 7
+    assert shifts[-1] == 40 - 7 - halvings
+    assert shifts == sorted(shifts, reverse=True)
+
+
 def test_a_cohort_has_more_noise(small: Dataset, grid: Settings) -> None:
     whole, half = (simulated(grid.updated({"clients.sampling_rate": share}), small) for share in (1.0, 0.5))
     assert half.aggregators[0].noise == pytest.approx(np.sqrt(2) * whole.aggregators[0].noise)
@@ -136,6 +160,10 @@ def test_seeds_side_by_side_are_the_single_runs(small: Dataset, grid: Settings) 
         ),
         ({"compression.scheme": "fl+sdq", "privacy.noise_scale": None}, "adds none"),
         ({"training.weight_averaging": 0.5}, "weight_averaging must be 0, got 0.5"),
+        ({"compression.downlink_step_factor": 0.0}, "downlink_step_factor must be a positive number, got 0.0"),
+        ({"compression.downlink_step_factor": float("nan")}, "downlink_step_factor must be a positive number"),
+        ({"compression.downlink_step_exponent": 1.5}, r"downlink_step_exponent must lie in \[0, 1\], got 1.5"),
+        ({"compression.downlink_step_exponent": float("nan")}, r"downlink_step_exponent must lie in \[0, 1\]"),
         ({"compression.downlink": "small"}, "compression.downlink must be one of float32, quantized"),
     ],
 )

@@ -80,7 +80,7 @@ def noise_of(simulation: Simulation, rounds: int, top_up: bool = True) -> np.nda
     """What the uplink makes of updates of zero, in units of the noise that it states."""
     aggregator, made = simulation.aggregators[0], []
     for number in range(rounds):
-        asked = [int(k) for k in aggregator.asked(number)]
+        asked = [int(k) for k in aggregator.sampled(number)]
         raw = np.zeros((len(asked), simulation.size), np.float32)
         if top_up:
             made.append(aggregator.collect(number, asked, raw).aggregate)
@@ -131,7 +131,7 @@ def test_the_servers_noise_lies_on_the_lattice_that_is_charged(
     aggregator = simulation.aggregators[0]
     assert aggregator.mechanism is not None
     assert {client.lattice for client in aggregator.mechanism.clients} == {E8}
-    asked = [int(k) for k in aggregator.asked(0)]
+    asked = [int(k) for k in aggregator.sampled(0)]
     came = aggregator.collect(0, asked, np.zeros((len(asked), simulation.size), np.float32))
     missing = [k for k in asked if k not in came.heard]
     assert {lattice for _, lattice in seen} == {E8}
@@ -149,7 +149,7 @@ def test_the_sum_is_divided_by_the_expected_cohort(small: Dataset) -> None:
     )
     simulation = Simulation(settings, small)
     aggregator = simulation.aggregators[0]
-    asked = [int(k) for k in aggregator.asked(0)]
+    asked = [int(k) for k in aggregator.sampled(0)]
     came = aggregator.collect(0, asked, np.full((len(asked), simulation.size), 0.01, np.float32))
     assert len(came.heard) < len(asked)
     np.testing.assert_allclose(came.aggregate, 0.01 * len(came.heard) / 20.0, atol=1e-5)
@@ -159,7 +159,7 @@ def test_more_than_the_cap_are_never_asked(small: Dataset) -> None:
     aggregator = Simulation(
         CLIENTS.updated({"clients.max_cohort": 22, "privacy.epsilon": None, "privacy.noise_scale": 1.0}), small
     ).aggregators[0]
-    sizes = [len(aggregator.asked(number)) for number in range(200)]
+    sizes = [len(aggregator.sampled(number)) for number in range(200)]
     assert max(sizes) == 22
     assert min(sizes) < 20
     assert isinstance(aggregator.mechanism, CohortMechanism)
@@ -170,12 +170,12 @@ def test_a_client_is_asked_as_often_as_it_may(small: Dataset) -> None:
     simulation = Simulation(CLIENTS.updated({"clients.max_participations": 1, "training.rounds": 12}), small)
     asked: list[int] = []
     for number in range(12):
-        now = [int(k) for k in simulation.aggregators[0].asked(number)]
+        now = [int(k) for k in simulation.aggregators[0].sampled(number)]
         simulation.aggregators[0].collect(number, now, np.zeros((len(now), simulation.size), np.float32))
         asked += now
     assert len(asked) == len(set(asked)) > 80
     free = Simulation(CLIENTS.updated({"training.rounds": 12}), small)
-    seen = [int(k) for number in range(12) for k in free.aggregators[0].asked(number)]
+    seen = [int(k) for number in range(12) for k in free.aggregators[0].sampled(number)]
     assert len(seen) > len(set(seen))
 
 
@@ -183,7 +183,7 @@ def test_every_client_is_as_likely_as_the_others(small: Dataset) -> None:
     aggregator = Simulation(CLIENTS, small).aggregators[0]
     counts = np.zeros(100)
     for number in range(500):
-        counts[aggregator.asked(number)] += 1
+        counts[aggregator.sampled(number)] += 1
     spread = np.square(counts - 100.0).sum() / 80.0  # binomial(500, 1/5) of each client
     assert FALSE_ALARMS < stats.chi2.sf(spread, 100) < 1 - FALSE_ALARMS
 

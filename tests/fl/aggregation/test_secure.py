@@ -30,7 +30,7 @@ def test_a_round_is_what_a_trusted_server_would_have_but_for_fresh_noise(small: 
         ends.append(run.state.weights[0])
     assert np.abs(ends[0] - ends[1]).max() < 1e-4
     assert lines[-1]["replies"] == 5
-    assert (lines[0]["trips"], lines[1]["trips"]) == (3, 2)
+    assert (lines[0]["round_trips"], lines[1]["round_trips"]) == (3, 2)
     assert lines[1]["wraps"] == 0
     # Control: with the noise of another run the weights do not agree so well.
     other = Simulation(sums.updated({"privacy.trust": "secure-aggregation"}), small)
@@ -124,7 +124,7 @@ def test_missing_clients_are_repaired_charged_and_below_the_quorum_lost(small: D
     )
     lines = [run.step()[0] for _ in range(16)]
     lost = [line for line in lines if "lost" in line]
-    repaired = [line for line in lines if line["trips"] > 2 and "lost" not in line][1:]
+    repaired = [line for line in lines if line["round_trips"] > 2 and "lost" not in line][1:]
     assert lost
     assert repaired
     assert all(6 <= line["replies"] < 8 for line in repaired)

@@ -75,12 +75,12 @@ def test_bits_fall_once_the_public_rule_knows_the_sums() -> None:
 
 def test_trips_and_bytes_without_and_with_drop_outs() -> None:
     whole = run(exchange(10), 1)
-    assert (whole.trips, whole.vectors, whole.survivors) == (2, 10, tuple(range(10)))
+    assert (whole.round_trips, whole.vectors, whole.survivors) == (2, 10, tuple(range(10)))
     seen: dict[str, ProtocolTraffic] = {}
     made = exchange(10, dropout=0.3, quorum=0.6)
     for round in range(1, 25):
         traffic = run(made, round)
-        kind = "lost" if traffic.total is None else "repaired" if traffic.trips > 2 else "whole"
+        kind = "lost" if traffic.total is None else "repaired" if traffic.round_trips > 2 else "whole"
         seen[kind] = traffic
         if traffic.total is not None:
             assert 6 <= len(traffic.survivors) <= 10
@@ -88,7 +88,7 @@ def test_trips_and_bytes_without_and_with_drop_outs() -> None:
         else:
             assert traffic.lost is not None
     assert {"repaired", "lost"} <= set(seen)
-    assert seen["repaired"].trips >= 3
+    assert seen["repaired"].round_trips >= 3
     assert seen["lost"].total is None
 
 
@@ -100,7 +100,12 @@ def test_new_nodes_send_the_same_bytes_and_count_the_same() -> None:
     again.load_state_dict(whole.state_dict())
     for round in range(4, 7):
         one, other = run(whole, round), run(again, round)
-        assert (one.up, one.down, one.trips, one.survivors) == (other.up, other.down, other.trips, other.survivors)
+        assert (one.up, one.down, one.round_trips, one.survivors) == (
+            other.up,
+            other.down,
+            other.round_trips,
+            other.survivors,
+        )
         assert np.array_equal(one.total, other.total)
     # Control: another row's masks and noise give other sums.
     other_row = replace(exchange(6), row=Randomness(Key.simulated(99)))
@@ -112,7 +117,7 @@ def test_a_new_epoch_begins_by_itself() -> None:
     last, first = run(made, EPOCH_ROUNDS - 1), run(made, EPOCH_ROUNDS)
     assert made.nodes is not None
     assert made.nodes.roster.epoch == 2
-    assert (last.trips, first.trips) == (2, 3)
+    assert (last.round_trips, first.round_trips) == (2, 3)
     assert first.down > last.down
 
 

@@ -250,15 +250,15 @@ def test_what_needs_no_draw_is_allowed(small: Dataset, changed: dict[str, Any]) 
     simulation.step()
     mechanism = simulation.aggregators[0].mechanism
     if settings.privacy.unit == "record" and mechanism is not None:  # any other update may take the place of this one
-        assert (mechanism.distance(0), mechanism.chance(0)) == (2.0 * settings.privacy.clipping_norm, 1.0)
+        assert (mechanism.distance(0), mechanism.sampling_rate(0)) == (2.0 * settings.privacy.clipping_norm, 1.0)
 
 
-def planar(first: float, second: tuple[float, float], chance: float, epsilon: float, swap: bool) -> float:
+def planar(first: float, second: tuple[float, float], sampling_rate: float, epsilon: float, swap: bool) -> float:
     """delta at epsilon of two rounds with unit noise against silence; round 2's shift knows whether round 1 drew."""
     grid, step = np.arange(-8.0, 8.0, 0.04), 0.04
     none = stats.norm.pdf(grid)
-    one = {b: stats.norm.pdf(grid - b * first) * (chance if b else 1.0 - chance) for b in (0, 1)}
-    two = {b: (1.0 - chance) * none + chance * stats.norm.pdf(grid - second[b]) for b in (0, 1)}
+    one = {b: stats.norm.pdf(grid - b * first) * (sampling_rate if b else 1.0 - sampling_rate) for b in (0, 1)}
+    two = {b: (1.0 - sampling_rate) * none + sampling_rate * stats.norm.pdf(grid - second[b]) for b in (0, 1)}
     heard, silent = np.outer(one[0], two[0]) + np.outer(one[1], two[1]), np.outer(none, none)
     p, q = (silent, heard) if swap else (heard, silent)
     return float(np.maximum(p - np.exp(epsilon) * q, 0.0).sum() * step**2)
@@ -266,14 +266,14 @@ def planar(first: float, second: tuple[float, float], chance: float, epsilon: fl
 
 def test_a_client_who_remembers_when_it_was_drawn_costs_no_more_than_the_account() -> None:
     """Enumerated: round 2 of a drawn client is any function of whether round 1 drew it."""
-    chance, noise = 0.3, 1.0
+    sampling_rate, noise = 0.3, 1.0
     cohort = privacy.Cohort(10, 3.0)
     mechanism = privacy.CohortMechanism.of(cohort, L2(1.0), noise, rounds=2, adjacency="add-remove")
     worst = 0.0
     for epsilon, swap in product((0.2, 1.0), (False, True)):
         account = privacy.delta(mechanism, epsilon)
         for second in product((1.0, 0.0, -1.0), repeat=2):
-            found = planar(1.0, second, chance, epsilon, swap)
+            found = planar(1.0, second, sampling_rate, epsilon, swap)
             assert found <= account * 1.001
             worst = max(worst, found / account)
     assert worst > 0.98  # attained by whoever remembers nothing
@@ -281,17 +281,17 @@ def test_a_client_who_remembers_when_it_was_drawn_costs_no_more_than_the_account
 
 def test_per_example_clips_would_leak_the_state_so_they_are_refused() -> None:
     """A record that was drawn once turns every later gradient of its client: the record-level account is void."""
-    records, chance, delta, batch = 400, 0.1, 1e-5, 40.0
+    records, sampling_rate, delta, batch = 400, 0.1, 1e-5, 40.0
     mechanism = privacy.Mechanism.uniform(
         1, Gaussian(1.0 / batch), L2(1.0), privacy.Sampling("poisson", batch), records, rounds=2,
         adjacency="add-remove", clipped="example",
     )  # fmt: skip
     claimed = privacy.epsilon(mechanism, delta)
     drawn = np.arange(records + 1)
-    masses = stats.binom.pmf(drawn, records, chance)
+    masses = stats.binom.pmf(drawn, records, sampling_rate)
     upright = float(masses @ stats.norm.cdf((0.0 - drawn / batch) * batch))  # the others' sum is below zero
     turned = float(masses @ stats.norm.cdf((0.0 + drawn / batch) * batch))
-    leaked = chance * turned + (1.0 - chance) * upright - np.exp(claimed) * upright
+    leaked = sampling_rate * turned + (1.0 - sampling_rate) * upright - np.exp(claimed) * upright
     assert claimed == pytest.approx(1.917, abs=0.01)
     assert leaked > 0.09 > 1000 * delta
 

@@ -130,9 +130,20 @@ def test_only_the_users_own_words_train(chat: texts.Chitchat) -> None:
 def test_answers_by_prompt(chat: texts.Chitchat) -> None:
     data = chat.answered(64, every=4)
     assert data.clients == tuple(f"user {k}" for k in range(10) if k % 4)
-    assert (data.shape, data.classes, data.records, len(data.test_labels)) == ((64,), 2, 7, 3)
+    assert (data.shape, data.classes, data.records, len(data.test_labels)) == ((66,), 2, 7, 3)
     assert data.train_labels.tolist() == [0, 1, 1, 0, 1, 1, 0]
-    np.testing.assert_allclose(np.linalg.norm(data.train_inputs, axis=1), 1.0, rtol=1e-6)
+    words, alike = data.train_inputs[:, :64], data.train_inputs[:, 64:]
+    np.testing.assert_allclose(np.linalg.norm(words, axis=1), 0.5**0.5, rtol=1e-6)
+    np.testing.assert_allclose(alike.sum(axis=1), 0.0, atol=1e-6)
+    assert data.scale == texts.ANSWER_LENGTH
+
+
+def test_the_likeness_to_a_prompt_is_largest_for_its_own_words() -> None:
+    said = (("penguins swim", 0),), (("mountains climbing", 1),), (("penguins", 0),)
+    chat = texts.Chitchat(("a", "b", "c"), ((), (), ()), said, ("Tell about penguins.", "Which mountains climbed you?"))
+    data = chat.answered(512, every=3)
+    assert data.train_labels.tolist() == [1, 0]
+    assert data.train_inputs[:, 512:].argmax(axis=1).tolist() == [1, 0]
 
 
 def test_no_representation_shows_an_utterance(chat: texts.Chitchat) -> None:
@@ -144,7 +155,9 @@ def test_no_representation_shows_an_utterance(chat: texts.Chitchat) -> None:
 def test_hashed_words_are_those_of_the_text_alone() -> None:
     row = hashed_words("The cat, the CAT", 512)
     assert row.dtype == np.float32
-    np.testing.assert_array_equal(row, hashed_words("the cat the cat", 512))
-    assert 1 <= np.count_nonzero(row) <= 4
+    np.testing.assert_array_equal(row, hashed_words("cat", 512))  # `the` is a function word, and the length is 1
+    assert np.count_nonzero(row) == 1
     assert not hashed_words("", 8).any()
+    assert not hashed_words("I think that it is", 8).any()
+    np.testing.assert_array_equal(hashed_words("penguins", 512), hashed_words("penguin", 512))
     assert hashed_words("cat cat dog", 512) @ hashed_words("cat", 512) > 0.3

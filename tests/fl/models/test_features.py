@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cepam import fl
-from cepam.fl import Dataset, Features
+from cepam.fl import Dataset, Features, from_arrays
 from cepam.fl.models.features import scattering
 
 
@@ -127,3 +127,19 @@ def test_the_named_model_is_its_linear_head(small: Dataset) -> None:
             total += slope * min(1.0, 0.1 / np.linalg.norm(slope))
         flat = np.concatenate([total[:, :-1].ravel(), total[:, -1]])
         np.testing.assert_allclose(sums[row], flat, atol=1e-5)
+
+
+def test_normalized_features_are_those_of_each_row_alone() -> None:
+    draw = np.random.default_rng(7)
+    inputs = draw.normal(size=(9, 6)).astype(np.float32)
+    inputs[2] = 4.0
+    data = from_arrays((inputs[:6], np.arange(6) % 2), (inputs[6:], np.arange(3) % 2), "made", 2)
+    made = Features(nn.Identity(), normalized=True)
+    rows = made.of(data).train_inputs
+    roots = np.sign(inputs[:6]) * np.sqrt(np.abs(inputs[:6]))
+    expected = roots - roots.mean(axis=1, keepdims=True)
+    expected[2] = 0.0
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(rows, expected / np.maximum(lengths, 1e-12), atol=1e-6)
+    with torch.no_grad():  # the module for raw examples answers alike
+        np.testing.assert_allclose(made.whole(torch.from_numpy(inputs[:6])).numpy(), rows, atol=1e-6)

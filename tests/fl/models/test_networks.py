@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from cepam import fl
 from cepam.fl import Dataset, Model, build
 from cepam.fl.models import network
 from cepam.fl.models.interface import Network
-from cepam.fl.models.network import TorchNetwork, shared_out
+from cepam.fl.models.network import TorchNetwork, areas, shared_out
 from cepam.fl.models.passes import Layered
 from cepam.torch.mapped import Mapped
 from tests.fl.models.suite import NetworkSuite
@@ -73,3 +74,27 @@ def test_a_fork_of_a_process_that_trained_can_train() -> None:
     worker.join(60)
     worker.kill()
     assert worker.exitcode == 0
+
+
+def test_the_area_under_the_curve_is_a_share_of_pairs() -> None:
+    draw = np.random.default_rng(9)
+    margins, labels = draw.integers(0, 6, (3, 40)).astype(np.float64), draw.integers(0, 2, 40)
+    ones, zeros = margins[:, labels == 1][:, :, None], margins[:, labels == 0][:, None, :]
+    pairs = ((ones > zeros) + 0.5 * (ones == zeros)).mean(axis=(1, 2))
+    np.testing.assert_allclose(areas(margins, labels), pairs)
+    assert np.isnan(areas(margins, np.ones(40, dtype=np.int64))).all()
+
+
+def test_two_classes_are_judged_by_the_area_too() -> None:
+    draw = np.random.default_rng(10)
+    x = draw.normal(size=(60, 3)).astype(np.float32)
+    y = (x[:, 0] > 0.5).astype(np.int64)
+    data = fl.from_arrays((x[:30], y[:30]), (x[30:], y[30:]), "two", 2)
+    network = fl.build("linear", data).on(data, "cpu")
+    weights = np.zeros((2, 8), dtype=np.float32)
+    weights[0, 3], weights[1, 0] = 1.0, 1.0  # class 1 grows with the first input; and the other way round
+    found = network.evaluate(weights)
+    np.testing.assert_allclose(found.metrics["auc"], [1.0, 0.0])
+    assert "auc" not in network.evaluate(weights, np.arange(10)).metrics
+    three = fl.from_arrays((x[:30], np.arange(30) % 3), (x[30:], np.arange(30) % 3), "three", 3)
+    assert "auc" not in fl.build("linear", three).on(three, "cpu-torch").evaluate(np.zeros((1, 12), np.float32)).metrics

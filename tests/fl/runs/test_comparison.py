@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,8 @@ def test_comparison_is_paired_and_makes_a_page(
     assert "https:" not in page
     assert json.loads((tmp_path / "comparison.json").read_text())[1]["scheme"] == "cepam-gaussian"
     assert "lying server" in page
+    assert all((tmp_path / path).is_file() for path in re.findall(r'href="([^":]+)"', page))
+    assert page.count("/index.html") == len(schemes)
     again = compare(quick.updated({"run.seeds": 2}), ["fl+gaussian", "cepam-gaussian"], tmp_path)
     assert [row.accuracy for row in again] == [row.accuracy for row in rows[:2]]
     with pytest.raises(ValueError, match="differs"):

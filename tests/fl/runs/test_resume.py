@@ -21,7 +21,7 @@ class Stop(Exception):
 
 
 def stopped(settings: Settings, folder: Path, data: Dataset, after: int, model: Model | None = None) -> None:
-    """Nothing; the folder holds a run that was stopped after so many rounds."""
+    """Leave a run in the folder that was stopped after so many rounds."""
 
     def watch(progress: training.Progress) -> None:
         if progress.lines[0]["round"] == after:

@@ -105,7 +105,7 @@ def test_a_run_leaves_everything_on_disk(tmp_path: Path, small: Dataset, quick: 
     assert lines[-1]["warnings"] == []
     kept = sum(path.stat().st_size for path in (tmp_path / "run" / "messages").rglob("*.bin"))
     assert kept == summary["uplink_bytes"] == sum(line["bits"] for line in lines) // 8
-    with pytest.raises(ValueError, match="already holds a run"):
+    with pytest.raises(ValueError, match="already holds a run: choose another folder, or go on with resume=True"):
         train(settings, tmp_path / "run", small)
 
 

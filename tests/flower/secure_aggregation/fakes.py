@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 import cepam
 from cepam.errors import CepamError
 from cepam.flower import SecureAggregation
-from cepam.flower.arrays import SUM, carried, carry
+from cepam.flower.arrays import SECURE_AGGREGATION, carried, carry
 from cepam.flower.secure_aggregation.records import check_value
 from cepam.policy import FileAccount
 from cepam.secure_aggregation import RefusalReply, SecAggRound
@@ -40,7 +40,7 @@ def key_pair(number: int) -> tuple[bytes, bytes]:
     return private, key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
-def sum_node(folder: Path, number: int, train: Callable[[Message, Context], Message], **config: str) -> Node:
+def secagg_client(folder: Path, number: int, train: Callable[[Message, Context], Message], **config: str) -> Node:
     """Node 100 + number with a policy, an account and a key of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     key, policy = folder / f"{number}.key", folder / f"{number}.toml"
@@ -57,7 +57,7 @@ def sum_node(folder: Path, number: int, train: Callable[[Message, Context], Mess
 
 def stage_of(message: Message) -> str:
     """Which stage of a sum a message asks for; empty for none."""
-    record = message.content.get(SUM) if message.has_content() else None
+    record = message.content.get(SECURE_AGGREGATION) if message.has_content() else None
     return STAGES.get(carried(record)[4], "") if record is not None else ""
 
 
@@ -91,7 +91,7 @@ class SumGrid(FakeGrid):
     def replies(self, stage: str) -> dict[int, bytes]:
         """The last answers to a stage, by node."""
         return {
-            node: carried(reply.content[SUM])
+            node: carried(reply.content[SECURE_AGGREGATION])
             for at, node, _, reply in self.traffic
             if at == stage and reply.has_content()
         }
@@ -101,7 +101,7 @@ def sum_fleet(folder: Path, count: int = 5, size: int = SIZE, **config: str) -> 
     """Nodes whose updates have norm 1/2, and those updates."""
     updates = np.random.default_rng(5).normal(size=(count, size))
     updates *= 0.5 / np.linalg.norm(updates, axis=1, keepdims=True)
-    return SumGrid([sum_node(folder, k, adding(updates[k], loss=0.5), **config) for k in range(count)]), updates
+    return SumGrid([secagg_client(folder, k, adding(updates[k], loss=0.5), **config) for k in range(count)]), updates
 
 
 def summing(strategy: Any = None, sigma: float = 0.05, **options: Any) -> SecureAggregation:
@@ -113,7 +113,9 @@ def summing(strategy: Any = None, sigma: float = 0.05, **options: Any) -> Secure
 
 def request(node: Node, said: bytes, content: dict[str, Any] | None = None, kind: str = "train") -> Message:
     """A message to a node that carries this request."""
-    made = Message(RecordDict({**(content or {}), SUM: carry(said)}), dst_node_id=node.node_id, message_type=kind)
+    made = Message(
+        RecordDict({**(content or {}), SECURE_AGGREGATION: carry(said)}), dst_node_id=node.node_id, message_type=kind
+    )
     made.metadata.__dict__["_run_id"] = node.context.run_id
     return made
 
@@ -124,7 +126,7 @@ def trained(folder: Path, **options: Any) -> tuple[SumGrid, SecAggRound]:
     grid.deaf = {("unmask", node) for node in grid.nodes}
     outcome(summing(**options), grid, start_arrays(SIZE))
     sent = next(message for stage, _, message, _ in grid.traffic if stage == "train")
-    asked = TrainRequest.decode(carried(sent.content[SUM]))
+    asked = TrainRequest.decode(carried(sent.content[SECURE_AGGREGATION]))
     assert asked.roster is not None
     sums = SecAggRound(asked.settings, asked.roster, asked.cohort, _check(sent))
     for node, said in grid.replies("train").items():
@@ -138,8 +140,8 @@ def ask(node: Node, said: bytes, content: dict[str, Any] | None = None) -> bytes
     reply = node.handle(request(node, said, content))
     if reply.has_error():
         return str(reply.error.reason)
-    assert list(reply.content) == [SUM]
-    answer = carried(reply.content[SUM])
+    assert list(reply.content) == [SECURE_AGGREGATION]
+    answer = carried(reply.content[SECURE_AGGREGATION])
     try:
         return RefusalReply.decode(answer).kind
     except CepamError:

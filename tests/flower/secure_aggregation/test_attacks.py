@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from cepam.distributions.laws import Gaussian
-from cepam.flower.arrays import SUM, carried
+from cepam.flower.arrays import SECURE_AGGREGATION, carried
 from cepam.flower.secure_aggregation.records import check_value
 from cepam.protocol.agreement import sign
 from cepam.secure_aggregation import HelloReply, Roster, RosterEntry, SecAggRound, SecAggSettings, fit
@@ -31,7 +31,7 @@ from .fakes import NAMES, SIZE, ask, key_pair, sum_fleet, summing, trained
 
 
 def state_of(node: Node) -> NodeState:
-    return NodeState.decode(node.context.state[SUM]["state"])
+    return NodeState.decode(node.context.state[SECURE_AGGREGATION]["state"])
 
 
 def others(name: int) -> tuple[int, ...]:
@@ -90,8 +90,8 @@ def test_a_replayed_training_request_is_answered_once(tmp_path) -> None:
 
 
 def _said(node: Node, message: Message) -> bytes | str:
-    content = {name: record for name, record in message.content.items() if name != SUM}
-    return ask(node, carried(message.content[SUM]), content)
+    content = {name: record for name, record in message.content.items() if name != SECURE_AGGREGATION}
+    return ask(node, carried(message.content[SECURE_AGGREGATION]), content)
 
 
 @pytest.mark.parametrize("downlink", ["float32", "quantized"])
@@ -103,7 +103,10 @@ def test_another_model_or_configuration_for_one_node(what: str, downlink: str, t
     deliver = grid.nodes[102].handle
 
     def deceive(message: Message) -> Message:
-        if SUM in message.content and carried(message.content[SUM])[4] == TrainRequest.code:
+        if (
+            SECURE_AGGREGATION in message.content
+            and carried(message.content[SECURE_AGGREGATION])[4] == TrainRequest.code
+        ):
             if what == "model":
                 message.content["arrays"] = start_arrays(SIZE, 0.5)
                 message.content.pop("cepam-downlink", None)
@@ -132,7 +135,7 @@ def test_revealed_shares_and_keys_of_a_round_are_all_that_any_reply_tells(tmp_pa
     kept: list[bytes] = []
 
     def remember(stage: str, node: int) -> None:
-        if SUM in grid.nodes[node].context.state:
+        if SECURE_AGGREGATION in grid.nodes[node].context.state:
             state = state_of(grid.nodes[node])
             kept.extend([*state.chains.values(), state.private])
             if state.open is not None:
@@ -141,7 +144,7 @@ def test_revealed_shares_and_keys_of_a_round_are_all_that_any_reply_tells(tmp_pa
     grid.between = remember
     grid.deaf = {("train", 104)}
     summing().start(grid, start_arrays(SIZE), num_rounds=2)
-    said = b"".join(carried(reply.content[SUM]) for _, _, _, reply in grid.traffic)
+    said = b"".join(carried(reply.content[SECURE_AGGREGATION]) for _, _, _, reply in grid.traffic)
     secrets = {secret for secret in kept if len(secret) == 32}
     assert len(secrets) > 50
     assert not any(secret in said for secret in secrets)
@@ -186,7 +189,7 @@ def test_a_quorum_that_leaves_too_few_honest_nodes(tmp_path) -> None:
     run = f"flower {RUN}".encode()
     ask(node, HelloRequest(run, 3).encode())
     beside = {"arrays": start_arrays(SIZE), "cepam": ConfigRecord({"update": "parameters"})}
-    for clients, kind in ((39, "terms"), (38, "cohort")):  # 38 pass the terms, and want for a roster
+    for clients, kind in ((39, "policy"), (38, "cohort")):  # 38 pass the terms, and want for a roster
         code = fit(Gaussian(0.1), clients, SIZE, 5.0)
         offer = SecAggSettings(run, 3, 0, SIZE, code.bits, code.gain, 0.1, 1.0, 20)
         request = TrainRequest(offer, tuple(range(100, 100 + clients)), bytes(32), None)
@@ -255,4 +258,4 @@ def test_the_check_value_binds_every_record_key_type_and_bit() -> None:
         ),
     }
     assert len(values) == 16
-    assert of(**base, **{SUM: start_arrays(4)}) == of(**dict(reversed(base.items())))
+    assert of(**base, **{SECURE_AGGREGATION: start_arrays(4)}) == of(**dict(reversed(base.items())))

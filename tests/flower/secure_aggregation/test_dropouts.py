@@ -17,7 +17,7 @@ import cepam
 from cepam import privacy
 from tests.flower.fakes import adding, copied, outcome, start_arrays, vector_of
 
-from .fakes import NAMES, SIZE, SumGrid, sum_fleet, sum_node, summing
+from .fakes import NAMES, SIZE, SumGrid, secagg_client, sum_fleet, summing
 
 SIGMA = 0.001
 # Nine deviations of the noise in the mean of five, rounding included: exceeded with chance below 1e-15.
@@ -122,7 +122,7 @@ def test_newcomers_and_latecomers_are_let_in_by_a_new_epoch(tmp_path) -> None:
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=2)
     assert [result.train_metrics_clientapp[r]["cepam-sampled"] for r in (1, 2)] == [4, 4]
     grid.deaf = set()
-    grid.nodes[105] = sum_node(tmp_path, 5, adding(np.zeros(SIZE)))
+    grid.nodes[105] = secagg_client(tmp_path, 5, adding(np.zeros(SIZE)))
     result = strategy.start(grid, start_arrays(SIZE), num_rounds=1)
     assert result.train_metrics_clientapp[1]["cepam-replies"] == 6
     assert epochs(grid) == 2

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cepam.errors import CepamError
-from cepam.flower.arrays import SUM, carried
+from cepam.flower.arrays import SECURE_AGGREGATION, carried
 from cepam.secure_aggregation.client import NodeState
 from cepam.secure_aggregation.messages import (
     HelloRequest,
@@ -29,7 +29,7 @@ from tests.flower.fakes import Node, start_arrays, vector_of
 from .fakes import SIZE, SumGrid, ask, sum_fleet, summing, trained
 
 CODES = {"cepam: offer", "cepam: arrays", "cepam: internal", "cepam: version"}
-KINDS = {"terms", "cohort", "unsigned", "position", "quorum", "share"}
+KINDS = {"policy", "cohort", "unsigned", "position", "quorum", "share"}
 REQUESTS: dict[str, type[SecAggMessage]] = {
     "hello": HelloRequest,
     "train": TrainRequest,
@@ -48,9 +48,9 @@ def ready(tmp_path_factory) -> tuple[SumGrid, dict[str, tuple[bytes, dict[str, o
     assert not sums.repairs()
     node = grid.nodes[100]
     sent = next(m for stage, name, m, _ in grid.traffic if stage == "train" and name == 100)
-    asked = TrainRequest.decode(carried(sent.content[SUM]))
+    asked = TrainRequest.decode(carried(sent.content[SECURE_AGGREGATION]))
     ahead = type(asked.settings)(**{**_fields(asked.settings), "position": 1})
-    beside = {name: record for name, record in sent.content.items() if name != SUM}
+    beside = {name: record for name, record in sent.content.items() if name != SECURE_AGGREGATION}
     requests = {
         "hello": (HelloRequest(asked.settings.run, asked.settings.epoch + 1).encode(), {}),
         "train": (TrainRequest(ahead, asked.cohort, asked.roster_digest, asked.roster).encode(), beside),
@@ -58,7 +58,7 @@ def ready(tmp_path_factory) -> tuple[SumGrid, dict[str, tuple[bytes, dict[str, o
         "unmask": (sums.unmasks()[100], {}),
     }
     with open(node.config["cepam-account"], "rb") as account:
-        return grid, requests, bytes(node.context.state[SUM]["state"]), account.read()
+        return grid, requests, bytes(node.context.state[SECURE_AGGREGATION]["state"]), account.read()
 
 
 def _fields(settings: object) -> dict[str, object]:
@@ -71,7 +71,7 @@ def _restored(grid: SumGrid, state: bytes, account: bytes) -> Node:
         file.write(account)
     with open(f"{node.config['cepam-account']}.mark", "wb") as mark:
         mark.write(b"0")
-    node.context.state[SUM] = ConfigRecord({"state": state})
+    node.context.state[SECURE_AGGREGATION] = ConfigRecord({"state": state})
     return node
 
 
@@ -106,7 +106,7 @@ def test_mangled_requests_of_every_stage(stage: str, ready, data) -> None:
     except CepamError:
         readable = False
     said = ask(node, made, dict(beside))
-    after = bytes(node.context.state[SUM]["state"])
+    after = bytes(node.context.state[SECURE_AGGREGATION]["state"])
     if isinstance(said, bytes):
         assert readable or made == request or made[4:5] != request[4:5]
         _check_answer(said)
@@ -135,10 +135,10 @@ def test_answers_of_every_stage_mangled_on_their_way_cost_their_node_only(tmp_pa
     strategy = summing(sigma=0.001, quorum=3)
 
     def mangle(node: int, reply: Message) -> list[Message]:
-        if node == 103 and reply.has_content() and SUM in reply.content:
-            said = bytearray(carried(reply.content[SUM]))
+        if node == 103 and reply.has_content() and SECURE_AGGREGATION in reply.content:
+            said = bytearray(carried(reply.content[SECURE_AGGREGATION]))
             del said[int(rng.integers(len(said))) :]
-            reply.content[SUM] = ArrayRecord({"update": _array(bytes(said))})
+            reply.content[SECURE_AGGREGATION] = ArrayRecord({"update": _array(bytes(said))})
         return [reply]
 
     grid.meddle = mangle

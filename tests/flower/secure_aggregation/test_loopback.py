@@ -114,7 +114,7 @@ def charged_rounds(folder: Path) -> int:
     """How many rounds the servers' accounts hold, over all runs."""
     found = 0
     for path in (folder / "home").rglob("run-*.json"):
-        found += sum(int(release["rounds"]) for release in json.loads(path.read_text())["ledger"]["releases"])
+        found += sum(int(release["rounds"]) for release in json.loads(path.read_text())["accountant"]["releases"])
     return found
 
 
@@ -177,7 +177,7 @@ def check_traffic(folder: Path) -> None:
     assert sum("records" in line for line in lines) >= 40
     for line in lines:
         if "error" not in line:
-            assert line["records"] == ["cepam-sum"]
+            assert line["records"] == ["cepam-secure-aggregation"]
             assert not line["others"]
     logs = b"".join(path.read_bytes() for path in folder.glob("*.log"))
     for told in (said, logs, json.dumps(lines).encode()):

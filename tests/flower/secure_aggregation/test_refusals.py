@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import cepam
 from cepam.flower import Authentication, Private, SecureAggregation
-from cepam.flower.arrays import SUM, carried
+from cepam.flower.arrays import SECURE_AGGREGATION, carried
 from cepam.flower.secure_aggregation.client import read_cohort
 from cepam.flower.secure_aggregation.records import statement
 from cepam.policy import read_policy
@@ -21,7 +21,7 @@ from cepam.protocol.agreement import sign
 from cepam.secure_aggregation import HelloRequest
 from tests.flower.fakes import RUN, FakeGrid, Node, adding, outcome, start_arrays
 
-from .fakes import NAMES, SIZE, SumGrid, ask, key_pair, request, sum_fleet, sum_node, summing
+from .fakes import NAMES, SIZE, SumGrid, ask, key_pair, request, secagg_client, sum_fleet, summing
 
 HELLO = HelloRequest(f"flower {RUN}".encode(), 7).encode()
 SECRET = "the patient is called Ada"
@@ -44,18 +44,18 @@ def never(message: Message, context) -> Message:
 
 @pytest.mark.parametrize("kind", ["evaluate", "query", "train", "train.custom", "evaluate.custom"])
 def test_a_node_of_sums_answers_nothing_but_sums(kind: str, tmp_path) -> None:
-    node = sum_node(tmp_path, 0, never)
+    node = secagg_client(tmp_path, 0, never)
     message = Message(RecordDict({"arrays": start_arrays(8)}), dst_node_id=100, message_type=kind)
     reply = node.handle(message)
-    assert reply.error.reason == "cepam: sums-only"
+    assert reply.error.reason == "cepam: secure-aggregation-only"
     if kind != "train":
         assert node.handle(request(node, HELLO, kind=kind if "." not in kind else "evaluate.x")).has_error()
     node.uplink.required = False
-    assert node.handle(message).error.reason == "cepam: sums-only"
+    assert node.handle(message).error.reason == "cepam: secure-aggregation-only"
 
 
 def test_a_node_of_sums_refuses_a_server_that_would_open_single_replies(tmp_path) -> None:
-    grid = FakeGrid([sum_node(tmp_path, k, never) for k in range(3)])
+    grid = FakeGrid([secagg_client(tmp_path, k, never) for k in range(3)])
     strategy = Private(FedAvg(), noise=cepam.Gaussian(0.1), clip=cepam.L2(1.0))
     result = outcome(strategy, grid, start_arrays(8), 2)
     assert "cepam.flower.SecureAggregation" in str(result.error)
@@ -66,23 +66,23 @@ def test_a_node_of_sums_refuses_a_server_that_would_open_single_replies(tmp_path
 
 def test_a_node_without_policy_is_in_no_sum(tmp_path) -> None:
     grid = SumGrid([Node(100 + k, never) for k in range(4)])
-    assert ask(grid.nodes[100], HELLO) == "cepam: terms"
+    assert ask(grid.nodes[100], HELLO) == "cepam: policy"
     result = outcome(summing(), grid, start_arrays(8), 5)
     assert result.train_metrics_clientapp[1]["cepam-sampled"] == 0
     assert list(result.train_metrics_clientapp) == [1]  # every node refused: the other rounds are not begun
-    assert "cepam: terms" in str(result.error)
+    assert "cepam: policy" in str(result.error)
     assert "or the node has none" in str(result.error)
 
 
 def test_nothing_but_the_masked_update_leaves(tmp_path, caplog) -> None:
     logging.getLogger("flwr").addHandler(caplog.handler)
-    grid = SumGrid([sum_node(tmp_path, k, telling) for k in range(4)])
+    grid = SumGrid([secagg_client(tmp_path, k, telling) for k in range(4)])
     result = summing(quorum=3, downlink="quantized").start(grid, start_arrays(SIZE), num_rounds=2)
     assert result.train_metrics_clientapp[2]["cepam-opened"] == 1
     for stage, _, _, reply in grid.traffic:
-        expected = [SUM, "cepam-downlink"] if stage == "train" else [SUM]
+        expected = [SECURE_AGGREGATION, "cepam-downlink"] if stage == "train" else [SECURE_AGGREGATION]
         assert list(reply.content) == expected, stage
-        assert SECRET.encode() not in carried(reply.content[SUM])
+        assert SECRET.encode() not in carried(reply.content[SECURE_AGGREGATION])
     assert "loss" not in result.train_metrics_clientapp[2]
     assert SECRET not in caplog.text
     assert not any(message.metadata.message_type != "train" for _, _, message, _ in grid.traffic)
@@ -114,7 +114,7 @@ def test_a_crafted_model_that_breaks_training_tells_nothing(train, tmp_path, cap
     """The overflow gate: an error that depends on the data would be a bit about them, without noise."""
     logging.getLogger("flwr").addHandler(caplog.handler)
     zero = adding(np.zeros(SIZE))
-    grid = SumGrid([sum_node(tmp_path, k, train if k == 2 else zero) for k in range(4)])
+    grid = SumGrid([secagg_client(tmp_path, k, train if k == 2 else zero) for k in range(4)])
     arrays = summing(sigma=0.001, quorum=4).start(grid, start_arrays(SIZE), num_rounds=1).arrays
     lengths = {len(said) for said in grid.replies("train").values()}
     assert len(lengths) == 1
@@ -141,7 +141,7 @@ def test_offers_below_the_policy_are_refused(name: str, tmp_path) -> None:
     policy = [t for t in usual if t.split()[0] != key]
     for k in range(5):
         (tmp_path / f"{k}.toml").write_text("\n".join([*policy, line]))
-    grid = SumGrid([sum_node(tmp_path, k, never) for k in range(5)])
+    grid = SumGrid([secagg_client(tmp_path, k, never) for k in range(5)])
     metrics = outcome(summing(**{"sigma": 0.001, **options}), grid, start_arrays(SIZE)).train_metrics_clientapp[1]
     assert metrics["cepam-opened"] == 0
     assert metrics["cepam-dropped-refused"] == 5
@@ -164,7 +164,7 @@ def test_a_pinned_cohort_refuses_a_roster_with_an_invented_node(tmp_path) -> Non
     grid, _ = sum_fleet(tmp_path, **{"cepam-cohort": str(pinned)})
     strategy = summing()
     assert _opened(strategy, grid) == 1
-    grid.nodes[107] = sum_node(tmp_path, 7, adding(np.zeros(SIZE)))
+    grid.nodes[107] = secagg_client(tmp_path, 7, adding(np.zeros(SIZE)))
     metrics = outcome(strategy, grid, start_arrays(SIZE)).train_metrics_clientapp[1]
     assert metrics["cepam-opened"] == 0
     assert metrics["cepam-dropped-refused"] == 5
@@ -205,16 +205,16 @@ def test_a_node_that_knows_the_server_refuses_requests_that_it_did_not_sign(tmp_
 
 def test_a_configuration_that_cannot_be_read_refuses(tmp_path) -> None:
     for key in ("cepam-identity", "cepam-policy", "cepam-account"):
-        missing = sum_node(tmp_path / key, 0, never)
+        missing = secagg_client(tmp_path / key, 0, never)
         del missing.config[key]
         missing.config.setdefault("cepam-policy", "")
         missing.restart()
-        assert ask(missing, HELLO) == "cepam: terms"
-    gone = sum_node(tmp_path / "gone", 0, never, **{"cepam-policy": str(tmp_path / "nowhere.toml")})
+        assert ask(missing, HELLO) == "cepam: policy"
+    gone = secagg_client(tmp_path / "gone", 0, never, **{"cepam-policy": str(tmp_path / "nowhere.toml")})
     assert ask(gone, HELLO) == "cepam: key-file"
-    misspelt = sum_node(tmp_path / "misspelt", 0, never)
+    misspelt = secagg_client(tmp_path / "misspelt", 0, never)
     Path(misspelt.config["cepam-policy"]).write_text("noise_scale = 0.1\nclipping_norm = 1.0\nrounds = 5\nhonset = 3")
-    assert ask(misspelt, HELLO) == "cepam: terms"
+    assert ask(misspelt, HELLO) == "cepam: policy"
     for text in (
         b"noise_scale = ",
         b"noise_scale = 0.1",
@@ -231,20 +231,20 @@ def test_a_configuration_that_cannot_be_read_refuses(tmp_path) -> None:
 def test_keys_of_earlier_versions_refuse(tmp_path) -> None:
     """A limit that is no longer read would be none: a node with an old configuration sends nothing at all."""
     for old in ("cepam-terms", "cepam-state", "cepam-epsilon", "cepam-delta", "cepam-batch"):
-        assert ask(sum_node(tmp_path / old, 0, never, **{old: "1"}), HELLO) == "cepam: terms"
+        assert ask(secagg_client(tmp_path / old, 0, never, **{old: "1"}), HELLO) == "cepam: policy"
 
 
 def test_an_account_that_cannot_be_written_or_is_lost_stops_the_node(tmp_path, monkeypatch) -> None:
     grid, _ = sum_fleet(tmp_path)
     assert _opened(summing(), grid) == 1
     node = grid.nodes[100]
-    before = bytes(node.context.state[SUM]["state"])
+    before = bytes(node.context.state[SECURE_AGGREGATION]["state"])
     with monkeypatch.context() as patched:
         patched.setattr("os.replace", _full)
-        assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: terms"
-    assert node.context.state[SUM]["state"] == before
+        assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: policy"
+    assert node.context.state[SECURE_AGGREGATION]["state"] == before
     Path(node.config["cepam-account"]).unlink()
-    assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: terms"
+    assert ask(node, HelloRequest(f"flower {RUN}".encode(), 2**62).encode()) == "cepam: policy"
 
 
 def _full(*_: object) -> None:
@@ -258,7 +258,7 @@ def test_user_code_sees_neither_the_secrets_nor_the_request(tmp_path) -> None:
         seen.append((sorted(message.content), sorted(context.state)))
         return telling(message, context)
 
-    grid = SumGrid([sum_node(tmp_path, k, looking) for k in range(4)])
+    grid = SumGrid([secagg_client(tmp_path, k, looking) for k in range(4)])
     summing().start(grid, start_arrays(SIZE), num_rounds=2)
     assert seen == [(["arrays", "config"], [])] * 8
     assert set(NAMES) == {100, 101, 102, 103, 104}

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from cepam.flower import ClientPolicy, Uplink
 from tests.flower.fakes import Node, adding, outcome, start_arrays, vector_of
 
-from .fakes import SIZE, SumGrid, sum_node, summing
+from .fakes import SIZE, SumGrid, secagg_client, summing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
@@ -42,22 +42,22 @@ def test_nodes_without_files_aggregate_securely_under_the_policy_of_the_app(capl
     assert sum("is not the key that it is registered with" in r.getMessage() for r in caplog.records) == 1
     # The policy is enforced: three rounds are all that a node answers in this run's state.
     again = outcome(summing(sigma=0.001, quorum=3), grid, result.arrays)
-    assert "the node refuses: terms" in str(again.error)
+    assert "the node refuses: policy" in str(again.error)
 
 
 def test_the_policy_of_the_app_is_a_floor_too() -> None:
     loud = ClientPolicy(noise_scale=1.0, clipping_norm=1.0, rounds=3, honest=1)
     grid = SumGrid([simulated(k, np.zeros(SIZE), loud) for k in range(4)])
-    assert "the node refuses: terms" in str(outcome(summing(sigma=0.001), grid, start_arrays(SIZE), 3).error)
+    assert "the node refuses: policy" in str(outcome(summing(sigma=0.001), grid, start_arrays(SIZE), 3).error)
 
 
 def test_a_file_of_the_node_wins_over_the_policy_of_the_app(tmp_path) -> None:
     for k in range(4):
         (tmp_path / f"{k}.toml").write_text("noise_scale = 1.0\nclipping_norm = 1.0\nrounds = 3\nhonest = 1\n")
-    grid = SumGrid([sum_node(tmp_path, k, adding(np.zeros(SIZE))) for k in range(4)])
+    grid = SumGrid([secagg_client(tmp_path, k, adding(np.zeros(SIZE))) for k in range(4)])
     for node in grid.nodes.values():
         node.uplink = Uplink(policy=POLICY)
-    assert "the node refuses: terms" in str(outcome(summing(sigma=0.001), grid, start_arrays(SIZE)).error)
+    assert "the node refuses: policy" in str(outcome(summing(sigma=0.001), grid, start_arrays(SIZE)).error)
     result = summing(sigma=1.0).start(grid, start_arrays(SIZE), num_rounds=1)  # control: what the files allow
     assert result.train_metrics_clientapp[1]["cepam-opened"] == 1
     Path(grid.nodes[100].config["cepam-policy"]).unlink()  # a file that is named and gone does not make room
@@ -68,10 +68,21 @@ def test_without_a_policy_the_error_says_what_a_simulation_needs(caplog) -> None
     grid = SumGrid([simulated(k, np.zeros(SIZE), None) for k in range(4)])
     error = str(outcome(summing(), grid, start_arrays(SIZE), 5).error)
     assert "every node of the first round refused" in error
-    assert "cepam: terms" in error
+    assert "cepam: policy" in error
     assert any("Uplink(policy=ClientPolicy(…))" in record.getMessage() for record in caplog.records)
     with pytest.raises(ValueError, match="policy must be"):
         Uplink(policy={"noise": 1.0})
+
+
+@pytest.mark.parametrize("stage", ["hello", "train", "unmask"])
+def test_a_run_whose_replies_are_all_dropped_fails(stage: str) -> None:
+    grid = SumGrid([simulated(k, np.zeros(SIZE)) for k in range(4)])
+    grid.mute = {(stage, node) for node in grid.nodes}
+    error = outcome(summing(sigma=0.001), grid, start_arrays(SIZE), 2).error
+    assert "nothing was trained: no reply of any round could be used" in str(error)
+    assert list(error.metrics) == [1, 2]
+    heard = SumGrid([simulated(k, np.zeros(SIZE)) for k in range(4)])
+    assert summing(sigma=0.001).start(heard, start_arrays(SIZE), 2).train_metrics_clientapp[2]["cepam-opened"] == 1
 
 
 class Old(NumPyClient):
@@ -80,7 +91,7 @@ class Old(NumPyClient):
 
 
 def test_legacy_apps_are_refused_instead_of_sending_zeros(tmp_path) -> None:
-    nodes = [sum_node(tmp_path, k, adding(np.zeros(SIZE))) for k in range(4)]
+    nodes = [secagg_client(tmp_path, k, adding(np.zeros(SIZE))) for k in range(4)]
     for node in nodes:
         app = ClientApp(client_fn=lambda context: Old().to_client(), mods=[Uplink()])
         node.handle = lambda message, node=node, app=app: app(message, node.context)

@@ -10,25 +10,25 @@ from flwr.app import ConfigRecord, Message
 
 import cepam
 from cepam.distributions.laws import Gaussian
-from cepam.flower.arrays import SUM, carried, carry
+from cepam.flower.arrays import SECURE_AGGREGATION, carried, carry
 from cepam.secure_aggregation import SecAggSettings, Sketch, fit
 from cepam.secure_aggregation.messages import HelloRequest, TrainRequest
 from tests.flower.fakes import RUN, Node, adding, outcome, start_arrays, vector_of
 
-from .fakes import NAMES, SIZE, SumGrid, ask, sum_fleet, sum_node, summing
+from .fakes import NAMES, SIZE, SumGrid, ask, secagg_client, sum_fleet, summing
 
 NUMBERS, SIGMA = 200, 0.001
 
 
 def rounds_of(grid: SumGrid) -> list[SecAggSettings]:
-    sent = [carried(message.content[SUM]) for stage, _, message, _ in grid.traffic if stage == "train"]
+    sent = [carried(message.content[SECURE_AGGREGATION]) for stage, _, message, _ in grid.traffic if stage == "train"]
     return [TrainRequest.decode(said).settings for said in sent[:: len(grid.nodes)]]
 
 
 def test_the_strategy_is_handed_the_restored_mean_of_what_was_clipped_after_the_map(tmp_path) -> None:
     updates = np.random.default_rng(5).normal(size=(5, SIZE))
     updates /= np.linalg.norm(updates, axis=1, keepdims=True)
-    grid = SumGrid([sum_node(tmp_path, k, adding(updates[k])) for k in range(5)])
+    grid = SumGrid([secagg_client(tmp_path, k, adding(updates[k])) for k in range(5)])
     found = summing(sigma=SIGMA, sketch=NUMBERS).start(grid, start_arrays(SIZE), num_rounds=2)
     first, second = rounds_of(grid)
     assert (first.coordinates, second.coordinates) == (NUMBERS, NUMBERS)
@@ -44,7 +44,7 @@ def test_the_strategy_is_handed_the_restored_mean_of_what_was_clipped_after_the_
     bound = 9 * SIGMA * np.sqrt(2 * 13 / 12 / 5)
     np.testing.assert_allclose(vector_of(found.arrays), expected, atol=bound)
     assert np.abs(vector_of(found.arrays) - 2 * updates.mean(axis=0)).max() > bound
-    whole = SumGrid([sum_node(tmp_path / "whole", k, adding(updates[k])) for k in range(5)])
+    whole = SumGrid([secagg_client(tmp_path / "whole", k, adding(updates[k])) for k in range(5)])
     summing(sigma=SIGMA).start(whole, start_arrays(SIZE), num_rounds=1)
     saved = len(whole.replies("train")[100]) - len(grid.replies("train")[100])
     assert saved >= (SIZE - NUMBERS) * 6 // 8
@@ -65,10 +65,10 @@ def test_a_node_that_was_told_of_another_map_is_not_in_the_sum(tmp_path) -> None
     deliver = grid.nodes[102].handle
 
     def deceive(message: Message) -> Message:
-        if (said := carried(message.content[SUM]))[4] == TrainRequest.code:
+        if (said := carried(message.content[SECURE_AGGREGATION]))[4] == TrainRequest.code:
             asked = TrainRequest.decode(said)
             forged = replace(asked, settings=replace(asked.settings, gain=asked.settings.gain - 1))
-            message.content[SUM] = carry(forged.encode())
+            message.content[SECURE_AGGREGATION] = carry(forged.encode())
         return deliver(message)
 
     grid.nodes[102].handle = deceive  # type: ignore[method-assign]
@@ -91,7 +91,7 @@ def test_nodes_refuse_maps_of_clipped_examples_and_more_numbers_than_the_model_h
     (tmp_path / "0.toml").write_text("noise_scale = 0.001\nclipping_norm = 1.0\nrounds = 9\ndivisor = 8\nrecords = 8")
     node = sum_fleet(tmp_path, 1)[0].nodes[100]
     ask(node, HelloRequest(f"flower {RUN}".encode(), 3).encode())
-    assert offered(node, NUMBERS, 8.0) == "terms"
+    assert offered(node, NUMBERS, 8.0) == "policy"
     assert offered(node, NUMBERS, 0.0) == offered(node, SIZE, 8.0) == "cohort"  # they pass, and want for a roster
     assert "arrays" in offered(node, SIZE + 1, 0.0)
 

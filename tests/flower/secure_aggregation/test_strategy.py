@@ -13,12 +13,12 @@ from scipy import stats
 import cepam
 from cepam import privacy
 from cepam.flower import Accounting, Gradient, Private, SecureAggregation
-from cepam.flower.arrays import SUM, carried
+from cepam.flower.arrays import SECURE_AGGREGATION, carried
 from cepam.secure_aggregation import SecAggSettings, epsilons
 from cepam.secure_aggregation.messages import TrainRequest
 from tests.flower.fakes import outcome, start_arrays, vector_of
 
-from .fakes import SIZE, SumGrid, sum_fleet, sum_node, summing
+from .fakes import SIZE, SumGrid, secagg_client, sum_fleet, summing
 
 DELTA = 1e-5
 
@@ -41,7 +41,7 @@ def test_the_strategy_is_handed_the_mean_with_the_noise_of_all(tmp_path) -> None
 
 def _settings_of(grid: SumGrid) -> SecAggSettings:
     sent = next(message for stage, _, message, _ in grid.traffic if stage == "train")
-    return TrainRequest.decode(carried(sent.content[SUM])).settings
+    return TrainRequest.decode(carried(sent.content[SECURE_AGGREGATION])).settings
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_gradients_and_integer_arrays(tmp_path) -> None:
         arrays = ArrayRecord({"w": Array(gradient.reshape(-1, 4)), "n": Array(np.array([99]))})
         return Message(RecordDict({"g": arrays, "m": MetricRecord({"num-examples": 3})}), reply_to=message)
 
-    grid = SumGrid([sum_node(tmp_path, k, train) for k in range(4)])
+    grid = SumGrid([secagg_client(tmp_path, k, train) for k in range(4)])
     start = ArrayRecord({**start_arrays(SIZE, 1.0), "n": Array(np.array([7]))})
     strategy = summing(sigma=0.05, quorum=0.75, update=Gradient(0.5))
     arrays = strategy.start(grid, start, num_rounds=1).arrays

@@ -38,7 +38,7 @@ def mechanism_of(settings: Settings, plans: Sequence[ClientPlan], size: int) -> 
     for plan in plans:
         assert plan.law is not None
         draws = draws_of(settings, plan.batch)
-        charged.append(Client(plan.law, plan.records, plan.weight, draws, plan.clip, lattice_of(plan)))
+        charged.append(Client(plan.law, plan.records, plan.weight, draws, plan.clip, lattice_of(plan), searches(plan)))
     clip = plans[0].clip
     assert clip is not None
     return round_of(settings, tuple(charged), clip, plans[0].batch, size)
@@ -72,6 +72,11 @@ def lattice_of(plan: ClientPlan) -> Lattice | None:
     return known[0] if len(known) == 1 else None
 
 
+def searches(plan: ClientPlan) -> bool:
+    """Whether a client's codec may take the search coder."""
+    return isinstance(plan.codec, Codec) and plan.codec.searches
+
+
 def share_of(plan: ClientPlan) -> NoiseShare:
     """What a client brings to a round's sum, and the server if it is missing."""
     if not isinstance(plan.law, Gaussian):
@@ -85,15 +90,15 @@ def share_of(plan: ClientPlan) -> NoiseShare:
 def noise_of_average(settings: Settings, plans: Sequence[ClientPlan]) -> float | None:
     """The standard deviation, per coordinate, of the noise in a round's average; None where a client adds none.
 
-    Public, and the same in every round: of a cohort it is that of an average one, whoever is asked.
+    Public, and the same in every round: of a cohort it is that of an average one, whoever is sampled.
     """
     total = 0.0
     for plan in plans:
         if plan.law is None:
             return None
         total += plan.weight**2 * plan.law.variance()
-    asked = settings.clients_per_round
-    return float(np.sqrt(total * len(plans) / asked)) / sum(plan.weight for plan in plans)
+    sampled = settings.clients_per_round
+    return float(np.sqrt(total * len(plans) / sampled)) / sum(plan.weight for plan in plans)
 
 
 def least_noise(mechanism: Mechanism, client: int, replies: int, never: Collection[int] = ()) -> Mechanism:
@@ -159,7 +164,7 @@ def budgets(
 
 
 def foresee(settings: Settings, mechanism: Mechanism) -> None:
-    """Nothing; what a run in which everyone replies will ask for is computed now. What is refused, the run reports."""
+    """Compute now what a run in which everyone replies will ask for. What is refused, the run reports."""
     with suppress(ValueError):
         empty_accountant(settings).foresee(mechanism, settings.privacy.delta, settings.training.rounds)
 

@@ -1,8 +1,8 @@
 """The interface of an aggregator: all that lies between the clients' updates and the server's step.
 
-The simulator keeps model, local work, optimizer, downlink and evaluation. An uplink says who is asked, which records
-they use, what becomes of their updates, what that has cost against whom, and what must be said about it. Where to add
-one: docs/architecture.md, "Recipes".
+The simulator keeps model, local work, optimizer, downlink and evaluation. An aggregator says who is sampled, which
+records they use, what becomes of their updates, what that has cost against whom, and what must be said about it. Where
+to add one: docs/architecture.md, "Recipes".
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Aggregator(Protocol):
     def notices(self) -> list[str]:
         """What must be said before the first round, in one sentence each."""
 
-    def asked(self, number: int) -> Index:
+    def sampled(self, number: int) -> Index:
         """The clients that this round asks."""
 
     def drawn(self, number: int, clients: Sequence[int]) -> Drawn:
@@ -136,14 +136,14 @@ class Aggregator(Protocol):
     def spent(self) -> float | None:
         """epsilon of the whole run: the figure that a target was held against; None where nothing is claimed."""
 
-    def views(self) -> dict[str, float]:
-        """epsilon so far by observer; empty where nothing is claimed."""
+    def views(self, rough: bool = False) -> dict[str, float]:
+        """epsilon so far by observer; empty where nothing is claimed. `rough`: a bound that takes less time."""
 
     def foresee(self) -> None:
-        """Nothing; what the run will ask of the accountant may be computed while the cores wait for one another."""
+        """Compute what the run will ask of the accountant while the cores wait for one another."""
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers, texts, bytes and arrays from which a resumed run goes on to the same bits."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing; stands where the state was made. A ValueError where it is of other settings."""
+        """Restore a state; raises ValueError where it is of other settings."""

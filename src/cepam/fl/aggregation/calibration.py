@@ -22,7 +22,7 @@ def plan_clients(settings: Settings, held: npt.NDArray[np.int64], size: int, ten
     """The clients of a run, with weights that sum to one and noise that meets every stated target.
 
     Weights are public constants in proportion to the records held, unless the settings give others.
-    Guarantee: the epsilon of the whole run, as it will be reported, is at most every target, whoever is asked
+    Guarantee: the epsilon of the whole run, as it will be reported, is at most every target, whoever is sampled
     (tests/fl/test_refusals.py).
     """
     own = {k: each for each in settings.clients.overrides for k in each.clients}
@@ -45,7 +45,7 @@ def plan_clients(settings: Settings, held: npt.NDArray[np.int64], size: int, ten
             break
         grown = 1.0 + 1.5 * excess + 1e-9
         scales = [scale * grown if draft.epsilon and scale else scale for draft, scale in zip(drafts, scales)]
-    raise ValueError("no noise scale in reach meets the target epsilon: the mechanism's own rounding costs too much")
+    raise ValueError("no noise scale meets the target epsilon: the mechanism's own rounding costs too much")
 
 
 def _calibrated(settings: Settings, drafts: list[ClientDraft], size: int) -> list[float | None]:
@@ -54,7 +54,7 @@ def _calibrated(settings: Settings, drafts: list[ClientDraft], size: int) -> lis
     Clients with a target share the noise that the strictest of them needs in the weighted sum, each in proportion to
     what it asks for; noise that others state for themselves comes on top. So every target is met against an outsider.
     Where a round asks only a share of the clients, or some send garbage, the noise of those that surely reply suffices;
-    no amplification is claimed for who is asked.
+    no amplification is claimed for who is sampled.
     """
     asking = [k for k, draft in enumerate(drafts) if draft.epsilon is not None]
     if not asking:

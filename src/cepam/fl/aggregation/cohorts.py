@@ -15,7 +15,7 @@ import numpy as np
 
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian
-from cepam.fl.aggregation.accounting import empty_accountant, lattice_of
+from cepam.fl.aggregation.accounting import empty_accountant, lattice_of, searches
 from cepam.fl.aggregation.aggregator import AggregatorContext, Index, RoundResult
 from cepam.fl.aggregation.server import Received, compensated
 from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
@@ -54,7 +54,7 @@ class Alike(Sequence[ClientPlan]):
 
 
 def cohort_of(settings: Settings) -> Cohort:
-    """Who is asked in a round of these settings."""
+    """Who is sampled in a round of these settings."""
     if settings.clients.sampling == "poisson":
         size, kind = settings.clients.sampling_rate * settings.clients.count, "poisson"
     else:
@@ -67,7 +67,11 @@ def mechanism_of_cohort(settings: Settings, plan: ClientPlan, size: int) -> Coho
     assert plan.clip is not None
     cohort = cohort_of(settings)
     kind = Client(
-        Gaussian(settings.privacy.noise_scale or plan.clip.bound), 1, 1.0 / cohort.size, lattice=lattice_of(plan)
+        Gaussian(settings.privacy.noise_scale or plan.clip.bound),
+        1,
+        1.0 / cohort.size,
+        lattice=lattice_of(plan),
+        searched=searches(plan),
     )
     mechanism = CohortMechanism(
         (kind,), plan.clip, rounds=settings.training.rounds, adjacency=settings.privacy.adjacency,  # type: ignore[arg-type]
@@ -99,7 +103,7 @@ class CohortAggregator(TrustedServerAggregator):
         draft = draft_of(row.settings, ClientOverride((0,)), 1, 1.0, row.vectors.tensors)
         start = plan_of(row.settings, draft, draft.clip.bound if draft.clip is not None else 1.0)
         self.mechanism: CohortMechanism = mechanism_of_cohort(row.settings, start, row.vectors.size)
-        self.cohort, self.topup = self.mechanism.cohort, self.mechanism.topup
+        self.cohort, self.compensation = self.mechanism.cohort, self.mechanism.compensation
         plan = replace(plan_of(row.settings, draft, self.mechanism.clients[0].law.scale), weight=1.0 / self.cohort.size)
         self.plans = Alike(plan, row.settings.clients.count)
         self.senders = Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, None)
@@ -109,13 +113,13 @@ class CohortAggregator(TrustedServerAggregator):
 
     @cached_property
     def noise(self) -> float:
-        return self.topup.total / self.cohort.size
+        return self.compensation.total / self.cohort.size
 
     @property
     def notices(self) -> list[str]:
         return cohort_notices(self.settings, self.mechanism, self.plans, self.vectors.size)
 
-    def asked(self, number: int) -> Index:
+    def sampled(self, number: int) -> Index:
         chosen, draws = self.settings, self.row.draws
         if self.cohort.kind == "poisson":
             drawn = sampling.poisson_cohort(draws, number, chosen.clients.count, self.cohort.rate)
@@ -138,7 +142,7 @@ class CohortAggregator(TrustedServerAggregator):
 
     def _aggregate(self, number: int, clients: list[int], received: Received) -> Any:
         """The sum of what came and of the server's noise for every share that did not, over the expected cohort."""
-        sigma, size = self.topup.missing(len(received.vectors)), self.vectors.size
+        sigma, size = self.compensation.missing(len(received.vectors)), self.vectors.size
         at, lattice = self._server_address(number), self.mechanism.clients[0].lattice or LINE
         noise = server_noise(sigma, size, at, lattice) if sigma else np.zeros(size)
         return compensated(self.vectors.arrays, received, dict.fromkeys(clients, 1.0), self.cohort.size, [(1.0, noise)])
@@ -158,8 +162,8 @@ CLIP_RATE = 0.2
 class AdaptiveClipAggregator(CohortAggregator):
     """Cohorts whose updates and bits are one Gaussian mechanism, whatever the clip is in which round.
 
-    Guarantee: the account does not depend on the clips, which follow from what was published (docs/privacy.md, "A clip
-    that follows the norms"; tests/fl/aggregation/test_adaptive_clip.py).
+    Guarantee: the account does not depend on the clips, which follow from what was published
+    (docs/proofs/cohorts-and-dropouts.md, "Adaptive clipping"; tests/fl/aggregation/test_adaptive_clip.py).
     """
 
     def __init__(self, row: AggregatorContext) -> None:
@@ -175,7 +179,7 @@ class AdaptiveClipAggregator(CohortAggregator):
         )
         bit = self.mechanism.bit
         assert bit is not None
-        self.scale = 2.0 * self.topup.total / bit
+        self.scale = 2.0 * self.compensation.total / bit
         plan = replace(self.plans[0], clip=L2(float(np.hypot(1.0, self.scale / 2.0))))
         self.plans = Alike(plan, self.settings.clients.count)
         self.senders = Senders(self.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, None)

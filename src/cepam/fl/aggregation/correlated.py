@@ -1,6 +1,6 @@
 """Aggregation with correlated noise (DP-FTRL): later noise cancels part of the earlier; no secret sampling.
 
-Design, proofs, what an absence costs, and secret draws on top: docs/privacy.md, "Without secret sampling".
+Design, proofs, what an absence costs, and secret draws on top: docs/proofs/matrix-mechanism.md.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
         return CorrelatedNoiseSenders(row.settings, row.draws, row.run_id, self.plans, arrays, cuts, self.streams)
 
     def _check_target(self) -> None:
-        """Nothing, or a ValueError where the absences of this run would break a target epsilon."""
+        """Raise ValueError where the absences of this run would break a target epsilon."""
         target = _target(self.settings.privacy.epsilon, *(each.epsilon for each in self.settings.clients.overrides))
         if self.away is None or target is None or not isinstance(self.mechanism, MatrixMechanism):
             return
@@ -112,7 +112,7 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
 
     @property
     def may_miss(self) -> bool:
-        """Whether messages may be missing: the server then smooths what it publishes (docs/privacy.md)."""
+        """Whether messages may be missing: the server then adds smoothing noise (docs/proofs/matrix-mechanism.md)."""
         return self.settings.dropout_handling != "wait" and bool(
             self.settings.clients.dropout_rate or self.settings.clients.byzantine
         )
@@ -121,8 +121,7 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
     def noise(self) -> float | None:
         """Between what a round adds and what later rounds leave of it, in geometric mean: for the quantized downlink.
 
-        A step that follows the first hides what lasts; one that follows the second spells out noise that is taken away
-        (docs/training.md has the figures).
+        A step that follows the first hides what lasts; one that follows the second spells out noise that is taken away.
         """
         whole = super().noise
         return None if whole is None else whole * lasting(self.link)
@@ -136,10 +135,10 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
                 if self.settings.training.record_sampling == "poisson"
                 else "no draw is secret:"
             )
-            carry, bands = self.link.carry, self.link.bands
+            decay, bands = self.link.decay, self.link.bands
             shape = (
-                f"each message's noise cancels {carry:.4f} of the one before it"
-                if carry
+                f"each message's noise cancels {decay:.4f} of the one before it"
+                if decay
                 else f"each message's noise cancels some of the {(bands or 1) - 1} before it"
             )
             said.append(f"{drawn_by} {self.link.slices} fixed slices in turn, {shape}")
@@ -186,7 +185,7 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
         empty = empty_accountant(self.settings)
         if not isinstance(self.mechanism, MatrixMechanism) or not rounds:
             return empty
-        return empty.add(replace(self.mechanism, rounds=rounds, attendance=came))
+        return empty.add(replace(self.mechanism, rounds=rounds, observed_participation=came))
 
     def state_dict(self) -> dict[str, Any]:
         came = [[k, one.round, one.position] for k, theirs in enumerate(self.arrivals) for one in theirs]
@@ -195,7 +194,7 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
         for name, end in self._ends():
             for what, value in end.state_dict().items():
                 state[f"{name} {what}"] = value
-        return state | {"ledger": self.accountant.state_dict()}
+        return state | {"accountant": self.accountant.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state.get("link") != fingerprint(self.link):
@@ -209,7 +208,7 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
         for name, end in self._ends():
             own = {key.removeprefix(f"{name} "): value for key, value in state.items() if key.startswith(f"{name} ")}
             end.load_state_dict(own)
-        self.accountant = empty_accountant(self.settings).load_state_dict(state["ledger"])
+        self.accountant = empty_accountant(self.settings).load_state_dict(state["accountant"])
 
     def _ends(self) -> list[tuple[str, Any]]:
         """Every stream's two ends by name."""
@@ -223,7 +222,7 @@ def _target(*stated: float | None) -> float | None:
 
 
 def _check_reach(aggregator: CorrelatedNoiseAggregator) -> None:
-    """Nothing, or a ValueError where a message could be too long for its codec: that it was would be seen."""
+    """Raise ValueError where a message could be too long for its codec: that it was would be seen."""
     for k, plan in enumerate(aggregator.plans):
         if plan.clip is None or not isinstance(plan.codec, Codec):
             continue
@@ -231,6 +230,6 @@ def _check_reach(aggregator: CorrelatedNoiseAggregator) -> None:
         reach = min(plan.codec.plan_on(lattice).reach for lattice in plan.codec.lattices)
         if bound > reach:
             raise ValueError(
-                f"client {aggregator.row.name(k)}: with this noise a message can reach {bound:.3g}, beyond the codec's "
-                f"{reach:.3g}: lower privacy.decay or privacy.clipping_norm"
+                f"client {aggregator.row.name(k)}: with this noise a message can be as large as {bound:.3g}, beyond "
+                f"the codec's quantization range {reach:.3g}: lower privacy.decay or privacy.clipping_norm"
             )

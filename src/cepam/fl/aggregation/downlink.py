@@ -1,14 +1,15 @@
 """The downlink of a simulation: which weights clients compute at, and the bytes that bring them there.
 
-`float32`: every asked client is sent the server's weights, 32 bits per coordinate. `quantized`: public weights on one
-grid for the run (`cepam.Broadcast`); an asked client is sent what leads there from the version that it holds.
+`float32`: every sampled client is sent the server's weights, 32 bits per coordinate. `quantized`: public weights on one
+grid for the run (`cepam.Broadcast`); an sampled client is sent what leads there from the version that it holds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,71 +26,73 @@ NEW = -1
 
 
 class Float32Downlink:
-    """Every asked client is sent all weights, in every round."""
+    """Every sampled client is sent all weights, in every round."""
 
     def __init__(self, start: Floats) -> None:
         self.bits_each = 32 * start.size
 
-    def messages(self, asked: Sequence[int]) -> dict[int, bytes]:
+    def messages(self, sampled: Sequence[int]) -> dict[int, bytes]:
         """None: the weights go as they are."""
         return {}
 
-    def bits(self, asked: Sequence[int], sent: dict[int, bytes]) -> int:
+    def bits(self, sampled: Sequence[int], sent: dict[int, bytes]) -> int:
         """What these clients were sent."""
-        return self.bits_each * len(asked)
+        return self.bits_each * len(sampled)
 
     def reached(self, clients: Collection[int]) -> None:
-        """Nothing: no client's copy is relied on."""
+        """Do nothing: no client's copy is relied on."""
 
     def check(self, weights: Floats) -> bytes:
         """32 bytes that name the weights which clients hold."""
         return hashlib.sha256(b"cepam float32 weights v1" + weights.astype("<f4").tobytes()).digest()
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing to keep."""
+        """Return an empty state: there is none to keep."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing: there is no state."""
+        """Do nothing: there is no state."""
 
 
 class GridDownlink:
     """One row's broadcast, a receiver that follows it, and the version that each client says it holds.
 
+    `step_of` gives the step of a round from its learning rate.
+
     The server keeps versions. `held` is what clients have and say when they are asked, as long as the clients that were
-    ever reached: an asked client that does not reply is taken to hold what it held, and is sent the
+    ever reached: an sampled client that does not reply is taken to hold what it held, and is sent the
     difference from there when it is asked again. What clients compute at comes out of the receiver.
 
     Guarantee: whoever applies the messages it was sent holds the bits at which the run computes, whatever it missed
     (tests/fl/aggregation/test_downlink.py).
     """
 
-    def __init__(self, run: bytes, start: Floats, noise: float) -> None:
-        self.noise = noise
+    def __init__(self, run: bytes, start: Floats, step_of: Callable[[float], float]) -> None:
+        self.step_of = step_of
         self.broadcast, self.receiver = Broadcast(run, start), Receiver(run, start)
         self.held: dict[int, int] = {}
 
     def publish(self, weights: Floats, rate: float) -> Floats:
         """The public weights nearest to these, as a receiver that missed nothing reads them from the message."""
-        return self.receiver.apply(self.broadcast.publish(weights, Broadcast.step_for(rate, self.noise)))
+        return self.receiver.apply(self.broadcast.publish(weights, self.step_of(rate)))
 
-    def messages(self, asked: Sequence[int]) -> dict[int, bytes]:
-        """For each asked client what brings it to the current version: nothing where the start is all there is."""
+    def messages(self, sampled: Sequence[int]) -> dict[int, bytes]:
+        """For each sampled client what brings it to the current version: nothing where the start is all there is."""
         if self.broadcast.version == 0:
             return {}
-        return {k: self.broadcast.message_from(max(self.held.get(k, NEW), 0)) for k in asked}
+        return {k: self.broadcast.message_from(max(self.held.get(k, NEW), 0)) for k in sampled}
 
-    def bits(self, asked: Sequence[int], sent: dict[int, bytes]) -> int:
+    def bits(self, sampled: Sequence[int], sent: dict[int, bytes]) -> int:
         """What these clients were sent: their messages, and the seed of the start for whoever was never reached."""
-        new = sum(1 for k in asked if k not in self.held)
-        return 8 * (SEED_BYTES * new + sum(len(sent.get(k, b"")) for k in asked))
+        new = sum(1 for k in sampled if k not in self.held)
+        return 8 * (SEED_BYTES * new + sum(len(sent.get(k, b"")) for k in sampled))
 
     def check(self, weights: Floats) -> bytes:
         """32 bytes that name the weights which clients hold: from the check value of the version as received."""
         return hashlib.sha256(b"cepam grid weights v1" + self.receiver.check).digest()
 
     def reached(self, clients: Collection[int]) -> None:
-        """Nothing; these clients replied, so they hold the current version."""
+        """Note that these clients replied, so that they hold the current version."""
         self.held.update(dict.fromkeys(clients, self.broadcast.version))
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,7 +101,7 @@ class GridDownlink:
         return {"held": held, **self.broadcast.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing; stands where the state was made. The receiver held what the broadcast had published."""
+        """Restore a state. The receiver held what the broadcast had published."""
         self.held = {int(client): int(version) for client, version in state["held"]}
         self.broadcast.load_state_dict(state)
         self.receiver.load_state_dict(state)
@@ -107,12 +110,25 @@ class GridDownlink:
 Downlink = Float32Downlink | GridDownlink
 
 
-def downlink_of(settings: Settings, noise: float | None, start: Floats, nonce: bytes, seed: int) -> Downlink:
-    """The downlink of one seed's row; the grid's name is made of the run's nonce and the seed, both public."""
+def downlink_of(
+    settings: Settings, noise: float | None, first_rate: float, start: Floats, nonce: bytes, seed: int
+) -> Downlink:
+    """The downlink of one seed's row; the grid's name is made of the run's nonce and the seed, both public.
+
+    `first_rate` is the learning rate of the first round, from which the step's schedule starts.
+    """
     if settings.compression.downlink == "float32":
         return Float32Downlink(start)
     if noise is None:
         raise ValueError(
             "compression.downlink quantized takes its step from the noise, and some clients add none: use float32"
         )
-    return GridDownlink(nonce + struct.pack("<Q", seed), start, noise)
+    chosen = settings.compression
+    step_of = partial(
+        Broadcast.step_for,
+        noise=noise,
+        factor=chosen.downlink_step_factor,
+        exponent=chosen.downlink_step_exponent,
+        first_rate=first_rate,
+    )
+    return GridDownlink(nonce + struct.pack("<Q", seed), start, step_of)

@@ -25,8 +25,9 @@ from cepam.privacy.mechanisms.local import LINE
 class LocalDpAggregator(TrustedServerAggregator):
     """Messages as the scheme says, without more noise or with: nothing of that is counted, and nothing is clipped.
 
-    Guarantee: one epsilon for an outsider, the server and all other clients (docs/privacy.md, "Noise inside local
-    steps"; tests/fl/clients/test_local_dp_sgd.py). Who does not reply costs nobody anything.
+    Guarantee: one epsilon for an outsider, the server and all other clients
+    (docs/proofs/mechanisms-and-sampling.md, "Noise inside local steps"; tests/fl/clients/test_local_dp_sgd.py). Who
+    does not reply costs nobody anything.
     """
 
     def __init__(self, row: AggregatorContext) -> None:

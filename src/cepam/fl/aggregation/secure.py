@@ -34,7 +34,7 @@ class RoundSketch:
 
     @classmethod
     def of(cls, offer: SecAggSettings, coordinates: int, head: LinearHead | None) -> RoundSketch:
-        """The map of this round, fixed by what every node was told."""
+        """The map of this round, fixed by what every node was sent."""
         return cls(Sketch.of(offer, coordinates, 1 if head is None else head.rows), head)
 
     def apply(self, update: npt.NDArray[np.floating]) -> Doubles:
@@ -111,14 +111,14 @@ class SecureAggregator(TrustedServerAggregator):
     def _exchange(self, law: Gaussian, clip: L2) -> SimulatedProtocol:
         chosen, graph, examples = self.settings, self.graph, self.settings.training.update == "examples"
         batch = min(draws_of(chosen, plan.batch) for plan in self.plans) if examples else 0.0
-        chance = max(plan.batch / plan.records for plan in self.plans) if examples else 1.0
+        record_sampling_rate = max(plan.batch / plan.records for plan in self.plans) if examples else 1.0
         shape = SecAggSettings(
             self.row.run_id, 1, 0, self.coordinates, 1, 1, law.scale, clip.bound, graph.quorum, graph.colluders, batch,
-            chance, graph.degree, graph.threshold,
+            record_sampling_rate, graph.degree, graph.threshold,
         )  # fmt: skip
         return SimulatedProtocol(
             self.row.draws, shape, chosen.clients.count, chosen.training.rounds,
-            QuantizationRange(law, graph.asked, clip.bound), chosen.compression.masked_bits,
+            QuantizationRange(law, graph.clients, clip.bound), chosen.compression.masked_bits,
             chosen.compression.quantization_range, chosen.clients.dropout_rate,
             max(plan.records for plan in self.plans),
         )  # fmt: skip
@@ -135,7 +135,7 @@ class SecureAggregator(TrustedServerAggregator):
         if sketch is not None and traffic.total is not None:
             total = sketch.restore(total)
         clean = updates if sketch is None else rows
-        line = self._told(traffic, updates, offer) | self._signal(total, [clean[k] for k in heard])
+        line = self._traffic_metrics(traffic, updates, offer) | self._signal(total, [clean[k] for k in heard])
         aggregate = self.vectors.arrays.put((total / max(1, len(heard))).astype(np.float32))
         return RoundResult(aggregate, heard, clients, 8 * traffic.up, line, down_bits=8 * traffic.down)
 
@@ -146,12 +146,12 @@ class SecureAggregator(TrustedServerAggregator):
             return clip.apply_or_zero(row)
         return row if np.isfinite(row).all() else np.zeros_like(row)
 
-    def _told(self, traffic: ProtocolTraffic, updates: dict[int, Floats], offer: SecAggSettings) -> Line:
+    def _traffic_metrics(self, traffic: ProtocolTraffic, updates: dict[int, Floats], offer: SecAggSettings) -> Line:
         """What can be said about the round; wraps look at raw data: simulation only."""
         line: Line = {"replies": 0, "bits": 8 * traffic.up, "bits_per_coordinate": None}
         if traffic.vectors:
             line["bits_per_coordinate"] = 8 * traffic.up / (traffic.vectors * self.vectors.size)
-        line |= {"trips": traffic.trips, "vector_bits": offer.bits}
+        line |= {"round_trips": traffic.round_trips, "vector_bits": offer.bits}
         missing = sorted(set(updates) - set(traffic.survivors))
         if missing:
             line["dropped"] = {self.row.name(k): traffic.lost or "no reply" for k in missing}
@@ -168,13 +168,13 @@ class SecureAggregator(TrustedServerAggregator):
         signal, noise = float(np.square(clean).sum()), float(np.square(total - clean).sum())
         return {"snr_db": 10.0 * math.log10(signal / noise) if 0.0 < signal < math.inf and noise > 0 else None}
 
-    def views(self) -> dict[str, float]:
+    def views(self, rough: bool = False) -> dict[str, float]:
         """epsilon so far of whoever sees the models, and of the server: curious, with colluders, lying."""
         chosen, graph = self.settings, self.graph
-        found = self.accountant.observers(chosen.privacy.delta)
-        known = views(graph.asked, graph.quorum, graph.colluders)
+        found = self.accountant.observers(chosen.privacy.delta, rough)
+        known = views(graph.clients, graph.quorum, graph.colluders)
         covered = tuple(view for view in known if not (graph.degree and view.observer.startswith(LIES)))
-        found |= run_epsilons(self.accountant, self.answered, chosen.privacy.delta, covered, graph.asked)
+        found |= run_epsilons(self.accountant, self.answered, chosen.privacy.delta, covered, graph.clients, rough)
         return found | {view.observer: math.inf for view in known if view not in covered}
 
     def state_dict(self) -> dict[str, Any]:

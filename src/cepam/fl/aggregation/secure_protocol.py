@@ -45,7 +45,7 @@ class AddressedDraw:
         self.left = memoryview(b"")
 
     def go_to(self, round: int, purpose: int, count: int) -> None:
-        """Nothing; the next `count` bytes are those of this address."""
+        """Make the next `count` bytes those of this address."""
         self.left = memoryview(self.row.random_bytes(round, purpose, self.client, count))
 
     def __call__(self, count: int) -> bytes:
@@ -122,14 +122,14 @@ class ProtocolTraffic:
     up: int = 0
     down: int = 0
     vectors: int = 0
-    trips: int = 0
+    round_trips: int = 0
     total: npt.NDArray[np.float64] | None = None
     survivors: tuple[int, ...] = ()
     lost: str | None = None
 
-    def trip(self, requests: Collection[bytes], replies: Collection[bytes]) -> None:
-        """Nothing; one trip with these bytes each way."""
-        self.trips += 1
+    def exchange(self, requests: Collection[bytes], replies: Collection[bytes]) -> None:
+        """Count one exchange with these bytes each way."""
+        self.round_trips += 1
         self.down += sum(map(len, requests))
         self.up += sum(map(len, replies))
 
@@ -138,10 +138,10 @@ class ProtocolTraffic:
 class SimulatedProtocol:
     """One seed's clients and their server: a masked sum every round.
 
-    `shape` is what all rounds have alike; its bits, gain, epoch and position are filled in. `bits` and `reach` replace
-    the public rules where they are given. `dropout`: a client is lost with that chance, half of them before they
-    answer, the others after they sent their vector and before anything else. `records`: the most examples that are in
-    one update, where examples are clipped.
+    `shape` is what all rounds have alike; its bits, gain, epoch and position are filled in. `bits` and
+    `quantization_range` replace the public rules where they are given. `dropout`: a client is lost with that
+    probability, half of them before they answer, the others after they sent their vector and before anything else.
+    `records`: the most examples that are in one update, where examples are clipped.
 
     Guarantee: every update is noised, masked, shared and opened as `cepam.secure_aggregation` does it between machines,
     and a resumed run sends the same bytes (tests/fl/aggregation/test_secure.py).
@@ -151,9 +151,9 @@ class SimulatedProtocol:
     shape: SecAggSettings
     clients: int
     rounds: int
-    reach_rule: QuantizationRange
+    range_rule: QuantizationRange
     bits: int | None = None
-    reach: float | None = None
+    quantization_range: float | None = None
     dropout: float = 0.0
     records: int = 0
     greeted: set[int] = field(default_factory=set)
@@ -163,10 +163,10 @@ class SimulatedProtocol:
         self.pool = ThreadPoolExecutor(os.cpu_count() or 1)
 
     def offer(self, round: int) -> SecAggSettings:
-        """What every node is told about this round: from public data."""
-        reach = self.reach_rule.value if self.reach is None else self.reach
-        law, asked = self.reach_rule.law, self.reach_rule.clients
-        codec = fit(law, asked, self.shape.coordinates, reach, self.rounds, self.bits)
+        """What every node is sent about this round: from public data."""
+        quantization_range = self.range_rule.value if self.quantization_range is None else self.quantization_range
+        law, asked = self.range_rule.law, self.range_rule.clients
+        codec = fit(law, asked, self.shape.coordinates, quantization_range, self.rounds, self.bits)
         epoch, position = divmod(round, EPOCH_ROUNDS)
         return replace(self.shape, epoch=1 + epoch, position=position, bits=codec.bits, gain=codec.gain)
 
@@ -186,7 +186,7 @@ class SimulatedProtocol:
             traffic.lost = str(refused)
         traffic.survivors = round_.survivors if round_.charged else ()
         if traffic.total is not None:
-            self.reach_rule.observe(traffic.total)
+            self.range_rule.observe(traffic.total)
         return traffic
 
     def _enter_epoch(self, offer: SecAggSettings, traffic: ProtocolTraffic) -> SimulatedClients:
@@ -194,13 +194,14 @@ class SimulatedProtocol:
         if self.nodes is None or self.nodes.roster.epoch != offer.epoch:
             terms = ClientPolicy(
                 offer.noise, offer.clip, self.rounds, quorum=offer.quorum,
-                honest=offer.honest(self.reach_rule.clients), colluders=offer.colluders, divisor=offer.batch,
-                records=self.records, record_sampling_rate=offer.chance, sparse=bool(offer.degree), degree=offer.degree,
+                honest=offer.honest(self.range_rule.clients), colluders=offer.colluders, divisor=offer.batch,
+                records=self.records, record_sampling_rate=offer.record_sampling_rate,
+                sparse=bool(offer.degree), degree=offer.degree,
             )  # fmt: skip
             self.nodes = SimulatedClients(self.row, offer.run, offer.epoch, self.clients, terms, offer.threshold)
         if offer.position == 0:
             self.greeted = set()
-            traffic.trip(*self.nodes.hello)
+            traffic.exchange(*self.nodes.hello)
         return self.nodes
 
     def _train(
@@ -218,7 +219,7 @@ class SimulatedProtocol:
             return nodes.train(client, round, requests, model, sending[client])
 
         replies = list(self.pool.map(answer, sending))
-        traffic.trip([requests[k not in self.greeted] for k in round_.cohort], replies)
+        traffic.exchange([requests[k not in self.greeted] for k in round_.cohort], replies)
         for client, reply in zip(sending, replies):
             round_.take(client, reply)
         self.greeted |= set(sending)
@@ -227,23 +228,24 @@ class SimulatedProtocol:
     def _repair(self, round_: SecAggRound, nodes: SimulatedClients, going: set[int], traffic: ProtocolTraffic) -> None:
         while asks := round_.repairs():
             replies = {k: nodes.repair(k, ask) for k, ask in asks.items() if k not in going}
-            traffic.trip(asks.values(), replies.values())
+            traffic.exchange(asks.values(), replies.values())
             for client, reply in replies.items():
                 round_.take_repair(client, reply)
 
     def _unmask(self, round_: SecAggRound, nodes: SimulatedClients, going: set[int], traffic: ProtocolTraffic) -> None:
         asks = round_.unmasks()
         replies = {k: nodes.unmask(k, ask) for k, ask in asks.items() if k not in going}
-        traffic.trip(asks.values(), replies.values())
+        traffic.exchange(asks.values(), replies.values())
         for client, reply in replies.items():
             round_.take_unmask(client, reply)
         traffic.total = round_.open()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs beyond its secret: what the reach rule remembers, and who has the roster."""
-        return {"reach": list(self.reach_rule.saved()), "greeted": sorted(self.greeted)}
+        """What a resumed run needs beyond its secret: what the rule of the quantization range remembers, and who has
+        the roster."""
+        return {"quantization_range": list(self.range_rule.saved()), "greeted": sorted(self.greeted)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing; stands where the state was made."""
-        self.reach_rule.restore(float(value) for value in state["reach"])
+        """Restore a state."""
+        self.range_rule.restore(float(value) for value in state["quantization_range"])
         self.greeted = {int(client) for client in state["greeted"]}

@@ -10,7 +10,7 @@ from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
 
 
 def aggregator_for(row: AggregatorContext) -> Aggregator:
-    """The uplink of one seed's row."""
+    """Return the aggregator that the settings of one seed's run choose."""
     if row.settings.privacy.unit == "client":
         return CohortAggregator(row) if row.settings.privacy.clip_quantile is None else AdaptiveClipAggregator(row)
     if row.settings.privacy.trust == "secure-aggregation":

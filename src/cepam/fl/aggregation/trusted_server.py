@@ -1,4 +1,4 @@
-"""Aggregation by a trusted server, which opens every client's message."""
+"""Aggregation by a trusted server, which opens every client's message and compensates for dropouts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TrustedServerAggregator:
         return Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, row.vectors.cuts)
 
     def _check_target(self) -> None:
-        """Nothing, or a ValueError where missing replies would break a target epsilon."""
+        """Raise ValueError where missing replies would break a target epsilon."""
         check_target(self.settings, self.mechanism)
 
     @cached_property
@@ -76,7 +76,7 @@ class TrustedServerAggregator:
     def notices(self) -> list[str]:
         return notices(self.settings, self.mechanism, self.plans, self.vectors.size)
 
-    def asked(self, number: int) -> Index:
+    def sampled(self, number: int) -> Index:
         return sampling.cohort(self.row.draws, number, self.settings.clients.count, self.settings.clients.sampling_rate)
 
     def drawn(self, number: int, clients: Sequence[int]) -> Drawn:
@@ -99,7 +99,7 @@ class TrustedServerAggregator:
         return RoundResult(summed, received.vectors.keys(), tried, received.bits, line, envelopes)
 
     def _charge(self, number: int, clients: list[int], received: Received) -> None:
-        """Nothing; the round is on the ledger."""
+        """Charge the round."""
         counted = clients if self.compensates else received.vectors.keys()
         self.accountant = after_round(self.accountant, self.mechanism, counted)
 
@@ -109,7 +109,7 @@ class TrustedServerAggregator:
         return self.settings.dropout_handling == "compensate" and self.row.codecs is None
 
     def _aggregate(self, number: int, clients: list[int], received: Received) -> Any:
-        """The public weighted mean: of whoever replied, or of all who were asked, the server's noise for the missing.
+        """The public weighted mean: of whoever replied, or of all who were sampled, the server's noise for the missing.
 
         Guarantee: with `compensate` its noise is that of a round in which everybody replies
         (tests/fl/aggregation/test_dropouts.py).
@@ -125,7 +125,7 @@ class TrustedServerAggregator:
 
     def _server_address(self, number: int) -> Address:
         """Where the server's own noise of this round lives: under a key that no client holds."""
-        key = Key(self.row.draws.random_bytes(number, sampling.TOP_UP, 0, KEY_BYTES))
+        key = Key(self.row.draws.random_bytes(number, sampling.COMPENSATION, 0, KEY_BYTES))
         return Address(key, round=number, client=0, run=self.row.run_id)
 
     def _line(self, sent: list[Posted], received: Received) -> Line:
@@ -154,8 +154,8 @@ class TrustedServerAggregator:
     def spent(self) -> float | None:
         return None if self.mechanism is None else spent(self.accountant, self.settings)
 
-    def views(self) -> dict[str, float]:
-        return {} if self.mechanism is None else self.accountant.observers(self.settings.privacy.delta)
+    def views(self, rough: bool = False) -> dict[str, float]:
+        return {} if self.mechanism is None else self.accountant.observers(self.settings.privacy.delta, rough)
 
     def foresee(self) -> None:
         chosen, mechanism = self.settings, self.mechanism
@@ -167,10 +167,10 @@ class TrustedServerAggregator:
             start_ahead(foresee, chosen, mechanism)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ledger": self.accountant.state_dict()}
+        return {"accountant": self.accountant.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.accountant = empty_accountant(self.settings).load_state_dict(state["ledger"])
+        self.accountant = empty_accountant(self.settings).load_state_dict(state["accountant"])
 
 
 def _plans(row: AggregatorContext) -> tuple[ClientPlan, ...]:

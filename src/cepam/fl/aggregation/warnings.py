@@ -19,7 +19,7 @@ SIMULATED = "simulated"
 """The one word beside every epsilon of a run whose keys and draws come from a seed."""
 
 
-def told(value: float | None, simulated: bool, digits: str = ".4g") -> str:
+def shown_epsilon(value: float | None, simulated: bool, digits: str = ".4g") -> str:
     """An epsilon as it is shown anywhere."""
     if value is None:
         return "no finite bound"
@@ -40,8 +40,8 @@ def cost(mechanism: Mechanism, delta: float, rounds: int, replies: int) -> float
 
 def costs_of_dropouts(settings: Settings, mechanism: Mechanism) -> str:
     """What missing replies are expected to cost, and what at worst, in words."""
-    asked = settings.clients_per_round
-    likely = max(1, round(asked * (1.0 - settings.clients.dropout_rate)))
+    sampled = settings.clients_per_round
+    likely = max(1, round(sampled * (1.0 - settings.clients.dropout_rate)))
     least = surely_in(settings) if settings.privacy.trust == "secure-aggregation" else 1
     likely = max(likely, least)
     some, worst = (
@@ -67,13 +67,13 @@ def of_target(settings: Settings, mechanism: Mechanism | None) -> list[str]:
         return []
     found = noise_to_clip(mechanism.over(settings.training.rounds))
     if settings.clients.sampling_rate < 1.0 and not isinstance(mechanism, CohortMechanism):
-        asked = settings.clients_per_round
-        found = replace(found, noise=found.noise * float(np.sqrt(settings.clients.count / asked)))
+        sampled = settings.clients_per_round
+        found = replace(found, noise=found.noise * float(np.sqrt(settings.clients.count / sampled)))
     return [f"noise for the target: {found.advice}"]
 
 
 def check_target(settings: Settings, mechanism: Mechanism | None) -> None:
-    """Nothing; raises where missing replies would break a target epsilon. A sum always has its quorum."""
+    """Raise ValueError where missing replies would break a target epsilon. A sum always has its quorum."""
     if (
         mechanism is not None
         and _aims(settings)
@@ -103,10 +103,10 @@ def notices(settings: Settings, mechanism: Mechanism | None, plans: Sequence[Cli
             f"{costs_of_dropouts(settings, mechanism)}"
         )
     elif mechanism is not None and settings.clients.sampling_rate < 1.0:
-        asked = settings.clients_per_round
-        most = cost(mechanism, settings.privacy.delta, settings.training.rounds, asked)
+        sampled = settings.clients_per_round
+        most = cost(mechanism, settings.privacy.delta, settings.training.rounds, sampled)
         said.append(
-            f"clients.sampling_rate {settings.clients.sampling_rate:g}: {asked} clients per round, epsilon at most "
+            f"clients.sampling_rate {settings.clients.sampling_rate:g}: {sampled} clients per round, epsilon at most "
             f"{_figure(most)}"
         )
     return said
@@ -135,9 +135,9 @@ def _of_any_run(settings: Settings, plans: Sequence[ClientPlan], size: int) -> l
     return said
 
 
-def _kept(settings: Settings, plans: Sequence[ClientPlan], size: int) -> str:
-    """What kept messages take on disk, from one message of each kind of client, and whether they can be opened."""
-    draw, at = np.random.default_rng(0).standard_normal(size), Address(Key.generate(), round=0, client=0)
+def message_bytes(plans: Sequence[ClientPlan], size: int) -> float:
+    """The mean bytes of a message whose update has the clipping norm: about the longest, whatever the data are."""
+    draw, at = np.random.default_rng(0).standard_normal(size), Address(Key.simulated(0), round=0, client=0)
     each: dict[object, int] = {}
     for plan in plans:
         if (plan.clip, plan.law) not in each:
@@ -146,7 +146,12 @@ def _kept(settings: Settings, plans: Sequence[ClientPlan], size: int) -> str:
             if plan.clip is not None:
                 example = plan.clip.apply(example).astype(np.float32)
             each[plan.clip, plan.law] = len(plan.codec.encode(example, at))
-    mean = sum(each[plan.clip, plan.law] for plan in plans) / len(plans)
+    return sum(each[plan.clip, plan.law] for plan in plans) / len(plans)
+
+
+def _kept(settings: Settings, plans: Sequence[ClientPlan], size: int) -> str:
+    """What kept messages take on disk, and whether they can be opened."""
+    mean = message_bytes(plans, size)
     total = mean * settings.clients_per_round * settings.training.rounds * settings.run.seeds
     opened = settings.run.simulate or settings.run.keep_keys
     tail = (

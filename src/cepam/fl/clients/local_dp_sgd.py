@@ -1,7 +1,7 @@
 """Local DP-SGD: every local step of a client is sampled, clipped and noised before it is used.
 
 The noise of a step is the codec's own: the mean gradient is encoded and decoded at an address whose key the client
-keeps to itself, so that it has the exact law on the public grid (docs/exactness.md).
+keeps to itself, so that it has the exact law on the public grid (docs/proofs/finite-precision.md).
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Site:
     kept: Callable[[Index], Index] = lambda drawn: drawn
 
     def drawn(self, round: int, step: int) -> Index:
-        """The records of one step: each by itself with the same chance."""
-        chance = self.plan.batch / len(self.records)
+        """The records of one step: each by itself with the same probability."""
+        sampling_rate = self.plan.batch / len(self.records)
         coins = sampling.of_step(self.draws, round, step, self.client, len(self.records))
-        return self.kept(self.records[coins < chance])
+        return self.kept(self.records[coins < sampling_rate])
 
     def noised(self, mean: Floats, round: int, step: int) -> Floats:
         """The mean gradient with its noise; only this client knows the key."""

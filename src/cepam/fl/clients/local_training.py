@@ -32,7 +32,7 @@ Measure = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float64]]
 
 
 class Assignment(Protocol):
-    """What one seed's clients are told to do in a round: which plan, which records, and how examples are measured."""
+    """What one seed's clients do in a round: which plan, which records, and how examples are measured."""
 
     @property
     def plans(self) -> Sequence[ClientPlan]:

@@ -1,7 +1,8 @@
 """Personalized layers: which weights are sent, what each client keeps, and how its own model is evaluated.
 
 A client trains all layers, sends what the shared ones moved by, and keeps the others to itself from round to round
-(Arivazhagan et al. 2019). Which guarantees survive such a state: docs/privacy.md, "Layers that stay on the client".
+(Arivazhagan et al. 2019). Which guarantees survive such a state: docs/proofs/cohorts-and-dropouts.md, "Layers that
+stay on the client".
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class PersonalLayers:
         return self.division.joined(np.broadcast_to(sent, (len(clients), len(sent))), kept)
 
     def keep(self, clients: Sequence[int], models: Floats) -> None:
-        """Nothing; each client keeps its layers of this model, or those it had where some are not finite."""
+        """Let each client keep its layers of this model, or those it had where some are not finite."""
         for k, own in zip(clients, models[:, self.division.kept]):
             if np.isfinite(own).all():
                 self.held[k] = own.copy()
@@ -103,7 +104,7 @@ class PersonalLayers:
         return {"clients": clients, "layers": layers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing; every client holds what it held."""
+        """Restore what every client held."""
         self.held = {int(k): own.copy() for k, own in zip(state["clients"], state["layers"])}
 
 

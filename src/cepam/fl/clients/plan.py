@@ -133,13 +133,13 @@ def _options(settings: Settings, draft: ClientDraft) -> dict[str, Any]:
     return {
         "coder": settings.compression.coder,
         "bound": _coder_bound(settings, draft),
-        "bucket": settings.compression.padding,
+        "padding": settings.compression.padding,
     }
 
 
 def _coder_bound(settings: Settings, draft: ClientDraft) -> float | None:
     """The bound on an update's norm that the paper's coder needs; an `examples` update sums a whole batch."""
-    if settings.compression.coder == "adaptive":
+    if settings.compression.coder != "paper":
         return None
     if draft.clip is None:
         raise ValueError("compression.coder paper needs clipping: privacy.norm_type must not be none")

@@ -26,10 +26,10 @@ Place = tuple[int, int, int, int]
 
 
 @dataclass
-class LookAhead:
+class Prefetched:
     """The last long draw, and what is at hand already, by (round, purpose, client, bytes)."""
 
-    asked: Place | None = None
+    last: Place | None = None
     ready: dict[Place, bytes] = field(default_factory=dict)
 
 
@@ -38,7 +38,7 @@ class Randomness:
     """What one seed's row of a run draws from: a root key, and words found by (round, purpose, client)."""
 
     root: Key = field(repr=False)
-    ahead: LookAhead = field(default_factory=LookAhead, repr=False, compare=False)
+    prefetched: Prefetched = field(default_factory=Prefetched, repr=False, compare=False)
 
     def key(self, client: int) -> Key:
         """The key that this client shares with the server."""
@@ -52,23 +52,23 @@ class Randomness:
         """So many bytes of the keystream of this address (SHAKE-256 of a key of its own)."""
         place = round, purpose, client, count
         if count >= LONG_DRAW:
-            self.ahead.asked = place
-        return self.ahead.ready.pop(place, None) or self._draw(*place)
+            self.prefetched.last = place
+        return self.prefetched.ready.pop(place, None) or self._draw(*place)
 
     def _draw(self, round: int, purpose: int, client: int, count: int) -> bytes:
         info = b"draws v1" + struct.pack("<QQQ", round, purpose, client)
         return hashlib.shake_256(hkdf(self.root.secret, b"cepam run", info, KEY_BYTES)).digest(count)
 
-    def look_ahead(self) -> None:
-        """Nothing; the last long draw is made for the next round too, by whoever has to wait for something else.
+    def prefetch(self) -> None:
+        """Make the last long draw for the next round too, while the caller waits for something else.
 
         A draw is found by its address, so that it is the same whenever it is made.
         """
-        if self.ahead.asked is not None:
-            round, purpose, client, count = self.ahead.asked
+        if self.prefetched.last is not None:
+            round, purpose, client, count = self.prefetched.last
             place = round + 1, purpose, client, count
-            if place not in self.ahead.ready:
-                self.ahead.ready = {place: self._draw(*place)}
+            if place not in self.prefetched.ready:
+                self.prefetched.ready = {place: self._draw(*place)}
 
     def words(self, round: int, purpose: int, client: int, count: int) -> Words:
         """So many words of 64 bits of the address."""

@@ -17,7 +17,7 @@ from cepam.fl.config.settings import Settings, clients_per_round
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 
-RECORDS, COHORT, DROPOUT, NOISE, MASKS, STREAMS, EXCESS, TOP_UP, OWN_RECORDS = range(9)
+RECORDS, COHORT, DROPOUT, NOISE, MASKS, _UNUSED, EXCESS, COMPENSATION, OWN_RECORDS = range(9)
 STEP_RECORDS, STEP_MASKS = 2**32, 2**33
 """Purposes of local steps start here: the step's number is added."""
 
@@ -38,9 +38,11 @@ def drawn(settings: Settings, draws: Randomness, round: int, held: Index, client
     """What these clients draw by the settings' `sampling`; `held` counts the records of every client."""
     steps, batch = settings.training.local_steps, settings.training.batch_size
     if settings.training.record_sampling == "poisson":
-        chance = settings.training.expected_batch_size / int(held.sum())
-        places: Sequence[Index] = poisson(draws, round, held, chance)
-        return Drawn([places[k] for k in clients], np.array([chance * int(held[k]) for k in clients], dtype=np.float32))
+        sampling_rate = settings.training.expected_batch_size / int(held.sum())
+        places: Sequence[Index] = poisson(draws, round, held, sampling_rate)
+        return Drawn(
+            [places[k] for k in clients], np.array([sampling_rate * int(held[k]) for k in clients], dtype=np.float32)
+        )
     if settings.training.record_sampling == "all":
         return every_record(steps, held, clients)
     make = with_replacement if settings.training.record_sampling == "replacement" else without_replacement
@@ -101,28 +103,28 @@ def without_replacement(draws: Randomness, round: int, held: Index, steps: int, 
     return np.stack([_smallest(part, many).reshape(steps, batch) for part in words])
 
 
-def poisson(draws: Randomness, round: int, held: Index, chance: float) -> list[Index]:
-    """For each client the places of its records that were drawn, each by itself with this chance."""
+def poisson(draws: Randomness, round: int, held: Index, sampling_rate: float) -> list[Index]:
+    """For each client the places of its records that were drawn, each by itself with this probability."""
     ends = np.cumsum(held)
-    places = np.flatnonzero(draws.uniform(round, RECORDS, 0, int(ends[-1])) < chance)
+    places = np.flatnonzero(draws.uniform(round, RECORDS, 0, int(ends[-1])) < sampling_rate)
     parts = np.split(places, np.searchsorted(places, ends[:-1]))
     return [part - start for part, start in zip(parts, ends - held)]
 
 
 def cohort(draws: Randomness, round: int, clients: int, share: float) -> Index:
-    """The clients asked in this round: all, or a uniform subset of the given share (at least one)."""
+    """The clients sampled in this round: all, or a uniform subset of the given share (at least one)."""
     if share >= 1.0:
         return np.arange(clients)
     return np.sort(_smallest(draws.words(round, COHORT, 0, clients), clients_per_round(clients, share)))
 
 
-def poisson_cohort(draws: Randomness, round: int, clients: int, chance: float) -> Index:
-    """The clients drawn in this round, each by itself with this chance, to 2^-64.
+def poisson_cohort(draws: Randomness, round: int, clients: int, sampling_rate: float) -> Index:
+    """The clients drawn in this round, each by itself with this probability, to 2^-64.
 
     Of each client's 64 bits the first 16 decide, and only where they tie the rest is looked at: this alone, of all
     that a round does, is as long as the population.
     """
-    first, rest = divmod(min(int(chance * 2.0**64), 2**64), 2**48)
+    first, rest = divmod(min(int(sampling_rate * 2.0**64), 2**64), 2**48)
     bits = np.frombuffer(draws.random_bytes(round, COHORT, 0, 2 * clients), dtype="<u2")
     tied = np.flatnonzero(bits == first)
     more = draws.words(round, COHORT, 1, len(tied)) >> np.uint64(16)
@@ -136,9 +138,9 @@ def capped(draws: Randomness, round: int, drawn: Index, cap: int) -> Index:
     return np.sort(drawn[_smallest(draws.words(round, EXCESS, 0, len(drawn)), cap)])
 
 
-def silent(draws: Randomness, round: int, attempt: int, clients: int, chance: float) -> npt.NDArray[np.bool_]:
+def silent(draws: Randomness, round: int, attempt: int, clients: int, dropout_rate: float) -> npt.NDArray[np.bool_]:
     """Which clients do not reply to this attempt of the round."""
-    return draws.uniform(round, DROPOUT, attempt, clients) < chance
+    return draws.uniform(round, DROPOUT, attempt, clients) < dropout_rate
 
 
 def masks(draws: Randomness, round: int, client: int, steps: int) -> Index:

@@ -52,9 +52,9 @@ class Senders:
         return Address(self._key_of(client), round=round, client=client, run=self.run_id, attempt=attempt)
 
     def send(self, round: int, clients: list[int], raw: Any) -> tuple[list[Posted], int]:
-        """Every asked client's envelope with the clipped update it holds, and how often the server had to wait.
+        """Every sampled client's envelope with the clipped update it holds, and how often the server had to wait.
 
-        Policy `wait`: whoever is silent is asked again until the reply comes; else the round goes on without.
+        Policy `wait`: whoever is silent is sampled again until the reply comes; else the round goes on without.
         """
         chosen, attempt, pending = self.settings, 0, list(range(len(clients)))
         sent: list[Posted] = []

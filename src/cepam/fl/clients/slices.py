@@ -31,7 +31,7 @@ def link_of(settings: Settings) -> CorrelatedNoise | None:
 
     The matrix or decay is the settings', or the decay that leaves least noise in the weights of such a run. With
     record sampling `poisson` the correlation ends after as many messages as there are slices: the theorem that accounts
-    for both (docs/privacy.md, "Secret draws and bands") is false for more.
+    for both (docs/proofs/matrix-mechanism.md, "Secret draws and bands") is false for more.
     """
     s = settings
     if not s.sliced:

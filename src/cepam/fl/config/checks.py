@@ -20,7 +20,7 @@ COUNTS = (
 COUNTS_OR_ZERO = ("run.seed", "data.validation_records", "clients.max_cohort", "privacy.colluders")
 POSITIVE = (
     "training.server_learning_rate", "training.expected_batch_size", "privacy.clipping_norm", "privacy.delta",
-    "compression.sdq_step", "data.concentration",
+    "compression.sdq_step", "compression.downlink_step_factor", "data.concentration",
 )  # fmt: skip
 POSITIVE_OR_NONE = (
     "privacy.noise_scale", "privacy.epsilon", "privacy.step_noise_multiplier", "training.local_learning_rate",
@@ -162,6 +162,9 @@ def check_work(settings: Settings) -> None:
 
 def check_downlink(settings: Settings) -> None:
     """Refuse a quantized downlink without noise to take its step from."""
+    exponent = settings.compression.downlink_step_exponent
+    if not 0.0 <= exponent <= 1.0:
+        raise ValueError(f"compression.downlink_step_exponent must lie in [0, 1], got {exponent!r}")
     if settings.compression.downlink != "quantized":
         return
     if not settings.noisy:
@@ -456,7 +459,7 @@ def check_trust(settings: Settings) -> None:
     graph = SecAggGraph.of(s)
     if graph.honest < 1:
         raise ValueError(
-            f"privacy.quorum: {graph.quorum} of {graph.asked} clients with {s.privacy.colluders} privacy.colluders "
+            f"privacy.quorum: {graph.quorum} of {graph.clients} clients with {s.privacy.colluders} privacy.colluders "
             "hides nobody if the server lies: twice the quorum must exceed clients and colluders together"
         )
 

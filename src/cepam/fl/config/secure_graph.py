@@ -15,9 +15,9 @@ CORRUPT = 0.1
 
 @dataclass(frozen=True)
 class SecAggGraph:
-    """How many are asked a round, how many must be in every sum, and who shares masks with whom (degree 0: all)."""
+    """How many clients a round has, how many must be in every sum, and who shares masks with whom (degree 0: all)."""
 
-    asked: int
+    clients: int
     quorum: int
     colluders: int
     degree: int = 0
@@ -26,25 +26,25 @@ class SecAggGraph:
     @classmethod
     def of(cls, settings: Settings) -> SecAggGraph:
         """The graph of a run's rounds."""
-        asked = settings.clients_per_round
-        quorum = min(asked, max(math.ceil(settings.privacy.quorum * asked - 1e-9), 1))
-        if asked <= COMPLETE:
-            return cls(asked, quorum, settings.privacy.colluders)
-        corrupt = max(CORRUPT, settings.privacy.colluders / asked)
+        clients = settings.clients_per_round
+        quorum = min(clients, max(math.ceil(settings.privacy.quorum * clients - 1e-9), 1))
+        if clients <= COMPLETE:
+            return cls(clients, quorum, settings.privacy.colluders)
+        corrupt = max(CORRUPT, settings.privacy.colluders / clients)
         from cepam.secure_aggregation import (
             sparse_graph,  # whose room needs `cryptography`: a run without sums does without
         )
 
-        degree, threshold = sparse_graph(asked, corrupt, 1.0 - quorum / asked)
-        return cls(asked, quorum, settings.privacy.colluders, degree, threshold)
+        degree, threshold = sparse_graph(clients, corrupt, 1.0 - quorum / clients)
+        return cls(clients, quorum, settings.privacy.colluders, degree, threshold)
 
     @property
     def honest(self) -> int:
         """The honest clients in every sum that a server can open: one that lies on the complete graph, else a true one.
 
-        Guarantee: docs/trust.md, Theorem 3.
+        Guarantee: docs/proofs/secure-aggregation.md, Theorem 3.
         """
-        return self.quorum - self.colluders if self.degree else 2 * self.quorum - self.asked - self.colluders
+        return self.quorum - self.colluders if self.degree else 2 * self.quorum - self.clients - self.colluders
 
 
 def surely_in(settings: Settings) -> int:

@@ -27,7 +27,7 @@ SCHEMES = (
     "fl", "fl+sdq", "fl+gaussian", "fl+laplace", "fl+gaussian+sdq", "fl+laplace+sdq", "cepam-gaussian", "cepam-laplace",
 )  # fmt: skip
 LATTICES = (*NAMED, "auto")
-CODERS = ("adaptive", "paper")
+CODERS = ("adaptive", "search", "paper")
 NORM_TYPES = ("l2", "l1", "none")
 CLIP_SCOPES = ("vector", "tensor")
 RECORD_SAMPLINGS = ("replacement", "without", "poisson", "all", "cyclic")
@@ -186,9 +186,13 @@ class CompressionSettings:
 
     scheme: str = setting("Compression and noise of an update.", "cepam-gaussian", SCHEMES)
     lattice: str = setting("Lattice of a cepam scheme.", "Z1", LATTICES)
-    coder: str = setting("Entropy coder.", "adaptive", CODERS)
+    coder: str = setting("Coder; search has far fewer bytes below -8 dB.", "adaptive", CODERS)
     sdq_step: float = setting("Quantization step of the sdq schemes.", 1e-3)
     downlink: str = setting("Model broadcast: float32 weights, or quantized differences.", "float32", DOWNLINKS)
+    downlink_step_factor: float = setting("Step of a quantized downlink, in learning rates times noise of the average. "
+                                          "Larger: fewer bits, coarser models.", 64.0)
+    downlink_step_exponent: float = setting("Power of the learning-rate schedule that the step follows, in [0, 1]; 1: "
+                                            "it halves with the rate, 0: it stays.", 1.0)
     padding: int | None = setting("Pad messages to a multiple of this many bytes, so that lengths reveal less.", None)
     masked_bits: int | None = setting("Bits per coordinate of a masked vector, 1 to 32; default: the fewest that "
                                       "suffice (secure aggregation).", None)

@@ -22,8 +22,17 @@ def from_clients(
 ) -> Dataset:
     """A data set whose clients are given by name, each with (inputs, labels) or a torch dataset of such pairs.
 
-    `test` is (inputs, labels) or a torch dataset, or the share of every client's records that is held out, drawn from
-    the seed. `classes` as in `from_arrays`. A run on it has these clients, whatever its settings say.
+    A run on it has these clients, whatever its settings say.
+
+    Args:
+        clients: for each name (inputs, labels), or a torch dataset of such pairs.
+        test: (inputs, labels) or a torch dataset; or the share of every client's records that is held out.
+        name: what to call the data set.
+        classes: as in `from_arrays`.
+        seed: of the draw of held-out records.
+
+    Returns:
+        The data set.
     """
     if not clients:
         raise ValueError("clients must name at least one client")
@@ -64,9 +73,17 @@ def from_table(
 ) -> Dataset:  # fmt: skip
     """A data set from a CSV or Parquet file, a data frame, or a dict of columns.
 
-    `target` is the column to predict (words are numbered in their order, `classes=0` takes numbers as values); `client`
-    the one that says whose row it is. All other columns are inputs, unless `features` names some. `test` is the share
-    held out, or another table.
+    Args:
+        table: a path of a CSV or Parquet file, a data frame, or a dict of columns.
+        target: the column to predict; words are numbered in their order.
+        client: the column that names the client of a row.
+        features: the columns to use as inputs; None: all others.
+        test: the share of rows held out, or another table.
+        classes: how many classes there are; 0 takes the target as a value to predict.
+        seed: of the draw of held-out rows.
+
+    Returns:
+        The data set.
     """
     columns = _columns(table)
     names = list(features) if features is not None else [name for name in columns if name not in (target, client)]

@@ -79,8 +79,9 @@ class Dataset:
         """The neighbouring data set in which these training records are removed: they contribute nothing.
 
         Their places stay, and with them all that is public: how many records each client holds, so weights, divisors
-        and chances, and which of the other records is used when. That is what `adjacency` `add-remove` means
-        (docs/privacy.md, "A record is removed"). Rows deleted from the arrays would move all later ones.
+        and probabilities, and which of the other records is used when. That is what `adjacency` `add-remove` means
+        (docs/proofs/mechanisms-and-sampling.md, "A record is removed"). Rows deleted from the arrays would move all
+        later ones.
 
         Args:
             records: Numbers of training records, from 0.
@@ -151,7 +152,7 @@ def _values(targets: Any, part: str) -> npt.NDArray[Any]:
 
 
 def _check_classes(part: str, labels: npt.NDArray[Any], classes: int) -> None:
-    """Nothing; raises where labels are no class numbers."""
+    """Raise ValueError where labels are no class numbers."""
     if not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(f"{part} labels must be whole numbers of class, got {labels.dtype}: see from_arrays")
     if labels.min() < 0 or labels.max() >= classes:
@@ -184,7 +185,7 @@ _SAID: dict[str | tuple[str, type[Warning], int], int] = {}
 
 
 def _check_numbers(part: str, inputs: npt.NDArray[Any]) -> None:
-    """Nothing; raises where no example is finite, and warns where some are not."""
+    """Raise ValueError where no example is finite, and warn where some are not."""
     if inputs.dtype.kind not in "iufb":
         raise ValueError(f"{part} inputs must be numbers, got {inputs.dtype}")
     if inputs.dtype.kind != "f":

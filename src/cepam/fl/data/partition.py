@@ -148,10 +148,10 @@ def even_dirichlet(labels: Labels, clients: int, draw: np.random.Generator, conc
     mixtures = draw.dirichlet(np.full(len(known), concentration), clients)
     order = np.empty(clients * each, dtype=np.int64)
     for at, uniform in enumerate(draw.random(len(order))):
-        chances = np.cumsum(mixtures[at // each] * (left > 0))
-        if not chances[-1] > 0:
-            chances = np.cumsum(left, dtype=np.float64)
-        label = int(np.searchsorted(chances, uniform * chances[-1], side="right"))
+        cumulative = np.cumsum(mixtures[at // each] * (left > 0))
+        if not cumulative[-1] > 0:
+            cumulative = np.cumsum(left, dtype=np.float64)
+        label = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
         left[label] -= 1
         order[at] = pools[label][left[label]]
     return _cut(order, np.full(clients, each))

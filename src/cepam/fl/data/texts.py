@@ -6,13 +6,13 @@ Utterances of real people are in these arrays only: no message, representation o
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +184,20 @@ MOST_UTTERANCES = 100
 MOST_ANSWERS = 20
 LEAST_CHARACTERS = 40
 WORD = re.compile(r"[a-z]+(?:'[a-z]+)?")
+STEM = 5
+ANSWER_LENGTH = 10.0
+"""Length of a record of `Chitchat.answered` as a model reads it: beside the 1 of a bias, words should count."""
+_COMMON = """a about after again all also am an and any are aren't as at be because been before being best better but
+by can can't come could couldn't day did didn't do does doesn't doing don't down even for from get getting go going
+gonna good got great guess had haha has hasn't have haven't having he he's hello her here hey hi him his hmm how i i'd
+i'll i'm i've if in into is isn't it it's its just kind know let like lol lot lots made make makes many maybe me mean
+more most much my myself need never new no not nothing now of off oh ok okay on one only or other our out over people
+pretty probably really right said same say see she so some someone something sort still sure take talk than that
+that's the their them then there there's these they they're thing things think this those though thought time to too
+true two u um up us use very wait want wanted was wasn't way we we're well went were what what's when where which
+while who why will with won't would wouldn't wow yeah year years yep yes you you'd you'll you're you've your"""
+FUNCTION_WORDS = frozenset(_COMMON.split())
+"""Words that every conversation has: a list of this package, not of the data."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -228,15 +242,18 @@ class Chitchat:
             made[user] = ((), tokens) if unseen else (tokens, ())
         return next_tokens("chitchat", made, length)
 
-    def answered(self, size: int = 4096, every: int = 5) -> Dataset:
-        """Which prompt a user answered, from hashed words; the test has users who are no clients.
+    def answered(self, size: int = 2048, every: int = 5) -> Dataset:
+        """Which prompt a user answered, from words; the test has users who are no clients.
+
+        A record is the words of the answer, hashed, and its likeness to each of the prompts, which the organisers
+        wrote: half of its length each. It depends on the answer and on what is public alone.
 
         Args:
             size: Numbers per record, to which words are hashed.
             every: One in so many users is held out for the test.
 
         Returns:
-            A data set whose clients are the other users with at least one answer; inputs have length 1.
+            A data set whose clients are the other users with at least one answer.
         """
         out = self.held_out(every)
         rows = [
@@ -245,12 +262,17 @@ class Chitchat:
             for text, prompt in each
         ]
         whose = np.array([user for user, _, _ in rows])
-        inputs, labels = np.stack([row for _, row, _ in rows]), np.array([prompt for _, _, prompt in rows])
+        words, labels = np.stack([row for _, row, _ in rows]), np.array([prompt for _, _, prompt in rows])
+        alike = words @ np.stack([hashed_words(prompt, size) for prompt in self.prompts]).T
+        alike -= alike.mean(axis=1, keepdims=True)
+        alike /= np.maximum(np.linalg.norm(alike, axis=1, keepdims=True), 1e-12)
+        inputs = np.concatenate([words, alike], axis=1) / np.float32(math.sqrt(2.0))
         unseen = np.array(out)[whose]
         held, owners = np.unique(whose[~unseen], return_inverse=True)
         return Dataset(
             name="chitchat-prompts",
-            shape=(size,),
+            shape=(inputs.shape[1],),
+            scale=ANSWER_LENGTH,
             classes=len(self.prompts),
             train_inputs=inputs[~unseen],
             train_labels=labels[~unseen],
@@ -262,10 +284,13 @@ class Chitchat:
 
 
 def hashed_words(text: str, size: int) -> npt.NDArray[np.float32]:
-    """The words of a text and its pairs of neighbouring words, hashed to so many numbers of either sign; length 1."""
-    words = WORD.findall(text.lower())
-    counts = Counter([*words, *map(" ".join, pairwise(words))])
-    places = np.array([zlib.crc32(term.encode()) for term in counts], dtype=np.int64)
+    """The words of a text, hashed to so many numbers of either sign; length 1, or 0 where no word is left.
+
+    Words are cut to their first five letters; function words and those of two letters are left out.
+    """
+    words = [word for word in WORD.findall(text.lower()) if len(word) > 2 and word not in FUNCTION_WORDS]
+    counts = Counter(word[:STEM] for word in words)
+    places = np.array([zlib.crc32(stem.encode()) for stem in counts], dtype=np.int64)
     weights = (1.0 + np.log(list(counts.values()))) * np.where(places >> 31, 1.0, -1.0)
     row = np.bincount(places % size, weights, size)
     return (row / max(1e-12, float(np.linalg.norm(row)))).astype(np.float32)

@@ -31,6 +31,26 @@ def looks_up(module: nn.Module) -> bool:
     return any(isinstance(each, nn.Embedding | nn.EmbeddingBag) for each in module.modules())
 
 
+class Normalized(nn.Module):
+    """Each row by itself: signed square roots, less their mean, scaled to length 1."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The rows, normalized; one whose numbers are all alike becomes zeros."""
+        flat = rows.flatten(1)
+        roots = flat.sign() * flat.abs().sqrt()
+        centred = roots - roots.mean(1, keepdim=True)
+        made: Tensor = centred / torch.linalg.vector_norm(centred, dim=1, keepdim=True).clamp(min=1e-12)
+        return made
+
+
+def _normalized_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The rows normalized, in their precision, a few at a time."""
+    out, normalize = np.empty_like(rows, subok=False), Normalized()
+    for at in range(0, len(rows), 4096):
+        out[at : at + 4096] = normalize(torch.from_numpy(np.array(rows[at : at + 4096])).float()).numpy()
+    return out
+
+
 @dataclass(frozen=True, eq=False)
 class Features:
     """A frozen module that turns every example into a row of numbers, by itself.
@@ -39,7 +59,8 @@ class Features:
     the features be kept on disk between runs; without one they are computed in every run. `precision` is that of the
     numbers kept, `outputs` how many an example has, tried out where it is not given. With `block` they are saved after
     every so many examples, and a stopped computation goes on there. `portable` features are for bytes of any scale:
-    those computed on another device serve too.
+    those computed on another device serve too. With `normalized` each row is then normalized by itself (`Normalized`);
+    the cache keeps what the module gave.
 
     Nothing is charged for features: each record's depend on that record alone, and on a module that was fixed before.
     That holds for modules trained on public data only. A module that was trained on the run's own records needs a
@@ -54,6 +75,7 @@ class Features:
     gpu_batch: int | None = None
     block: int | None = None
     portable: bool = False
+    normalized: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -61,6 +83,11 @@ class Features:
         if self.precision not in ("float32", "float16"):
             raise ValueError(f"precision must be float32 or float16, got {self.precision!r}")
         object.__setattr__(self, "module", copy.deepcopy(self.module).eval().requires_grad_(False))
+
+    @property
+    def whole(self) -> nn.Module:
+        """The module from raw examples to the numbers that the head reads."""
+        return nn.Sequential(self.module, Normalized()) if self.normalized else self.module
 
     def size(self, data: Dataset) -> int:
         """How many features an example of this data set has."""
@@ -70,7 +97,11 @@ class Features:
         """The data set with features for inputs; computed on this device, or read from the cache."""
         size = self.size(data)
         parts = ((f"{data.name}: features, training", data.train_inputs), (f"{data.name}: test", data.test_inputs))
-        made = [self._part(data, inputs, size, device, partial(_told, report, text)) for text, inputs in parts]
+        made = [
+            self._part(data, inputs, size, device, partial(_report_progress, report, text)) for text, inputs in parts
+        ]
+        if self.normalized:
+            made = [_normalized_rows(rows) for rows in made]
         return replace(data, shape=(size,), train_inputs=made[0], test_inputs=made[1], scale=1.0, shift=0.0)
 
     def _through(self, data: Dataset, inputs: npt.NDArray[Any], device: str) -> Tensor:
@@ -125,7 +156,7 @@ class Features:
         return _kept(path, shape, self.precision, fill, self.block, done)
 
 
-def _told(report: Callable[[Report], None], text: str, done: int, total: int) -> None:
+def _report_progress(report: Callable[[Report], None], text: str, done: int, total: int) -> None:
     report(Report(text, done, total, unit="examples"))
 
 
@@ -192,7 +223,7 @@ class Joined(Features):
     @classmethod
     def of_all(cls, parts: Sequence[Features]) -> Features:
         """Features of one module, or of several."""
-        return parts[0] if len(parts) == 1 else cls(_Beside([each.module for each in parts]), parts=tuple(parts))
+        return parts[0] if len(parts) == 1 else cls(_Beside([each.whole for each in parts]), parts=tuple(parts))
 
     def size(self, data: Dataset) -> int:
         """How many features an example of this data set has."""
@@ -220,6 +251,6 @@ class _Beside(nn.Module):
 
 
 def scattering(shape: tuple[int, ...]) -> Features:
-    """The scattering features of images of this shape, kept on disk in half precision (docs/training.md)."""
+    """The scattering features of images of this shape, kept on disk in half precision."""
     module = Scattering(shape)
     return Features(module, batch=16, key=module.words, precision="float16")

@@ -17,6 +17,8 @@ from cepam.fl.models.layers import ordinary
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
+AUC = "auc"
+"""The metric that test examples of two classes are judged by besides accuracy: the area under the ROC curve."""
 
 
 @dataclass(frozen=True)

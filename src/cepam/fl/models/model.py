@@ -19,11 +19,12 @@ from cepam.fl.models.interface import Floats, Index, Network, Scores
 from cepam.fl.models.network import TorchNetwork
 from cepam.fl.models.objective import Judge, Objective
 from cepam.fl.models.pretrained import PRETRAINED, pretrained
+from cepam.fl.models.sequences import LaggedTokens, token_accuracy, token_loss
 from cepam.torch.mapped import check_layers
 
 __all__ = ["ACTIVATIONS", "NAMES", "Floats", "Index", "Model", "Network", "Scores", "build", "linear_on", "resolved"]
 
-NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear", *PRETRAINED)
+NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear", "next-token", *PRETRAINED)
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 WORTH_A_GPU = 100_000
@@ -79,7 +80,7 @@ class Model:
         """A module that answers for raw examples: the features, where there are any, and the module with this state."""
         module = self._seeded(0)
         module.load_state_dict(state)
-        return module if self.features is None else nn.Sequential(self.features.module, module).cpu()
+        return module if self.features is None else nn.Sequential(self.features.whole, module).cpu()
 
     def on(self, data: Dataset, device: str = "auto") -> Network:
         """The network of this model on a data set; `device` is auto, cpu, cpu-torch (no engine is asked) or cuda."""
@@ -90,7 +91,8 @@ class Model:
         if self.features is not None:
             return TorchNetwork(self.module, self.features.of(data, where), where, self.objective)
         data = data if looks_up(self.module) else data.as_numbers()
-        brought = interface.brought(self.module, data) if chosen == "cpu" and self.objective.plain else None
+        plain = self.objective.plain and data.classes != 2  # engines know no area under the curve
+        brought = interface.brought(self.module, data) if chosen == "cpu" and plain else None
         return TorchNetwork(self.module, data, where, self.objective) if brought is None else brought
 
 
@@ -103,7 +105,7 @@ def resolved(device: str, coordinates: int | None = None) -> str:
     """The device that a setting stands for, one of cpu, cpu-torch and cuda.
 
     `auto` takes a GPU where there is one and where it pays: `coordinates` counts weights times clients for each of a
-    round's steps that follow one another (docs/training.md has the times behind the rule).
+    round's steps that follow one another.
     """
     if device not in ("auto", "cpu", "cpu-torch", "cuda"):
         raise ValueError(f"device must be one of auto, cpu, cpu-torch, cuda, got {device!r}")
@@ -141,9 +143,14 @@ def build(name: str, data: Dataset, activation: str = "relu") -> Model:
     Paper: Section V-A, `cnn`: two convolutions and two fully connected layers with max pooling, 6,422 weights on
     MNIST. Pooling before a monotone activation is the same function as after it, at a quarter of the cost.
     `cnn-private` has wider convolutions and no hidden layer (11,386 weights): under noise, fewer layers learn more.
+    `next-token` predicts each token of a row from the last three, log-linearly (28,812 weights).
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    if name == "next-token":
+        if not data.tokens or data.classes or data.train_labels.shape != data.train_inputs.shape:
+            raise ValueError(f"model 'next-token' reads rows of tokens with a target for each, not {data.name!r}")
+        return Model(LaggedTokens, name, loss=token_loss, metrics={"accuracy": token_accuracy})
     if not data.classes:
         raise ValueError(
             f"model {name!r} tells classes apart, and data set {data.name!r} has values: use fl.Model(…, loss=…)"

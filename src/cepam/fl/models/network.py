@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.models.interface import Doubles, Floats, Index, LinearHead, Scores
+from cepam.fl.models.interface import AUC, Doubles, Floats, Index, LinearHead, Scores
 from cepam.fl.models.layers import Convolution, Dense, layers_of
 from cepam.fl.models.objective import Objective
 from cepam.fl.models.passes import Layered, Passes
@@ -88,6 +89,7 @@ class TorchNetwork:
         self.at_once = (EXAMPLES_AT_ONCE if convolutions else DENSE_AT_ONCE)[device]
         self.scored = (SCORED_AT_ONCE if convolutions else DENSE_SCORED_AT_ONCE)[device]
         self.most_threads = None if convolutions else DENSE_THREADS
+        self.ranks = self.objective.classifies and data.classes == 2 and AUC not in self.objective.metrics
         self.known = self._input_squares() if isinstance(first, Dense) else None
 
     def _mapped(self, module: nn.Module) -> Mapped:
@@ -229,12 +231,16 @@ class TorchNetwork:
         at_once = self.scored
         jobs = [(row, at) for at in range(0, total, at_once) for row in range(len(vectors))]
         found: list[dict[str, float]] = [{}] * len(jobs)
+        ranked = self.ranks and index is None
+        margins = np.zeros((len(vectors), total if ranked else 0))
 
         def work(job: int) -> None:
             row, at = jobs[job]
             cut = slice(at, at + at_once)
             images, answers = (x[cut] if where is None else x[where[cut]] for x in (inputs, labels))
             logits = self.passes.logits(vectors[row], self._images(images))
+            if ranked:
+                margins[row, cut] = (logits[:, 1] - logits[:, 0]).double().cpu().numpy()
             sums = {"loss": self.objective.losses(logits, answers).double().sum()}
             found[job] = {name: float(x) for name, x in (sums | self.objective.scores(logits, answers)).items()}
 
@@ -242,4 +248,24 @@ class TorchNetwork:
         means = {
             name: np.array([each[name] for each in found]).reshape(-1, len(vectors)).sum(0) / total for name in found[0]
         }
+        if ranked:
+            means = {"accuracy": means["accuracy"], AUC: areas(margins, labels.cpu().numpy()), **means}
         return Scores(means.pop("loss"), means)
+
+
+def areas(margins: Doubles, labels: Index) -> Doubles:
+    """The area under the ROC curve of each row of margins: the chance that an example of class 1 ranks above one of 0.
+
+    Args:
+        margins: Larger where class 1 is likelier, one row per vector of weights.
+        labels: 0 or 1.
+
+    Returns:
+        One number per row; ties count half, and a row is NaN where a class has no example.
+    """
+    ones, zeros = int(labels.sum()), int((1 - labels).sum())
+    if not ones or not zeros:
+        return np.full(len(margins), np.nan)
+    ranks = rankdata(margins, axis=1)
+    sums = ranks[:, labels == 1].sum(1)
+    return np.asarray((sums - ones * (ones + 1) / 2) / (ones * zeros))

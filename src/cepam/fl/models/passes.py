@@ -72,7 +72,8 @@ class Layered:
         return [(layer, entered, slope) for (layer, entered), slope in zip(taken, slopes)], losses.detach()
 
     def _linear_slope(self, weights: Tensor, x: Tensor, labels: Tensor, own: bool) -> tuple[list[Taken], Tensor]:
-        """What `_slopes` gives for one dense layer: chances less the right answer, without a graph to walk back."""
+        """What `_slopes` gives for one dense layer: probabilities less the right answer, without a graph to walk
+        back."""
         layer = self.layers[-1]
         assert isinstance(layer, Dense)
         logs = (layer.own if own else layer.shared)(x, weights).log_softmax(1)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.fetch import Report, quiet
@@ -70,7 +71,10 @@ class _Convolution(nn.Conv2d):
             side, kernel, stride = images.shape[axis - 2], self.kernel_size[axis], self.stride[axis]
             total = max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)
             pads += [total // 2, total - total // 2]
-        return F.conv2d(F.pad(images, pads), self.weight, None, self.stride, 0, 1, self.groups)
+        left, right, above, below = pads
+        if left == right and above == below:
+            return F.conv2d(images, self.weight, self.bias, self.stride, (above, left), 1, self.groups)
+        return F.conv2d(F.pad(images, pads), self.weight, self.bias, self.stride, 0, 1, self.groups)
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
@@ -124,8 +128,23 @@ class EfficientNetLite(nn.Module):
         pixels = ((images - self.shift) / self.scale).round()
         return (self._seen(pixels) + self._seen(pixels.flip(3))) / 2
 
+    def folded(self) -> EfficientNetLite:
+        """The same function with every normalisation folded into its convolution, laid out channels last: a CPU takes
+        half the time."""
+        pairs: list[tuple[nn.Module, str, str]] = [(self, "_conv_stem", "_bn0"), (self, "_conv_head", "_bn1")]
+        for block in self._blocks:
+            assert isinstance(block, _Block)
+            pairs += [(block, "_expand_conv", "_bn0")] if block.expands else []
+            pairs += [(block, "_depthwise_conv", "_bn1"), (block, "_project_conv", "_bn2")]
+        for owner, name, norm in pairs:
+            setattr(owner, name, fuse_conv_bn_eval(getattr(owner, name).eval(), getattr(owner, norm).eval()))
+            setattr(owner, norm, nn.Identity())
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self
+
     def _seen(self, pixels: Tensor) -> Tensor:
         sides = (self.side, self.side)
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
         resized = F.interpolate(pixels, size=sides, mode="bicubic", align_corners=False).clamp(0, 255)
         made = F.relu6(self._bn0(self._conv_stem((resized - 127) / 128)))
         for block in self._blocks:
@@ -163,11 +182,13 @@ def efficientnet_lite(
     module = EfficientNetLite(variant, data.scale, data.shift)
     state = torch.load(path, map_location="cpu", weights_only=True)
     module.load_state_dict({name: value for name, value in state.items() if not name.startswith("_fc.")})
+    module.folded()
     [digest] = package.files.values()
     key = f"efficientnet-{variant} 1 {digest} {module.side} bicubic mirror"
     return Features(
-        module, batch=8, key=key, precision="float16", outputs=FEATURES, gpu_batch=256, block=500, portable=True
-    )
+        module, batch=2, key=key, precision="float16", outputs=FEATURES, gpu_batch=256, block=500, portable=True,
+        normalized=True,
+    )  # fmt: skip
 
 
 PRETRAINED = {

@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 def save(simulation: Simulation, folder: Path, offset: int) -> None:
-    """Nothing; the checkpoint names the length of the metrics that belong to it, and the one before it is kept."""
+    """Write a checkpoint that names the length of the metrics that belong to it, and keep the one before it."""
     state, fetch = simulation.state, simulation.arrays.fetch
     arrays: dict[str, Any] = {f"memory/{name}": fetch(value) for name, value in state.memory.items()}
     arrays |= {name: fetch(getattr(state, name)) for name in ("weights", "exact", "average", "best")}
@@ -55,7 +55,7 @@ def save(simulation: Simulation, folder: Path, offset: int) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Nothing; the folder of a run that is over holds no checkpoint, nor one that a kill tore."""
+    """Remove the checkpoints of a run that is over, and one that a kill tore."""
     for name in (NAME, PREVIOUS):
         (folder / name).unlink(missing_ok=True)
         (folder / f".{name}.tmp").unlink(missing_ok=True)
@@ -148,7 +148,7 @@ def _offer(earlier: Checkpoint | None, length: int) -> str:
 
 
 def _check_beginning(folder: Path, metrics: Path) -> None:
-    """Nothing; raises where metrics beyond the first checkpoint show that a checkpoint was lost."""
+    """Raise ValueError where metrics beyond the first checkpoint show that a checkpoint was lost."""
     from cepam.fl.config import toml
 
     every = toml.read_settings(folder / "config.toml").run.checkpoint_every
@@ -168,7 +168,7 @@ def _round_of(line: bytes) -> int:
 
 
 def restore(simulation: Simulation, checkpoint: Checkpoint) -> None:
-    """Nothing; the simulation stands where the checkpoint was made."""
+    """Restore the simulation from the checkpoint."""
     with np.load(io.BytesIO(checkpoint.content)) as saved:
         rest = json.loads(bytes(saved["rest"]), object_hook=_bytes)
         put, remembered = simulation.arrays.put, [name for name in saved.files if name.startswith("memory/")]

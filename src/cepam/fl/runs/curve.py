@@ -35,16 +35,14 @@ def series(lines: list[Line], name: str) -> tuple[Any, Any, Any, Any]:
 
 
 def draw_curve(path: Path, lines: list[Line], settings: Settings) -> None:
-    """Nothing; the file holds the picture. A run ends well without one where matplotlib is not installed."""
+    """Draw the picture to the file. Without matplotlib a run ends well without one."""
     if find_spec("matplotlib") is None:
         warnings.warn(f"no {path.name}: install cepam[plots] for pictures", stacklevel=2)
         return
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 2, figsize=(9, 6))
+    figure = Figure(figsize=(9, 6))  # not pyplot's: the caller's backend and figures stay as they are
+    axes = figure.subplots(2, 2)
     figure.subplots_adjust(left=0.09, right=0.98, bottom=0.09, top=0.92, wspace=0.25, hspace=0.3)
     known = any(line.get("accuracy") is not None for line in lines)
     for axis, (name, label) in zip(axes.flat, PANELS if known else (("loss", "test loss"), *PANELS[1:])):
@@ -66,4 +64,3 @@ def draw_curve(path: Path, lines: list[Line], settings: Settings) -> None:
         f"{settings.training.rounds} rounds"
     )
     figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)

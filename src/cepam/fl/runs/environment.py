@@ -39,8 +39,8 @@ def _processor() -> str:
         first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     except OSError:
         return platform.processor()
-    told = dict(line.split(":", 1) for line in first.splitlines() if ":" in line)
-    known = {name.strip().lower(): value.strip() for name, value in told.items()}
+    entries = dict(line.split(":", 1) for line in first.splitlines() if ":" in line)
+    known = {name.strip().lower(): value.strip() for name, value in entries.items()}
     names = ("model name", "cpu family", "model", "cpu implementer", "cpu part")
     flags = known.get("flags", known.get("features", "")).split()
     chosen = hashlib.sha256(" ".join(sorted(each for each in flags if each.startswith(INSTRUCTIONS))).encode())

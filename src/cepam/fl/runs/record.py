@@ -46,8 +46,8 @@ def as_given(settings: Settings, data: Dataset, model: Model | None) -> Settings
     )
 
 
-def _named(told: str, given: str) -> str:
-    return told if told in (given, OWN + given) else OWN + given
+def _named(known: str, given: str) -> str:
+    return known if known in (given, OWN + given) else OWN + given
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _model_bytes(model: Model, seed: int, network: Network, records: int) -> Ite
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Nothing; no other process trains in the folder meanwhile."""
+    """Lock the folder, so that no other process trains in it meanwhile."""
     with ExitStack() as held:
         try:
             held.enter_context(locked_file(folder / ".lock", wait=False))
@@ -129,10 +129,10 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def start(settings: Settings, folder: Path, secret: RunSecret, record: Record) -> None:
-    """Nothing; the folder now holds this run: its secret first, then what makes it a run."""
+    """Write a new run to the folder: its secret first, then what makes it a run."""
     config = folder / "config.toml"
     if config.exists():
-        raise ValueError(f"{folder} already holds a run: choose another --name, or --resume it")
+        raise ValueError(f"{folder} already holds a run: choose another folder, or go on with resume=True")
     if secret.secret is not None:
         write_secret(folder / SECRET, secret.secret.hex().encode() + b"\n")
     write_atomically(config, toml.write(settings, vars(record)).encode())
@@ -193,6 +193,6 @@ def check(folder: Path, record: Record) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Nothing; the run's secret is erased, and a copy that a kill may have left."""
+    """Erase the run's secret, and a copy that a kill may have left."""
     erase(folder / SECRET)
     erase(folder / f".{SECRET}.tmp")

@@ -28,10 +28,10 @@ from cepam.fl.models.pretrained import PRETRAINED, pretrained
 def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch) -> Dataset:
     """The settings' data set, with its pixels as they ask, and the features of a pretrained network in the cache."""
     for name in ("data", "model"):
-        told = str(getattr(settings, name).name)
-        if told.startswith(OWN):
+        known = str(getattr(settings, name).name)
+        if known.startswith(OWN):
             raise ValueError(
-                f"the run has {name} of its own ({told.removeprefix(OWN)}), which are no file here: "
+                f"the run has {name} of its own ({known.removeprefix(OWN)}), which are no file here: "
                 "resume it in Python with fl.train(settings, folder, data, model, resume=True)"
             )
     data = _read(settings, report)
@@ -93,7 +93,7 @@ def referred(settings: Settings, data: Dataset) -> Model | None:
 
 @contextmanager
 def _named(reference: str) -> Iterator[None]:
-    """Nothing; what the block raises carries a note that says whose function raised it, and where."""
+    """Add a note to what the block raises that says whose function raised it, and where."""
     try:
         yield
     except Exception as raised:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special
 
 from cepam.fl.aggregation.aggregator import Line
-from cepam.fl.models.interface import engine_of
+from cepam.fl.models.interface import AUC, engine_of
 from cepam.fl.simulation import Simulation
 
 
@@ -24,9 +24,9 @@ def interval(values: list[float]) -> tuple[float, float | None]:
 def _metrics(simulation: Simulation, lines: list[Line]) -> list[str]:
     """The names of what the last round was judged by, the loss last; one that is not a number is left out."""
     objective = simulation.vector.objective
-    names = [*({"accuracy"} if objective.classifies else ()), *objective.metrics, "loss"]
+    names = [*(("accuracy", AUC) if objective.classifies else ()), *objective.metrics, "loss"]
     last = [line for line in lines if line["round"] == simulation.settings.training.rounds]
-    return [name for name in names if all(line.get(name) is not None for line in last)]
+    return [name for name in dict.fromkeys(names) if all(line.get(name) is not None for line in last)]
 
 
 def _epsilon(last: dict[int, Line]) -> float | None:

@@ -3,7 +3,7 @@
     fl.train(settings, "runs/mine", watch=fl.to_wandb(project="hospitals"))
     fl.train(settings, "runs/mine", watch=fl.to_mlflow("hospitals"))
 
-What they are sent is a run's metrics, and those look at raw data: epsilon does not cover them (docs/training.md).
+What they are sent is a run's metrics, and those look at raw data: epsilon does not cover them (docs/train.md).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from cepam.fl.runs.progress import Progress
 from cepam.fl.runs.tensorboard import scalars
-from cepam.fl.runs.training import Progress
 
 Watcher = Callable[[Progress], None]
 

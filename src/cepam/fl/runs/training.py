@@ -6,6 +6,7 @@ timing.jsonl     seconds per round                 events.…tfevents…   the s
 checkpoint.npz   until the end: where to go on,    summary.json        the figures at the end
                  and the one before it             secret.key          until the end: keys and draws
 personal.npz     clients' own layers, by seed, where some stay on the client
+index.html       the page: a verdict in words, charts, epsilon by observer, bytes and settings
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import io
 import json
 import logging
 import os
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,51 +31,52 @@ from cepam.fl.config.settings import Settings
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.model import Model
 from cepam.fl.runs import checkpoint, record
+from cepam.fl.runs.progress import Progress, ProgressText, wanted
+from cepam.fl.runs.run_page import run_page
 from cepam.fl.runs.sources import prepared, referred
 from cepam.fl.runs.summary import summarise
 from cepam.fl.runs.tensorboard import write_events
 from cepam.fl.simulation import Sent, Simulation, quiet
 
-Watcher = Callable[["Progress"], None]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A round done: its lines, how many rounds there are, and the seconds since the start of this process."""
-
-    lines: list[Line]
-    rounds: int
-    started_at: int
-    seconds: float
-
-    @property
-    def seeds(self) -> int:
-        """How many seeds there are."""
-        return len(self.lines)
-
-    @property
-    def done(self) -> bool:
-        """Whether this was the last round."""
-        return int(self.lines[0]["round"]) >= self.rounds
+Watcher = Callable[[Progress], None]
+SHARE = 0.01
+"""The share of a run's time that pages before the last may take."""
 
 
 def unseen(progress: Progress) -> None:
-    """Nothing: for runs that nobody watches."""
+    """Ignore progress: for runs that nobody watches."""
 
 
 def log(text: str) -> None:
-    """Nothing; what must be said before the first round goes to the log `cepam`."""
+    """Log to `cepam` what must be said before the first round."""
     logging.getLogger("cepam").warning(text)
 
 
 def train(
     settings: Settings, folder: Path | str, data: Dataset | None = None, model: Model | None = None,
-    resume: bool = False, watch: Watcher = unseen, say: Callable[[str], None] = log,
+    resume: bool = False, watch: Watcher = unseen, say: Callable[[str], None] = log, progress: bool | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The summary of a run that is now complete on disk, started anew or gone on with.
+    """Train to the end, in a folder that then holds all there is to know about the run.
+
+    Args:
+        settings: What to run.
+        folder: Where the files of the run go; `index.html` there is its page.
+        data: Your own data; by default what the settings name.
+        model: Your own model; by default what the settings name.
+        resume: Continue the run that the folder holds.
+        watch: Called after every round.
+        say: Called with what must be known before the first round; by default a warning of the log `cepam`.
+        progress: Whether to write to standard error how far the run is. By default a terminal shows a line after two
+            seconds and a log gets one now and then; notebooks show none.
+
+    Returns:
+        The summary.
+
+    Raises:
+        ValueError: The folder holds another run, or what it was started with differs from what is given.
 
     Keys and draws come from a fresh secret, which lies in the folder (mode 600) until the run is over; with
-    `settings.simulate` they come from the seed. `say` hears what must be known before the first round.
+    `run.simulate` they come from the seed.
 
     Guarantee: killed at any moment and resumed, the metrics and weights are bit for bit those of an uninterrupted run
     on the same machine (tests/fl/runs/test_training.py). Nothing that is left at the end of a run that was not
@@ -98,8 +100,16 @@ def train(
             for text in simulation.notices:
                 say(text)
             _go_on(simulation, folder, say)
-            _rounds(simulation, folder, watch)
-            _finish(simulation, folder)
+            page = PageFile(simulation, folder)
+            shown = wanted(sys.stderr) if progress is None else progress
+            try:
+                with _progress(settings, folder, watch) if shown else nullcontext(watch) as follow:
+                    _rounds(simulation, folder, page.following(follow))
+            except BaseException:  # Ctrl-C too
+                with suppress(OSError, ValueError):  # what stopped the run is what must be said
+                    page.write()
+                raise
+            _finish(simulation, folder, page)
         checkpoint.remove(folder)
         if not settings.run.keep_keys:
             record.forget(folder)
@@ -107,7 +117,7 @@ def train(
 
 
 def _go_on(simulation: Simulation, folder: Path, say: Callable[[str], None]) -> None:
-    """Nothing; the simulation and the metrics stand where the folder's checkpoint was made, or at the beginning."""
+    """Restore the simulation and the metrics from the folder's checkpoint, or start at the beginning."""
     assert simulation.secret is not None
     found = checkpoint.latest(folder, simulation.secret.checkpoint_key())
     if found is not None:
@@ -132,6 +142,47 @@ def _keeper(settings: Settings, folder: Path) -> Callable[[Sent], None]:
                     (place / f"client-{envelope.client:04d}.bin").write_bytes(envelope.message)
 
     return keep
+
+
+@contextmanager
+def _progress(settings: Settings, folder: Path, watch: Watcher) -> Iterator[Watcher]:
+    """A watcher that also writes how far the run is."""
+    text = ProgressText(folder.name, settings.run.simulate)
+
+    def follow(done: Progress) -> None:
+        text.follow(done)
+        watch(done)
+
+    try:
+        yield follow
+    finally:
+        text.close()
+
+
+class PageFile:
+    """`index.html` of a run, written at its end, and after evaluations as long as `SHARE` of the time is enough."""
+
+    def __init__(self, simulation: Simulation, folder: Path) -> None:
+        self.simulation, self.folder = simulation, folder
+        self.start, self.taken = time.monotonic(), 0.0
+
+    def following(self, watch: Watcher) -> Watcher:
+        """A watcher that writes the page after an evaluation, where there is time for one as slow as all so far."""
+
+        def follow(progress: Progress) -> None:
+            evaluated = "loss" in progress.lines[0]
+            if evaluated and not progress.done and 2.0 * self.taken <= SHARE * (time.monotonic() - self.start):
+                self.write()
+            watch(progress)
+
+        return follow
+
+    def write(self) -> None:
+        """Write it as the run stands."""
+        begun = time.monotonic()
+        made = run_page(self.folder.name, self.simulation, read_metrics(self.folder))
+        write_atomically(self.folder / "index.html", made.encode())
+        self.taken += time.monotonic() - begun
 
 
 def _rounds(simulation: Simulation, folder: Path, watch: Watcher) -> None:
@@ -183,8 +234,8 @@ def read_summary(folder: Path | str) -> dict[str, Any]:
     return held
 
 
-def _finish(simulation: Simulation, folder: Path) -> None:
-    """Nothing; the run's files are whole. The summary comes last: where it is, the run is over."""
+def _finish(simulation: Simulation, folder: Path, page: PageFile) -> None:
+    """Write the run's last files. The summary comes last: where it is, the run is over."""
     import torch
 
     from cepam.fl.runs.curve import draw_curve
@@ -205,4 +256,5 @@ def _finish(simulation: Simulation, folder: Path) -> None:
     summary = summarise(simulation, lines, _seconds(folder / "timing.jsonl"))
     write_events(folder / "events.out.tfevents.0.cepam", lines)
     draw_curve(folder / "curve.png", lines, simulation.settings)
+    page.write()
     write_atomically(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())

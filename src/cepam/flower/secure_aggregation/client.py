@@ -7,7 +7,7 @@ from functools import partial
 
 from flwr.app import ConfigRecord, Context
 
-from cepam.flower.arrays import SUM
+from cepam.flower.arrays import SECURE_AGGREGATION
 from cepam.flower.client_mod import IDENTITY_FILE, read_key_file
 from cepam.flower.client_policy import ACCOUNT_FILE, POLICY_FILE, enforced
 from cepam.policy import ClientPolicy, FileAccount
@@ -18,7 +18,7 @@ from cepam.secure_aggregation.client import SecAggClient
 COHORT_FILE = "cepam-cohort"
 
 
-def sum_node(context: Context, policy: ClientPolicy | None = None) -> SecAggClient:
+def secagg_client(context: Context, policy: ClientPolicy | None = None) -> SecAggClient:
     """The node that this configuration describes, with the secrets that `context.state` holds; `Declined` if none.
 
     Args:
@@ -32,7 +32,7 @@ def sum_node(context: Context, policy: ClientPolicy | None = None) -> SecAggClie
         return simulated_node(context, policy, _kept_state(context))
     if rules is None or key is None:
         raise Declined(
-            "terms",
+            "policy",
             f"secure aggregation needs {POLICY_FILE}, {ACCOUNT_FILE} and {IDENTITY_FILE} in the node's configuration; "
             "in a simulation, Uplink(policy=ClientPolicy(…)) in the ClientApp",
         )
@@ -40,7 +40,7 @@ def sum_node(context: Context, policy: ClientPolicy | None = None) -> SecAggClie
         identity, cohort = public_of(key), read_key_file(context, COHORT_FILE)
         own = rules.policy if cohort is None else replace(rules.policy, cohort=read_cohort(cohort))
     except (TypeError, ValueError) as unfit:
-        raise Declined("terms", f"the node's cohort or key cannot be read: {unfit}") from unfit
+        raise Declined("policy", f"the node's cohort or key cannot be read: {unfit}") from unfit
     return SecAggClient(context.node_id, identity, partial(sign, key), verify, own, rules.account, _kept_state(context))
 
 
@@ -55,12 +55,12 @@ def read_cohort(text: bytes) -> frozenset[bytes]:
 
 def keep_state(context: Context, node: SecAggClient) -> None:
     """Keep the node's secrets as it left them, for the next message."""
-    context.state[SUM] = ConfigRecord({"state": node.state})
+    context.state[SECURE_AGGREGATION] = ConfigRecord({"state": node.state})
     if not isinstance(node.account, FileAccount):
         node.account.keep(context)  # type: ignore[attr-defined]  # a simulated node's
 
 
 def _kept_state(context: Context) -> bytes:
-    kept = context.state.get(SUM)
+    kept = context.state.get(SECURE_AGGREGATION)
     state = kept.get("state") if isinstance(kept, ConfigRecord) else None
     return state if isinstance(state, bytes) else b""

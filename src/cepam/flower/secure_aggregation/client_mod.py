@@ -12,8 +12,8 @@ import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 
 from cepam.errors import MalformedMessage
-from cepam.flower.arrays import SUM, carry, numpy_of
-from cepam.flower.client_correlated_noise import CHANCE, CLIP, DIVISOR, tell
+from cepam.flower.arrays import SECURE_AGGREGATION, carry, numpy_of
+from cepam.flower.client_correlated_noise import CLIP, DIVISOR, RECORD_SAMPLING_RATE, add_to_config
 from cepam.flower.client_mod import (
     FAILED,
     SERVER_FILE,
@@ -26,8 +26,8 @@ from cepam.flower.client_mod import (
     reporting,
 )
 from cepam.flower.client_model import receive
-from cepam.flower.secure_aggregation.client import keep_state, sum_node
-from cepam.flower.secure_aggregation.records import check_value, run_bytes, statement, sum_message
+from cepam.flower.secure_aggregation.client import keep_state, secagg_client
+from cepam.flower.secure_aggregation.records import check_value, run_bytes, secagg_message, statement
 from cepam.policy import AccountUnusable, ClientPolicy
 from cepam.protocol.agreement import verify
 from cepam.protocol.client import Declined
@@ -57,10 +57,10 @@ def answer(message: Message, context: Context, call_next: CallNext, policy: Clie
     try:
         check_app(call_next)
         request = _request(message, context)
-        node = sum_node(context, policy)
+        node = secagg_client(context, policy)
         # User code sees neither the node's secrets nor the message of the sum.
         for hidden in (context.state, message.content):
-            hidden.pop(SUM, None)
+            hidden.pop(SECURE_AGGREGATION, None)
         try:
             return _answered(node, request, message, context, call_next)
         except SecAggRefused as refused:
@@ -71,10 +71,10 @@ def answer(message: Message, context: Context, call_next: CallNext, policy: Clie
     except Declined as declined:
         return declining(message, declined)
     except AccountUnusable as unusable:
-        return declining(message, Declined("terms", str(unusable)))
+        return declining(message, Declined("policy", str(unusable)))
     except MalformedMessage as malformed:
         return declining(message, Declined("offer", str(malformed)))
-    except Exception as unexpected:  # its text may hold data: only its kind is told, and only to this node's log
+    except Exception as unexpected:  # its text may hold data: only its kind is agreed, and only to this node's log
         log(WARNING, "cepam: nothing leaves this node: %s %s", type(unexpected).__name__, _os_error(unexpected))
         return Message(Error(FAILED, "cepam: internal"), reply_to=message)
 
@@ -82,11 +82,11 @@ def answer(message: Message, context: Context, call_next: CallNext, policy: Clie
 def _request(message: Message, context: Context) -> bytes:
     """The request of a sum that this message carries, signed by the server that this node knows if it knows one."""
     if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
-        raise Declined("sums-only", "this node answers for sums alone: no evaluation, no query")
+        raise Declined("secure-aggregation-only", "this node answers for sums alone: no evaluation, no query")
     try:
-        request = sum_message(message.content)
+        request = secagg_message(message.content)
     except ValueError as absent:
-        raise Declined("sums-only", str(absent)) from absent
+        raise Declined("secure-aggregation-only", str(absent)) from absent
     server = read_key_file(context, SERVER_FILE)
     if server is not None:
         signature = _fields(message).get("signature")
@@ -114,35 +114,35 @@ def _answered(node: SecAggClient, request: bytes, message: Message, context: Con
 
 def _trained(node: SecAggClient, request: bytes, message: Message, context: Context, call_next: CallNext) -> Message:
     """The masked update; whatever the ClientApp does, what leaves has the length and the noise of any other."""
-    asked = TrainRequest.decode(request)
+    received = TrainRequest.decode(request)
     update = _fields(message).get("update")
     if update not in ("parameters", "gradient"):
         raise Declined("offer", "the server does not say what the reply should hold")
     message.content.pop(RECORD, None)
     report = receive(message.content, context)
     reference = numpy_of(only_arrays(message.content))
-    sketch = _sketch(asked.settings, count(reference))
+    sketch = _sketch(received.settings, count(reference))
     about = message.metadata
     check = check_value(message.content, update, context.run_config, about.message_type, about.group_id)
 
     def work(settings: SecAggSettings) -> npt.NDArray[Any]:
-        tell(message.content, _agreed(settings))
+        add_to_config(message.content, _agreed(settings))
         reply = call_next(message, context)
         found = to_vector(numpy_of(named_arrays(reply.content)[1]), reference, difference=update == "parameters")
         return found if sketch is None else sketch.apply(found)
 
     masked = node.train(request, check, work, count(reference))
-    log(INFO, "cepam: %d coordinates leave masked in %d bytes", asked.settings.coordinates, len(masked))
+    log(INFO, "cepam: %d coordinates leave masked in %d bytes", received.settings.coordinates, len(masked))
     return reporting(_reply(message, masked), report)
 
 
 def _agreed(settings: SecAggSettings) -> dict[str, float]:
-    """What the training function is told of the round: numbers that passed this node's policy.
+    """What the training function gets about the round: numbers that passed this node's policy.
 
-    An offer with a larger clip or chance, or a smaller batch, than the policy was refused before.
+    An offer with a larger clip or sampling rate, or a smaller batch, than the policy was refused before.
     """
-    told = {CHANCE: settings.chance}
-    return {**told, CLIP: settings.clip, DIVISOR: settings.batch} if settings.batch else told
+    agreed = {RECORD_SAMPLING_RATE: settings.record_sampling_rate}
+    return {**agreed, CLIP: settings.clip, DIVISOR: settings.batch} if settings.batch else agreed
 
 
 def _sketch(settings: SecAggSettings, coordinates: int) -> Sketch | None:
@@ -155,7 +155,7 @@ def _sketch(settings: SecAggSettings, coordinates: int) -> Sketch | None:
     if settings.coordinates > coordinates:
         raise Declined("arrays", f"the model has {coordinates} coordinates, not {settings.coordinates}")
     if settings.batch:
-        raise SecAggRefused("terms", "examples are clipped before the map here, which bounds nothing after it")
+        raise SecAggRefused("policy", "examples are clipped before the map here, which bounds nothing after it")
     return Sketch.of(settings, coordinates)
 
 
@@ -170,4 +170,4 @@ def _fields(message: Message) -> ConfigRecord:
 
 
 def _reply(message: Message, said: bytes) -> Message:
-    return Message(RecordDict({SUM: carry(said)}), reply_to=message)
+    return Message(RecordDict({SECURE_AGGREGATION: carry(said)}), reply_to=message)

@@ -23,7 +23,7 @@ class Faults:
     Where that tells nothing, those who may have been at fault sit out: nobody the first time, then 1, 2, 4, … rounds.
 
     Guarantee: while at most K - t nodes misbehave (one, where no share can be spared; half as many, where over 500 ways
-    to choose t of K nodes exist), no honest node is left out for good (docs/trust.md;
+    to choose t of K nodes exist), no honest node is left out for good (docs/proofs/secure-aggregation.md;
     tests/attacks/test_secure_aggregation_shares.py).
     """
 
@@ -44,26 +44,26 @@ class Faults:
         """The nodes that are not asked in this round."""
         return self.named | {node for node, back in self._back.items() if self._round < back}
 
-    def note(self, sums: SecAggRound, is_open: bool) -> None:
+    def note(self, protocol: SecAggRound, is_open: bool) -> None:
         """Take notice of a round whose shares were asked for.
 
         Args:
-            sums: the round, with all shares that came.
+            protocol: the round, with all shares that came.
             is_open: whether its sum was opened.
         """
-        spare = len(sums.cohort) - sums.settings.threshold
+        spare = len(protocol.cohort) - protocol.settings.threshold
         self._most = max(self._most, spare)
-        self._disputes |= {frozenset(pair) for pair in sums.disputes if not self.named & set(pair)}
+        self._disputes |= {frozenset(pair) for pair in protocol.disputes if not self.named & set(pair)}
         while disputed := self._most_disputed():
             self._name(disputed, "disputes its sealed shares with more nodes than can be at fault")
         if is_open:
             return
-        unopened = sums.unopened() - self.named
+        unopened = protocol.unopened() - self.named
         # Everybody sent shares, and more of a sender's are wrong than nodes can be at fault: so it is one of these.
-        is_all = sums.survivors == sums.cohort and not sums.silent
-        if is_all and len(unopened) <= sums.most_wrong:
+        is_all = protocol.survivors == protocol.cohort and not protocol.silent
+        if is_all and len(unopened) <= protocol.most_wrong:
             self._name(unopened, "committed to a seed that does not follow from its shares")
-        self._sit_out(self._suspects(sums, unopened) - self.named)
+        self._sit_out(self._suspects(protocol, unopened) - self.named)
 
     def _most_disputed(self) -> set[int]:
         """The nodes with the most disputes, if these are more than any round could spare."""
@@ -71,12 +71,12 @@ class Faults:
         most = max(counts.values(), default=0)
         return {node for node, count in counts.items() if count == most} if most > self._most else set()
 
-    def _suspects(self, sums: SecAggRound, unopened: frozenset[int]) -> set[int]:
+    def _suspects(self, protocol: SecAggRound, unopened: frozenset[int]) -> set[int]:
         """Whoever may have kept the sum closed: the silent, and where enough answered senders and their accusers."""
-        if len(sums.survivors) - len(sums.silent) < sums.settings.threshold:
-            return set(sums.silent)
-        accusers = {receiver for sender, receiver in sums.disputes if sender in unopened}
-        return set(sums.silent) | unopened | accusers if not self.named & sums.unopened() else set()
+        if len(protocol.survivors) - len(protocol.silent) < protocol.settings.threshold:
+            return set(protocol.silent)
+        accusers = {receiver for sender, receiver in protocol.disputes if sender in unopened}
+        return set(protocol.silent) | unopened | accusers if not self.named & protocol.unopened() else set()
 
     def _name(self, nodes: Iterable[int], reason: str) -> None:
         for node in sorted(nodes):

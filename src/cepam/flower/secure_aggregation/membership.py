@@ -51,19 +51,19 @@ class Membership:
         self.refused = []
         self.faults.begin_round()
         self._round += 1
-        asked = set(wanted) - self.faults.left_out
-        strangers = self._strangers(asked) if self.roster is not None else set()
+        sampled = set(wanted) - self.faults.left_out
+        strangers = self._strangers(sampled) if self.roster is not None else set()
         if self.roster is None or strangers:
             for node in strangers:
                 self._started[node] += 1
                 self._not_before[node] = self._round + min(2 ** self._started[node], LONGEST_WAIT)
-            self._begin((asked | set(grid.get_node_ids())) - self.faults.left_out, grid)
+            self._begin((sampled | set(grid.get_node_ids())) - self.faults.left_out, grid)
         return self.roster  # type: ignore[return-value]  # there is one now
 
-    def _strangers(self, asked: set[int]) -> set[int]:
+    def _strangers(self, sampled: set[int]) -> set[int]:
         """Those of these that can be asked in a new epoch only, and may start one."""
         names = set(self.roster.names) if self.roster is not None else set()
-        return {node for node in asked - names | asked & self._lost if self._round >= self._not_before.get(node, 0)}
+        return {node for node in sampled - names | sampled & self._lost if self._round >= self._not_before.get(node, 0)}
 
     def cohort(self, wanted: Iterable[int]) -> tuple[int, ...]:
         """Those of these nodes that are in the roster, have not declined its terms, and are not left out for faults."""
@@ -86,7 +86,7 @@ class Membership:
     def note_refusal(self, refused: Refused) -> None:
         """Note a refusal: of a position or a cohort by other secrets than this epoch's, else by the node's policy."""
         if isinstance(refused, NodeRefused) and refused.node is not None:
-            (self._lost if refused.sum_kind in ("position", "cohort") else self._declining).add(refused.node)
+            (self._lost if refused.refusal_kind in ("position", "cohort") else self._declining).add(refused.node)
 
     def _begin(self, nodes: set[int], grid: Grid) -> None:
         """Begin an epoch of all nodes that answer, under a number above all earlier ones, of other processes too."""
@@ -109,7 +109,7 @@ class Membership:
                 refused,
             )
 
-        self._transport.trip(grid, {node: HelloRequest(run, epoch).encode() for node in sorted(nodes)}, take, drop)
+        self._transport.exchange(grid, {node: HelloRequest(run, epoch).encode() for node in sorted(nodes)}, take, drop)
         late = f"no answer to the key agreement within {self._transport.timeout:g} s (unmask_timeout)"
         for node in sorted(nodes - set(entries) - {refused.node for refused in self.refused}):
             self.refused.append(Refused("missing", node, late))
@@ -139,7 +139,7 @@ class Membership:
             log(
                 WARNING,
                 "cepam: the identity of node %d is not the key that it is registered with: only nodes that pin their "
-                "cohort know with whom they share masks (docs/trust.md). This is said once, for all nodes",
+                "cohort know with whom they share masks (docs/secure-aggregation.md). This is said once, for all nodes",
                 node,
             )
 

@@ -11,11 +11,11 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from flwr.common.config import get_fused_config_from_dir, get_project_dir
 
-from cepam.flower.arrays import SUM, carried
+from cepam.flower.arrays import SECURE_AGGREGATION, carried
 from cepam.protocol.broadcast_message import DOWNLINK
 from cepam.protocol.messages import RECORD
 
-OURS = frozenset({SUM, RECORD, DOWNLINK})
+OURS = frozenset({SECURE_AGGREGATION, RECORD, DOWNLINK})
 
 
 def run_bytes(run: int) -> bytes:
@@ -23,9 +23,9 @@ def run_bytes(run: int) -> bytes:
     return f"flower {run}".encode()
 
 
-def sum_message(content: RecordDict) -> bytes:
+def secagg_message(content: RecordDict) -> bytes:
     """The message of a sum in this content; ValueError if there is none."""
-    record = content.get(SUM)
+    record = content.get(SECURE_AGGREGATION)
     if not isinstance(record, ArrayRecord):
         raise ValueError(
             "there is no message of secure aggregation: does the other end use cepam.flower.SecureAggregation?"
@@ -53,9 +53,9 @@ def run_config(run: Any) -> Mapping[str, Any]:
 def check_value(
     content: RecordDict, update: str, configured: Mapping[str, Any], message_type: str, group_id: str
 ) -> bytes:
-    """32 bytes that bind a round to all that a node is told to train on.
+    """32 bytes that bind a round to all that a node is sent to train on.
 
-    The masks of two nodes that were told different things do not cancel
+    The masks of two nodes that were sent different things do not cancel
     (tests/flower/secure_aggregation/test_attacks.py).
 
     Args:

@@ -23,7 +23,7 @@ log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 class RoundDriver:
     """A round under way: the server's end of the sum, the messages that ask for it, and what came of them."""
 
-    sums: SecAggRound
+    protocol: SecAggRound
     messages: dict[int, Message]
     transport: Transport
     members: Membership
@@ -35,7 +35,7 @@ class RoundDriver:
 
         def counted(node: int, said: bytes) -> None:
             before(reply)
-            self.sums.take(node, said)
+            self.protocol.take(node, said)
             self.members.note_answer(node)
             self.bytes_of[node] = len(said)
 
@@ -44,8 +44,8 @@ class RoundDriver:
     def repair(self, grid: Grid, drop: Callable[[Refused], None]) -> bool:
         """Whether enough nodes are left, once what the missing ones left behind is known."""
         try:
-            while asks := self.sums.repairs():
-                self.transport.trip(grid, asks, self._counting(self.sums.take_repair), drop)
+            while asks := self.protocol.repairs():
+                self.transport.exchange(grid, asks, self._counting(self.protocol.take_repair), drop)
         except SecAggRefused as lost:
             log(WARNING, "cepam: nothing is opened this round, nothing is charged: %s", lost)
             return False
@@ -53,16 +53,18 @@ class RoundDriver:
 
     def unmask(self, grid: Grid, drop: Callable[[Refused], None]) -> bool:
         """Whether the sum is open. From the first request on the round counts as released."""
-        self.transport.trip(grid, self.sums.unmasks(), self._counting(self.sums.take_unmask), drop, done=self._is_open)
+        self.transport.exchange(
+            grid, self.protocol.unmasks(), self._counting(self.protocol.take_unmask), drop, done=self._is_open
+        )
         if not self._is_open():
             log(WARNING, "cepam: too few good shares came: the sum stays closed, and the round is charged")
-        self.members.faults.note(self.sums, self.opened is not None)
+        self.members.faults.note(self.protocol, self.opened is not None)
         return self.opened is not None
 
     def _is_open(self) -> bool:
         if self.opened is None:
             try:
-                self.opened = self.sums.open()
+                self.opened = self.protocol.open()
             except SecAggRefused:
                 return False
         return True

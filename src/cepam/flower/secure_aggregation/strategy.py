@@ -12,8 +12,8 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian, Law
-from cepam.flower.arrays import SUM, record_of
-from cepam.flower.averaging import AVERAGING, check_strategy
+from cepam.flower.arrays import SECURE_AGGREGATION, record_of
+from cepam.flower.averaging import AVERAGING, check_strategy, publishes_average
 from cepam.flower.base import DownlinkKind, PrivateStrategy, UpdateKind
 from cepam.flower.downlink import is_stale
 from cepam.flower.dropouts import Aggregator
@@ -48,7 +48,8 @@ class SecureAggregation(PrivateStrategy):
 
     Nodes mask their updates, and the server unmasks one noisy sum per round, over a quorum of nodes at least, or
     nothing. Epsilon holds against the server too. Every node enforces a policy of its own, `ClientPolicy`, and refuses
-    what falls below it (docs/trust.md). The wrapped strategy is handed one reply: the model moved by the sum over all
+    what falls below it (docs/proofs/secure-aggregation.md). The wrapped strategy is handed one reply: the model moved
+    by the sum over all
     nodes of the round, however many answered. Nodes send no metrics and do not evaluate; `start(evaluate_fn=…)` does. A
     round is charged for the nodes that are in it, on disk before the first share is requested.
 
@@ -105,11 +106,11 @@ class SecureAggregation(PrivateStrategy):
         law, target = noise_of(noise, epsilon, clip)
         if not isinstance(law, Gaussian):
             raise ValueError(f"noise must be cepam.Gaussian for secure aggregation: no other adds up; got {law!r}")
-        if type(strategy) not in AVERAGING and accounting.released != "average":
+        if accounting.released != "vectors" and not publishes_average(strategy, accounting):
             raise ValueError(
                 f"strategy must be one that moves the model by the average "
                 f"({', '.join(known.__name__ for known in AVERAGING)}), got {type(strategy).__name__} "
-                "(Accounting(released='average') says so of one's own)"
+                "(set Accounting(released='average') if your strategy publishes the average only)"
             )
         if accounting.released == "vectors":
             raise ValueError("released='vectors' does not go with secure aggregation: the server has no vectors")
@@ -130,8 +131,8 @@ class SecureAggregation(PrivateStrategy):
         self._transport = Transport(authentication.read_server_key(), unmask_timeout)
         self._members = Membership(self._transport, authentication.required)
         self._observers = Observers(accounting.colluders, accounting.delta)
-        self._reach: QuantizationRange | None = None
-        self._under_way: RoundDriver | None = None
+        self._range: QuantizationRange | None = None
+        self._driver: RoundDriver | None = None
         self._unfit: list[Refused] = []
         self._sampled = 0
 
@@ -145,7 +146,7 @@ class SecureAggregation(PrivateStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The wrapped strategy's messages to the nodes that can be in a sum, each with its request."""
-        self._under_way, self._unfit, self._sampled = None, [], 0
+        self._driver, self._unfit, self._sampled = None, [], 0
         messages = self._messages(server_round, arrays, config, grid)
         self._sampled = len(messages)
         if not messages:
@@ -159,36 +160,36 @@ class SecureAggregation(PrivateStrategy):
             settings = self._settings_for(len(cohort), roster.epoch, int(grid.run.run_id))
             self._publish_model([self.settings] * len(cohort))
             check = self._check_value([wanted[node] for node in cohort], configured)
-            sums = SecAggRound(settings, roster, cohort, check)
+            protocol = SecAggRound(settings, roster, cohort, check)
         except (SecAggRefused, ValueError) as unfit:
             log(WARNING, "cepam: round %d cannot aggregate securely: %s", server_round, unfit)
             self._unfit.append(Refused("refused", None, str(unfit)))
             return []
         self._observers.requested(self._mechanism(cohort), settings.quorum)
-        self._under_way = RoundDriver(sums, {node: wanted[node] for node in cohort}, self._transport, self._members)
-        return self._requests(self._under_way)
+        self._driver = RoundDriver(protocol, {node: wanted[node] for node in cohort}, self._transport, self._members)
+        return self._requests(self._driver)
 
     def _settings_for(self, nodes: int, epoch: int, run: int) -> SecAggSettings:
-        """What this round's nodes are told; ValueError where their number makes no sum."""
+        """What this round's nodes are sent; ValueError where their number makes no sum."""
         asks, account = self.settings, self.accounting
         quorum = self._options.quorum_of(nodes, account.colluders)
         coordinates = self._options.numbers_of(self._model.coordinates)
         law = Gaussian(asks.law.scale)
-        reach = QuantizationRange(law, nodes, float(asks.clip.bound))
-        reach.restore(self._reach.saved() if self._reach is not None else ())
-        self._reach = reach
+        quantization_range = QuantizationRange(law, nodes, float(asks.clip.bound))
+        quantization_range.restore(self._range.saved() if self._range is not None else ())
+        self._range = quantization_range
         bits = None if self._options.bits == "auto" else self._options.bits
-        code = fit(law, nodes, coordinates, reach.value, bits=bits)
+        code = fit(law, nodes, coordinates, quantization_range.value, bits=bits)
         one = account.mechanism([(0, asks)], True, coordinates)
         batch = asks.records if one.sampling.kind == "all" else one.sampling.draws
         return SecAggSettings(
             run_bytes(run), epoch, self._members.next_position(), coordinates, code.bits, code.gain,
             float(asks.law.scale), float(asks.clip.bound), quorum, account.colluders,
-            float(batch) if account.clipped == "example" else 0.0, one.chance(0),
+            float(batch) if account.clipped == "example" else 0.0, one.sampling_rate(0),
         )  # fmt: skip
 
     def _check_value(self, messages: list[Message], configured: Mapping[str, Any]) -> bytes:
-        """What all nodes are told to train on; ValueError where a strategy tells them different things."""
+        """What all nodes are sent to train on; ValueError where a strategy tells them different things."""
         sent = {
             (id(message.content), message.metadata.message_type, message.metadata.group_id): message.content
             for message in messages
@@ -211,30 +212,30 @@ class SecureAggregation(PrivateStrategy):
         name = next(iter(content.array_records))
         return RecordDict({**dict(content.items()), name: record_of(self._model.downlink.public)})
 
-    def _requests(self, under_way: RoundDriver) -> list[Message]:
-        known, new = under_way.sums.request(with_roster=False), under_way.sums.request()
-        for node, message in under_way.messages.items():
+    def _requests(self, driver: RoundDriver) -> list[Message]:
+        known, new = driver.protocol.request(with_roster=False), driver.protocol.request()
+        for node, message in driver.messages.items():
             if self._model.downlink is not None and not self._model.downlink.put_into(message):
                 raise ValueError("the strategy sends arrays of its own, which a quantized downlink does not carry")
             request = new if self._members.needs_roster(node) else known
             self._transport.put(message, message.metadata.run_id, request, self.settings.update)
-        return list(under_way.messages.values())
+        return list(driver.messages.values())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the wrapped strategy makes of the sum, if a quorum is in it; the counts and epsilons as metrics."""
-        under_way, self._under_way = self._under_way, None
+        driver, self._driver = self._driver, None
         down = self._model.downlink
         tally = RoundMetrics(
-            0 if under_way is None else len(under_way.messages), down.count() if down is not None else (0, 0)
+            0 if driver is None else len(driver.messages), down.count() if down is not None else (0, 0)
         )
         arrays, metrics, is_open = None, None, False
-        if under_way is not None and self._grid is not None:
-            self._take(under_way, self._with_second(under_way, list(replies), self._grid), tally)
-            is_open = self._open(under_way, self._grid, tally)
+        if driver is not None and self._grid is not None:
+            self._take(driver, self._with_second(driver, list(replies), self._grid), tally)
+            is_open = self._open(driver, self._grid, tally)
             if is_open:
-                arrays, metrics = self.strategy.aggregate_train(server_round, [self._aggregate(under_way)])
+                arrays, metrics = self.strategy.aggregate_train(server_round, [self._aggregate(driver)])
                 arrays, model = self._model.published(arrays, server_round + 1, self._moved)
                 self._spending.note_model(model)
         report = tally.report(server_round, metrics, self.epsilon, self.accounting.delta)
@@ -245,22 +246,22 @@ class SecureAggregation(PrivateStrategy):
             self._failure.note(refused)
         return self._finish(server_round, tally, self._sampled, arrays, report)
 
-    def _with_second(self, under_way: RoundDriver, replies: list[Message], grid: Grid) -> list[Message]:
+    def _with_second(self, driver: RoundDriver, replies: list[Message], grid: Grid) -> list[Message]:
         """The replies; nodes that do not hold what their message leads on from get a snapshot and reply to that."""
-        self._transport.expect(under_way.messages.values())
+        self._transport.expect(driver.messages.values())
         stale = [reply for reply in replies if is_stale(reply) and self._transport.node_of(reply) is not None]
         if self._model.downlink is None or not stale:
             return replies
         again = {}
         for reply in stale:
             node = self._transport.waiting[reply.metadata.reply_to_message_id]
-            again[node] = self._model.downlink.again(under_way.messages[node])
+            again[node] = self._model.downlink.again(driver.messages[node])
         second = list(grid.send_and_receive(again.values(), timeout=self._timeout))
-        under_way.messages |= again
-        self._transport.expect(under_way.messages.values())
+        driver.messages |= again
+        self._transport.expect(driver.messages.values())
         return [reply for reply in replies if reply not in stale] + second
 
-    def _take(self, under_way: RoundDriver, replies: list[Message], tally: RoundMetrics) -> None:
+    def _take(self, driver: RoundDriver, replies: list[Message], tally: RoundMetrics) -> None:
         """Take the masked vectors, and count the rest by its reason."""
         down = self._model.downlink
 
@@ -269,24 +270,24 @@ class SecureAggregation(PrivateStrategy):
             tally.drop(refused)
 
         for reply in replies:
-            under_way.take(reply, down.take_report if down is not None else _ignore, drop)
+            driver.take(reply, down.take_report if down is not None else _ignore, drop)
         for node in self._transport.waiting.values():
             tally.drop(Refused("missing", node, "no reply came in time"))
 
-    def _open(self, under_way: RoundDriver, grid: Grid, tally: RoundMetrics) -> bool:
+    def _open(self, driver: RoundDriver, grid: Grid, tally: RoundMetrics) -> bool:
         """Whether the sum is open: a quorum is left, the budget allows it, and the account on disk has it."""
-        if not under_way.repair(grid, tally.drop):
+        if not driver.repair(grid, tally.drop):
             self._unfit.append(Refused("refused", None, "fewer nodes than the quorum answered"))
             return False
-        mechanism = self._mechanism(under_way.sums.survivors)
-        for node in under_way.sums.survivors:
-            message, size = under_way.messages[node], under_way.bytes_of[node]
+        mechanism = self._mechanism(driver.protocol.survivors)
+        for node in driver.protocol.survivors:
+            message, size = driver.messages[node], driver.bytes_of[node]
             tally.opened.append(Opened(node, self.settings, message, size, self._model.coordinates, frozenset()))
         if not self._spending.allows(mechanism):
             return False
         self._spending.charge(mechanism, None)
-        self._observers.released(mechanism, len(under_way.sums.cohort), under_way.sums.settings.quorum)
-        if under_way.unmask(grid, tally.drop):
+        self._observers.released(mechanism, len(driver.protocol.cohort), driver.protocol.settings.quorum)
+        if driver.unmask(grid, tally.drop):
             return True
         self._unfit.append(Refused("refused", None, "too few good shares came to unmask the sum"))
         return False
@@ -295,17 +296,17 @@ class SecureAggregation(PrivateStrategy):
         numbers = self._options.numbers_of(self._model.coordinates)
         return self.accounting.mechanism([(node, self.settings) for node in nodes], True, numbers)
 
-    def _aggregate(self, under_way: RoundDriver) -> Message:
+    def _aggregate(self, driver: RoundDriver) -> Message:
         """The one reply that the wrapped strategy sees: the sum over all nodes of the round, of weight 1."""
-        if under_way.opened is None or self._reach is None:
+        if driver.opened is None or self._range is None:
             raise ValueError("the sum is not open")
-        self._reach.observe(under_way.opened)
-        message = next(iter(under_way.messages.values()))
-        name = next(key for key in message.content.array_records if key != SUM)
-        total = under_way.opened
+        self._range.observe(driver.opened)
+        message = next(iter(driver.messages.values()))
+        name = next(key for key in message.content.array_records if key != SECURE_AGGREGATION)
+        total = driver.opened
         if self._options.sketch is not None:
-            total = Sketch.of(under_way.sums.settings, self._model.coordinates).restore(total)
-        mean = total / len(under_way.sums.cohort)
+            total = Sketch.of(driver.protocol.settings, self._model.coordinates).restore(total)
+        mean = total / len(driver.protocol.cohort)
         arrays = record_of(from_vector(mean, self._model.reference, self._step))
         weight = MetricRecord({self._weight_key: 1.0})
         return Message(RecordDict({name: arrays, f"{name}-weight": weight}), reply_to=message)

@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from cepam.errors import CepamError
-from cepam.flower.arrays import SUM, carry
-from cepam.flower.secure_aggregation.records import statement, sum_message
+from cepam.flower.arrays import SECURE_AGGREGATION, carry
+from cepam.flower.secure_aggregation.records import secagg_message, statement
 from cepam.protocol.agreement import sign
 from cepam.protocol.messages import RECORD
 from cepam.protocol.server import Refused, refusing
@@ -25,11 +25,11 @@ PULL_SECONDS = 0.5
 
 
 class NodeRefused(Refused):
-    """A node refused a stage; `sum_kind` says why."""
+    """A node refused a stage; `refusal_kind` says why."""
 
     def __init__(self, kind: RefusalKind, node: int) -> None:
         super().__init__("refused", node, f"the node refuses: {kind}")
-        self.sum_kind = kind
+        self.refusal_kind = kind
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Transport:
         if self.server_key is not None:
             fields["signature"] = sign(self.server_key, statement(run, message.metadata.dst_node_id, request))
         content = dict(message.content.items())
-        message.content = RecordDict({**content, SUM: carry(request), RECORD: ConfigRecord(fields)})
+        message.content = RecordDict({**content, SECURE_AGGREGATION: carry(request), RECORD: ConfigRecord(fields)})
 
     def expect(self, messages: Iterable[Message]) -> None:
         """Expect answers to these messages, and to no earlier ones."""
@@ -67,13 +67,13 @@ class Transport:
             raise Refused("error", about, f"code {reply.error.code}: {reply.error.reason}")
         if node is None or node != reply.metadata.src_node_id:
             raise Refused("unsolicited", reply.metadata.src_node_id, "it does not answer a message of this trip")
-        said = sum_message(reply.content)
+        said = secagg_message(reply.content)
         kind = _refusal(said)
         if kind is not None:
             raise NodeRefused(kind, node)
         return node, said
 
-    def trip(
+    def exchange(
         self,
         grid: Grid,
         requests: Mapping[int, bytes],

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cepam.kernels.format.plan import Plan
 from cepam.lattices.lattice import Search
 
-Coder = Literal["adaptive", "paper"]
+Coder = Literal["adaptive", "search", "paper"]
 MODEL_TABLES = ("scalar.npz", "vector.npz")
 LARGEST_ON_GPU = 8
 Values = npt.NDArray[Any]
@@ -40,7 +40,7 @@ class CodingTask:
 def cpu_only(coder: Coder, search: Search, n: int) -> str | None:
     """What has no kernels on a GPU about this coder on a lattice, or None where it has them."""
     if coder != "adaptive":
-        return "the paper's coder"
+        return "the paper's coder" if coder == "paper" else "the search coder"
     if search is Search.GENERAL:
         return "a lattice from a generator of one's own"
     return f"a lattice in {n} dimensions" if n > LARGEST_ON_GPU else None

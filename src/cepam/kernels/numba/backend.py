@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +48,8 @@ class NumbaBackend:
     span_blocks = SHARED_BLOCKS
 
     def encode_span(self, task: CodingTask, values: Values, first: int) -> list[bytes]:
+        if task.coder == "search":
+            return _search_coder().encode_span(task, values, first)
         if task.plan.n == 1 and task.coder == "adaptive":
             return _encode_scalars(task, values, first)
         n, blocks = task.plan.n, []
@@ -59,6 +63,9 @@ class NumbaBackend:
         return blocks
 
     def decode_span(self, task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
+        if task.coder == "search":
+            _search_coder().decode_span(task, blocks, first, out)
+            return
         if task.plan.n == 1 and task.coder == "adaptive":
             _decode_scalars(task, blocks, first, out)
             return
@@ -68,6 +75,11 @@ class NumbaBackend:
             units = decode(task, block, first + part.start // n, rows_of(out[part], n))
             grid = ((units + _HALF) >> GRID_BITS).astype(np.float64) * task.plan.grid
             out[part] = grid.reshape(-1)[: part.stop - part.start]
+
+
+def _search_coder() -> ModuleType:
+    """The kernels of the search coder, imported where they are first used: most runs have none of them."""
+    return importlib.import_module("cepam.kernels.numba.search_coder")
 
 
 class _Block(NamedTuple):

@@ -142,7 +142,7 @@ def eight_dithers(typingctx: Any, words: Any, first: Any, b: Any, d: Any) -> Any
 
 
 def _multiply_high(builder: Any, word: Any, width: Any) -> Any:
-    """The upper 64 bits of word times width, which is below 2^49 (`_check_radii` of `model.plan`).
+    """The upper 64 bits of word times width, which is below 2^49 (`_check_radii` of `format.plan`).
 
     A width is cut at 25 bits: cut at 32, LLVM sees what it is and multiplies one lane after the other.
     """

@@ -286,7 +286,7 @@ def cut_sizes(x: Any, size: Any) -> Any:
 
 @compiled
 def flatten(size: Any, total: Any, values: Any) -> Any:
-    """The products of neighbours in values, added up; values are filled as `model.row_period.flatten` says, then zeros.
+    """The products of neighbours in values, added up; values are filled as in `format.row_period.flatten`, then zeros.
 
     Those at even places come first, then those at odd ones: the real and imaginary parts of what is transformed.
     """
@@ -320,7 +320,7 @@ def flatten(size: Any, total: Any, values: Any) -> Any:
 
 @compiled
 def correlate(circle: Any, count: Any, together: Any, values: Any, spare: Any, correlation: Any) -> None:
-    """Fills correlation with what `model.row_period.correlate` gives for what `flatten` gave and put in values."""
+    """Fills correlation with what `format.row_period.correlate` gives for what `flatten` gave and put in values."""
     half, longest = len(values) >> 1, len(correlation) - 1
     if transform(circle.half, values, spare):
         values, spare = spare, values

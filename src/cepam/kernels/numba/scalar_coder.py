@@ -6,7 +6,7 @@ decision code it: is k zero, is it on the nearer side, how large is it. Contexts
 a local scale of |X|, which follows what was decoded: the left neighbours, and the values one `period` earlier.
 
 Logarithms are the upper bits of an exactly converted float64 (8 bits of mantissa, linear between powers of two),
-so all arithmetic here is exact. `docs/rate.md` has the measured worth of every part.
+so all arithmetic here is exact. `bench/ablate.py` measures the worth of every part.
 """
 
 from __future__ import annotations

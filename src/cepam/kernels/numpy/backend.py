@@ -7,7 +7,7 @@ import numpy as np
 from cepam.kernels.format.plan import Ints, Plan
 from cepam.kernels.format.row_period import SHARED_BLOCKS, find_period
 from cepam.kernels.format.task import CodingTask, Values, block_slices, padded_rows, rows_of
-from cepam.kernels.numpy import paper_coder, scalar_coder, vector_coder
+from cepam.kernels.numpy import paper_coder, scalar_coder, search_coder, vector_coder
 from cepam.kernels.numpy.quantizer import dither, layers, quantize, reconstruct, to_grid
 
 
@@ -17,6 +17,8 @@ class NumpyBackend:
     span_blocks = 4 * SHARED_BLOCKS
 
     def encode_span(self, task: CodingTask, values: Values, first: int) -> list[bytes]:
+        if task.coder == "search":
+            return search_coder.encode_span(task, to_units(task.plan, values), first)
         x = padded_rows(to_units(task.plan, values), task.plan.n)
         if task.coder == "paper":
             return _encode_paper(task, x, first)
@@ -26,6 +28,10 @@ class NumpyBackend:
 
     def decode_span(self, task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
         rows = rows_of(out, task.plan.n)
+        if task.coder == "search":
+            units = search_coder.decode_span(task, blocks, first, len(out))
+            out[:] = to_grid(units).astype(np.float64) * task.plan.grid
+            return
         if task.coder == "paper":
             h, m = _decode_paper(task, blocks, first, rows)
         elif task.plan.n == 1:

@@ -16,7 +16,6 @@ from cepam.kernels.format.plan import MOST_TRIALS, Floats, Ints, Plan
 from cepam.kernels.numpy.quantizer import bit_length, layers
 from cepam.lattices.lattice import Search
 
-Bits = npt.NDArray[np.uint8]
 JOINT_LIMIT = 2.0**62
 _SLACK = 1e-6
 

@@ -32,7 +32,7 @@ def check_update(update: Any, dimensions: int = 1) -> Any:
 
 
 def check_device(device: str) -> None:
-    """Nothing; raises `ValueError` where the device is no GPU."""
+    """Raise `ValueError` where the device is no GPU."""
     if torch.device(device).type != "cuda" and not triton.knobs.runtime.interpret:
         raise ValueError(f"device must name a GPU such as 'cuda', got {device!r}: leave it out to decode on the CPU")
 
@@ -46,7 +46,7 @@ def ends_of_rows(rows: Any) -> list[tuple[float, float]]:
 
 
 def expect_blocks(task: CodingTask, blocks: int, device: str) -> None:
-    """Nothing; what codes and decodes so many blocks of such tasks is compiled beside what is done next."""
+    """Start compiling what codes and decodes so many blocks of such tasks."""
     with launching_on(device):
         compile_ahead(task.plan, task.per_block, blocks, device)
 

@@ -15,7 +15,7 @@ _STARTING = Lock()
 
 
 def compile_beside(name: Hashable, launch: Callable[[], None]) -> None:
-    """Nothing; what this launches, on nothing much, is compiled in a thread, once a process, unless it is on disk."""
+    """Compile what this launches, on small inputs, in a thread, once per process, unless it is on disk."""
     if name in _STARTED or triton.knobs.runtime.interpret:
         return
     with _STARTING:
@@ -24,7 +24,7 @@ def compile_beside(name: Hashable, launch: Callable[[], None]) -> None:
 
 
 def wait_for(name: Hashable) -> None:
-    """Nothing; what was started under this name, if anything, is compiled. Never from within its launch."""
+    """Wait until what was started under this name, if anything, is compiled. Never call it from its launch."""
     if name in _STARTED:
         _STARTED[name].join()
 

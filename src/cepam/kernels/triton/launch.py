@@ -30,7 +30,7 @@ from cepam.kernels.triton.vector_launch import VectorLaunch
 
 
 def look_at(kernels: Sequence[Any]) -> None:
-    """Nothing; Triton has looked at the kernels in this order, and will not compare constants before each launch.
+    """Let Triton look at the kernels in one order, and skip its comparison of constants before each launch.
 
     Its key of a compiled kernel depends on which kernels it looked at before. Always in one order, so that a process
     that begins with another lattice, or with decoding, finds what earlier ones compiled. And before every launch it
@@ -139,8 +139,8 @@ def decode_blocks(
 
 
 def compile_ahead(plan: Plan, per_block: int, blocks: int, device: str) -> None:
-    """Nothing; all that codes and decodes so many blocks on the lattice of this plan, whatever the updates, is compiled
-    beside what is done next, unless it is there."""
+    """Start compiling what codes and decodes so many blocks on the lattice of this plan, whatever the updates,
+    unless it is there."""
     kind = Kernels(device_plan(plan, device), per_block, blocks >= FEW_BLOCKS)
     for way in (MEASURING, *ENCODING.values(), *DECODING.values()):
         if way.columns == FLAT or plan.n == 1:
@@ -161,11 +161,11 @@ class Kernels:
         return cls(batch.on, batch.per_block, batch.width == LANES)
 
     def compile_beside(self, way: Way) -> None:
-        """Nothing; what this way launches is compiled in a thread, unless it is there."""
+        """Start compiling in a thread what this way launches, unless it is there."""
         compile_beside(self._name(way), partial(self._launch, way))
 
     def wait_for(self, way: Way) -> None:
-        """Nothing; what this way launches is compiled, if anybody started that."""
+        """Wait until what this way launches is compiled, if that was started."""
         wait_for(self._name(way))
 
     def _name(self, way: Way) -> tuple[Any, ...]:
@@ -234,7 +234,7 @@ def _first_room(plan: Plan, scale: int, per_block: int) -> int:
 
 @cache
 def announce(way: str, n: int, search: int, accept: int) -> None:
-    """Nothing; one line on the log, which shows on stderr: the first call on a machine compiles for some seconds."""
+    """Log one line, which shows on stderr: the first call on a machine compiles for some seconds."""
     if not triton.knobs.runtime.interpret:
         what = "the integers" if n == 1 else f"a lattice in {n} dimensions"
         logging.getLogger("cepam").warning(

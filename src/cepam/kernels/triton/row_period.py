@@ -1,4 +1,4 @@
-"""The search of `model.row_period` on a device: the same whole numbers for many blocks at once, so the same layouts.
+"""The search of `format.row_period` on a device: the same whole numbers for many blocks at once, so the same layouts.
 
 A head is the first block of a group. Its pattern holds whole numbers of at most 7 bits, so that its autocorrelation is
 a product of two matrices of shifted patterns in 32-bit integers: exact, where the CPU's transform is after rounding,

@@ -1,4 +1,4 @@
-"""The model of `model.scalar_contexts` in Triton: one lane a block, no branch but loops while some lane needs them.
+"""The model of `format.scalar_contexts` in Triton: one lane a block, no branch but loops while some lane needs them.
 
 Contexts live in memory, [context][lane] within a program, so that lanes that meet in a context meet in a sector, and
 blocks of similar data keep few sectors busy. Scales are 64-bit, contexts and logarithms 32-bit.

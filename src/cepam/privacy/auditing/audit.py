@@ -85,13 +85,26 @@ def audit(
     seed: int = 0,
     claim: float | None = None,
 ) -> Audit:
-    """A statistical lower bound on epsilon at delta for the mechanism as run, and what the account claims.
+    """Attack a mechanism as run: a statistical lower bound on epsilon at delta, beside what the account claims.
+
+    Args:
+        attacked: makes what an adversary sees, such as `RoundTrip`, which really encodes and decodes.
+        mechanism: what the run releases: clients, noise, clip, sampling, rounds, colluders. The claim is its own.
+        delta: of the guarantee.
+        trials: how many trials in each of the two worlds.
+        confidence: of the lower bound, in (0, 1).
+        client: the client that is attacked.
+        seed: of the simulated draws.
+        claim: epsilon that is claimed; None: what the accountant says.
+
+    Returns:
+        What was found: the lower bound, the claim, and whether it is refuted.
 
     Adjacency: the pair that is worst for both. Sampling, rounds, colluders: as recorded, simulated afresh
     in every trial. Trust: trusted server; the colluders' noise is taken out. Rests on: the definition of
     (epsilon, delta)-DP and Clopper and Pearson's bounds; nothing is assumed about the mechanism but that
     trials are independent.
-    Guarantee: exceeds the true epsilon with chance at most 1 - confidence;
+    Guarantee: exceeds the true epsilon with probability at most 1 - confidence;
     tests/privacy/test_audit.py, with negative controls that must be refuted.
     """
     check_delta(delta)
@@ -118,7 +131,7 @@ def _scores(
     charge, half = mechanism.charge(client), mechanism.distance(client) / 2
     hidden_by, total = mechanism.hidden_by(client), np.zeros(trials)
     for turn in range(mechanism.rounds):
-        drawn = (coin.random(trials) < charge.chance) if present else np.zeros(trials, dtype=bool)
+        drawn = (coin.random(trials) < charge.sampling_rate) if present else np.zeros(trials, dtype=bool)
         number = 2 * turn + int(present)
         moved = attacked(np.where(drawn, half, -half), client, number)
         seen = mechanism.clients[client].weight * (moved + half)
@@ -137,19 +150,19 @@ def _stream_scores(
     The published sums Y are whitened by C: an event that moves the stream along d is seen as <CY, d>.
     """
     assert isinstance(mechanism, MatrixMechanism)
-    if mechanism.attendance is not None or mechanism.participation is not None:
+    if mechanism.observed_participation is not None or mechanism.participation is not None:
         raise ValueError("the audit runs fixed slices in which every message comes")
     link, rounds, hidden_by = mechanism.link, mechanism.rounds, mechanism.hidden_by(client)
     slices = 1 if mechanism.unit == "client" else link.slices
     taken = range(worst_slice(link, rounds, slices), rounds, slices)
-    matrix, half, chance = link.matrix(rounds), mechanism.distance(client) / 2, mechanism.chance(client)
+    matrix, half, sampling_rate = link.matrix(rounds), mechanism.distance(client) / 2, mechanism.sampling_rate(client)
     ways = matrix[:, taken] if mechanism.amplified else matrix[:, taken].sum(axis=1, keepdims=True)
     seen = np.zeros((ways.shape[1], trials))
     ends = {j: (link.sender(trials), link.receiver(trials)) for j in hidden_by}
     for turn in range(rounds):
         total = np.zeros(trials)
         for j, (sender, receiver) in ends.items():
-            drawn = (coin.random(trials) < chance) if present else np.zeros(trials, dtype=bool)
+            drawn = (coin.random(trials) < sampling_rate) if present else np.zeros(trials, dtype=bool)
             update = np.where(drawn, half, -half) if j == client and turn in taken else np.zeros(trials)
             decoded = attacked(sender.next(update), j, 2 * turn + int(present))
             total += mechanism.clients[j].weight * receiver.take(decoded, turn)
@@ -160,7 +173,9 @@ def _stream_scores(
     for way, place in zip(ways.T, seen):
         length = float(np.linalg.norm(way))
         size = mechanism.clients[client].weight * mechanism.distance(client) * length / unit
-        scores += _loss(SubsampledMechanism(GaussianShift(size), chance, mechanism.adjacency), place / (length * unit))
+        scores += _loss(
+            SubsampledMechanism(GaussianShift(size), sampling_rate, mechanism.adjacency), place / (length * unit)
+        )
     return np.round(scores, SCORE_DIGITS)
 
 
@@ -176,9 +191,9 @@ def _loss(charge: SubsampledMechanism, place: Floats) -> Floats:
         before = size * (place - size / 2)
     else:
         before = np.abs(place) - np.abs(place - size)
-    if charge.chance == 1.0:
+    if charge.sampling_rate == 1.0:
         return before
-    return np.logaddexp(math.log1p(-charge.chance), math.log(charge.chance) + before)
+    return np.logaddexp(math.log1p(-charge.sampling_rate), math.log(charge.sampling_rate) + before)
 
 
 def _best_rates(present: Floats, missing: Floats, delta: float, confidence: float) -> Rates:

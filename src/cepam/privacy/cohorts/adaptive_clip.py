@@ -3,7 +3,7 @@
 With its update, clipped to C, a client sends the bit "my norm was at most C", less a half. The server sees both sums in
 noise, the update's of z_update clips and the bit's of z_bit halves. One client moves the two by at most (C, 1/2): they
 are one Gaussian mechanism of multiplier `joint_multiplier`, whatever C is in which round: the noise is in proportion to
-C, and C a function of what was published (docs/privacy.md, "A clip that follows the norms").
+C, and C a function of what was published (docs/proofs/cohorts-and-dropouts.md, "Adaptive clipping").
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     privacy.epsilon(users, 1e-5)
 
 Nothing here is as long as the population. Draws are fresh and secret each round; an adversary who sees participation
-gets `epsilon_seen` instead. Proofs: docs/privacy.md, "Whole clients".
+gets `epsilon_seen` instead. Proofs: docs/proofs/cohorts-and-dropouts.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism
 
 CohortKind = Literal["poisson", "without"]
 RARE = 2.0**-100
-"""The chance that a client is drawn and not asked in a round, under a cap that was not given."""
+"""The probability that a client is drawn and not contacted in a round, under a cap that was not given."""
 
 WIDE = 12.0
 EVERY_RECORD = Sampling("all")
@@ -38,11 +38,11 @@ EVERY_RECORD = Sampling("all")
 
 @dataclass(frozen=True)
 class Cohort:
-    """Who is asked in a round, drawn afresh and in secret: `size` of `population` clients.
+    """Who is sampled in a round, drawn afresh and in secret: `size` of `population` clients.
 
     `poisson`: each client by itself, `size` in expectation, at most `cap` (so many that the excess is negligible,
-    unless given): where more are drawn, a random `cap` of them are asked. `without`: exactly `size` different clients.
-    `participations`: the most rounds of a run that a client is asked in, where the server enforces it.
+    unless given): where more are drawn, a random `cap` of them are contacted. `without`: exactly `size` different
+    clients. `participations`: the most rounds of a run that a client takes part in, where the server enforces it.
     """
 
     population: int
@@ -68,12 +68,12 @@ class Cohort:
 
     @property
     def rate(self) -> float:
-        """q, the chance that one given client is drawn in a round."""
+        """q, the probability that one given client is drawn in a round."""
         return self.size / self.population
 
     @property
     def exceeded(self) -> float:
-        """At least the chance that a given client is drawn in a round and not asked: q P(others >= cap).
+        """At least the probability that a given client is drawn in a round and not asked: q P(others >= cap).
 
         Rests on: Chernoff's bound for the other clients' draws.
         """
@@ -92,7 +92,7 @@ class Cohort:
         return rate * math.exp(-others * gap)
 
     def _cap(self) -> int:
-        """The smallest cap that is exceeded with chance at most `RARE`."""
+        """The smallest cap that is exceeded with probability at most `RARE`."""
         if self.kind == "without":
             return int(self.size)
         low, high = 0, self.population
@@ -153,7 +153,7 @@ class CohortMechanism(Mechanism):
         )  # fmt: skip
 
     @property
-    def topup(self) -> DropoutCompensation:
+    def compensation(self) -> DropoutCompensation:
         """What clients and server bring."""
         return DropoutCompensation(self.clients[0].law.scale * math.sqrt(self.cohort.cap), self.cohort.cap)
 
@@ -178,16 +178,22 @@ class CohortMechanism(Mechanism):
         """All shares, whoever draws them, and one more for the server's own draw."""
         return Counter({(self.clients[0].law, self.clients[0].lattice): self.cohort.cap + 1})
 
+    def searched(self) -> Counter[Law]:
+        """All shares, whoever draws them: the server's own draw is the layered quantizer's."""
+        return Counter({self.clients[0].law: self.cohort.cap}) if self.clients[0].searched else Counter()
+
     @property
     def equal_shares(self) -> int:
         """The shares that colluders do not know, whoever draws them."""
         return max(0, self.cohort.cap - self.colluders)
 
-    def chance(self, client: int) -> float:
-        """The chance that a given client is drawn: in a fixed cohort more, to colluders who know that they were not.
+    def sampling_rate(self, client: int) -> float:
+        """The probability that a given client is drawn: in a fixed cohort more, to colluders who know that they were
+        not.
 
         A fixed cohort whose clients retire is drawn from ever fewer, and where clients have a state the others' tell
-        who was drawn: no chance is claimed for either (docs/privacy.md, "Layers that stay on the client").
+        who was drawn: no probability is claimed for either (docs/proofs/cohorts-and-dropouts.md, "Layers that stay on
+        the client").
         """
         if self.cohort.kind == "poisson":
             return self.cohort.rate
@@ -222,7 +228,7 @@ class CohortMechanism(Mechanism):
         return math.hypot(exact, known * self.distance(client) / self.clip.bound / self.bit)
 
     def charge(self, client: int, colluders: int | None = None) -> SubsampledMechanism:
-        """What one round costs a client, drawn with `chance`.
+        """What one round costs a client, drawn with `sampling_rate`.
 
         In a fixed cohort a client whose updates are zero is drawn too, in place of another, so that no world is the one
         without a draw: under either adjacency the symmetric pair is charged, which bounds both directions.
@@ -237,7 +243,7 @@ class CohortMechanism(Mechanism):
         """What a client pays without any secret, and how often at most; None where the server sets no limit."""
         if self.cohort.participations is None:
             return None
-        return replace(self.charge(client), chance=1.0), self.cohort.participations
+        return replace(self.charge(client), sampling_rate=1.0), self.cohort.participations
 
     def without(self, absent: Iterable[int]) -> CohortMechanism:
         """The same release: the noise does not depend on who replied."""
@@ -259,14 +265,17 @@ def delta_seen(mechanisms: Sequence[CohortMechanism], epsilon: float) -> float:
     Given the n rounds in which a client takes part, the run is one Gaussian event of shift sqrt(n) mu; n is binomial.
     Rounds that differ are charged as the worst of them. Guarantee: tests/privacy/test_cohort.py enumerates every draw.
     """
-    rounds, chance = sum(r.rounds for r in mechanisms), max(r.chance(0) for r in mechanisms)
+    rounds, sampling_rate = sum(r.rounds for r in mechanisms), max(r.sampling_rate(0) for r in mechanisms)
     mu, limit = max(r.mu(0) for r in mechanisms), _limit(mechanisms)
-    middle, spread = rounds * chance, WIDE * math.sqrt(rounds * chance * (1.0 - chance)) + 4.0 * WIDE
+    middle, spread = (
+        rounds * sampling_rate,
+        WIDE * math.sqrt(rounds * sampling_rate * (1.0 - sampling_rate)) + 4.0 * WIDE,
+    )
     counts = np.arange(max(0, int(middle - spread)), min(rounds, int(middle + spread)) + 1)
-    masses = _binomial(counts, rounds, chance)
+    masses = _binomial(counts, rounds, sampling_rate)
     shown = [GaussianShift(mu * math.sqrt(min(int(n), limit or rounds))).profile(epsilon) for n in counts]
-    beyond = float(special.bdtrc(counts[-1], rounds, chance)) if counts[-1] < rounds else 0.0
-    below = float(special.bdtr(counts[0] - 1, rounds, chance)) if counts[0] > 0 else 0.0
+    beyond = float(special.bdtrc(counts[-1], rounds, sampling_rate)) if counts[-1] < rounds else 0.0
+    below = float(special.bdtr(counts[0] - 1, rounds, sampling_rate)) if counts[0] > 0 else 0.0
     return float(masses @ np.array(shown)) + beyond + below * shown[0]
 
 
@@ -283,10 +292,11 @@ def epsilon_seen(mechanisms: Sequence[CohortMechanism], delta: float) -> float:
     return root * (1.0 + 1e-9) + 1e-9
 
 
-def _binomial(counts: npt.NDArray[np.int64], trials: int, chance: float) -> npt.NDArray[np.float64]:
-    """The chance of each count of successes; `scipy.stats` has it too, and takes longer to import than an answer."""
+def _binomial(counts: npt.NDArray[np.int64], trials: int, probability: float) -> npt.NDArray[np.float64]:
+    """The probability of each count of successes; `scipy.stats` has it too, and takes longer to import than an
+    answer."""
     ways = special.gammaln(trials + 1) - special.gammaln(counts + 1) - special.gammaln(trials - counts + 1)
-    odds = special.xlogy(counts, chance) + special.xlog1py(trials - counts, -chance)
+    odds = special.xlogy(counts, probability) + special.xlog1py(trials - counts, -probability)
     return np.asarray(np.exp(ways + odds), dtype=np.float64)
 
 

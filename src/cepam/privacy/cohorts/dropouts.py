@@ -1,10 +1,11 @@
 """Dropout compensation: clients bring shares of a public noise total, and the server brings the rest.
 
-    topup = privacy.DropoutCompensation(total=z * clip, cap=1283)  # every client's codec has the law topup.law
-    mean = topup.mean(sum_of_the_decoded_vectors, replies=871, expected=1000)  # what is published
+    compensation = privacy.DropoutCompensation(total=z * clip, cap=1283)  # compensation.law: every client's noise
+    mean = compensation.mean(sum_of_the_decoded_vectors, replies=871, expected=1000)  # what is published
 
 Whoever drops out, the published sum has Gaussian noise of standard deviation `total`, and is divided by the expected
-cohort, never by the replies: the round is the subsampled Gaussian mechanism (docs/privacy.md, "Dropouts").
+cohort, never by the replies: the round is the subsampled Gaussian mechanism (docs/proofs/cohorts-and-dropouts.md,
+"Dropouts").
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def server_noise(sigma: float, coordinates: int, at: Address | None = None, latt
 
     The key is fresh, from the operating system, and kept by nobody; or `at` is where the randomness lives, an address
     under a key that only the server can derive and that nothing else uses.
-    Guarantee: exactly the law, as any decoded vector (docs/exactness.md; tests/privacy/test_dropouts.py).
+    Guarantee: exactly the law, as any decoded vector (docs/proofs/finite-precision.md; tests/privacy/test_dropouts.py).
     """
     check_count("coordinates", coordinates)
     codec, own = Codec(Gaussian(sigma), lattice), at or Address(Key.generate(), round=0, client=0)
@@ -62,10 +63,11 @@ def stand_in(
 ) -> list[tuple[float, Floats]]:
     """Weights, and noise of the server's own under each: what clients that are missing would have brought.
 
-    `missing` says of each share how many. The first of a kind is stood in for by itself, the others by one vector: all
-    have the kind's weight and, but for a power of two, its grid, so that they blend with whoever came where the clients
-    do among themselves (docs/privacy.md, "Sums of grids"), and its lattice, which is the one that is charged; the line,
-    where clients choose among several and the worst is charged. `at` as in `server_noise`, one client each.
+    `missing` says of each share how many. For each kind there is one vector for the first missing client and one for
+    all others. They have the kind's weight, its grid but for a power of two, and its lattice, which is the one that is
+    charged (the line, where clients choose among several and the worst is charged). So they smooth the sum as the
+    clients' own noise does (docs/proofs/finite-precision.md, "Sums of grids"). `at` as in `server_noise`, one client
+    each.
     """
     made: list[tuple[float, Floats]] = []
     for share, many in sorted(missing.items(), key=lambda kind: kind[0][:2]):
@@ -78,10 +80,10 @@ def stand_in(
 
 @dataclass(frozen=True)
 class DropoutCompensation:
-    """`total`, the noise of every published sum, and `cap`, the most clients that are asked: both public constants.
+    """`total`, the noise of every published sum, and `cap`, the most clients that are sampled: both public constants.
 
     Guarantee: the noise of the sum is Gaussian of standard deviation `total` whoever replies, against c colluders at
-    least `share` times sqrt(cap - c) (docs/privacy.md; tests/privacy/test_dropouts.py).
+    least `share` times sqrt(cap - c) (docs/proofs/cohorts-and-dropouts.md; tests/privacy/test_dropouts.py).
     """
 
     total: float
@@ -107,7 +109,7 @@ class DropoutCompensation:
         """The noise that the server adds where so many clients replied; zero where all of the cap did."""
         check_count("replies", replies, 0)
         if replies > self.cap:
-            raise ValueError(f"replies must be at most the cap, {self.cap}, got {replies}: the excess is not asked")
+            raise ValueError(f"replies must be at most the cap, {self.cap}, got {replies}: the excess is not contacted")
         return self.share * math.sqrt(self.cap - replies) * UPWARD
 
     def mean(self, summed: npt.ArrayLike, replies: int, expected: float) -> Floats:

@@ -19,6 +19,17 @@ from cepam.privacy.numerics.slack import Slack
 def epsilon(mechanism: Mechanism, delta: float, client: int | None = None) -> float:
     """epsilon of the whole release at delta, for one client or for the worst.
 
+    Args:
+        mechanism: what the run releases: clients, noise, clip, sampling, rounds, colluders.
+        delta: of the guarantee; 0 asks for pure differential privacy.
+        client: the place of one client; None: the worst.
+
+    Returns:
+        epsilon; infinite where no finite bound is available.
+
+    Raises:
+        ValueError: delta does not lie in [0, 1).
+
     Adjacency, sampling, colluders: as recorded. Trust: trusted server; outsiders and other clients are not.
     Rests on: Gaussian and l1-clipped Laplace, one round: closed form (Balle, Barthe and Gaboardi 2018,
     Theorem 2); many rounds: the dominating pair of `SubsampledMechanism`, composed (Zhu, Dong and Wang 2022, Theorem
@@ -31,6 +42,17 @@ def epsilon(mechanism: Mechanism, delta: float, client: int | None = None) -> fl
 def delta(mechanism: Mechanism, epsilon: float, client: int | None = None) -> float:
     """delta of the whole release at epsilon, for one client or for the worst.
 
+    Args:
+        mechanism: what the run releases: clients, noise, clip, sampling, rounds, colluders.
+        epsilon: of the guarantee, finite and not negative.
+        client: the place of one client; None: the worst.
+
+    Returns:
+        delta, at most 1.
+
+    Raises:
+        ValueError: epsilon is negative or not finite.
+
     Adjacency, sampling, colluders: as recorded. Trust: trusted server. Rests on: as `epsilon`.
     """
     return Accountant((mechanism,)).delta(epsilon, client)
@@ -38,6 +60,14 @@ def delta(mechanism: Mechanism, epsilon: float, client: int | None = None) -> fl
 
 def epsilon_by_round(mechanism: Mechanism, delta: float, rounds: Sequence[int]) -> tuple[float, ...]:
     """epsilon after each of the given numbers of rounds, at one delta: a schedule to print while training.
+
+    Args:
+        mechanism: what the run releases: clients, noise, clip, sampling, rounds, colluders.
+        delta: of the guarantee.
+        rounds: the numbers of rounds.
+
+    Returns:
+        epsilon after each of them.
 
     Adjacency, sampling, colluders: as recorded. Trust: trusted server. Rests on: as `epsilon`.
     """
@@ -66,11 +96,11 @@ def delta_without_noise(mechanism: Mechanism, client: int | None = None) -> floa
     Rests on: a record that is never drawn is never seen. Paper: its (1.45, 9.69e-3) lies above this for one
     round.
     """
-    chances = [
-        (mechanism.chance(j), mechanism.events_of(j))
+    sampling_rates = [
+        (mechanism.sampling_rate(j), mechanism.events_of(j))
         for j in ([client] if client is not None else _distinct(mechanism))
     ]
-    return max(1.0 if p == 1.0 else -math.expm1(times * math.log1p(-p)) for p, times in chances)
+    return max(1.0 if p == 1.0 else -math.expm1(times * math.log1p(-p)) for p, times in sampling_rates)
 
 
 def _distinct(mechanism: Mechanism) -> list[int]:
@@ -82,14 +112,25 @@ def _distinct(mechanism: Mechanism) -> list[int]:
 def spent(accountant: Accountant | Mechanism, delta: float, rounds: int | None = None) -> float:
     """epsilon spent so far at delta, a bound for every client: what a trainer prints after a round.
 
+    Args:
+        accountant: what was released; or a mechanism, with `rounds`.
+        delta: of the guarantee.
+        rounds: how many rounds of a mechanism were released; None: all.
+
+    Returns:
+        epsilon.
+
+    Raises:
+        ValueError: `rounds` is negative, or given with an `Accountant`.
+
     Adjacency, sampling, colluders: as recorded. Trust: trusted server. Rests on: as
     `cepam.privacy.epsilon`.
     Guarantee: never below the truth, on a coarser grid than `epsilon`: at most 2e-4 relative above it, and
-    several times faster (docs/privacy.md has the figures).
+    several times faster (docs/benchmarks/accounting.md has the figures).
     """
     if rounds is not None:
         check_count("rounds", rounds, 0)
         if not isinstance(accountant, Mechanism):
-            raise ValueError("rounds can be given with a Release only: a Ledger knows its own")
+            raise ValueError("rounds can be given with a Mechanism only: an Accountant knows its own")
         accountant = Accountant((accountant.over(rounds),)) if rounds > 0 else Accountant()
     return _accountant(accountant).epsilon(delta, cells=COARSE)

@@ -29,14 +29,27 @@ NEAR = 1.0 + 3e-6
 
 
 def check_target(epsilon: float, delta: float) -> None:
-    """Nothing, or a ValueError when (epsilon, delta) is not a target that noise could meet."""
+    """Raise ValueError when (epsilon, delta) is not a target that noise could meet."""
     if not (0.0 < epsilon < math.inf):
         raise ValueError(f"epsilon must be positive and finite, got {epsilon!r}")
     check_delta(delta)
 
 
 def calibrate(mechanism: Mechanism, epsilon: float, delta: float, client: int | None = None) -> Mechanism:
-    """The release with all noise scales multiplied by one factor, the smallest that meets (epsilon, delta).
+    """Find the least noise that meets (epsilon, delta): all noise scales are multiplied by one factor.
+
+    Args:
+        mechanism: what the run releases: clients, noise, clip, sampling, rounds, colluders. Its noise scales fix the
+            ratios between clients.
+        epsilon: the target, positive.
+        delta: of the guarantee.
+        client: the client that the target is for; None: the worst.
+
+    Returns:
+        The mechanism with calibrated noise.
+
+    Raises:
+        ValueError: no noise scale meets the target.
 
     For the worst client, or for the one named. Adjacency, sampling, rounds, colluders: as recorded.
     Trust: trusted server. Rests on: as `cepam.privacy.epsilon`, which is monotone in the noise.
@@ -60,7 +73,7 @@ def _largest_factor(mechanism: Mechanism, aim: float, delta: float, clients: Seq
     for j in clients:
         _check_free(mechanism, delta, j)
     charges = {j: mechanism.charge(j) for j in clients if j not in mechanism.absent}
-    wide = {j: mechanism.events_of(j) * (c.chance * c.shift.spread) ** 2 for j, c in charges.items()}
+    wide = {j: mechanism.events_of(j) * (c.sampling_rate * c.shift.spread) ** 2 for j, c in charges.items()}
     largest = NARROWEST
     for j in sorted(charges, key=lambda j: -wide[j]):
         if charges[j].shift.size > 0.0 and not _meets(_ways(mechanism, j), largest, aim, delta):
@@ -101,11 +114,22 @@ def _settled(
         if aim <= 0.0:
             break
         by = factor(aim)
-    raise ValueError(f"no noise scale in reach meets epsilon {target:g} at delta {delta:g}")
+    raise ValueError(f"no noise scale meets epsilon {target:g} at delta {delta:g}")
 
 
 def calibrate_each(mechanism: Mechanism, epsilons: Sequence[float], deltas: Sequence[float]) -> Mechanism:
-    """The release in which every client has the noise that its own (epsilon_k, delta_k) needs by itself.
+    """Find for every client the noise that its own (epsilon, delta) needs by itself.
+
+    Args:
+        mechanism: what the run releases: clients, noise, clip, sampling, rounds, colluders.
+        epsilons: a target for each client.
+        deltas: a delta for each client.
+
+    Returns:
+        The mechanism with calibrated noise.
+
+    Raises:
+        ValueError: the targets are not one for each client, or no noise meets one.
 
     Paper: privacy adaptability. Each client's own noise alone meets its target, that is against all other
     clients colluding; against an outsider it has more. Adjacency, sampling, rounds: as recorded. Trust:
@@ -129,7 +153,7 @@ def _factor(mechanism: Mechanism, target: float, delta: float, client: int) -> f
         return NARROWEST
     _check_free(mechanism, delta, client)
     if delta == 0.0:
-        allowed = unamplified(target / mechanism.events_of(client), mechanism.chance(client))
+        allowed = unamplified(target / mechanism.events_of(client), mechanism.sampling_rate(client))
         return pure_gap(mechanism, client) / allowed
     if mechanism.l2_clipped_laplace:
         return _l2_factor(mechanism, target, delta, client)
@@ -154,7 +178,7 @@ def _ways(mechanism: Mechanism, client: int) -> list[tuple[SubsampledMechanism, 
 
 def _scaled(charge: SubsampledMechanism, size: float) -> SubsampledMechanism:
     """The charge with a shift of another size."""
-    return SubsampledMechanism(charge.shift.scaled(size / charge.shift.size), charge.chance, charge.adjacency)
+    return SubsampledMechanism(charge.shift.scaled(size / charge.shift.size), charge.sampling_rate, charge.adjacency)
 
 
 def _l2_factor(mechanism: Mechanism, target: float, delta: float, client: int) -> float:
@@ -175,7 +199,7 @@ def _largest_shift(charge: SubsampledMechanism, rounds: int, target: float, delt
     def excess(log_size: float, cells: int = ROUGH) -> float:
         return epsilon_of(((_scaled(charge, math.exp(log_size)), rounds),), delta, cells) - target
 
-    low, high = _bracket(excess, _guess(charge.chance, rounds, target, delta))
+    low, high = _bracket(excess, _guess(charge.sampling_rate, rounds, target, delta))
     place = float(optimize.brentq(excess, low, high, xtol=1e-4))
     slope = max((excess(place + 1e-3) - excess(place - 1e-3)) / 2e-3, 1e-3 * target)
     for _ in range(8):
@@ -186,10 +210,10 @@ def _largest_shift(charge: SubsampledMechanism, rounds: int, target: float, delt
     return math.exp(place)
 
 
-def _guess(chance: float, rounds: int, target: float, delta: float) -> float:
+def _guess(sampling_rate: float, rounds: int, target: float, delta: float) -> float:
     """The logarithm of a shift near the answer, from the central limit p sqrt(R (e^(mu^2) - 1))."""
     whole = target / math.sqrt(2.0 * math.log(1.0 / delta) + 2.0 * target)
-    return 0.5 * math.log(math.log1p(whole**2 / (chance**2 * rounds)))
+    return 0.5 * math.log(math.log1p(whole**2 / (sampling_rate**2 * rounds)))
 
 
 def _bracket(excess: Callable[[float], float], start: float) -> tuple[float, float]:
@@ -202,5 +226,5 @@ def _bracket(excess: Callable[[float], float], start: float) -> tuple[float, flo
     while excess(high) <= 0.0:
         high, step = high + step, 2.0 * step
         if high > math.log(WIDEST):
-            raise ValueError("no noise scale in reach meets this target")
+            raise ValueError("no noise scale meets this target")
     return low, high

@@ -43,25 +43,26 @@ def gathered(charges: Iterable[tuple[SubsampledMechanism, int]]) -> Charges:
             raise ValueError(f"a charge cannot be made {times} times")
         if charge.shift.size > 0 and times > 0:
             count[charge] += times
-    return tuple(sorted(count.items(), key=lambda item: (-item[1], item[0].chance, item[0].shift.size)))
+    return tuple(sorted(count.items(), key=lambda item: (-item[1], item[0].sampling_rate, item[0].shift.size)))
 
 
 def merged_gaussians(charges: Charges) -> Charges:
     """The same charges with all unsampled Gaussian rounds folded into one: mu^2 adds up, exactly."""
-    whole = [(c, r) for c, r in charges if c.chance == 1.0 and isinstance(c.shift, GaussianShift)]
+    whole = [(c, r) for c, r in charges if c.sampling_rate == 1.0 and isinstance(c.shift, GaussianShift)]
     if not whole:
         return charges
     mu = math.sqrt(sum(r * c.shift.size**2 for c, r in whole))
-    rest = [(c, r) for c, r in charges if c.chance < 1.0 or not isinstance(c.shift, GaussianShift)]
+    rest = [(c, r) for c, r in charges if c.sampling_rate < 1.0 or not isinstance(c.shift, GaussianShift)]
     return gathered([(SubsampledMechanism(GaussianShift(mu), 1.0, whole[0][0].adjacency), 1), *rest])
 
 
 def uncovered(histories: Iterable[Charges]) -> list[Charges]:
     """Those of some histories that no other covers, in a fixed order: the worst of all is one of them.
 
-    One covers another that has at most as many charges at or above each size, chance by chance; and of histories of one
-    kind of charge, one covers another whose size, chance and count are all at most its own. A smaller shift, a smaller
-    chance and a charge that is not made cost less (docs/privacy.md, "Who took part").
+    One covers another that has at most as many charges at or above each size, probability by probability; and of
+    histories of one kind of charge, one covers another whose size, probability and count are all at most its own. A
+    smaller shift, a smaller probability and a charge that is not made cost less
+    (docs/proofs/mechanisms-and-sampling.md, "Who took part").
     """
     kept: list[tuple[Charges, Ranks]] = []
     left = sorted(_largest_of_one_kind(set(histories)), key=_size, reverse=True)
@@ -75,7 +76,7 @@ def uncovered(histories: Iterable[Charges]) -> list[Charges]:
 
 
 def _largest_of_one_kind(histories: set[Charges]) -> list[Charges]:
-    """The histories without those of one kind of charge that another such covers in size, chance and count."""
+    """The histories without those of one kind of charge that another such covers in size, probability and count."""
     groups: dict[Hashable, list[Charges]] = {}
     for charges in histories:
         single = charges[0][0] if len(charges) == 1 else None
@@ -83,8 +84,8 @@ def _largest_of_one_kind(histories: set[Charges]) -> list[Charges]:
         groups.setdefault(kind, []).append(charges)
     kept = groups.pop(None, [])
     for group in groups.values():
-        places = np.array([(charge.shift.size, charge.chance, times) for ((charge, times),) in group])
-        order = np.lexsort(places.T)[::-1]  # by count, then chance, then size: none is covered by a later one
+        places = np.array([(charge.shift.size, charge.sampling_rate, times) for ((charge, times),) in group])
+        order = np.lexsort(places.T)[::-1]  # by count, then probability, then size: none is covered by a later one
         front = np.empty((0, 3))
         for k in order:
             if not np.all(front >= places[k], axis=1).any():
@@ -127,7 +128,7 @@ def _ranks(charges: Charges) -> Ranks:
     """For each kind of charge, its sizes from the largest down, each with how many charges are at least so large."""
     made: Ranks = {}
     for charge, times in sorted(charges, key=lambda item: -item[0].shift.size):
-        known = made.setdefault((type(charge.shift), charge.chance, charge.adjacency), [])
+        known = made.setdefault((type(charge.shift), charge.sampling_rate, charge.adjacency), [])
         known.append((charge.shift.size, times + (known[-1][1] if known else 0)))
     return made
 
@@ -150,13 +151,13 @@ def spacing_of(charge: SubsampledMechanism, cells: int = FINE) -> float:
     epsilon by some 0.1/cells^2 relative: `FINE` for an answer (1e-5), `COARSE` for a running count (2e-4).
     No grid has more than `LARGEST_GRID` times `cells` cells.
     """
-    bulk = charge.chance * min(charge.shift.spread, WIDEST_BULK) / cells
+    bulk = charge.sampling_rate * min(charge.shift.spread, WIDEST_BULK) / cells
     return max(bulk, 2.0 * _reach(charge) / (LARGEST_GRID * cells))
 
 
 def _reach(charge: SubsampledMechanism) -> float:
     """The largest loss that the grid must hold; what lies beyond it counts as a certain breach."""
-    return amplified(min(charge.shift.loss_exceeded(TAIL), charge.shift.largest_loss), charge.chance)
+    return amplified(min(charge.shift.loss_exceeded(TAIL), charge.shift.largest_loss), charge.sampling_rate)
 
 
 @lru_cache(maxsize=64)

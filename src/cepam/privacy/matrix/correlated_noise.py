@@ -5,11 +5,11 @@ C^-1 to what it decodes, so that it holds x + C^-1 Z: each round's noise takes a
 and a sum over rounds, which is what training uses, is quieter than its terms. The codec's noise stays independent from
 message to message; all that is new is linear, public and exact.
 
-    link = Correlation(carry=0.9617, slices=31)
+    link = Correlation(decay=0.9617, slices=31)
     sender, receiver = link.sender(m), link.receiver(m)
     position = sender.position                                     # records of slice `sender.slice` make the update
     message = codec.encode(sender.next(clipped), at)
-    update = receiver.take(codec.decode(message, at), position)    # clipped + z_t - carry z_(t-1)
+    update = receiver.take(codec.decode(message, at), position)    # clipped + z_t - decay z_(t-1)
 
 Clip the update, never what `next` returns. A sender's state is a history of raw updates: it stays with the client, and
 is written nowhere that others read. What the whole costs: `cepam.privacy.MatrixMechanism`.
@@ -39,24 +39,24 @@ UNIT_ROUNDING = 2.0**-52
 class CorrelatedNoise:
     """C, lower triangular and not negative, and into how many fixed slices a client's records are split.
 
-    `carry` gives C_ij = carry^(i - j): one number and one vector of state; `carry=0` is independent noise.
+    `decay` gives C_ij = decay^(i - j): one number and one vector of state; `decay=0` is independent noise.
     `from_matrix` takes a C of one's own. A client's i-th message is made of slice i mod `slices`.
     Guarantee: a receiver that takes every message of its sender holds each update plus C^-1 Z
     (tests/privacy/test_correlated_noise.py, tests/statistical/test_correlated_noise.py).
     Departs: the paper's noise is independent from round to round.
     """
 
-    carry: float = 0.0
+    decay: float = 0.0
     slices: int = 1
     coefficients: Row | None = None
     rows: tuple[Row, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.carry < 1.0):
-            raise ValueError(f"carry must lie in [0, 1), got {self.carry!r}")
+        if not (0.0 <= self.decay < 1.0):
+            raise ValueError(f"decay must lie in [0, 1), got {self.decay!r}")
         check_count("slices", self.slices)
-        if (self.coefficients is not None) + (self.rows is not None) + (self.carry > 0.0) > 1:
-            raise ValueError("give one of carry, coefficients and rows")
+        if (self.coefficients is not None) + (self.rows is not None) + (self.decay > 0.0) > 1:
+            raise ValueError("give one of decay, coefficients and rows")
 
     @classmethod
     def from_matrix(cls, matrix: npt.ArrayLike, slices: int = 1) -> CorrelatedNoise:
@@ -80,12 +80,12 @@ class CorrelatedNoise:
 
     @property
     def bands(self) -> int | None:
-        """How many diagonals of C may be other than zero, the main one included; None for a carry: all of them."""
+        """How many diagonals of C may be other than zero, the main one included; None for a decay: all of them."""
         if self.rows is not None:
             return max(i - int(np.flatnonzero(row)[0]) + 1 for i, row in enumerate(self.rows))
         if self.coefficients is not None:
             return len(self.coefficients)
-        return None if self.carry else 1
+        return None if self.decay else 1
 
     @property
     def longest(self) -> int | None:
@@ -102,7 +102,7 @@ class CorrelatedNoise:
         """How many times the bound of an update a message can reach: the largest sum of a row of C."""
         if self.rows is not None:
             return max(math.fsum(row) for row in self.rows)
-        return math.fsum(self.coefficients) if self.coefficients is not None else 1.0 / (1.0 - self.carry)
+        return math.fsum(self.coefficients) if self.coefficients is not None else 1.0 / (1.0 - self.decay)
 
     @property
     def rounding(self) -> float:
@@ -111,7 +111,7 @@ class CorrelatedNoise:
         Carry: two roundings a message, each of a vector of at most `gain` bounds, and the state carries them on.
         Matrix: one more rounding than terms, and nothing is carried on.
         """
-        if self.carry:
+        if self.decay:
             return UNIT_ROUNDING * self.gain**2
         return UNIT_ROUNDING * self.gain * ((self.bands or 1) + 1)
 
@@ -120,7 +120,7 @@ class CorrelatedNoise:
         if self.rows is not None:
             raise ValueError("this matrix is not Toeplitz: it has no one column")
         if self.coefficients is None:
-            return np.asarray(np.power(self.carry, np.arange(rounds)), dtype=np.float64)
+            return np.asarray(np.power(self.decay, np.arange(rounds)), dtype=np.float64)
         made = np.zeros(rounds)
         made[: len(self.coefficients)] = self.coefficients[:rounds]
         return made
@@ -186,8 +186,8 @@ class CorrelatedNoiseSender:
         x = _checked("update", update, self.size)
         if self.link.longest is not None and self.position >= self.link.longest:
             raise ValueError(f"position must be under the matrix's {self.link.longest} rows, got {self.position}")
-        if self.link.carry:
-            self._memory = [self.link.carry * self._memory[0] + x if self._memory else x.copy()]
+        if self.link.decay:
+            self._memory = [self.link.decay * self._memory[0] + x if self._memory else x.copy()]
         else:
             kept = (self.link.bands or 1) - 1
             self._memory = [*self._memory[max(0, len(self._memory) - kept) :], x.copy()]
@@ -198,7 +198,7 @@ class CorrelatedNoiseSender:
         """The last message's content once more, for a fresh attempt at an address of its own."""
         if not self._memory:
             raise ValueError("nothing was sent in this stream yet: call next first")
-        if self.link.carry:
+        if self.link.decay:
             return np.array(self._memory[0])
         row = self.link.row(self.position - 1)[-len(self._memory) :]
         made: Floats = row[0] * self._memory[0]
@@ -214,7 +214,7 @@ class CorrelatedNoiseSender:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The stream goes on where `state` was taken."""
         start, position, memory = int(state["start"]), int(state["position"]), np.array(state["memory"], np.float64)
-        most = 1 if self.link.carry else self.link.bands or 1
+        most = 1 if self.link.decay else self.link.bands or 1
         if not 0 <= start <= position or memory.shape != (min(position - start, most), self.size):
             raise ValueError(f"state does not belong to a stream of {self.size} coordinates of this correlation")
         if not np.isfinite(memory).all():
@@ -226,8 +226,8 @@ class CorrelatedNoiseReceiver:
     """The server's end of one stream: decoded vectors go in, updates plus correlated noise come out.
 
     Messages may be missing, never out of order. One that is lost counts as an update of zero, so that what C carried of
-    it arrives with the next: y = C_qq^-1 v_q over the positions q that came. For a carry that is
-    v - carry^gap v_last.
+    it arrives with the next: y = C_qq^-1 v_q over the positions q that came. For a decay that is
+    v - decay^gap v_last.
     """
 
     def __init__(self, link: CorrelatedNoise, size: int, position: int = 0) -> None:
@@ -245,8 +245,8 @@ class CorrelatedNoiseReceiver:
         check_count("position", position, 0)
         if position < self.expected:
             raise ValueError(f"position must be at least {self.expected} in this stream, got {position}")
-        if self.link.carry:
-            y = v - self.link.carry ** (position - self._past[0][0]) * self._past[0][1] if self._past else v.copy()
+        if self.link.decay:
+            y = v - self.link.decay ** (position - self._past[0][0]) * self._past[0][1] if self._past else v.copy()
             self._past = [(position, v)]
         else:
             row = self.link.row(position)

@@ -31,16 +31,16 @@ class MatrixMechanism(Mechanism):
     Clients follow their slices in a fixed public order, and the server divides by public constants. `sampling`:
 
     - `all` (as made): nothing is secret. One Gaussian event, mu = w c sens / (noise of the sum).
-    - `poisson`: a record of the round's slice is drawn afresh and in secret with chance draws·slices/records, and C has
-      at most `slices` bands. Then a record's participations share no message, and a run costs rounds/slices events of
-      the subsampled Gaussian (Choquette-Choo et al. 2023).
+    - `poisson`: a record of the round's slice is drawn afresh and in secret with probability draws·slices/records, and
+      C has at most `slices` bands. Then a record's participations share no message, and a run costs rounds/slices
+      events of the subsampled Gaussian (Choquette-Choo et al. 2023).
 
     c is how far a record moves an update: bound/B (per-example clip; twice under replace-one), B the client's `draws`
     or records/slices, always the same public number; twice the bound for a clipped update. `unit="client"` protects
     all records of a client together: whole updates, every round; add-or-remove then means that its updates are zero
-    while its noise stays. `participation` replaces the fixed slices; `attendance` says which messages came. `run` names
-    the streams: in a ledger, more rounds of one run take the place of the fewer; without a name every release is a run
-    of its own.
+    while its noise stays. `participation` replaces the fixed slices; `observed_participation` says which messages came.
+    `run` names the streams: in an accountant, more rounds of one run take the place of the fewer; without a name every
+    release is a run of its own.
 
     Over fewer rounds it is the prefix, so a running epsilon is `mechanism.over(t)`. Noise that changes within a stream
     is not represented. Adjacency, colluders, trust: as `Mechanism`. Rests on: Denisov et al. 2022 (adaptive updates).
@@ -50,7 +50,7 @@ class MatrixMechanism(Mechanism):
     sampling: Sampling = NOTHING_SECRET
     link: CorrelatedNoise = field(kw_only=True)
     participation: Participation | None = None
-    attendance: ObservedParticipation | None = None
+    observed_participation: ObservedParticipation | None = None
     run: str = ""
 
     def __post_init__(self) -> None:
@@ -58,26 +58,26 @@ class MatrixMechanism(Mechanism):
         if not self.law_is_gaussian:
             raise ValueError("correlated noise is accounted for with Gaussian noise only, got Laplace")
         if self.absent:
-            raise ValueError("absent is for independent rounds: say which messages came by attendance")
+            raise ValueError("absent is for independent rounds: say which messages came by observed_participation")
         if self.unit == "client" and self.participation is not None:
             raise ValueError("unit 'client' takes part in every message, got a participation")
         if self.link.longest is not None and self.rounds > self.link.longest:
             raise ValueError(f"rounds must be at most the matrix's {self.link.longest}, got {self.rounds}")
-        if self.attendance is not None:
-            self._check_attendance(self.attendance)
+        if self.observed_participation is not None:
+            self._check_observed_participation(self.observed_participation)
         if self.amplified:
             self._check_amplified()
         elif self.sampling.kind != "all":
             raise ValueError(f"sampling must be 'all' or 'poisson' with correlated noise, got {self.sampling.kind!r}")
 
-    def _check_attendance(self, attendance: ObservedParticipation) -> None:
-        if attendance.rounds != self.rounds or len(attendance.arrivals) != len(self.clients):
+    def _check_observed_participation(self, observed_participation: ObservedParticipation) -> None:
+        if observed_participation.rounds != self.rounds or len(observed_participation.arrivals) != len(self.clients):
             raise ValueError(
-                f"attendance must be of {len(self.clients)} clients over {self.rounds} rounds, got "
-                f"{len(attendance.arrivals)} over {attendance.rounds}"
+                f"observed_participation must be of {len(self.clients)} clients over {self.rounds} rounds, got "
+                f"{len(observed_participation.arrivals)} over {observed_participation.rounds}"
             )
         if self.amplified or self.participation is not None:
-            raise ValueError("attendance goes with fixed slices and sampling 'all'")
+            raise ValueError("observed_participation goes with fixed slices and sampling 'all'")
 
     def _check_amplified(self) -> None:
         if self.participation is not None:
@@ -85,7 +85,7 @@ class MatrixMechanism(Mechanism):
         if self.link.bands is None or self.link.bands > self.link.slices:
             raise ValueError(
                 f"sampling 'poisson' needs a matrix of at most slices = {self.link.slices} bands, got "
-                f"{self.link.bands or 'a carry, which has no end'}"
+                f"{self.link.bands or 'a decay, which has no end'}"
             )
 
     @property
@@ -108,7 +108,7 @@ class MatrixMechanism(Mechanism):
 
         At least 1/sqrt(rounds), as the squares of rows add up to that of the sensitivity. 1 where they are not known.
         """
-        if self.amplified or self.attendance is not None or isinstance(self.participation, Separated):
+        if self.amplified or self.observed_participation is not None or isinstance(self.participation, Separated):
             return 1.0
         every = 1 if self.unit == "client" else self.participation.slices if self.participation else self.link.slices
         matrix = self.link.matrix(self.rounds)
@@ -122,10 +122,12 @@ class MatrixMechanism(Mechanism):
 
     def history(self, client: int) -> Hashable:
         """What a client's guarantee depends on besides the other clients."""
-        return self.clients[client], None if self.attendance is None else self.attendance.arrivals[client]
+        return self.clients[
+            client
+        ], None if self.observed_participation is None else self.observed_participation.arrivals[client]
 
-    def chance(self, client: int) -> float:
-        """The chance that one given record of the round's slice is drawn."""
+    def sampling_rate(self, client: int) -> float:
+        """The probability that one given record of the round's slice is drawn."""
         if not self.amplified:
             return 1.0
         rate = self.batch(client) * self.link.slices / self.clients[client].records
@@ -160,13 +162,14 @@ class MatrixMechanism(Mechanism):
     def mu(self, client: int, colluders: int | None = None) -> float:
         """The shift of one event over its noise: w c sens / sqrt(sum over j not colluding of w_j^2 sigma_j^2).
 
-        With `attendance`, of the sums that were published. The float64 rounding of the sender's state is added.
+        With `observed_participation`, of the sums that were published. The float64 rounding of the sender's state is
+        added.
         """
         who = self.clients[client]
         moved = who.weight * self.distance(client)
-        if self.attendance is None:
+        if self.observed_participation is None:
             exact = moved * self.sensitivity / self.noise_against(client, colluders)
-        elif not self.attendance.arrivals[client]:
+        elif not self.observed_participation.arrivals[client]:
             return 0.0
         else:
             exact = moved * self._published(client, self.colluders if colluders is None else colluders)
@@ -180,34 +183,39 @@ class MatrixMechanism(Mechanism):
 
     def _published(self, client: int, colluders: int) -> float:
         """The worst mu for w c = 1 over every coalition of that many other clients."""
-        assert self.attendance is not None
+        assert self.observed_participation is not None
         others = [j for j in range(len(self.clients)) if j != client]
         if math.comb(len(others), colluders) > MOST_COALITIES:
             raise ValueError(
-                f"{colluders} colluders of {len(others)} make too many coalitions to try with attendance: "
+                f"{colluders} colluders of {len(others)} make too many coalitions to try with observed_participation: "
                 "ask for 0, 1 or all others"
             )
         slices, worst = 1 if self.unit == "client" else self.link.slices, 0.0
         for honest in combinations(others, len(others) - colluders):
             hidden = (client, *honest) if self._is_smoothed(client) else (client,)
             noises = tuple((j, self.clients[j].noise) for j in sorted(hidden) if j == client or self._is_smoothed(j))
-            inverse = precision(self.link, self.attendance, noises)
-            worst = max(worst, published_sensitivity(self.link, self.attendance, inverse, client, slices))
+            inverse = precision(self.link, self.observed_participation, noises)
+            worst = max(worst, published_sensitivity(self.link, self.observed_participation, inverse, client, slices))
         return worst
 
     def _is_smoothed(self, client: int) -> bool:
         """Whether the server's own noise covers the grid of this client's messages, so that they blend with others."""
-        return self.attendance is not None and spread(self.link, self.attendance, client) <= MOST_SPREAD
+        return (
+            self.observed_participation is not None
+            and spread(self.link, self.observed_participation, client) <= MOST_SPREAD
+        )
 
     def alone(self, client: int) -> MatrixMechanism:
         """What the same rounds would release of one client by itself."""
-        came = self.attendance and ObservedParticipation(self.rounds, (self.attendance.arrivals[client],))
-        return replace(self, clients=(self.clients[client],), colluders=0, attendance=came)
+        came = self.observed_participation and ObservedParticipation(
+            self.rounds, (self.observed_participation.arrivals[client],)
+        )
+        return replace(self, clients=(self.clients[client],), colluders=0, observed_participation=came)
 
     @property
     def foreseeable(self) -> bool:
         """Whether what more rounds cost is known: not where messages are missing."""
-        return self.attendance is None
+        return self.observed_participation is None
 
     def followed_by(self, later: Mechanism) -> Mechanism | None:
         """`later`, where it is this run gone on with; None for another run, which costs anew.
@@ -217,26 +225,30 @@ class MatrixMechanism(Mechanism):
         if not (isinstance(later, MatrixMechanism) and self.run and self.run == later.run):
             return None
         if later.rounds < self.rounds or not _same_start(self, later):
-            raise ValueError(f"the ledger holds {self.rounds} rounds of run {self.run!r}: this release has others")
+            raise ValueError(f"the accountant holds {self.rounds} rounds of run {self.run!r}: this release has others")
         return later
 
     def over(self, rounds: int) -> MatrixMechanism:
         """The first `rounds` rounds: the prefix of every stream."""
-        came = None if self.attendance is None else self.attendance.over(rounds)
-        return replace(self, rounds=rounds, attendance=came)
+        came = None if self.observed_participation is None else self.observed_participation.over(rounds)
+        return replace(self, rounds=rounds, observed_participation=came)
 
 
 def _same_start(earlier: MatrixMechanism, later: MatrixMechanism) -> bool:
     """Whether the later release begins with the rounds of the earlier one; nobody missing may be said either way."""
     begun = later.over(earlier.rounds)
     newcomers = len(later.clients) - len(earlier.clients)
-    if newcomers > 0 and begun.attendance is not None and not any(begun.attendance.arrivals[-newcomers:]):
-        known = ObservedParticipation(begun.rounds, begun.attendance.arrivals[:-newcomers])
+    if (
+        newcomers > 0
+        and begun.observed_participation is not None
+        and not any(begun.observed_participation.arrivals[-newcomers:])
+    ):
+        known = ObservedParticipation(begun.rounds, begun.observed_participation.arrivals[:-newcomers])
         nodes = None if begun.nodes is None else begun.nodes[:-newcomers]
         fewer = begun.clients[:-newcomers]
-        begun = replace(begun, clients=fewer, attendance=known, nodes=nodes, colluders=earlier.colluders)
-    if (earlier.attendance is None) == (begun.attendance is None):
+        begun = replace(begun, clients=fewer, observed_participation=known, nodes=nodes, colluders=earlier.colluders)
+    if (earlier.observed_participation is None) == (begun.observed_participation is None):
         return begun == earlier
     everyone = ObservedParticipation.observed(np.ones((len(earlier.clients), earlier.rounds)))
-    said = replace(earlier, attendance=earlier.attendance or everyone)
-    return replace(begun, attendance=begun.attendance or everyone) == said
+    said = replace(earlier, observed_participation=earlier.observed_participation or everyone)
+    return replace(begun, observed_participation=begun.observed_participation or everyone) == said

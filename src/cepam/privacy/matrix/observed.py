@@ -67,7 +67,8 @@ class ObservedParticipation:
 
     @classmethod
     def observed(cls, sent: npt.ArrayLike, lost: npt.ArrayLike | None = None) -> ObservedParticipation:
-        """The attendance of clients (rows) that sent a message in some rounds (columns), of which some were lost."""
+        """The observed_participation of clients (rows) that sent a message in some rounds (columns), of which some were
+        lost."""
         tried = np.array(sent, dtype=bool)
         gone = np.zeros_like(tried) if lost is None else np.array(lost, dtype=bool)
         if tried.ndim != 2 or gone.shape != tried.shape:
@@ -84,7 +85,9 @@ class ObservedParticipation:
     def over(self, rounds: int) -> ObservedParticipation:
         """The first `rounds` rounds."""
         if rounds > self.rounds:
-            raise ValueError(f"rounds must be at most the {self.rounds} that attendance was taken in, got {rounds}")
+            raise ValueError(
+                f"rounds must be at most the {self.rounds} that observed_participation was taken in, got {rounds}"
+            )
         kept = tuple(tuple(one for one in came if one.round < rounds) for came in self.arrivals)
         return ObservedParticipation(rounds, kept)
 
@@ -133,9 +136,9 @@ def _block(link: CorrelatedNoise, rows: Sequence[int], columns: Sequence[int]) -
 
 def _undo(link: CorrelatedNoise, positions: Sequence[int], streams: Floats) -> Floats:
     """C_qq^-1 applied to columns: what the receiver of the messages at `positions` does."""
-    if link.carry:  # two terms a message: no need for a solve
+    if link.decay:  # two terms a message: no need for a solve
         made = streams.copy()
-        made[1:] -= (link.carry ** np.diff(positions))[:, np.newaxis] * streams[:-1]
+        made[1:] -= (link.decay ** np.diff(positions))[:, np.newaxis] * streams[:-1]
         return made
     block = _block(link, positions, positions)
     return np.asarray(linalg.solve_triangular(block, streams, lower=True), dtype=np.float64)
@@ -143,15 +146,15 @@ def _undo(link: CorrelatedNoise, positions: Sequence[int], streams: Floats) -> F
 
 @lru_cache(maxsize=64)
 def precision(
-    link: CorrelatedNoise, attendance: ObservedParticipation, noises: tuple[tuple[int, float], ...]
+    link: CorrelatedNoise, observed_participation: ObservedParticipation, noises: tuple[tuple[int, float], ...]
 ) -> Floats:
     """Sigma^-1 of the published sums whose noise is that of the clients in `noises` (pairs of j and w_j sigma_j).
 
     By round; rounds to which none of them contributed have no noise and no update: their rows are zero.
     """
-    total = np.zeros((attendance.rounds, attendance.rounds))
+    total = np.zeros((observed_participation.rounds, observed_participation.rounds))
     for client, noise in noises:
-        rows, columns, values = _covariance(link, attendance, client)
+        rows, columns, values = _covariance(link, observed_participation, client)
         total[rows, columns] += noise**2 * values
     seen = np.flatnonzero(np.diag(total) > 0.0)
     made = np.zeros_like(total)
@@ -162,37 +165,39 @@ def precision(
 
 
 def published_sensitivity(
-    link: CorrelatedNoise, attendance: ObservedParticipation, inverse: Floats, client: int, slices: int
+    link: CorrelatedNoise, observed_participation: ObservedParticipation, inverse: Floats, client: int, slices: int
 ) -> float:
     """The root of the largest sum |L^T Sigma^-1 L|_ij over a slice's positions: mu for w c = 1.
 
     Guarantee: never below the worst shift, exact where no entry is negative
     (tests/privacy/test_observed_participation.py).
     """
-    moves = _moves(link, attendance, client)
+    moves = _moves(link, observed_participation, client)
     shared = np.abs(moves @ (moves @ inverse).T)  # Sigma^-1 is symmetric
     return math.sqrt(max(float(shared[r::slices, r::slices].sum()) for r in range(min(slices, len(shared)))))
 
 
 @lru_cache(maxsize=256)
-def spread(link: CorrelatedNoise, attendance: ObservedParticipation, client: int) -> float:
+def spread(link: CorrelatedNoise, observed_participation: ObservedParticipation, client: int) -> float:
     """A bound for how much longer undoing makes the client's messages together: the norm of M without its weight."""
-    if link.carry:
-        return 1.0 + link.carry
-    mixed = np.abs(attendance.noise(link, client))
+    if link.decay:
+        return 1.0 + link.decay
+    mixed = np.abs(observed_participation.noise(link, client))
     return math.sqrt(float(mixed.sum(axis=0).max(initial=0.0)) * float(mixed.sum(axis=1).max(initial=0.0)))
 
 
 @lru_cache(maxsize=64)
-def _moves(link: CorrelatedNoise, attendance: ObservedParticipation, client: int) -> Any:
+def _moves(link: CorrelatedNoise, observed_participation: ObservedParticipation, client: int) -> Any:
     """`ObservedParticipation.moves` by position, of which most is zero: an update is in one round, unless messages were
     lost."""
-    return sparse.csr_array(attendance.moves(link, client).T)
+    return sparse.csr_array(observed_participation.moves(link, client).T)
 
 
 @lru_cache(maxsize=64)
-def _covariance(link: CorrelatedNoise, attendance: ObservedParticipation, client: int) -> tuple[Any, Any, Any]:
+def _covariance(
+    link: CorrelatedNoise, observed_participation: ObservedParticipation, client: int
+) -> tuple[Any, Any, Any]:
     """M M^T of one client: rounds, rounds, and what is not zero there."""
-    mixed = sparse.csr_array(attendance.noise(link, client))
+    mixed = sparse.csr_array(observed_participation.noise(link, client))
     found = (mixed @ mixed.T).tocoo()
     return found.row, found.col, found.data

@@ -2,8 +2,8 @@
 
 Momentum m and rates eta make the weights of a run -A x with A_ts = sum over u = s..t of eta_u m^(u-s). The noise C^-1 Z
 of the updates becomes A C^-1 Z in the weights, and at a given epsilon Z grows with the sensitivity of C. So the best C
-has the least |A C^-1| sens(C). For a carry, |A C^-1|^2 = a - 2 carry p + carry^2 q with three sums that do not depend
-on it: a search in one dimension. So it is for a carry c cut after b messages, where with S the shift by one message
+has the least |A C^-1| sens(C). For a decay, |A C^-1|^2 = a - 2 decay p + decay^2 q with three sums that do not depend
+on it: a search in one dimension. So it is for a decay c cut after b messages, where with S the shift by one message
 C = (1 - c^b S^b)/(1 - c S), and A C^-1 needs two passes over A.
 """
 
@@ -27,11 +27,11 @@ GRID = 64
 def best_decay(
     rounds: int, slices: int, momentum: float = 0.0, rates: Sequence[float] | None = None, bands: int | None = None
 ) -> float:
-    """The carry that leaves least noise in the weights of a run at a given epsilon; 0 where none helps.
+    """The decay that leaves least noise in the weights of a run at a given epsilon; 0 where none helps.
 
     `rates` are the server's learning rates, one a round (a constant one unless given): only their ratios matter.
-    `bands`: the carry is cut after so many messages. With secret draws in the slices, of which there are then at least
-    as many, epsilon follows the length of a column, as it does without: the same carry is best.
+    `bands`: the decay is cut after so many messages. With secret draws in the slices, of which there are then at least
+    as many, epsilon follows the length of a column, as it does without: the same decay is best.
     Guarantee: within 1e-4 of the least noise over all carries; tests/privacy/test_workload.py searches a fine grid.
     """
     made = _rates(rounds, momentum, rates)
@@ -39,9 +39,9 @@ def best_decay(
     noise_of = _noise_of(made, momentum, bands)
 
     def noise(place: float) -> float:
-        carry = -math.expm1(place)
-        cut = None if bands is None else CorrelatedNoise.from_matrix(carry ** np.arange(bands), slices)
-        return noise_of(carry) * sensitivity(cut or CorrelatedNoise(carry, slices), rounds)
+        decay = -math.expm1(place)
+        cut = None if bands is None else CorrelatedNoise.from_matrix(decay ** np.arange(bands), slices)
+        return noise_of(decay) * sensitivity(cut or CorrelatedNoise(decay, slices), rounds)
 
     grid = np.linspace(0.0, math.log1p(-LARGEST_CARRY), GRID)
     least = int(np.argmin([noise(place) for place in grid]))
@@ -51,13 +51,13 @@ def best_decay(
 
 
 def _noise_of(rates: Floats, momentum: float, bands: int | None) -> Callable[[float], float]:
-    """|A C^-1| as a function of the carry."""
+    """|A C^-1| as a function of the decay."""
     if bands is None:
         sums = _three_sums(rates, momentum)
-        return lambda carry: _carried_noise(sums, carry)
+        return lambda decay: _carried_noise(sums, decay)
     check_count("bands", bands)
     workload = _workload(rates, momentum)
-    return lambda carry: _cut_noise(workload, carry, bands)
+    return lambda decay: _cut_noise(workload, decay, bands)
 
 
 def weight_noise(
@@ -69,7 +69,7 @@ def weight_noise(
     """
     made = _rates(rounds, momentum, rates)
     if link.bands is None:
-        return _carried_noise(_three_sums(made, momentum), link.carry) / math.sqrt(rounds)
+        return _carried_noise(_three_sums(made, momentum), link.decay) / math.sqrt(rounds)
     left = np.linalg.solve(link.matrix(rounds).T, _workload(made, momentum).T)
     return float(np.linalg.norm(left)) / math.sqrt(rounds)
 
@@ -114,16 +114,16 @@ def _three_sums(rates: Floats, momentum: float) -> tuple[float, float, float]:
     return whole, crossed, shifted
 
 
-def _carried_noise(sums: tuple[float, float, float], carry: float) -> float:
+def _carried_noise(sums: tuple[float, float, float], decay: float) -> float:
     whole, crossed, shifted = sums
-    return math.sqrt(max(0.0, whole - 2.0 * carry * crossed + carry**2 * shifted))
+    return math.sqrt(max(0.0, whole - 2.0 * decay * crossed + decay**2 * shifted))
 
 
-def _cut_noise(workload: Floats, carry: float, bands: int) -> float:
-    """|A C^-1| for a carry cut after `bands` messages: A (1 - carry S), then 1/(1 - (carry S)^bands) as a recursion."""
+def _cut_noise(workload: Floats, decay: float, bands: int) -> float:
+    """|A C^-1| for a decay cut after `bands` messages: A (1 - decay S), then 1/(1 - (decay S)^bands) as a recursion."""
     left = workload.copy()
-    left[:, :-1] -= carry * workload[:, 1:]
+    left[:, :-1] -= decay * workload[:, 1:]
     for end in range(left.shape[1] - bands, 0, -bands):
         start = max(0, end - bands)
-        left[:, start:end] += carry**bands * left[:, start + bands : end + bands]
+        left[:, start:end] += decay**bands * left[:, start + bands : end + bands]
     return float(np.linalg.norm(left))

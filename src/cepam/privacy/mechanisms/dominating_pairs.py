@@ -2,7 +2,7 @@
 
 A client sends one clipped vector whatever it did locally, so the only thing a record can change is where
 the noise is centred, and by at most a *shift*. For log-concave noise the worst shift inside a convex set is
-an extreme point (`docs/privacy.md`, "Why one dimension is enough"), so one dimension is enough: two
+an extreme point (`docs/proofs/mechanisms-and-sampling.md`, "One dimension is enough"), so one dimension is enough: two
 Gaussians `mu` standard deviations apart, or two Laplace laws `gap` scales apart.
 
 Here P and Q are the two laws and the loss is log(dP/dQ). Both pairs are symmetric: swapping P and Q negates
@@ -24,7 +24,7 @@ Masses = tuple[Floats, Floats]
 
 
 def check_shift(name: str, value: float) -> None:
-    """Nothing, or a ValueError when a shift is not a usable non-negative number."""
+    """Raise ValueError when a shift is not a usable non-negative number."""
     if not (0.0 <= value < math.inf):
         raise ValueError(f"{name} must be finite and not negative, got {value!r}")
 
@@ -45,7 +45,8 @@ class Shift(ABC):
     @property
     @abstractmethod
     def spread(self) -> float:
-        """The standard deviation of dP/dQ under Q: how wide a sampled round's loss is, in units of the chance p."""
+        """The standard deviation of dP/dQ under Q: how wide a sampled round's loss is, in units of the probability
+        p."""
 
     @abstractmethod
     def scaled(self, factor: float) -> Shift:
@@ -57,11 +58,11 @@ class Shift(ABC):
 
     @abstractmethod
     def masses(self, edges: Floats) -> Masses:
-        """The chance under P, and under Q, that the loss lies in each interval (edges[i], edges[i + 1]]."""
+        """The probability under P, and under Q, that the loss lies in each interval (edges[i], edges[i + 1]]."""
 
     @abstractmethod
     def loss_exceeded(self, tail: float) -> float:
-        """A loss that P exceeds with chance at most `tail`."""
+        """A loss that P exceeds with probability at most `tail`."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class GaussianShift(Shift):
 
 
 def _normal_masses(edges: Floats) -> Floats:
-    """The chance of each interval under a unit Gaussian, taken on the side where nothing cancels."""
+    """The probability of each interval under a unit Gaussian, taken on the side where nothing cancels."""
     left, right = edges[:-1], edges[1:]
     lower = special.ndtr(right) - special.ndtr(left)
     upper = special.ndtr(-left) - special.ndtr(-right)
@@ -161,6 +162,6 @@ class LaplaceShift(Shift):
 
 
 def _laplace_tail(loss: Floats, gap: float, place: Floats) -> Floats:
-    """The chance that the loss exceeds `loss`: that a unit Laplace variable exceeds `place`."""
+    """The probability that the loss exceeds `loss`: that a unit Laplace variable exceeds `place`."""
     tail = np.where(place < 0, 1.0 - 0.5 * np.exp(-np.abs(place)), 0.5 * np.exp(-np.abs(place)))
     return np.asarray(np.where(loss >= gap, 0.0, np.where(loss < -gap, 1.0, tail)), dtype=np.float64)

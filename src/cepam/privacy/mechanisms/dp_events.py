@@ -75,7 +75,7 @@ def _sent(mechanism: Mechanism, client: int) -> list[tuple[int, int]]:
 
 
 def _expressible(mechanism: Mechanism, client: int) -> bool:
-    if mechanism.chance(client) == 1.0 or mechanism.l2_clipped_laplace:
+    if mechanism.sampling_rate(client) == 1.0 or mechanism.l2_clipped_laplace:
         return True
     return (
         mechanism.sampling.kind == "poisson" and mechanism.clipped == "example" and mechanism.adjacency == "add-remove"
@@ -89,4 +89,4 @@ def _event(mechanism: Mechanism, client: int) -> Any:
     charge: SubsampledMechanism = mechanism.charge(client)
     noise = dp_event.GaussianDpEvent if mechanism.law_is_gaussian else dp_event.LaplaceDpEvent
     event = noise(1.0 / charge.shift.size)
-    return event if charge.chance == 1.0 else dp_event.PoissonSampledDpEvent(charge.chance, event)
+    return event if charge.sampling_rate == 1.0 else dp_event.PoissonSampledDpEvent(charge.sampling_rate, event)

@@ -43,7 +43,7 @@ def pure_epsilon(mechanism: Mechanism, client: int) -> float:
     Adjacency: as recorded. Sampling: amplifies by p. Trust: trusted server; own noise only.
     Rests on: pure composition and Balle, Barthe and Gaboardi 2018, Theorem 2.
     """
-    return mechanism.rounds * amplified(pure_gap(mechanism, client), mechanism.chance(client))
+    return mechanism.rounds * amplified(pure_gap(mechanism, client), mechanism.sampling_rate(client))
 
 
 def zcdp_rho(mechanism: Mechanism, client: int) -> float:
@@ -91,12 +91,12 @@ def delta_of_zcdp(rho: float, epsilon: float) -> float:
 class ZeroConcentrated:
     """What l2-clipped Laplace rounds cost a record: `rho` of zCDP and the `pure` epsilon, which may be infinite.
 
-    `chance` is that of the record to be drawn where there is a single round, which sampling amplifies; else 1.
+    `sampling_rate` is that of the record to be drawn where there is a single round, which sampling amplifies; else 1.
     """
 
     rho: float
     pure: float
-    chance: float = 1.0
+    sampling_rate: float = 1.0
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon at delta: the best of the pure and the zCDP one.
@@ -110,16 +110,16 @@ class ZeroConcentrated:
                 )
             return self.pure
         best = min(self.pure, epsilon_of_zcdp(self.rho, delta))
-        if self.chance < 1.0:
-            drawn = 0.0 if delta >= self.chance else epsilon_of_zcdp(self.rho, delta / self.chance)
-            best = min(best, amplified(drawn, self.chance))
+        if self.sampling_rate < 1.0:
+            drawn = 0.0 if delta >= self.sampling_rate else epsilon_of_zcdp(self.rho, delta / self.sampling_rate)
+            best = min(best, amplified(drawn, self.sampling_rate))
         return best
 
     def delta(self, epsilon: float) -> float:
         """The smallest delta at epsilon: the inverse of `epsilon`."""
         if epsilon >= self.pure:
             return 0.0
-        return self.chance * delta_of_zcdp(self.rho, unamplified(epsilon, self.chance))
+        return self.sampling_rate * delta_of_zcdp(self.rho, unamplified(epsilon, self.sampling_rate))
 
 
 def zcdp_of(rounds: Iterable[tuple[Mechanism, Sequence[int]]]) -> ZeroConcentrated:
@@ -133,4 +133,4 @@ def zcdp_of(rounds: Iterable[tuple[Mechanism, Sequence[int]]]) -> ZeroConcentrat
     known = all(mechanism.coordinates is not None or mechanism.clip.norm == "l1" for mechanism, _ in sent)
     pure = sum(pure_epsilon(mechanism, j) for mechanism, j in sent) if known else math.inf
     single = len(sent) == 1 and sent[0][0].rounds == 1
-    return ZeroConcentrated(rho, pure, sent[0][0].chance(sent[0][1]) if single else 1.0)
+    return ZeroConcentrated(rho, pure, sent[0][0].sampling_rate(sent[0][1]) if single else 1.0)

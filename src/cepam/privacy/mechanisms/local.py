@@ -41,7 +41,7 @@ class LocalMechanism(Mechanism):
     A client's `law` is the noise on one step's sum of clipped gradients over the expected batch, its `draws` that
     batch, drawn by Poisson sampling, anew in each step. A record is charged for each step of its own client and for
     nothing else: the others' vectors depend on it only through what was published.
-    Guarantee: docs/privacy.md, "Noise inside local steps"; tests/privacy/test_local.py.
+    Guarantee: docs/proofs/mechanisms-and-sampling.md, "Noise inside local steps"; tests/privacy/test_local.py.
     """
 
     steps: tuple[int, ...] = ()

@@ -20,11 +20,11 @@ from cepam.distributions.laws import Gaussian, Laplace, Law
 from cepam.lattices.lattice import Lattice
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
 from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism, check_adjacency
-from cepam.privacy.numerics.smoothing import hiding
+from cepam.privacy.numerics.smoothing import smoothing_clients
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
-    """Nothing, or a ValueError when a count is not an integer of at least `least`."""
+    """Raise ValueError when a count is not an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
@@ -33,8 +33,14 @@ def check_count(name: str, value: int, least: int = 1) -> None:
 class Client:
     """One client: the law of the noise that its decoded vector carries, its records, its aggregation weight.
 
-    `draws` replaces the release's draws a round for this client, where batches grow with the data, and `clip` the
-    release's clip, in the same norm. `lattice` is what its codec quantizes on; unknown, the worst is charged.
+    Args:
+        law: the noise that its decoded vector carries.
+        records: how many records it holds.
+        weight: its weight in the aggregate.
+        draws: records that it draws in a round, where they differ from the mechanism's sampling.
+        clip: its own clip, in the mechanism's norm; None: the mechanism's.
+        lattice: what its codec quantizes on; None: unknown, so the worst is charged.
+        searched: whether its codec may take the search coder (`coder="search"`), whose arithmetic costs more.
     """
 
     law: Law
@@ -43,6 +49,7 @@ class Client:
     draws: float | None = None
     clip: Clip | None = None
     lattice: Lattice | None = None
+    searched: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, (Gaussian, Laplace)):
@@ -112,7 +119,7 @@ class Mechanism:
             raise ValueError(f"nodes must name one of each of {len(self.clients)} vectors, got {len(self.nodes)}")
         self._check_unit()
         for place in {client: place for place, client in enumerate(self.clients)}.values():
-            self.chance(place)
+            self.sampling_rate(place)
         if self.node_rounds is not None:
             self._check_node_rounds(self.node_rounds)
 
@@ -168,12 +175,17 @@ class Mechanism:
 
     @property
     def exceeded(self) -> float:
-        """The chance that a round is not the one that is charged, as a cohort over its cap is not."""
+        """The probability that a round is not the one that is charged, as a cohort over its cap is not."""
         return 0.0
 
     def sent(self) -> Counter[tuple[Law, Lattice | None]]:
         """How many noisy vectors a round has of each law on each lattice."""
         return Counter((client.law, client.lattice) for j, client in enumerate(self.clients) if j not in self.absent)
+
+    def searched(self) -> Counter[Law]:
+        """How many of a round's vectors of each law may be of the search coder."""
+        present = (client for j, client in enumerate(self.clients) if j not in self.absent)
+        return Counter(client.law for client in present if client.searched)
 
     @property
     def equal_shares(self) -> int:
@@ -225,14 +237,15 @@ class Mechanism:
         """The clip of this client: its own, or the release's."""
         return self.clients[client].clip or self.clip
 
-    def chance(self, client: int) -> float:
-        """p, the chance that one given record of this client is drawn in a round."""
-        return self.sampling_of(client).chance(self.clients[client].records)
+    def sampling_rate(self, client: int) -> float:
+        """p, the probability that one given record of this client is drawn in a round."""
+        return self.sampling_of(client).sampling_rate(self.clients[client].records)
 
     def distance(self, client: int) -> float:
         """How far a drawn record, or the client, moves the client's own vector, in the clip's norm: its `sensitivity`.
 
-        Departs: the paper multiplies by tau'; one clipped vector is sent, so the factor is 1 (`docs/privacy.md`).
+        Departs: the paper multiplies by tau'; one clipped vector is sent, so the factor is 1
+        (`docs/proofs/mechanisms-and-sampling.md`).
         """
         if self.unit == "client":
             return (2.0 if self.adjacency == "replace" else 1.0) * self.clip_of(client).bound
@@ -251,22 +264,24 @@ class Mechanism:
             whole = self._blended_noise(client, self.colluders if colluders is None else colluders)
             if whole is not None:
                 return whole
-        own, *others = (self.clients[j].noise for j in hiding(self.clients, self.hidden_by(client, colluders)))
+        own, *others = (
+            self.clients[j].noise for j in smoothing_clients(self.clients, self.hidden_by(client, colluders))
+        )
         return math.hypot(own, *(noise / math.sqrt(max(1, len(sent))) for noise in others))
 
     def _blended_noise(self, client: int, taken: int) -> float | None:
         """The noise of all whose noise hides `client`, where they blend: one number for all but the loudest `taken`."""
         order, node = self._quietest_first, self.node(client)
         spared = node if order[node] >= len(order) - taken else None
-        if (taken, spared) not in self._blended:
+        if (taken, spared) not in self._smoothed:
             hidden = self.hidden_by(client, taken)
-            blend = len(hiding(self.clients, hidden)) == len(hidden)
+            smooth = len(smoothing_clients(self.clients, hidden)) == len(hidden)
             squares = (self.clients[j].noise ** 2 for j in hidden)
-            self._blended[taken, spared] = math.sqrt(math.fsum(squares)) if blend else None
-        return self._blended[taken, spared]
+            self._smoothed[taken, spared] = math.sqrt(math.fsum(squares)) if smooth else None
+        return self._smoothed[taken, spared]
 
     @cached_property
-    def _blended(self) -> dict[tuple[int, int | None], float | None]:
+    def _smoothed(self) -> dict[tuple[int, int | None], float | None]:
         return {}
 
     @cached_property
@@ -343,7 +358,8 @@ class Mechanism:
         """The shift of the weighted sum over the standard deviation of its noise, as one Gaussian mechanism.
 
         mu = 2 gamma w_k / sqrt(sum over j not colluding of w_j^2 sigma_j^2) for a clipped update.
-        Adjacency: as recorded. Sampling: if drawn. Trust: trusted server. Rests on: docs/privacy.md, 2.
+        Adjacency: as recorded. Sampling: if drawn. Trust: trusted server.
+        Rests on: docs/proofs/mechanisms-and-sampling.md, "One dimension is enough".
         """
         if not self.law_is_gaussian:
             raise ValueError("mu is defined for Gaussian noise; Laplace noise is charged by its own gap")
@@ -358,13 +374,15 @@ class Mechanism:
         of Laplace variables is not Laplace; what the server does afterwards is post-processing.
         """
         if self.law_is_gaussian:
-            return SubsampledMechanism(GaussianShift(self.mu(client, colluders)), self.chance(client), self.adjacency)
+            return SubsampledMechanism(
+                GaussianShift(self.mu(client, colluders)), self.sampling_rate(client), self.adjacency
+            )
         if self.clip.norm == "l2":
             raise ValueError(
                 "Laplace noise under l2 clipping has no shift in one dimension: see cepam.privacy.mechanisms.laplace"
             )
         gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
-        return SubsampledMechanism(LaplaceShift(gap), self.chance(client), self.adjacency)
+        return SubsampledMechanism(LaplaceShift(gap), self.sampling_rate(client), self.adjacency)
 
     @cached_property
     def round_charges(self) -> Mapping[int, tuple[SubsampledMechanism, ...]]:

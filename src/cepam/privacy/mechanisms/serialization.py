@@ -47,13 +47,13 @@ def written_mechanisms(mechanisms: Sequence[Mechanism]) -> dict[str, Any]:
 def read_mechanisms(state: Mapping[str, Any]) -> tuple[Mechanism, ...]:
     """The releases of `written_mechanisms`, or a ValueError that says what is damaged."""
     if state.get("version") != VERSION:
-        raise ValueError(f"the saved ledger has version {state.get('version')!r}, this program reads {VERSION}")
+        raise ValueError(f"the saved accountant has version {state.get('version')!r}, this program reads {VERSION}")
     try:
         kinds = [_read_client(client) for client in state["clients"]]
         groups = [tuple(kinds[_place(number)] for number in group) for group in state["groups"]]
         return tuple(_read_mechanism(mechanism, groups) for mechanism in state["releases"])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ValueError(f"the saved ledger is damaged: {type(error).__name__} {error}") from error
+        raise ValueError(f"the saved accountant is damaged: {type(error).__name__} {error}") from error
 
 
 def _place(number: int) -> int:
@@ -79,6 +79,7 @@ def _written_client(client: Client) -> dict[str, Any]:
         "draws": client.draws,
         "clip": _written_clip(client.clip),
         "lattice": None if client.lattice is None else [client.lattice.name, client.lattice.basis.tolist()],
+        **({"searched": True} if client.searched else {}),
     }
 
 
@@ -86,7 +87,7 @@ def _read_client(plain: Mapping[str, Any]) -> Client:
     law, scale = plain["law"]
     return Client(
         _LAWS[law](scale), plain["records"], plain["weight"], plain["draws"], _read_clip(plain["clip"]),
-        _read_lattice(plain["lattice"]),
+        _read_lattice(plain["lattice"]), bool(plain.get("searched", False)),
     )  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def _written_mechanism(mechanism: Mechanism, group: int) -> dict[str, Any]:
 def _read_mechanism(plain: Mapping[str, Any], groups: Sequence[tuple[Client, ...]]) -> Mechanism:
     clip = _read_clip(plain["clip"])
     if clip is None:
-        raise ValueError("the saved ledger is damaged: a release without a clip")
+        raise ValueError("the saved accountant is damaged: a release without a clip")
     made = Mechanism(
         groups[_place(plain["clients"])],
         clip,
@@ -157,11 +158,11 @@ def _read_row(row: Sequence[int]) -> tuple[int, int, int]:
 
 def _written_streams(mechanism: MatrixMechanism) -> dict[str, Any]:
     """What a correlated release has besides; an arrival is its round, its position and its stream."""
-    link, pattern, came = mechanism.link, mechanism.participation, mechanism.attendance
+    link, pattern, came = mechanism.link, mechanism.participation, mechanism.observed_participation
     return {
-        "link": [link.carry, link.slices, link.coefficients, link.rows],
+        "link": [link.decay, link.slices, link.coefficients, link.rows],
         "participation": None if pattern is None else list(astuple(pattern)),
-        "attendance": None
+        "observed_participation": None
         if came is None
         else [[[a.round, a.position, a.stream] for a in theirs] for theirs in came.arrivals],
         "rounds": mechanism.rounds,
@@ -170,14 +171,14 @@ def _written_streams(mechanism: MatrixMechanism) -> dict[str, Any]:
 
 
 def _read_streams(plain: Mapping[str, Any]) -> dict[str, Any]:
-    carry, slices, coefficients, rows = plain["link"]
-    pattern, came = plain["participation"], plain["attendance"]
+    decay, slices, coefficients, rows = plain["link"]
+    pattern, came = plain["participation"], plain["observed_participation"]
     arrivals = None if came is None else tuple(tuple(Arrival(*one) for one in theirs) for theirs in came)
     return {
         "link": CorrelatedNoise(
-            carry, slices, None if coefficients is None else tuple(coefficients), rows and tuple(map(tuple, rows))
+            decay, slices, None if coefficients is None else tuple(coefficients), rows and tuple(map(tuple, rows))
         ),
         "participation": None if pattern is None else (Cyclic if len(pattern) == 1 else Separated)(*pattern),
-        "attendance": None if arrivals is None else ObservedParticipation(plain["rounds"], arrivals),
+        "observed_participation": None if arrivals is None else ObservedParticipation(plain["rounds"], arrivals),
         "run": plain["run"],
     }

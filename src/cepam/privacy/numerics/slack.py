@@ -1,7 +1,7 @@
 """The slack of the mechanism's own arithmetic: finite words and tables, seen on the public grid, for each lattice.
 
 The codec's noise is not exactly its law: the dither is a 64-bit word times an integer, the latent radius a float64 from
-a 64-bit word. Seen on the public grid, the chance of an outcome z of a round is the exact one times at least
+a 64-bit word. Seen on the public grid, the probability of an outcome z of a round is the exact one times at least
 e^-eta (1 - rho(z)), and at most e^eta times it up to a total excess kappa, where rho, of mean kappa, is large only
 where a word's last bit decides (the far tail of the radius). Then, over a run and at every epsilon,
 
@@ -10,7 +10,7 @@ where a word's last bit decides (the far tail of the radius). Then, over a run a
     for any t, or, where Gaussian sums are told apart by one shift, about kappa and a word's miss times e^(9.2 mu):
 
 `epsilon` grows by 2 eta and delta by the tail. That is the one rule, and `Accountant` applies it to every figure; the
-proof is in docs/privacy.md, section 6. A tail over delta/100 is refused: no figure at all is given then.
+proof is in docs/proofs/finite-precision.md. A tail over delta/100 is refused: no figure at all is given then.
 
 The keystream is taken to be random; that it is only pseudorandom is a computational assumption, outside the slack.
 """
@@ -25,6 +25,7 @@ from functools import lru_cache
 from scipy import special
 
 from cepam.distributions.laws import Gaussian, Law
+from cepam.kernels.format import search
 from cepam.kernels.format.plan import GRID_BITS, LEAST_ACCEPTANCE, MOST_TRIALS, layered_plan
 from cepam.lattices.lattice import A2, D4, E8, Integer, Lattice, Search
 from cepam.privacy.mechanisms.mechanism import Mechanism
@@ -38,12 +39,12 @@ draw z of a sub-vector, which moves its log density by at most (n + |z|^2/sigma^
 (Laplace)."""
 
 FLUCTUATION = 64.0 * math.log(2.0)
-"""Exponent of the chance, 2^-64, that the draws of a round, added up, exceed what is charged for them."""
+"""Exponent of the probability, 2^-64, that the draws of a round, added up, exceed what is charged for them."""
 
 RAREST = 2.0**-WORD_BITS
 STEEPEST = math.exp(-0.5 * float(special.ndtri(RAREST)) ** 2) / (math.sqrt(2.0 * math.pi) * RAREST)
-"""The hazard of a normal law where 2^-64 of it lies beyond: a miss of that chance or more, whatever it is of the noise,
-grows by at most e^(STEEPEST h) when the noise moves by h standard deviations (Neyman and Pearson)."""
+"""The hazard of a normal law where 2^-64 of it lies beyond: a miss of that probability or more, whatever it is of the
+noise, grows by at most e^(STEEPEST h) when the noise moves by h standard deviations (Neyman and Pearson)."""
 
 LARGEST_SHARE = 0.01
 DEEPEST = 44.0  # 2^-64 is e^-44.4: deeper than that no word reaches
@@ -52,10 +53,11 @@ BUILT_IN = (Integer(1), A2, D4, E8)
 NOT_COVERED = (
     "the server and anyone who holds a key: given the shared randomness a vector is a function of the update",
     "raw diagnostics: loss, SNR, bits, the choice of the best checkpoint, all of which look at the data",
-    "message lengths, which tell the update's norm to whoever sees the wire: pad them (`bucket`)",
+    "message lengths, which tell the update's norm to whoever sees the wire: pad them (`padding`)",
     "the time that encoding takes, which grows with the update's norm: reply at a fixed time",
-    "the rounding of sums that a client makes before its clip (many clipped examples, added up in float32)",
     "hyper-parameters tuned on the same private data",
+    "whether a node replies, and what its training code does apart from its update",
+    "the rounding of sums that a client makes before its clip (many clipped examples, added up in float32)",
     "the assumption that the keystream is indistinguishable from random",
 )
 
@@ -64,8 +66,8 @@ NOT_COVERED = (
 class Slack:
     """What the mechanism's arithmetic adds over a run: twice its relative error to `epsilon`, and `at` to delta.
 
-    `missed` is kappa, `shown` what it can come to in one world alone, `exceeded` the chance that a cohort was over its
-    cap with a given client in it, each over all rounds.
+    `missed` is kappa, `shown` what it can come to in one world alone, `exceeded` the probability that a cohort was over
+    its cap with a given client in it, each over all rounds.
     """
 
     epsilon: float
@@ -86,7 +88,7 @@ class Slack:
         if self.at(epsilon) <= LARGEST_SHARE * delta:
             return None
         if (1.0 + math.exp(min(epsilon, 10.0))) * self.exceeded > 0.5 * LARGEST_SHARE * delta:
-            reason = f"cohorts are over their cap with chance {self.exceeded:.2g}, which costs more than delta/100"
+            reason = f"cohorts are over their cap with probability {self.exceeded:.2g}, which costs more than delta/100"
             return reason, "Raise the cap: the server's own noise makes up for it"
         if 3.0 * self.missed > LARGEST_SHARE * delta:
             reason = f"the roundings of {self.coordinates:.2g} noisy coordinates add up to more than delta/100"
@@ -100,7 +102,7 @@ class Shown:
     """What one round shows of its worst node: the curves delta(t) of its replies, and where it is known the one shift.
 
     `shift` is mu where a round without the node is one Gaussian, and one with it a shift of at most mu away, or, with a
-    chance of at most 1 - `stays`, drawn in secret: else None.
+    probability of at most 1 - `stays`, drawn in secret: else None.
     """
 
     curves: Sequence[Callable[[float], float]] = ()
@@ -126,12 +128,14 @@ def slack_part(mechanism: Mechanism, seen: Shown) -> SlackPart:
         return SlackPart(exceeded=exceeded)
     kinds, times = _sent(mechanism), mechanism.noisings
     many = times * sum(count for _, _, count in kinds)
-    eta, blurred = relative_error(kinds), blurred_error(kinds, mechanism.equal_shares)
+    searched = _searched(mechanism)
+    eta = relative_error(kinds) + sum(search_error(places) for places in searched)
+    blurred = None if searched else blurred_error(kinds, mechanism.equal_shares)
     if blurred is not None:  # of the shares nothing is missed; the server's own draw is one vector
         eta += blurred
         kinds = tuple((law, lattice, mechanism.coordinates) for law, lattice, _ in kinds)
-    kappa = _missed(kinds) + (0.0 if blurred is None else RAREST)
-    shown = 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen))
+    kappa = _missed(kinds) + (0.0 if blurred is None else RAREST) + sum(search_miss(places) for places in searched)
+    shown = 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen, sum(searched)))
     return SlackPart(times * eta, times * kappa, times * shown, many, exceeded)
 
 
@@ -162,8 +166,8 @@ FARTHEST = 12.0
 def blurred_error(kinds: Kinds, shares: int) -> float | None:
     """What the words of a large sum of equal Gaussian noises miss, as a relative error of the sum's law.
 
-    None where the sum is not large, or this bound is not small. It holds but for a chance of 2^-64 in a round.
-    Guarantee: docs/privacy.md, section 6, "Large sums"; tests/privacy/test_slack.py convolves such sums.
+    None where the sum is not large, or this bound is not small. It holds but for a probability of 2^-64 in a round.
+    Guarantee: docs/proofs/finite-precision.md, "Large sums"; tests/privacy/test_slack.py convolves such sums.
     """
     if shares < LARGE_SUM or not all(isinstance(law, Gaussian) for law, _, _ in kinds):
         return None
@@ -192,7 +196,7 @@ def _sent(mechanism: Mechanism) -> Kinds:
 
 @lru_cache(maxsize=256)
 def relative_error(kinds: Kinds) -> float:
-    """eta of one round: by how much the logarithm of an outcome's chance may be off, except for what is missed."""
+    """eta of one round: by how much the logarithm of an outcome's probability may be off, except for what is missed."""
     total = 0.0
     for law, lattice, many in kinds:
         total += max(
@@ -212,10 +216,10 @@ def _table_error(law: Law, many: int, n: int) -> float:
 def _dither_error(law: Law, lattice: Lattice, many: int) -> float:
     """A public cell is an interval of 2^28 of the B h_i dithers, which words hit within one preimage of 2^64.
 
-    So its chance is off by B h_i 2^-92, relative; twice, since a wrap of the box may cut it, and twice again, since the
-    chance of acceptance is made of such cells. A cell that the edge of a layer cuts has the same absolute error and is
-    met by a 2^-12th of the layers. B is 2 r + 1 on the line and r/rho + 2 elsewhere, and radii add up to their mean and
-    a fluctuation (they are Gamma, or lighter).
+    So its probability is off by B h_i 2^-92, relative; twice, since a wrap of the box may cut it, and twice again,
+    since the probability of acceptance is made of such cells. A cell that the edge of a layer cuts has the same
+    absolute error and is met by a 2^-12th of the layers. B is 2 r + 1 on the line and r/rho + 2 elsewhere, and radii
+    add up to their mean and a fluctuation (they are Gamma, or lighter).
     """
     plan, n = layered_plan(law, lattice), lattice.dimension
     blocks = -(-many // n)
@@ -252,24 +256,75 @@ def _missed(kinds: Kinds) -> float:
     )
 
 
-def _moved(kinds: Kinds, kappa: float, seen: Shown) -> float:
+def _searched(mechanism: Mechanism) -> list[int]:
+    """How many coordinates of a round may be searched, those that fill up blocks too; for each law."""
+    if mechanism.coordinates is None:
+        return []
+    sizes = mechanism.coordinates, -(-mechanism.coordinates // search.SEGMENT) << search.LARGEST
+    places = mechanism.coordinates + min(2 * sizes[0], sizes[1])
+    return [times * places for times in mechanism.searched().values()]
+
+
+_FAMILY = 1 << search.LARGEST_FAMILY
+_LEAST_ANSWER = 0.15
+"""E min(q, c) at the largest |x|^2 that is searched: at least that of one ratio alone (docs/search.md)."""
+_RACES = 2.0**-41
+"""Two races, whose times are right to 2^-50 a step: e^(2 (4 + 64) 2^-50) each, and a rounding of every ratio."""
+
+
+@lru_cache(maxsize=256)
+def search_error(places: int) -> float:
+    """What the search coder adds to eta: for each level that is searched, g twice, the scores twice, and the races.
+
+    g is drawn as the layered quantizer's error at zero. Its table errors are taken at |y|^2 <= 2 |y - x|^2 + 2 |x|^2.
+    Guarantee: docs/search.md, "Finite words".
+    """
+    each, law = 0.0, Gaussian(math.nextafter(2.0, 1.0))  # the largest scale over its unit
+    for i in range(search.SMALLEST, search.LARGEST + 1):
+        size, norm = 1 << i, math.sqrt(float(search.HOTTEST[i]))
+        product = (3 * i + 5) * 2.0**-53 * norm * (math.sqrt(size) + norm + 10.0)
+        scores = product + 2.0**-44 + (_FAMILY / 8 + 3) * 2.0**-53
+        constant = (1.0 + 2.0 * search.CAP * search.SEARCHED_LEVELS) * size * word_miss(law, 1) / _LEAST_ANSWER
+        each = max(each, (2.0 * scores + _RACES + constant) / size)
+    tables = 2.0 * _table_error(law, places, 1) + 4.0 * search.LOUDEST * places * TABLE
+    g = tables + _dither_error(law, BUILT_IN[0], places)
+    return search.SEARCHED_LEVELS * (2.0 * g + places * each)
+
+
+def search_miss(places: int) -> float:
+    """What the search coder adds to kappa: of each level c times what its vectors' words miss, and 2^-68 a part.
+
+    Guarantee: docs/search.md, "Finite words".
+    """
+    parts = search.SEARCHED_LEVELS * -(-places >> search.SMALLEST)
+    return search.SEARCHED_LEVELS * search.CAP * places * word_miss(Gaussian(1.0), 1) + parts * 2.0**-68
+
+
+def _moved(kinds: Kinds, kappa: float, seen: Shown, places: int = 0) -> float:
     """The same where the noises of a round add up to one Gaussian: what is missed of noises that moved by mu in all.
 
-    Guarantee: docs/privacy.md, section 6, "Sums"; tests/privacy/test_slack.py integrates it.
+    Of the search coder, which may take so many places, a block is one sub-vector.
+
+    Guarantee: docs/proofs/finite-precision.md, "Sums"; docs/search.md; tests/privacy/test_slack.py integrates it.
     """
     if seen.shift is None or STEEPEST * seen.shift > DEEPEST:
         return 1.0
     laws = [(law, one.dimension, many) for law, lattice, many in kinds for one in _lattices(law, lattice)]
     each = max(word_miss(law, n) for law, n, _ in laws)
     words = sum(max(-(-many // one.dimension) for one in _lattices(law, lattice)) for law, lattice, many in kinds)
+    together = each * math.sqrt(words)
+    if places:  # misses add up to kappa, and none is larger than a block's: so much their squares add up to
+        each = word_miss(Gaussian(1.0), 1) * (1 << search.LARGEST) + search_miss(1 << search.LARGEST)
+        together = math.sqrt(each * kappa)
     steep = STEEPEST * seen.shift
     grown = math.expm1(steep)
-    moved = kappa + each * (steep * math.sqrt(words) + grown - steep) + 3.0 * RAREST * grown
+    moved = kappa + steep * together + each * (grown - steep) + 3.0 * RAREST * grown
     return min(1.0, max(moved, kappa / seen.stays))
 
 
 def _seen(kappa: float, curves: Sequence[Callable[[float], float]]) -> float:
-    """The chance that what is missed shows: min over t of e^t kappa + the round's delta(t), within a factor of two."""
+    """The probability that what is missed shows: min over t of e^t kappa + the round's delta(t), within a factor of
+    two."""
     low, high = 0.0, DEEPEST / max(1, len(curves))
     for _ in range(24):
         at = 0.5 * (low + high)

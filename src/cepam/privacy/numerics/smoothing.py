@@ -26,11 +26,11 @@ MOST_WEIGHT = 1 << 22
 _TOLERANCE = 2.0**-48
 
 
-def hiding(clients: Sequence[Client], hidden: tuple[int, ...]) -> tuple[int, ...]:
+def smoothing_clients(clients: Sequence[Client], hidden: tuple[int, ...]) -> tuple[int, ...]:
     """Those of `hidden`, the client itself first, whose noise hides it.
 
     All where their weights blend; else those that blend with the client two by two, the client itself at least.
-    Guarantee: docs/privacy.md, section 6, "Sums of grids"; tests/privacy/test_smoothing.py.
+    Guarantee: docs/proofs/finite-precision.md, "Sums of grids"; tests/privacy/test_smoothing.py.
     """
     steps = {j: _step(clients[j]) for j in hidden}
     if blends(tuple(sorted(steps.values()))):
@@ -43,7 +43,7 @@ def hiding(clients: Sequence[Client], hidden: tuple[int, ...]) -> tuple[int, ...
 def smoothing(noises: Iterable[float]) -> float:
     """The deviation of the noise that a server adds to each sum of messages which it undid one by one.
 
-    `noises` are those of all clients in a round's sum. With gaps a message enters later sums times powers of the carry:
+    `noises` are those of all clients in a round's sum. With gaps a message enters later sums times powers of the decay:
     no common grid is left, so that sums could tell their parts, were it not for this.
     """
     return SMOOTHING * math.hypot(*noises)

@@ -29,7 +29,7 @@ class Guarantee:
     noise_scale: float
     weight: float
     records: int
-    chance: float
+    sampling_rate: float
     delta: float
     outsider: float
     curious: float
@@ -67,4 +67,4 @@ def _guarantee(mechanism: Mechanism, client: int, delta: float) -> Guarantee:
         against = [epsilon(mechanism, delta, client)] * 3
     else:
         against = [epsilon(replace(mechanism, colluders=c), delta, client) for c in (0, min(1, count - 1), count - 1)]
-    return Guarantee(client, who.law.scale, who.weight, who.records, mechanism.chance(client), delta, *against)
+    return Guarantee(client, who.law.scale, who.weight, who.records, mechanism.sampling_rate(client), delta, *against)

@@ -41,14 +41,18 @@ class NoiseRatio:
         """The figures in a sentence, and what follows from them."""
         said = f"in the average the noise is {self.noise:.3g} clips a coordinate"
         if self.ratio is not None:
-            return f"{said}, as a whole {self.ratio:.3g} times the clip: {self._word(self.ratio)}"
-        one, run = (self._most(each) for each in (1.0, self.averaging))
-        return f"{said}: a round is mostly update up to {one} coordinates, the run up to {run}; beyond that, {REMEDIES}"
+            return f"{said}, as a whole {self.ratio:.3g} times the clip: {self.meaning}"
+        return f"{said}: {self.meaning}"
 
-    def _word(self, ratio: float) -> str:
-        if ratio <= 1.0:
+    @property
+    def meaning(self) -> str:
+        """What the figures mean for the model, in a few words."""
+        if self.ratio is None:
+            one, run = (self._most(each) for each in (1.0, self.averaging))
+            return f"a round is mostly update up to {one} coordinates, the run up to {run}; beyond that, {REMEDIES}"
+        if self.ratio <= 1.0:
             return "a round's average is mostly update"
-        if ratio <= self.averaging:
+        if self.ratio <= self.averaging:
             return "single rounds are mostly noise, the run as a whole is not: prefer small steps and momentum"
         return f"more noise than the rounds can average out in all coordinates: {REMEDIES}"
 
@@ -73,7 +77,7 @@ def noise_multiplier(mechanism: Mechanism) -> float:
         The multiplier, per coordinate. Noise that later rounds cancel counts in full, as one message carries it.
     """
     if isinstance(mechanism, CohortMechanism):
-        return mechanism.topup.total / mechanism.clip.bound
+        return mechanism.compensation.total / mechanism.clip.bound
     heard = [j for j in range(len(mechanism.clients)) if j not in mechanism.absent]
     if isinstance(mechanism, LocalMechanism):
         return min(mechanism.multiplier(j) for j in heard)
@@ -100,7 +104,7 @@ def noise_to_clip(mechanism: Mechanism) -> NoiseRatio:
     number. Rests on: `weight_noise` for noise that later rounds take away. Tests: tests/privacy/test_noise_ratio.py.
     """
     if isinstance(mechanism, CohortMechanism):
-        noise = mechanism.topup.total / mechanism.cohort.size / mechanism.clip.bound
+        noise = mechanism.compensation.total / mechanism.cohort.size / mechanism.clip.bound
     else:
         heard = [j for j in range(len(mechanism.clients)) if j not in mechanism.absent]
         steps = mechanism.steps if isinstance(mechanism, LocalMechanism) else (1,) * len(mechanism.clients)

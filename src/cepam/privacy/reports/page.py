@@ -1,32 +1,34 @@
-"""The page that explains a guarantee: figures, epsilon over rounds, delta over epsilon.
+"""The page that explains a guarantee: figures by observer, charts, what the noise means, and what else could be.
 
-One self-contained HTML file; the plots are inside it. Needs matplotlib (`pip install "cepam[plots]"`).
+One self-contained HTML file, charts inside it.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from cepam._internal.page import bullets, heading, joined, number, page, paragraph, picture, table
-from cepam.distributions.laws import Floats
+from cepam._internal.chart import Axis, Series, far_apart, line_chart
+from cepam._internal.files import write_atomically
+from cepam._internal.page import bullets, heading, joined, number, page, paragraph, side_by_side, table
 from cepam.privacy.cohorts.cohort import CohortMechanism
-from cepam.privacy.composition.account import delta_without_noise, epsilon, epsilon_by_round, slack
+from cepam.privacy.composition.account import delta_without_noise, epsilon, slack, spent
 from cepam.privacy.composition.accountant import Accountant
 from cepam.privacy.matrix.mechanism import MatrixMechanism
 from cepam.privacy.mechanisms.local import LocalMechanism
 from cepam.privacy.mechanisms.mechanism import Mechanism
 from cepam.privacy.numerics.slack import NOT_COVERED
 from cepam.privacy.reports.guarantee import Guarantee, report
-from cepam.privacy.reports.warnings import AS_ACCOUNTED, Practice, privacy_warnings
+from cepam.privacy.reports.impact import impact_paragraph
+from cepam.privacy.reports.noise_ratio import noise_multiplier, noise_to_clip
+from cepam.privacy.reports.warnings import AS_ACCOUNTED, VOID_EPSILON, Practice, privacy_warnings
+from cepam.privacy.reports.what_if import what_if
 
-POINTS = 24
+POINTS = 12
 SHOWN_ROUNDS = 64
 MOST_ROWS = 40
 
@@ -38,54 +40,104 @@ def explain(
     practice: Practice = AS_ACCOUNTED,
     observers: Mapping[str, float] | None = None,
 ) -> Path:
-    """The page written: what the release guarantees at delta, to whom, with two plots and every caution.
+    """Write a page about a run: what it guarantees to whom, what its noise means, and what else it could have been.
 
-    Adjacency, sampling, colluders: as recorded, and said on the page. Trust: trusted server, said on the
-    page; where the server learns sums only, `observers` (`cepam.secure_aggregation.epsilons`) are shown beside.
-    Rests on: `epsilon`, `report`, `privacy_warnings`, `slack`.
+    Args:
+        mechanism: The run, with its adjacency, sampling and colluders.
+        delta: At which epsilon is given, in (0, 1).
+        path: Where the page goes.
+        practice: How the run was really done, for warnings.
+        observers: epsilon by observer with secure aggregation (`cepam.secure_aggregation.epsilons`).
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: delta does not lie in (0, 1).
     """
     if not (0.0 < delta < 1.0):
         raise ValueError(f"delta must lie in (0, 1) for a page with plots, got {delta!r}")
-    spent = epsilon(mechanism, delta)
-    title = f"epsilon = {number(spent)} at delta = {number(delta)}"
-    found = privacy_warnings(mechanism, spent, delta, practice)
-    place = Path(path)
+    found = epsilon(mechanism, delta)
+    title = f"epsilon = {number(found)} at delta = {number(delta)}"
+    said = privacy_warnings(mechanism, found, delta, practice)
     body = [
         heading(title, 1),
-        paragraph(_meaning(spent, delta, "record" if mechanism.unit == "record" else "client's data")),
-        heading("What was released"),
+        paragraph(_meaning(found, delta, "record" if mechanism.unit == "record" else "client's data"), "verdict"),
+        side_by_side([_over_rounds(mechanism, delta), _over_epsilon(mechanism, found)]),
+        heading("Warnings"),
+        bullets(str(one) for one in said) if said else paragraph("None."),
+        heading("What is released"),
         bullets(_facts(mechanism)),
-        heading("Cautions"),
-        bullets(str(one) for one in found) if found else paragraph("None."),
         *(_observers(observers) if observers else []),
         heading("Each client, epsilon against whom"),
         _table(report(mechanism, delta)),
-        heading("epsilon against rounds"),
-        _plot_rounds(mechanism, delta),
-        heading("delta against epsilon, over the whole run"),
-        _plot_curve(mechanism, spent),
+        *_noise(mechanism),
+        *_what_if(mechanism, delta),
         *(_correlation(mechanism) if isinstance(mechanism, MatrixMechanism) else []),
+        *_assessment(mechanism, found, delta, observers),
         heading("What this does not cover"),
         bullets(_uncovered(mechanism)),
-        paragraph(_numerics(mechanism, spent)),
+        paragraph(_numerics(mechanism, found)),
     ]
-    place.write_text(page(f"cepam: {title}", body), encoding="utf-8")
+    place = Path(path)
+    write_atomically(place, page(f"cepam: {title}", body).encode())
     return place
 
 
+def _noise(mechanism: Mechanism) -> list[str]:
+    """What the noise means for the model: a rule of thumb, no promise of accuracy."""
+    found = noise_to_clip(mechanism)
+    rows = [
+        ["noise multiplier", number(noise_multiplier(mechanism))],
+        ["noise of a round's average, in clipping norms per coordinate", number(found.noise)],
+    ]
+    if found.ratio is not None:
+        rows += [
+            ["noise of a round's average over the largest update", number(found.ratio)],
+            ["noise over update after all rounds, where updates agree", number(found.ratio / found.averaging)],
+        ]
+    return [
+        heading("What the noise means for the model"),
+        table(("figure", "value"), rows),
+        paragraph(f"{found.meaning[0].upper()}{found.meaning[1:]}."),
+        paragraph("A rule of thumb: models whose useful directions are few learn under more noise.", "faint"),
+    ]
+
+
+def _what_if(mechanism: Mechanism, delta: float) -> list[str]:
+    rows = [[each.change, _bound(each.epsilon), number(each.noise)] for each in what_if(mechanism, delta)]
+    said = f"One change at a time; epsilon at delta {number(delta)}, noise in clipping norms per coordinate."
+    return [heading("What if"), table(("change", "epsilon", "noise of a round's average"), rows, said)]
+
+
+def _bound(value: float) -> str:
+    return number(value) if value < math.inf else "no finite bound"
+
+
+def _assessment(mechanism: Mechanism, found: float, delta: float, observers: Mapping[str, float] | None) -> list[str]:
+    trust = "nobody" if isinstance(mechanism, LocalMechanism) else "secure-aggregation" if observers else "server"
+    given = observers or {}
+    worst = max([found, *(figure for who, figure in given.items() if who.split(",")[0] == "server")])
+    known = {**Accountant((mechanism,)).observers(delta), **given}
+    said = impact_paragraph(
+        mechanism.unit, worst, delta, mechanism.rounds, mechanism.adjacency, trust, mechanism.colluders, known
+    )
+    return [heading("For a data-protection impact assessment"), paragraph(said)]
+
+
 def _observers(observers: Mapping[str, float]) -> list[str]:
-    """The section about a server that learns sums only."""
-    said = "The server learns one noisy sum a round. epsilon over the whole run, against each who looks:"
-    rows = [[who, number(spent)] for who, spent in observers.items()]
-    return [heading("A server that learns sums only"), paragraph(said), table(("against", "epsilon"), rows)]
+    """The section about secure aggregation."""
+    said = "The server learns one noisy sum per round. epsilon over the whole run, by observer:"
+    rows = [[who, _bound(value)] for who, value in observers.items()]
+    return [heading("Secure aggregation"), paragraph(said), table(("observer", "epsilon"), rows)]
 
 
-def _meaning(spent: float, delta: float, unit: str) -> str:
-    if spent > 700:
+def _meaning(found: float, delta: float, unit: str) -> str:
+    if found > VOID_EPSILON:
         return f"This is no guarantee: whatever is published may tell any {unit} apart with certainty."
     return (
         f"Whoever sees every published model, and knows all data but one {unit}, can raise the odds of a "
-        f"guess about it at most e^epsilon = {number(math.exp(spent))} times, except with chance {number(delta)}."
+        f"guess about it at most e^epsilon = {number(math.exp(found))} times, except with probability {number(delta)}."
     )
 
 
@@ -97,7 +149,7 @@ def _uncovered(mechanism: Mechanism) -> Sequence[str]:
 def _facts(mechanism: Mechanism) -> list[str]:
     scales = sorted({client.law.scale for client in mechanism.clients})
     records = sorted({client.records for client in mechanism.clients})
-    chances = sorted({mechanism.chance(j) for j in range(len(mechanism.clients))})
+    sampling_rates = sorted({mechanism.sampling_rate(j) for j in range(len(mechanism.clients))})
     unit = "each client's whole update" if mechanism.clipped == "update" else "each example's gradient"
     return [
         f"{number(mechanism.enrolled)} clients, {_span(records)} records each, {number(mechanism.rounds)} rounds"
@@ -106,7 +158,7 @@ def _facts(mechanism: Mechanism) -> list[str]:
         f"{unit} clipped to {mechanism.clip.norm} norm {number(mechanism.clip.bound)}",
         f"{type(mechanism.clients[0].law).__name__} noise of scale {_span(scales)} in each {_noised(mechanism)}",
         *(_fixed_order(mechanism) if isinstance(mechanism, MatrixMechanism) else []),
-        *_draws(mechanism, chances),
+        *_draws(mechanism, sampling_rates),
         f"adjacency {mechanism.adjacency}; {_trusted(mechanism)}",
         f"with no noise at all delta would be {number(delta_without_noise(mechanism))}",
     ]
@@ -122,28 +174,30 @@ def _trusted(mechanism: Mechanism) -> str:
     return f"{mechanism.colluders} colluding clients; the server is trusted"
 
 
-def _draws(mechanism: Mechanism, chances: Sequence[float]) -> list[str]:
+def _draws(mechanism: Mechanism, sampling_rates: Sequence[float]) -> list[str]:
     if isinstance(mechanism, LocalMechanism):
         return [
-            f"{_span(sorted(set(mechanism.steps)))} local steps a client and round; a given record is drawn in a step "
-            f"with chance {_span(chances)} (poisson)"
+            f"{_span(sorted(set(mechanism.steps)))} local steps per client and round; a given record is drawn in a "
+            f"step with probability {_span(sampling_rates)} (poisson)"
         ]
     if not isinstance(mechanism, CohortMechanism):
-        return [f"sampling {mechanism.sampling.kind}: a given record is drawn in a round with chance {_span(chances)}"]
+        return [
+            f"sampling {mechanism.sampling.kind}: a record is drawn with probability {_span(sampling_rates)} per round"
+        ]
     cohort = mechanism.cohort
     return [
-        f"cohorts of {number(cohort.size)} ({cohort.kind}, at most {number(cohort.cap)}): a given client is asked "
-        f"with chance {number(mechanism.chance(0))}, fresh and in secret; an adversary who "
+        f"cohorts of {number(cohort.size)} ({cohort.kind}, at most {number(cohort.cap)}): a given client is sampled "
+        f"with probability {number(mechanism.sampling_rate(0))}, fresh and in secret; an adversary who "
         "sees participation gets another epsilon",
-        f"noise of every sum {number(mechanism.topup.total)}, whoever replies: the server brings what is missing",
+        f"noise of every sum {number(mechanism.compensation.total)}, whoever replies: the server adds what is missing",
     ]
 
 
 def _fixed_order(mechanism: MatrixMechanism) -> list[str]:
     link = mechanism.link
-    shape = f"carry {number(link.carry)}" if link.bands is None else f"a matrix of {link.bands} bands"
+    shape = f"decay {number(link.decay)}" if link.bands is None else f"a matrix of {link.bands} bands"
     return [
-        f"records in {link.slices} fixed slices, one a message in turn; each decoded stream is undone by {shape}",
+        f"records in {link.slices} fixed slices, one per message in turn; each decoded stream is undone by {shape}",
         f"the run is {mechanism.events} event(s) of sensitivity {number(mechanism.sensitivity)}",
         f"protected: one {mechanism.unit}",
     ]
@@ -155,38 +209,39 @@ def _correlation(mechanism: MatrixMechanism) -> list[str]:
     covariance = mechanism.link.noise_covariance(shown)
     spread = np.sqrt(np.diag(covariance))
     summed = np.sqrt(np.cumsum(np.cumsum(covariance, axis=0), axis=1).diagonal())
-    alone = replace(mechanism, link=replace(mechanism.link, carry=0.0, coefficients=None, rows=None))
+    alone = replace(mechanism, link=replace(mechanism.link, decay=0.0, coefficients=None, rows=None))
     level = alone.mu(0) / mechanism.mu(0)  # what independent noise must be multiplied by for the same epsilon
     rounds = np.arange(1, shown + 1)
+    independent = (level * np.sqrt(rounds)).tolist()
+    last = (covariance / np.outer(spread, spread))[-1, ::-1]
     return [
-        heading(f"Correlation of a stream's noise between its first {shown} messages"),
-        _heat(covariance / np.outer(spread, spread)),
-        heading("Noise of the sum over messages, in units of a message's noise"),
-        _drawn(
-            rounds.tolist(), summed.tolist(), "messages", "standard deviation", ("linear", "linear"),
-            also=("independent noise of the same epsilon", (level * np.sqrt(rounds)).tolist()),
-        ),
+        heading("Correlation of the noise"),
+        side_by_side([
+            line_chart(
+                [Series("", list(range(shown)), last.tolist())],
+                Axis(f"messages before message {shown}", counts=True),
+                Axis("correlation of its noise with an earlier one's"),
+            ),
+            line_chart(
+                [
+                    Series("correlated noise", rounds.tolist(), summed.tolist()),
+                    Series("independent noise of the same epsilon", rounds.tolist(), independent),
+                ],
+                Axis("messages", counts=True), Axis("noise of their sum, over that of one"),
+            ),
+        ]),
     ]  # fmt: skip
-
-
-def _heat(values: Floats) -> str:
-    """A picture of a correlation matrix as inline SVG."""
-    figure, axes = _figure()
-    shown = axes.imshow(values, cmap="RdBu", vmin=-1.0, vmax=1.0)
-    axes.set(xlabel="message", ylabel="message")
-    figure.colorbar(shown)
-    return _svg(figure, "correlation of the noise between messages")
 
 
 def _span(values: Sequence[float]) -> str:
     return number(values[0]) if len(values) == 1 else f"{number(values[0])} to {number(values[-1])}"
 
 
-def _numerics(mechanism: Mechanism, spent: float) -> str:
+def _numerics(mechanism: Mechanism, spent_in_all: float) -> str:
     if mechanism.coordinates is None:
         return "The mechanism's own rounding is not charged: say how many coordinates an update has."
     found = slack(mechanism)
-    extra = found.at(spent)
+    extra = found.at(spent_in_all)
     return (
         f"The mechanism's own rounding is in the figure: {number(found.epsilon)} of epsilon, {number(extra)} of delta."
     )
@@ -195,10 +250,10 @@ def _numerics(mechanism: Mechanism, spent: float) -> str:
 def _table(guarantees: Sequence[Guarantee]) -> str:
     head = (
         "client",
-        "noise",
+        "noise scale",
         "weight",
         "records",
-        "p",
+        "chance drawn",
         "delta",
         "outsider",
         "one curious client",
@@ -211,49 +266,25 @@ def _table(guarantees: Sequence[Guarantee]) -> str:
     return table(head, [row for row, _ in shown[:MOST_ROWS]]) + said
 
 
-def _plot_rounds(mechanism: Mechanism, delta: float) -> str:
-    last = mechanism.rounds
-    rounds = sorted({max(1, round(x)) for x in np.geomspace(1, max(2, last), POINTS)})
-    spent = epsilon_by_round(mechanism, delta, rounds)
-    return _drawn(rounds, spent, "rounds", f"epsilon at delta = {number(delta)}", ("log", "linear"))
+def _over_rounds(mechanism: Mechanism, delta: float) -> str:
+    """epsilon over rounds by observer; of thousands of colluders in cohorts the table alone tells."""
+    last, many = mechanism.rounds, mechanism.enrolled
+    rounds = sorted({max(1, round(x)) for x in np.linspace(1, last, POINTS)})
+    seen = {f"with {mechanism.colluders} colluders" if mechanism.colluders else "outsider": mechanism.colluders}
+    if not isinstance(mechanism, LocalMechanism):
+        seen |= {"one curious client": min(1, many - 1)}
+        seen |= {} if isinstance(mechanism, CohortMechanism) else {"all others collude": many - 1}
+    drawn = []
+    for who, colluders in seen.items():
+        viewed = replace(mechanism, colluders=colluders)
+        drawn.append(Series(who, rounds, [spent(viewed, delta, number) for number in rounds]))
+    return line_chart(
+        drawn, Axis("rounds", counts=True), Axis(f"epsilon at delta {number(delta)}", log=far_apart(drawn))
+    )
 
 
-def _plot_curve(mechanism: Mechanism, spent: float) -> str:
+def _over_epsilon(mechanism: Mechanism, found: float) -> str:
     accountant = Accountant((mechanism,))
-    grid = np.linspace(0.0, max(1.5 * min(spent, 700.0), 0.1), 2 * POINTS)
+    grid = np.linspace(0.0, max(1.5 * min(found, VOID_EPSILON), 0.1), 4 * POINTS)
     curve = [max(accountant.delta(float(at)), 1e-12) for at in grid]
-    return _drawn(grid.tolist(), curve, "epsilon", "delta", ("linear", "log"))
-
-
-def _drawn(
-    x: Sequence[float],
-    y: Sequence[float],
-    x_name: str,
-    y_name: str,
-    scales: tuple[str, str],
-    also: tuple[str, Sequence[float]] | None = None,
-) -> str:
-    """The plot as inline SVG, with another named line where there is one."""
-    figure, axes = _figure()
-    axes.plot(x, y, marker=".")
-    if also is not None:
-        axes.plot(x, also[1], linestyle="--", label=also[0])
-        axes.legend()
-    axes.set(xlabel=x_name, ylabel=y_name, xscale=scales[0], yscale=scales[1])
-    axes.grid(True, which="both", alpha=0.3)
-    return _svg(figure, f"{y_name} against {x_name}")
-
-
-def _svg(figure: Any, described: str) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", bbox_inches="tight")
-    return picture(buffer.getvalue(), described)
-
-
-def _figure() -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise ValueError('plots need matplotlib: pip install "cepam[plots]"') from missing
-    figure = Figure(figsize=(6.4, 3.6))
-    return figure, figure.subplots()
+    return line_chart([Series("", grid.tolist(), curve)], Axis("epsilon"), Axis("delta, over the whole run", log=True))

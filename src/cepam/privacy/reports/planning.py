@@ -28,9 +28,17 @@ Mode = Literal["per-example", "local-dp-sgd", "client-sampling", "all-clients"]
 BATCH_SHARE = 1 / 16
 """The share of all records in a round's expected batch: that of the preset `private`, about."""
 LOCAL_BATCH = 64
+TRIES = 5
 SAMPLED_SHARE, LEAST_SAMPLED, MOST_SAMPLED = 0.05, 50, 1000
 """Clients sampled per round, of how many; under the least, all take part."""
 QUORUM = 0.8
+"""Of all clients, the share that every opened sum of secure aggregation holds at least."""
+COMPLETE_GRAPH = 100
+"""Of more clients than that the engine shares masks on a sparse graph: no bound is known if the server lies."""
+LEAST_SUMMED = 3
+"""Clients that secure aggregation needs at least."""
+DIGITS = 6
+"""Significant digits of a noise scale that a plan prints for secure aggregation, and counts with."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +90,29 @@ class Federation:
                 "noise that hides a client by itself leaves no model"
             )
         held = self.records * many if len(self.records) == 1 else self.records
+        if not 0 <= self.colluders < many:
+            raise ValueError(f"colluders must be from 0 to {many - 1}, the other clients, got {self.colluders!r}")
         units = sum(held) if self.unit == "record" else many
         object.__setattr__(self, "clients", many)
         object.__setattr__(self, "records", held)
         object.__setattr__(self, "delta", self.delta or 10.0 ** -math.ceil(math.log10(units) + 1.0))
+        if self.trust == "secure-aggregation":
+            self._check_sums()
+
+    @property
+    def quorum(self) -> int:
+        """The clients that every opened sum of secure aggregation holds at least."""
+        return max(1, math.ceil(QUORUM * self.clients - 1e-9))
+
+    def _check_sums(self) -> None:
+        if self.clients < LEAST_SUMMED:
+            raise ValueError(f"clients must be at least {LEAST_SUMMED} for secure aggregation, got {self.clients}")
+        most = 2 * self.quorum - self.clients - 1
+        if self.colluders > most:
+            raise ValueError(
+                f"colluders must be at most {most} for secure aggregation of {self.clients} clients with a quorum of "
+                f"{self.quorum}, got {self.colluders}"
+            )
 
 
 @dataclass(frozen=True)
@@ -94,7 +121,9 @@ class Plan:
 
     `batch` is the expected batch over all clients (per-example), or a client's per local step (local-dp-sgd);
     `sampling_rate` the share of clients per round; `rounding_charged` is False where the charge of the mechanism's own
-    rounding leaves no finite bound for so large a model, and the figure is the ideal law's.
+    rounding leaves no finite bound for so large a model, and the figure is the ideal law's. `aim` is the target with
+    which each client's noise was calibrated (local-dp-sgd): slightly less than the federation's where the rounding of
+    unlike clients is charged to all of them.
     """
 
     federation: Federation
@@ -105,6 +134,7 @@ class Plan:
     sampling_rate: float
     reasons: tuple[str, ...]
     rounding_charged: bool = True
+    aim: float | None = None
 
     @property
     def noise(self) -> NoiseRatio:
@@ -163,36 +193,98 @@ def _of_records(given: Federation, coordinates: int | None) -> Plan:
     if given.trust == "nobody":
         batch = min(LOCAL_BATCH, *given.records)
         start = LocalMechanism.of(given.records, clip, 1.0, batch, rounds=given.rounds, coordinates=coordinates)
-        many = given.clients
-        made: Mechanism = calibrate_each(start, [0.9999 * given.epsilon] * many, [given.delta] * many)
+        made, aim = _each_calibrated(start, given.epsilon, given.delta)
         why = (
             "nobody is trusted, so each client clips and noises every local step itself (local DP-SGD)",
             "each client has the noise that its own target needs: small clients need more",
         )
-        return Plan(given, "local-dp-sgd", made, epsilon_of(made, given.delta), batch, 1.0, why)
+        return Plan(given, "local-dp-sgd", made, epsilon_of(made, given.delta), batch, 1.0, why, aim=aim)
     share = min(1.0, max(BATCH_SHARE, 1.0 / min(given.records)))
-    masked = given.trust == "secure-aggregation"
-    weights = [1.0 / given.clients if masked else many / total for many in given.records]
-    clients = tuple(
-        Client(Gaussian(given.clipping_norm), many, weight, share * many)
-        for many, weight in zip(given.records, weights)
+    if given.trust == "secure-aggregation":
+        return _of_masked_records(given, share, coordinates)
+    clients = tuple(  # each adds an equal share of the sum's noise, as in the engine
+        Client(Gaussian(given.clipping_norm * total / (given.clients * many)), many, many / total, share * many)
+        for many in given.records
     )
     summed = Mechanism(
         clients, clip, Sampling("poisson", share * min(given.records)), given.rounds, given.colluders, "add-remove",
         "example", coordinates,
     )  # fmt: skip
-    reasons: tuple[str, ...] = (
-        f"each record is drawn with chance {share:.3g} per round, in secret, whichever client holds it: sampling "
+    met = calibrate(summed, given.epsilon, given.delta)
+    found = epsilon_of(met, given.delta)
+    return Plan(given, "per-example", met, found, share * total, 1.0, _drawn_reasons(share))
+
+
+def _of_masked_records(given: Federation, share: float, coordinates: int | None) -> Plan:
+    """Sums that nobody can weigh: every client draws at one rate and divides by one public number."""
+    held = sum(given.records) // given.clients
+    everyone = (Client(Gaussian(given.clipping_norm), held, 1.0 / given.clients, share * held),) * given.clients
+    summed = Mechanism(
+        everyone, L2(given.clipping_norm), Sampling("poisson", share * held), given.rounds, given.colluders,
+        "add-remove", "example", coordinates,
+    )  # fmt: skip
+    made, found = _met_at_quorum(summed, given)
+    reasons = (*_drawn_reasons(share), QUORUM_REASON.format(quorum=given.quorum, clients=given.clients))
+    if len(set(given.records)) > 1:
+        reasons = (
+            *reasons,
+            f"nobody can weigh a masked update, so every client divides its sum by {share * held:.6g}, the expected "
+            "batch of an average client: every record counts alike, whichever client holds it",
+        )
+    return Plan(given, "per-example", made, found, share * held * given.clients, 1.0, reasons)
+
+
+QUORUM_REASON = (
+    "the noise meets the target where only the quorum of {quorum} of {clients} clients is in each sum; with all "
+    "clients epsilon is smaller"
+)
+
+
+def _drawn_reasons(share: float) -> tuple[str, ...]:
+    return (
+        f"each record is drawn with probability {share:.3g} per round, in secret, whichever client holds it: sampling "
         "makes the noise smaller",
         "each example's gradient is clipped, so that one record moves the sum by one clipping norm at most",
     )
-    if masked:
-        summed = summed.without(_largest(given.records, given.clients - math.ceil(QUORUM * given.clients)))
-        reasons = (*reasons, f"the noise is enough where only {QUORUM:.0%} of the clients are in a sum (the quorum)")
-    met = calibrate(summed, given.epsilon, given.delta)
-    return Plan(
-        given, "per-example", met.without(()), epsilon_of(met, given.delta), share * total, 1.0, reasons
-    )  # fmt: skip
+
+
+def _met_at_quorum(summed: Mechanism, given: Federation) -> tuple[Mechanism, float]:
+    """The mechanism of all clients with noise that the quorum alone suffices with, rounded up; epsilon at the quorum.
+
+    A run states this noise itself, so the figures are those of the digits that are printed.
+    """
+    absent = range(given.quorum, given.clients)
+    scale = calibrate(summed.without(absent), given.epsilon, given.delta).clients[0].law.scale
+    made = summed.with_noise([rounded_up(scale)] * given.clients)
+    return made, epsilon_of(made.without(absent), given.delta)
+
+
+def rounded_up(scale: float) -> float:
+    """The scale with `DIGITS` significant digits, never smaller."""
+    unit = 10.0 ** (DIGITS - 1 - math.floor(math.log10(scale)))
+    for steps in range(3):
+        found = float(f"{(math.ceil(scale * unit) + steps) / unit:.{DIGITS}g}")
+        if found >= scale:
+            return found
+    raise AssertionError(f"no rounding of {scale!r}")
+
+
+def _each_calibrated(start: LocalMechanism, target: float, delta: float) -> tuple[Mechanism, float]:
+    """Each client with the noise that its own target needs, and that target.
+
+    epsilon of the whole, as reported, is at most the target.
+
+    Raises:
+        ValueError: No noise meets the target.
+    """
+    many, aim = len(start.clients), target
+    for _ in range(TRIES):
+        made = calibrate_each(start, [aim] * many, [delta] * many)
+        found = epsilon_of(made, delta)
+        if found <= target:
+            return made, aim
+        aim = math.floor(1e5 * aim * (1.0 - 1e-5) * target / found) / 1e5
+    raise ValueError(f"no noise meets epsilon {target!r}: the least figure is {found!r}")
 
 
 def _of_clients(given: Federation, coordinates: int | None) -> Plan:
@@ -204,29 +296,27 @@ def _of_clients(given: Federation, coordinates: int | None) -> Plan:
             coordinates=coordinates,
         )  # fmt: skip
         met = calibrate(start, given.epsilon, given.delta)
-        reasons = (
-            f"each client is sampled with chance {size / many:.3g} per round, in secret: that makes the noise smaller",
+        sampled = (
+            f"each client is sampled with probability {size / many:.3g} per round, in secret: this makes noise smaller",
             "a client's whole update is clipped; the server adds the noise of those who drop out",
         )
-        return Plan(given, "client-sampling", met, epsilon_of(met, given.delta), 0.0, size / many, reasons)
-    present = math.ceil(QUORUM * many) if given.trust == "secure-aggregation" else many
+        return Plan(given, "client-sampling", met, epsilon_of(met, given.delta), 0.0, size / many, sampled)
     everyone = (Client(Gaussian(given.clipping_norm), 1, 1.0 / many),) * many
     start = Mechanism(
         everyone, clip, Sampling("all"), given.rounds, given.colluders, "add-remove", "update", coordinates,
         unit="client",
     )  # fmt: skip
-    met = calibrate(start.without(range(present, many)), given.epsilon, given.delta)
-    reasons = (
+    reasons: tuple[str, ...] = (
         "all clients take part in every round: there are too few to sample, or no sampling is claimed with secure "
         "aggregation",
         "a client's whole update is clipped",
     )
-    return Plan(given, "all-clients", met.without(()), epsilon_of(met, given.delta), 0.0, 1.0, reasons)
-
-
-def _largest(records: tuple[int, ...], many: int) -> list[int]:
-    """The places of so many clients that hold most: a record of theirs moves the sum least."""
-    return sorted(range(len(records)), key=lambda j: -records[j])[:many]
+    if given.trust == "secure-aggregation":
+        made, found = _met_at_quorum(start, given)
+        reasons = (*reasons, QUORUM_REASON.format(quorum=given.quorum, clients=given.clients))
+        return Plan(given, "all-clients", made, found, 0.0, 1.0, reasons)
+    met = calibrate(start, given.epsilon, given.delta)
+    return Plan(given, "all-clients", met, epsilon_of(met, given.delta), 0.0, 1.0, reasons)
 
 
 def _remedies(made: Plan) -> str:

@@ -52,7 +52,7 @@ def privacy_warnings(
 ) -> tuple[PrivacyWarning, ...]:
     """What should be said next to (epsilon, delta) for this release, the gravest first; often nothing.
 
-    Adjacency, sampling, trust: as recorded. Rests on: docs/privacy.md; each one is triggered
+    Adjacency, sampling, trust: as recorded. Rests on: docs/sharp-edges.md; each one is triggered
     in tests/privacy/test_warnings.py.
     """
     return (

@@ -37,7 +37,7 @@ def _theorem_7(found: Findings) -> Ruling:
         "printed "
         f"gives $\\delta = {printed:.4g}$, the truth is {true:.4g}; with sensitivity $2\\gamma$ and $\\tau$ draws it "
         "is "
-        f"{repaired:.4g} (docs/privacy.md, section 3; tests/privacy/test_subsampled.py)."
+        f"{repaired:.4g} (docs/proofs/mechanisms-and-sampling.md, Composition; tests/privacy/test_subsampled.py)."
     )
     return Ruling(decided(true <= printed * tight, true <= repaired * tight), said)
 
@@ -49,7 +49,7 @@ def _theorem_8(found: Findings) -> Ruling:
     said = (
         f"Printed {printed:.6g}; under $\\ell_2$ clipping the truth is {true:.6g}, attained; under $\\ell_1$ clipping "
         "it "
-        f"is {l1:.6g} (docs/privacy.md, section 5; tests/privacy/test_laplace.py)."
+        f"is {l1:.6g} (docs/proofs/mechanisms-and-sampling.md, Laplace noise; tests/privacy/test_laplace.py)."
     )
     return Ruling(decided(true <= printed, l1 <= printed), said)
 

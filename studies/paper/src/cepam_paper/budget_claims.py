@@ -39,7 +39,8 @@ def _quoted_run(found: Findings) -> Ruling:
         f"{found.number('quoted/delta_one_round'):.3g}"
         f" at $\\epsilon = {epsilon:.4g}$. The scheme meets the requirement with more noise: $\\epsilon = "
         f"{epsilon:.4g}$ at "
-        f"$10^{{-5}}$ for the whole run needs $\\sigma = {sigma:.4f}$ a client (docs/privacy.md, section 4)."
+        f"$10^{{-5}}$ for the whole run needs $\\sigma = {sigma:.4f}$ a client "
+        "(docs/proofs/mechanisms-and-sampling.md, The paper's theorems)."
     )
     return Ruling(decided(run <= epsilon, 0 < sigma < float("inf")), said)
 
@@ -53,7 +54,7 @@ def _quoted_laplace(found: Findings) -> Ruling:
     said = (
         f"Theorem 8 gives {printed:.6g}; under the $\\ell_2$ clip that is used, $\\epsilon = {true:.6g}$ in one round, "
         "and "
-        f"80 times that over the run. docs/privacy.md, section 5."
+        f"80 times that over the run. docs/proofs/mechanisms-and-sampling.md, Laplace noise."
     )
     return Ruling(decided(true <= printed), said)
 
@@ -62,7 +63,8 @@ def _relaxed(found: Findings) -> Ruling:
     pure, epsilon, delta = (found.number(f"relaxed/{key}") for key in ("pure_epsilon", "epsilon", "delta"))
     said = (
         f"$b = {found.number('relaxed/b'):g}$ under $\\ell_2$ clipping, {found.number('relaxed/rounds'):.0f} rounds: "
-        f"$\\epsilon = {pure:.4g}$ pure, {epsilon:.4g} at $\\delta = {delta:.0e}$ (docs/privacy.md, section 5)."
+        f"$\\epsilon = {pure:.4g}$ pure, {epsilon:.4g} at $\\delta = {delta:.0e}$ "
+        "(docs/proofs/mechanisms-and-sampling.md, Laplace noise)."
     )
     return Ruling(decided(epsilon < pure), said)
 
@@ -71,7 +73,8 @@ def _sigmas(found: Findings) -> Ruling:
     right, swapped = found.number("gaussian/error_right_order"), found.number("gaussian/error_swapped")
     said = (
         f"The list is off by up to {100 * right:.3g} % from Theorem 7 as printed, and by {100 * swapped:.2g} % with "
-        "the arguments of $\\delta$ in the wrong order (docs/privacy.md, section 4; test_theorems.py)."
+        "the arguments of $\\delta$ in the wrong order "
+        "(docs/proofs/mechanisms-and-sampling.md, The paper's theorems; test_theorems.py)."
     )
     return Ruling(decided(right <= LISTED), said)
 

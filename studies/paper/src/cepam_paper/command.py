@@ -59,6 +59,8 @@ def reproduce(
         names, extent = list(reproduction.EXPERIMENT), Extent.ONE_SEED
     names = list(reproduction.PARTS) if "all" in names else names
     report = out or Path(FOLDERS[extent])
+    if names and extent is not Extent.FULL:
+        console.print(f"Not a full run ({extent.value}): too few seeds for a verdict on accuracy.")
     if names:
         _watched(names, report, extent, console)
     written: dict[str, str] = {}
@@ -125,6 +127,9 @@ def _told(report: Path, console: Console) -> None:
     counts = {label: count for label, count in claims.tally(verdicts).items() if count}
     listed = ", ".join(f"{label.value}: {count}" for label, count in counts.items())
     console.print(f"{len(verdicts)} claims{short}. {listed}")
+    untested = [verdict.claim.name for verdict in verdicts if verdict.label is Label.UNTESTED]
+    if mode != Extent.FULL and untested:
+        console.print(f"Not a full run ({mode}). Not tested: {', '.join(untested)}. `cepam reproduce all` tests them.")
     missing = [name for name in reproduction.PARTS if name not in {part.name for part in parts}]
     if missing:
         console.print(f"parts not done yet: {', '.join(missing)}")

@@ -26,7 +26,7 @@ def _pyplot() -> Any:
 
 
 def draw_sweeps(kind: Kind, outcomes: dict[str, Outcome], path: Path) -> None:
-    """Nothing; one panel for each swept parameter goes into the file."""
+    """Draw one panel for each swept parameter to the file."""
     pyplot = _pyplot()
     figure, panels = pyplot.subplots(2, 2, figsize=(12, 9), layout="constrained", sharey=True)
     for panel, (name, values) in zip(panels.flat, SWEEPS.items()):
@@ -63,7 +63,7 @@ def _panel(panel: Any, name: str, values: Sequence[float], outcomes: Sequence[Ou
 
 
 def draw_stall(stall: Stall, path: Path) -> None:
-    """Nothing; the gap that stays and the printed bound that falls below it go into the file."""
+    """Draw the gap that stays, and the printed bound that falls below it, to the file."""
     pyplot = _pyplot()
     figure, panel = pyplot.subplots(figsize=(8, 5), layout="constrained")
     t = stall.totals[1:]

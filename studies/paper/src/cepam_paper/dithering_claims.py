@@ -41,7 +41,7 @@ def _any_input(found: Findings) -> Ruling:
     least = min(found.number(f"ours/{name}/independence_p") for name in names)
     said = (
         f"{len(names) - len(failed)} of {len(names)} certificates passed on inputs from zero to huge; least corrected "
-        f"p-value of independence {least:.3g}. The proof: docs/exactness.md."
+        f"p-value of independence {least:.3g}. The proof: docs/proofs/finite-precision.md."
     )
     return Ruling(decided(not failed), said)
 

@@ -58,7 +58,7 @@ def run(report: Path, extent: Extent, say: Say) -> Part:
     return Part(
         "privacy", "What the privacy theorems are worth", SUMMARY, "cepam reproduce privacy", (),
         time.monotonic() - start, numbers, (_table(numbers),), (figure,),
-        ("docs/privacy.md has the repaired statements with proofs.",),
+        ("docs/proofs/mechanisms-and-sampling.md has the repaired statements with proofs.",),
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Meter:
         self.lock = threading.Lock()
 
     def see(self, secret: bytes, vector: Floats) -> None:
-        """Nothing; the decoded vector of one client is noted beside what it clipped and what it had before."""
+        """Note the decoded vector of one client beside what it clipped and what it had before."""
         (seed, _), update = self.owner[secret], self.held[secret].astype(np.float64)
         raw = self.raw.get(self.owner[secret])
         ratios = None if raw is None else tensor_ratios(raw, vector, self.sizes)
@@ -55,7 +55,7 @@ class Meter:
                 self.tensor_ratios.setdefault(seed, []).append(ratios)
 
     def close_round(self) -> None:
-        """Nothing; the round's ratios are noted."""
+        """Note the round's ratios."""
         for signal, noise in self.sums.values():
             if float(noise @ noise) > 0:
                 self.ratios.append(float(signal @ signal) / float(noise @ noise))

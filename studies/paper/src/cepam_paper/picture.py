@@ -32,7 +32,7 @@ def canvas(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.4,
 
 
 def legend_outside(figure: Any, axis: Any, columns: int = 4) -> None:
-    """Nothing; the legend stands under the axes, where it covers no mark."""
+    """Put the legend under the axes, where it covers no mark."""
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), fontsize=8, frameon=False
@@ -40,7 +40,7 @@ def legend_outside(figure: Any, axis: Any, columns: int = 4) -> None:
 
 
 def whole_percent(axis: Any, along: str = "y", least: float | None = None) -> None:
-    """Nothing; an axis of accuracies ends at 100 %, and begins at `least` or below the lowest mark."""
+    """End an axis of accuracies at 100 %, and begin it at `least` or below the lowest mark."""
     getter, setter = (axis.get_ylim, axis.set_ylim) if along == "y" else (axis.get_xlim, axis.set_xlim)
     setter(max(0.0, getter()[0]) if least is None else least, 100.0)
 

@@ -14,7 +14,8 @@ def precise(found: Findings) -> Ruling:
         f"Eight in ten coordinates of clipped gradients that are not 0 lie between {low:.2g} and {high:.2g} (median "
         f"{found.number('precision/median'):.2g}). In LRSUQ $\\alpha$ cancels, since the cell is scaled to each layer "
         "by "
-        "$\\beta(U)$ (docs/exactness.md, The integer construction); in the published program it makes the noise vanish "
+        "$\\beta(U)$ (docs/proofs/finite-precision.md, The integer construction); "
+        "in the published program it makes the noise vanish "
         "for $n = 2$ and 3.",
     )
 

@@ -50,7 +50,8 @@ def _error_law(found: Findings) -> Ruling:
 def _scalar_case(found: Findings) -> Ruling:
     holds, said = certified(found, ("gaussian-1",))
     return Ruling(
-        decided(holds), f"{said} Dimension one needs no rejection: docs/exactness.md, The integer construction."
+        decided(holds),
+        f"{said} Dimension one needs no rejection: docs/proofs/finite-precision.md, The integer construction.",
     )
 
 

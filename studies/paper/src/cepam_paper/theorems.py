@@ -1,7 +1,7 @@
 """The paper's Theorems 7 and 8 exactly as stated, named as such: to reproduce its figures, not to rely on.
 
-Both are for one round. What is wrong with them is in `docs/privacy.md`; in short: the factor tau' on the
-sensitivity is superfluous, the exponent tau - 1 is one draw short, Theorem 7 saturates (it promises the
+Both are for one round. What is wrong with them is in `docs/proofs/mechanisms-and-sampling.md`; in short: the factor
+tau' on the sensitivity is superfluous, the exponent tau - 1 is one draw short, Theorem 7 saturates (it promises the
 same with no noise at all), and Theorem 8 takes an l2 bound where Laplace noise needs an l1 bound.
 """
 
@@ -48,7 +48,7 @@ class PaperSetting:
         return self.draws - 1 if self.convention == "printed" else self.draws
 
     @property
-    def chance(self) -> float:
+    def sampling_rate(self) -> float:
         """p = 1 - (1 - 1/|D|)^tau' of both theorems."""
         return -math.expm1(self.tau_prime * math.log1p(-1.0 / self.records))
 
@@ -64,7 +64,7 @@ def theorem_7(setting: PaperSetting, sigma: float, base_epsilon: float) -> tuple
     check_scale("sigma", sigma)
     check_scale("base_epsilon", base_epsilon)
     reach = setting.tau_prime * setting.gamma / (math.sqrt(setting.clients) * sigma)
-    return amplified(base_epsilon, setting.chance), _theorem_7_sum(setting, base_epsilon, reach)
+    return amplified(base_epsilon, setting.sampling_rate), _theorem_7_sum(setting, base_epsilon, reach)
 
 
 def theorem_7_saturation(setting: PaperSetting, base_epsilon: float) -> tuple[float, float]:
@@ -74,7 +74,7 @@ def theorem_7_saturation(setting: PaperSetting, base_epsilon: float) -> tuple[fl
     nothing.
     """
     check_scale("base_epsilon", base_epsilon)
-    return amplified(base_epsilon, setting.chance), _theorem_7_sum(setting, base_epsilon, math.inf)
+    return amplified(base_epsilon, setting.sampling_rate), _theorem_7_sum(setting, base_epsilon, math.inf)
 
 
 def _theorem_7_sum(setting: PaperSetting, base_epsilon: float, reach: float) -> float:
@@ -99,7 +99,7 @@ def theorem_7_sigma(setting: PaperSetting, epsilon: float, delta: float) -> floa
     Adjacency, sampling, trust: as `theorem_7`. At the paper's delta = 0.015 no epsilon from 0.5 to 5 asks
     for any noise.
     """
-    base = unamplified(epsilon, setting.chance)
+    base = unamplified(epsilon, setting.sampling_rate)
     if theorem_7_saturation(setting, base)[1] <= delta:
         return 0.0
     return float(optimize.brentq(lambda sigma: theorem_7(setting, sigma, base)[1] - delta, 1e-6, 1e6, xtol=1e-12))
@@ -114,7 +114,7 @@ def published_sigma(epsilon: float, delta: float = 0.015, setting: PaperSetting 
     """
     setting = setting or PaperSetting()
     swapped = PaperSetting(setting.records, setting.gamma, setting.clients, setting.draws, setting.convention)
-    base = unamplified(epsilon, setting.chance)
+    base = unamplified(epsilon, setting.sampling_rate)
     return float(optimize.brentq(lambda sigma: theorem_7(swapped, base, sigma)[1] - delta, 1e-9, 10.0, xtol=1e-12))
 
 
@@ -126,7 +126,7 @@ def theorem_8(setting: PaperSetting, b: float) -> float:
     truth.
     """
     check_scale("b", b)
-    return amplified(2.0 * setting.tau_prime * setting.gamma / b, setting.chance)
+    return amplified(2.0 * setting.tau_prime * setting.gamma / b, setting.sampling_rate)
 
 
 def theorem_8_b(setting: PaperSetting, epsilon: float) -> float:
@@ -134,4 +134,4 @@ def theorem_8_b(setting: PaperSetting, epsilon: float) -> float:
 
     Adjacency, sampling, trust: as `theorem_8`.
     """
-    return 2.0 * setting.tau_prime * setting.gamma / unamplified(epsilon, setting.chance)
+    return 2.0 * setting.tau_prime * setting.gamma / unamplified(epsilon, setting.sampling_rate)

@@ -58,7 +58,8 @@ def _trained(report: Path, scheme: str, budget: float, seed: int, much: RunSize,
         }
     )
     folder = report / "runs" / f"tradeoff-{scheme}-{budget:g}-{seed}-{much.budget_rounds}"
-    return fl.train(settings, folder, resume=(folder / "config.toml").exists(), watch=follow)
+    resume = (folder / "config.toml").exists()
+    return fl.train(settings, folder, resume=resume, watch=follow, progress=False)
 
 
 def _numbers(made: dict[Any, dict[str, Any]], much: RunSize, seeds: tuple[int, ...]) -> dict[str, Any]:

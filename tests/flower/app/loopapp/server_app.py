@@ -24,7 +24,7 @@ def start_of(size: int, spread: float) -> np.ndarray:
 
 
 def break_order(strategy: Private, when: int, hold: str) -> None:
-    """Nothing; in round `when` (0: never) the server asks for the round before once more.
+    """Let the server ask for the round before once more in round `when` (0: never).
 
     The round after the second begins once the file `hold` is there.
     """

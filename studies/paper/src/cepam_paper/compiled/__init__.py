@@ -1,7 +1,7 @@
 """Small sequential networks on the CPU, compiled: hundreds of runs of one small CNN, in an hour or two.
 
-`cepam` finds `compiled_network` by the entry point `cepam.networks`; `bench/networks.py` measures what it buys over
-PyTorch (docs/training.md).
+`cepam` finds `compiled_network` by the entry point `cepam.networks`; `bench/networks.py` measures what it saves over
+PyTorch.
 """
 
 from __future__ import annotations

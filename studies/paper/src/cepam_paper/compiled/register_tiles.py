@@ -127,7 +127,7 @@ def add(
 
 @intrinsic
 def put(typing: Any, tile: Any, outs: Any, places: Any, target: Any, at: Any, step: Any) -> Signed:
-    """Nothing; target[at + o * step + p] holds the tile's (o, p)."""
+    """Write the tile's (o, p) to target[at + o * step + p]."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         held, _, _, array, start, pace = arguments
@@ -170,7 +170,7 @@ def contest(typing: Any, held: Any, source: Any, at: Any, place: Any) -> Signed:
 
 @intrinsic
 def award(typing: Any, prize: Any, winner: Any, at: Any, place: Any, target: Any, to: Any) -> Signed:
-    """Nothing; prize[at] is added to target[to] in the lanes whose winner[at] is `place`."""
+    """Add prize[at] to target[to] in the lanes whose winner[at] is `place`."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         given, won = (_load(builder, k, data_of(context, builder, k, v), arguments[2])

@@ -44,7 +44,7 @@ def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
 
 @intrinsic
 def to_lanes(typing: Any, source: Any, rows: Any, column: Any, out: Any) -> Signed:
-    """Nothing; lane l of out[column + n] holds source[rows[l], column + n], for LANES columns n."""
+    """Write source[rows[l], column + n] to lane l of out[column + n], for LANES columns n."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, picks, start, target = arguments
@@ -68,7 +68,7 @@ def to_lanes(typing: Any, source: Any, rows: Any, column: Any, out: Any) -> Sign
 
 @intrinsic
 def to_rows(typing: Any, source: Any, column: Any, rows: Any, out: Any) -> Signed:
-    """Nothing; out[rows[l], column + n] holds lane l of source[column + n], for LANES columns n and the rows given."""
+    """Write lane l of source[column + n] to out[rows[l], column + n], for LANES columns n and the rows given."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, start, picks, target = arguments
@@ -88,7 +88,7 @@ def to_rows(typing: Any, source: Any, column: Any, rows: Any, out: Any) -> Signe
 
 @intrinsic
 def add_squares(typing: Any, source: Any, sums: Any) -> Signed:
-    """Nothing; to each lane's number in `sums` the squares of its column of `source` are added, in double precision."""
+    """Add to each lane's number in `sums` the squares of its column of `source`, in double precision."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         count = builder.extract_value(context.make_array(source)(context, builder, arguments[0]).shape, 0)

@@ -27,7 +27,7 @@ def dying(message: Message, context: Context, call_next) -> Message:
 
     The answer is computed first, and the journal has it; it does not leave. A death happens once.
     """
-    stage = STAGES[bytes(message.content["cepam-sum"]["update"].data)[4]]
+    stage = STAGES[bytes(message.content["cepam-secure-aggregation"]["update"].data)[4]]
     counts = dict(context.state.get("counts", ConfigRecord()))
     counts[stage] = int(counts.get(stage, 0)) + 1
     context.state["counts"] = ConfigRecord(counts)

@@ -46,9 +46,9 @@ def record_traffic(grid: Grid, folder: Path, death: str = "") -> None:
 
 def _stage(message: Message) -> str | None:
     """The stage that a message answers."""
-    if message.has_error() or "cepam-sum" not in message.content:
+    if message.has_error() or "cepam-secure-aggregation" not in message.content:
         return None
-    return REPLIES.get(bytes(message.content["cepam-sum"]["update"].data)[4])
+    return REPLIES.get(bytes(message.content["cepam-secure-aggregation"]["update"].data)[4])
 
 
 def _written(message: Message, raw) -> dict[str, object]:

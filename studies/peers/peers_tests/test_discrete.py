@@ -11,7 +11,7 @@ from math import factorial
 import numpy as np
 import pytest
 
-from cepam_sums.discrete import DiscreteGaussian, IntegerLaw, Skellam, excess
+from cepam_peers.discrete import DiscreteGaussian, IntegerLaw, Skellam, excess
 
 
 def chi_square(law: IntegerLaw, drawn: np.ndarray) -> float:

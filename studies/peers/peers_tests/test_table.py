@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cepam import fl
-from cepam_sums.__main__ import ENGINE, RESULTS, ROWS, TRIPS, measure, run
-from cepam_sums.report import BEGIN, END, MISSING, NAMES, draw, engine_rows, put_into, table, tables
+from cepam_peers.__main__ import ENGINE, RESULTS, ROWS, TRIPS, measure, run
+from cepam_peers.report import BEGIN, END, MISSING, NAMES, draw, engine_rows, put_into, table, tables
 
 ROOT = Path(__file__).parents[3]
 SMALL = {
@@ -63,7 +63,7 @@ def test_drop_outs_leave_sums_of_the_others_and_are_kept_beside(tmp_path: Path) 
         assert some["bytes_up"] < whole["bytes_up"]
         assert some["epsilon"]["server"] <= 8.0 + 1e-6
     assert measure(["sum"], bases, tmp_path / "sums.json") == json.loads((tmp_path / "sums.json").read_text())
-    assert tables(found, []).count("| sums |") == 2
+    assert tables(found, []).count("| secure aggregation |") == 2
 
 
 def row(name: str, seed: int, accuracy: float) -> dict[str, object]:
@@ -79,8 +79,8 @@ def test_differences_are_paired_within_one_source() -> None:
     engine = [row("server", 1, 0.80), row("server", 2, 0.84), row("sum", 1, 0.79), row("sum", 2, 0.85)]
     lines = {line.split(" | ")[0].strip("| "): line for line in table(study, engine).splitlines()}
     assert "| 1 | 89.00 | -1.00 |" in lines["discrete Gaussian, 8 bits"]
-    assert "| 2 | 82.00 ± " in lines["sums"]
-    assert "| +0.00 ± " in lines["sums"]
+    assert "| 2 | 82.00 ± " in lines["secure aggregation"]
+    assert "| +0.00 ± " in lines["secure aggregation"]
 
 
 def test_sketches_of_several_sizes_have_a_table_of_their_own() -> None:
@@ -92,11 +92,11 @@ def test_sketches_of_several_sizes_have_a_table_of_their_own() -> None:
 
 
 def test_the_page_shows_what_is_kept(tmp_path: Path) -> None:
-    """The table of docs/trust.md is that of the results in the repository: `python -m cepam_sums --report docs`."""
-    page = (ROOT / "docs" / "trust.md").read_text()
+    """The table of docs/benchmarks is that of the results in the repository: `python -m cepam_peers --report docs`."""
+    page = (ROOT / "docs" / "benchmarks" / "secure-aggregation.md").read_text()
     shown = page.partition(BEGIN)[2].partition(END)[0].strip()
     kept = json.loads((ROOT / RESULTS / "sums.json").read_text())
     assert shown == tables(kept, engine_rows(ROOT / ENGINE, TRIPS)).strip()
-    (tmp_path / "trust.md").write_text("no marks")
+    (tmp_path / "page.md").write_text("no marks")
     with pytest.raises(ValueError, match="must have the lines"):
-        put_into(tmp_path / "trust.md", "")
+        put_into(tmp_path / "page.md", "")

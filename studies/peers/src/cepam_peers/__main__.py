@@ -1,9 +1,9 @@
 """Private sums side by side on one preset: accuracy, epsilon of each observer, bytes both ways, round trips.
 
-    python -m cepam_sums --seeds 5 --processes 16           every row that studies/sums/results does not hold yet
-    python -m cepam_sums --seeds 5 --processes 16 --dropout 0.1
-    python -m cepam_sums --report docs                      nothing runs: the table of docs/trust.md, docs/img/sums.png
-    python -m cepam_sums --rows sum,ddg-16 --rounds 50 --out /tmp/look
+    python -m cepam_peers --seeds 5 --processes 16           every row that studies/peers/results does not hold yet
+    python -m cepam_peers --seeds 5 --processes 16 --dropout 0.1
+    python -m cepam_peers --report docs                      nothing runs: the table in docs/benchmarks, img/sums.png
+    python -m cepam_peers --rows sum,ddg-16 --rounds 50 --out /tmp/look
 
 Runs are simulations, paired by seed. Rivals' bytes are those of their vectors: their key agreement and shares come on
 top and are not counted, in their favour; those of `sum` are. Our own rows are taken from `bench/results/engine.json`
@@ -17,6 +17,7 @@ import json
 import math
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,12 +28,13 @@ from cepam import fl
 from cepam.fl.aggregation.aggregator import Aggregator, AggregatorContext
 from cepam.fl.aggregation.selection import aggregator_for
 from cepam.privacy import fingerprint
-from cepam_sums.report import Found, draw, engine_rows, place_of, put_into, tables
-from cepam_sums.rivals import LegacyQuantization, RivalUplink, RotatedIntegers
+from cepam.verify.benchmark import machine
+from cepam_peers.report import Found, draw, engine_rows, place_of, put_into, tables
+from cepam_peers.rivals import LegacyQuantization, RivalUplink, RotatedIntegers
 
 Make = Callable[[AggregatorContext], Aggregator]
 TRIPS = {"server": 1, "local": 1, "sum": 2}
-RESULTS, ENGINE = Path("studies/sums/results"), Path("bench/results/engine.json")
+RESULTS, ENGINE = Path("studies/peers/results"), Path("bench/results/engine.json")
 SECAGG_TRIPS = 4
 """Of Bonawitz et al. 2017, and of SecAgg+: keys, shares, masked vectors, unmasking, in every round."""
 
@@ -107,6 +109,7 @@ def run(name: str, base: fl.Settings) -> Found:
         "bytes_up": sum(line["bits"] for line in lines) // 8,
         "bytes_down": sum(line["downlink_bits"] for line in lines) // 8,
         "trips": TRIPS.get(name.partition("-")[0], SECAGG_TRIPS),
+        "stamp": {"date": datetime.now(UTC).date().isoformat(), **machine()},
     }  # fmt: skip
 
 
@@ -127,7 +130,7 @@ def measure(rows: list[str], bases: list[fl.Settings], held: Path, processes: in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="cepam_sums", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="cepam_peers", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--preset", default="private")
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--seeds", type=int, default=1)
@@ -141,7 +144,7 @@ def main() -> None:
     held, engine = given.out / "sums.json", engine_rows(given.engine, TRIPS)
     if given.report:
         found: list[Found] = json.loads(held.read_text())
-        put_into(given.report / "trust.md", tables(found, engine))
+        put_into(given.report / "benchmarks" / "secure-aggregation.md", tables(found, engine))
         draw(found, engine, given.report / "img" / "sums.png")
         print(tables(found, engine))
         return

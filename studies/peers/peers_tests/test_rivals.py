@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cepam_sums.rivals import LegacyQuantization, RotatedIntegers, fitted
+from cepam_peers.rivals import LegacyQuantization, RotatedIntegers, fitted
 
 SIZE, CLIENTS, SCALE, MOVED = 500, 10, 0.01, 0.05
 

@@ -20,7 +20,7 @@ from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
 from cepam.fl.clients import sampling
 from cepam.fl.config.secure_graph import SecAggGraph
 from cepam.secure_aggregation import QuantizationRange, Sketch
-from cepam_sums.discrete import DiscreteGaussian, IntegerLaw, Skellam
+from cepam_peers.discrete import DiscreteGaussian, IntegerLaw, Skellam
 
 Floats = npt.NDArray[np.float64]
 WRAP_CHANCE = 1e-9

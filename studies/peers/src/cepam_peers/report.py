@@ -12,7 +12,8 @@ from cepam.fl.runs.summary import interval
 Found = dict[str, Any]
 
 NAMES = {
-    "server": ("trusted server", "o"), "sum": ("sums", "s"), "sum-sketch": ("sums, sketch of 1,600", "D"),
+    "server": ("trusted server", "o"), "sum": ("secure aggregation", "s"),
+    "sum-sketch": ("secure aggregation, sketch of 1,600", "D"),
     "secagg+": ("SecAgg+ quantization, Gaussian noise", "X"), "ddg-16": ("discrete Gaussian, 16 bits", "^"),
     "skellam-16": ("Skellam, 16 bits", "v"), "ddg-12": ("discrete Gaussian, 12 bits", "<"),
     "skellam-12": ("Skellam, 12 bits", ">"), "ddg-8": ("discrete Gaussian, 8 bits", "P"),
@@ -22,7 +23,7 @@ NAMES = {
 OBSERVERS = ("outsider", "server", "lying server")
 SKETCH = 1600
 MISSING = "not measured"
-BEGIN, END = "<!-- sums: python -m cepam_sums --report docs -->", "<!-- /sums -->"
+BEGIN, END = "<!-- sums: python -m cepam_peers --report docs -->", "<!-- /sums -->"
 
 
 def engine_rows(path: Path, trips: dict[str, int]) -> list[Found]:
@@ -54,7 +55,10 @@ def engine_rows(path: Path, trips: dict[str, int]) -> list[Found]:
 def sketches(engine: list[Found]) -> str:
     """What sketches of each size cost, paired by seed with a trusted server; nothing where one size was measured."""
     sizes = sorted({each["numbers"] for each in engine if each["numbers"]})
-    lines = [_line(["numbers sent", "seeds", "accuracy %", "less server", "bits up"]), _line(["---"] * 5)]
+    lines = [
+        _line(["numbers sent", "seeds", "accuracy, %", "minus server", "bits per coordinate up"]),
+        _line(["---"] * 5),
+    ]
     beside = {each["seed"]: each["accuracy"] for each in engine if each["row"] == "server"}
     for size in sizes:
         runs = [each for each in engine if each["numbers"] == size]
@@ -93,8 +97,8 @@ def percent(values: list[float], sign: str = "") -> str:
 
 def table(study: list[Found], engine: list[Found]) -> str:
     """Every row as Markdown: means over its seeds; a row that nobody ran says so."""
-    head = ["", "seeds", "accuracy %", "less server", "epsilon: outsider", "server", "lying server", "bits up", "MB up",
-            "MB down", "trips", "rounds lost"]  # fmt: skip
+    head = ["", "seeds", "accuracy, %", "minus server", "epsilon: outsider", "server", "lying server",
+            "bits per coordinate up", "MB up", "MB down", "round trips", "rounds lost"]  # fmt: skip
     lines = [_line(head), _line(["---"] * len(head))]
     for name, (label, _) in NAMES.items():
         mine, trusted = chosen(study, engine, name)
@@ -123,7 +127,7 @@ def _mean(rows: list[Found], field: str) -> float:
 
 
 def draw(study: list[Found], engine: list[Found], path: Path) -> None:
-    """Nothing; the file shows accuracy against bits up: a marker a row, 95 % intervals where it has several seeds."""
+    """Draw accuracy against bits up: a marker per row, 95 % intervals where it has several seeds."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -142,7 +146,7 @@ def draw(study: list[Found], engine: list[Found], path: Path) -> None:
                       capsize=4, label=many)  # fmt: skip
     for label in absent:
         axis.plot([], [], " ", label=f"{label}: {MISSING}")
-    axis.set(xscale="log", xlabel="bits a coordinate up (log)", ylabel="test accuracy, %")
+    axis.set(xscale="log", xlabel="bits per coordinate up (log)", ylabel="test accuracy, %")
     axis.set_title("MNIST, epsilon 1.99, 30 clients, 600 rounds (simulated)")
     axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.grid(alpha=0.3, which="both")
@@ -152,7 +156,7 @@ def draw(study: list[Found], engine: list[Found], path: Path) -> None:
 
 
 def put_into(page: Path, text: str) -> None:
-    """Nothing; the page has this text between its two marks, and is else as it was."""
+    """Replace the text between the two marks of a page."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

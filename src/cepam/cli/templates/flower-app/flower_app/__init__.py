@@ -1,0 +1,1 @@
+"""Federated training with differential privacy for every record."""

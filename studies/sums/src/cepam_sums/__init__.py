@@ -1,1 +1,0 @@
-"""Other ways to a private sum, on the same presets and in one table with cepam's (docs/trust.md)."""

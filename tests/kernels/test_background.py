@@ -1,0 +1,142 @@
+"""Which backend codes while kernels are compiled in the background."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cepam
+from cepam.kernels import background
+from cepam.kernels.numba.backend import NumbaBackend
+from cepam.kernels.numpy.backend import NumpyBackend
+
+SECRET = bytes(range(32))
+CODEC = cepam.Codec(cepam.Gaussian(0.01), "Z1")
+START = background._start_compiler
+
+
+class Compiler:
+    """A process that compiles until it is waited for, or that ended with an error."""
+
+    def __init__(self, status: int | None = None) -> None:
+        self.status, self.waits = status, 0
+
+    def poll(self) -> int | None:
+        return self.status
+
+    def wait(self, timeout: float) -> int:
+        self.waits += 1
+        self.status = 0
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("_READY", "_COMPILERS", "_SPENT"):
+        monkeypatch.setattr(background, name, type(getattr(background, name))())
+    monkeypatch.setattr(background, "_mark", lambda kind: tmp_path / kind)
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    running = Compiler()
+    monkeypatch.setattr(background, "_start_compiler", lambda task: running)
+    return running
+
+
+def used(count: int = 100) -> type:
+    with background.backend_for(CODEC.task(0, SECRET), count) as backend:
+        return type(backend)
+
+
+def test_numpy_codes_until_the_kernels_are_there(compiler: Compiler, tmp_path: Path) -> None:
+    assert used() is NumpyBackend
+    (tmp_path / background.kind_of(CODEC.task(0, SECRET))).touch()
+    assert used() is NumbaBackend
+    assert compiler.waits == 0
+
+
+def test_the_bytes_are_the_same(compiler: Compiler) -> None:
+    update, at = np.linspace(-0.1, 0.1, 1000, dtype=np.float32), cepam.Address(SECRET, round=1, client=2)
+    first = CODEC.encode(update, at)
+    assert not background._READY
+    assert first == cepam.Codec(cepam.Gaussian(0.01), "Z1", backend="numba").encode(update, at)
+
+
+def test_a_large_update_waits(compiler: Compiler) -> None:
+    assert used() is NumpyBackend
+    assert used(background.LARGEST_IN_NUMPY + 1) is NumbaBackend
+    assert compiler.waits == 1
+
+
+def test_a_large_update_that_comes_first_compiles_here(compiler: Compiler) -> None:
+    assert used(background.LARGEST_IN_NUMPY + 1) is NumbaBackend
+    assert compiler.waits == 0
+
+
+def test_patience_ends(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.0)
+    assert used() is NumpyBackend
+    assert used() is NumbaBackend
+    assert compiler.waits == 1
+
+
+def test_a_compiler_that_fails_leaves_it_to_this_process(compiler: Compiler) -> None:
+    compiler.status = 1
+    assert used() is NumbaBackend
+
+
+def test_so_does_one_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise PermissionError("no processes here")
+
+    monkeypatch.setattr(background, "_start_compiler", START)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert used() is NumbaBackend
+
+
+def test_no_key_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bytes] = []
+
+    class Pipe(io.BytesIO):
+        def close(self) -> None:
+            given.append(self.getvalue())
+            super().close()
+
+    class Process(Compiler):
+        stdin = Pipe()
+
+    monkeypatch.setattr(background, "_start_compiler", START)
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: Process())
+    assert used() is NumpyBackend
+    assert SECRET not in given[0]
+    assert pickle.loads(given[0]).key == bytes(32)
+
+
+@pytest.mark.slow
+def test_a_fresh_machine_compiles_once(tmp_path: Path) -> None:
+    script = """
+import sys, numpy as np, cepam
+from cepam.kernels import background
+codec, at = cepam.Codec(cepam.Gaussian(0.01), "Z1"), cepam.Address(bytes(32), round=1, client=1)
+codec.encode(np.zeros(10, dtype=np.float32), at)
+for compiler in background._COMPILERS.values():
+    print(compiler.wait())
+"""
+    for printed in ("0\n", ""):  # the second process finds the kernels on disk and starts no compiler
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == printed
