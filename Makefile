@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-install test-page test-flower flower-demo test-slow lint docs bench reproduce fuzz clean
+.PHONY: help setup demo test test-install test-page test-flower flower-demo test-slow lint docs bench pages reproduce fuzz clean
 help:
 	@echo "make demo       set up, then run the main job on the default data"
 	@echo "make test       set up, then run the tests (six minutes on 2 cores)"
@@ -15,15 +15,16 @@ help:
 	@echo "make test-slow  the longer statistical tests"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make docs       the documentation site in site/, strictly: a broken link fails"
-	@echo "make bench      rate, speed and training tables, written to bench/results/ (half an hour)"
+	@echo "make bench      measures rate, speed, accounting and training, into bench/results/ (an hour)"
+	@echo "make pages      writes docs/benchmarks/ and the generated reference from the stored results and the source"
 	@echo "make reproduce  the paper's tables, figures and bounds with a verdict on each claim (REPRODUCE=--quick for a look)"
 	@echo "make fuzz       ten minutes of mutated bytes for every parser (FUZZ_SECONDS=60 for a short one)"
 
 setup: $(STAMP)
-$(STAMP): pyproject.toml studies/paper/pyproject.toml studies/sums/pyproject.toml constraints.txt
+$(STAMP): pyproject.toml studies/paper/pyproject.toml studies/peers/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77,<85"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,dp-accounting,plots,tables,tensorboard,wandb,mlflow,lora,dev]" -e studies/paper -e studies/sums
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,dp-accounting,plots,tables,tensorboard,wandb,mlflow,lora,dev]" -e studies/paper -e studies/peers
 	touch $@
 
 demo: $(STAMP)
@@ -67,9 +68,20 @@ $(VENV)/.docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/gradients.py --if-missing
 	$(BIN)/python bench/speed.py
-	$(BIN)/python bench/measure_rate.py 24 auto
-	$(BIN)/python bench/paper_rate.py
+	$(BIN)/python bench/measure_rate.py 24 Z1 E8 auto
+	$(BIN)/python bench/floors.py
+	$(BIN)/python bench/rate_plot.py
+	$(BIN)/python bench/rate_plot.py --sizes
+	$(BIN)/python bench/privacy.py
+	$(BIN)/python bench/accounting.py
+	$(BIN)/python bench/secure.py 1000000 30
 	$(BIN)/python bench/engine.py --suite main paper --seeds 1
+
+# Pages that are written from results and source; tests check that they are current.
+pages: $(STAMP)
+	$(BIN)/python tools/make_settings.py
+	$(BIN)/python tools/make_cli.py
+	$(BIN)/python tools/make_benchmarks.py
 
 reproduce: $(STAMP)
 	$(BIN)/cepam reproduce all $(REPRODUCE)

@@ -1,11 +1,12 @@
-"""What each part of the margin coder is worth: the model with one part taken out, trained and measured again.
+"""What each part of the scalar model is worth: the model with one part taken out, trained and measured again.
 
-A part is taken out by replacing its line of `kernels/margin.py`, so the tables say what the shipped code
-does.
+A part is taken out by replacing its line of `kernels/numba/scalar_coder.py`, so the figures are those of the shipped
+code. Written to bench/results/ablation.json.
 """
 
 from __future__ import annotations
 
+import ast
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from numba import njit
 from cepam.kernels.format import scalar_contexts as contexts
 from cepam.kernels.format.row_period import find_period
 from cepam.kernels.numba import range_coder, scalar_coder
+from stamp import save
 from symbols import BLOCK, scalar_symbols
 from train_priors import CONTROLS, SIGMAS, STEPS, posterior_means
 
 HERE = Path(__file__).parent
 SETS = (("early_single", 0.01), ("late_single", 0.01), ("early_averaged", 0.01), ("early_single", 0.2))
 SETS += (("early_single", 0.001), ("gaussian", 0.01), ("sparse", 0.01))
+MODULES = ("range_coder", "scalar_coder", "compiling")
 LEARN = "odds[at] = np.uint16(p + (((65535 if bit else 0) - p) >> rate))"
 PARTS = {
     "everything": (),
@@ -34,14 +37,20 @@ PARTS = {
 }
 
 
+def without_imports(text: str) -> str:
+    """The source without what it imports from the other of the two modules, from `compiling` and from `__future__`."""
+    lines, other = text.splitlines(), ("__future__", *(f"cepam.kernels.numba.{name}" for name in MODULES))
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and node.module in other:
+            for at in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[at] = ""
+    return "\n".join(lines)
+
+
 def compile_without(changes: tuple) -> dict:
     """The names of `numba/range_coder.py` and `numba/scalar_coder.py` with some lines replaced."""
-    text = "\n".join(Path(each.__file__).read_text() for each in (range_coder, scalar_coder))
-    for line in text.splitlines():
-        if line.startswith(
-            ("from __future__", "from cepam.kernels.numba.range_coder", "from cepam.kernels.numba.compiling")
-        ):
-            text = text.replace(line, "LIVE = 60")
+    sources = [without_imports(Path(each.__file__).read_text()) for each in (range_coder, scalar_coder)]
+    text = "\n".join(["LIVE = 60", *sources])
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
@@ -80,7 +89,8 @@ def main() -> None:
     test = gather("test", [(name, sigma, 8) for name, sigma in SETS])
     work = scalar_coder.margins_for(BLOCK)
     means, out = posterior_means(), np.empty(contexts.BYTES_A_COORDINATE * BLOCK + 16, np.uint8)
-    print("bits a coordinate, coder alone\n\n| | " + " | ".join(f"{n} {s:g}" for n, s in SETS) + " |")
+    rows = []
+    print("bits per coordinate, coder alone\n\n| | " + " | ".join(f"{n} {s:g}" for n, s in SETS) + " |")
     print("|---" * (len(SETS) + 1) + "|")
     for part, changes in PARTS.items():
         names = compile_without(changes)
@@ -92,7 +102,9 @@ def main() -> None:
         for name, sigma, (M, B, D), scale, period in test:
             bits[name, sigma] += 8 * names["encode_block"](M.copy(), B, D, scale, period, prior, means, work, out)
             count[name, sigma] += M.size
+        rows.append({"part": part, "bits_per_coordinate": [bits[s] / count[s] for s in SETS]})
         print(f"| {part} | " + " | ".join(f"{bits[s] / count[s]:.3f}" for s in SETS) + " |", flush=True)
+    save("ablation", {"columns": [f"{name}, sigma {sigma:g}" for name, sigma in SETS], "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Seconds that a server spends on its account per round, where each round draws other nodes.
+"""Seconds that a server spends on its accountant per round, where each round samples other nodes.
 
-Run: python bench/accounting.py [--rounds 1000] [--nodes 100] [--drawn 30]
+Run: python bench/accounting.py [--rounds 1000] [--nodes 100] [--drawn 30]; written to bench/results/accounting.json.
 
 Per round, as a Flower server does it: the round's release is added, epsilon is computed, and the account is written as
 JSON and read back. Each row is the mean of the five rounds up to it.
@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from cepam import L2, Gaussian
 from cepam.privacy import Accountant, Client, Mechanism, Sampling, spent
+from stamp import merge
 
 ROUNDS = (1, 50, 200, 1000)
 WINDOW = 5
@@ -29,6 +30,8 @@ def drawn_round(nodes: list[int], given: argparse.Namespace) -> Mechanism:
 
 
 def measure(arguments: argparse.Namespace, stable: bool) -> None:
+    """Prints milliseconds per round at the marked rounds, and writes them."""
+    rows = []
     draw = random.Random(1)
     accountant, took = Accountant(identified=stable), {"epsilon": [0.0], "saving": [0.0]}
     marks = [mark for mark in ROUNDS if mark <= arguments.rounds]
@@ -51,7 +54,13 @@ def measure(arguments: argparse.Namespace, stable: bool) -> None:
         took["saving"].append(time.perf_counter() - start)
         if done in marks:
             last = {name: sum(each[-WINDOW:]) / min(WINDOW, done) for name, each in took.items()}
+            rows.append(
+                {"round": done, **{f"{name}_ms": 1e3 * value for name, value in last.items()}, "epsilon": figure}
+            )
             print(f"{done:>7}{1e3 * last['epsilon']:>11.2f} ms{1e3 * last['saving']:>11.2f} ms{figure:>16.9g}")
+    chosen = [name for name in ("stable_nodes", "listed", "poisson", "unlike") if getattr(arguments, name)]
+    told = {"nodes": arguments.nodes, "sampled": arguments.drawn, "options": chosen}
+    merge("accounting", " ".join(["rounds", *chosen]), {**told, "rows": rows})
 
 
 if __name__ == "__main__":

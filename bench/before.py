@@ -35,7 +35,7 @@ def least(runs: int, work: Callable[[], object]) -> float:
 
 
 def codec_rows() -> Iterator[Row]:
-    """ns a coordinate to encode and decode, sealed; every message has an address of its own."""
+    """ns per coordinate to encode and decode, sealed; every message has an address of its own."""
     import cepam
 
     for name, lattice in (("n = 1", cepam.Integer(1)), ("E8", cepam.E8)):
@@ -59,7 +59,7 @@ def time_messages(codec: Any, x: Any, address: Any, count: int) -> tuple[float, 
 
 
 def rate_rows() -> Iterator[Row]:
-    """Bits a coordinate of sealed messages of the default codec: entries without order, in rows, mostly zeros."""
+    """Bits per coordinate of sealed messages of the default codec: entries without order, in rows, mostly zeros."""
     import cepam
 
     rng = np.random.default_rng(1)

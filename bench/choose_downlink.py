@@ -12,6 +12,9 @@ the round in which it was sampled last. All rows of a seed see the same draws an
 - `factor`: the step is factor times learning rate times noise of the average, rounded down to a power of two.
 - `dead_zone`: weights move once they are farther than this many steps from their public values (0.5: nearest point).
 - `exponent`: the step follows this power of the learning-rate schedule.
+- `period`: rounds from one message to the next; gradients in between are taken at the weights of the last one.
+- `momentum`: of the server, with a learning rate that keeps rate / (1 - momentum); the step stays that of the preset.
+- `floor`: the step never falls below this fraction of the first.
 - `exact`: accuracy of the exact weights at the end, which a last message with a fine step would publish.
 
 The choice is not in epsilon. Written to bench/results/choose_downlink.json.
@@ -31,6 +34,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stamp import save
+
 RESULTS = Path(__file__).parent / "results" / "choose_downlink.json"
 HELD_OUT, CLIP, MOMENTUM = 10_000, 0.1, 0.9
 GAPS = (1, 2, 4, 7, 12, 20, 32, 50, 75)
@@ -44,6 +49,9 @@ class Rule:
     factor: float
     dead_zone: float = 0.5
     exponent: float = 1.0
+    period: int = 1
+    momentum: float = MOMENTUM
+    floor: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,14 +108,16 @@ class Public:
         self.values = self._nearest(self.values)  # as the first message finds them: on the dithered grid
 
     def _steps(self, schedule: float) -> Tensor:
-        wide = [rule.factor * self.rate * schedule**rule.exponent * self.noise for rule in self.rules]
+        wide = [rule.factor * self.rate * max(schedule**rule.exponent, rule.floor) * self.noise for rule in self.rules]
         return 2.0 ** torch.tensor(wide, device=self.values.device, dtype=torch.float64).log2().floor()[:, None]
 
-    def publish(self, weights: Tensor, schedule: float) -> None:
-        """Move what has left its dead zone to the nearest point of the grid."""
-        step = self.step = torch.minimum(self.step, self._steps(max(schedule, 1e-3)))
+    def publish(self, weights: Tensor, schedule: float, left: int) -> None:
+        """Move what has left its dead zone to the nearest point of the grid, where a message is due."""
+        due = torch.tensor([left % rule.period == 0 for rule in self.rules], device=weights.device)[:, None]
+        step = torch.minimum(self.step, self._steps(max(schedule, 1e-3)))
+        step = self.step = torch.where(due, step, self.step)
         exact = weights.reshape(len(self.rules), -1).double()
-        moved = (exact - self.values).abs() > self.zone * step
+        moved = ((exact - self.values).abs() > self.zone * step) & due
         self.values = torch.where(moved, self._nearest(exact), self.values)
 
     def _nearest(self, exact: Tensor) -> Tensor:
@@ -128,15 +138,17 @@ def trained(
     velocity, bits = torch.zeros_like(weights), torch.zeros(len(rules), device=x.device)
     expected = task.chance * len(units)
     public = Public(weights, rules, task.rate, task.multiplier * CLIP / expected, draw)
+    momentum = torch.tensor([rule.momentum for rule in rules], device=x.device)[:, None, None]
+    rates = task.rate * (1.0 - momentum) / (1.0 - MOMENTUM)
     history = [public.values]
     for at in range(task.rounds):
         picked = units[torch.rand(len(units), generator=draw, device=x.device) < task.chance]
         seen = public.values.reshape(weights.shape).float()
         total = gradients(x[picked.flatten()].float().reshape(*picked.shape, -1), labels[picked], seen)
         total += task.multiplier * CLIP * torch.randn(total.shape[1:], generator=draw, device=x.device)
-        velocity = MOMENTUM * velocity + total / expected
-        weights = weights - task.rate * falling(at, task.rounds) * velocity
-        public.publish(weights, falling(at, task.rounds))
+        velocity = momentum * velocity + total / expected
+        weights = weights - rates * falling(at, task.rounds) * velocity
+        public.publish(weights, falling(at, task.rounds), task.rounds - 1 - at)
         history = [*history[-1:], public.values] if task.records_each == 1 else [*history, public.values]
         if at + 1 < task.rounds:  # the last weights are sent to nobody
             bits += message_bits(task, public, history)
@@ -240,9 +252,7 @@ def main() -> None:
     for task in (PRIVATE, USERS):
         if task.name in chosen.only:
             rows += search(task, x, data.train_labels, rules, chosen.seeds)
-            chosen.out.write_text(
-                json.dumps({"device": chosen.device, "data": chosen.data, "rows": rows}, indent=1) + "\n"
-            )
+            save(chosen.out, {"device": chosen.device, "data": chosen.data, "rows": rows})
     return report(rows)
 
 

@@ -10,7 +10,7 @@ The search needs PyTorch and NumPy only; without --folder it reads the features 
 central Gaussian noise of exactly the covariance that the noise of the clients adds up to: a stand-in that is good
 enough to choose by, and no run of the engine. A record is drawn with the chance of the final run, batch / 60,000, so
 the noise multiplier is the final run's; with records held out the batch is a little smaller, and accuracies a little
-low. With --slices records are used in a fixed order, a slice a round, and the noise of a round takes away the carry
+low. With --slices records are used in a fixed order, a slice a round, and the noise of a round takes away the decay
 times the last one's, as the streams of preset dp-ftrl add up. Looking at held-out records is not in epsilon: the choice
 assumes that settings were found on other data of the kind.
 
@@ -34,6 +34,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stamp import save
+
 HERE = Path(__file__).parent
 NOISE = HERE / "results" / "choose_private_noise.json"
 RESULTS = HERE / "results" / "choose_private.json"
@@ -51,7 +53,7 @@ def read(folder: Path, name: str) -> np.ndarray:
 
 
 def pack(names: list[str], folder: Path) -> None:
-    """Nothing; the training files of these data sets are in the folder, compressed."""
+    """Write the training files of these data sets to the folder, compressed."""
     from cepam.fl.data.fetch import fetch
 
     for name in names:
@@ -61,7 +63,7 @@ def pack(names: list[str], folder: Path) -> None:
 
 
 def calibrate(chosen: argparse.Namespace) -> None:
-    """Nothing; the noise multipliers of the grid are in the results' folder."""
+    """Write the noise multipliers of the grid to the results' folder."""
     from cepam import L2, Gaussian
     from cepam.privacy import Client, Mechanism, Sampling
     from cepam.privacy import calibrate as needed
@@ -79,19 +81,19 @@ def calibrate(chosen: argparse.Namespace) -> None:
 
 
 def correlate(chosen: argparse.Namespace) -> None:
-    """Nothing; for each number of slices the best carry and the noise multiplier are in the results' folder."""
+    """Write the best decay and the noise multiplier for each number of slices to the results' folder."""
     from cepam import L2, Gaussian, privacy
 
     found = json.loads(NOISE.read_text())
     for epsilon, slices, rounds in itertools.product(chosen.epsilon, chosen.slices, chosen.rounds):
         if (key := f"{epsilon:g} slices {slices} {rounds}") not in found:
-            carry = privacy.best_decay(rounds, slices, chosen.momentum, [falling(at, rounds) for at in range(rounds)])
+            decay = privacy.best_decay(rounds, slices, chosen.momentum, [falling(at, rounds) for at in range(rounds)])
             client = privacy.Client(Gaussian(1.0), RECORDS, 1.0, 1.0)  # a share of the bound: the multiplier itself
             mechanism = privacy.MatrixMechanism(
                 (client,), L2(1.0), rounds=rounds, adjacency="add-remove", clipped="example",
-                link=privacy.CorrelatedNoise(carry, slices),
+                link=privacy.CorrelatedNoise(decay, slices),
             )  # fmt: skip
-            found[key] = [float(privacy.calibrate(mechanism, epsilon, DELTA).clients[0].law.scale), carry]
+            found[key] = [float(privacy.calibrate(mechanism, epsilon, DELTA).clients[0].law.scale), decay]
             print(key, found[key], flush=True)
             NOISE.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -143,7 +145,7 @@ def trained(
 ) -> Tensor:  # fmt: skip
     """The last weights of every rate: momentum, the rate held for half of the run and then falling to zero."""
     draw = torch.Generator(device=x.device).manual_seed(1_000_003 * seed + 31 * batch + rounds)
-    multiplier, carry = noise
+    multiplier, decay = noise
     slices, last = round(RECORDS / batch), torch.zeros((10, x.shape[1] + 1), device=x.device)
     weights = torch.zeros((len(chosen.rates), 10, x.shape[1] + 1), device=x.device)
     velocity = torch.zeros_like(weights)
@@ -156,7 +158,7 @@ def trained(
             picked = kept[torch.rand(len(kept), generator=draw, device=x.device) < chance]
         total = step(x[picked].float(), labels[picked], weights, chosen.clip)
         fresh = torch.randn(total.shape[1:], generator=draw, device=x.device)
-        total += multiplier * chosen.clip * (fresh - carry * last)
+        total += multiplier * chosen.clip * (fresh - decay * last)
         last = fresh
         velocity = chosen.momentum * velocity + total / (chance * len(kept))
         weights = weights - scale * falling(at, rounds) * velocity
@@ -187,17 +189,17 @@ def search(name: str, chosen: argparse.Namespace, noise: dict[str, float]) -> li
     for epsilon, size, rounds in itertools.product(chosen.epsilon, sizes, chosen.rounds):
         begun, batch = time.perf_counter(), RECORDS // size if chosen.slices else size
         known = noise[f"{epsilon:g} {'slices ' if chosen.slices else ''}{size} {rounds}"]
-        multiplier, carry = known if chosen.slices else (known, 0.0)
+        multiplier, decay = known if chosen.slices else (known, 0.0)
         found = []
         for seed in range(chosen.seeds):
             order = np.random.Generator(np.random.PCG64([seed, 0x43484F])).permutation(len(labels))
             held, kept = (torch.from_numpy(part).to(chosen.device) for part in np.split(order, [chosen.held_out]))
-            last = trained(x, labels, kept, batch, rounds, (multiplier, carry), seed, chosen)
+            last = trained(x, labels, kept, batch, rounds, (multiplier, decay), seed, chosen)
             found.append(accuracies(x, labels, held, last))
         for rate, column in zip(chosen.rates, zip(*found)):
             error = float(np.std(column, ddof=1) / math.sqrt(len(column))) if len(column) > 1 else None
             rows.append({"data": name, "epsilon": epsilon, "batch": batch, "rounds": rounds, "rate": rate,
-                         "noise_multiplier": multiplier, "carry": carry, "groups": chosen.groups,
+                         "noise_multiplier": multiplier, "decay": decay, "groups": chosen.groups,
                          "accuracy": float(np.mean(column)), "standard_error": error,
                          "seeds": list(column)})  # fmt: skip
         best = max(rows[-len(chosen.rates) :], key=lambda row: row["accuracy"])
@@ -212,7 +214,7 @@ def setting_of(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def report(rows: list[dict[str, Any]]) -> None:
-    """Nothing; prints the best settings, and what is chosen among those within one standard error of the best.
+    """Print the best settings, and what is chosen among those within one standard error of the best.
 
     Fewest rounds, so fewest bytes both ways; of these the largest batch, whose messages are smallest.
     """
@@ -259,7 +261,7 @@ def main() -> None:
         found = search(name, chosen, noise)
         anew = {setting_of(row) for row in found}
         rows = [row for row in rows if setting_of(row) not in anew] + found
-        out.write_text(json.dumps({"device": chosen.device, "rows": rows}, indent=1) + "\n")
+        save(out, {"device": chosen.device, "rows": rows})
     return report(rows)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from cepam import L2, fl, privacy
 from cepam.fl.data.partition import partition
+from stamp import save
 
 RESULTS = Path(__file__).parent / "results" / "choose_users.json"
 USERS, CHANCE, DELTA, EACH = 10_000, 0.05, 1e-5, 6
@@ -38,7 +38,7 @@ def multiplier(epsilon: float, rounds: int, size: int) -> float:
     )
     made = privacy.calibrate(mechanism, epsilon, DELTA)
     assert isinstance(made, privacy.CohortMechanism)
-    return made.topup.total
+    return made.compensation.total
 
 
 def summed(x: Tensor, labels: Tensor, weights: Tensor, clips: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def main() -> None:
             print(f"eps {epsilon:g} rounds {rounds} clip {clip:g} rate {rate:g} noise {noise:.3f}: "
                   f"{100 * np.mean(column):.2f} %", flush=True)  # fmt: skip
         print(f"{time.perf_counter() - begun:.0f} s", flush=True)
-        chosen.out.write_text(json.dumps(rows, indent=1) + "\n")
+        save(chosen.out, {"rows": rows})
 
 
 if __name__ == "__main__":

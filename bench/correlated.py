@@ -6,7 +6,7 @@
 One client of 60,000 records, per-example clip, add-or-remove, delta 1e-5, momentum 0.9, linear rates. Figures of the
 first are |A C^-1| times the noise, over |A| and one example's share: the multiplier that independent noise would need
 to leave as much. Those of the second are the same over the batch, times 2,000, so that batches can be compared. Bands
-are the best carry, cut short.
+are the best decay, cut short. Written to bench/results/correlated.json.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import sys
 import numpy as np
 
 from cepam import L2, Gaussian, privacy
+from stamp import merge
 
 RECORDS, MOMENTUM = 60_000, 0.9
+EPSILONS = (2.0, 8.0)
 
 
 def rates(rounds: int) -> list[float]:
@@ -42,38 +44,47 @@ def left(link: privacy.CorrelatedNoise, epsilon: float, rounds: int, batch: floa
 
 
 def banded(bands: int, rounds: int) -> privacy.CorrelatedNoise:
-    """The carry, cut after `bands` messages, that leaves least noise."""
-    carry = privacy.best_decay(rounds, bands, MOMENTUM, rates(rounds), bands) if bands > 1 else 0.0
-    return privacy.CorrelatedNoise.from_matrix(carry ** np.arange(bands), bands)
+    """The decay, cut after `bands` messages, that leaves least noise."""
+    decay = privacy.best_decay(rounds, bands, MOMENTUM, rates(rounds), bands) if bands > 1 else 0.0
+    return privacy.CorrelatedNoise.from_matrix(decay ** np.arange(bands), bands)
 
 
 def carried(slices: int, rounds: int) -> privacy.CorrelatedNoise:
-    """The best carry over so many slices."""
+    """The best decay over so many slices."""
     return privacy.CorrelatedNoise(privacy.best_decay(rounds, slices, MOMENTUM, rates(rounds)), slices)
 
 
 def at_two_epsilons(rounds: int = 496, slices: int = 31) -> None:
-    """Nothing; prints the table of docs/privacy.md."""
+    """Prints and writes the noise in the weights at two epsilons."""
     rows = {
-        "secret draws, independent": (privacy.CorrelatedNoise(), True),
-        "nothing secret, independent": (privacy.CorrelatedNoise(slices=slices), False),
-        "nothing secret, carry": (carried(slices, rounds), False),
-        **{f"secret draws, {b} bands": (banded(b, rounds), True) for b in (4, 16)},
+        "secret sampling, independent noise": (privacy.CorrelatedNoise(), True),
+        "no secret sampling, independent noise": (privacy.CorrelatedNoise(slices=slices), False),
+        "no secret sampling, geometric decay": (carried(slices, rounds), False),
+        **{f"secret sampling, {b} bands": (banded(b, rounds), True) for b in (4, 16)},
     }
+    found = []
     for name, (link, draws) in rows.items():
-        found = [f"eps {e:g}: {left(link, e, rounds, RECORDS / slices, draws):.2f}" for e in (2.0, 8.0)]
-        print(f"{name:30} " + " ".join(found))
+        multipliers = [left(link, e, rounds, RECORDS / slices, draws) for e in EPSILONS]
+        found.append({"what": name, "noise_multipliers": multipliers})
+        print(f"{name:38} " + " ".join(f"eps {e:g}: {each:.2f}" for e, each in zip(EPSILONS, multipliers)))
+    told = {"rounds": rounds, "slices": slices, "records": RECORDS, "momentum": MOMENTUM, "epsilons": EPSILONS}
+    merge("correlated", "two epsilons", {**told, "rows": found})
 
 
 def over_batches(rounds: int = 600, epsilon: float = 1.99) -> None:
-    """Nothing; prints what secret draws leave by batch and bands, and what a carry leaves by its slices."""
+    """Prints and writes the noise in the weights by batch and bands, and of a decay by its slices."""
+    found = []
     for batch in (1000, 2000, 4096):
-        found = [2000 / batch * left(banded(b, rounds), epsilon, rounds, batch, True) for b in (1, 2, 4, 8)]
-        print(f"secret draws, batch {batch}, 1, 2, 4, 8 bands: " + " ".join(f"{each:.3f}" for each in found))
+        for bands in (1, 2, 4, 8):
+            each = 2000 / batch * left(banded(bands, rounds), epsilon, rounds, batch, True)
+            found.append({"sampling": "secret", "batch": batch, "bands": bands, "noise_multiplier": each})
     for slices in (60, 30, 15, 10, 5):
         batch = RECORDS / slices
         each = 2000 / batch * left(carried(slices, rounds), epsilon, rounds, batch, False)
-        print(f"nothing secret, {slices} slices of {batch:g}: {each:.3f}")
+        found.append({"sampling": "none", "batch": batch, "slices": slices, "noise_multiplier": each})
+    for row in found:
+        print(row)
+    merge("correlated", "over batches", {"rounds": rounds, "epsilon": epsilon, "rows": found})
 
 
 if __name__ == "__main__":

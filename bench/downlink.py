@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python bench/downlink.py --rounds 500 --seeds 3              # preset `convolutional`, MNIST
     PYTHONPATH=src python bench/downlink.py --model linear --seeds 3            # 3,969 fixed features, a linear head
-    PYTHONPATH=src python bench/downlink.py --speed                             # ns a coordinate
+    PYTHONPATH=src python bench/downlink.py --speed                             # ns per coordinate
 
 For every factor F, clients compute at the public weights of step F x rate x noise (rounded down to a power of two), and
 a receiver in the loop must hold the same bits. F = 0 is a float32 downlink, beside which the same weights are coded at
@@ -13,7 +13,6 @@ Writes bench/results/downlink_MODEL.json.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy.typing as npt
 
 import cepam
 from cepam import fl
-from cepam.verify.benchmark import machine
+from stamp import save
 
 RESULTS = Path(__file__).parent / "results"
 FACTORS = (0.0, 64.0)
@@ -58,7 +57,7 @@ class Channel:
         return held
 
     def look_back(self) -> None:
-        """Nothing; notes what receivers that missed rounds would be sent now, None standing for a new one."""
+        """Note what receivers that missed rounds would be sent now, None standing for a new one."""
         for channel in self.beside:
             channel.look_back()
         if self.factor:
@@ -191,7 +190,7 @@ def compare(train: Callable[..., Any], options: argparse.Namespace, given: Any) 
         off = [100 * (a - b) for a, b in zip(accuracies, base)]
         row["paired_points"] = off
         print(
-            f"F {factor:5.0f}: {row['bits']:.3f} bits a coordinate (largest round {row['bits_largest_round']:.2f}), "
+            f"F {factor:5.0f}: {row['bits']:.3f} bits per coordinate (largest round {row['bits_largest_round']:.2f}), "
             f"{100 * row['mean']:.2f} %, {np.mean(off):+.2f} points {[round(d, 2) for d in off]}, "
             f"behind { ({k: round(v, 2) for k, v in row['behind'].items()}) }, {row['seconds']:.0f} s",
             flush=True,
@@ -203,7 +202,7 @@ def compare(train: Callable[..., Any], options: argparse.Namespace, given: Any) 
 
 
 def time_halves(size: int, threads: int, density: float = 0.06) -> dict[str, float]:
-    """ns a coordinate of `publish` and `apply`, at a density of moved coordinates as in the private preset."""
+    """ns per coordinate of `publish` and `apply`, at a density of moved coordinates as in the private preset."""
     draw, step = np.random.default_rng(0), 2.0**-5
     first = (draw.normal(size=size) * 0.1).astype(np.float32)
     second = (first + draw.normal(size=size) * step * density / 0.8).astype(np.float32)
@@ -242,9 +241,7 @@ def main() -> None:
         name = options.model
         train, given = (train_preset, data) if name == "preset" else (train_linear, Linear(data))
         rows = compare(train, options, given)
-    RESULTS.mkdir(exist_ok=True)
-    result = {"machine": machine(), "rounds": options.rounds, "rows": rows}
-    (RESULTS / f"downlink_{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    save(f"downlink_{name}", {"rounds": options.rounds, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -37,11 +37,9 @@ Run = dict[str, Any]
 def measured(job: Job) -> Run:
     """The run's figures: accuracies and bytes so far at every evaluated round, epsilon, seconds, and the load."""
     from cepam import fl
-    from cepam.downlink import broadcast
     from cepam.fl.clients.randomness import RunSecret
 
     settings = effective(job)
-    broadcast.STEPS_OF_NOISE = job.get("step_factor", broadcast.STEPS_OF_NOISE)
     data = fl.prepared(settings)
     before, start, spent = os.getloadavg()[0], time.perf_counter(), time.process_time()
     simulation = fl.Simulation(settings, data, secret=RunSecret(None, b"bench %10d" % settings.run.seed))
@@ -75,7 +73,7 @@ def effective(job: Job) -> Any:
     """The settings of a job: its preset, changed."""
     from cepam import fl
 
-    changes = {name: value for name, value in job.items() if name not in ("preset", "suite", "step_factor")}
+    changes = {name: value for name, value in job.items() if name not in ("preset", "suite")}
     return fl.preset(job["preset"]).updated({**changes, "run.simulate": True})
 
 
@@ -111,7 +109,7 @@ class Kept:
         self.runs: list[Run] = json.loads(path.read_text())["runs"] if path.exists() else []
 
     def add(self, run: Run) -> None:
-        """Nothing; the file holds this run too."""
+        """Add this run to the file."""
         with self.lock:
             self.runs.append(run)
             beside = self.path.with_suffix(".tmp")
@@ -134,7 +132,7 @@ def in_process(job: Job, core: int | None) -> Run:
 
 
 def work(jobs: list[Job], kept: Kept, processes: int | None, about: dict[str, Any]) -> None:
-    """Nothing; all jobs are measured, the longest waiting first, and kept as they end."""
+    """Measure all jobs, the longest waiting first, and keep each as it ends."""
     cores: queue.Queue[int | None] = queue.Queue()
     for core in sorted(os.sched_getaffinity(0))[:processes] if processes else [None]:
         cores.put(core)
@@ -156,7 +154,7 @@ def work(jobs: list[Job], kept: Kept, processes: int | None, about: dict[str, An
 
 
 def warm(jobs: list[Job]) -> None:
-    """Nothing; features are kept and kernels compiled, so that no run pays for them."""
+    """Keep features and compile kernels, so that no run pays for them."""
 
     def one(preset: str) -> None:
         for data in sorted({job["data.name"] for job in jobs if job["preset"] == preset}):
@@ -187,13 +185,13 @@ def main() -> None:
         return
     sys.path.insert(0, str(HERE))
     import suites
+    from stamp import stamp
 
     kept = Kept(chosen.out)
     if chosen.picture:
         return suites.draw(chosen.picture, kept.runs)
     if chosen.report:
         return suites.report(kept.runs, chosen.suite)
-    from cepam.verify.benchmark import machine
 
     known = {key_of(run["job"]) for run in kept.runs}
     fewer = {} if chosen.rounds is None else {"training.rounds": chosen.rounds}
@@ -202,7 +200,7 @@ def main() -> None:
     todo = [job for key, job in jobs.items() if key not in known]
     if not chosen.ready:
         warm(todo)
-    work(todo, kept, chosen.processes, {"machine": machine(), "commit": chosen.commit})
+    work(todo, kept, chosen.processes, {"stamp": stamp(), "commit": chosen.commit})
     suites.report(kept.runs, chosen.suite)
 
 

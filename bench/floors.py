@@ -3,7 +3,7 @@ gradients.
 
 The oracle is told |x| of every coordinate and not its sign: it pays one bit where +|x| and -|x| give
 different quotients, nothing elsewhere. No coder that knows scales only can be told more; ours also predicts
-signs.
+signs. Written to bench/results/rate_floors.json.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from scipy.stats import laplace, norm
+
+from stamp import save
 
 SIGMAS = (0.2, 0.05, 0.01, 0.003, 0.001)
 RMS = 6422**-0.5
@@ -39,7 +41,7 @@ def entropy(law: object, sigma: float, count: int = 4000) -> float:
 
 
 def oracle(rows: np.ndarray, sigma: float) -> float:
-    """Bits a coordinate of the oracle that knows |x|."""
+    """Bits per coordinate of the oracle that knows |x|."""
     size = np.abs(rows.astype(np.float64)).ravel() / sigma
     low, B = draw_edges(size.size, 2)
     return float(np.mean(np.floor((size - low) / B) != np.floor((-size - low) / B)))
@@ -47,11 +49,16 @@ def oracle(rows: np.ndarray, sigma: float) -> float:
 
 def main() -> None:
     rows = np.load(Path(__file__).parent / "data" / "test.npz")
-    print("| floor | " + " | ".join(f"{s:g}" for s in SIGMAS) + " |\n" + "|---" * (len(SIGMAS) + 1) + "|")
-    for name, law in (("Gaussian", norm(scale=RMS)), ("Laplace", laplace(scale=RMS / 2**0.5))):
-        print(f"| {name}, law known | " + " | ".join(f"{entropy(law, s):.3f}" for s in SIGMAS) + " |")
+    found = {
+        f"{name}, distribution known": [entropy(law, s) for s in SIGMAS]
+        for name, law in (("Gaussian", norm(scale=RMS)), ("Laplace", laplace(scale=RMS / 2**0.5)))
+    }
     for name in ("early_single", "early_averaged", "late_single", "late_averaged"):
-        print(f"| {name}, told abs(x) | " + " | ".join(f"{oracle(rows[name][::8], s):.3f}" for s in SIGMAS) + " |")
+        found[f"{name}, magnitudes known"] = [oracle(rows[name][::8], s) for s in SIGMAS]
+    print("| floor | " + " | ".join(f"{s:g}" for s in SIGMAS) + " |\n" + "|---" * (len(SIGMAS) + 1) + "|")
+    for name, bits in found.items():
+        print(f"| {name} | " + " | ".join(f"{each:.3f}" for each in bits) + " |")
+    save("rate_floors", {"sigmas": SIGMAS, "bits_per_coordinate": found})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The GPU as a user sees it: first call, sealed messages and coded blocks beside PyTorch, and are they the CPU's.
 
-    PYTHONPATH=src python bench/gpu.py --only user       # on a CUDA machine: the table of docs/performance.md
+    PYTHONPATH=src python bench/gpu.py --only user       # on a CUDA machine: the GPU table of docs/benchmarks/speed.md
     PYTHONPATH=src python bench/gpu.py                   # the same, identity for every lattice and law, and memory
     PYTHONPATH=src python bench/gpu.py --smoke           # through Triton's interpreter: does every section run
 
@@ -47,6 +47,7 @@ from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import launch  # noqa: E402
 from cepam.kernels.triton.row_period import find_periods  # noqa: E402
 from cepam.lattices.lattice import lattice_named  # noqa: E402
+from stamp import stamp  # noqa: E402
 
 DEVICE, SIGMA, KEY = "cpu" if SMOKE else "cuda", 0.01, bytes(range(7, 39))
 AT = cepam.Address(bytes(32), round=1, client=1)
@@ -82,7 +83,7 @@ def seconds_of_one(work: Callable[[], Any]) -> float:
 
 
 def settle() -> None:
-    """Nothing; the GPU has done all that it was asked."""
+    """Wait until the GPU has done all its work."""
     if not SMOKE:
         torch.cuda.synchronize()
 
@@ -164,7 +165,7 @@ def time_symbols(name: str, must: int, x: torch.Tensor) -> None:
 def time_messages(name: str, codec: cepam.Codec, x: torch.Tensor) -> None:
     """Both directions of one update."""
     size, message = len(x), codec.encode(x, AT)
-    more = f"{8 * len(message) / size:.3f} bits a coordinate"
+    more = f"{8 * len(message) / size:.3f} bits per coordinate"
     note(f"tensor to sealed bytes, {name}, {size}", size, seconds_of(lambda: codec.encode(x, AT)), more)
     back = seconds_of(lambda: codec.decode(message, AT, device=DEVICE))
     note(f"sealed bytes to tensor, {name}, {size}", size, back)
@@ -213,7 +214,7 @@ def time_blocks(lattice: cepam.Lattice, size: int) -> None:
     plan, per_block = layered_plan(cepam.Gaussian(SIGMA), lattice), rows_per_block(lattice.dimension)
     made = encoded(plan, rows, per_block)
     seconds = seconds_of(lambda: encoded(plan, rows, per_block), 3)
-    note(f"{name}, encode, {size}", size, seconds, f"{8 * made.data.numel() / size:.4f} bits a coordinate")
+    note(f"{name}, encode, {size}", size, seconds, f"{8 * made.data.numel() / size:.4f} bits per coordinate")
     seconds = seconds_of(lambda: launch.decode_blocks(plan, [KEY], made, size, torch.float32, per_block), 3)
     note(f"{name}, decode, {size}", size, seconds)
 
@@ -232,7 +233,7 @@ def section_parts() -> None:
 
 
 def section_memory() -> None:
-    """Four times the size, through `encode` and `decode`: bytes a coordinate at the GPU's peak, beyond input, message
+    """Four times the size, through `encode` and `decode`: bytes per coordinate at the GPU's peak, beyond input, message
     and output."""
     if SMOKE:
         return
@@ -259,11 +260,11 @@ def note_peak(name: str, owed: Callable[[Any], int], work: Callable[..., Any], *
 
 def section_cpu() -> None:
     """The first calls on this machine's CPU."""
-    RESULTS["first calls on the CPU"] = first_call.first_calls(9 if SMOKE else 100_000)
+    RESULTS["first calls on the CPU"] = first_call.first_calls((9,) if SMOKE else (100_000,))
 
 
 def keep(earlier: dict[str, Any]) -> None:
-    """Nothing; what was found so far, and what stays of earlier runs, is in the files."""
+    """Write what was found so far, and what stays of earlier runs, to the files."""
     if not SMOKE:
         for folder in (RESULT.parent, *([Path(os.environ["OUT"])] if "OUT" in os.environ else [])):
             (folder / RESULT.name).write_text(json.dumps(earlier | RESULTS, indent=1, default=str) + "\n")
@@ -294,10 +295,12 @@ def main() -> None:
     )
     earlier = json.loads(RESULT.read_text()) if wanted and RESULT.exists() else {}
     earlier = {name: value for name, value in earlier.items() if not name.startswith("failed")}
+    RESULTS["stamps"] = earlier.get("stamps", {})
     for name, section in sections.items():
         if (wanted and name not in wanted) or time.perf_counter() - begun > chosen.seconds:
             continue
         print(f"\n{name}  (at {time.perf_counter() - begun:.0f} s)", flush=True)
+        RESULTS.setdefault("stamps", {})[name] = stamp()
         try:
             section()
             if not SMOKE:

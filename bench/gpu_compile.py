@@ -37,7 +37,7 @@ TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump
 
 
 def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-    """Nothing; the launch compiled and ran nothing, and one line says what it took."""
+    """Compile a launch without running it, and print one line that says what it took."""
     begun = processor_seconds()
     made = COMPILE(kernel, *args, grid=grid, warmup=True, **options)
     seconds = processor_seconds() - begun

@@ -102,7 +102,7 @@ def groups(names: list[str]) -> list[list[str]]:
 
 
 def compare(found: dict[str, Any], device: str, smoke: bool, outcome: dict[str, str]) -> None:
-    """Nothing; how each comparison came out is put down one by one; raises if anything differs."""
+    """Note how each comparison came out, one by one; raise if anything differs."""
     begun, started = time.perf_counter(), []
     if smoke:
         found = {name: found[name] for name in found if name.endswith(("Gaussian on Z1", "cells of A2"))}

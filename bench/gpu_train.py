@@ -1,4 +1,4 @@
-"""Training on a GPU beside the same machine's CPU: seconds a round by part, and are messages and vectors the same.
+"""Training on a GPU beside the same machine's CPU: seconds per round by part, and are messages and vectors the same.
 
     PYTHONPATH=src python bench/gpu_train.py            # on a CUDA machine, under 250 s with compilation
     PYTHONPATH=src python bench/gpu_train.py --private  # that preset alone
@@ -43,6 +43,7 @@ from cepam import fl
 from cepam.fl.clients.randomness import RunSecret
 from cepam.fl.gpu_arrays import Tensors
 from cepam.kernels import dispatch
+from stamp import stamp
 
 RESULT = Path(__file__).parent / "results" / "gpu_train.json"
 PRIVATE_NOISE = 4.7297e-4
@@ -121,7 +122,7 @@ class Bench:
         return parts, [last["encode"], last["decode"]], lines
 
     def settle(self) -> None:
-        """Nothing; the GPU has done all that it was asked."""
+        """Wait until the GPU has done all its work."""
         if not self.smoke:
             torch.cuda.synchronize()
 
@@ -153,7 +154,7 @@ class Bench:
         print(
             f"\n{name}: {row['clients']} clients, {row['weights']} weights, {row['rounds']} rounds; {row['identity']}"
         )
-        print("| ms a round | " + " | ".join((*PARTS, "whole round", "first round")) + " | accuracy | bits |")
+        print("| ms per round | " + " | ".join((*PARTS, "whole round", "first round")) + " | accuracy | bits |")
         print("|---" * (len(PARTS) + 5) + "|")
         for where in ("cpu", "cuda"):
             times = " | ".join(f"{1e3 * row[where][part]:.2f}" for part in (*PARTS, "round", "first round"))
@@ -240,13 +241,13 @@ def measure(smoke: bool) -> dict[str, Any]:
 
 
 def warm() -> None:
-    """Nothing; the coder's kernels are compiled."""
+    """Compile the coder's kernels."""
     codec, at = cepam.Codec(cepam.Gaussian(0.01), cepam.Integer(1)), cepam.Address(bytes(32), round=0, client=0)
     codec.decode(codec.encode(torch.ones(100, device="cuda"), at), at, device="cuda")
 
 
 def warm_cpu() -> None:
-    """Nothing; Numba's kernels are compiled, while other processes compile Triton's."""
+    """Compile Numba's kernels, while other processes compile Triton's."""
     codec, at = cepam.Codec(cepam.Gaussian(0.01), cepam.Integer(1)), cepam.Address(bytes(32), round=0, client=0)
     x = np.zeros(9000, dtype=np.float32)
     x[::7] = 0.01
@@ -322,9 +323,13 @@ def main() -> None:
 
 
 def keep(found: dict[str, Any], among_others: bool) -> None:
-    """Writes what was found, alone or among what earlier runs found."""
+    """Writes what was found, alone or among what earlier runs found; every key has a stamp."""
+    stamps = dict.fromkeys(found, stamp())
     if among_others and RESULT.exists():
-        found = json.loads(RESULT.read_text()) | found
+        earlier = json.loads(RESULT.read_text())
+        stamps = earlier.get("stamps", {}) | stamps
+        found = earlier | found
+    found["stamps"] = stamps
     text = json.dumps(found, indent=1, default=str) + "\n"
     for path in (RESULT, *([Path(os.environ["OUT"], "gpu_train.json")] if os.environ.get("OUT") else [])):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,6 @@ time (both threads together) much less. Writes bench/results/networks.json.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -22,6 +21,7 @@ import numpy as np
 
 from cepam import fl
 from cepam.fl.models.interface import engine_of
+from stamp import save
 
 RESULTS = Path(__file__).parent / "results" / "networks.json"
 ENGINES = {"compiled": "cpu", "torch": "cpu-torch"}
@@ -123,7 +123,7 @@ def main() -> None:
         told = [f"{n} {t['wall_ms']:.2f} ms wall {t['processor_ms']:.2f} processor" for n, t in found.items()]
         print(f"{what}: {', '.join(told)}", flush=True)
     kept = {"load": os.getloadavg()[0], "cores": os.cpu_count(), "calls": rows, "runs": runs() if chosen.runs else []}
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    save(RESULTS, kept)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,9 @@ def main() -> None:
         for start, times, simulation in zip(started, spent, made)
     ]
     for told, start, times, total in zip(chosen.runs, started, spent, whole):
-        each = f"{1000 * statistics.median(times):.0f} ms a round ({1000 * min(times):.0f} to {1000 * max(times):.0f})"
+        each = (
+            f"{1000 * statistics.median(times):.0f} ms per round ({1000 * min(times):.0f} to {1000 * max(times):.0f})"
+        )
         print(f"{told}: set up {start:.1f} s, {each}, whole run {total:.0f} processor s, ratio {total / whole[0]:.2f}")
 
 

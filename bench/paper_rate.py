@@ -1,4 +1,4 @@
-"""Bits a coordinate of the paper's own code on the bench gradients: `python bench/paper_rate.py`."""
+"""Bits per coordinate of the paper's own code on the bench gradients: `python bench/paper_rate.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main() -> None:
         codec = cepam.Codec(cepam.Gaussian(sigma), cepam.Integer(1), coder="paper", bound=1.0)
         rows = data[name][::8].astype(np.float32)
         sizes = [len(codec.encode(x, cepam.Address(key, round=i, client=0))) for i, x in enumerate(rows)]
-        print(f"{name:14} sigma {sigma:g}: {8 * np.mean(sizes) / rows.shape[1]:.2f} bits a coordinate")
+        print(f"{name:14} sigma {sigma:g}: {8 * np.mean(sizes) / rows.shape[1]:.2f} bits per coordinate")
 
 
 if __name__ == "__main__":

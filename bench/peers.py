@@ -1,4 +1,4 @@
-"""Floors and rivals of the codec on the same vectors, in bits a coordinate, without header or seal.
+"""Floors and rivals of the codec on the same vectors, in bits per coordinate, without header or seal.
 
 Entropies of the rivals and floors are ideal: the coder would have to know the law of the entries. The law is the
 histogram of the vectors themselves, entries taken as independent (so a coder that sees structure may go below).

@@ -26,6 +26,7 @@ import numpy as np
 from cepam import fl
 from cepam.fl.clients.personalization import Evaluation
 from cepam.fl.runs.summary import interval
+from stamp import save
 
 RESULTS = Path(__file__).parent / "results" / "personal.json"
 HELD_OUT = 10_000
@@ -95,7 +96,7 @@ def measured(changes: Row) -> Row:
 
 
 def searched(rows: list[Row], epsilons: list[float]) -> None:
-    """Nothing; the rows hold every point of the grid, on held-out records."""
+    """Fill the rows with every point of the grid, on held-out records."""
     for epsilon, (local, rate), personal in product(epsilons, GRID, (None, "last")):
         job = {
             "privacy.epsilon": epsilon,
@@ -111,7 +112,7 @@ def _add(rows: list[Row], job: Row) -> None:
     if any(row["job"] == job for row in rows):
         return
     rows.append(measured(job))
-    RESULTS.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    save(RESULTS, {"rows": rows})
     print(json.dumps(rows[-1]), flush=True)
 
 
@@ -126,7 +127,7 @@ def best(rows: list[Row], epsilon: float, personal: str | None, judged: str = "a
 
 
 def report(rows: list[Row], epsilons: list[float]) -> None:
-    """Nothing; prints the table."""
+    """Print the table."""
     print("| client-level epsilon | one model for all | the same, tuned by each client | last layer stays | alone |")
     print("|---|---|---|---|---|")
     for epsilon in epsilons:

@@ -1,7 +1,8 @@
-"""Bits a coordinate against noise: every lattice, both coders, floors and rivals.
+"""Bits per coordinate against noise: every lattice, both coders, floors and rivals.
 
 `python bench/rate_plot.py` measures whole messages, writes `bench/results/rate.json` and `docs/img/rate.png`;
-`--draw` only draws what the JSON holds. `--sizes` measures i.i.d. vectors from 6,422 to 10 million coordinates instead.
+`--draw` only draws what the JSON holds. `--sizes` measures i.i.d. vectors from 6,422 to 10 million coordinates instead,
+for bench/results/rate_sizes.json.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 import cepam
 import peers
-from cepam.verify.benchmark import machine
+from stamp import save
 from symbols import address
 
 HERE = Path(__file__).parent
@@ -30,6 +31,7 @@ FLOORS = {
     "shifted layered, ideal code": peers.shifted_layered,
 }
 COLOURS = {"Z1": "tab:blue", "A2": "tab:green", "D4": "tab:orange", "E8": "tab:red"}
+SIZE_SIGMAS = (0.2, 0.01, 0.001)
 SIZES = (6_422, 65_536, 1_000_000, 10_000_000)
 
 
@@ -81,7 +83,7 @@ def draw(result: dict) -> None:
         panel.set(xscale="log", yscale="log", xlabel="noise sigma (update of l2 norm 1, m = 6,422)", title=title)
         panel.set_ylim(2e-3, 50)
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel("bits a coordinate, whole message")
+    panels[0].set_ylabel("bits per coordinate, whole message")
     panels[1].legend(fontsize=7, loc="lower left", ncol=2)
     figure.tight_layout()
     IMAGE.parent.mkdir(exist_ok=True)
@@ -90,7 +92,8 @@ def draw(result: dict) -> None:
 
 def sizes() -> None:
     """A table of i.i.d. vectors of growing size, every one of rms 0.0125 as if cut from a long update."""
-    print("| entries | m | " + " | ".join(f"Z1 {s:g} | E8 {s:g}" for s in (0.2, 0.01, 0.001)) + " |")
+    rows = []
+    print("| entries | m | " + " | ".join(f"Z1 {s:g} | E8 {s:g}" for s in SIZE_SIGMAS) + " |")
     print("|---" * 8 + "|")
     for kind in ("Gaussian", "Laplace", "95 % zeros"):
         for m in SIZES:
@@ -99,12 +102,15 @@ def sizes() -> None:
             if kind.startswith("95"):
                 x *= draws.random(m) < 0.05
             x *= np.float32(0.0125 / np.sqrt(np.mean(np.square(x, dtype=np.float64))))
-            cells = []
-            for sigma in (0.2, 0.01, 0.001):
+            cells: list[float] = []
+            for sigma in SIZE_SIGMAS:
                 for lattice in (cepam.Integer(1), cepam.E8):
                     part = x if lattice.dimension == 1 else x[:1_000_000]
-                    cells.append(f"{rate(cepam.Codec(cepam.Gaussian(sigma), lattice), part[None]):.3f}")
-            print(f"| {kind} | {m:,} | " + " | ".join(cells) + " |", flush=True)
+                    cells.append(rate(cepam.Codec(cepam.Gaussian(sigma), lattice), part[None]))
+            rows.append({"entries": kind, "coordinates": m, "bits_per_coordinate": cells})
+            print(f"| {kind} | {m:,} | " + " | ".join(f"{each:.3f}" for each in cells) + " |", flush=True)
+    columns = [f"{lattice}, sigma {s:g}" for s in SIZE_SIGMAS for lattice in ("Z1", "E8")]
+    save("rate_sizes", {"columns": columns, "rows": rows})
 
 
 def main() -> None:
@@ -112,9 +118,7 @@ def main() -> None:
         sizes()
         return
     if "--draw" not in sys.argv:
-        result = {"machine": machine(), "sigmas": SIGMAS, "bits_per_coordinate": measure()}
-        RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(json.dumps(result, indent=1))
+        save(RESULT, {"sigmas": SIGMAS, "bits_per_coordinate": measure()})
     draw(json.loads(RESULT.read_text()))
 
 

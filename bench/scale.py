@@ -1,13 +1,14 @@
-"""Rounds of a thousand clients out of ever larger populations: seconds a round, and memory.
+"""Rounds of a thousand clients out of ever larger populations: seconds per round, and memory.
 
     python bench/scale.py                          1,000 to 1,000,000 clients, cohorts of 1,000
     python bench/scale.py --populations 10000      one of them
     python bench/scale.py --device cuda --rounds 3 --out scale_gpu.json      the same on a GPU
 
-Whole clients (unit client, Poisson cohorts, top-up), a linear model of 1,010 weights, one record a client or more, both
-ways compressed. Each population has a process of its own: its peak memory is the system's figure. Seconds are the
-median round's, after one that is not counted; processor seconds say more on a machine that is not idle. The draw of the
-cohort, the only work as long as the population, is timed by itself. Written to `--out`, bench/results/scale.json.
+Whole clients (unit client, Poisson cohorts, dropouts compensated), a linear model of 1,010 weights, one record per
+client or more, both ways compressed. Each population has a process of its own: its peak memory is the system's figure.
+Seconds are the median round's, after one that is not counted; processor seconds say more on a machine that is not idle.
+The draw of the cohort, the only work as long as the population, is timed by itself. Written to `--out`,
+bench/results/scale.json.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from stamp import save
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
 FEATURES, CLASSES = 100, 10
@@ -70,7 +73,7 @@ def measured(population: int, cohort: int, rounds: int, device: str) -> dict[str
         seconds.append(time.perf_counter() - start)
         spent.append(time.process_time() - used)
     start = time.perf_counter()
-    simulation.aggregators[0].asked(0)
+    simulation.aggregators[0].sampled(0)
     return {
         "clients": population, "cohort": cohort, "seconds_a_round": statistics.median(seconds[:-1] or seconds),
         "processor_seconds_a_round": statistics.median(spent[:-1] or spent),
@@ -101,11 +104,11 @@ def main() -> None:
             raise RuntimeError(f"{population} clients: {made.stderr[-2000:]}")
         row = json.loads(made.stdout.splitlines()[-1])
         rows.append(row)
-        print(f"{row['clients']:>9,} clients: {row['seconds_a_round']:.3f} s a round, "
+        print(f"{row['clients']:>9,} clients: {row['seconds_a_round']:.3f} s per round, "
               f"{row['processor_seconds_a_round']:.3f} of processors, the draw {row['seconds_of_the_draw']:.3f}; "
               f"peak {row['peak_bytes'] / 1e9:.2f} GB; start {row['seconds_of_start']:.1f} s; load {row['load']}",
               flush=True)  # fmt: skip
-        chosen.out.write_text(json.dumps(rows, indent=1) + "\n")
+        save(chosen.out, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 One thread. Best of five; the client's figure is one whole `train` answer less the training itself. The server's is one
 whole round's worth: taking the replies, repairing, taking the shares and opening the sum. On a GPU: seconds by the
 clock, copies of messages included, after one call that compiles; and whether words, bytes and sums are the CPU's.
+Written to bench/results/secure.json.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cepam.distributions.laws import Gaussian
 from cepam.policy import ClientPolicy, MemoryAccount
 from cepam.secure_aggregation import HelloReply, HelloRequest, Roster, SecAggClient, SecAggRound, SecAggSettings, fit
+from stamp import merge
 
 MODEL = hashlib.sha256(b"model").digest()
 REPEATS = 5
@@ -151,6 +153,7 @@ def on_gpu(coordinates: int, clients: int, device: str) -> None:
     messages = [message] * clients
     total, total_there = code.open(messages, masks), code.open(messages, masks, device=device)
     alike = np.array_equal(y, y_there.cpu()), message == message_there, np.array_equal(total, total_there.cpu())
+    rows: list[dict[str, float | str]] = []
     print(f"{coordinates:,} coordinates, {clients} clients, b = {code.bits}, {torch.cuda.get_device_name(device)}")
     print(f"  the CPU's integers, bytes and sums: {alike}")
     for name, here, on_device in (
@@ -163,23 +166,32 @@ def on_gpu(coordinates: int, clients: int, device: str) -> None:
         ),
     ):
         cpu, gpu = best(here, clock), best(on_device, clock)
+        rows.append({"what": name, "cpu_seconds": cpu, "gpu_seconds": gpu})
         print(f"  {name}: CPU {cpu:.4f} s, GPU {gpu:.5f} s, {coordinates / gpu / 1e9:.2f} G coordinates/s")
+    told = {"coordinates": coordinates, "clients": clients, "bits": code.bits, "identical": all(alike)}
+    merge("secure", f"{coordinates} coordinates, {clients} clients, GPU", {**told, "rows": rows})
 
 
 def on_cpu(coordinates: int, clients: int, dropped: int) -> None:
-    """Prints seconds of CPU of a whole round, and bytes."""
+    """Prints and writes processor seconds of a whole round, and bytes."""
     bench = Bench(coordinates, clients, dropped)
     first = bench.whole()
-    print(f"{coordinates:,} coordinates, {clients} clients, {dropped} dropped, b = {bench.shape[1]}")
-    print(f"  first round of an epoch, client: {first['client train']:.4f} s (agreement and signatures included)")
     rounds = [bench.whole() for _ in range(REPEATS)]
-    for name in ("client train", "client unmask", "server"):
-        print(f"  {name}: {min(figures[name] for figures in rounds):.4f} s")
-    for name in ("vector bytes", "upload bytes"):
-        print(f"  {name}: {int(rounds[0][name]):,}")
-    print(f"  bits a coordinate up: {8 * rounds[0]['upload bytes'] / coordinates:.3f}")
-    for name, seconds in bench.parts().items():
-        print(f"  {name}: {seconds:.4f} s")
+    seconds = {"client, first round of an epoch": first["client train"]}
+    seconds |= {name: min(each[name] for each in rounds) for name in ("client train", "client unmask", "server")}
+    sizes = {name: int(rounds[0][name]) for name in ("vector bytes", "upload bytes")}
+    found = {
+        "coordinates": coordinates, "clients": clients, "dropped": dropped, "bits": bench.shape[1],
+        "processor_seconds": seconds, **sizes, "bits_per_coordinate": 8 * sizes["upload bytes"] / coordinates,
+        "kernel_processor_seconds": bench.parts(),
+    }  # fmt: skip
+    print(f"{coordinates:,} coordinates, {clients} clients, {dropped} dropped, b = {bench.shape[1]}")
+    for name, value in (seconds | found["kernel_processor_seconds"]).items():
+        print(f"  {name}: {value:.4f} s")
+    for name, value in sizes.items():
+        print(f"  {name}: {value:,}")
+    print(f"  bits per coordinate up: {found['bits_per_coordinate']:.3f}")
+    merge("secure", f"{coordinates} coordinates, {clients} clients, {dropped} dropped", found)
 
 
 if __name__ == "__main__":

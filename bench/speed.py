@@ -10,14 +10,13 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
 import cepam
-from cepam.verify.benchmark import best_of, machine, speed_table, update_like
+from cepam.verify.benchmark import best_of, speed_table, update_like
+from stamp import save
 
-RESULTS = Path(__file__).parent / "results"
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 MANY = 100_000_000
 SMALL = 6_422
@@ -33,7 +32,7 @@ def small() -> str:
 
 
 def linearity() -> list[dict[str, float]]:
-    """Nanoseconds a coordinate for growing vectors."""
+    """Nanoseconds per coordinate for growing vectors."""
     codec = cepam.Codec(cepam.Gaussian(0.01), cepam.Integer(1), threads=1)
     at = cepam.Address(cepam.Key.generate(), round=0, client=0)
     rows = []
@@ -103,11 +102,11 @@ def main() -> None:
         print(json.dumps(memory()))
         return
     rows = speed_table(options.coordinates)
-    result = {"machine": machine(), "speed": [vars(row) for row in rows], "linearity": linearity()}
-    print(f"{'':44} {'ns a coordinate':>16} {'times the noise':>16} {'bits':>7}")
+    result = {"speed": [vars(row) for row in rows], "linearity": linearity()}
+    print(f"{'':44} {'ns per coordinate':>17} {'times the noise':>16} {'bits':>7}")
     for row in rows:
         bits = "" if row.bits_per_coordinate is None else f"{row.bits_per_coordinate:.3f}"
-        print(f"{row.what:44} {row.nanoseconds:16.2f} {row.ratio:16.2f} {bits:>7}")
+        print(f"{row.what:44} {row.nanoseconds:17.2f} {row.ratio:16.2f} {bits:>7}")
     for line in result["linearity"]:
         print(
             "{coordinates:>12,} coordinates: encode {encode_ns:.1f} ns, decode {decode_ns:.1f} ns each".format(**line)
@@ -119,9 +118,7 @@ def main() -> None:
             "{coordinates:>12,} coordinates: {encode_extra_mib:.0f} MiB extra to encode, {decode_extra_mib:.0f} MiB to"
             " decode; {encode_ns:.1f} and {decode_ns:.1f} ns each".format(**result["memory"])
         )
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "speed.json").write_text(json.dumps(result, indent=1))
-    print(f"written: {RESULTS / 'speed.json'}")
+    save("speed", result)
 
 
 if __name__ == "__main__":

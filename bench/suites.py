@@ -92,7 +92,7 @@ def downlink(seeds: int) -> list[Job]:
     for seed in range(1, min(seeds, 3) + 1):
         plain = {"preset": "private", "run.seed": seed, "data.validation_records": HELD_OUT}
         made.append({**plain, "compression.downlink": "float32"})
-        made += [{**plain, "step_factor": factor} for factor in FACTORS]
+        made += [{**plain, "compression.downlink_step_factor": factor} for factor in FACTORS]
     return made
 
 
@@ -197,7 +197,7 @@ def rows_of(runs: list[Run], suite: str) -> dict[str, dict[int, Run]]:
 
 
 def report(runs: list[Run], names: list[str]) -> None:
-    """Nothing; prints a table for every suite, and the paired differences of the main one."""
+    """Print a table for every suite, and the paired differences of the main one."""
     for suite in names:
         print(
             f"\n{suite}: test accuracy (held out) | epsilon | bits up | down | MB up | down | s | processor s | seeds"
@@ -237,23 +237,23 @@ def private_runs(runs: list[Run], **told: Any) -> dict[int, Run]:
         **told,
     }
     extra = (
-        "step_factor", "data.validation_records", "privacy.trust", "clients.dropout_rate", "compression.sketch",
-        "privacy.noise_correlation",
+        "compression.downlink_step_factor", "data.validation_records", "privacy.trust", "clients.dropout_rate",
+        "compression.sketch", "privacy.noise_correlation",
     )  # fmt: skip
     return {run["job"]["run.seed"]: run for run in runs
             if wanted.items() <= run["job"].items() and not any(name in run["job"] for name in extra)}  # fmt: skip
 
 
 RIVALS = (
-    (GAUSSIAN, "float32", "float32 both ways, Gaussian noise"),
-    (SDQ, "quantized", "noise then SDQ up, grid down"),
+    (GAUSSIAN, "float32", "float32 in both directions, Gaussian noise"),
+    (SDQ, "quantized", "Gaussian noise, then dithered quantization; quantized downlink"),
     (CEPAM, "float32", "cepam up, float32 down"),
-    (CEPAM, "quantized", "cepam both ways"),
+    (CEPAM, "quantized", "cepam in both directions"),
 )
 
 
 def pair_up(runs: list[Run]) -> None:
-    """Nothing; prints the main table as it stands in docs/training.md, and differences paired by seed."""
+    """Print the main table as it stands in README.md, and differences paired by seed."""
     ours = private_runs(runs)
     for scheme, way, label in RIVALS:
         other = private_runs(runs, **{"compression.scheme": scheme, "compression.downlink": way})
@@ -271,7 +271,7 @@ def pair_up(runs: list[Run]) -> None:
 
 
 def draw(path: Path, runs: list[Run]) -> None:
-    """Nothing; the file holds accuracy against the bytes of all clients, both ways, mean over the seeds measured."""
+    """Draw accuracy against the bytes of all clients, both ways, mean over the seeds measured."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -284,9 +284,10 @@ def draw(path: Path, runs: list[Run]) -> None:
             accuracy = [100 * sum(point[1] for point in points) / len(points) for points in curves]
             size = [sum(point[2] for point in points) / len(points) / 1e6 for points in curves]
             axis.semilogx(size, accuracy, marker=".", label=f"{label} ({len(found)} seed{'s'[: len(found) > 1]})")
-    axis.set(xlabel="MB both ways, all 30 clients, so far", ylabel="test accuracy, %", ylim=(95.0, 98.8))
-    axis.set_title("MNIST, (1.99, 1e-5)-private over the whole run (simulated)")
+    axis.set(xlabel="MB up and down, all 30 clients, so far", ylabel="test accuracy, %", ylim=(95.0, 98.8))
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.set_title("MNIST, epsilon 1.99 at delta 1e-5 over the whole run (simulated)")
     axis.grid(alpha=0.3, which="both")
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(loc="outside lower center", ncols=1, frameon=False)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)

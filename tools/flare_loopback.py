@@ -20,6 +20,7 @@ from process_groups import end
 BIN = Path(sys.executable).parent
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 ADMIN = "admin@example.org"
+NOT_STARTED = "FINISHED:FAILED_TO_RUN"
 PROJECT = """
 api_version: 3
 name: loopback
@@ -53,10 +54,14 @@ class Ended:
 
 @dataclass
 class Deployment:
-    """A server and sites `site-1`, `site-2`, …; use it in a `with` statement."""
+    """A server and sites `site-1`, `site-2`, …; use it in a `with` statement.
+
+    `local` has files for the `local` folder of every site by name; `{site}` in a text is the site's name.
+    """
 
     folder: Path
     sites: int = 2
+    local: dict[str, str] = field(default_factory=dict)
     _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _logs: list[IO[bytes]] = field(default_factory=list)
     _session: Any = None
@@ -69,6 +74,8 @@ class Deployment:
             self._start("localhost", "server.server_train", "fed_server.json", "org=example")
             for k in range(1, self.sites + 1):
                 name = f"site-{k}"
+                for file, text in self.local.items():
+                    (self.kits / name / "local" / file).write_text(text.replace("{site}", name))
                 self._start(name, "client.client_train", "fed_client.json", f"uid={name}", "org=example")
         except BaseException:
             self.close()
@@ -86,13 +93,19 @@ class Deployment:
         return self.folder / "kits" / "loopback" / "prod_00"
 
     def run(self, job: Path, seconds: float) -> Ended:
-        """An exported job that was submitted and has ended; `DeploymentFailed` if it takes longer."""
+        """An exported job that was submitted and has ended; `DeploymentFailed` if it takes longer.
+
+        A job that FLARE could not start (sites that answer late, on a busy machine) is submitted again, twice at most:
+        none of its code has run.
+        """
         until = time.monotonic() + seconds
         session = self._connected(until)
-        job_id = session.submit_job(str(job))
+        job_id, tries = session.submit_job(str(job)), 1
         while time.monotonic() < until:
             status = str(session.get_job_meta(job_id)["status"])
-            if status.startswith("FINISHED"):
+            if status == NOT_STARTED and tries < 3:
+                job_id, tries = session.submit_job(str(job)), tries + 1
+            elif status.startswith("FINISHED"):
                 return Ended(job_id, status, Path(session.download_job_result(job_id)))
             time.sleep(1.0)
         raise DeploymentFailed(f"the job took over {seconds:.0f} s\n{self.log()[-4000:]}")
@@ -103,7 +116,7 @@ class Deployment:
         return "\n".join([*texts, *(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))])
 
     def close(self) -> None:
-        """Nothing; every process that was started here is gone."""
+        """End every process that was started here."""
         if self._session is not None:
             self._session.close()
             self._session = None

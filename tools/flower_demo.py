@@ -86,7 +86,7 @@ def simulation_rows(folder: Path, clients: int, rounds: int) -> list[Row]:
 
 
 def show(rows: list[Row]) -> None:
-    """Nothing; the table is printed."""
+    """Print the table."""
     heads = ("run", "accuracy", "epsilon", "our bytes", "smaller", "SuperLink in", "s")
     print("\n{:38} {:>8} {:>8} {:>10} {:>8} {:>13} {:>5}".format(*heads))
     for r in rows:

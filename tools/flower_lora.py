@@ -48,7 +48,7 @@ def ran(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Nothing; the run's results are printed."""
+    """Print the run's results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", nargs="*", help="name=value, as in the app's pyproject.toml")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))

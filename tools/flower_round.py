@@ -24,7 +24,7 @@ from cepam.flower import Private
 
 
 def main() -> None:
-    """Nothing; what two rounds of two nodes brought is printed once it is seen to be right."""
+    """Check what two rounds of two nodes brought, and print it."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1
     change = np.full(400, 0.02)
     for downlink in ("float32", "quantized"):

@@ -25,7 +25,7 @@ ABSENT = set(sys.argv[1].split(",")) if len(sys.argv) > 1 else set()
 
 @contextlib.contextmanager
 def absent_packages_may_be_missed() -> Iterator[None]:
-    """Nothing; an import that fails in the block is forgiven where it misses a package that is not installed."""
+    """Forgive an import that fails in the block where it misses a package that is not installed."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -112,7 +112,7 @@ class Federation:
         self.close()
 
     def close(self) -> None:
-        """Nothing; every process that was started here is gone."""
+        """End every process that was started here."""
         self._end(list(self._running))
         for log in self._logs:
             log.close()
@@ -128,7 +128,7 @@ class Federation:
         return (self.folder / f"node{k}.log").read_text(errors="replace")
 
     def start_node(self, k: int) -> None:
-        """Nothing; SuperNode k is running (again)."""
+        """Start SuperNode k (again)."""
         config: dict[str, str | int] = {"partition-id": k, "num-partitions": self.nodes}
         config |= {name: value.replace("{node}", str(k)) for name, value in self.node_config.items()}
         if self.secure:
@@ -145,11 +145,11 @@ class Federation:
         self._start(f"node{k}", command)
 
     def signal_node(self, k: int, what: signal.Signals) -> None:
-        """Nothing; SuperNode k and the app processes that it started have got the signal."""
+        """Send the signal to SuperNode k and the app processes that it started."""
         os.killpg(self._running[f"node{k}"].pid, what)
 
     def stop_node(self, k: int) -> None:
-        """Nothing; SuperNode k is gone."""
+        """Stop SuperNode k."""
         self._end([f"node{k}"])
 
     def node_is_running(self, k: int) -> bool:
@@ -157,7 +157,7 @@ class Federation:
         return self._running[f"node{k}"].poll() is None
 
     def wait_for_nodes(self, count: int, seconds: float = START_SECONDS) -> None:
-        """Nothing; that many SuperNodes have said that they are connected."""
+        """Wait until that many SuperNodes have said that they are connected."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if sum("SuperNode ID" in self.node_log(k) for k in range(self.nodes)) >= count:
@@ -271,7 +271,7 @@ class Submitted:
         return (self.federation.folder / f"{self.name}.log").read_text(errors="replace")
 
     def wait_for(self, text: str, seconds: float) -> None:
-        """Nothing; the run has printed the text."""
+        """Wait until the run has printed the text."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if text in self.output:

@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 
 
 def make_key(private: Path, public: Path) -> None:
-    """Nothing; the two files hold an elliptic-curve key in OpenSSH format, as `ssh-keygen -t ecdsa -b 384` makes it."""
+    """Write an elliptic-curve key in OpenSSH format to two files, as `ssh-keygen -t ecdsa -b 384` makes it."""
     key = ec.generate_private_key(ec.SECP384R1())
     private.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
@@ -27,7 +27,7 @@ def make_key(private: Path, public: Path) -> None:
 
 
 def make_certificates(folder: Path) -> None:
-    """Nothing; the folder holds a certificate authority (ca.crt) and a server's certificate and key for loopback."""
+    """Write a certificate authority (ca.crt) and a server's certificate and key for loopback to the folder."""
     now = datetime.datetime.now(datetime.UTC)
 
     def build(

@@ -16,7 +16,8 @@ HEAD = """# Settings of a run
 
 Every setting of `cepam train`, `cepam compare` and `fl.Settings`, with its default. Give it as
 `--set table.name=value`, in a TOML file under `[table]`, or in Python as `fl.Settings.of({"table.name": value})`.
-`none` leaves a setting unset. How the layers go over one another: [training.md](../training.md), "Settings".
+`none` leaves a setting unset. Values of a preset are replaced by those of a TOML file, and these by `--set` and flags.
+`cepam train --help-all` prints the same list. Guide: [Train in simulation](../train.md).
 """
 
 

@@ -1,4 +1,4 @@
-"""Writes the latent tables that the package ships: `python tools/make_tables.py` (about a minute and a half)."""
+"""Write the radius tables that the package ships: `python tools/make_tables.py` (about a minute and a half)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from cepam.distributions.radius import tabulate_exactly
 
 SHIPPED = [("gaussian", n) for n in (1, 2, 3, 4, 8)] + [("laplace", n) for n in (1, 2, 3, 4, 8)]
-FOLDER = Path(__file__).parent.parent / "src" / "cepam" / "noise" / "tables"
+FOLDER = Path(__file__).parent.parent / "src" / "cepam" / "distributions" / "tables"
 
 if __name__ == "__main__":
     for name, n in SHIPPED:

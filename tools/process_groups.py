@@ -11,7 +11,7 @@ STEPS = ((signal.SIGCONT, 0.0), (signal.SIGTERM, 6.0), (signal.SIGKILL, 5.0))
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Nothing; the processes and all of their groups are gone."""
+    """End the processes and all of their groups."""
     for what, patience in STEPS:
         for process in processes:
             _signal(process.pid, what)

@@ -102,12 +102,13 @@ COMMANDS = (
     Command("bench --coordinates 100000", says="times the noise"),
     Command(f"privacy epsilon {RUN} --noise-scale 0.25", says="epsilon 2.05172"),
     Command(f"privacy calibrate {RUN} --epsilon 1", says="noise_scale 0.303668"),
-    Command(f"privacy explain {RUN} --noise-scale 0.25 --out page.html", ("plots",), "page.html"),
+    Command(f"privacy explain {RUN} --noise-scale 0.25 --out page.html", says="page.html"),
     Command(
         "privacy audit --clients 1 --clipping-norm 0.5 --noise-scale 1 --record-sampling all --trials 20000",
         says="refuted False",
     ),
     Command("plan --clients 3 --records 500,4000,900 --rounds 20 --coordinates 1000 --epsilon 2", says="noise_scale"),
+    Command("new flower-app my-app", says="flwr run . local"),
     Command("policy new policy.toml --noise-scale 4 --clipping-norm 1 --rounds 100 --epsilon 20", says="lying server"),
     Command("policy open account.json", says="opened"),
     Command("policy show policy.toml --account account.json", says="spent: 0 of 100"),
@@ -208,7 +209,7 @@ def look(environment: Environment, folder: Path) -> str:
 
 
 def run(environment: Environment, command: Command, folder: Path) -> None:
-    """Nothing; the command did its work, or said in one line which extra it misses."""
+    """Check that the command did its work, or said in one line which extra it misses."""
     missing = [extra for extra in command.needs if extra not in environment.extras]
     done = call([folder / "env" / "bin" / "cepam", *command.words.split()], folder, 2 if missing else 0)
     if missing:

@@ -1,0 +1,337 @@
+"""The table of docs/tasks.md: real tasks, with noise and compression, in float32, and without privacy.
+
+    python bench/tasks.py                          every row that bench/results/tasks.json does not hold, then the table
+    python bench/tasks.py --only hospitals         rows of one task
+    python bench/tasks.py --table                  nothing runs: the Markdown table of what is kept
+    python bench/tasks.py --write docs/tasks.md    the same, put between the page's marks
+
+A row is `cepam train --preset NAME --simulate --seeds N` with the changes that the row names: the preset itself
+(scheme cepam-gaussian), and float32 updates and models with Gaussian noise (fl+gaussian, the same accountant and
+epsilon). `ceiling` is the same model, trained centrally without privacy until it converges, its weight decay chosen on
+held-out training records. Curves change epsilon, or keep a part of the users.
+Accuracy and area under the curve are on test data, as means over seeds with 95 % intervals (Student). Bytes are per
+client and round. Seconds are of one seed, on the machine that the row names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cepam import fl
+from cepam.fl.config.presets import preset_values
+from cepam.fl.config.settings import checked
+from cepam.fl.data.tables import FOLDS, medpar
+from cepam.fl.models.network import areas
+from cepam.fl.models.sequences import LaggedTokens, token_accuracy, token_loss
+from cepam.fl.runs.summary import interval
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "tasks.json"
+MARKS = ("<!-- table: bench/tasks.py -->", "<!-- end of the table -->")
+PLAIN = {"compression.scheme": "fl+gaussian", "compression.downlink": "float32"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement: a task, what is changed in its preset, and how many seeds."""
+
+    task: str
+    name: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    seeds: int = 5
+    data: str = ""
+    """A fold of the hospitals, or how many of the users there are."""
+
+    @property
+    def key(self) -> str:
+        """What tells a row from the others."""
+        return " ".join(filter(None, (self.task, self.name, self.data)))
+
+    @property
+    def command(self) -> str:
+        """The command that repeats it; a row with data of its own needs this script."""
+        given = ["cepam", "train", "--preset", self.task, "--simulate", "--seeds", str(self.seeds)]
+        for name, value in self.changes.items():
+            given += ["--set", f"{name}={'none' if value is None else value}"]
+        told = shlex.join(given)
+        return f"python bench/tasks.py --only {self.task}  # {told}; {self.data}" if self.data else told
+
+
+def rows() -> list[Row]:
+    """Every row of the table and of the curves."""
+    made = []
+    for fold in range(FOLDS):
+        part = f"fold {fold}"
+        made += [Row("hospitals", "cepam", {}, 5, part), Row("hospitals", "float32", PLAIN, 5, part)]
+        made += [Row("hospitals", "ceiling", {}, 1, part)]
+    made += [Row("hospitals", f"epsilon {eps:g}", {"privacy.epsilon": eps}, 5, "fold 0") for eps in (0.5, 1.0, 4.0)]
+    made += [Row("chitchat-prompts", "cepam"), Row("chitchat-prompts", "float32", PLAIN, 5),
+             Row("chitchat-prompts", "ceiling", {}, 1)]  # fmt: skip
+    made += [Row("shakespeare", "cepam", {}, 3), Row("shakespeare", "float32", PLAIN, 3),
+             Row("shakespeare", "ceiling", {}, 1)]  # fmt: skip
+    made += [Row("chitchat-prompts", "most alike prompt", {}, 1), Row("chitchat-prompts", "majority", {}, 1)]
+    for task in ("chitchat-prompts", "shakespeare"):
+        made += [Row(task, f"epsilon {eps:g}", {**PLAIN, "privacy.epsilon": eps}, 2) for eps in (2.0, 4.0, 16.0)]
+        made += [Row(task, f"users {part}", PLAIN, 2, part) for part in ("1/4", "1/2")]
+    made += [Row("cifar10", "cepam", {}, 3), Row("cifar10", "float32", PLAIN, 3), Row("cifar10", "ceiling", {}, 1)]
+    made += [Row("cifar10-users", "cepam", {}, 3), Row("cifar10-users", "float32", PLAIN, 3)]
+    return made
+
+
+def settings_of(row: Row) -> fl.Settings:
+    """The preset with the row's changes, as a simulation of its seeds."""
+    changed = checked(preset_values(row.task), "the preset") | checked(row.changes, "the row")
+    return fl.Settings.of(changed | {"run.simulate": True, "run.seeds": row.seeds, "run.evaluate_every": 1000})
+
+
+def data_of(row: Row, settings: fl.Settings) -> fl.Dataset:
+    """The task's data, or the part that the row names."""
+    if row.task == "hospitals":
+        return medpar(fold=int(row.data.split()[1]))
+    data = fl.prepared(settings)
+    return part_of(data, row.data) if "/" in row.data else data
+
+
+def part_of(data: fl.Dataset, part: str) -> fl.Dataset:
+    """The data of a part of the users, the first of a fixed order; test examples stay."""
+    assert data.owners is not None
+    above, below = map(int, part.split("/"))
+    order = np.random.default_rng(35).permutation(len(data.clients))
+    kept = np.sort(order[: len(order) * above // below])
+    mine = np.isin(data.owners, kept)
+    places = np.searchsorted(kept, data.owners[mine])
+    return replace(
+        data, train_inputs=data.train_inputs[mine], train_labels=data.train_labels[mine], owners=places,
+        clients=tuple(data.clients[k] for k in kept),
+    )  # fmt: skip
+
+
+def private(row: Row) -> dict[str, Any]:
+    """The figures of a federated row."""
+    settings = settings_of(row)
+    data = data_of(row, settings)
+    if "/" in row.data:  # fewer users, so a larger delta by the same rule
+        settings = settings.updated({"privacy.delta": len(data.clients) ** -1.1})
+    with tempfile.TemporaryDirectory() as folder:
+        found = fl.train(settings, Path(folder) / "run", data, say=lambda text: None)
+    clients = settings.fitted(data.clients).clients
+    messages = settings.training.rounds * clients.count * clients.sampling_rate * row.seeds
+    score, half = found["accuracy"], found["accuracy_half_width"]
+    if "auc" in found["metrics"]:
+        score, half = found["metrics"]["auc"]["mean"], found["metrics"]["auc"]["half_width"]
+    worst = max((each["epsilon"] for each in found["clients"] if each["epsilon"] is not None), default=None)
+    return {
+        "score": score, "half_width": half, "accuracy": found["accuracy"],
+        "loss": found["metrics"]["loss"]["mean"],
+        "epsilon": found["epsilon"], "worst_client_epsilon": worst, "delta": found["delta"],
+        "unit": settings.privacy.unit, "scheme": found["scheme"], "rounds": found["rounds"], "seeds": row.seeds,
+        "clients": clients.count, "weights": found["weights"], "model": settings.model.name,
+        "bytes_up": found["uplink_bytes"] / messages, "bytes_down": found["downlink_bytes"] / messages,
+        "seconds": found["seconds"] / row.seeds,
+    }  # fmt: skip
+
+
+def ceiling(row: Row) -> dict[str, Any]:
+    """The same model trained centrally without privacy; of three weight decays, the best on held-out records."""
+    settings = settings_of(row)
+    data, begun = data_of(row, settings), time.perf_counter()
+    if data.tokens:
+        made = {"score": _tokens(data), "weight_decay": None}
+    else:
+        model = fl.build(settings.model.name, data, settings.model.activation)
+        held = model.features.of(data) if model.features is not None else data
+        made = _linear(held)
+    return {**made, "half_width": None, "scheme": "none", "seeds": 1, "clients": 1, "epsilon": None, "unit": "none",
+            "bytes_up": None, "bytes_down": None, "model": settings.model.name,
+            "seconds": time.perf_counter() - begun}  # fmt: skip
+
+
+def _linear(data: fl.Dataset) -> dict[str, Any]:
+    x, test = (torch.from_numpy(np.array(each)).float() * data.scale + data.shift
+               for each in (data.train_inputs, data.test_inputs))  # fmt: skip
+    labels, answers = torch.from_numpy(data.train_labels), torch.from_numpy(data.test_labels)
+    owners = np.arange(len(x)) if data.owners is None else data.owners
+    out = torch.from_numpy(owners % 5 == 0)
+    decays = (1e-6, 1e-5, 1e-4, 1e-3)
+    tried = [_score(_fitted(x[~out], labels[~out], data.classes, decay), x[out], labels[out]) for decay in decays]
+    decay = decays[int(np.argmax(tried))]
+    return {"score": _score(_fitted(x, labels, data.classes, decay), test, answers), "weight_decay": decay}
+
+
+def _fitted(x: Tensor, labels: Tensor, classes: int, decay: float) -> Tensor:
+    weights = torch.zeros(classes, x.shape[1] + 1, requires_grad=True)
+    method = torch.optim.LBFGS([weights], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        method.zero_grad()
+        loss = torch.nn.functional.cross_entropy(x @ weights[:, :-1].T + weights[:, -1], labels)
+        loss = loss + decay * weights.square().sum()
+        loss.backward()
+        return loss
+
+    method.step(closure)  # type: ignore[no-untyped-call]
+    return weights.detach()
+
+
+def _score(weights: Tensor, x: Tensor, labels: Tensor) -> float:
+    logits = x @ weights[:, :-1].T + weights[:, -1]
+    if len(weights) == 2:
+        return float(areas((logits[:, 1] - logits[:, 0]).double().numpy()[None], labels.numpy())[0])
+    return float((logits.argmax(1) == labels).float().mean())
+
+
+def _tokens(data: fl.Dataset) -> float:
+    torch.manual_seed(1)
+    module = LaggedTokens()
+    method = torch.optim.Adam(module.parameters(), lr=0.05)
+    inputs, targets = torch.from_numpy(data.train_inputs).long(), torch.from_numpy(data.train_labels)
+    steps = 400
+    decay = torch.optim.lr_scheduler.LambdaLR(method, lambda step: 1.0 - step / steps)
+    for _ in range(steps):
+        few = torch.randint(len(inputs), (128,))
+        method.zero_grad()
+        token_loss(module(inputs[few]), targets[few]).backward()  # type: ignore[no-untyped-call]
+        method.step()
+        decay.step()
+    with torch.no_grad():
+        each = [token_accuracy(module(torch.from_numpy(row[None]).long()), torch.from_numpy(target[None]))
+                for row, target in zip(data.test_inputs, data.test_labels)]  # fmt: skip
+    return float(torch.stack(each).mean())
+
+
+def untrained(row: Row) -> dict[str, Any]:
+    """The prompt that an answer is most alike, or the one that most training answers have: nothing is trained."""
+    data, begun = fl.prepared(settings_of(row)), time.perf_counter()
+    guessed = data.test_inputs[:, -data.classes :].argmax(1)
+    if row.name == "majority":
+        guessed = np.full_like(guessed, np.bincount(data.train_labels).argmax())
+    return {"score": float((guessed == data.test_labels).mean()), "half_width": None, "scheme": "none", "seeds": 1,
+            "clients": 0, "epsilon": None, "delta": None, "unit": "none", "bytes_up": None, "bytes_down": None,
+            "model": "none", "seconds": time.perf_counter() - begun}  # fmt: skip
+
+
+UNTRAINED = ("most alike prompt", "majority")
+
+
+def measured(row: Row) -> dict[str, Any]:
+    """The row's figures with what is needed to repeat them."""
+    run: Callable[[Row], dict[str, Any]] = ceiling if row.name == "ceiling" else private
+    run = untrained if row.name in UNTRAINED else run
+    found = run(row)
+    return {
+        "task": row.task, "row": row.name, "data": row.data, **found, "changes": row.changes, "command": row.command,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, shared", "torch": torch.__version__,
+    }  # fmt: skip
+
+
+JUDGED = {"hospitals": "AUC"}
+UNITS = {"record": "record", "client": "user", "none": "–"}
+
+
+def _figure(task: str, score: float, half: float | None) -> str:
+    if task in JUDGED:
+        return f"{score:.3f}" + (f" ± {half:.3f}" if half is not None else "")
+    return f"{100 * score:.1f}" + (f" ± {100 * half:.1f}" if half is not None else "") + " %"
+
+
+def _bytes(up: float | None, down: float | None) -> str:
+    return "–" if up is None or down is None else f"{up:,.0f} / {down:,.0f}"
+
+
+def _mean(each: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows of several folds as one: the mean, and the interval over folds."""
+    if len(each) == 1:
+        return each[0]
+    mean, half = interval([one["score"] for one in each])
+    numbers = {name: float(np.mean([one[name] for one in each])) for name in ("bytes_up", "bytes_down", "seconds")
+               if each[0][name] is not None}  # fmt: skip
+    return {**each[0], **numbers, "score": mean, "half_width": half, "data": f"{len(each)} folds"}
+
+
+def table(kept: dict[str, dict[str, Any]]) -> str:
+    """One Markdown table of the presets, then the curves."""
+    lines = [
+        "| task | unit, epsilon, delta | cepam | float32 DP | without privacy | bytes up / down | float32 | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for task in dict.fromkeys(row.task for row in rows()):
+        found = {
+            name: [each for each in kept.values() if each["task"] == task and each["row"] == name]
+            for name in ("cepam", "float32", "ceiling")
+        }
+        parts = {name: _mean(each) for name, each in found.items() if each}
+        if "cepam" not in parts:
+            continue
+        first = parts["cepam"]
+        cells = [_figure(task, parts[name]["score"], parts[name]["half_width"]) if name in parts else "–"
+                 for name in ("cepam", "float32", "ceiling")]  # fmt: skip
+        plain = parts.get("float32", {"bytes_up": None, "bytes_down": None})
+        judged = f" ({JUDGED.get(task, 'accuracy')})"
+        lines.append(
+            f"| `{task}`{judged} | {UNITS[first['unit']]}, {first['epsilon']:.3g}, {first['delta']:.2g} | "
+            f"{' | '.join(cells)} | {_bytes(first['bytes_up'], first['bytes_down'])} | "
+            f"{_bytes(plain['bytes_up'], plain['bytes_down'])} | {first['seconds']:.0f} |"
+        )
+    return "\n".join([*lines, "", *_curves(kept)])
+
+
+def _curves(kept: dict[str, dict[str, Any]]) -> list[str]:
+    lines = ["| task | what differs | users | epsilon, delta | score |", "|---|---|---|---|---|"]
+    for row in rows():
+        found = kept.get(row.key)
+        if found is None or not row.name.startswith(("epsilon", "users", "cepam", *UNTRAINED)):
+            continue
+        if row.task == "hospitals" and row.data != "fold 0":
+            continue
+        what = {"cepam": "the preset"}.get(row.name, row.name) + (f", {row.data}" if row.task == "hospitals" else "")
+        scheme = ", float32" if found["scheme"] == "fl+gaussian" else ""
+        what = f"{what}, no training" if row.name in UNTRAINED else what
+        spent = "–" if found["epsilon"] is None else f"{found['epsilon']:.3g}, {found['delta']:.2g}"
+        lines.append(
+            f"| `{row.task}` | {what}{scheme} | {found['clients'] or '–'} | {spent} | "
+            f"{_figure(row.task, found['score'], found['half_width'])} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[], metavar="TASK")
+    parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="such as cepam, float32, ceiling")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--write", type=Path, help="page whose marks the table is put between")
+    chosen = parser.parse_args()
+    kept: dict[str, dict[str, Any]] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
+    for row in [] if chosen.table or chosen.write else rows():
+        if row.key in kept or (chosen.only and row.task not in chosen.only) or (
+            chosen.rows and row.name not in chosen.rows
+        ):  # fmt: skip
+            continue
+        kept[row.key] = measured(row)
+        chosen.out.write_text(json.dumps(kept, indent=1) + "\n")
+        print(row.key, _figure(row.task, kept[row.key]["score"], kept[row.key]["half_width"]), flush=True)
+    print(table(kept))
+    if chosen.write:
+        before, _, rest = chosen.write.read_text().partition(MARKS[0])
+        chosen.write.write_text(f"{before}{MARKS[0]}\n{table(kept)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+
+
+if __name__ == "__main__":
+    main()

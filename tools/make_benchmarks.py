@@ -1,0 +1,736 @@
+"""The benchmark pages: `python tools/make_benchmarks.py` writes docs/benchmarks/*.md from the stored results.
+
+Sources are bench/results/*.json and studies/peers/results/sums.json. Every figure of a page comes from these
+files. Every table names its command, machine and date, or says that an older file did not record them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cepam.fl.runs.summary import interval
+from cepam_peers.__main__ import TRIPS
+from cepam_peers.report import BEGIN, END, engine_rows, tables
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, SUMS = ROOT / "bench" / "results", ROOT / "studies" / "peers" / "results" / "sums.json"
+PAGES = ROOT / "docs" / "benchmarks"
+MARK = "<!-- Written by `python tools/make_benchmarks.py`; edit the script or rerun the benchmark, not this page. -->"
+MISSING = "not recorded"
+Row = dict[str, Any]
+
+
+def result(name: str) -> Any:
+    """The stored result of this name."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def measured(stamp: Row | None, command: str, machine: str = "") -> str:
+    """The line under a heading that says how the figures were made.
+
+    Args:
+        stamp: the stamp of the result, or what an older result has in its place.
+        command: the command, for results whose stamp has none.
+        machine: the machine, for results whose stamp has none.
+    """
+    known = stamp or {}
+    cores = f", {known['cores']} cores" if "cores" in known else ""
+    place = known.get("processor", machine) or MISSING
+    graphics = f", {known['gpu']}" if "gpu" in known else ""
+    versions = [f"{name} {known[name]}" for name in ("python", "cepam", "torch") if known.get(name, "0") != "0"]
+    load = f", load {known['load']:g}" if "load" in known else ""
+    return (
+        f"- Command: `{known.get('command', command)}`\n"
+        f"- Machine: {place}{cores}{graphics}{load}{'; ' + ', '.join(versions) if versions else ''}\n"
+        f"- Date: {known.get('date', MISSING)}\n"
+    )
+
+
+def percent(values: Sequence[float], sign: str = "") -> str:
+    """Mean in per cent and its 95 % confidence interval where there are several values."""
+    middle, half = interval([100 * value for value in values])
+    return f"{middle:{sign}.2f}" + ("" if half is None else f" ± {half:.2f}")
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean."""
+    found = list(values)
+    return sum(found) / len(found)
+
+
+# Rate
+
+LINES = {
+    "Z1, adaptive": "`Integer(1)`", "E8, adaptive": "`E8`", "auto": '`lattice="auto"`',
+    "Z1, paper": "`Integer(1)`, the paper's code", "E8, paper": "`E8`, the paper's code",
+    "H(M \\| U, V), n = 1": "entropy of the quantizer, `Integer(1)`", "I(X; X + Z)": "mutual information I(X; X + Z)",
+    "shifted layered, ideal code": "shifted layered quantizer, ideal code",
+    "Gaussian + SDQ, ideal code": "noise, then dithered quantization, ideal code",
+}  # fmt: skip
+UPDATES = {"early_single": "Gradients of one record, early in training", "gaussian": "Independent Gaussian entries"}
+
+
+def rate() -> str:
+    """Bits per coordinate."""
+    kept, sizes, floors, larger = map(result, ("rate", "rate_sizes", "rate_floors", "larger_lattices"))
+    ablation = result("ablation")
+    head = ["sigma", *(f"{s:g}" for s in kept["sigmas"])]
+    parts = [
+        "# Rate: bits per coordinate", MARK,
+        "Bits per coordinate are 8 times the bytes of the whole message over the number of coordinates: header, seal "
+        "and side information included. float32 is 32. What determines the rate: [Rate](../rate.md).",
+        "![Bits per coordinate against the noise scale](../img/rate.png)",
+        "## Against the noise scale",
+        "Updates of l2 norm 1 with 6,422 coordinates, Gaussian noise of standard deviation sigma. The last four rows "
+        "are computed, without a header: what the quantizer's outputs need under a known distribution of independent "
+        "entries, a bound for every scheme on such entries, and two other schemes with an ideal entropy coder.",
+        measured(kept.get("stamp", kept.get("machine")), "python bench/rate_plot.py"),
+    ]  # fmt: skip
+    for data, title in UPDATES.items():
+        lines = {name.replace("|", "\\|"): values for name, values in kept["bits_per_coordinate"][data].items()}
+        rows = [[label, *(f"{value:.3f}" for value in lines[name])] for name, label in LINES.items()]
+        parts += [f"### {title}", table(head, rows)]
+    parts.append("## By kind of update")
+    for name, label in (("Z1", "`Integer(1)`"), ("E8", "`E8`"), ("auto", '`lattice="auto"`')):
+        each = result("rate_messages")[name]
+        found = each["figures"]
+        rows = [[f"`{data}`", *(f"{bits:.3f}" for bits in values)] for data, values in
+                found["bits_per_coordinate"].items()]  # fmt: skip
+        columns = ["sigma", *(f"{s:g}" for s in found["sigmas"])]
+        parts += [f"### {label}", measured(each["stamp"], ""), table(columns, rows)]
+    parts += [
+        "`early_single` and `late_single` are gradients of one record of the paper's CNN, `early_averaged` and"
+        " `late_averaged` means over 15 records, `mlp` and `convnet` updates of larger networks (the first 327,680"
+        " coordinates), the others independent entries. `python bench/gradients.py` draws them.",
+        "## Floors",
+        "Lower bounds without a header: the entropy of the quantizer's output where the distribution of independent"
+        " entries is known, and the cost of signs alone where every magnitude is known.",
+        measured(floors["stamp"], ""),
+        table(["sigma", *(f"{s:g}" for s in floors["sigmas"])],
+              ([name, *(f"{bits:.3f}" for bits in values)] for name, values in floors["bits_per_coordinate"].items())),
+        "## By length of the update",
+        "Independent entries of root mean square 0.0125, one message each.",
+        measured(sizes["stamp"], ""),
+        table(["entries", "coordinates", *sizes["columns"]],
+              ([row["entries"], f"{row['coordinates']:,}", *(f"{bits:.3f}" for bits in row["bits_per_coordinate"])]
+               for row in sizes["rows"])),
+        "## What each part of the scalar model is worth",
+        "The coder for `Integer(1)` with one part taken out and trained again, without header and seal.",
+        measured(ablation["stamp"], ""),
+        table(["", *ablation["columns"]],
+              ([row["part"], *(f"{bits:.3f}" for bits in row["bits_per_coordinate"])] for row in ablation["rows"])),
+        "## Larger lattices",
+        "Lattices that are not implemented, from their packing densities alone: bits per coordinate above I(X; X + Z) "
+        "at small noise, the rate at large noise relative to `Integer(1)`, and trials per sub-vector.",
+        measured(larger["stamp"], ""),
+        table(["lattice", "trials", "bits above I(X; X + Z)", "relative rate at large noise"],
+              ([row["lattice"], f"{row['trials']:.0f}", f"{row['bits_above_information']:.3f}",
+                f"{row['bits_relative_to_integers']:.2f}"] for row in larger["rows"])),
+    ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+# Speed
+
+
+def giga(found: Row, *names: str) -> str:
+    """Billions of coordinates per second of several rows."""
+    return " / ".join(f"{found[name]['giga_coordinates_a_second']:.3g}" for name in names)
+
+
+def speed() -> str:
+    """Time of the codec on CPUs and GPUs, and of training on a GPU."""
+    kept, first, gpu, trained, networks = map(result, ("speed", "first_call", "gpu", "gpu_train", "networks"))
+    parts = [
+        "# Speed", MARK,
+        "Times of one machine compare schemes with each other, not machines. Read the ratios. `cepam bench` measures"
+        " yours. How to use a GPU: [GPU](../gpu.md).",
+        "## Encode and decode on a CPU",
+        "Ten million coordinates, Laplace entries of root mean square 0.0125, sigma 0.01, one thread unless a row "
+        "says otherwise, sealing included.",
+        measured(kept.get("stamp", kept.get("machine")), "python bench/speed.py"),
+        table(["", "ns per coordinate", "ratio to drawing the noise", "bits per coordinate"],
+              ([row["what"], f"{row['nanoseconds']:.1f}", f"{row['ratio']:.2f}",
+                "" if row["bits_per_coordinate"] is None else f"{row['bits_per_coordinate']:.3f}"]
+               for row in kept["speed"])),
+        table(["coordinates, one thread", "encode, ns per coordinate", "decode"],
+              ([f"{row['coordinates']:,}", f"{row['encode_ns']:.1f}", f"{row['decode_ns']:.1f}"]
+               for row in kept["linearity"])),
+        "Memory beyond input, message and output at {coordinates:,} coordinates: {encode_extra_mib:.0f} MiB to encode,"
+        " {decode_extra_mib:.0f} MiB to decode.".format(**kept["memory"]),
+        "## First call",
+        "Kernels are compiled once per machine, by a process of their own. Until they are ready NumPy codes short "
+        "updates to the same bytes, and long ones wait. Seconds in a process that finds nothing compiled.",
+        measured(first["stamp"], ""),
+        table(["codec", "first encode, s", "first decode, s", "all compiled after, s"],
+              ([f"`{row['codec']}`", *(f"{row[name]:.1f}" for name in
+                ("encode_seconds", "decode_seconds", "compiled_after_seconds"))] for row in first["rows"])),
+        "## Encode and decode on a GPU",
+        "Billions of coordinates per second, median by the clock, sigma 0.01. Blocks are coded on the GPU and sealed "
+        "on the host.",
+        measured(gpu.get("stamps", {}).get("user"), "python bench/gpu.py --only user", gpu["device"]),
+    ]  # fmt: skip
+    large, small, rows = 2**28, 10**7, []
+    for label, lattice in (("`Integer(1)`", "Integer(1)"), ('`lattice="auto"`', "default")):
+        rows.append([f"tensor to sealed bytes / back, {label}",
+                     *(giga(gpu, f"tensor to sealed bytes, {lattice}, {m}", f"sealed bytes to tensor, {lattice}, {m}")
+                       for m in (large, small))])  # fmt: skip
+    for name in ("Z1", "E8"):
+        rows.append([f"blocks alone, encode / decode, {name}",
+                     *(giga(gpu, f"coded blocks, {name}, encode, {m}", f"coded blocks, {name}, decode, {m}")
+                       for m in (large, small))])  # fmt: skip
+        rows.append([f"`LRSUQ.quantize` / `reconstruct`, {name}",
+                     giga(gpu, f"quantize, {name}, {large}", f"reconstruct, {name}, {large}"), ""])  # fmt: skip
+    rows.append(["PyTorch: copy / `x + sigma * randn`", giga(gpu, "PyTorch copy", "PyTorch x + sigma*randn"), ""])
+    same = [value for kind in ("identity", "symbols") for value in gpu[kind].values()]
+    parts += [
+        table(["", f"{large:,} coordinates", f"{small:,} coordinates"], rows),
+        f"Messages, vectors and symbols are the CPU's in {sum(each == 'identical' for each in same)} of {len(same)}"
+        " combinations of distribution and lattice (`python bench/gpu.py --only identity,symbols`).",
+        "## Training on a GPU",
+        "Milliseconds per round on synthetic images, GPU beside 16 cores of the same machine. Each part waits for the"
+        " device and every round is evaluated, so a round of a whole run takes less.",
+        measured(trained.get("stamps", {}).get("private"), "python bench/gpu_train.py", trained["device"]),
+    ]  # fmt: skip
+    rows = []
+    for name in ("private", "convolutional", "algorithm1", "many clients"):
+        for device in ("cpu", "cuda"):
+            found = trained[name][device]
+            cells = [f"{1e3 * found[part]:.1f}" for part in ("gradients", "encode", "decode", "evaluation", "round")]
+            label = f"{name}, {trained[name]['clients']:,} clients"
+            rows.append([label, {"cpu": "CPU", "cuda": "GPU"}[device], *cells])
+    whole = trained["private, whole command"]
+    parts += [
+        table(["preset", "device", "gradients", "encode", "decode", "evaluation", "whole round"], rows),
+        "The whole command `cepam train --preset private` (600 rounds, MNIST) took"
+        f" {whole['cuda']:.1f} s on the GPU and {whole['cpu, 16 cores']:.1f} s on the CPU.",
+        "## Networks of the study",
+        "The study of the paper compiles its networks for CPUs. Processor time beside PyTorch's.",
+        measured(networks.get("stamp", {"cores": networks["cores"], "load": round(networks["load"], 2)}),
+                 "python bench/networks.py --runs"),
+        table(["", "compiled", "PyTorch"],
+              [*([row["what"], f"{row['compiled']['processor_ms']:.1f} ms", f"{row['torch']['processor_ms']:.1f} ms"]
+                 for row in networks["calls"] if "compiled" in row), *network_runs(networks["runs"])]),
+    ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+def network_runs(runs: list[Row]) -> list[list[str]]:
+    """Processor seconds of whole runs on both engines."""
+    found: dict[str, dict[str, float]] = {}
+    for run in runs:
+        found.setdefault(run["run"], {})[run["engine"].rpartition(".")[2]] = run["processor_s"]
+    return [[f"whole run of `{name}`", f"{each['CompiledNetwork']:.0f} s", f"{each['TorchNetwork']:.0f} s"]
+            for name, each in found.items()]  # fmt: skip
+
+
+# Training
+
+PRIVATE = {
+    "preset": "private", "data.name": "mnist", "compression.scheme": "cepam-gaussian",
+    "compression.downlink": "quantized", "privacy.epsilon": 1.99, "training.server_learning_rate": 4.0,
+    "training.rounds": 600, "training.expected_batch_size": 4096.0, "run.seeds": 1,
+}  # fmt: skip
+RIVALS = (
+    ("fl+gaussian", "float32", "float32 both ways, Gaussian noise"),
+    ("fl+gaussian+sdq", "quantized", "noise, then dithered quantization up, quantized down"),
+    ("cepam-gaussian", "float32", "cepam up, float32 down"),
+    ("cepam-gaussian", "quantized", "cepam up, quantized down"),
+)
+FREE = ("run.seed", "suite", "model.name")
+
+
+def runs_of(settings: Row) -> dict[int, Row]:
+    """The runs with exactly these settings, by seed."""
+    found = {}
+    for run in result("engine")["runs"]:
+        if {name: value for name, value in run["job"].items() if name not in FREE} == settings:
+            found[run["job"]["run.seed"]] = run
+    return found
+
+
+def groups(preset: str) -> list[tuple[Row, dict[int, Row]]]:
+    """All settings of a preset that were run, with their runs by seed."""
+    made: list[Row] = []
+    for run in result("engine")["runs"]:
+        settings = {name: value for name, value in run["job"].items() if name not in FREE}
+        if settings["preset"] == preset and settings not in made:
+            made.append(settings)
+    return [(settings, runs_of(settings)) for settings in made]
+
+
+def provenance(stamps: Iterable[Row]) -> str:
+    """The machines and dates of several runs."""
+    found = list(stamps)
+    machines, dates = ([each.get(name, MISSING) for each in found] for name in ("processor", "date"))
+    return f"- Machine: {'; '.join(dict.fromkeys(machines))}\n- Date: {', '.join(dict.fromkeys(sorted(dates)))}\n"
+
+
+def engine(suite: str, groups: Iterable[dict[int, Row]]) -> str:
+    """How the runs of a suite were made."""
+    runs = [run for by_seed in groups for run in by_seed.values()]
+    stamps = provenance(run.get("stamp", run.get("machine", {})) for run in runs)
+    return f"- Command: `python bench/engine.py --suite {suite}`\n{stamps}"
+
+
+def accuracies(runs: dict[int, Row]) -> list[float]:
+    """Test accuracies by seed."""
+    return [runs[seed]["accuracy"][0] for seed in sorted(runs)]
+
+
+def average(runs: dict[int, Row], name: str) -> float:
+    """The mean of a figure over seeds."""
+    return mean(run[name] for run in runs.values())
+
+
+def paired(runs: dict[int, Row], beside: dict[int, Row]) -> str:
+    """Mean difference in points, paired by seed."""
+    both = sorted(set(runs) & set(beside))
+    return percent([runs[seed]["accuracy"][0] - beside[seed]["accuracy"][0] for seed in both], "+") if both else ""
+
+
+def main_table() -> tuple[str, list[dict[int, Row]]]:
+    """Accuracy and bytes of the preset `private` and its rivals."""
+    ours, accuracy, size, every = runs_of(PRIVATE), [], [], []
+    plain = runs_of(PRIVATE | {"compression.scheme": "fl+gaussian", "compression.downlink": "float32"})
+    whole = average(plain, "bytes_up") + average(plain, "bytes_down")
+    for scheme, downlink, label in RIVALS:
+        runs = runs_of(PRIVATE | {"compression.scheme": scheme, "compression.downlink": downlink})
+        up, down = average(runs, "bytes_up"), average(runs, "bytes_down")
+        less = "" if runs == ours else paired(ours, runs)
+        accuracy.append([label, len(runs), percent(accuracies(runs)), less])
+        size.append([label, f"{average(runs, 'bits_up'):.3f}", f"{average(runs, 'bits_down'):.3f}", f"{up / 1e6:,.1f}",
+                     f"{down / 1e6:,.1f}", f"{whole / (up + down):,.0f}"])  # fmt: skip
+        every.append(runs)
+    shown = table(["", "seeds", "test accuracy, %", "cepam both ways minus this, points"], accuracy)
+    sizes = table(["", "bits per coordinate up", "down", "MB up", "MB down", "times smaller"], size)
+    return f"{shown}\n{sizes}", every
+
+
+def budgets_table() -> tuple[str, list[dict[int, Row]]]:
+    """Accuracy over epsilon on both data sets, for features and for the CNN."""
+    best: dict[tuple[float, str, str], dict[int, Row]] = {}
+    for preset in ("private", "convolutional"):
+        for settings, runs in groups(preset):
+            plain = set(settings) <= {*PRIVATE, "data.validation_records"} and settings["preset"] == preset
+            held = "data.validation_records" in settings
+            same = settings["compression.scheme"] == "cepam-gaussian" and held == (preset == "convolutional")
+            if preset == "private":
+                rate = chosen_rate(settings["data.name"], settings["privacy.epsilon"])
+                same = same and settings["compression.downlink"] == "quantized"
+                same = same and settings["training.server_learning_rate"] == rate
+            if not plain or not same:
+                continue
+            key = (settings["privacy.epsilon"], settings["data.name"], preset)
+            if key not in best or held_out(runs) > held_out(best[key]):
+                best[key] = runs
+    rows = []
+    for epsilon in sorted({key[0] for key in best}):
+        cells: list[str] = []
+        for preset in ("private", "convolutional"):
+            for data in ("mnist", "fashion-mnist"):
+                runs = best.get((epsilon, data, preset))
+                cells.append(f"{percent(accuracies(runs))} ({len(runs)})" if runs else "not measured")
+        rows.append([f"{epsilon:g}", *cells])
+    head = ["epsilon", "features, MNIST, %", "features, Fashion-MNIST, %", "CNN, MNIST, %", "CNN, Fashion-MNIST, %"]
+    return table(head, rows), list(best.values())
+
+
+def chosen_rate(data: str, epsilon: float) -> float | None:
+    """The learning rate that was best on held-out records at the batch and the rounds of the preset `private`."""
+    here = (data, epsilon, PRIVATE["training.expected_batch_size"], PRIVATE["training.rounds"])
+    rows = [row for row in result("choose_private")["rows"] if
+            (row["data"], row["epsilon"], row["batch"], row["rounds"]) == here]  # fmt: skip
+    return float(max(rows, key=lambda row: float(row["accuracy"]))["rate"]) if rows else None
+
+
+def held_out(runs: dict[int, Row]) -> float:
+    """Mean accuracy on held-out records, 0 where none were held out."""
+    return mean(each or 0.0 for run in runs.values() for each in run["validation_accuracy"])
+
+
+def training() -> str:
+    """Accuracy and bytes of the presets."""
+    main, made = main_table()
+    budgets, budget_runs = budgets_table()
+    ftrl, users = groups("dp-ftrl"), groups("users")
+    personal, traffic = result("personal"), result("flower_traffic")
+    cnn = result("engine_convolutional")
+    parts = [
+        "# Training: accuracy and bytes", MARK,
+        "All runs are simulations with fixed seeds, so that schemes are paired: the same records, cohorts and keys. "
+        "Means and 95 % confidence intervals over seeds. Epsilon is that of one record against an outsider at delta "
+        "1e-5, if a table does not say otherwise. Presets: [Train in simulation](../train.md).",
+        "## Preset `private` and other schemes",
+        "MNIST, 30 clients, 600 rounds, 39,700 weights on fixed scattering features, epsilon 1.99. MB are those of "
+        "all clients over the whole run. `python bench/engine.py --suite main --report` prints the same rows.",
+        engine("main", made), main,
+        "## Over epsilon",
+        "Features: preset `private` with the learning rate chosen on held-out records. CNN: preset `convolutional`, "
+        "one seed, the best of three learning rates on held-out records. The number of seeds is in parentheses. "
+        "Neither choice is in epsilon.",
+        engine("budgets convolutional", budget_runs), budgets,
+        "## Without secret sampling",
+        "Preset `dp-ftrl`: correlated noise in a fixed order of records, epsilon 1.99, nothing about sampling "
+        "secret.",
+        engine("no-sampling", (runs for _, runs in ftrl)),
+        table(["data", "dropouts", "seeds", "test accuracy, %", "bits per coordinate up", "down"],
+              ([settings["data.name"], f"{100 * settings.get('clients.dropout_rate', 0.0):g} %", len(runs),
+                percent(accuracies(runs)), f"{average(runs, 'bits_up'):.3f}", f"{average(runs, 'bits_down'):.3f}"]
+               for settings, runs in ftrl)),
+        "## User-level privacy",
+        "Preset `users`: epsilon of all records of one client, sampled cohorts, MNIST.",
+        engine("users", (runs for _, runs in users)),
+        table(["epsilon", "seeds", "test accuracy, %", "bits per coordinate up", "down"],
+              ([f"{settings['privacy.epsilon']:g}", len(runs), percent(accuracies(runs)),
+                f"{average(runs, 'bits_up'):.3f}", f"{average(runs, 'bits_down'):.3f}"]
+               for settings, runs in sorted(users, key=lambda each: each[0]["privacy.epsilon"]))),
+        "## Personalized layers",
+        "Clients with two labels each, client-level epsilon 4: one model for all clients, the same tuned by each "
+        "client, a last layer that stays on the client, and training without any exchange. Learning rates by "
+        "held-out records.",
+        measured(personal.get("stamp"), "python bench/personal.py --seeds 3"),
+        table(["", "seeds", "accuracy, mean over clients, %"], personal_rows(personal["rows"])),
+        "## Preset `convolutional`",
+        "The CNN of 11,386 weights, epsilon 1.99, 500 rounds, MNIST, paired with Gaussian noise in float32. These "
+        "runs are of an earlier version, in which the preset was called `private`.",
+        measured(cnn.get("stamp", {"cores": cnn["machine"]["cores"]}), "python bench/engine.py"),
+        table(["", "seeds", "test accuracy, %", "bits per coordinate up"], convolutional_rows(cnn["runs"])),
+        *beside_flower(),
+        "## Bytes over Flower",
+        "Bytes of a whole run by the SuperLink's own counters: known updates of {size:,} coordinates, {nodes} "
+        "SuperNodes on one machine, {rounds} rounds, sigma {sigma:g}. Messages of Flower itself are included.".format(
+            **traffic, rounds=traffic["num-server-rounds"]),
+        measured(traffic["stamp"], ""),
+        table(["", "bytes in", "bytes out"],
+              ([{"quantized": "cepam up, quantized down", "plain": "Flower alone, float32"}[row["run"]],
+                f"{row['bytes_in']:,}", f"{row['bytes_out']:,}"] for row in traffic["rows"])),
+        "## How settings were chosen",
+        "Settings of the presets were chosen on held-out training records, with central noise in place of messages. "
+        "Test records were not read. The choice is not in epsilon.",
+        *choices(),
+    ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+def beside_flower() -> list[str]:
+    """Record-level privacy over Flower beside the engine, where that was measured."""
+    if not (RESULTS / "flower_records.json").exists():
+        return []
+    kept = result("flower_records")
+    pairs, told = kept["runs"], kept["settings"]
+    known = kept.get("stamp", {name: kept[name] for name in ("date",) if name in kept})
+    rows = [[name, len(pairs), percent([pair[key]["accuracy"] for pair in pairs]),
+             "" if key == "engine" else percent([p[key]["accuracy"] - p["engine"]["accuracy"] for p in pairs], "+")]
+            for name, key in (("simulation engine", "engine"), ("Flower", "flower"))]  # fmt: skip
+    return [
+        "## Record-level privacy over Flower",
+        f"The app of `examples/flower-mnist` and the simulation engine with the same model, noise and start: epsilon "
+        f"{told['epsilon']:g}, {told['rounds']} rounds, {told['clients']} clients, paired by seed.",
+        measured(known, "python bench/flower_records.py"),
+        table(["", "seeds", "test accuracy, %", "minus engine, points"], rows),
+    ]
+
+
+def personal_rows(rows: list[Row]) -> list[list[Any]]:
+    """Accuracy of each kind of model at the learning rates that held-out records chose."""
+    made = []
+    kinds = (("one model for all", None, "accuracy"), ("the same, tuned by each client", None, "tuned"),
+             ("last layer stays on the client", "last", "accuracy"), ("each client alone", None, "alone"))  # fmt: skip
+    for label, personal, judged in kinds:
+        mine = [row for row in rows if row["job"].get("model.personal_layers") == personal]
+        job = max((row for row in mine if "data.validation_records" in row["job"]), key=lambda row: row[judged])["job"]
+        rates = {name: job[name] for name in ("training.local_learning_rate", "training.server_learning_rate")}
+        tested = [row for row in mine if "data.validation_records" not in row["job"]]
+        values = [row[judged] for row in tested if rates.items() <= row["job"].items()]
+        made.append([label, len(values), percent(values)])
+    return made
+
+
+def convolutional_rows(runs: list[Row]) -> list[list[Any]]:
+    """The CNN with cepam and with float32."""
+    made = []
+    for label, scheme in (("cepam", None), ("float32, Gaussian noise", "fl+gaussian")):
+        mine = [run for run in runs if run["preset"] == "private" and run.get("scheme") == scheme]
+        made.append([label, len(mine), percent([run["accuracy"] for run in mine]),
+                     f"{mean(run['bits_per_coordinate'] for run in mine):.3f}"])  # fmt: skip
+    return made
+
+
+def choices() -> list[str]:
+    """The best rows of the searches on held-out records."""
+    private, users, ftrl = result("choose_private"), result("choose_users"), result("choose_dp_ftrl")
+    parts = []
+    for name, found, command in (
+        ("private", private, "python bench/choose_private.py"),
+        ("dp-ftrl", ftrl, "python bench/choose_private.py --slices 30"),
+        ("users", users, "python bench/choose_users.py"),
+    ):
+        best: dict[tuple[str, float], Row] = {}
+        for row in found["rows"]:
+            key = (row["data"], row["epsilon"])
+            if key not in best or row["accuracy"] > best[key]["accuracy"]:
+                best[key] = row
+        rows = [[data, f"{epsilon:g}", row.get("batch", ""), row.get("clip", ""), row["rounds"], f"{row['rate']:.3g}",
+                 f"{row['noise_multiplier']:.3f}", f"{100 * row['accuracy']:.2f}", len(row["seeds"])]
+                for (data, epsilon), row in sorted(best.items())]  # fmt: skip
+        head = ["data", "epsilon", "batch", "clipping norm", "rounds", "learning rate", "noise multiplier",
+                "held-out accuracy, %", "seeds"]  # fmt: skip
+        where = {"cuda": "one NVIDIA H200"}.get(found.get("device", ""), "")
+        parts += [f"`{name}`, the best of {len(found['rows'])} settings:",
+                  measured(found.get("stamp"), command, where), table(head, rows)]  # fmt: skip
+    return parts
+
+
+# Accounting
+
+
+def accounting() -> str:
+    """Time of the accountant, and the noise that mechanisms leave in the weights."""
+    answers, rounds, noise = result("privacy"), result("accounting"), result("correlated")
+    two, batches = noise["two epsilons"], noise["over batches"]
+    found = two["figures"]
+    parts = [
+        "# Accounting: time and noise", MARK,
+        "What the accountant computes: [Accounting](../accounting.md).",
+        "## Time of one answer",
+        "30 clients with 2,000 records each, 80 rounds; one thread.",
+        measured(answers["stamp"], ""),
+        table(["", "processor seconds"],
+              ([row["what"], f"{row['processor_seconds']:.3f}"] for row in answers["rows"])),
+        "## Time per round of a server",
+        "A server adds the round's mechanism, computes epsilon, and saves the accountant. Other nodes are sampled in "
+        "each round. Each row is the mean of the five rounds up to it.",
+    ]  # fmt: skip
+    for each in rounds.values():
+        kept = each["figures"]
+        by_id = "nodes identified" if "stable_nodes" in kept["options"] else "nodes not identified"
+        rows = [[row["round"], f"{row['epsilon_ms']:.2f}", f"{row['saving_ms']:.2f}"] for row in kept["rows"]]
+        parts += [f"{kept['sampled']} of {kept['nodes']} nodes per round, {by_id}:", measured(each["stamp"], ""),
+                  table(["round", "add and epsilon, ms", "save and load, ms"], rows)]  # fmt: skip
+    parts += [
+        "## Noise left in the weights",
+        "The noise that the last weights contain at one epsilon, as the noise multiplier that independent noise would"
+        f" need to leave as much. One client of {found['records']:,} records, {found['rounds']} rounds,"
+        f" {found['slices']} batches per pass, momentum {found['momentum']:g}, delta 1e-5. Computed, without data.",
+        measured(two["stamp"], ""),
+        table(["", *(f"epsilon {e:g}" for e in found["epsilons"])],
+              ([row["what"], *(f"{each:.2f}" for each in row["noise_multipliers"])] for row in found["rows"])),
+        f"The same at epsilon {batches['figures']['epsilon']:g} over {batches['figures']['rounds']} rounds, scaled to a"
+        " batch of 2,000 so that batches compare:",
+        measured(batches["stamp"], ""),
+        table(["sampling", "batch", "bands or slices", "noise multiplier"],
+              ([row["sampling"], f"{row['batch']:g}", parts_of(row), f"{row['noise_multiplier']:.3f}"]
+               for row in batches["figures"]["rows"])),
+    ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+def parts_of(row: Row) -> str:
+    """The bands of the noise, or the slices of a pass."""
+    if "slices" in row:
+        return f"{row['slices']} slices"
+    return "1 band" if row["bands"] == 1 else f"{row['bands']} bands"
+
+
+# Secure aggregation
+
+
+def secure_aggregation() -> str:
+    """Cost of secure aggregation, and other mechanisms for a private sum."""
+    kept = result("secure")
+    sums = json.loads(SUMS.read_text(encoding="utf-8"))
+    ours = engine_rows(RESULTS / "engine.json", TRIPS)
+    cases = [runs_of(PRIVATE), runs_of(PRIVATE | {"privacy.trust": "secure-aggregation"}),
+             runs_of(PRIVATE | {"privacy.trust": "secure-aggregation", "compression.sketch": 1600})]  # fmt: skip
+    labels = ("trusted server", "secure aggregation", "secure aggregation, sketch of 1,600")
+    parts = [
+        "# Secure aggregation: cost and alternatives",
+        MARK,
+        "How to use it: [Secure aggregation](../secure-aggregation.md).",
+        "## Time and bytes of one round",
+        "One thread; the client's figure is one answer without its training, the server's one whole round.",
+    ]
+    for each in kept.values():
+        found = each["figures"]
+        if "processor_seconds" not in found:
+            continue
+        title = f"{found['coordinates']:,} coordinates, {found['clients']} clients, {found['dropped']} dropped"
+        rows = [[name, f"{seconds:.4f} s"] for name, seconds in found["processor_seconds"].items()]
+        rows += [["upload of one client", f"{found['upload bytes']:,} bytes"],
+                 ["bits per coordinate up", f"{found['bits_per_coordinate']:.2f}"]]  # fmt: skip
+        parts += [f"### {title}", measured(each["stamp"], ""), table(["", "processor time or size"], rows)]
+    parts += [
+        "## In training",
+        "Preset `private`, MNIST, 30 clients, 600 rounds, epsilon 1.99, paired by seed with the trusted server.",
+        engine("sum", cases),
+        table(["", "seeds", "test accuracy, %", "minus trusted server, points", "bits per coordinate up", "down",
+               "processor seconds"],
+              ([label, len(runs), percent(accuracies(runs)), "" if runs is cases[0] else paired(runs, cases[0]),
+                f"{average(runs, 'bits_up'):.3f}", f"{average(runs, 'bits_down'):.3f}",
+                f"{average(runs, 'processor_seconds'):.0f}"] for label, runs in zip(labels, cases))),
+        "## Other mechanisms for a private sum",
+        "The same preset with the distributed discrete Gaussian and Skellam mechanisms (rotation, randomized "
+        "rounding, integer noise modulo 2^b), with the quantization of Flower's legacy SecAgg+, and with local "
+        "noise; each at epsilon 1.99, without dropouts. Bytes of the other mechanisms are those of their vectors "
+        "alone, padded to a power of two by the rotation: protocol messages are not counted, in their favour.",
+        "- Commands: `python -m cepam_peers --seeds 5 --processes 16`, `python bench/engine.py --suite sum sketches`\n"
+        + provenance(run.get("stamp", {}) for run in sums),
+        f"{BEGIN}\n\n{tables(sums, ours)}\n{END}",
+        "![Test accuracy against bits per coordinate up for every mechanism](../img/sums.png)",
+    ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+# Downlink
+
+
+def downlink() -> str:
+    """Bits and accuracy of the quantized downlink."""
+    preset, linear, speed = (result(f"downlink_{name}") for name in ("preset", "linear", "speed"))
+    chosen = result("choose_downlink")
+    quantized, plain = runs_of(PRIVATE), runs_of(PRIVATE | {"compression.downlink": "float32"})
+    late = {"2": "2 rounds late", "10": "10 rounds late", "60": "60 rounds late", "start": "from the start",
+            "new": "new client"}  # fmt: skip
+    parts = [
+        "# Downlink: bits and accuracy", MARK,
+        "How it works: [Quantized downlink](../downlink.md).",
+        "## Bits by step",
+        "Preset `convolutional`, MNIST, one seed: bits per coordinate of the mean message by the factor of the step, "
+        "and of messages to clients that missed rounds (at half of the run).",
+        measured(preset.get("stamp", preset.get("machine")), "python bench/downlink.py --seeds 1 --factors 0 64"),
+        table(["step factor", "bits per coordinate", *late.values()],
+              ([f"{row['factor']:g}", f"{row['bits']:.3f}", *(f"{row['behind'][gap]:.2f}" for gap in late)]
+               for row in preset["rows"][0]["beside"])),
+        "## Accuracy by step",
+        "A linear head on fixed features, central noise: accuracy paired by seed with float32.",
+        measured(linear.get("stamp", linear.get("machine")),
+                 "python bench/downlink.py --model linear --seeds 2 --factors 0 64 128"),
+        table(["step factor", "bits per coordinate", "seeds", "test accuracy, %", "minus float32, points"],
+              (["float32" if not row["factor"] else f"{row['factor']:g}", f"{row['bits']:.3f}", len(row["accuracy"]),
+                percent(row["accuracy"]), f"{mean(row['paired_points']):+.2f}"] for row in linear["rows"])),
+        f"Preset `private` with {len(quantized)} seeds: {percent(accuracies(quantized))} % quantized,"
+        f" {percent(accuracies(plain))} % in float32, {paired(quantized, plain)} points by seed, at"
+        f" {average(quantized, 'bits_down'):.3f} bits per coordinate ([Training](training.md)).",
+        "## Steps chosen on held-out records",
+        "Settings with nearest-point rounding and a message in every round; bits are entropies without a header.",
+        measured(chosen.get("stamp"), "python bench/choose_downlink.py", "one NVIDIA H200"),
+    ]  # fmt: skip
+    for name in ("private", "users"):
+        mine = [row for row in chosen["rows"] if row["preset"] == name and row["dead_zone"] == 0.5
+                and row["exponent"] == 1.0 and row.get("period", 1) == 1 and row.get("momentum") is None
+                and not row.get("floor")]  # fmt: skip
+        finest = min(chosen["rows"], key=lambda row: (row["preset"] != name, row["factor"]))
+        rows = [[f"{row['factor']:g}", f"{row['bits_down']:.3f}", percent(row["seeds"]),
+                 percent([a - b for a, b in zip(row["seeds"], finest["seeds"])], "+")]
+                for row in sorted(mine, key=lambda row: float(row["factor"]))]  # fmt: skip
+        parts += [f"Preset `{name}`:", table(["step factor", "bits per coordinate", "held-out accuracy, %",
+                                              "minus the finest step, points"], rows)]  # fmt: skip
+    parts += [
+        "## Speed",
+        measured(speed.get("stamp", speed.get("machine")), "python bench/downlink.py --speed"),
+        table(["coordinates", "threads", "publish, ns per coordinate", "apply, ns per coordinate"],
+              ([f"{row['coordinates']:,}", row["threads"], f"{row['publish_ns']:.1f}", f"{row['apply_ns']:.1f}"]
+               for row in speed["rows"])),
+    ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+# Scale
+
+
+def scale() -> str:
+    """Rounds of large populations."""
+    parts = [
+        "# Scale: large populations",
+        MARK,
+        "Simulated rounds with 1,000 clients sampled from ever larger populations: user-level privacy, a linear "
+        "model of 1,010 weights, both directions compressed. Each population has a process of its own. Only the draw "
+        "of the cohort grows with the population.",
+    ]
+    for name, title in (("scale", "On a CPU"), ("scale_gpu", "On a GPU")):
+        kept = result(name)
+        device = "NVIDIA H200" if name == "scale_gpu" else ""
+        more = " --device cuda --out bench/results/scale_gpu.json" if name == "scale_gpu" else ""
+        loads = sorted({row["load"] for row in kept["rows"]})
+        rows = [[f"{row['clients']:,}", f"{row['cohort']:,}", f"{row['seconds_a_round']:.2f}",
+                 f"{row['processor_seconds_a_round']:.2f}", f"{1e3 * row['seconds_of_the_draw']:.1f}",
+                 f"{row['peak_bytes'] / 1e9:.2f}"] for row in kept["rows"]]  # fmt: skip
+        parts += [
+            f"## {title}",
+            measured(kept.get("stamp"), f"python bench/scale.py --rounds 3{more}", device)
+            + f"- Load of the machine: {loads[0]:g} to {loads[-1]:g}\n",
+            table(["clients", "sampled per round", "seconds per round", "processor seconds", "draw of the cohort, ms",
+                   "peak memory, GB"], rows),
+        ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+# Overview
+
+
+def overview() -> str:
+    """One figure of each page."""
+    ours = runs_of(PRIVATE)
+    plain = runs_of(PRIVATE | {"compression.scheme": "fl+gaussian", "compression.downlink": "float32"})
+    moved = [sum(average(runs, way) for way in ("bytes_up", "bytes_down")) for runs in (plain, ours)]
+    encode = next(row for row in result("speed")["speed"] if row["what"] == "encode, Gaussian, n = 1")
+    gpu = result("gpu")[f"tensor to sealed bytes, Integer(1), {2**28}"]
+    answer = result("privacy")["rows"][0]
+    secure = max((each["figures"] for each in result("secure").values() if "processor_seconds" in each["figures"]),
+                 key=lambda found: (found["coordinates"], -found["dropped"]))  # fmt: skip
+    largest = result("scale")["rows"][-1]
+    rows = [
+        ["How small are messages?", f"{average(ours, 'bits_up'):.3f} bits per coordinate up, "
+         f"{average(ours, 'bits_down'):.3f} down (preset `private`); float32 is 32", "[Training](training.md)"],
+        ["How many bytes are saved?", f"{moved[0] / moved[1]:,.0f} times fewer, both directions together",
+         "[Training](training.md)"],
+        ["What does that cost in accuracy?", f"{paired(ours, plain)} points against float32, paired by seed",
+         "[Training](training.md)"],
+        ["How does the rate depend on the noise?", "table and picture", "[Rate](rate.md)"],
+        ["How fast is the codec?", f"encode takes {encode['nanoseconds']:.1f} ns per coordinate on one thread, "
+         f"{encode['ratio']:.2f} times drawing the noise", "[Speed](speed.md)"],
+        ["And on a GPU?", f"{gpu['giga_coordinates_a_second']:.1f} billion coordinates per second to sealed bytes",
+         "[Speed](speed.md)"],
+        ["How fast is the accountant?", f"{answer['what']}: {answer['processor_seconds']:.3f} s",
+         "[Accounting](accounting.md)"],
+        ["What does secure aggregation cost?", f"{secure['bits_per_coordinate']:.2f} bits per coordinate up and "
+         f"{secure['processor_seconds']['client train']:.3f} s per client at {secure['coordinates']:,} coordinates",
+         "[Secure aggregation](secure-aggregation.md)"],
+        ["What does a coarser downlink cost?", "tables by step", "[Downlink](downlink.md)"],
+        ["How many clients can a simulation have?", f"{largest['clients']:,}: {largest['seconds_a_round']:.2f} s per "
+         f"round with {largest['cohort']:,} sampled", "[Scale](scale.md)"],
+    ]  # fmt: skip
+    return "\n\n".join([
+        "# Benchmarks", MARK,
+        "One figure of each page. The pages name machine, command and date; `bench/README.md` lists the scripts. The "
+        "figures of the paper's own experiments are in [the reproduction](../reproduction.md).",
+        table(["question", "figure", "page"], rows),
+    ])  # fmt: skip
+
+
+WRITERS: dict[str, Callable[[], str]] = {
+    "index": overview, "rate": rate, "speed": speed, "training": training, "accounting": accounting,
+    "secure-aggregation": secure_aggregation, "downlink": downlink, "scale": scale,
+}  # fmt: skip
+
+
+def pages() -> dict[str, str]:
+    """Every page by its file name."""
+    return {f"{name}.md": write().replace("\n\n\n", "\n\n").rstrip("\n") + "\n" for name, write in WRITERS.items()}
+
+
+if __name__ == "__main__":
+    PAGES.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (PAGES / name).write_text(text, encoding="utf-8")
+        print(f"written: docs/benchmarks/{name}")
