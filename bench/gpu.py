@@ -222,7 +222,7 @@ def time_blocks(lattice: cepam.Lattice, size: int) -> None:
 def section_parts() -> None:
     """Where the time of a whole call goes: rows of a profile by the clock."""
     codec, x = CODECS["Integer(1)"], gradient_like(WHOLE)
-    plan = codec.plan_on(codec.lattices[0])
+    plan = codec.plan
     made = encoded(plan, x[None], 8192)
     measured = lambda: launch.measure(plan, [KEY], x[None], 8192)  # noqa: E731
     note("part: largest magnitude, scales, row periods", WHOLE, seconds_of(measured, 3))

@@ -37,10 +37,10 @@ LATTICES: dict[str, Lattice] = {
     "E8": cepam.E8,
     "skew": SKEW,
 }
-CODERS = ("adaptive", "paper")
+CODERS = ("layered", "paper")
 
 
-def make_codec(law: str = "gaussian", lattice: str = "Z1", coder: str = "adaptive", **options: Any) -> cepam.Codec:
+def make_codec(law: str = "gaussian", lattice: str = "Z1", coder: str = "layered", **options: Any) -> cepam.Codec:
     """The codec of these names; the paper's coder gets a bound that every update here keeps."""
     bound = BOUND if coder == "paper" else None
     return cepam.Codec(LAWS[law], LATTICES[lattice], coder=coder, bound=bound, **options)  # type: ignore[arg-type]
@@ -55,23 +55,19 @@ def sparse_update(size: int, dtype: Any = np.float64, seed: int = 1) -> npt.NDAr
     return np.clip(x, -BOUND, BOUND).astype(dtype)
 
 
-def seal_payload(payload: bytes, codec: MessageCodec, at: cepam.Address = AT, version: int = 1) -> bytes:
+TRAVELS, SEARCHED, PADDED, DOUBLE = 8, 4, 2, 1
+"""Flags of the first byte."""
+
+
+def seal_payload(payload: bytes, codec: MessageCodec, at: cepam.Address = AT, flags: int = TRAVELS) -> bytes:
     """A message that opens and holds exactly this payload: what a hostile client with the right key can send."""
-    fingerprint = _fingerprint(codec, version)
-    head = bytes([version]) + hashlib.sha256(b"cepam tag" + fingerprint).digest()[:2]
-    return head + AESGCMSIV(at.derive().seal).encrypt(bytes(12), payload, head + fingerprint)
+    head = bytes([5 << 4 | flags]) + hashlib.sha256(b"cepam tag" + codec.fingerprint).digest()[:1]
+    return head + AESGCMSIV(at.derive().seal).encrypt(bytes(11) + b"\1", payload, head + codec.fingerprint)
 
 
 def open_payload(message: bytes, codec: MessageCodec, at: cepam.Address = AT) -> bytes:
     """The payload of a message."""
-    fingerprint = _fingerprint(codec, message[0])
-    return AESGCMSIV(at.derive().seal).decrypt(bytes(12), message[3:], message[:3] + fingerprint)
-
-
-def _fingerprint(codec: MessageCodec, version: int) -> bytes:
-    found = codec.search_fingerprint if version == 3 else codec.fingerprint
-    assert found is not None
-    return found
+    return AESGCMSIV(at.derive().seal).decrypt(bytes(11) + b"\1", message[2:], message[:2] + codec.fingerprint)
 
 
 def varint(value: int) -> bytes:

@@ -49,7 +49,7 @@ from cepam.secure_aggregation.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from tests.corpus import AT, make_codec, open_payload, seal_payload
+from tests.corpus import AT, DOUBLE, SEARCHED, TRAVELS, make_codec, open_payload, seal_payload
 from tests.secure_aggregation import sums
 
 Rng = np.random.Generator
@@ -512,14 +512,15 @@ def _memory_folder() -> str | None:
 
 def tree_targets() -> list[Target]:
     """Updates of a whole model."""
-    codec, tree = make_codec(), {"a": np.zeros((2, 3), np.float32), "b": [np.ones(4, np.float32)]}
+    tree = {"a": np.zeros((2, 3), np.float32), "b": [np.ones(4, np.float32)]}
+    codec = make_codec(size=10)  # as many as the tree has
     message = encode_tree(codec, tree, AT, unclipped=True)
     place = structure_of(tree).address(AT)
     payload = open_payload(message, codec, place)
 
     def resealed(rng: Rng, data: bytes) -> bytes:
-        made = bytes(data[:1]) + bytes(data[1:2]) + mutate(rng, data[2:]) if rng.random() < 0.8 else mutate(rng, data)
-        return seal_payload(made, codec, place)
+        flags = 0 if rng.random() < 0.8 else int(rng.integers(16))
+        return seal_payload(mutate(rng, data), codec, place, flags)
 
     return [
         Target("tree", _of([message], mutate), lambda data: decode_tree(codec, data, AT, tree), (CepamError,)),
@@ -531,35 +532,42 @@ def tree_targets() -> list[Target]:
 
 def search_targets() -> list[Target]:
     """Segments of the search coder: both backends must refuse, or give the same finite vector."""
-    codec, rng, size = make_codec(coder="search"), np.random.default_rng(3), 100
-    plan, noise = codec.plan_on(codec.lattices[0]), AT.derive().noise
+    codec, rng, size = make_codec(coder="auto"), np.random.default_rng(3), 100
+    known = codec.sized(size)
+    plan, noise = codec.plan, AT.derive().noise
     updates = [rng.normal(size=size) * 0.08, rng.normal(size=size) * 0.25, np.zeros(size), np.ones(size)]
     updates.append(np.where(np.arange(size) % 60 == 0, 4.0, 0.01 * rng.normal(size=size)))
     units = [np.trunc(x * plan.scale).astype(np.int64) for x in updates]
-    payloads = [bytes([1, size]) + encode_segment(plan, noise, x, 0) for x in units]
-    messages = [seal_payload(payload, codec, AT, version=3) for payload in payloads]
+    segments = [encode_segment(plan, noise, x, 0) for x in units]
+    flags = SEARCHED | DOUBLE
+    messages = [seal_payload(bytes([size]) + segment, codec, AT, flags | TRAVELS) for segment in segments]
+    messages += [seal_payload(segment, known, AT, flags) for segment in segments]
 
-    def resealed(rng: Rng, payload: bytes) -> bytes:
-        # The flags and the size stay in three cases of four: what follows them is what the coder reads.
-        kept = 2 if rng.random() < 0.75 else 0
-        return seal_payload(payload[:kept] + mutate(rng, payload[kept:]), codec, AT, version=3)
+    def resealed(rng: Rng, segment: bytes) -> bytes:
+        # The flags stay in three cases of four, and so does the size: what follows is what the coder reads.
+        mine = flags if rng.random() < 0.75 else int(rng.integers(8))
+        if rng.random() < 0.5:
+            return seal_payload(mutate(rng, segment), known, AT, mine)
+        kept = bytes([size]) + mutate(rng, segment)
+        return seal_payload(kept if rng.random() < 0.75 else mutate(rng, kept), codec, AT, mine | TRAVELS)
 
     def decode(data: bytes) -> None:
         found: list[Any] = []
         for backend in ("numba", "numpy"):
             try:
-                found.append(replace(codec, backend=backend).decode(data, AT, size=size).tobytes())
+                of = codec if data[:1] and data[0] & TRAVELS else known
+                found.append(replace(of, backend=backend).decode(data, AT, size=size).tobytes())
             except CepamError as refused:
                 found.append(refused)
         if not isinstance(found[0], bytes):
             assert not isinstance(found[1], bytes), f"the backends disagree on {data.hex()}"
             raise found[0]
         assert found[0] == found[1], f"the backends disagree on {data.hex()}"
-        assert np.isfinite(np.frombuffer(found[0])).all()
+        assert np.isfinite(np.frombuffer(found[0], dtype=np.float64 if len(found[0]) == 8 * size else np.float32)).all()
 
     return [
         Target("search", _of(messages, mutate), decode, (CepamError,)),
-        Target("search resealed", _of(payloads, resealed), decode, (CepamError,)),
+        Target("search resealed", _of(segments, resealed), decode, (CepamError,)),
     ]
 
 

@@ -54,19 +54,18 @@ MOST_GROWTH = 1 << 28
 
 def hostile_payload(rng: np.random.Generator, payload: bytes) -> bytes:
     """A payload that claims a modest size: a mutated honest one, or a made-up one."""
-    flags = int(rng.integers(256)) if rng.random() < 0.2 else payload[0]
     size = varint(int(rng.integers(LARGEST_SIZE)))
     if rng.random() < 0.5:
-        return bytes([flags]) + size + mutate(rng, payload[2:])
+        return size + mutate(rng, payload[1:])
     if rng.random() < 0.5:
-        return bytes([flags]) + size + rng.bytes(int(rng.integers(100)))
-    return bytes([flags]) + b"\xff" * int(rng.integers(12)) + mutate(rng, payload[1:])
+        return size + rng.bytes(int(rng.integers(100)))
+    return b"\xff" * int(rng.integers(12)) + mutate(rng, payload)
 
 
 def claims_much(payload: bytes) -> bool:
     """Whether the payload claims more coordinates than a fuzzing run has time for."""
     size = 0
-    for i, byte in enumerate(payload[1:10]):
+    for i, byte in enumerate(payload[:9]):
         size |= (byte & 127) << 7 * i
         if byte < 128:
             return size > LARGEST_SIZE
@@ -75,7 +74,9 @@ def claims_much(payload: bytes) -> bool:
 
 def attack(rng: np.random.Generator, codec: MessageCodec) -> str:
     """How one attack ended."""
-    message = codec.encode(sparse_update(int(rng.integers(1, 60)), rng.choice([np.float32, np.float64])), AT)
+    size = int(rng.integers(1, 60))
+    codec = codec.sized(size) if rng.random() < 0.3 else codec
+    message = codec.encode(sparse_update(size, rng.choice([np.float32, np.float64])), AT)
     if rng.random() < 0.3:
         mangled = mutate(rng, message)
         if mangled == message:
@@ -85,10 +86,11 @@ def attack(rng: np.random.Generator, codec: MessageCodec) -> str:
         except CepamError:
             return "mangled, refused"
         raise AssertionError(f"a mangled message was decoded: {mangled.hex()}")
-    payload = hostile_payload(rng, open_payload(message, codec))
-    if claims_much(payload):
+    payload = open_payload(message, codec)
+    payload = mutate(rng, payload) if codec.size is not None else hostile_payload(rng, payload)
+    if codec.size is None and claims_much(payload):
         return "claims much, left out"
-    sealed = seal_payload(payload, codec)
+    sealed = seal_payload(payload, codec, flags=int(rng.integers(16)) if rng.random() < 0.2 else message[0] & 15)
     before = time.process_time()
     ends = [outcome(replace(codec, backend=backend), sealed) for backend in ("numba", "numpy")]  # type: ignore[type-var]
     if time.process_time() - before > SLOW_SECONDS:

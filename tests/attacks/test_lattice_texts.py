@@ -16,7 +16,7 @@ import pytest
 from cepam import E8, L2, Gaussian, Lattice
 from cepam.protocol.settings import UplinkSettings
 
-PLAIN = {"law": ["gaussian", 1.0], "clip": ["l2", 1.0], "coder": "adaptive", "padding": None, "update": "parameters"}
+PLAIN = {"law": ["gaussian", 1.0], "clip": ["l2", 1.0], "coder": "layered", "padding": None, "update": "parameters"}
 
 
 def square(n: int, diagonal: int = 1) -> list[list[int]]:
@@ -66,7 +66,7 @@ def test_what_is_no_basis_is_a_value_error(basis: object) -> None:
 
 
 def test_texts_that_nest_or_overflow_are_value_errors() -> None:
-    for text in ("[" * 200_000, json.dumps({**PLAIN, "lattice": "auto", "law": ["gaussian", 10**400]}), "[]", '"x"'):
+    for text in ("[" * 200_000, json.dumps({**PLAIN, "lattice": "Z1", "law": ["gaussian", 10**400]}), "[]", '"x"'):
         with pytest.raises(ValueError, match="settings cannot be read"):
             UplinkSettings.from_json(text)
 

@@ -136,7 +136,7 @@ def test_values_that_are_not_finite_are_refused(bad: float, coder: str, dtype: A
 
 def test_values_out_of_reach_are_refused() -> None:
     codec = cepam.Codec(cepam.Gaussian(1.0), cepam.Integer(1))
-    reach = codec.plan_on(codec.lattices[0]).reach
+    reach = codec.plan.reach
     assert reach >= 1e6
     for value in (reach, -reach):
         vector = codec.decode(codec.encode(np.array([value]), AT), AT)
@@ -304,7 +304,7 @@ def test_blocks_stand_by_themselves(lattice: str, coder: str) -> None:
     assert np.array_equal(vectors[0][:edge], vectors[1][:edge])
     assert np.array_equal(vectors[0][2 * edge :], vectors[1][2 * edge :])
     keys = AT.derive()
-    blocks = [wire.open_sealed(codec.encode(v, AT), keys, codec.fingerprint, [n]).blocks for v in (x, changed)]
+    blocks = [wire.open_sealed(codec.encode(v, AT), keys, codec.fingerprint, n).blocks for v in (x, changed)]
     assert len(blocks[0]) == 3
     assert blocks[0][0] == blocks[1][0]
     assert blocks[0][2] == blocks[1][2]

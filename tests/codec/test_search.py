@@ -1,4 +1,4 @@
-"""`coder="search"`: when it is taken, who reads it, and that it is refused like any other message."""
+"""The search coder of `coder="auto"`: when it is taken, who reads it, and that it is refused like any other message."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import cepam
 from cepam.codec.batch import decode_many, encode_many, why_not_on_gpu
 from cepam.codec.tree import decode_tree, encode_tree
 from cepam.errors import CepamError, MalformedMessage, SealBroken, WrongAddress
-from tests.corpus import AT, SCALE, open_payload, seal_payload, varint
+from cepam.kernels.format.search import RUN, RUNS, sample_of
+from tests.corpus import AT, DOUBLE, SCALE, SEARCHED, TRAVELS, open_payload, seal_payload, varint
 
-CODEC = cepam.Codec(cepam.Gaussian(SCALE), coder="search")
-LAYERED = replace(CODEC, coder="adaptive")
+CODEC = cepam.Codec(cepam.Gaussian(SCALE))
+LAYERED = replace(CODEC, coder="layered")
 QUIET = np.random.default_rng(1).normal(size=3000) * SCALE * 0.05
 
 
@@ -23,38 +24,54 @@ def test_a_quiet_update_takes_far_fewer_bytes() -> None:
     assert 4 * len(CODEC.encode(x, AT)) < len(LAYERED.encode(x, AT))
 
 
-def test_a_loud_update_takes_the_layered_quantizer_and_either_codec_reads_it() -> None:
-    message = CODEC.encode(20.0 * QUIET, AT)
-    assert message == LAYERED.encode(20.0 * QUIET, AT)
-    assert (CODEC.decode(message, AT) == LAYERED.decode(message, AT)).all()
+def test_a_loud_update_takes_the_layered_quantizer() -> None:
+    message, other = CODEC.encode(20.0 * QUIET, AT), LAYERED.encode(20.0 * QUIET, AT)
+    assert not message[0] & SEARCHED
+    assert len(message) == len(other)
+    assert (CODEC.decode(message, AT) == LAYERED.decode(other, AT)).all()
+
+
+@pytest.mark.parametrize("size", [0, RUN * RUNS, RUN * RUNS + 1, RUN * RUNS + 16, 10**6 + 3])
+def test_the_sample_is_runs_spread_evenly_and_its_own_sample(size: int) -> None:
+    """So that a tensor's sample alone is fetched from its GPU, and says what the whole would."""
+    x, step = np.arange(size), max(size // RUNS, RUN)
+    wanted = [each for start in range(0, size // RUNS * RUNS, step) for each in range(start, start + RUN)]
+    assert sample_of(x).tolist() == wanted
+    assert sample_of(sample_of(x)).tolist() == wanted
 
 
 @pytest.mark.parametrize(
     "codec",
     [
-        cepam.Codec(cepam.Laplace(SCALE), coder="search"),
-        cepam.Codec(cepam.Gaussian(SCALE), cepam.E8, coder="search"),
-        cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(2), coder="search"),
+        cepam.Codec(cepam.Laplace(SCALE)),
+        cepam.Codec(cepam.Gaussian(SCALE), cepam.E8),
+        cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(2)),
     ],
 )
 def test_other_laws_and_named_lattices_are_never_searched(codec: cepam.Codec) -> None:
     assert not codec.searches
-    assert codec.encode(QUIET, AT)[0] == 1
+    assert not codec.encode(QUIET, AT)[0] & SEARCHED
+    layered = replace(codec, coder="layered")
+    assert codec.fingerprint == layered.fingerprint
 
 
 def test_the_integers_may_be_named() -> None:
-    named = cepam.Codec(cepam.Gaussian(SCALE), "Z1", coder="search")
-    assert named.encode(QUIET, AT)[0] == 3
+    named = cepam.Codec(cepam.Gaussian(SCALE), "Z1")
+    assert named == CODEC
+    assert named.encode(QUIET, AT)[0] & SEARCHED
 
 
 def test_a_codec_without_the_coder_refuses_its_messages() -> None:
-    with pytest.raises(WrongAddress, match="search"):
+    with pytest.raises(WrongAddress, match="another codec"):
         LAYERED.decode(CODEC.encode(QUIET, AT), AT)
+    with pytest.raises(WrongAddress, match="search"):  # also where the seal is good
+        LAYERED.decode(seal_payload(bytes(9), LAYERED, flags=SEARCHED | TRAVELS), AT)
 
 
 def test_plain_dithering_has_no_such_coder() -> None:
-    with pytest.raises(ValueError, match="search"):
-        cepam.DitheredCodec(SCALE, coder="search")
+    assert not cepam.DitheredCodec(SCALE).searches
+    with pytest.raises(ValueError, match="'auto', 'layered' or 'paper'"):
+        cepam.DitheredCodec(SCALE, coder="search")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("other", [replace(AT, round=8), replace(AT, client=4), replace(AT, run=b"x")])
@@ -74,9 +91,9 @@ def test_damage_is_refused() -> None:
 
 
 def test_a_size_that_was_not_expected_is_refused_before_it_is_allocated() -> None:
-    payload = bytes([1]) + varint(2**40) + b"\x10"
+    payload = varint(2**40) + b"\x10"
     with pytest.raises(MalformedMessage):
-        CODEC.decode(seal_payload(payload, CODEC, version=3), AT)
+        CODEC.decode(seal_payload(payload, CODEC, flags=SEARCHED | TRAVELS | DOUBLE), AT)
     with pytest.raises(CepamError):
         CODEC.decode(CODEC.encode(QUIET, AT), AT, size=2999)
 
@@ -101,7 +118,7 @@ def test_rows_of_a_batch_choose_each_for_itself() -> None:
     rows = np.stack([QUIET, 20.0 * QUIET, 0.0 * QUIET])
     addresses = [replace(AT, client=i) for i in range(3)]
     messages = encode_many(CODEC, rows, addresses)
-    assert [message[0] for message in messages] == [3, 1, 3]
+    assert [message[0] & SEARCHED for message in messages] == [SEARCHED, 0, SEARCHED]
     found = decode_many(CODEC, messages, addresses)
     for row, at, message, vector in zip(rows, addresses, messages, found):
         assert message == CODEC.encode(row, at)
@@ -111,7 +128,7 @@ def test_rows_of_a_batch_choose_each_for_itself() -> None:
 def test_trees_take_it() -> None:
     tree = {"a": QUIET[:1000].reshape(10, 100), "b": [QUIET[1000:]]}
     message = encode_tree(CODEC, tree, AT, clip=cepam.L2(1.0))
-    assert message[0] == 3
+    assert message[0] & SEARCHED
     assert decode_tree(CODEC, message, AT, tree)["a"].shape == (10, 100)
 
 
@@ -142,4 +159,4 @@ def test_a_segment_decodes_without_the_others() -> None:
 
     decode_span(task, [contents.blocks[1]], 1 << 18, out)
     assert (whole[1 << 18 :] == out).all()
-    assert open_payload(message, CODEC)[0] == 1
+    assert open_payload(message, CODEC).startswith(varint(len(x)))

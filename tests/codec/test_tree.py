@@ -44,7 +44,8 @@ def test_control_the_message_is_the_flat_one_of_the_written_rule() -> None:
     inner = hashlib.sha256(b"cepam tree v1" + outline).digest()
     run = hashlib.sha256(b"cepam tree run" + inner + b"demo").digest()
     flat = np.float32([9, 0, 1, 2, 3, 4, 5, 1, 2])
-    assert cepam.encode_tree(CODEC, sent, AT, unclipped=True) == CODEC.encode(flat, cepam.Address(AT.key, 1, 2, run))
+    place = cepam.Address(AT.key, 1, 2, run)
+    assert cepam.encode_tree(CODEC, sent, AT, unclipped=True) == CODEC.sized(9).encode(flat, place)
 
 
 def test_order_of_keys_and_kind_of_sequence_do_not_matter() -> None:

@@ -44,13 +44,15 @@ def cases() -> Iterator[Case]:
     lattices = {"Z1": cepam.Integer(1), "Z2": cepam.Integer(2), "Z3": cepam.Integer(3)}
     lattices |= {"A2": cepam.A2, "D4": cepam.D4, "E8": cepam.E8, "skew": SKEW}
     for name, lattice in lattices.items():
-        yield Case(f"gaussian {name} adaptive", cepam.Codec(gaussian, lattice), update(SIZE))
+        yield Case(f"gaussian {name} layered", cepam.Codec(gaussian, lattice, coder="layered"), update(SIZE))
         paper = cepam.Codec(gaussian, lattice, coder="paper", bound=1.0)
         yield Case(f"gaussian {name} paper", paper, update(SIZE, dtype=np.float32))
     for law in (cepam.Laplace(SIGMA), cepam.UniformBall(SIGMA)):
         for name in ("Z1", "A2", "D4", "E8"):
-            yield Case(f"{law.name} {name} adaptive", cepam.Codec(law, lattices[name]), update(SIZE))
-    yield Case("gaussian auto adaptive", cepam.Codec(gaussian), update(SIZE))
+            yield Case(f"{law.name} {name} layered", cepam.Codec(law, lattices[name]), update(SIZE))
+    yield Case("gaussian short", cepam.Codec(gaussian), update(SIZE))
+    yield Case("gaussian E8 size", cepam.Codec(gaussian, cepam.E8, size=SIZE), update(SIZE))
+    yield Case("gaussian Z1 paper size", cepam.Codec(gaussian, coder="paper", bound=1.0, size=SIZE), update(SIZE))
     yield Case("gaussian Z1 nothing", cepam.Codec(gaussian, lattices["Z1"]), update(0, dtype=np.float32))
     yield Case("gaussian Z1 zeros", cepam.Codec(gaussian, lattices["Z1"]), np.zeros(SIZE, dtype=np.float32))
     yield Case("gaussian E8 one", cepam.Codec(gaussian, cepam.E8), update(2)[1:])
@@ -59,14 +61,15 @@ def cases() -> Iterator[Case]:
     yield Case("gaussian D4 two blocks", cepam.Codec(cepam.Gaussian(1.0), cepam.D4), update(8200, scale=1e-4))
     rows = update(9000) * np.abs(np.arange(9000) % 37 - 18) / 64
     yield Case("gaussian Z1 rows", cepam.Codec(cepam.Gaussian(0.25), lattices["Z1"]), rows)
-    yield Case("dithered Z1 adaptive", cepam.DitheredCodec(SIGMA), update(SIZE))
-    yield Case("dithered E8 adaptive", cepam.DitheredCodec(SIGMA, cepam.E8), update(SIZE))
+    yield Case("dithered Z1 layered", cepam.DitheredCodec(SIGMA), update(SIZE))
+    yield Case("dithered E8 layered", cepam.DitheredCodec(SIGMA, cepam.E8), update(SIZE))
     yield Case("dithered Z1 paper", cepam.DitheredCodec(SIGMA, coder="paper", bound=1.0), update(SIZE))
-    search = cepam.Codec(gaussian, lattices["Z1"], coder="search")
+    search = cepam.Codec(gaussian)
     yield Case("gaussian search quiet", search, update(9000, scale=SIGMA / 64, dtype=np.float32))
     yield Case("gaussian search parts", search, update(1000, scale=SIGMA / 16))
-    yield Case("gaussian search padding", cepam.Codec(gaussian, coder="search", padding=64), update(600, SIGMA / 30))
+    yield Case("gaussian search padding", cepam.Codec(gaussian, padding=64), update(600, SIGMA / 30))
     yield Case("gaussian search loud", search, update(600))
+    yield Case("gaussian search size", search.sized(1000), update(1000, scale=SIGMA / 40, dtype=np.float32))
 
 
 def measure(case: Case) -> dict[str, Any]:

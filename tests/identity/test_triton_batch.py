@@ -14,6 +14,7 @@ from cepam.codec import codec as codec_module
 from cepam.codec.batch import decode_each, encode_each
 from cepam.errors import MalformedMessage, SealBroken
 from cepam.kernels import dispatch
+from tests.corpus import SEARCHED
 from tests.identity.interpreter import quick  # noqa: F401
 
 torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
@@ -71,12 +72,13 @@ def test_a_point_outside_the_format_is_laid_at_its_own_door(monkeypatch: pytest.
     assert [isinstance(each, MalformedMessage) for each in found] == [False, True, False]
 
 
-def test_rows_on_two_lattices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default codec takes a lattice for each row: two launches, the messages of one by one."""
+def test_rows_of_two_coders() -> None:
+    """The default codec takes a coder for each row: the messages of one by one."""
     codec, draw = cepam.Codec(cepam.Gaussian(SCALE)), np.random.default_rng(4)
-    x = np.stack([draw.normal(0, SCALE, 9), np.where(np.arange(9) == 4, 50 * SCALE, 0.0)]).astype(np.float32)
-    assert [codec.choose(row) for row in x] == [1, 0]
+    quiet = draw.normal(0, 0.02 * SCALE, 600)
+    x = np.stack([quiet, np.where(np.arange(600) == 4, 50 * SCALE, 0.0)]).astype(np.float32)
     made = cepam.encode_many(codec, torch.from_numpy(x), PLACES[:2])
+    assert [bool(message[0] & SEARCHED) for message in made] == [True, False]
     assert made == [codec.encode(row, at) for row, at in zip(x, PLACES)]
     found = cepam.decode_many(codec, made, PLACES[:2], device="cpu", out_dtype=torch.bfloat16)
     alone = torch.stack([torch.from_numpy(codec.decode(m, at)) for m, at in zip(made, PLACES)])
@@ -95,7 +97,7 @@ def test_shapes_are_checked() -> None:
 @pytest.mark.parametrize("codec", [cepam.Codec(cepam.Gaussian(SCALE), each) for each in (cepam.Integer(1), cepam.D4)])
 def test_what_is_launched_to_be_compiled_runs(codec: cepam.Codec) -> None:
     """Zeros, measured, coded and decoded with rows and without; on a GPU nobody would hear of an error there."""
-    task = codec.task(0, bytes(32))
+    task = codec.task(False, bytes(32))
     kernels = waves.Kernels(device_plan(task.plan, "cpu"), 8, False)
     for way in (waves.MEASURING, *waves.ENCODING.values(), *waves.DECODING.values()):
         kernels._launch(way)
@@ -103,7 +105,7 @@ def test_what_is_launched_to_be_compiled_runs(codec: cepam.Codec) -> None:
 
 def test_something_is_done_while_a_gpu_codes() -> None:
     """Once a batch, however many launches it takes; a batch that is refused as a whole has no such time."""
-    codec, done = cepam.Codec(cepam.Gaussian(SCALE)), []
+    codec, done = cepam.Codec(cepam.Gaussian(SCALE), coder="layered"), []
     x = np.stack([np.full(9, SCALE), np.where(np.arange(9) == 4, 50 * SCALE, 0.0)]).astype(np.float32)
     made = encode_each(codec, torch.from_numpy(x), PLACES[:2], meanwhile=lambda: done.append(1))
     assert made == [codec.encode(row, at) for row, at in zip(x, PLACES)]

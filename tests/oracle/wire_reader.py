@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import struct
 from functools import lru_cache
 from typing import Any
 
@@ -359,39 +360,44 @@ def read_varint(data: bytes) -> tuple[int, bytes]:
 
 
 def open_seals(message: bytes, seal: bytes, fingerprint: bytes) -> bytes:
-    """The payload: one seal in version 1, chunks in version 2, the last of which names the tags of all others."""
-    cipher, context, step = AESGCMSIV(seal), message[:3] + fingerprint, 2**16 + 16
-    if message[0] in (1, 3):
-        return cipher.decrypt(bytes(12), message[3:], context)
-    assert message[0] in (2, 4)
-    chunks = [message[start : start + step] for start in range(3, len(message), step)]
+    """Section 3: the payload of all chunks; the nonce marks the last one, which names the tags of the others."""
+    cipher, context, step = AESGCMSIV(seal), message[:2] + fingerprint, 2**16 + 16
+    chunks = [message[start : start + step] for start in range(2, len(message), step)]
     payload = b""
     for number, chunk in enumerate(chunks):
-        tags = b"".join(each[-16:] for each in chunks[:-1]) if number == len(chunks) - 1 else b""
-        payload += cipher.decrypt(number.to_bytes(12, "little"), chunk, context + tags)
-    assert len(payload) > 2**16
+        last = number == len(chunks) - 1
+        tags = b"".join(each[-16:] for each in chunks[:-1]) if last else b""
+        payload += cipher.decrypt(number.to_bytes(11, "little") + bytes([last]), chunk, context + tags)
     return payload
 
 
-def search_fingerprint(fingerprint: bytes, odds: Any) -> bytes:
-    """Section 11: that of a codec's messages of the search coder."""
-    numbers = b"".join(n.to_bytes(8, "little") for n in (2**18, 5, 13, 14, 4, 13, 12, 20))
-    table = b"".join(int(v).to_bytes(8, "little") for v in odds.reshape(-1))
-    inner = hashlib.sha256(b"cepam search v1" + numbers + table).digest()
-    return hashlib.sha256(b"cepam codec v1search" + inner + fingerprint).digest()
+def codec_fingerprint(codec: Any, plan: Any, model: bytes, odds: Any) -> bytes:
+    """Section 2, from the fingerprints of the plan and of the models."""
+    code = b"paper" if codec.coder == "paper" else b"adaptive"
+    digest = b"cepam codec v5" + code + model + struct.pack("<d", codec.bound or 0.0) + plan.fingerprint()
+    if codec.searches:
+        numbers = b"".join(n.to_bytes(8, "little") for n in (2**18, 5, 13, 14, 4, 13, 12, 20))
+        table = b"".join(int(v).to_bytes(8, "little") for v in odds.reshape(-1))
+        digest += hashlib.sha256(b"cepam search v1" + numbers + table).digest()
+    if codec.size is not None:
+        digest += struct.pack("<q", codec.size)
+    return hashlib.sha256(digest).digest()
 
 
-def read_message(message: bytes, codec: Any, at: Any, tables: Any = None, odds: Any = None) -> list[float]:
+def read_message(
+    message: bytes, codec: Any, at: Any, model: bytes, tables: Any = None, odds: Any = None
+) -> list[float]:
     """The vector of an unpadded or padded message."""
     noise, seal = stream_keys(at.key.secret, at.round, at.client, at.run, at.attempt)
-    searched = message[0] > 2
-    fingerprint = search_fingerprint(codec.fingerprint, odds) if searched else codec.fingerprint
-    assert message[1:3] == hashlib.sha256(b"cepam tag" + fingerprint).digest()[:2]
-    payload = open_seals(message, seal, fingerprint)
-    padded = bool(payload[0] & 2)
-    lattice = codec.lattices[payload[0] >> 2]
-    plan = codec.plan_on(lattice)
-    size, rest = read_varint(payload[1:])
+    plan = codec.plan
+    fingerprint = codec_fingerprint(codec, plan, model, odds)
+    assert message[0] >> 4 == 5
+    assert message[1:2] == hashlib.sha256(b"cepam tag" + fingerprint).digest()[:1]
+    rest, size = open_seals(message, seal, fingerprint), codec.size
+    padded, searched, travels = (bool(message[0] >> bit & 1) for bit in (1, 2, 3))
+    assert travels == (size is None)
+    if travels:
+        size, rest = read_varint(rest)
     rows, per_block = -(-size // plan.n), max(8192 // plan.n // 128, 1) * 128
     per_block = 2**18 if searched else per_block
     count = -(-rows // per_block)
@@ -407,8 +413,8 @@ def read_message(message: bytes, codec: Any, at: Any, tables: Any = None, odds: 
         if searched:
             out += read_segment(block, plan, noise, k, here, tables, odds)
         elif codec.coder == "paper":
-            bound = math.floor(codec.bound / plan.unit)
-            out += read_paper(numbers, block, k * per_block, here, bound, lattice.acceptance(codec.law.norm))
+            bound, p = math.floor(codec.bound / plan.unit), codec.lattice.acceptance(codec.law.norm)
+            out += read_paper(numbers, block, k * per_block, here, bound, p)
         else:
             assert plan.n == 1, "the code of vector lattices has its own oracle: tests/kernels/vector_coder_by_hand.py"
             out += read_scalars(numbers, block, k * per_block, here, tables)

@@ -19,7 +19,7 @@ ROUNDS, SIZE, SIGMA = 64, 20_000, 0.01
 FALSE_ALARM = 1e-9
 CARRY = CorrelatedNoise(0.9617, slices=31)
 ROOT = CorrelatedNoise.from_matrix([1.0, 0.5, 0.375, 0.3125, 0.2734375, 0.24609375, 0.2255859375, 0.20947265625])
-LATTICES = {"Z1": cepam.Integer(1), "auto": "auto"}
+LATTICES = {"Z1": cepam.Integer(1), "E8": cepam.E8}
 
 
 def stream(sends: CorrelatedNoise, takes: CorrelatedNoise, lattice, key: cepam.Key) -> tuple[np.ndarray, np.ndarray]:

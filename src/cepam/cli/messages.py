@@ -162,17 +162,14 @@ def inspect(
 
     data = message.read_bytes()
     wire.check_version(data)
-    facts: dict[str, Any] = {"message": str(message), "bytes": len(data), "version": data[0]}
+    facts: dict[str, Any] = {"message": str(message), "bytes": len(data), "version": data[0] >> 4}
     facts["codec_tag"] = data[1 : wire.HEAD_BYTES].hex()
+    facts["coder"] = "search" if data[0] & wire.SEARCHED else "layered or paper"
     if place.key is not None:
         codec = description.codec()
-        dimensions = [each.dimension for each in codec.lattices]
-        contents = wire.open_sealed(
-            data, place.address().derive(), codec.fingerprint, dimensions, search_fingerprint=codec.search_fingerprint
-        )
-        searched = contents.lattice == wire.SEARCHED
-        facts |= _inside(contents, codec.lattices[0 if searched else contents.lattice].name, len(data))
-        facts["coder"] = "search" if searched else codec.task(contents.lattice, bytes(32)).coder
+        contents, task = codec.open(data, place.address())
+        facts |= _inside(contents, codec.on.name, len(data))
+        facts["coder"] = {"adaptive": "layered"}.get(task.coder, task.coder)
     _print(facts, json_out)
 
 

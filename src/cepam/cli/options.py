@@ -82,14 +82,14 @@ class CodecOptions:
         float | None, typer.Option("--radius", help="Radius of uniform-ball noise, in the update's unit.")
     ] = None
     lattice: Annotated[
-        str, typer.Option("--lattice", help="auto, Z1 to Z10, A2, D4, E8, or a .npy file with a generator matrix.")
-    ] = "auto"
+        str, typer.Option("--lattice", help="Z1 to Z10, A2, D4, E8, or a .npy file with a generator matrix.")
+    ] = "Z1"
     coder: Annotated[
-        Literal["adaptive", "search", "paper"],
+        Literal["auto", "layered", "paper"],
         typer.Option(
-            "--coder", help="adaptive is small; search is far smaller below -8 dB; paper is the paper's code."
+            "--coder", help="auto is far smaller than layered where noise drowns the update; paper is the paper's code."
         ),
-    ] = "adaptive"
+    ] = "auto"
     bound: Annotated[float | None, typer.Option("--bound", help="Bound on the update's norm, for --coder paper.")] = (
         None
     )
@@ -98,7 +98,7 @@ class CodecOptions:
         """The codec that they describe."""
         import cepam
 
-        law, lattice = law_of(self.law, self.sigma, self.b, self.radius), lattice_of(self.lattice) or "auto"
+        law, lattice = law_of(self.law, self.sigma, self.b, self.radius), lattice_of(self.lattice)
         return cepam.Codec(law, lattice=lattice, coder=self.coder, bound=self.bound)
 
 
@@ -169,12 +169,10 @@ def law_of(name: LawName, sigma: float | None, b: float | None, radius: float | 
     return maker(value)
 
 
-def lattice_of(text: str) -> Lattice | None:
-    """The lattice that the text names, or None for the codec's own choice."""
+def lattice_of(text: str) -> Lattice:
+    """The lattice that the text names."""
     import cepam
 
-    if text == "auto":
-        return None
     if text.endswith(".npy"):
         return cepam.Lattice(read_array(Path(text)))
     from cepam.lattices.lattice import lattice_named

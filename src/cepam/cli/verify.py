@@ -54,7 +54,7 @@ def verify(
     if plot is not None:
         from cepam.verify.figure import plot_errors
 
-        plot_errors(certificate.sample, codec.law, codec.lattices[0].dimension, plot)
+        plot_errors(certificate.sample, codec.law, codec.on.dimension, plot)
     if json_out:
         typer.echo(json.dumps(certificate.as_dict() | ({"plot": str(plot)} if plot else {})))
     else:
@@ -69,7 +69,7 @@ def _channel(description: CodecOptions, clients: int) -> SecAggChannel:
     from cepam.secure_aggregation.channel import SecAggChannel
 
     codec = description.codec()
-    if description.lattice not in ("auto", "Z1") or codec.coder != "adaptive":
+    if description.lattice != "Z1" or codec.coder != "auto":
         raise ValueError("--trust secure-aggregation codes sums on the integers: leave --lattice and --coder out")
     return SecAggChannel(codec.law, clients)  # type: ignore[arg-type]  # which says what it takes
 
@@ -104,7 +104,7 @@ def _print(certificate: Certificate, every: bool) -> None:
 
     failures, count = certificate.failures, len(certificate.checks)
     verdict = "PASSED" if certificate.passed else f"FAILED: {len(failures)} of {count} checks"
-    typer.echo(f"{verdict}: {certificate.law} on {', '.join(certificate.lattices)}")
+    typer.echo(f"{verdict}: {certificate.law} on {certificate.lattice}")
     typer.echo(f"{count} checks, {certificate.samples:,} sub-vectors an input; a correct codec fails with")
     typer.echo(
         f"probability at most {certificate.false_alarm:g}; least p-value times {count}: {certificate.least_p_value:.3g}"

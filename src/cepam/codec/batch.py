@@ -18,7 +18,7 @@ from cepam.codec.codec import MessageCodec, Refused, accepted, tried
 from cepam.codec.vectors import Vector, name_of_dtype
 from cepam.errors import MalformedMessage
 from cepam.kernels.dispatch import Meanwhile, device_named, device_of, expect_blocks
-from cepam.kernels.format.task import cpu_only
+from cepam.kernels.format.task import Coder, cpu_only
 from cepam.kernels.threads import side_by_side
 from cepam.keys import Address, UsedAddresses
 
@@ -143,15 +143,17 @@ def why_not_on_gpu(codec: object) -> str | None:
     """What keeps this codec's messages off a GPU, or None where every one of them can be coded there."""
     if not isinstance(codec, MessageCodec):
         return f"{type(codec).__name__} has no GPU form"
-    reasons = (cpu_only(codec.coder, lattice.search, lattice.dimension) for lattice in codec.lattices)
+    coders: list[Coder] = ["paper" if codec.coder == "paper" else "adaptive"]
+    coders += ["search"] if codec.searches else []
+    reasons = (cpu_only(coder, codec.on.search, codec.on.dimension) for coder in coders)
     return next((f"{reason} has no GPU form" for reason in reasons if reason is not None), None)
 
 
 def expect_updates(codec: object, clients: int, size: int, device: str) -> None:
     """Compile in threads what a GPU codes and decodes so many updates of this size with, unless it is on
-    the disk. Where each update chooses its lattice, that waits until one has."""
-    if isinstance(codec, MessageCodec) and why_not_on_gpu(codec) is None and len(codec.lattices) == 1:
-        task, dimension = codec.task(0, bytes(32)), codec.lattices[0].dimension
+    the disk. Where each update chooses its coder, that waits until one has."""
+    if isinstance(codec, MessageCodec) and why_not_on_gpu(codec) is None and not codec.searches:
+        task, dimension = codec.task(False, bytes(32)), codec.on.dimension
         start_ahead(expect_blocks, task, clients * wire.count_blocks(size, dimension), device)
 
 

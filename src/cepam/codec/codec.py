@@ -6,9 +6,9 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,64 +25,80 @@ from cepam.kernels.format.search import SEGMENT, search_fingerprint, suits_searc
 from cepam.kernels.format.task import Coder, CodingTask, model_fingerprint
 from cepam.kernels.threads import BackendName
 from cepam.keys import Address, UsedAddresses
-from cepam.lattices.automatic import suits_eight
-from cepam.lattices.lattice import E8, Integer, Lattice, Search, lattice_named
+from cepam.lattices.lattice import Integer, Lattice, Search, lattice_named
 
 if TYPE_CHECKING:
     import torch
 
 LARGEST_BYTES_A_COORDINATE = 192
+CoderName = Literal["auto", "layered", "paper"]
+"""What a user chooses; a message is coded by one of `kernels.format.task.Coder`."""
 Refused = ValueError | CepamError
 Made = TypeVar("Made")
 Kind = TypeVar("Kind", bound=Hashable)
+Sized = TypeVar("Sized", bound="MessageCodec")
 
 
 class MessageCodec(ABC):
     """Updates to messages and back, for any quantizer."""
 
-    coder: Coder
+    coder: CoderName
     backend: BackendName
     bound: float | None
     padding: int | None
     threads: int | None
+    size: int | None
 
     @property
     @abstractmethod
-    def lattices(self) -> tuple[Lattice, ...]:
-        """The lattices that a message of this codec may use; the message says which."""
+    def on(self) -> Lattice:
+        """The lattice itself, where it was given by name."""
 
+    @property
     @abstractmethod
-    def plan_on(self, lattice: Lattice) -> Plan:
-        """The quantizer on one of these lattices."""
-
-    @abstractmethod
-    def choose(self, update: Vector) -> int:
-        """Which of the lattices suits this update, or `wire.SEARCHED`."""
+    def plan(self) -> Plan:
+        """The quantizer's numbers."""
 
     @property
     def searches(self) -> bool:
         """Whether an update may take the search coder."""
         return False
 
-    @cached_property
-    def search_fingerprint(self) -> bytes | None:
-        """The fingerprint of messages of the search coder, or None where this codec neither writes nor reads any."""
-        if not self.searches:
-            return None
-        return hashlib.sha256(b"cepam codec v1search" + search_fingerprint() + self.fingerprint).digest()
+    def suits_search(self, update: Vector) -> bool:
+        """Whether this update takes the search coder; `update` may be its sample."""
+        return False
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """32 bytes that both ends must share: distribution, lattices, coder, and every bit of their tables.
-
-        A codec that searches has that of the layered quantizer's messages, which it writes and reads too.
-        """
+        """32 bytes that both ends must share: distribution, lattice, coder, size, and every bit of their tables."""
         coder = b"paper" if self.coder == "paper" else b"adaptive"
-        digest = hashlib.sha256(b"cepam codec v1" + coder + model_fingerprint())
-        digest.update(np.array([self.bound or 0.0], dtype="<f8").tobytes())
-        for lattice in self.lattices:
-            digest.update(self.plan_on(lattice).fingerprint())
+        digest = hashlib.sha256(b"cepam codec v5" + coder + model_fingerprint())
+        digest.update(np.array([self.bound or 0.0], dtype="<f8").tobytes() + self.plan.fingerprint())
+        if self.searches:
+            digest.update(search_fingerprint())
+        if self.size is not None:
+            digest.update(self.size.to_bytes(8, "little"))
         return digest.digest()
+
+    def sized(self: Sized, size: int) -> Sized:
+        """The same codec for updates of so many coordinates, whose size does not travel.
+
+        Raises:
+            ValueError: The codec is for another size.
+        """
+        if self.size == size:
+            return self
+        if self.size is not None:
+            raise ValueError(f"the codec is for updates of {self.size} coordinates, got {size}")
+        if size not in self._sized:
+            self._sized.clear()  # one end has one size at a time
+            self._sized[size] = replace(self, size=size)  # type: ignore[type-var]  # both are dataclasses
+        found: Sized = self._sized[size]
+        return found
+
+    @cached_property
+    def _sized(self) -> dict[int, Any]:
+        return {}
 
     def encode(self, update: npt.ArrayLike, at: Address, used: UsedAddresses | None = None) -> bytes:
         """Encode an update to a sealed message.
@@ -118,11 +134,13 @@ class MessageCodec(ABC):
         """
         for at in addresses:
             _check_address(at)
-        several = len(self.lattices) > 1 or self.searches
-        choices = [self.choose(device.sample(row)) if several else 0 for row in rows]
+        if self.size is not None and any(len(row) != self.size for row in rows):
+            wrong = next(len(row) for row in rows if len(row) != self.size)
+            raise ValueError(f"the codec is for updates of {self.size} coordinates (size), got {wrong}")
+        choices = [self.searches and self.suits_search(device.sample(row)) for row in rows]
         made: list[Any] = [None] * len(choices)
-        for choice, places in _alike(choices).items():
-            tasks = [self.task(choice, addresses[i].derive().noise) for i in places]
+        for searched, places in _alike(choices).items():
+            tasks = [self.task(searched, addresses[i].derive().noise) for i in places]
             measured = device.measure(tasks, picked(rows, places))
             for i, task, ends in zip(places, tasks, measured.ends()):
                 made[i] = tried(self._admit, task.plan, ends, addresses[i], used)
@@ -133,7 +151,7 @@ class MessageCodec(ABC):
             for place, each in zip(admitted, blocks):
                 i, row = places[place], rows[places[place]]
                 refused = isinstance(each, Exception)
-                made[i] = each if refused else wire.Contents(len(row), row.itemsize == 8, choice, each)
+                made[i] = each if refused else wire.Contents(len(row), row.itemsize == 8, searched, each)
         return made
 
     def _admit(self, plan: Plan, ends: tuple[float, float], at: Address, used: UsedAddresses | None) -> None:
@@ -143,10 +161,7 @@ class MessageCodec(ABC):
 
     def seal(self, contents: wire.Contents, at: Address) -> bytes:
         """The message of what was coded at this address."""
-        searched = contents.lattice == wire.SEARCHED
-        fingerprint = self.search_fingerprint if searched else self.fingerprint
-        assert fingerprint is not None
-        return wire.seal(contents, at.derive(), fingerprint, self.padding, self.threads)
+        return wire.seal(contents, at.derive(), self.fingerprint, self.padding, self.threads, travels=self.size is None)
 
     @overload
     def decode(
@@ -170,8 +185,8 @@ class MessageCodec(ABC):
             message: What `encode` returned.
             at: The address that the client used.
             used: Addresses that this end has decoded; this one is added, so that a replay is refused.
-            size: The number of coordinates expected. Give it where it is known: a few bytes may stand for many
-                coordinates, so without it the sender decides how much memory is allocated.
+            size: The number of coordinates expected. A few bytes may stand for many coordinates: with neither this nor
+                the codec's `size` the sender decides how much memory is allocated.
             device: A GPU such as `"cuda"`: the same vector comes as a tensor there.
             out_dtype: float64 or float32, or float16 and (tensors only) bfloat16, rounded from float32. Default: the
                 type of the update.
@@ -196,7 +211,7 @@ class MessageCodec(ABC):
     ) -> list[Any]:
         """The vector of each message that was opened, or its exception; `wanted` names another type."""
         found: list[Any] = [None] * len(opened)
-        kinds = [(contents.size, contents.double, contents.lattice) for contents, _ in opened]
+        kinds = [(contents.size, contents.double, contents.searched) for contents, _ in opened]
         for (size, double, _), places in _alike(kinds).items():
             group = [opened[i] for i in places]
             tasks, blocks = [task for _, task in group], [contents.blocks for contents, _ in group]
@@ -217,30 +232,28 @@ class MessageCodec(ABC):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         _check_address(at)
         keys = at.derive()
-        dimensions = [lattice.dimension for lattice in self.lattices]
         contents = wire.open_sealed(
-            bytes(message), keys, self.fingerprint, dimensions, room, self.threads, self.search_fingerprint
+            bytes(message), keys, self.fingerprint, self.on.dimension, self.searches, self.size, room, self.threads
         )
         if size is not None and contents.size != size:
             raise WrongSize(f"a message of {size} coordinates was expected, this one has {contents.size}")
         if used is not None:
             used.claim(at)
-        task = self.task(contents.lattice, keys.noise)
+        task = self.task(contents.searched, keys.noise)
         blocks, most = joined(contents.blocks), task.plan.n * task.per_block * LARGEST_BYTES_A_COORDINATE
         if len(blocks.data) > most and (longest := int(blocks.lengths.max())) > most:
             raise MalformedMessage(f"a block of {longest} bytes is longer than any that this codec writes")
         return contents, task
 
-    def task(self, choice: int, key: bytes) -> CodingTask:
-        """What a backend is asked to do with the lattice of this number, or by the search coder, under this key."""
-        if choice == wire.SEARCHED:
-            return CodingTask(self.plan_on(self.lattices[0]), "search", key, SEGMENT)
-        lattice = self.lattices[choice]
-        plan, bound, acceptance = self.plan_on(lattice), 0, 1.0
+    def task(self, searched: bool, key: bytes) -> CodingTask:
+        """What a backend is asked to do under this key, by the search coder or by the quantizer."""
+        plan, bound, acceptance = self.plan, 0, 1.0
+        if searched:
+            return CodingTask(plan, "search", key, SEGMENT)
         if self.coder == "paper":
             bound = int(self.bound / plan.unit) if self.bound is not None else 0
             norm: Literal["l1", "l2"] = "l1" if plan.accept is Accept.L1_BALL else "l2"
-            acceptance = lattice.acceptance(norm)
+            acceptance = self.on.acceptance(norm)
         coder: Coder = "paper" if self.coder == "paper" else "adaptive"
         return CodingTask(plan, coder, key, wire.rows_per_block(plan.n), bound, acceptance)
 
@@ -263,15 +276,15 @@ class Codec(MessageCodec):
 
     Args:
         law: The distribution of the noise, such as `Gaussian(0.01)`.
-        lattice: A lattice or its name. `"auto"` lets every message use the one that costs least for its update
-            (docs/rate.md has the rule).
-        coder: `"adaptive"`, the layered quantizer with a small code; `"search"`, far fewer bytes where Gaussian noise
-            drowns the update (below -8.5 dB, docs/search.md), and the adaptive one elsewhere; or `"paper"`, the paper's
-            Golomb and fixed-length code.
+        lattice: A lattice or its name, such as `"E8"`.
+        coder: `"auto"`: the search coder, of far fewer bytes, where Gaussian noise on Z1 drowns the update (below
+            -8.5 dB, docs/search.md), and the layered quantizer elsewhere; `"layered"`: that quantizer always;
+            `"paper"`: with the paper's Golomb and fixed-length code.
         backend: `"auto"`, `"numba"` or `"numpy"`. Changes speed only.
         bound: Bound on the norm of updates; `coder="paper"` needs it.
         padding: Pad messages to a multiple of so many bytes, so that their length reveals less.
         threads: Threads of one call. Default: as many as the process has cores. Changes speed only.
+        size: The number of coordinates of every update, which then does not travel. Both ends give it.
 
     Raises:
         ValueError: An argument is out of range, or `bound` does not fit the coder.
@@ -284,52 +297,45 @@ class Codec(MessageCodec):
     """
 
     law: Law
-    lattice: Lattice | str = "auto"
-    coder: Coder = "adaptive"
+    lattice: Lattice | str = "Z1"
+    coder: CoderName = "auto"
     backend: BackendName = field(default="auto", compare=False)
     bound: float | None = None
     padding: int | None = None
     threads: int | None = field(default=None, compare=False, repr=False)
+    size: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, Law):
             raise ValueError(f"law must be a noise law such as cepam.Gaussian(0.01), got {self.law!r}")
-        if isinstance(self.lattice, str) and self.lattice != "auto":
+        if isinstance(self.lattice, str):
             object.__setattr__(self, "lattice", lattice_named(self.lattice))
-        if not isinstance(self.lattice, Lattice | str):
-            raise ValueError(f"lattice must be 'auto' or a lattice such as cepam.E8, got {self.lattice!r}")
+        if not isinstance(self.lattice, Lattice):
+            raise ValueError(f"lattice must be a lattice such as cepam.E8, or its name, got {self.lattice!r}")
         _check_options(self)
-        for lattice in self.lattices:
-            self.plan_on(lattice)
 
-    @cached_property
-    def lattices(self) -> tuple[Lattice, ...]:
-        if isinstance(self.lattice, Lattice):
-            return (self.lattice,)
-        return tuple(lattice for lattice in (Integer(1), E8) if lattice.acceptance(self.law.norm) > 0.1)
+    @property
+    def on(self) -> Lattice:
+        assert isinstance(self.lattice, Lattice)
+        return self.lattice
 
-    def plan_on(self, lattice: Lattice) -> Plan:
-        return layered_plan(self.law, lattice)
+    @property
+    def plan(self) -> Plan:
+        return layered_plan(self.law, self.on)
 
-    def choose(self, update: Vector) -> int:
-        """Which of the lattices suits this update: the rule of `cepam.lattices.automatic`, or the only one there is.
-
-        `wire.SEARCHED` where the search coder suits it better (`kernels.format.search`).
-        """
-        if self.searches and suits_search(update, self.law.scale):
-            return wire.SEARCHED
-        return int(len(self.lattices) > 1 and suits_eight(update, self.law.scale))
+    def suits_search(self, update: Vector) -> bool:
+        return suits_search(update, self.law.scale)
 
     @cached_property
     def searches(self) -> bool:
-        """Whether an update may take the search coder: Gaussian noise, and no lattice named but the integers."""
-        line = self.lattices[0].dimension == 1 and self.lattices[0].search is Search.CUBIC
-        return self.coder == "search" and type(self.law) is Gaussian and line
+        """Whether an update may take the search coder: `coder="auto"`, Gaussian noise, and the integers."""
+        line = self.on.dimension == 1 and self.on.search is Search.CUBIC
+        return self.coder == "auto" and type(self.law) is Gaussian and line
 
     @property
     def grid(self) -> float:
         """The public grid: every decoded value is a multiple of it."""
-        return self.plan_on(self.lattices[0]).grid
+        return self.plan.grid
 
 
 @dataclass(frozen=True)
@@ -339,11 +345,12 @@ class DitheredCodec(MessageCodec):
     Args:
         step: Side of a cube with the volume of a cell.
         lattice: The lattice.
-        coder: `"adaptive"`, or in one dimension `"paper"`.
+        coder: `"auto"`, the adaptive code, or in one dimension `"paper"`.
         backend: `"auto"`, `"numba"` or `"numpy"`. Changes speed only.
         bound: Bound on the norm of updates; `coder="paper"` needs it.
         padding: Pad messages to a multiple of so many bytes.
         threads: Threads of one call. Changes speed only.
+        size: The number of coordinates of every update, which then does not travel.
 
     Raises:
         ValueError: An argument is out of range.
@@ -355,45 +362,44 @@ class DitheredCodec(MessageCodec):
 
     step: float
     lattice: Lattice = field(default_factory=lambda: Integer(1))
-    coder: Coder = "adaptive"
+    coder: CoderName = "auto"
     backend: BackendName = field(default="auto", compare=False)
     bound: float | None = None
     padding: int | None = None
     threads: int | None = field(default=None, compare=False, repr=False)
+    size: int | None = None
 
     def __post_init__(self) -> None:
         check_scale("step", self.step)
         if not isinstance(self.lattice, Lattice):
             raise ValueError(f"lattice must be a lattice such as cepam.E8, got {self.lattice!r}")
         _check_options(self)
-        if self.coder == "search":
-            raise ValueError("coder must be 'adaptive' or 'paper' for plain dithering, got 'search'")
         if self.coder == "paper" and self.lattice.dimension > 1:
             raise ValueError("the paper's coder covers plain dithering in one dimension only")
 
     @property
-    def lattices(self) -> tuple[Lattice, ...]:
-        return (self.lattice,)
+    def on(self) -> Lattice:
+        return self.lattice
 
-    def plan_on(self, lattice: Lattice) -> Plan:
-        return cell_plan(lattice, float(self.step))
-
-    def choose(self, update: Vector) -> int:
-        return 0
+    @property
+    def plan(self) -> Plan:
+        return cell_plan(self.lattice, float(self.step))
 
 
 def _check_options(codec: MessageCodec) -> None:
-    if codec.coder not in ("adaptive", "search", "paper"):
-        raise ValueError(f"coder must be 'adaptive', 'search' or 'paper', got {codec.coder!r}")
+    if codec.coder not in get_args(CoderName):
+        raise ValueError(f"coder must be 'auto', 'layered' or 'paper', got {codec.coder!r}")
+    if codec.size is not None and not (type(codec.size) is int and 1 <= codec.size <= wire.LARGEST_SIZE):
+        raise ValueError(f"size must be a number of coordinates from 1 to 2^40, got {codec.size!r}")
+    plan = codec.plan
     if codec.backend not in ("auto", "numba", "numpy"):
         raise ValueError(f"backend must be 'auto', 'numba' or 'numpy', got {codec.backend!r}")
     if codec.coder == "paper":
         if codec.bound is None:
             raise ValueError("coder='paper' needs bound=…, a bound on the update's norm")
         check_scale("bound", codec.bound)
-        reach = codec.plan_on(codec.lattices[0]).reach
-        if codec.bound > reach:
-            raise ValueError(f"bound must be at most {reach:.3g} at this noise scale, got {codec.bound!r}")
+        if codec.bound > plan.reach:
+            raise ValueError(f"bound must be at most {plan.reach:.3g} at this noise scale, got {codec.bound!r}")
     elif codec.bound is not None:
         raise ValueError("bound belongs to coder='paper'; the other coders need none")
     if codec.padding is not None and not (type(codec.padding) is int and 1 <= codec.padding <= 2**24):

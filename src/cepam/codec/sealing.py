@@ -84,16 +84,16 @@ def encrypt(key: bytes, payload: Pieces, head: bytes, context: bytes, threads: i
     cipher, size = cipher_of(key), payload.size
     chunks = count_chunks(size)
     if chunks == 1:
-        sealed_whole: bytes = cipher.encrypt(nonce(0), payload.between(0, size), context)
+        sealed_whole: bytes = cipher.encrypt(nonce(0, last=True), payload.between(0, size), context)
         return head + sealed_whole
     message, sealed = begin_message(head, size)
 
-    def seal_chunk(i: int, context: bytes = context) -> None:
+    def seal_chunk(i: int, context: bytes = context, last: bool = False) -> None:
         clear = payload.between(i * CHUNK_BYTES, min((i + 1) * CHUNK_BYTES, size))
-        _into(cipher, "encrypt", i, clear, context, _chunk(sealed, i))
+        _into(cipher, "encrypt", nonce(i, last), clear, context, _chunk(sealed, i))
 
     deal(threads, seal_chunk, chunks - 1)
-    seal_chunk(chunks - 1, context + tags_of(sealed, chunks))
+    seal_chunk(chunks - 1, context + tags_of(sealed, chunks), last=True)
     return message
 
 
@@ -104,23 +104,21 @@ def begin_message(head: bytes, size: int) -> tuple[bytes, Bytes]:
     return message, room[len(head) :]
 
 
-def decrypt(key: bytes, sealed: memoryview, context: bytes) -> bytes:
-    """The payload of one seal."""
-    return bytes(opened(lambda: cipher_of(key).decrypt(nonce(0), sealed, context)))
-
-
-def decrypt_chunks(
+def decrypt(
     key: bytes, sealed: memoryview, context: bytes, room: Room | None = None, threads: int | None = None
 ) -> memoryview:
-    """The payload of chunks, in memory that `room` gives; raises unless every one of them opens."""
-    cipher, found = cipher_of(key), np.frombuffer(sealed, dtype=np.uint8)
+    """The payload, in memory that `room` gives where it has several chunks; raises unless every one of them opens."""
+    cipher = cipher_of(key)
+    if len(sealed) <= CHUNK_BYTES + SEAL_BYTES:
+        return memoryview(opened(lambda: cipher.decrypt(nonce(0, last=True), sealed, context)))
+    found = np.frombuffer(sealed, dtype=np.uint8)
     size, chunks = size_of_chunks(len(found))
     payload = room(size) if room is not None else np.empty(size, dtype=np.uint8)
-    contexts = {chunks - 1: context + tags_of(found, chunks)}
+    end = context + tags_of(found, chunks)
 
     def open_chunk(i: int) -> None:
-        clear = payload[i * CHUNK_BYTES : (i + 1) * CHUNK_BYTES]
-        _into(cipher, "decrypt", i, _chunk(found, i), contexts.get(i, context), clear)
+        clear, last = payload[i * CHUNK_BYTES : (i + 1) * CHUNK_BYTES], i == chunks - 1
+        _into(cipher, "decrypt", nonce(i, last), _chunk(found, i), end if last else context, clear)
 
     opened(lambda: deal(threads, open_chunk, chunks))
     return memoryview(payload.data)
@@ -143,9 +141,9 @@ def opened(work: Callable[[], Any]) -> Any:
         raise SealBroken("the seal does not open: another key, round, client or codec, or damaged bytes") from broken
 
 
-def nonce(number: int) -> bytes:
-    """The nonce of a chunk."""
-    return number.to_bytes(12, "little")
+def nonce(number: int, last: bool) -> bytes:
+    """The nonce of a chunk: its number, and whether it is the last (as in STREAM: the rest cannot be cut off)."""
+    return number.to_bytes(11, "little") + bytes([last])
 
 
 def _chunk(sealed: Bytes, i: int) -> Bytes:
@@ -194,13 +192,13 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def _into(cipher: Any, way: str, number: int, source: Any, context: bytes, out: Bytes) -> None:
+def _into(cipher: Any, way: str, nonce: bytes, source: Any, context: bytes, out: Bytes) -> None:
     """Fills out with the sealed or opened source; older releases of `cryptography` cannot without a copy."""
     direct = getattr(cipher, f"{way}_into", None)
     if direct is not None:
-        direct(nonce(number), source, context, out)
+        direct(nonce, source, context, out)
     else:
-        out[:] = np.frombuffer(getattr(cipher, way)(nonce(number), source, context), dtype=np.uint8)
+        out[:] = np.frombuffer(getattr(cipher, way)(nonce, source, context), dtype=np.uint8)
 
 
 def _new_bytes(size: int) -> tuple[bytes, Bytes]:

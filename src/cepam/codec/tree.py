@@ -105,7 +105,7 @@ def encode_tree(
     if used is not None and at in used:
         used.claim(at)  # which says so
     vector = _joined(leaves, _one_device(leaves, codec))
-    message = codec.encode(vector if clip is None else clip.apply(vector), place)
+    message = codec.sized(structure.size).encode(vector if clip is None else clip.apply(vector), place)
     if used is not None:
         used.claim(at)
     return message
@@ -140,7 +140,7 @@ def decode_tree(
     device = _one_device(leaves, codec)
     where: dict[str, Any] = {} if device is None else {"device": device}
     try:
-        vector = codec.decode(message, place, size=structure.size, **where)
+        vector = codec.sized(structure.size).decode(message, place, **where)
     except SealBroken as broken:
         raise SealBroken(
             "the seal does not open: another key, round, client or codec, a tree of another structure, or damaged bytes"

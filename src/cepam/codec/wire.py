@@ -2,11 +2,10 @@
 
 A vertical bar is concatenation, a number in parentheses a count of bytes:
 
-    message = version (1) | tag (2) | seal( payload ) with 16 bytes of authentication a seal
-    payload = flags (1) | size (varint) | block lengths (varints) | blocks | zero padding
+    message = version and flags (1) | tag (1) | seal( payload ) with 16 bytes of authentication a seal
+    payload = size (varint, unless both ends know it) | block lengths (varints) | blocks | zero padding
 
-Version 1 has one seal, version 2 several: chunks of a payload that is longer than one (`sealing`). Versions 3 and 4 are
-the same for messages of the search coder, whose blocks are segments.
+A payload that is longer than a chunk has several seals (`sealing`).
 """
 
 from __future__ import annotations
@@ -26,29 +25,28 @@ from cepam.kernels.format.blocks import JoinedBlocks, joined
 from cepam.kernels.format.search import SEGMENT
 from cepam.keys import StreamKeys
 
-WHOLE, IN_CHUNKS, SEARCHED_WHOLE, SEARCHED_IN_CHUNKS = 1, 2, 3, 4
-SEARCHED = -1
-"""In the place of a lattice's number: the search coder."""
-HEAD_BYTES = 3
+VERSION = 5
+"""In the upper half of the first byte; messages of versions 1 to 4 began with that number as a whole byte."""
+HEAD_BYTES = 2
 BLOCK_COORDINATES = 8192
 LARGEST_SIZE = 2**40
 _LONGEST = 1 << 32
 """Bytes of a block that a table may speak of: more than any has, and so few that no sum of them overflows."""
+_NOTHING = b"\0"
+"""In the place of an empty payload, which the cipher does not seal: zeros behind a block mean nothing."""
 _FEW = 16
 """Numbers of a block table up to which Python is faster than NumPy."""
-_DOUBLE, _PADDED, _LATTICE_SHIFT = 1, 2, 2
+DOUBLE, PADDED, SEARCHED, TRAVELS = 1, 2, 4, 8
+"""Flags: float64; padded; blocks are segments of the search coder; the size stands in the payload."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a sealed payload holds: the vector's size and type, which lattice of the codec's list, and the blocks.
-
-    `lattice` is `SEARCHED` where the blocks are segments of the search coder.
-    """
+    """What a sealed message holds: the vector's size and type, and the blocks, or segments of the search coder."""
 
     size: int
     double: bool
-    lattice: int
+    searched: bool
     blocks: Sequence[bytes]
 
 
@@ -64,50 +62,44 @@ def count_blocks(size: int, n: int) -> int:
 
 
 def seal(
-    contents: Contents, keys: StreamKeys, fingerprint: bytes, padding: int | None = None, threads: int | None = None
-) -> bytes:
-    """The message; its length is a multiple of `padding` if one is given."""
-    payload = _join(contents, padding)
-    version = WHOLE if sealing.count_chunks(payload.size) == 1 else IN_CHUNKS
-    version += SEARCHED_WHOLE - WHOLE if contents.lattice == SEARCHED else 0
-    head = bytes([version]) + _tag(fingerprint)
-    return sealing.encrypt(keys.seal, payload, head, head + fingerprint, threads)
+    contents: Contents, keys: StreamKeys, fingerprint: bytes, padding: int | None = None, threads: int | None = None,
+    travels: bool = True,
+) -> bytes:  # fmt: skip
+    """The message; its length is a multiple of `padding` if one is given. `travels`: no reader knows the size."""
+    flags = DOUBLE * contents.double | SEARCHED * contents.searched
+    flags |= PADDED * (padding is not None) | TRAVELS * travels
+    head = bytes([VERSION << 4 | flags]) + _tag(fingerprint)
+    return sealing.encrypt(keys.seal, _join(contents, padding, travels), head, head + fingerprint, threads)
 
 
 def open_sealed(
-    message: bytes, keys: StreamKeys, fingerprint: bytes, dimensions: list[int],
-    room: Room | None = None, threads: int | None = None, search_fingerprint: bytes | None = None,
+    message: bytes, keys: StreamKeys, fingerprint: bytes, dimension: int, searches: bool = False,
+    size: int | None = None, room: Room | None = None, threads: int | None = None,
 ) -> Contents:  # fmt: skip
     """The contents, verified whole before anything is read; raises rather than return what was not sealed here.
 
-    `search_fingerprint` is that of the codec's messages of the search coder, if it reads any. `room` gives the memory
-    in which a long payload is opened.
+    `size` is that of every message of the codec, where it has one. `room` gives the memory in which a long payload is
+    opened.
     """
     check_version(message)
-    searched = message[0] in (SEARCHED_WHOLE, SEARCHED_IN_CHUNKS)
-    if searched:
-        if search_fingerprint is None:
-            raise WrongAddress("the message was made by another codec: it is of the search coder, which this has not")
-        fingerprint = search_fingerprint
-    head = message[:1] + _tag(fingerprint)
-    if message[:HEAD_BYTES] != head:
-        raise WrongAddress("the message was made by another codec: law, lattice or coder differ")
-    sealed, context = memoryview(message)[HEAD_BYTES:], head + fingerprint
-    if message[0] in (WHOLE, SEARCHED_WHOLE):
-        payload = memoryview(sealing.decrypt(keys.seal, sealed, context))
-    else:
-        payload = sealing.decrypt_chunks(keys.seal, sealed, context, room, threads)
-    return _split(payload, dimensions, searched)
+    head, flags = message[:HEAD_BYTES], message[0] & 15
+    if head[1:] != _tag(fingerprint):
+        raise WrongAddress("the message was made by another codec: law, lattice, coder or size differ")
+    if bool(flags & TRAVELS) != (size is None):
+        raise WrongAddress("the message was made by another codec: one that has a size, and one without")
+    if flags & SEARCHED and not searches:
+        raise WrongAddress("the message was made by another codec: it is of the search coder, which this has not")
+    payload = sealing.decrypt(keys.seal, memoryview(message)[HEAD_BYTES:], head + fingerprint, room, threads)
+    return _split(payload, flags, dimension, size)
 
 
 def check_version(message: bytes) -> None:
     """Raise `MalformedMessage` for what is too short, or of a version that this package does not read."""
-    if len(message) < HEAD_BYTES + SEAL_BYTES + 2:
-        raise MalformedMessage(f"a message has at least {HEAD_BYTES + SEAL_BYTES + 2} bytes, got {len(message)}")
-    if not WHOLE <= message[0] <= SEARCHED_IN_CHUNKS:
-        raise MalformedMessage(
-            f"this package reads messages of versions {WHOLE} to {SEARCHED_IN_CHUNKS}, got version {message[0]}"
-        )
+    if len(message) <= HEAD_BYTES + SEAL_BYTES:
+        raise MalformedMessage(f"a message has at least {HEAD_BYTES + SEAL_BYTES + 1} bytes, got {len(message)}")
+    if message[0] >> 4 != VERSION:
+        found = message[0] >> 4 or message[0]
+        raise MalformedMessage(f"this package reads messages of version {VERSION}, got version {found}")
 
 
 @lru_cache(maxsize=64)
@@ -115,16 +107,14 @@ def _tag(fingerprint: bytes) -> bytes:
     return hashlib.sha256(b"cepam tag" + fingerprint).digest()[: HEAD_BYTES - 1]
 
 
-def _join(contents: Contents, padding: int | None) -> Pieces:
-    padded, blocks = padding is not None, joined(contents.blocks)
-    flags = (_DOUBLE if contents.double else 0) | (_PADDED if padded else 0)
-    flags |= 0 if contents.lattice == SEARCHED else contents.lattice << _LATTICE_SHIFT
-    table = _varints(blocks.lengths if padded else blocks.lengths[:-1])
-    head = bytes([flags]) + varint(contents.size) + table
+def _join(contents: Contents, padding: int | None, travels: bool) -> Pieces:
+    blocks = joined(contents.blocks)
+    head = varint(contents.size) if travels else b""
+    head += _varints(blocks.lengths if padding is not None else blocks.lengths[:-1])
     data = memoryview(blocks.data)
-    if padding is None:
-        return Pieces([head, data])
-    return Pieces([head, data, bytes(_padding(len(head) + len(data), padding))])
+    if padding is not None:
+        return Pieces([head, data, bytes(_padding(len(head) + len(data), padding))])
+    return Pieces([head, data] if head or len(data) else [_NOTHING])
 
 
 def _padding(size: int, padding: int) -> int:
@@ -139,27 +129,22 @@ def _padding(size: int, padding: int) -> int:
         length += 1
 
 
-def _split(payload: memoryview, dimensions: list[int], searched: bool = False) -> Contents:
+def _split(payload: memoryview, flags: int, dimension: int, known: int | None) -> Contents:
     """The contents of a payload."""
-    flags, held = payload[0], len(payload)
-    lattice = flags >> _LATTICE_SHIFT
-    if lattice >= (1 if searched else len(dimensions)):
-        raise MalformedMessage(f"lattice number {lattice} is not one of this codec's {len(dimensions)}")
-    size, at = read_varint(payload, 1)
-    total = -(-size // SEGMENT) if searched else count_blocks(size, dimensions[lattice])
-    lattice = SEARCHED if searched else lattice
+    searched, double, padded, held = bool(flags & SEARCHED), bool(flags & DOUBLE), bool(flags & PADDED), len(payload)
+    size, at = read_varint(payload, 0) if known is None else (known, 0)
+    total = -(-size // SEGMENT) if searched else count_blocks(size, dimension)
     if size > LARGEST_SIZE or total > held - at + 1:
         raise MalformedMessage(f"a payload of {held} bytes cannot hold {size} coordinates")
-    padded = bool(flags & _PADDED)
     if total == 1 and not padded:
-        return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at:], np.array([held - at])))
+        return Contents(size, double, searched, JoinedBlocks(payload[at:], np.array([held - at])))
     lengths, whole, at = _read_lengths(payload, at, total if padded else max(total - 1, 0))
     left = held - at - whole
     if total and not padded:  # the last block has what is left
         lengths, left = np.concatenate([lengths, [left]]), min(left, 0)
     if left < 0 or (left and not (padded and not np.frombuffer(payload[held - left :], dtype=np.uint8).any())):
         raise MalformedMessage("the block table does not match the payload")
-    return Contents(size, bool(flags & _DOUBLE), lattice, JoinedBlocks(payload[at : held - left], lengths))
+    return Contents(size, double, searched, JoinedBlocks(payload[at : held - left], lengths))
 
 
 def _varints(values: npt.NDArray[np.int64]) -> bytes:

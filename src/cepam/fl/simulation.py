@@ -108,7 +108,7 @@ class Simulation:
         self.rows = tuple(held.row(seed) for seed in chosen.run_seeds)
         self.arrays = self.backend or backend_of(device, self._prefetch)
         if device == "cuda" and chosen.privacy.trust == "server":
-            usual = usual_codec(chosen) if self.codecs is None else self.codecs(0)
+            usual = usual_codec(chosen, self.size) if self.codecs is None else self.codecs(0)
             self.arrays.expect(usual, many, self.size)
         self.network = self.vector.on(self.data, device)
         self.aggregators = tuple(self._aggregator(s, held.nonce, part) for s, part in enumerate(parts))

@@ -95,10 +95,9 @@ class CorrelatedAggregator(Aggregator):
         from cepam.privacy import MatrixMechanism, ObservedParticipation
 
         account, known = self.account, self._earlier
-        lattice = [None if isinstance(s.lattice, str) else s.lattice for _, s in replies]
         clients = [
-            known.get(node) or self.config.client(s.law, s.records, s.weight, s.clip, on, s.codec.searches)
-            for (node, s), on in zip(replies, lattice)
+            known.get(node) or self.config.client(s.law, s.records, s.weight, s.clip, s.lattice, s.codec.searches)
+            for node, s in replies
         ]
         return MatrixMechanism(
             tuple(clients),

@@ -10,7 +10,8 @@ from cepam.clip import L2
 from cepam.distributions.laws import Gaussian
 from cepam.flower.dropouts import Aggregator
 from cepam.privacy.cohorts.dropouts import UPWARD
-from cepam.protocol.accounting import Target
+from cepam.privacy.composition.account import affordable
+from cepam.protocol.accounting import Target, settings_for
 from cepam.protocol.options import NodeSettings
 from cepam.protocol.settings import UplinkSettings
 
@@ -27,6 +28,8 @@ class NodeNoise:
             raise ValueError("epsilon finds one noise for all nodes: nodes must not be given with it")
         self._settings, self._target = settings, target
         self._first: UplinkSettings | None = None
+        self._rounds = 1
+        self._found = False
         self._own = nodes.get if isinstance(nodes, Mapping) else nodes
 
     @property
@@ -47,15 +50,20 @@ class NodeNoise:
         return self.settings if differs is None else differs.over(self.settings)
 
     def plan(self, rounds: int) -> None:
-        """Plan a target that does not say its rounds for so many."""
+        """Plan for so many rounds; a target may say others."""
+        self._rounds = rounds
         if self._target is not None and self._target.rounds is None:
             self._target = replace(self._target, rounds=rounds)
 
     def find(self, sampled: int, aggregator: Aggregator, coordinates: int) -> None:
-        """Calibrate the noise to the target, if there is one and it was not found before."""
+        """Calibrate the noise to the target, if there is one, once; take coder layered where search has no figure."""
         if self._target is None:
+            if not self._found:
+                run = aggregator.planned(self._settings, sampled, coordinates).over(self._rounds)
+                self._settings = settings_for(self._settings, affordable(run, aggregator.account.delta))
+            self._found = True
             return
-        nodes = self._target.nodes or sampled
+        self._found, nodes = True, self._target.nodes or sampled
         target, self._target = replace(self._target, nodes=nodes), None
         one = aggregator.planned(self._settings, nodes, coordinates)
         self._settings = target.meet(self._settings, one, aggregator.account.delta)

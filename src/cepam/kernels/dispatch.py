@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cepam.kernels.format.search import sample_of
 from cepam.kernels.format.task import CodingTask
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans, side_by_side
-from cepam.lattices.automatic import sample_of
 
 ANY_SHAPE = "cepam.encode_tree(codec, update, at, clip=…) takes any shape, and dicts and lists of arrays"
 """The remedy for whoever has more than a vector."""
@@ -54,7 +54,7 @@ class Device(Protocol):
         """The rows of a batch of updates. Raises `ValueError` unless they are vectors of floats."""
 
     def sample(self, row: Any) -> npt.NDArray[Any]:
-        """The coordinates of a row, on the host, that the automatic choice of a lattice looks at."""
+        """The coordinates of a row, on the host, that the choice of a coder looks at."""
 
     def measure(self, tasks: Sequence[CodingTask], rows: Any) -> MeasuredRows:
         """What must be known of rows before they are coded, whatever their values."""

@@ -1,4 +1,4 @@
-"""Lattices: named and custom ones, their exact geometry, and the automatic choice between them.
+"""Lattices: named and custom ones and their exact geometry.
 
 Internal: the lattices that users name are in `cepam`.
 """

@@ -290,7 +290,7 @@ A2 = _hexagonal()
 D4 = _checkerboard()
 """The checkerboard lattice in four dimensions."""
 E8 = _e8()
-"""The Gosset lattice in eight dimensions, the densest there; `lattice="auto"` uses it where the noise is large."""
+"""The Gosset lattice in eight dimensions, the densest there."""
 NAMED: dict[str, Lattice] = {
     **{f"Z{n}": Integer(n) for n in range(1, LARGEST_DIMENSION + 1)}, "A2": A2, "D4": D4, "E8": E8,
 }  # fmt: skip

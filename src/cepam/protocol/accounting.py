@@ -95,7 +95,7 @@ class Accounting:
         others = len({node for node, _ in used}) - 1
         return Mechanism(
             clients=tuple(
-                Client(s.law, s.records, s.weight, None, s.clip, s.own_lattice, s.codec.searches) for _, s in used
+                Client(s.law, s.records, s.weight, None, s.clip, s.lattice, s.codec.searches) for _, s in used
             ),
             clip=used[0][1].clip,
             sampling=self.record_sampling or Sampling("all"),
@@ -112,7 +112,7 @@ class Accounting:
         from cepam.privacy import Client, CohortMechanism
 
         share, searched = settings.law.scale, settings.codec.searches
-        kind = Client(settings.law, settings.records, 1.0 / cohort.size, None, None, settings.own_lattice, searched)
+        kind = Client(settings.law, settings.records, 1.0 / cohort.size, None, None, settings.lattice, searched)
         return CohortMechanism(
             (kind,),
             settings.clip,
@@ -156,12 +156,13 @@ class Target:
     def meet(self, settings: UplinkSettings, one: Mechanism, delta: float) -> UplinkSettings:
         """The settings with the smallest noise that meets the target over rounds like `one`; whatever scale they had.
 
+        Where the search coder's arithmetic alone leaves no finite figure, the coder is `"layered"`.
         Guarantee: the account of such a run ends at or under epsilon (tests/protocol/test_target.py).
         """
         from cepam.privacy import calibrate
 
         met = calibrate(self._whole(one), self.epsilon, delta)
-        return replace(settings, law=met.clients[0].law)
+        return replace(settings_for(settings, met), law=met.clients[0].law)
 
     def describe(self, one: Mechanism) -> str:
         """What the noise of rounds like `one` means for the model, in a line."""
@@ -175,6 +176,11 @@ class Target:
         if self.rounds is None:
             raise ValueError("rounds must be given where a strategy is not run by `start`")
         return one.over(self.rounds)
+
+
+def settings_for(settings: UplinkSettings, run: Mechanism) -> UplinkSettings:
+    """The settings, of coder `"layered"` where the clients of the run are charged as never searching."""
+    return replace(settings, coder="layered") if settings.codec.searches and not run.searched() else settings
 
 
 def noise_of(noise: Law | None, epsilon: float | Target | None, clip: Clip) -> tuple[Law, Target | None]:

@@ -85,7 +85,7 @@ def seal_update(
             raise Declined("policy", "the offer asks for a stream, and this end keeps none")
         answer = replace(answer, stream=stream.name, place=stream.sender.position)
         sent = stream.sender.next(sent)
-    message = offer.settings.codec.encode(sent, at)
+    message = offer.settings.codec.sized(len(sent)).encode(sent, at)
     return Sealed(message, answer, chain, replaced=not np.isfinite(update).all())
 
 

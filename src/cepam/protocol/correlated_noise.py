@@ -64,7 +64,7 @@ class CorrelatedNoiseConfig:
         return "example" if self.divisor else "update"
 
     def client(
-        self, law: Any, records: int, weight: float = 1.0, clip: Any = None, lattice: Any = None, searched: bool = False
+        self, law: Any, records: int, weight: float = 1.0, clip: Any = None, lattice: Any = None, searched: bool = True
     ) -> Client:
         """A client with such noise, for the accountant."""
         from cepam.privacy import Client

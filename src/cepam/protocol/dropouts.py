@@ -78,4 +78,4 @@ def share_of(settings: UplinkSettings) -> NoiseShare:
             "dropout compensation needs Gaussian noise (other noise does not add up to its own kind), "
             f"got {settings.law!r}"
         )
-    return NoiseShare(settings.weight, settings.law.scale, settings.own_lattice)
+    return NoiseShare(settings.weight, settings.law.scale, settings.lattice)

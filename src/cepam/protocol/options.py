@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from cepam.clip import Clip, Unit
+from cepam.codec.codec import CoderName
 from cepam.distributions.laws import Law
-from cepam.kernels.format.task import Coder
 from cepam.lattices.lattice import Lattice
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
 from cepam.protocol.settings import Update, UplinkSettings, lattice_from_json
@@ -24,8 +24,9 @@ class Compression:
     """How updates are quantized and coded.
 
     Args:
-        lattice: The lattice, or its name such as `"E8"`. Default `"auto"`: the one with the fewest bits.
-        coder: `"adaptive"` (default), `"search"` (far fewer bytes below -8 dB), or the `"paper"`'s.
+        lattice: The lattice, or its name such as `"E8"`. Default `"Z1"`.
+        coder: `"auto"` (default): far fewer bytes where noise drowns updates, on Z1; `"layered"`: never that; or the
+            `"paper"`'s.
         padding: Pad messages to a multiple of so many bytes, so that their length tells less about the update's norm.
             Default: no padding.
 
@@ -33,20 +34,20 @@ class Compression:
         ValueError: For a lattice or coder that does not exist, or a padding below 1.
     """
 
-    lattice: Lattice | str = "auto"
-    coder: Coder = "adaptive"
+    lattice: Lattice | str = "Z1"
+    coder: CoderName = "auto"
     padding: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.lattice, str):
             lattice_from_json(self.lattice)
-        if self.coder not in get_args(Coder):
-            raise ValueError(f"coder must be one of {', '.join(get_args(Coder))}, got {self.coder!r}")
+        if self.coder not in get_args(CoderName):
+            raise ValueError(f"coder must be one of {', '.join(get_args(CoderName))}, got {self.coder!r}")
         if self.padding is not None and (type(self.padding) is not int or self.padding < 1):
             raise ValueError(f"padding must be a positive number of bytes, or None, got {self.padding!r}")
 
     @property
-    def on(self) -> Lattice | Literal["auto"]:
+    def on(self) -> Lattice:
         """The lattice itself, where it was given by name."""
         return lattice_from_json(self.lattice) if isinstance(self.lattice, str) else self.lattice
 

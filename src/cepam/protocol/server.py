@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cepam.distributions.laws import Gaussian
-from cepam.errors import CepamError, WrongSize, one_line
+from cepam.errors import CepamError, one_line
 from cepam.keys import Address, UsedAddresses
 from cepam.protocol.agreement import AgreementRefused, Chain, Peer, agree, new_pair, verify
 from cepam.protocol.correlated_noise import ServerCorrelatedNoise
@@ -23,7 +23,7 @@ from cepam.protocol.messages import Answer, Offer
 from cepam.protocol.settings import UplinkSettings
 
 Kind = Literal[
-    "error", "missing", "unsolicited", "malformed", "seal", "agreement", "size", "values", "metrics", "version",
+    "error", "missing", "unsolicited", "malformed", "seal", "agreement", "values", "metrics", "version",
     "refused", "internal",
 ]  # fmt: skip
 Log = Callable[..., None]
@@ -134,10 +134,8 @@ class ServerEnd:
                 raise AgreementRefused("the client has no key and did not agree on one")
             run = Peer(offer.run, node).run_bytes(offer.server_round)
             at = _peek(chain, offer.position, node, run, answer.attempt)
-            # The size is checked before memory is taken: a few bytes can claim millions of coordinates.
-            vector = offer.settings.codec.decode(message, at, used=self._used, size=pending.size)
-        except WrongSize as other:
-            raise Refused("size", node, str(other)) from other
+            # The size does not travel: a message of another size is another codec's, and takes no memory.
+            vector = offer.settings.codec.sized(pending.size).decode(message, at, used=self._used)
         except AgreementRefused as refused:
             raise Refused("agreement", node, str(refused)) from refused
         except Exception as broken:  # whatever a client sends must not end the run

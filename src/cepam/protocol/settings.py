@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.clip import CLIPS, L1, L2, Clip, Unit
-from cepam.codec.codec import Codec
+from cepam.codec.codec import Codec, CoderName
 from cepam.distributions.laws import Gaussian, Laplace, Law
-from cepam.kernels.format.task import Coder
-from cepam.lattices.lattice import Lattice, Search, lattice_named
+from cepam.lattices.lattice import Integer, Lattice, Search, lattice_named
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
 
 Update = Literal["parameters", "gradient"]
@@ -37,8 +36,8 @@ class UplinkSettings:
 
     law: Law
     clip: Clip
-    lattice: Lattice | Literal["auto"] = "auto"
-    coder: Coder = "adaptive"
+    lattice: Lattice = field(default_factory=lambda: Integer(1))
+    coder: CoderName = "auto"
     padding: int | None = None
     update: Update = "parameters"
     weight: float = 1.0
@@ -60,7 +59,7 @@ class UplinkSettings:
             raise ValueError(f"weight must be positive and finite, got {self.weight!r}")
         if isinstance(self.records, bool) or not isinstance(self.records, int) or self.records < 1:
             raise ValueError(f"records must be a positive integer, got {self.records!r}")
-        reach = min(self.codec.plan_on(lattice).reach for lattice in self.codec.lattices)
+        reach = self.codec.plan.reach
         if not (0 <= self.bit < math.inf) or (self.bit and self.clip.norm != "l2"):
             raise ValueError(f"bit must not be negative, and goes with an l2 clip, got {self.bit!r}")
         if self.largest > reach:
@@ -87,11 +86,6 @@ class UplinkSettings:
         )
 
     @property
-    def own_lattice(self) -> Lattice | None:
-        """What updates are quantized on, where that is one lattice."""
-        return None if isinstance(self.lattice, str) else self.lattice
-
-    @property
     def beside(self) -> int:
         """How many coordinates travel beside the update's."""
         return 1 if self.bit else 0
@@ -106,7 +100,7 @@ class UplinkSettings:
 
     @cached_property
     def codec(self) -> Codec:
-        """What both ends encode and decode with."""
+        """What both ends encode and decode with, but for the size of updates."""
         bound = self.largest if self.coder == "paper" else None
         return Codec(self.law, self.lattice, self.coder, bound=bound, padding=self.padding)
 
@@ -154,20 +148,16 @@ class UplinkSettings:
             raise ValueError(f"the server's settings cannot be read: {unreadable!r}") from unreadable
 
 
-def _lattice_to_json(lattice: Lattice | Literal["auto"]) -> str | list[list[int]]:
-    if isinstance(lattice, str):
-        return lattice
+def _lattice_to_json(lattice: Lattice) -> str | list[list[int]]:
     if lattice.search is not Search.GENERAL:
         return lattice.name
     return [[int(entry) for entry in row] for row in lattice.basis]
 
 
-def lattice_from_json(read: Any) -> Lattice | Literal["auto"]:
-    """The lattice of this name, or with this basis; "auto" stays.
+def lattice_from_json(read: Any) -> Lattice:
+    """The lattice of this name, or with this basis.
 
     Raises:
         ValueError: for anything else, after little work, whatever was sent (`Lattice.from_basis`).
     """
-    if read == "auto":
-        return "auto"
     return lattice_named(read) if isinstance(read, str) else Lattice.from_basis(read)

@@ -43,9 +43,9 @@ class SecAggChannel:
         return Gaussian(self.share.sigma * math.sqrt(self.clients))
 
     @property
-    def lattices(self) -> tuple[Lattice, ...]:
+    def on(self) -> Lattice:
         """Sums are coded on the integers."""
-        return (Integer(1),)
+        return Integer(1)
 
     @property
     def grid(self) -> float:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec.codec import Codec
 from cepam.codec.vectors import UpdateCodec
 from cepam.distributions.laws import Law
 from cepam.keys import Address, Key, hkdf
@@ -40,7 +39,7 @@ class CertifiedCodec(UpdateCodec, Protocol):
     @property
     def law(self) -> Law: ...
     @property
-    def lattices(self) -> tuple[Lattice, ...]: ...
+    def on(self) -> Lattice: ...
     @property
     def grid(self) -> float: ...
 
@@ -63,11 +62,11 @@ class Certificate:
 
     The verdict is Holm's: a correct codec fails with probability at most `false_alarm`, however the checks depend
     on each other. `samples` counts sub-vectors for each input; `sample` has pairs (update, error) of one
-    coordinate, from the first lattice.
+    coordinate.
     """
 
     law: str
-    lattices: tuple[str, ...]
+    lattice: str
     samples: int
     false_alarm: float
     checks: tuple[Check, ...] = field(repr=False)
@@ -97,7 +96,7 @@ class Certificate:
         return {
             "passed": self.passed,
             "law": self.law,
-            "lattices": list(self.lattices),
+            "lattice": self.lattice,
             "samples_per_input": self.samples,
             "false_alarm_rate": self.false_alarm,
             "least_p_value_bonferroni": self.least_p_value,
@@ -135,8 +134,8 @@ def verify(
 
     A codec that may take the search coder has four inputs more, of updates that noise drowns.
 
-    Fresh randomness unless `key` fixes it. `against` names another law to test for (a negative control). A
-    codec that chooses among lattices is certified on each. `report` hears the share done and what was.
+    Fresh randomness unless `key` fixes it. `against` names another law to test for (a negative control). `report`
+    hears the share done and what was.
 
     Decoded values are rounded to the public grid; a uniform jitter of one grid step, added here, makes the
     error continuous again. What that leaves is of second order in the grid: under 1e-8 in any distribution.
@@ -146,24 +145,15 @@ def verify(
     if not 0 < false_alarm < 1:
         raise ValueError(f"false_alarm must lie between 0 and 1, got {false_alarm!r}")
     law, key = against or codec.law, key or Key.generate()
-    channels = _one_lattice_each(codec)
     checks: list[Check] = []
     kept: list[Floats] = []
-    for number, (channel, lattice) in enumerate(channels):
-        bench = _Bench(channel, lattice, law, samples, key)
-        for done, (label, found, sample) in enumerate(bench.run()):
-            checks += [Check(lattice.name, label, about, s.name, s.value, s.p_value) for about, s in found]
-            kept += [sample] if number == 0 and len(sample) else []
-            if report is not None:
-                report((number + (done + 1) / bench.stages) / len(channels), f"{lattice.name}: {label}")
-    names = tuple(lattice.name for _, lattice in channels)
-    return Certificate(repr(law), names, samples, false_alarm, tuple(checks), np.concatenate(kept))
-
-
-def _one_lattice_each(codec: CertifiedCodec) -> list[tuple[CertifiedCodec, Lattice]]:
-    if isinstance(codec, Codec) and len(codec.lattices) > 1:
-        return [(replace(codec, lattice=lattice), lattice) for lattice in codec.lattices]
-    return [(codec, codec.lattices[0])]
+    lattice, bench = codec.on, _Bench(codec, codec.on, law, samples, key)
+    for done, (label, found, sample) in enumerate(bench.run()):
+        checks += [Check(lattice.name, label, about, s.name, s.value, s.p_value) for about, s in found]
+        kept += [sample] if len(sample) else []
+        if report is not None:
+            report((done + 1) / bench.stages, f"{lattice.name}: {label}")
+    return Certificate(repr(law), lattice.name, samples, false_alarm, tuple(checks), np.concatenate(kept))
 
 
 Found = list[tuple[str, Statistic]]

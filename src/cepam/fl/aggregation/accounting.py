@@ -67,9 +67,8 @@ def round_of(settings: Settings, clients: tuple[Client, ...], clip: Clip, batch:
 
 
 def lattice_of(plan: ClientPlan) -> Lattice | None:
-    """What a client's codec quantizes on, where that is one lattice: the server's noise for it does so too."""
-    known = plan.codec.lattices if isinstance(plan.codec, Codec) else ()
-    return known[0] if len(known) == 1 else None
+    """What a client's codec quantizes on: the server's noise for it does so too."""
+    return plan.codec.on if isinstance(plan.codec, Codec) else None
 
 
 def searches(plan: ClientPlan) -> bool:

@@ -8,7 +8,7 @@ to add one: docs/architecture.md, "Recipes".
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,7 +50,7 @@ class AggregatorContext:
 
     `run_id` sets the run's addresses apart. `names` are the clients', where they have any. `codecs` replaces the scheme
     of the settings: nothing is then known to be private. `check` gives 32 bytes that name the weights which clients
-    hold in this round.
+    hold in this round. `without_search`: the coder auto of the settings was replaced by layered.
     """
 
     settings: Settings
@@ -61,10 +61,22 @@ class AggregatorContext:
     names: Sequence[str] = ()
     codecs: Callable[[int], UpdateCodec] | None = None
     check: Callable[[], bytes] = lambda: bytes(32)
+    without_search: bool = False
 
     def name(self, client: int) -> str:
         """What a client is called where it is spoken of."""
         return self.names[client] if self.names else str(client)
+
+
+def with_layered(row: AggregatorContext) -> AggregatorContext:
+    """The same row, whose clients never take the search coder."""
+    return replace(row, settings=row.settings.updated({"compression.coder": "layered"}), without_search=True)
+
+
+def coder_notices(row: AggregatorContext) -> list[str]:
+    """What must be said where the coder is not the one of the settings."""
+    said = "compression.coder is layered here: under the search coder so many coordinates have no finite epsilon"
+    return [said] if row.without_search else []
 
 
 @dataclass(frozen=True)

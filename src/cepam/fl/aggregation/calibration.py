@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.distributions.laws import Laplace
-from cepam.fl.aggregation.accounting import least_noise, mechanism_of, round_of
+from cepam.fl.aggregation.accounting import lattice_of, least_noise, mechanism_of, round_of, searches
 from cepam.fl.clients.plan import ClientDraft, ClientPlan, draft_of, draws_of, plan_of
 from cepam.fl.config.secure_graph import surely_in
 from cepam.fl.config.settings import ClientOverride, Settings
@@ -37,7 +37,7 @@ def plan_clients(settings: Settings, held: npt.NDArray[np.int64], size: int, ten
     drafts = [replace(draft, weight=draft.weight / total) for draft in drafts]
     scales = _calibrated(settings, drafts, size)
     for _ in range(TRIES):
-        plans = tuple(plan_of(settings, draft, scale) for draft, scale in zip(drafts, scales))
+        plans = tuple(plan_of(settings, draft, scale, size) for draft, scale in zip(drafts, scales))
         excess = _excess(settings, drafts, plans, size)
         if excess <= 0.0:
             return plans
@@ -85,7 +85,11 @@ def _noise_needed(settings: Settings, draft: ClientDraft, size: int) -> float:
     assert draft.family is not None
     assert draft.clip is not None
     assert draft.epsilon is not None
-    alone = Client(draft.family(draft.clip.bound), draft.records, 1.0, draws_of(settings, draft.batch))
+    plan = plan_of(settings, draft, draft.clip.bound, size)
+    alone = Client(
+        draft.family(draft.clip.bound), draft.records, 1.0, draws_of(settings, draft.batch), None, lattice_of(plan),
+        searches(plan),
+    )  # fmt: skip
     mechanism = round_of(settings, (alone,), draft.clip, draft.batch, size).over(settings.training.rounds)
     return float(calibrate(mechanism, draft.epsilon, draft.delta).clients[0].law.scale)
 

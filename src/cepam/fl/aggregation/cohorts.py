@@ -16,7 +16,7 @@ import numpy as np
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian
 from cepam.fl.aggregation.accounting import empty_accountant, lattice_of, searches
-from cepam.fl.aggregation.aggregator import AggregatorContext, Index, RoundResult
+from cepam.fl.aggregation.aggregator import AggregatorContext, Index, RoundResult, coder_notices, with_layered
 from cepam.fl.aggregation.server import Received, compensated
 from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
 from cepam.fl.aggregation.warnings import cohort_notices
@@ -27,6 +27,7 @@ from cepam.fl.clients.sending import Senders
 from cepam.fl.config.settings import ClientOverride, Settings
 from cepam.privacy import Client, Cohort, CohortMechanism, calibrate, fraction_within, next_clip
 from cepam.privacy.cohorts.dropouts import LINE, server_noise
+from cepam.privacy.composition.account import affordable
 
 BITS = 20.0
 """z_bit of a clip that follows a quantile is the expected cohort over this: the share within is known to 1/40 or so."""
@@ -79,7 +80,7 @@ def mechanism_of_cohort(settings: Settings, plan: ClientPlan, size: int) -> Coho
         stateful=settings.model.personal_layers is not None,
     )  # fmt: skip
     made = (
-        mechanism
+        affordable(mechanism, settings.privacy.delta)
         if settings.privacy.epsilon is None
         else calibrate(mechanism, settings.privacy.epsilon, settings.privacy.delta)
     )
@@ -100,11 +101,15 @@ class CohortAggregator(TrustedServerAggregator):
             raise ValueError(
                 "privacy.unit client has noise of a known distribution: codecs of your own cannot be given"
             )
-        draft = draft_of(row.settings, ClientOverride((0,)), 1, 1.0, row.vectors.tensors)
-        start = plan_of(row.settings, draft, draft.clip.bound if draft.clip is not None else 1.0)
-        self.mechanism: CohortMechanism = mechanism_of_cohort(row.settings, start, row.vectors.size)
+        draft, size = draft_of(row.settings, ClientOverride((0,)), 1, 1.0, row.vectors.tensors), row.vectors.size
+        start = plan_of(row.settings, draft, draft.clip.bound if draft.clip is not None else 1.0, size)
+        self.mechanism: CohortMechanism = mechanism_of_cohort(row.settings, start, size)
+        if searches(start) and not self.mechanism.searched():
+            self.row = row = with_layered(row)
+            self.settings = row.settings
         self.cohort, self.compensation = self.mechanism.cohort, self.mechanism.compensation
-        plan = replace(plan_of(row.settings, draft, self.mechanism.clients[0].law.scale), weight=1.0 / self.cohort.size)
+        made = plan_of(row.settings, draft, self.mechanism.clients[0].law.scale, size)
+        plan = replace(made, weight=1.0 / self.cohort.size)
         self.plans = Alike(plan, row.settings.clients.count)
         self.senders = Senders(row.settings, row.draws, row.run_id, self.plans, row.vectors.arrays, None)
         self.accountant = empty_accountant(row.settings)
@@ -117,7 +122,9 @@ class CohortAggregator(TrustedServerAggregator):
 
     @property
     def notices(self) -> list[str]:
-        return cohort_notices(self.settings, self.mechanism, self.plans, self.vectors.size)
+        return [
+            *cohort_notices(self.settings, self.mechanism, self.plans, self.vectors.size), *coder_notices(self.row)
+        ]  # fmt: skip
 
     def sampled(self, number: int) -> Index:
         chosen, draws = self.settings, self.row.draws

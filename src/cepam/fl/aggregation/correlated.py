@@ -227,7 +227,7 @@ def _check_reach(aggregator: CorrelatedNoiseAggregator) -> None:
         if plan.clip is None or not isinstance(plan.codec, Codec):
             continue
         bound = plan.clip.bound * aggregator.link.gain * most_examples(aggregator.settings, plan.records, plan.batch)
-        reach = min(plan.codec.plan_on(lattice).reach for lattice in plan.codec.lattices)
+        reach = plan.codec.plan.reach
         if bound > reach:
             raise ValueError(
                 f"client {aggregator.row.name(k)}: with this noise a message can be as large as {bound:.3g}, beyond "

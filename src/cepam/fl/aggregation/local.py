@@ -81,7 +81,9 @@ def mechanism_of_steps(settings: Settings, held: Index, size: int) -> LocalMecha
     total = float(held.sum())
     made = LocalMechanism(
         tuple(
-            Client(Gaussian(start * clip.bound / batch), int(many), float(many) / total, batch, clip, LINE)
+            Client(
+                Gaussian(start * clip.bound / batch), int(many), float(many) / total, batch, clip, LINE, searched=False
+            )
             for many, clip in zip(held.tolist(), clips)
         ),
         L2(settings.privacy.clipping_norm), Sampling("poisson", batch), settings.training.rounds, 0,

@@ -21,7 +21,15 @@ from cepam.fl.aggregation.accounting import (
     spent,
     warnings_of,
 )
-from cepam.fl.aggregation.aggregator import AggregatorContext, Floats, Index, Line, RoundResult
+from cepam.fl.aggregation.aggregator import (
+    AggregatorContext,
+    Floats,
+    Index,
+    Line,
+    RoundResult,
+    coder_notices,
+    with_layered,
+)
 from cepam.fl.aggregation.calibration import plan_clients
 from cepam.fl.aggregation.server import Received, aggregate, compensated, receive
 from cepam.fl.aggregation.warnings import check_target, notices
@@ -33,6 +41,7 @@ from cepam.fl.clients.sending import Posted, Senders
 from cepam.keys import KEY_BYTES, Address, Key
 from cepam.privacy import Mechanism
 from cepam.privacy.cohorts.dropouts import stand_in
+from cepam.privacy.composition.account import affordable
 
 MOST_LOOKED_AT = 10_000
 """Of more clients than that only the first are asked which arrays serve their codecs."""
@@ -46,11 +55,9 @@ class TrustedServerAggregator:
     """
 
     def __init__(self, row: AggregatorContext) -> None:
+        row, plans, self.mechanism = _planned(row)
         self.row, self.settings, self.vectors = row, row.settings, row.vectors
-        self.plans: Sequence[ClientPlan] = _plans(row)
-        self.mechanism: Mechanism | None = (
-            None if row.codecs else mechanism_of(row.settings, self.plans, row.vectors.size)
-        )
+        self.plans: Sequence[ClientPlan] = plans
         self.senders = self._senders()
         self.accountant = empty_accountant(row.settings)
         self._check_target()
@@ -74,7 +81,7 @@ class TrustedServerAggregator:
 
     @property
     def notices(self) -> list[str]:
-        return notices(self.settings, self.mechanism, self.plans, self.vectors.size)
+        return [*notices(self.settings, self.mechanism, self.plans, self.vectors.size), *coder_notices(self.row)]
 
     def sampled(self, number: int) -> Index:
         return sampling.cohort(self.row.draws, number, self.settings.clients.count, self.settings.clients.sampling_rate)
@@ -171,6 +178,36 @@ class TrustedServerAggregator:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.accountant = empty_accountant(self.settings).load_state_dict(state["accountant"])
+
+
+Planned = tuple[AggregatorContext, tuple[ClientPlan, ...], Mechanism | None]
+
+
+def _planned(row: AggregatorContext) -> Planned:
+    """The clients and the round as the accountant sees it; of the layered quantizer alone where the search coder's
+    arithmetic leaves no finite epsilon."""
+    refused = None
+    try:
+        found = _tried(row)
+        mechanism = found[2]
+        run = None if mechanism is None else mechanism.over(row.settings.training.rounds)
+        if run is None or affordable(run, row.settings.privacy.delta) is run:
+            return found
+    except ValueError as error:
+        if row.settings.compression.coder != "auto" or row.codecs:
+            raise
+        refused = error
+    try:
+        return _tried(with_layered(row))
+    except ValueError:
+        if refused is not None:
+            raise refused from None
+        raise
+
+
+def _tried(row: AggregatorContext) -> Planned:
+    plans = _plans(row)
+    return row, plans, None if row.codecs else mechanism_of(row.settings, plans, row.vectors.size)
 
 
 def _plans(row: AggregatorContext) -> tuple[ClientPlan, ...]:

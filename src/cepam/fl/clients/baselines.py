@@ -60,11 +60,11 @@ class PlainFloats:
             values = values + draw_noise(self.law, len(values), at)
         step = wire.rows_per_block(1)
         blocks = [values[i : i + step].tobytes() for i in range(0, len(values), step)]
-        return wire.seal(wire.Contents(len(values), False, 0, blocks), at.derive(), self._fingerprint, None)
+        return wire.seal(wire.Contents(len(values), False, False, blocks), at.derive(), self._fingerprint, None)
 
     def decode(self, message: bytes, at: Address) -> Vector:
         """The floats; raises `MalformedMessage` or `WrongAddress` like a codec."""
-        contents = wire.open_sealed(message, at.derive(), self._fingerprint, [1])
+        contents = wire.open_sealed(message, at.derive(), self._fingerprint, 1)
         raw = b"".join(contents.blocks)
         if len(raw) != 4 * contents.size:
             raise MalformedMessage(f"{len(raw)} bytes do not hold {contents.size} floats")

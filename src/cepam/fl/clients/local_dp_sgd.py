@@ -46,7 +46,7 @@ class StepPlan:
     @cached_property
     def codec(self) -> Codec:
         """What adds the noise."""
-        return Codec(self.law, LINE)
+        return Codec(self.law, LINE, coder="layered")
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,24 +99,24 @@ def sampling_of(settings: Settings, batch: float) -> Sampling:
     return Sampling(settings.training.record_sampling, draws_of(settings, batch))  # type: ignore[arg-type]
 
 
-def plan_of(settings: Settings, draft: ClientDraft, scale: float | None) -> ClientPlan:
-    """The plan of a draft with noise of this scale."""
+def plan_of(settings: Settings, draft: ClientDraft, scale: float | None, size: int) -> ClientPlan:
+    """The plan of a draft with noise of this scale, for updates of so many coordinates."""
     law = draft.family(scale) if draft.family is not None and scale is not None else None
-    return ClientPlan(draft.records, draft.weight, draft.batch, draft.clip, law, _codec(settings, draft, law))
+    return ClientPlan(draft.records, draft.weight, draft.batch, draft.clip, law, _codec(settings, draft, law, size))
 
 
-def usual_codec(settings: Settings) -> UpdateCodec:
+def usual_codec(settings: Settings, size: int) -> UpdateCodec:
     """The codec of a client without wishes of its own, but for the scale of its noise, which is 1."""
     draft = draft_of(settings, ClientOverride((0,), noise_scale=1.0), 1, 1.0, 1)
-    return plan_of(settings, draft, 1.0).codec
+    return plan_of(settings, draft, 1.0, size).codec
 
 
-def _codec(settings: Settings, draft: ClientDraft, law: Law | None) -> UpdateCodec:
+def _codec(settings: Settings, draft: ClientDraft, law: Law | None, size: int) -> UpdateCodec:
     if draft.scheme.startswith("cepam"):
         assert law is not None
-        return _known(Codec(law, draft.lattice, **_options(settings, draft)))
+        return _known(Codec(law, draft.lattice, size=size, **_options(settings, draft)))
     if draft.scheme == "fl+sdq":
-        return DitheredCodec(settings.compression.sdq_step, **_options(settings, draft))
+        return DitheredCodec(settings.compression.sdq_step, size=size, **_options(settings, draft))
     if draft.scheme.endswith("+sdq"):
         assert law is not None
         return baselines.NoisyDithered(law, settings.compression.sdq_step)
@@ -130,8 +130,9 @@ def _known(codec: Codec) -> Codec:
 
 
 def _options(settings: Settings, draft: ClientDraft) -> dict[str, Any]:
+    masked = settings.privacy.trust == "secure-aggregation"  # masked sums have no coder
     return {
-        "coder": settings.compression.coder,
+        "coder": "layered" if masked else settings.compression.coder,
         "bound": _coder_bound(settings, draft),
         "padding": settings.compression.padding,
     }

@@ -395,9 +395,8 @@ def _secure_refusals(settings: Settings) -> Iterator[tuple[bool, str]]:
         f"draws its noise in one dimension: compression.lattice must be Z1, got {compression.lattice}",
     )
     yield (
-        compression.coder != "adaptive",
-        f"sends vectors of constant length, no entropy code: compression.coder must be adaptive, got "
-        f"{compression.coder}",
+        compression.coder != "auto",
+        f"sends vectors of constant length, no entropy code: compression.coder must be auto, got {compression.coder}",
     )
     yield (
         compression.padding is not None,

@@ -26,8 +26,8 @@ UPDATES = ("gradient", "difference", "examples", "dp-sgd")
 SCHEMES = (
     "fl", "fl+sdq", "fl+gaussian", "fl+laplace", "fl+gaussian+sdq", "fl+laplace+sdq", "cepam-gaussian", "cepam-laplace",
 )  # fmt: skip
-LATTICES = (*NAMED, "auto")
-CODERS = ("adaptive", "search", "paper")
+LATTICES = tuple(NAMED)
+CODERS = ("auto", "layered", "paper")
 NORM_TYPES = ("l2", "l1", "none")
 CLIP_SCOPES = ("vector", "tensor")
 RECORD_SAMPLINGS = ("replacement", "without", "poisson", "all", "cyclic")
@@ -186,7 +186,7 @@ class CompressionSettings:
 
     scheme: str = setting("Compression and noise of an update.", "cepam-gaussian", SCHEMES)
     lattice: str = setting("Lattice of a cepam scheme.", "Z1", LATTICES)
-    coder: str = setting("Coder; search has far fewer bytes below -8 dB.", "adaptive", CODERS)
+    coder: str = setting("Coder; auto has far fewer bytes than layered where noise drowns updates.", "auto", CODERS)
     sdq_step: float = setting("Quantization step of the sdq schemes.", 1e-3)
     downlink: str = setting("Model broadcast: float32 weights, or quantized differences.", "float32", DOWNLINKS)
     downlink_step_factor: float = setting("Step of a quantized downlink, in learning rates times noise of the average. "

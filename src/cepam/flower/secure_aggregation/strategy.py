@@ -123,6 +123,7 @@ class SecureAggregation(PrivateStrategy):
             law,
             clip,
             Integer(1),
+            "layered",
             update="parameters" if update == "parameters" else "gradient",
             records=accounting.records,
             unit=accounting.unit,

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.format.plan import SCALE_BITS, Ints
-from cepam.lattices.automatic import RUN, sample_of
 
 SEGMENT = 1 << 18
 """Coordinates of a segment: coded by itself, in a thread of its own."""
@@ -57,6 +56,7 @@ OPENING_TIMES, OPENING_CHOICES, OPENING_END = 2, 64, 128
 """Of an encoder's own streams: the opening one has a member, a coin, and the first steps of both races from these words
 on; later ones are in streams of their own."""
 
+RUN, RUNS = 4096, 16
 _SAMPLE_BITS, _FARTHEST = 14, 2.0**10
 """Of the sample that chooses a coder: digits of |x| behind the point, in noise scales, and the largest there may be."""
 
@@ -170,7 +170,7 @@ def choose_layout(x: Ints, scale: float) -> Layout | None:
 def suits_search(update: npt.NDArray[Any], scale: float) -> bool:
     """Whether the search coder is expected to cost less than the layered quantizer, under noise of this scale.
 
-    Looks at the sample of `lattices.automatic`; sums are of integers, so that every machine finds the same.
+    Looks at the sample alone; sums are of integers, so that every machine finds the same.
     """
     sample = np.abs(sample_of(update).astype(np.float64))
     largest = float(sample.max(initial=0.0))
@@ -179,6 +179,15 @@ def suits_search(update: npt.NDArray[Any], scale: float) -> bool:
     whole = (sample * (2.0**_SAMPLE_BITS / scale)).astype(np.int64)
     squares = sum(int(run @ run) for run in np.split(whole, range(RUN, len(whole), RUN)))
     return squares <= LOUDEST * 4.0**_SAMPLE_BITS * len(whole)
+
+
+def sample_of(update: Any) -> Any:
+    """What chooses the coder of an array or a tensor: all of a short update, else 16 runs of 4,096 coordinates, spread
+    evenly; of a sample, all."""
+    if len(update) <= RUN * RUNS:
+        return update
+    step = len(update) // RUNS
+    return update[: RUNS * step].reshape(RUNS, step)[:, :RUN].reshape(-1)
 
 
 def mean_energy(x: Ints, scale: float) -> float:

@@ -43,7 +43,7 @@ class RoundTrip:
         """
         noisy = mechanism.with_noise([client.law.scale * noise_factor for client in mechanism.clients])
         made = {client.law: Codec(client.law) for client in set(noisy.clients)}
-        stride = math.lcm(*(lattice.dimension for codec in made.values() for lattice in codec.lattices))
+        stride = math.lcm(*(codec.on.dimension for codec in made.values()))
         key = Key.generate()
 
         def address(round: int, client: int) -> Address:

@@ -180,7 +180,7 @@ class CohortMechanism(Mechanism):
 
     def searched(self) -> Counter[Law]:
         """All shares, whoever draws them: the server's own draw is the layered quantizer's."""
-        return Counter({self.clients[0].law: self.cohort.cap}) if self.clients[0].searched else Counter()
+        return Counter({self.clients[0].law: self.cohort.cap}) if self.clients[0].may_search else Counter()
 
     @property
     def equal_shares(self) -> int:

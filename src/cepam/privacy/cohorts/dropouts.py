@@ -54,7 +54,7 @@ def server_noise(sigma: float, coordinates: int, at: Address | None = None, latt
     Guarantee: exactly the law, as any decoded vector (docs/proofs/finite-precision.md; tests/privacy/test_dropouts.py).
     """
     check_count("coordinates", coordinates)
-    codec, own = Codec(Gaussian(sigma), lattice), at or Address(Key.generate(), round=0, client=0)
+    codec, own = Codec(Gaussian(sigma), lattice, coder="layered"), at or Address(Key.generate(), round=0, client=0)
     return np.asarray(codec.decode(codec.encode(np.zeros(coordinates), own), own), dtype=np.float64)
 
 

@@ -89,6 +89,17 @@ def _accountant(run: Mechanism | Accountant) -> Accountant:
     return run if isinstance(run, Accountant) else Accountant((run,))
 
 
+def affordable(run: Mechanism, delta: float) -> Mechanism:
+    """The run; or that of clients without the search coder, where its arithmetic alone leaves no finite epsilon.
+
+    Whoever configures codecs asks first, and takes `coder="layered"` where the answer's clients do not search.
+    """
+    if delta == 0.0 or run.coordinates is None or not run.searched() or slack(run).fits(delta):
+        return run
+    plain = run.layered()
+    return plain if math.isinf(epsilon(run, delta)) and math.isfinite(epsilon(plain, delta)) else run
+
+
 def delta_without_noise(mechanism: Mechanism, client: int | None = None) -> float:
     """The delta that publishing the raw updates would give at every epsilon: 1 - (1 - p)^R.
 

@@ -46,7 +46,8 @@ def calibrate(mechanism: Mechanism, epsilon: float, delta: float, client: int | 
         client: the client that the target is for; None: the worst.
 
     Returns:
-        The mechanism with calibrated noise.
+        The mechanism with calibrated noise; of clients that never take the search coder (`Client.searched`) where its
+        arithmetic alone leaves no finite figure.
 
     Raises:
         ValueError: no noise scale meets the target.
@@ -103,6 +104,8 @@ def _settled(
         found = spend(made, delta, client)
         if found <= target:
             return made
+        if math.isinf(found) and mechanism.searched():
+            return _settled(mechanism.layered(), target, delta, client, factor)
         if math.isinf(found):
             excess = slack(made).excess(found, delta)
             said = ". ".join(excess) if excess else "no figure can be given"

@@ -62,7 +62,7 @@ class LocalMechanism(Mechanism):
     ) -> LocalMechanism:  # fmt: skip
         """Clients with so many records each, whose steps have noise of `noise_multiplier` clips over the batch."""
         law, total = Gaussian(noise_multiplier * clip.bound / batch), sum(records)
-        clients = tuple(Client(law, many, many / total, batch, None, LINE) for many in records)
+        clients = tuple(Client(law, many, many / total, batch, None, LINE, searched=False) for many in records)
         steps = tuple(steps_of(many, batch, epochs) for many in records)
         return cls(
             clients, clip, Sampling("poisson", batch), rounds, 0, adjacency, "example", coordinates, steps=steps

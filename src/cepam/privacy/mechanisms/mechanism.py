@@ -17,7 +17,7 @@ from typing import get_args
 
 from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
 from cepam.distributions.laws import Gaussian, Laplace, Law
-from cepam.lattices.lattice import Lattice
+from cepam.lattices.lattice import Lattice, Search
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
 from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism, check_adjacency
 from cepam.privacy.numerics.smoothing import smoothing_clients
@@ -40,7 +40,8 @@ class Client:
         draws: records that it draws in a round, where they differ from the mechanism's sampling.
         clip: its own clip, in the mechanism's norm; None: the mechanism's.
         lattice: what its codec quantizes on; None: unknown, so the worst is charged.
-        searched: whether its codec may take the search coder (`coder="search"`), whose arithmetic costs more.
+        searched: whether its codec may take the search coder, whose arithmetic costs more. False only where it never
+            does: `Codec(..., coder="layered")`, noise that is no codec's. Other laws and lattices never do either.
     """
 
     law: Law
@@ -49,7 +50,7 @@ class Client:
     draws: float | None = None
     clip: Clip | None = None
     lattice: Lattice | None = None
-    searched: bool = False
+    searched: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, (Gaussian, Laplace)):
@@ -57,6 +58,12 @@ class Client:
         check_count("records", self.records)
         if not (0 < self.weight < math.inf):
             raise ValueError(f"weight must be positive, got {self.weight!r}")
+
+    @property
+    def may_search(self) -> bool:
+        """Whether the search coder's arithmetic is charged: wherever `Codec.searches` may be true."""
+        line = self.lattice is None or (self.lattice.dimension == 1 and self.lattice.search is Search.CUBIC)
+        return self.searched and isinstance(self.law, Gaussian) and line
 
     @property
     def noise(self) -> float:
@@ -185,7 +192,11 @@ class Mechanism:
     def searched(self) -> Counter[Law]:
         """How many of a round's vectors of each law may be of the search coder."""
         present = (client for j, client in enumerate(self.clients) if j not in self.absent)
-        return Counter(client.law for client in present if client.searched)
+        return Counter(client.law for client in present if client.may_search)
+
+    def layered(self) -> Mechanism:
+        """The same release by clients whose codecs never take the search coder."""
+        return replace(self, clients=tuple(replace(client, searched=False) for client in self.clients))
 
     @property
     def equal_shares(self) -> int:

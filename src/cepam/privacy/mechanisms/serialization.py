@@ -79,7 +79,7 @@ def _written_client(client: Client) -> dict[str, Any]:
         "draws": client.draws,
         "clip": _written_clip(client.clip),
         "lattice": None if client.lattice is None else [client.lattice.name, client.lattice.basis.tolist()],
-        **({"searched": True} if client.searched else {}),
+        "searched": client.searched,
     }
 
 
@@ -87,7 +87,7 @@ def _read_client(plain: Mapping[str, Any]) -> Client:
     law, scale = plain["law"]
     return Client(
         _LAWS[law](scale), plain["records"], plain["weight"], plain["draws"], _read_clip(plain["clip"]),
-        _read_lattice(plain["lattice"]), bool(plain.get("searched", False)),
+        _read_lattice(plain["lattice"]), bool(plain.get("searched", True)),
     )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ noise, grows by at most e^(STEEPEST h) when the noise moves by h standard deviat
 
 LARGEST_SHARE = 0.01
 DEEPEST = 44.0  # 2^-64 is e^-44.4: deeper than that no word reaches
+_HUGE = 700.0
 BUILT_IN = (Integer(1), A2, D4, E8)
 
 NOT_COVERED = (
@@ -67,7 +68,7 @@ class Slack:
     """What the mechanism's arithmetic adds over a run: twice its relative error to `epsilon`, and `at` to delta.
 
     `missed` is kappa, `shown` what it can come to in one world alone, `exceeded` the probability that a cohort was over
-    its cap with a given client in it, each over all rounds.
+    its cap with a given client in it, each over all rounds. `searched`: the search coder's arithmetic is in it.
     """
 
     epsilon: float
@@ -75,24 +76,30 @@ class Slack:
     shown: float
     coordinates: int
     exceeded: float = 0.0
+    searched: bool = False
 
     def at(self, epsilon: float) -> float:
         """What to add to delta at epsilon."""
         if self.epsilon > 2.0:
             return math.inf
-        odds = math.exp(min(epsilon, 700.0))
+        odds = math.exp(min(epsilon, _HUGE))
         return self.missed + min(odds * self.missed, self.shown) + (1.0 + odds) * self.exceeded
+
+    def fits(self, delta: float) -> bool:
+        """Whether delta has room for it at any epsilon."""
+        return self.at(_HUGE) <= LARGEST_SHARE * delta
 
     def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
         """Why no figure can be given at (epsilon, delta), and what to do; None where it can."""
         if self.at(epsilon) <= LARGEST_SHARE * delta:
             return None
+        other = ', or coder "layered"' if self.searched else ""
         if (1.0 + math.exp(min(epsilon, 10.0))) * self.exceeded > 0.5 * LARGEST_SHARE * delta:
             reason = f"cohorts are over their cap with probability {self.exceeded:.2g}, which costs more than delta/100"
             return reason, "Raise the cap: the server's own noise makes up for it"
         if 3.0 * self.missed > LARGEST_SHARE * delta:
             reason = f"the roundings of {self.coordinates:.2g} noisy coordinates add up to more than delta/100"
-            return reason, f"Choose a delta over {delta:.2g}, fewer rounds, fewer clients or a smaller model"
+            return reason, f"Choose a delta over {delta:.2g}, fewer rounds, fewer clients or a smaller model{other}"
         reason = "noise this small shows where the mechanism's 64-bit words end, by more than delta/100"
         return reason, "Add noise, or run fewer rounds, until epsilon is under 10"
 
@@ -119,6 +126,7 @@ class SlackPart:
     shown: float = 0.0
     many: int = 0
     exceeded: float = 0.0
+    searched: bool = False
 
 
 def slack_part(mechanism: Mechanism, seen: Shown) -> SlackPart:
@@ -136,7 +144,7 @@ def slack_part(mechanism: Mechanism, seen: Shown) -> SlackPart:
         kinds = tuple((law, lattice, mechanism.coordinates) for law, lattice, _ in kinds)
     kappa = _missed(kinds) + (0.0 if blurred is None else RAREST) + sum(search_miss(places) for places in searched)
     shown = 2.0 * min(_seen(kappa, seen.curves), _moved(kinds, kappa, seen, sum(searched)))
-    return SlackPart(times * eta, times * kappa, times * shown, many, exceeded)
+    return SlackPart(times * eta, times * kappa, times * shown, many, exceeded, bool(searched))
 
 
 def slack_of(parts: Iterable[SlackPart]) -> Slack:
@@ -145,15 +153,16 @@ def slack_of(parts: Iterable[SlackPart]) -> Slack:
     Rests on: the module's derivation, from the codec's word sizes. Guarantee: tests/privacy/test_slack.py enumerates
     scaled-down mechanisms on Z1, Z2, A2, D4 and E8, and checks the inequality on perturbed laws.
     """
-    eta, missed, shown, many, exceeded = 0.0, 0.0, 0.0, 0, 0.0
+    eta, missed, shown, many, exceeded, searched = 0.0, 0.0, 0.0, 0, 0.0, False
     for part in parts:
         eta += part.eta
         missed += part.missed
         shown += part.shown
         many += part.many
         exceeded += part.exceeded
+        searched = searched or part.searched
     grown = math.exp(min(eta, 1.0))
-    return Slack(2.0 * eta, grown * missed, grown * shown, many, exceeded)
+    return Slack(2.0 * eta, grown * missed, grown * shown, many, exceeded, searched)
 
 
 LARGE_SUM = 200

@@ -218,7 +218,8 @@ def _of_records(given: Federation, coordinates: int | None) -> Plan:
 def _of_masked_records(given: Federation, share: float, coordinates: int | None) -> Plan:
     """Sums that nobody can weigh: every client draws at one rate and divides by one public number."""
     held = sum(given.records) // given.clients
-    everyone = (Client(Gaussian(given.clipping_norm), held, 1.0 / given.clients, share * held),) * given.clients
+    one = Client(Gaussian(given.clipping_norm), held, 1.0 / given.clients, share * held, searched=False)
+    everyone = (one,) * given.clients
     summed = Mechanism(
         everyone, L2(given.clipping_norm), Sampling("poisson", share * held), given.rounds, given.colluders,
         "add-remove", "example", coordinates,
@@ -301,7 +302,8 @@ def _of_clients(given: Federation, coordinates: int | None) -> Plan:
             "a client's whole update is clipped; the server adds the noise of those who drop out",
         )
         return Plan(given, "client-sampling", met, epsilon_of(met, given.delta), 0.0, size / many, sampled)
-    everyone = (Client(Gaussian(given.clipping_norm), 1, 1.0 / many),) * many
+    searched = given.trust != "secure-aggregation"
+    everyone = (Client(Gaussian(given.clipping_norm), 1, 1.0 / many, searched=searched),) * many
     start = Mechanism(
         everyone, clip, Sampling("all"), given.rounds, given.colluders, "add-remove", "update", coordinates,
         unit="client",

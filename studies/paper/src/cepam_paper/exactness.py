@@ -119,7 +119,7 @@ def _found(made: Certificate) -> dict[str, Any]:
 
 
 def _errors(codec: Any, samples: int, value: float) -> npt.NDArray[np.float64]:
-    n = codec.lattices[0].dimension
+    n = codec.on.dimension
     update = np.full(samples * n, value, dtype=np.float32)
     at = Address(_fixed_key("errors"), round=0, client=0)
     return np.asarray(codec.decode(codec.encode(update, at), at), dtype=np.float64) - update

@@ -42,7 +42,7 @@ def opposed_convergence(codec: Codec, steps: int) -> Convergence:
     Every gradient there is at most 10, and clients have one record each, so theta_k^2 = 100 and M = 10.
     """
     constants = Constants(1.0, 1.0, (0.5, 0.5), (100.0, 100.0), (10.0, 10.0), (0.0, 0.0), 12.5)
-    law, lattice = codec.law, codec.lattices[0]
+    law, lattice = codec.law, codec.on
     return Convergence(
         constants, steps, noise_energy(law, lattice, 1), printed_noise_energy(law, lattice, 1), 1, start_square=16.0
     )

@@ -58,7 +58,7 @@ def seeded_key(seed: int, client: int = 0) -> Key:
 
 def stacked(codec: Codec, seed: int) -> Channel:
     """All updates of a round in one message; each begins at a sub-vector of its own, so noises are independent."""
-    key, n = seeded_key(seed), codec.lattices[0].dimension
+    key, n = seeded_key(seed), codec.on.dimension
 
     def send(updates: Floats, round: int) -> Floats:
         rows, size = updates.shape

@@ -171,7 +171,7 @@ def reachable_point_bits(law: Law, lattice: Lattice, bound: float, nodes: int = 
 
 def code_bits(codec: Codec, update: npt.NDArray[np.float64], at: Address) -> int:
     """The bits of a real message of one block, less header, seal and size field (up to 7 bits fill the last byte)."""
-    if wire.count_blocks(len(update), codec.lattices[0].dimension) != 1:
+    if wire.count_blocks(len(update), codec.on.dimension) != 1:
         raise ValueError(f"the update must fit one block of the format, got {len(update)} coordinates")
     contents = wire.Contents(len(update), double=True, lattice=0, blocks=[b""])
     empty = wire.seal(contents, at.derive(), codec.fingerprint)
