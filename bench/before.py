@@ -39,7 +39,7 @@ def codec_rows() -> Iterator[Row]:
     import cepam
 
     for name, lattice in (("n = 1", cepam.Integer(1)), ("E8", cepam.E8)):
-        codec = cepam.Codec(cepam.Gaussian(SIGMA), lattice, threads=1)
+        codec = cepam.Codec(cepam.Gaussian(SIGMA), lattice, coder="layered", threads=1)
         for size in SIZES:
             x = np.random.default_rng(0).laplace(scale=0.0125 / np.sqrt(2.0), size=size).astype(np.float32)
             encode, decode = time_messages(codec, x, cepam.Address, 3_000_000 // size + 1)

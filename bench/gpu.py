@@ -101,7 +101,7 @@ def gradient_like(count: int) -> torch.Tensor:
 
 
 CODECS = {
-    "Integer(1)": cepam.Codec(cepam.Gaussian(SIGMA), cepam.Integer(1)),
+    "Integer(1)": cepam.Codec(cepam.Gaussian(SIGMA), coder="layered"),
     "default": cepam.Codec(cepam.Gaussian(SIGMA)),
 }
 
@@ -239,7 +239,7 @@ def section_memory() -> None:
         return
     x = gradient_like(4 * WHOLE)
     for lattice in (cepam.Integer(1), cepam.E8):
-        codec = cepam.Codec(cepam.Gaussian(SIGMA), lattice)
+        codec = cepam.Codec(cepam.Gaussian(SIGMA), lattice, coder="layered")
         message = note_peak(f"encode 2^30 on {lattice.name}", len, codec.encode, x, AT)
         owed = len(message) + 4 * len(x)
         note_peak(f"decode 2^30 on {lattice.name}", lambda _, owed=owed: owed, codec.decode, message, AT, device=DEVICE)

@@ -30,7 +30,7 @@ def codecs() -> dict[str, Any]:
     """Every law on every lattice that has kernels on a GPU, plain dithering on each, and the default."""
     found: dict[str, Any] = {"default": cepam.Codec(cepam.Gaussian(0.01))}
     for (name, law), lattice in itertools.product(LAWS.items(), LATTICES):
-        found[f"{name} on {lattice.name}"] = cepam.Codec(law(0.01), lattice)
+        found[f"{name} on {lattice.name}"] = cepam.Codec(law(0.01), lattice, coder="layered")
     return found | {f"cells of {lattice.name}": cepam.DitheredCodec(0.02, lattice) for lattice in LATTICES}
 
 

@@ -85,7 +85,7 @@ class Bench:
         values |= changes
         values["run.device"] = ("cpu-torch" if self.smoke else "cuda") if where == "cuda" else "cpu"
         settings = start.updated(values)
-        codec = cepam.Codec(cepam.Gaussian(settings.privacy.noise_scale or 1.0), cepam.Integer(1))
+        codec = cepam.Codec(cepam.Gaussian(settings.privacy.noise_scale or 1.0), coder="layered")
         backend = Tensors("cpu") if self.smoke and where == "cuda" else None
         nonce = RunSecret(None, b"gpu_train")
         return fl.Simulation(

@@ -1,6 +1,6 @@
 """Bits per coordinate of real messages on `bench/data/test.npz`: header, seal and side information included.
 
-`python bench/measure_rate.py [messages a data set] [lattice, …]`; lattices: Z1, A2, D4, E8, auto. Written to
+`python bench/measure_rate.py [messages a data set] [lattice, …]`; lattices: Z1, A2, D4, E8. Written to
 bench/results/rate_messages.json, one entry per lattice.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
         found = {}
         for data in rows:
             part = rows[data][:: max(len(rows[data]) // count, 1), :LONGEST]
-            codecs = [cepam.Codec(cepam.Gaussian(s), name, threads=1) for s in SIGMAS]
+            codecs = [cepam.Codec(cepam.Gaussian(s), name, coder="layered", threads=1) for s in SIGMAS]
             found[data] = [rate(codec, part) for codec in codecs]
             cells = [f"{bits:.3f}" for bits in found[data]]
             cells += [f"{ns:.1f}" for ns in clock(codecs[SIGMAS.index(0.01)], part[0])]

@@ -48,11 +48,11 @@ def measure() -> dict:
         rows = every[:: max(len(every) // 8, 1)]
         lines: dict = {}
         for name in LATTICES:
-            codecs = [cepam.Codec(cepam.Gaussian(s), name) for s in SIGMAS]
+            codecs = [cepam.Codec(cepam.Gaussian(s), name, coder="layered") for s in SIGMAS]
             papers = [cepam.Codec(cepam.Gaussian(s), name, coder="paper", bound=1.0 + 1e-6) for s in SIGMAS]
             lines[f"{name}, adaptive"] = [rate(codec, rows) for codec in codecs]
             lines[f"{name}, paper"] = [rate(codec, rows[:2]) for codec in papers]
-        lines["auto"] = [rate(cepam.Codec(cepam.Gaussian(s)), rows) for s in SIGMAS]
+        lines["default"] = [rate(cepam.Codec(cepam.Gaussian(s)), rows) for s in SIGMAS]
         for name, floor in FLOORS.items():
             fine = name.endswith("E8")
             lines[name] = [floor(rows, s) if not fine or s >= 0.05 else float("nan") for s in SIGMAS]
@@ -106,7 +106,7 @@ def sizes() -> None:
             for sigma in SIZE_SIGMAS:
                 for lattice in (cepam.Integer(1), cepam.E8):
                     part = x if lattice.dimension == 1 else x[:1_000_000]
-                    cells.append(rate(cepam.Codec(cepam.Gaussian(sigma), lattice), part[None]))
+                    cells.append(rate(cepam.Codec(cepam.Gaussian(sigma), lattice, coder="layered"), part[None]))
             rows.append({"entries": kind, "coordinates": m, "bits_per_coordinate": cells})
             print(f"| {kind} | {m:,} | " + " | ".join(f"{each:.3f}" for each in cells) + " |", flush=True)
     columns = [f"{lattice}, sigma {s:g}" for s in SIZE_SIGMAS for lattice in ("Z1", "E8")]

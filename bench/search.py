@@ -32,12 +32,12 @@ RESULTS = Path(__file__).parent / "results" / "search.json"
 WEIGHTS, REPEATS = 39_700, 8
 DECIBELS = (-40, -31, -28, -25, -20, -17, -14, -12, -10, -9, -8, -6, -3, 0)
 ROUNDS = (0, 5, 20, 50, 100, 200)
-OVERHEAD = 23
+OVERHEAD = 18
 Floats = npt.NDArray[np.float64]
 LAW = cepam.Gaussian(1.0)
 SEARCH, LINE, GOSSET = (
-    cepam.Codec(LAW, "Z1", coder="search", threads=1),
-    cepam.Codec(LAW, "Z1", threads=1),
+    cepam.Codec(LAW, threads=1),
+    cepam.Codec(LAW, coder="layered", threads=1),
     cepam.Codec(LAW, cepam.E8, threads=1),
 )
 
@@ -49,7 +49,7 @@ def limit(x: Floats) -> float:
 
 def bits(codec: MessageCodec, x: Floats, number: int) -> int:
     """Bits of one message."""
-    return 8 * len(codec.encode(x, cepam.Address(bytes(32), round=number, client=0)))
+    return 8 * len(codec.sized(len(x)).encode(x, cepam.Address(bytes(32), round=number, client=0)))
 
 
 def over_snr() -> list[dict[str, float]]:

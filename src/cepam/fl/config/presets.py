@@ -12,6 +12,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "clients": {"count": 30, "dropout_handling": "charge"},
         "training": {"local_steps": 15, "server_learning_rate": 0.1, "rounds": 80},
         "privacy": {"clipping_norm": 1.0, "noise_scale": 0.01},
+        "compression": {"coder": "layered"},
     },
     # Departs from the paper's text as its published code does: 15 single-sample gradients averaged at the broadcast
     # weights, each tensor clipped by itself, lr 0.3. The published quantizer itself is not here but in `cepam_paper`.
@@ -22,6 +23,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "local_steps": 1, "batch_size": 15, "record_sampling": "without", "server_learning_rate": 0.3, "rounds": 80,
         },
         "privacy": {"clipping_norm": 1.0, "clip_scope": "tensor", "noise_scale": 0.01},
+        "compression": {"coder": "layered"},
     },
     # Record-level (eps, delta) over the whole run against an outsider who sees every broadcast model. Batch, rounds and
     # rate from bench/choose_private.py: held-out training records of MNIST, never test data. The choice is not in eps.

@@ -17,7 +17,7 @@ from cepam_paper.theory.counterexamples import (
 from cepam_paper.theory.descent import descend, stacked
 from cepam_paper.theory.synthetic import synthetic
 
-CODEC = cepam.Codec(cepam.Gaussian(0.01), cepam.Integer(1))
+CODEC = cepam.Codec(cepam.Gaussian(0.01), cepam.Integer(1), coder="layered")
 
 
 def test_clipping_that_cancels_breaks_the_printed_theorem() -> None:
@@ -45,7 +45,7 @@ def test_constants_of_the_opposed_clients() -> None:
 
 def test_a_constant_in_the_losses_silences_the_printed_bound() -> None:
     problem = synthetic("logistic regression", 4, 5, 1.0, seed=0, records=30)
-    best, codec = problem.minimum[0], cepam.Codec(cepam.Gaussian(0.1), cepam.Integer(1))
+    best, codec = problem.minimum[0], cepam.Codec(cepam.Gaussian(0.1), cepam.Integer(1), coder="layered")
     theory = Convergence(problem.constants, 3, 5 * 0.01, 5 * 0.01, 5, start_square=0.0)
     offset = silencing_offset(theory)
     shifted = Convergence(with_offset(problem.constants, offset), 3, 5 * 0.01, 5 * 0.01, 5, start_square=0.0)
@@ -77,4 +77,4 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="2 clients"):
         silencing_offset(Convergence(problem.constants, 3, 1.0, 1.0, 5, 0.0))
     with pytest.raises(RuntimeError, match="left the interval"):
-        opposed_clients(cepam.Codec(cepam.Gaussian(50.0), cepam.Integer(1)), clip=0.05, rounds=20)
+        opposed_clients(cepam.Codec(cepam.Gaussian(50.0), cepam.Integer(1), coder="layered"), clip=0.05, rounds=20)

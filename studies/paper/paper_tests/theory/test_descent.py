@@ -15,7 +15,7 @@ from cepam_paper.theory.synthetic import synthetic
 @pytest.mark.parametrize("lattice", [cepam.Integer(1), cepam.D4], ids=lambda lattice: lattice.name)
 def test_channels_carry_what_the_layered_quantizer_gives(lattice: cepam.Lattice) -> None:
     law, updates = cepam.Gaussian(0.5), np.random.default_rng(0).standard_normal((3, 10))
-    quantizer, codec = cepam.LRSUQ(law, lattice), cepam.Codec(law, lattice)
+    quantizer, codec = cepam.LRSUQ(law, lattice), cepam.Codec(law, lattice, coder="layered")
     alone = separate(codec, seed=4)(updates, 6)
     for client, update in enumerate(updates):
         at = cepam.Address(seeded_key(4, client), round=6, client=client)
@@ -34,7 +34,7 @@ def test_descent_is_algorithm_1() -> None:
     x, y = draw.standard_normal((3, 1, 4)), draw.standard_normal((3, 1))
     problem = LeastSquares(x / 4, y, (0.2, 0.3, 0.5), 0.5)
     schedule = Schedule(4, problem.constants.smoothness, problem.constants.convexity)
-    channel, start = separate(cepam.Codec(cepam.Gaussian(0.05), cepam.Integer(1)), seed=1), np.zeros(4)
+    channel, start = separate(cepam.Codec(cepam.Gaussian(0.05), cepam.Integer(1), coder="layered"), seed=1), np.zeros(4)
     clip = 0.1
     found = descend(problem, schedule, channel, start, [0, 1, 5], clip, repetitions=1, seed=0)
     w, seen, clipped = start.copy(), [start], 0
@@ -61,7 +61,7 @@ def test_descent_is_algorithm_1() -> None:
 def test_the_same_seed_gives_the_same_training_and_another_another() -> None:
     problem = synthetic("logistic regression", 3, 4, 1.0, seed=0, records=20)
     c = problem.constants
-    codec = cepam.Codec(cepam.Gaussian(0.2), cepam.Integer(1))
+    codec = cepam.Codec(cepam.Gaussian(0.2), cepam.Integer(1), coder="layered")
 
     def gaps(seed: int) -> list[float]:
         schedule = Schedule(2, c.smoothness, c.convexity)
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_training_and_another_another() -> None:
 def test_huge_noise_is_projected_and_counted() -> None:
     problem = synthetic("least squares", 2, 4, 0.0, seed=0, records=20)
     c = problem.constants
-    channel = stacked(cepam.Codec(cepam.Gaussian(500.0), cepam.Integer(1)), 0)
+    channel = stacked(cepam.Codec(cepam.Gaussian(500.0), cepam.Integer(1), coder="layered"), 0)
     schedule = Schedule(2, c.smoothness, c.convexity)
     found = descend(problem, schedule, channel, np.zeros(4), [3], c.gradient_norm, 2, 0)
     assert found.projected > 0
@@ -93,7 +93,7 @@ def test_clipping_rows() -> None:
 
 def test_refusals() -> None:
     problem = synthetic("least squares", 2, 4, 0.0, seed=0, records=20)
-    c, channel = problem.constants, stacked(cepam.Codec(cepam.Gaussian(1.0), cepam.Integer(1)), 0)
+    c, channel = problem.constants, stacked(cepam.Codec(cepam.Gaussian(1.0), cepam.Integer(1), coder="layered"), 0)
     schedule = Schedule(2, c.smoothness, c.convexity)
     with pytest.raises(ValueError, match="domain"):
         descend(problem, schedule, channel, np.full(4, 1e3), [1], 1.0, 1, 0)

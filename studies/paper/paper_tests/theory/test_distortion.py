@@ -77,7 +77,7 @@ def test_trace_of_one_subvector() -> None:
 def test_equal_gradients_attain_the_repaired_distance_and_break_the_printed_one() -> None:
     clients, size, clip, law = 20, 8, 0.1, cepam.Gaussian(0.05)
     weights = [1 / clients] * clients
-    codec = cepam.Codec(law, cepam.E8)
+    codec = cepam.Codec(law, cepam.E8, coder="layered")
     found = step_distance(codec, aligned_clients(clients, size, 1.0), weights, clip, 0.5, 2000, seed=4)
     repaired = weight_distance(0.5, weights, noise_energy(law, cepam.E8, size), [1.0] * clients, clip)
     assert abs(found.z(repaired)) < 4
@@ -91,7 +91,7 @@ def test_idle_clipping_leaves_the_noise_alone() -> None:
     norms = np.linalg.norm(gradients, axis=1)
     weights = np.array([1.0, 1, 2, 3, 4, 5]) / 16
     law = cepam.Laplace(0.2)
-    codec = cepam.Codec(law, cepam.Integer(1))
+    codec = cepam.Codec(law, cepam.Integer(1), coder="layered")
     found = step_distance(codec, gradients, weights.tolist(), 2 * norms.max(), 1.0, 3000, seed=1)
     exact = 16 * 2 * 0.04 * np.square(weights).sum()
     assert abs(found.z(float(exact))) < 4

@@ -137,12 +137,12 @@ def run(report: Path, extent: Extent, say: Say) -> Part:
             "printed": stated.printed / rows.shape[1], "repaired": stated.spent / rows.shape[1],
             "ideal": stated.repaired / rows.shape[1],
         }  # fmt: skip
-        numbers["adaptive"][name] = _whole(Codec(law, lattice), rows)
+        numbers["adaptive"][name] = _whole(Codec(law, lattice, coder="layered"), rows)
     for at, sigma in enumerate(SIGMAS):
         say(f"the formula at sigma {sigma:g}", 1 + len(LATTICES) + 2 * at, of)
         numbers["own_by_sigma"][f"{sigma:g}"] = _own_by_sigma(sigma)
         say(f"messages at sigma {sigma:g}", 2 + len(LATTICES) + 2 * at, of)
-        whole = {f"{n}": _whole(Codec(Gaussian(sigma), Integer(n)), rows) for n in (1, 2, 3)}
+        whole = {f"{n}": _whole(Codec(Gaussian(sigma), Integer(n), coder="layered"), rows) for n in (1, 2, 3)}
         numbers["adaptive_by_sigma"][f"{sigma:g}"] = whole
     numbers["by_sigma"] = [[sigma, numbers["adaptive_by_sigma"][f"{sigma:g}"]["1"]] for sigma in SIGMAS]
     numbers["times_smaller"] = [32 / paid for _, paid in numbers["by_sigma"]]

@@ -63,7 +63,9 @@ def assemble(report: Path, effort: Effort, say: Say) -> Part:
         "rate": rates(effort.messages, SEED),
     }
     say("counterexamples", len(chosen) + 1, steps)
-    stall = opposed_clients(Codec(Gaussian(STALL_SIGMA), Integer(1)), STALL_CLIP, STALL_ROUNDS, seed=SEED)
+    stall = opposed_clients(
+        Codec(Gaussian(STALL_SIGMA), Integer(1), coder="layered"), STALL_CLIP, STALL_ROUNDS, seed=SEED
+    )
     numbers = _numbers(outcomes, {name: found for name, (found, _) in checks.items()}, stall)
     numbers |= proof_numbers(outcomes.values(), effort.draws, SEED)
     numbers["offset"] = offsets(min(effort.rounds, 50), effort.repetitions, SEED)

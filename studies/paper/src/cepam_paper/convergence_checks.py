@@ -75,7 +75,7 @@ def distances(draws: int, seed: int) -> Found:
     rows = []
     for name, gradients, lattice, clip in settings:
         norms = np.linalg.norm(gradients, axis=1)
-        found = step_distance(Codec(law, lattice), gradients, weights, clip, 1.0, draws, seed)
+        found = step_distance(Codec(law, lattice, coder="layered"), gradients, weights, clip, 1.0, draws, seed)
         n, noise = lattice.dimension, noise_energy(law, lattice, 8)
         printed = printed_weight_distance(1.0, weights, 8 // n, n * law.variance(n), float(norms.max()))
         repaired = weight_distance(1.0, weights, noise, norms.tolist(), clip)
@@ -173,7 +173,7 @@ def offsets(rounds: int, repetitions: int, seed: int) -> dict[str, Any]:
         with_offset(problem.constants, offset), case.steps, theory.noise, theory.printed_noise, SIZE, 0.0
     )
     clip = problem.constants.gradient_norm
-    channel = stacked(Codec(law, lattice), seed)
+    channel = stacked(Codec(law, lattice, coder="layered"), seed)
     found = descend(problem, theory.schedule, channel, best, [rounds], clip, repetitions, seed)
     mean, low, _ = found.band()
     total = rounds * case.steps

@@ -55,7 +55,9 @@ def _mean_update(draws: int, seed: int) -> dict[str, Any]:
     local[:, 0] += 0.5 * problem.radius
     found: dict[str, Any] = {"draws": draws}
     for name, clip in (("idle", problem.constants.gradient_norm), ("active", ACTIVE)):
-        mean, error, bar = mean_update(Codec(Gaussian(0.1), Integer(1)), problem, local, clip, draws, seed)
+        mean, error, bar = mean_update(
+            Codec(Gaussian(0.1), Integer(1), coder="layered"), problem, local, clip, draws, seed
+        )
         found[name] = {
             "clip": clip, "z": float((np.abs(mean - bar) / error).max()), "bias": float(np.linalg.norm(mean - bar)),
             "norm": float(np.linalg.norm(bar)),
@@ -68,7 +70,9 @@ def _lemma_12(draws: int, seed: int) -> dict[str, float]:
     "rate."""
     clients, size, clip, law = 20, 8, 0.1, Gaussian(0.05)
     weights, ones = [1 / clients] * clients, [1.0] * clients
-    found = step_distance(Codec(law, E8), aligned_clients(clients, size, 1.0), weights, clip, 1.0, draws // 4, seed)
+    found = step_distance(
+        Codec(law, E8, coder="layered"), aligned_clients(clients, size, 1.0), weights, clip, 1.0, draws // 4, seed
+    )
     repaired = virtual_error(weights, noise_energy(law, E8, size), ones, ones, clip)
     return {
         "measured": found.value, "measured_error": found.error,

@@ -136,7 +136,7 @@ def train(case: Case, rounds: int, repetitions: int, seed: int) -> Outcome:
     )
     marks = sorted({0, *np.unique(np.geomspace(1, rounds, 30).astype(int)).tolist()})
     clip = min(case.clip, constants.gradient_norm)
-    channel = stacked(Codec(law, lattice), seed)
+    channel = stacked(Codec(law, lattice, coder="layered"), seed)
     descent = descend(problem, theory.schedule, channel, start, marks, clip, repetitions, seed)
     totals = np.array(marks, dtype=np.float64) * case.steps
     mean, low, high = descent.band()

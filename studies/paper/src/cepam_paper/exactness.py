@@ -88,8 +88,8 @@ def run(report: Path, extent: Extent, say: Say) -> Part:
     numbers: dict[str, Any] = {"false_alarm": FALSE_ALARM, "samples": samples, "ours": {}, "published": {}}
     for at, (name, (law, lattice)) in enumerate(OURS.items()):
         say(f"LRSUQ, {name}", at, of)
-        made = verify(Codec(law, lattice), samples, FALSE_ALARM, _fixed_key(name))
-        numbers["ours"][name] = _found(made) | {"ratio": _ratio(Codec(law, lattice), samples, 0.0)}
+        made = verify(Codec(law, lattice, coder="layered"), samples, FALSE_ALARM, _fixed_key(name))
+        numbers["ours"][name] = _found(made) | {"ratio": _ratio(Codec(law, lattice, coder="layered"), samples, 0.0)}
     for at, (name, (law, n)) in enumerate(PUBLISHED.items()):
         say(f"published, {name}", len(OURS) + at, of)
         codec = PublishedCodec(law, n)
@@ -155,7 +155,7 @@ def _figure(report: Path, samples: int) -> Figure:
     span = np.linspace(-5, 5, 81)
     for axis, value in zip(axes[0], (0.0, INPUT)):
         for place, (codec, label) in enumerate(
-            ((Codec(GAUSSIAN, Integer(1)), "LRSUQ"), (PublishedCodec(GAUSSIAN, 1), "published code"))
+            ((Codec(GAUSSIAN, Integer(1), coder="layered"), "LRSUQ"), (PublishedCodec(GAUSSIAN, 1), "published code"))
         ):
             errors = _errors(codec, samples, value) / printed.SIGMA
             axis.hist(errors, span, density=True, histtype="step", label=label, color=picture.COLOURS[4 * place])

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from cepam.codec.codec import Codec
 from cepam.distributions.laws import Gaussian
 from cepam.downlink.broadcast import Broadcast
-from cepam.lattices.lattice import Integer
 from cepam_paper.convergence_sweep import SIZE, problem_of
 from cepam_paper.section import Table
 from cepam_paper.theory.descent import descend, follow_gradients, quantized_downlink, stacked
@@ -84,7 +83,8 @@ def _train(problem: GemanMcClure, case: Case, rounds: int, repetitions: int, see
         rows = np.repeat(start[None, :], repetitions, axis=0)
         downlink = quantized_downlink(lambda r: case.grid, "cepam reproduce non-convex", rows)
     path = follow_gradients(
-        problem, stacked(Codec(Gaussian(case.sigma), Integer(1)), seed), start, rounds, case.steps, rate, LOCAL_RATE,
+        problem, stacked(Codec(Gaussian(case.sigma), coder="layered"), seed), start, rounds, case.steps, rate,
+        LOCAL_RATE,
         case.clip, case.batch, repetitions, seed, downlink,
     )  # fmt: skip
     mean, high = path.averages()
@@ -103,7 +103,7 @@ def _fast(rounds: int, repetitions: int, seed: int) -> dict[str, Any]:
     problem = GemanMcClure(np.zeros((2, 1, 2)), np.ones((2, 1)), (0.5, 0.5))
     start, sigma, rate = np.full(2, 0.5), 0.01, 1.2
     theory = Stationarity(problem.gradients, 1, 1, IDLE, 2 * sigma**2, _gap(problem, start))
-    channel = stacked(Codec(Gaussian(sigma), Integer(1)), seed)
+    channel = stacked(Codec(Gaussian(sigma), coder="layered"), seed)
     path = follow_gradients(problem, channel, start, rounds, 1, rate, 0.0, IDLE, 1, repetitions, seed)
     slow = follow_gradients(problem, channel, start, rounds, 1, theory.largest_rate, 0.0, IDLE, 1, repetitions, seed)
     return {
@@ -121,8 +121,8 @@ def _opposed(rounds: int, repetitions: int, seed: int) -> dict[str, Any]:
     theory = Stationarity(problem.gradients, 1, 1, clip, sigma**2, _gap(problem, start))
     rate = theory.largest_rate / 2
     path = follow_gradients(
-        problem, stacked(Codec(Gaussian(sigma), Integer(1)), seed), start, rounds, 1, rate, 0.0, clip, 1, repetitions,
-        seed,
+        problem, stacked(Codec(Gaussian(sigma), coder="layered"), seed), start, rounds, 1, rate, 0.0, clip, 1,
+        repetitions, seed,
     )  # fmt: skip
     unbiased = replace(theory, clip=math.inf)  # clients have one record each, so that nothing else changes
     rates = np.full(rounds, rate)
@@ -168,7 +168,7 @@ def _convex(batch: int, steps: int, quantized: bool, rounds: int, repetitions: i
         downlink = quantized_downlink(step_of, "cepam reproduce mini-batches", rows)
     marks = sorted({0, *np.unique(np.geomspace(1, rounds, 20).astype(int)).tolist()})
     descent = descend(
-        problem, theory.schedule, stacked(Codec(Gaussian(BATCH_SIGMA), Integer(1)), seed), start, marks,
+        problem, theory.schedule, stacked(Codec(Gaussian(BATCH_SIGMA), coder="layered"), seed), start, marks,
         problem.constants.gradient_norm, repetitions, seed, batch, downlink,
     )  # fmt: skip
     mean, low, high = descent.band()

@@ -96,7 +96,7 @@ def channel_of(run: Run, sizes: tuple[int, ...]) -> UpdateCodec:
         return PublishedChannel(law, run.published, sizes)
     if chosen.compression.scheme.startswith("cepam"):
         assert law is not None
-        return Codec(law, "auto" if chosen.compression.lattice == "auto" else lattice_named(chosen.compression.lattice))
+        return Codec(law, lattice_named(chosen.compression.lattice), coder="layered")
     if chosen.compression.scheme == "fl+sdq":
         return DitheredCodec(chosen.compression.sdq_step)
     if chosen.compression.scheme.endswith("+sdq"):

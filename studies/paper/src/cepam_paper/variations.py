@@ -128,7 +128,12 @@ def _inside(extent: Extent) -> dict[str, Any]:
         away[0] = 0.75 * problem.radius
         law, lattice = Gaussian(0.1), Integer(1)
         path = within_round(
-            problem, schedule, stacked(Codec(law, lattice), tau), away, 2000 if extent is Extent.FULL else 200, tau
+            problem,
+            schedule,
+            stacked(Codec(law, lattice, coder="layered"), tau),
+            away,
+            2000 if extent is Extent.FULL else 200,
+            tau,
         )
         theory = Convergence(
             problem.constants, tau, noise_energy(law, lattice, problem.size),

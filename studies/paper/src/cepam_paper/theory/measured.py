@@ -58,7 +58,7 @@ def mean_of(draws: Floats) -> Mean:
 
 def noise_moments(law: Law, lattice: Lattice, size: int, draws: int, seed: int) -> Moments:
     """The moments of decoded minus sent, for `draws` updates of `size` coordinates with entries of the noise's size."""
-    codec, n = Codec(law, lattice), lattice.dimension
+    codec, n = Codec(law, lattice, coder="layered"), lattice.dimension
     updates = np.zeros((draws, -(-size // n) * n))
     updates[:, :size] = np.random.default_rng(seed).standard_normal((draws, size)) * law.scale
     error = stacked(codec, seed)(updates, 0) - updates

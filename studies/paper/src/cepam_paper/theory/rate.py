@@ -173,6 +173,6 @@ def code_bits(codec: Codec, update: npt.NDArray[np.float64], at: Address) -> int
     """The bits of a real message of one block, less header, seal and size field (up to 7 bits fill the last byte)."""
     if wire.count_blocks(len(update), codec.on.dimension) != 1:
         raise ValueError(f"the update must fit one block of the format, got {len(update)} coordinates")
-    contents = wire.Contents(len(update), double=True, lattice=0, blocks=[b""])
+    contents = wire.Contents(len(update), double=True, searched=False, blocks=[b""])
     empty = wire.seal(contents, at.derive(), codec.fingerprint)
     return 8 * (len(codec.encode(update, at)) - len(empty))
