@@ -85,6 +85,7 @@ class SearchWork(NamedTuple):
     spectra: Any
     members: Any
     kept: Any
+    sums: Any
 
 
 def _search_work() -> SearchWork:
@@ -104,6 +105,7 @@ def _search_work() -> SearchWork:
         spectra=aligned(1 << LARGEST_FAMILY, np.float64),
         members=aligned(1 << LARGEST_FAMILY, np.float64),
         kept=aligned(1 << LARGEST_FAMILY, np.float64),
+        sums=aligned(1 << (LARGEST_FAMILY - 1), np.float64),
     )
 
 
@@ -252,18 +254,25 @@ def fill_ratios(w: Any, size: Any, signs: Any, half: Any, members: Any) -> Any:
         transform(own, size)
         for i in range(size):
             own[i] = exponential(own[i] * inverse - half)
-    s0, s1, s2, s3, s4, s5, s6, s7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for i in range(0, signs * size, 8):
-        s0 += members[i]
-        s1 += members[i + 1]
-        s2 += members[i + 2]
-        s3 += members[i + 3]
-        s4 += members[i + 4]
-        s5 += members[i + 5]
-        s6 += members[i + 6]
-        s7 += members[i + 7]
-    total = ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
-    return total * (1.0 / np.float64(signs * size))
+    return add_up(members, w.sums, size, signs) * (1.0 / np.float64(signs * size))
+
+
+@compiled
+def add_up(rows: Any, sums: Any, size: Any, count: Any) -> Any:
+    """The sum of all numbers: the second half of every row is added to the first, then the rows likewise."""
+    for t in range(count):
+        half = size >> 1
+        own, low, high = sums[t * half : (t + 1) * half], rows[t * size :], rows[t * size + half :]
+        for i in range(half):
+            own[i] = low[i] + high[i]
+        while half > 1:
+            half >>= 1
+            for i in range(half):
+                own[i] += own[i + half]
+    half = size >> 1
+    if count == 4:
+        return (sums[0] + sums[2 * half]) + (sums[half] + sums[3 * half])
+    return sums[0] + sums[half] if count == 2 else sums[0]
 
 
 @inlined

@@ -74,12 +74,14 @@ def transform(values: Floats) -> Floats:
     return values.reshape(rows, size)
 
 
-def add_up(values: Floats) -> float:
-    """The sum, in eight sums of every eighth number, from the first on."""
-    eight = np.cumsum(values.reshape(-1, 8), axis=0)[-1]
-    four = eight[:4] + eight[4:]
-    two = four[:2] + four[2:]
-    return float(two[0] + two[1])
+def add_up(rows: Floats) -> float:
+    """The sum of all numbers: the second half of every row is added to the first, then the rows likewise."""
+    while rows.shape[1] > 1:
+        half = rows.shape[1] // 2
+        rows = rows[:, :half] + rows[:, half:]
+    while len(rows) > 1:
+        rows = rows[: len(rows) // 2] + rows[len(rows) // 2 :]
+    return float(rows[0, 0])
 
 
 @dataclass(frozen=True)
@@ -203,8 +205,8 @@ class Scores:
         """The ratios of all members at a vector, and their mean."""
         size = len(g)
         spectrum = transform((g.astype(np.float64) * self.inverse)[None])
-        members = exponential(transform(self.spectra * spectrum).reshape(-1) * (1.0 / size) - self.half)
-        return members, add_up(members) * (1.0 / len(members))
+        members = exponential(transform(self.spectra * spectrum) * (1.0 / size) - self.half)
+        return members.reshape(-1), add_up(members) * (1.0 / members.size)
 
 
 Tree = Any
