@@ -296,19 +296,17 @@ class Search(Arithmetic):
         odds = [int(v) for v in self.odds[max(energy - 2 * depth, 0)]]
         if self.plain(odds[0]):
             j, k = self.number(odds[2:14], 12), self.number(odds[14:34], 20)
-            return self.vector(i, p, j, k, depth)
+            return self.vector(i, p, j, k)
         if i == 5 or self.plain(odds[1]):
             return [None] * 2**i
         return self.part(i - 1, 2 * p, depth + 1, energy) + self.part(i - 1, 2 * p + 1, depth + 1, energy)
 
-    def vector(self, i: int, p: int, j: int, k: int, depth: int) -> list[int | None]:
+    def vector(self, i: int, p: int, j: int, k: int) -> list[int | None]:
         def word(candidate: int, kind: int, place: int) -> int:
             stream = self.segment << 38 | i << 34 | p << 18 | candidate << 2 | kind
             return keystream_word(self.key, stream, place)
 
-        signs = 0 if depth == 1 else min(2, 13 - i)
-        member = word(0, 3, (k - 1) // 4) >> 16 * ((k - 1) % 4) & (2 ** (i + signs) - 1)
-        shift, first = member % 2**i, member // 2**i * 2**i
+        shift = word(0, 3, (k - 1) // 4) >> 16 * ((k - 1) % 4) & (2**i - 1)
         out: list[int | None] = []
         for n in range(2**i):
             place = n ^ shift
@@ -316,7 +314,7 @@ class Search(Arithmetic):
             b = 2 * math.floor(r) + 1
             d = word(j - 1, 1, place) * b >> 64
             value = d - b if d > b >> 1 else d
-            negative = word(0, 2, (first + n) // 64) >> (first + n) % 64 & 1
+            negative = word(0, 2, n // 64) >> n % 64 & 1
             out.append(-value if negative else value)
         return out
 

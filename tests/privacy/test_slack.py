@@ -276,11 +276,12 @@ def test_the_search_coder_is_charged_more_and_large_sums_of_it_are_not_blurred()
 
 
 def test_the_bound_on_an_answer_is_that_of_the_hottest_part() -> None:
-    norm, cap = math.sqrt(float(search.HOTTEST.max())), search.CAP
-    low = stats.norm.cdf(math.log(cap) / norm - norm / 2) + cap * stats.norm.cdf(-math.log(cap) / norm - norm / 2)
-    assert low >= _LEAST_ANSWER
-    assert search.MOST_VECTORS * low / cap > 180.0 * math.log(2.0)
-    assert search.MOST_PROPOSALS / 2.0**search.LARGEST_FAMILY > 120.0
+    norm = math.sqrt(float(search.HOTTEST.max()))
+    for cap in (search.CAP, search.HALF_CAP):
+        low = stats.norm.cdf(math.log(cap) / norm - norm / 2) + cap * stats.norm.cdf(-math.log(cap) / norm - norm / 2)
+        assert low >= _LEAST_ANSWER
+        assert search.MOST_VECTORS * low / cap > 180.0 * math.log(2.0)
+    assert search.MOST_PROPOSALS / 2.0**search.LARGEST > 120.0
 
 
 def test_a_saved_account_keeps_what_was_searched() -> None:

@@ -104,9 +104,9 @@ class NoFallback(Sound):
 
     def draw(self, x: npt.NDArray[np.int64], energy: float, y: npt.NDArray[np.int64]) -> int:
         scores = Scores(self, x, energy)
-        j, members = self._first_race(scores)
-        _, chosen = self._second_race(members)
-        y[:] = self.apply(chosen, self.vector(j - 1))
+        j, ratios = self._first_race(scores)
+        _, shift = self._second_race(ratios)
+        y[:] = self.apply(shift, self.vector(j - 1))
         return 0
 
 

@@ -1,7 +1,7 @@
 """The search coder: numbers that both ends share, and what an encoder decides from the update alone (docs/search.md).
 
 A segment of an update is dealt to blocks of equal size, blocks are halved where need be, and each part that is searched
-is one shared Gaussian vector, seen through one of many public sign changes and XOR shifts. All kernels share this file.
+is one shared Gaussian vector, seen through public signs and one of all XOR shifts. All kernels share this file.
 """
 
 from __future__ import annotations
@@ -27,19 +27,16 @@ SIZES = LARGEST - SMALLEST + 1
 CLASSES = 14
 LAYERED_ONLY = 2 * SIZES * CLASSES
 """In the place of a class byte: the whole segment is the layered quantizer's."""
-SIGNS_AT = 4
-"""Sign vectors of a part, unless the family would have more than `LARGEST_FAMILY` members."""
-LARGEST_FAMILY = 13
 VECTOR_BITS, PROPOSAL_BITS = 12, 20
 """J and K have at most so many bits; an encoder needs more with chance under 2^-180 (docs/search.md)."""
 MOST_VECTORS, MOST_PROPOSALS = (1 << VECTOR_BITS) - 1, (1 << PROPOSAL_BITS) - 1
-CAP = 1.5
-"""c of the theorem."""
+CAP, HALF_CAP = 1.5, 1.2
+"""c of the theorem, of a block and of its halves: theirs are most often thrown away."""
 SEARCHED_LEVELS = 2
 """Parts inside one another that are searched before the layered quantizer is what is left."""
-HOTTEST = np.array([0.0] * SMALLEST + [5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0, 9.0, 9.5])
+HOTTEST = np.array([0.0] * SMALLEST + [5.5, 6.5, 7.2, 7.7, 8.6, 9.4, 10.2, 11.0, 12.0])
 """|x|^2 up to which a part of 2^i coordinates is searched, in noise variances."""
-AIM = np.array([0.0] * SMALLEST + [5.0, 5.2, 6.4, 7.0, 7.5, 7.5, 7.5, 8.0, 8.5])
+AIM = np.array([0.0] * SMALLEST + [5.2, 6.0, 6.6, 6.8, 7.8, 8.4, 9.2, 10.0, 11.0])
 """Mean |x|^2 up to which blocks of 2^i coordinates are made."""
 LOUDEST = 0.14
 """Mean x^2 of an update, or of a segment, from which on all of it is the layered quantizer's: -8.5 dB."""
@@ -136,12 +133,9 @@ def layout_of(count: int, log_size: int, energy_class: int) -> Layout:
     return Layout(count, log_size, -(-count // (1 << log_size)), energy_class)
 
 
-def log_signs(log_size: int, depth: int) -> int:
-    """The binary logarithm of the number of sign vectors of a part with 2^log_size coordinates; a block has depth 0.
-
-    Halves of a block have one: most are drawn to be compared with their block's search and thrown away.
-    """
-    return 0 if depth == 1 else min(SIGNS_AT.bit_length() - 1, LARGEST_FAMILY - log_size)
+def cap_at(depth: int) -> float:
+    """c of a part; a block has depth 0."""
+    return HALF_CAP if depth == 1 else CAP
 
 
 def stream_number(segment: int, log_size: int, part: int, candidate: int, kind: int) -> int:
@@ -211,7 +205,7 @@ def load_odds() -> Any:
 @cache
 def search_fingerprint() -> bytes:
     """32 bytes that change with the numbers above and the shipped table."""
-    numbers = [SEGMENT, SMALLEST, LARGEST, CLASSES, SIGNS_AT, LARGEST_FAMILY, VECTOR_BITS, PROPOSAL_BITS]
+    numbers = [SEGMENT, SMALLEST, LARGEST, CLASSES, VECTOR_BITS, PROPOSAL_BITS]
     digest = hashlib.sha256(b"cepam search v1")
     digest.update(np.array(numbers, dtype="<i8").tobytes() + load_odds().astype("<i8").tobytes())
     return digest.digest()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from cepam.distributions.radius import COEFFICIENTS, OCTAVES, SEGMENTS
@@ -83,22 +84,41 @@ def _eight(finish: Any, kind: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             w, rows, target = (data_of(context, builder, signature, arguments, i) for i in (0, 2, 4))
             word = builder.load(vector_at(builder, w, arguments[1], LONGS), align=8)
-            row, t = _rows_and_places(builder, word)
-            found = []
-            for i in range(8):
-                at = builder.extract_element(row, ir.IntType(32)(i))
-                found.append(builder.load(vector_at(builder, rows, at, DOUBLES), align=8))
-            coefficients = transpose(builder, found)
-            value = coefficients.pop()
-            while coefficients:
-                value = builder.fadd(builder.fmul(value, t), coefficients.pop())
-            radius = builder.fmul(value, spread(builder, arguments[3], DOUBLES))
+            radius = _radii(builder, word, rows, arguments[3])
             builder.store(finish(builder, radius), vector_at(builder, target, arguments[1], kind), align=8)
             return context.get_dummy_value()
 
         return types.void(words, types.int64, table, types.float64, out), codegen
 
     return fill
+
+
+def _radii(builder: Any, word: Any, rows: Any, scale: Any) -> Any:
+    """The radii of eight words."""
+    row, t = _rows_and_places(builder, word)
+    kept = cgutils.alloca_once(builder, LONGS)
+    builder.store(row, kept, align=8)
+    four = ir.VectorType(ir.DoubleType(), 4)
+
+    def numbers(i: int, first: int) -> Any:
+        place = builder.load_atomic(builder.gep(builder.bitcast(kept, LONG.as_pointer()), [LONG(i)]), "monotonic", 8)
+        return builder.load(vector_at(builder, rows, builder.add(place, LONG(first)), four), align=8)
+
+    def joined(a: Any, b: Any, order: list[int]) -> Any:
+        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order))
+
+    coefficients = []
+    for first in (0, 4):
+        r = [joined(numbers(i, first), numbers(i + 4, first), list(range(8))) for i in range(4)]
+        low = [0, 8, 2, 10, 4, 12, 6, 14]
+        high = [1, 9, 3, 11, 5, 13, 7, 15]
+        p02 = [joined(r[0], r[1], low), joined(r[0], r[1], high), joined(r[2], r[3], low), joined(r[2], r[3], high)]
+        a, b = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
+        coefficients += [joined(p02[0], p02[2], a), joined(p02[1], p02[3], a), joined(p02[0], p02[2], b), joined(p02[1], p02[3], b)]
+    value = coefficients.pop()
+    while coefficients:
+        value = builder.fadd(builder.fmul(value, t), coefficients.pop())
+    return builder.fmul(value, spread(builder, scale, DOUBLES))
 
 
 def _width(builder: Any, radius: Any) -> Any:
@@ -139,6 +159,32 @@ def eight_dithers(typingctx: Any, words: Any, first: Any, b: Any, d: Any) -> Any
         return context.get_dummy_value()
 
     return types.void(words, types.int64, b, d), codegen
+
+
+@intrinsic
+def eight_errors(
+    typingctx: Any, words: Any, first: Any, table: Any, scale: Any, inverse: Any, errors: Any, values: Any, at: Any
+) -> Any:
+    """Fills errors and values at eight places with the quantizer's errors at zero, in units and times `inverse`.
+
+    `words` holds 128 latent words and their 128 dither words.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        w, rows, out, scaled = (data_of(context, builder, signature, arguments, i) for i in (0, 2, 5, 6))
+        latent = builder.load(vector_at(builder, w, arguments[1], LONGS), align=8)
+        dither = builder.load(vector_at(builder, w, builder.add(arguments[1], LONG(128)), LONGS), align=8)
+        width = _width(builder, _radii(builder, latent, rows, arguments[3]))
+        place = _multiply_high(builder, dither, width)
+        upper = builder.icmp_signed(">", place, builder.lshr(width, filled(LONGS, 1)))
+        error = builder.sub(place, builder.select(upper, width, filled(LONGS, 0)))
+        value = builder.fmul(builder.sitofp(error, DOUBLES), spread(builder, arguments[4], DOUBLES))
+        builder.store(error, vector_at(builder, out, arguments[7], LONGS), align=8)
+        builder.store(value, vector_at(builder, scaled, arguments[7], DOUBLES), align=8)
+        return context.get_dummy_value()
+
+    taken = types.void(words, types.int64, table, types.float64, types.float64, errors, values, types.int64)
+    return taken, codegen
 
 
 def _multiply_high(builder: Any, word: Any, width: Any) -> Any:

@@ -21,9 +21,9 @@ from cepam.kernels.format.search import (
     CONTEXT_SPLIT,
     CONTEXT_VECTOR,
     DITHERS,
+    HALF_CAP,
     HOTTEST,
     LARGEST,
-    LARGEST_FAMILY,
     LATENTS,
     MOST_PROPOSALS,
     MOST_VECTORS,
@@ -35,7 +35,6 @@ from cepam.kernels.format.search import (
     PROPOSALS,
     SEARCHED_LEVELS,
     SIGNS,
-    SIGNS_AT,
     SMALLEST,
     STREAM_BITS,
     TIME_BITS,
@@ -60,7 +59,6 @@ _EXP = [1.0]
 for _i in range(1, 12):
     _EXP.append(_EXP[-1] / _i)
 _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11 = _EXP[2:]
-_LOG_SIGNS = SIGNS_AT.bit_length() - 1
 _A3, _A5, _A7, _A9, _A11, _A13, _A15, _A17, _A19, _A21 = (1.0 / (2 * i + 1) for i in range(1, 11))
 _LARGEST_PART = 1 << LARGEST
 _MASK48 = np.uint64((1 << 48) - 1)
@@ -82,8 +80,8 @@ class SearchWork(NamedTuple):
     g: Any
     xf: Any
     gf: Any
-    spectra: Any
-    members: Any
+    spectrum: Any
+    ratios: Any
     kept: Any
     sums: Any
 
@@ -102,10 +100,10 @@ def _search_work() -> SearchWork:
         g=aligned(size, np.int64),
         xf=aligned(size, np.float64),
         gf=aligned(size, np.float64),
-        spectra=aligned(1 << LARGEST_FAMILY, np.float64),
-        members=aligned(1 << LARGEST_FAMILY, np.float64),
-        kept=aligned(1 << LARGEST_FAMILY, np.float64),
-        sums=aligned(1 << (LARGEST_FAMILY - 1), np.float64),
+        spectrum=aligned(1 << LARGEST, np.float64),
+        ratios=aligned(1 << LARGEST, np.float64),
+        kept=aligned(1 << LARGEST, np.float64),
+        sums=aligned(1 << (LARGEST - 1), np.float64),
     )
 
 
@@ -190,9 +188,9 @@ def transform(values: Any, size: Any) -> None:
 
 
 @inlined
-def count_signs(log_size: Any, depth: Any) -> Any:
-    """`format.search.log_signs`."""
-    return np.int64(0) if depth == 1 else np.int64(min(_LOG_SIGNS, LARGEST_FAMILY - log_size))
+def cap_at(depth: Any) -> Any:
+    """`format.search.cap_at`."""
+    return HALF_CAP if depth == 1 else CAP
 
 
 @inlined
@@ -236,43 +234,36 @@ def fill_some(state: Any, stream: Any, out: Any) -> None:
 
 
 @inlined
-def fill_signs(w: Any, stream: Any, family: Any) -> None:
-    """Fills w.few with a part's public signs, a bit for each member."""
-    fill_some(w.shared, stream + SIGNS, w.few[: 128 if family <= 4096 else 256])
+def fill_signs(w: Any, stream: Any, size: Any) -> None:
+    """Fills w.few with a part's public signs, a bit for each place."""
+    fill_words(w.shared, stream + SIGNS, 0, w.few) if size > 4096 else fill_half(w.shared, stream + SIGNS, 0, w.few[:128])
 
 
 @compiled
-def fill_ratios(w: Any, size: Any, signs: Any, half: Any, members: Any) -> Any:
-    """The mean of the ratios of all members at the vector in w.gf, which is overwritten; fills them in."""
+def fill_ratios(w: Any, size: Any, half: Any, ratios: Any) -> Any:
+    """The mean of the ratios of all shifts at the vector in w.gf, which is overwritten; fills them in."""
     gf = w.gf[:size]
     transform(gf, size)
     inverse = 1.0 / np.float64(size)
-    for t in range(signs):
-        own, spectrum = members[t * size : (t + 1) * size], w.spectra[t * size : (t + 1) * size]
-        for i in range(size):
-            own[i] = spectrum[i] * gf[i]
-        transform(own, size)
-        for i in range(size):
-            own[i] = exponential(own[i] * inverse - half)
-    return add_up(members, w.sums, size, signs) * (1.0 / np.float64(signs * size))
+    for i in range(size):
+        ratios[i] = w.spectrum[i] * gf[i]
+    transform(ratios, size)
+    for i in range(size):
+        ratios[i] = exponential(ratios[i] * inverse - half)
+    return add_up(ratios, w.sums, size) * inverse
 
 
 @compiled
-def add_up(rows: Any, sums: Any, size: Any, count: Any) -> Any:
-    """The sum of all numbers: the second half of every row is added to the first, then the rows likewise."""
-    for t in range(count):
-        half = size >> 1
-        own, low, high = sums[t * half : (t + 1) * half], rows[t * size :], rows[t * size + half :]
-        for i in range(half):
-            own[i] = low[i] + high[i]
-        while half > 1:
-            half >>= 1
-            for i in range(half):
-                own[i] += own[i + half]
+def add_up(values: Any, sums: Any, size: Any) -> Any:
+    """The sum of all numbers: the second half is added to the first, until one is left."""
     half = size >> 1
-    if count == 4:
-        return (sums[0] + sums[2 * half]) + (sums[half] + sums[3 * half])
-    return sums[0] + sums[half] if count == 2 else sums[0]
+    for i in range(half):
+        sums[i] = values[i] + values[half + i]
+    while half > 1:
+        half >>= 1
+        for i in range(half):
+            sums[i] += sums[i + half]
+    return sums[0]
 
 
 @inlined
@@ -283,46 +274,43 @@ def is_negative(words: Any, place: Any) -> Any:
 
 @compiled
 def search_part(
-    layers: Any, inverse: Any, segment: Any, log_size: Any, part: Any, half: Any, log_signs: Any, y: Any, w: Any
+    layers: Any, inverse: Any, segment: Any, log_size: Any, part: Any, half: Any, depth: Any, y: Any, w: Any
 ) -> Any:
     """(J, K) of a part, whose update is in w.xf, with y replaced by what they stand for.
 
     (0, 0) where y stays, (-1, 0) where nothing was found.
     """
-    size, signs = np.int64(1) << log_size, np.int64(1) << log_signs
+    size, cap = np.int64(1) << log_size, cap_at(depth)
     stream = number_of_stream(segment, log_size, part, 0, 0)
-    fill_signs(w, stream, size * signs)
+    fill_signs(w, stream, size)
     some = w.few.view(np.uint64)
-    for t in range(signs):
-        spectrum = w.spectra[t * size : (t + 1) * size]
-        for i in range(size):
-            spectrum[i] = -w.xf[i] if is_negative(some, t * size + i) else w.xf[i]
-        transform(spectrum, size)
-    # A member drawn at random, and the draw as it would be seen through it.
+    for i in range(size):
+        w.spectrum[i] = -w.xf[i] if is_negative(some, i) else w.xf[i]
+    transform(w.spectrum, size)
+    # A shift drawn at random, and the draw as it would be seen through it.
     own = w.words[:256]
     fill_words(w.private, stream + OPENING, 0, own)
     opening = own.view(np.uint64)
     fill_steps(opening, w.opening)
-    chosen = np.int64(opening[0] >> np.uint64(64 - log_size - log_signs))
+    shift = np.int64(opening[0] >> np.uint64(64 - log_size))
     coin = np.float64(np.int64(opening[1] >> np.uint64(11))) * 2.0**-53
-    first, shift = (chosen >> log_size) << log_size, chosen & (size - 1)
     for i in range(size):
         value = np.float64(y[i ^ shift]) * inverse
-        w.gf[i] = -value if is_negative(some, first + (i ^ shift)) else value
-    if coin * fill_ratios(w, size, signs, half, w.members) >= CAP:
+        w.gf[i] = -value if is_negative(some, i ^ shift) else value
+    if coin * fill_ratios(w, size, half, w.ratios) >= cap:
         return np.int64(0), np.int64(0)
-    j = race_vectors(layers, inverse, stream, size, signs, half, w)
+    j = race_vectors(layers, inverse, stream, size, half, cap, w)
     if j < 1:
         return np.int64(-1), np.int64(0)
-    k = race_members(stream, size, signs, w)
+    k = race_shifts(stream, size, w)
     if k < 1:
         return np.int64(-1), np.int64(0)
-    fill_part(layers, stream, log_size, log_signs, j, k, y, w)
+    fill_part(layers, stream, log_size, j, k, y, w)
     return j, k
 
 
 @compiled
-def race_vectors(layers: Any, inverse: Any, stream: Any, size: Any, signs: Any, half: Any, w: Any) -> Any:
+def race_vectors(layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, w: Any) -> Any:
     """J, with the ratios of its vector in w.kept; 0 where there is none."""
     best, found, j = np.inf, np.int64(0), np.int64(0)
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
@@ -340,32 +328,31 @@ def race_vectors(layers: Any, inverse: Any, stream: Any, size: Any, signs: Any, 
         if not ends:
             continue
         time = np.float64(upper) * 2.0**-_HALF_TIME + np.float64(lower) * 2.0**-TIME_BITS
-        if time >= CAP * best:
+        if time >= cap * best:
             return found
         if j >= MOST_VECTORS:
             return np.int64(0)
         fill_vector(layers, stream + (j << 2) + LATENTS, size, w)
         for i in range(size):
             w.gf[i] = np.float64(w.g[i]) * inverse
-        q = fill_ratios(w, size, signs, half, w.members)
+        q = fill_ratios(w, size, half, w.ratios)
         j += 1
-        ratio = time / min(q, CAP)
-        if ratio < best:
-            best, found = ratio, j
-            for i in range(signs * size):
-                w.kept[i] = w.members[i]
+        weighed = time / min(q, cap)
+        if weighed < best:
+            best, found = weighed, j
+            for i in range(size):
+                w.kept[i] = w.ratios[i]
 
 
 @compiled
-def race_members(stream: Any, size: Any, signs: Any, w: Any) -> Any:
+def race_shifts(stream: Any, size: Any, w: Any) -> Any:
     """K, for the ratios in w.kept; 0 where there is none."""
-    family = signs * size
     largest = w.kept[0]
-    for k in range(1, family):
+    for k in range(1, size):
         largest = max(largest, w.kept[k])
     best, found, i = np.inf, np.int64(0), np.int64(0)
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
-    proposed, mask = w.words[:128], np.uint64(family - 1)
+    proposed, mask = w.words[:128], np.uint64(size - 1)
     steps, at, end = w.opening, np.int64(OPENING_CHOICES), np.int64(OPENING_END)
     while True:
         if at == end:
@@ -387,26 +374,25 @@ def race_members(stream: Any, size: Any, signs: Any, w: Any) -> Any:
         if i & 255 == 0:
             fill_half(w.shared, stream + PROPOSALS, 8 * (i >> 8), proposed)
         word = proposed.view(np.uint64)[(i >> 2) & 63]
-        ratio = time / w.kept[np.int64((word >> np.uint64(16 * (i & 3))) & mask)]
+        weighed = time / w.kept[np.int64((word >> np.uint64(16 * (i & 3))) & mask)]
         i = i + np.int64(1)
-        if ratio < best:
-            best, found = ratio, i
+        if weighed < best:
+            best, found = weighed, i
 
 
 @compiled
-def fill_part(layers: Any, stream: Any, log_size: Any, log_signs: Any, j: Any, k: Any, y: Any, w: Any) -> None:
+def fill_part(layers: Any, stream: Any, log_size: Any, j: Any, k: Any, y: Any, w: Any) -> None:
     """Fills y with the vector that (J, K) stand for."""
     size, place = np.int64(1) << log_size, k - 1
     fill_half(w.shared, stream + PROPOSALS, 8 * (place >> 8), w.few[:128])
     word = w.few.view(np.uint64)[(place >> 2) & 63] >> np.uint64(16 * (place & 3))
-    chosen = np.int64(word & np.uint64((1 << (log_size + log_signs)) - 1))
-    first, shift = (chosen >> log_size) << log_size, chosen & (size - 1)
+    shift = np.int64(word & np.uint64(size - 1))
     fill_vector(layers, stream + ((j - 1) << 2) + LATENTS, size, w)
-    fill_signs(w, stream, size << log_signs)
+    fill_signs(w, stream, size)
     some = w.few.view(np.uint64)
     for i in range(size):
         value = w.g[i ^ shift]
-        y[i] = -value if is_negative(some, first + i) else value
+        y[i] = -value if is_negative(some, i) else value
 
 
 class Forest(NamedTuple):
@@ -470,9 +456,9 @@ def search_segment(
                 for n in range(size):
                     w.xf[n] = np.float64(x[begin + n]) * inverse
                 half = 0.5 * t.energy[own]
-                signs = count_signs(np.int64(i), log_size - i)
+                depth = np.int64(log_size - i)
                 own_y = y[begin : begin + size]
-                found, k = search_part(layers, inverse, segment, np.int64(i), part, half, signs, own_y, w)
+                found, k = search_part(layers, inverse, segment, np.int64(i), part, half, depth, own_y, w)
                 if found < 0:
                     return False
                 t.j[own], t.k[own] = found, k
@@ -566,8 +552,7 @@ def fill_forest(
                 left[n] = not found
             if found and len(y):
                 stream = number_of_stream(segment, np.int64(i), part, 0, 0)
-                signs = count_signs(np.int64(i), log_size - i)
-                fill_part(layers, stream, np.int64(i), signs, t.j[own], t.k[own], y[begin : begin + size], w)
+                fill_part(layers, stream, np.int64(i), t.j[own], t.k[own], y[begin : begin + size], w)
             while i < log_size and part & 1:
                 i, part = i + 1, part >> 1
             if i == log_size:

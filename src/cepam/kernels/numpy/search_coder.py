@@ -74,19 +74,17 @@ def transform(values: Floats) -> Floats:
     return values.reshape(rows, size)
 
 
-def add_up(rows: Floats) -> float:
-    """The sum of all numbers: the second half of every row is added to the first, then the rows likewise."""
-    while rows.shape[1] > 1:
-        half = rows.shape[1] // 2
-        rows = rows[:, :half] + rows[:, half:]
-    while len(rows) > 1:
-        rows = rows[: len(rows) // 2] + rows[len(rows) // 2 :]
-    return float(rows[0, 0])
+def add_up(values: Floats) -> float:
+    """The sum of all numbers: the second half is added to the first, until one is left."""
+    while len(values) > 1:
+        half = len(values) // 2
+        values = values[:half] + values[half:]
+    return float(values[0])
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a segment: 2^log_size coordinates, their streams, and the family of sign changes and shifts."""
+    """A part of a segment: 2^log_size coordinates, their streams, their signs, and all shifts of them."""
 
     plan: Plan
     keys: tuple[bytes, bytes]
@@ -100,9 +98,9 @@ class Part:
         return 1 << self.log_size
 
     @property
-    def log_family(self) -> int:
-        """The binary logarithm of N."""
-        return self.log_size + f.log_signs(self.log_size, self.depth)
+    def cap(self) -> float:
+        """c of the theorem."""
+        return f.cap_at(self.depth)
 
     def _words(self, shared: bool, candidate: int, kind: int, index: Ints) -> Words:
         stream = f.stream_number(self.segment, self.log_size, self.number, candidate, kind)
@@ -118,28 +116,26 @@ class Part:
 
     @cached_property
     def signs(self) -> Ints:
-        """The public signs (T, size)."""
-        place = np.arange(1 << self.log_family)
+        """The public signs."""
+        place = np.arange(self.size)
         words = self._words(True, 0, f.SIGNS, place >> 6)
         bits = (words >> (place & 63).astype(np.uint64)) & np.uint64(1)
-        return 1 - 2 * bits.astype(np.int64).reshape(-1, self.size)
+        return 1 - 2 * bits.astype(np.int64)
 
     def proposals(self, first: int, count: int) -> Ints:
-        """Shared members of the family, uniform: those from number `first` on."""
+        """Shared shifts, uniform: those from number `first` on."""
         place = first + np.arange(count)
         words = self._words(True, 0, f.PROPOSALS, place >> 2)
         fields = words >> (16 * (place & 3)).astype(np.uint64)
-        return (fields & np.uint64((1 << self.log_family) - 1)).astype(np.int64)
+        return (fields & np.uint64(self.size - 1)).astype(np.int64)
 
-    def apply(self, member: int, g: Ints) -> Ints:
-        """What a member of the family makes of a vector."""
-        signs, shift = divmod(member, self.size)
-        return np.asarray(self.signs[signs] * g[np.arange(self.size) ^ shift])
+    def apply(self, shift: int, g: Ints) -> Ints:
+        """What a shift and the signs make of a vector."""
+        return np.asarray(self.signs * g[np.arange(self.size) ^ shift])
 
-    def undo(self, member: int, y: Ints) -> Ints:
-        """The vector of which a member makes y."""
-        signs, shift = divmod(member, self.size)
-        return np.asarray((self.signs[signs] * y)[np.arange(self.size) ^ shift])
+    def undo(self, shift: int, y: Ints) -> Ints:
+        """The vector of which they make y."""
+        return np.asarray((self.signs * y)[np.arange(self.size) ^ shift])
 
     def times(self, kind: int, count: int) -> Floats:
         """The first arrivals of an encoder's own process: those of the opening stream, and of `count` words more."""
@@ -153,13 +149,13 @@ class Part:
         y holds a draw of the law in the code of other parts, or of the layered quantizer.
         """
         scores = Scores(self, x, energy)
-        member, coin = (int(word) for word in self._words(False, 0, f.OPENING, np.arange(2)))
-        _, q = scores.of(self.undo(member >> (64 - self.log_family), y))
-        if float(coin >> 11) * 2.0**-53 * q >= f.CAP:
+        shift, coin = (int(word) for word in self._words(False, 0, f.OPENING, np.arange(2)))
+        _, q = scores.of(self.undo(shift >> (64 - self.log_size), y))
+        if float(coin >> 11) * 2.0**-53 * q >= self.cap:
             return None
-        j, members = self._first_race(scores)
-        k, chosen = self._second_race(members)
-        y[:] = self.apply(chosen, self.vector(j - 1))
+        j, ratios = self._first_race(scores)
+        k, shift = self._second_race(ratios)
+        y[:] = self.apply(shift, self.vector(j - 1))
         return j, k
 
     def _first_race(self, scores: Scores) -> tuple[int, Floats]:
@@ -168,25 +164,25 @@ class Part:
         while True:
             times = self.times(f.TIMES, count)
             for j in range(len(times)):
-                if times[j] >= f.CAP * best:
+                if times[j] >= self.cap * best:
                     return found, kept
                 if j >= f.MOST_VECTORS:
                     raise RuntimeError("no vector was found: this has chance under 2^-180 and means a broken keystream")
-                members, q = scores.of(self.vector(j))
-                ratio = float(times[j]) / min(q, f.CAP)
-                if ratio < best:
-                    best, found, kept = ratio, j + 1, members
+                ratios, q = scores.of(self.vector(j))
+                weighed = float(times[j]) / min(q, self.cap)
+                if weighed < best:
+                    best, found, kept = weighed, j + 1, ratios
             count, best, found = 2 * count + 128, np.inf, 0
 
-    def _second_race(self, members: Floats) -> tuple[int, int]:
-        largest, count = float(members.max()), 1024
+    def _second_race(self, ratios: Floats) -> tuple[int, int]:
+        largest, count = float(ratios.max()), 1024
         while count <= 2 * f.MOST_PROPOSALS:
             times = self.times(f.CHOICES, count)
             proposed = self.proposals(0, len(times))
-            ratios = times / members[proposed]
-            ends = times[1:] >= largest * np.minimum.accumulate(ratios)[:-1]
+            weighed = times / ratios[proposed]
+            ends = times[1:] >= largest * np.minimum.accumulate(weighed)[:-1]
             if ends.any():
-                best = int(np.argmin(ratios[: int(np.argmax(ends)) + 1]))
+                best = int(np.argmin(weighed[: int(np.argmax(ends)) + 1]))
                 if best >= f.MOST_PROPOSALS:
                     break
                 return best + 1, int(proposed[best])
@@ -195,18 +191,18 @@ class Part:
 
 
 class Scores:
-    """The likelihood ratios of a part's update over the family."""
+    """The likelihood ratios of a part's update under all shifts."""
 
     def __init__(self, part: Part, x: Ints, energy: float) -> None:
         self.inverse, self.half = 1.0 / part.plan.scale, 0.5 * energy
-        self.spectra = transform(part.signs * (x.astype(np.float64) * self.inverse))
+        self.spectrum = transform((part.signs * (x.astype(np.float64) * self.inverse))[None])
 
     def of(self, g: Ints) -> tuple[Floats, float]:
-        """The ratios of all members at a vector, and their mean."""
+        """The ratios of all shifts at a vector, and their mean."""
         size = len(g)
         spectrum = transform((g.astype(np.float64) * self.inverse)[None])
-        members = exponential(transform(self.spectra * spectrum) * (1.0 / size) - self.half)
-        return members.reshape(-1), add_up(members) * (1.0 / members.size)
+        ratios = exponential(transform(self.spectrum * spectrum)[0] * (1.0 / size) - self.half)
+        return ratios, add_up(ratios) * (1.0 / size)
 
 
 Tree = Any

@@ -274,8 +274,7 @@ def _searched(mechanism: Mechanism) -> list[int]:
     return [times * places for times in mechanism.searched().values()]
 
 
-_FAMILY = 1 << search.LARGEST_FAMILY
-_LEAST_ANSWER = 0.15
+_LEAST_ANSWER = 0.09
 """E min(q, c) at the largest |x|^2 that is searched: at least that of one ratio alone (docs/search.md)."""
 _RACES = 2.0**-41
 """Two races, whose times are right to 2^-50 a step: e^(2 (4 + 64) 2^-50) each, and a rounding of every ratio."""
@@ -292,7 +291,7 @@ def search_error(places: int) -> float:
     for i in range(search.SMALLEST, search.LARGEST + 1):
         size, norm = 1 << i, math.sqrt(float(search.HOTTEST[i]))
         product = (3 * i + 5) * 2.0**-53 * norm * (math.sqrt(size) + norm + 10.0)
-        scores = product + 2.0**-44 + (_FAMILY / 8 + 3) * 2.0**-53
+        scores = product + 2.0**-44 + (i + 3) * 2.0**-53
         constant = (1.0 + 2.0 * search.CAP * search.SEARCHED_LEVELS) * size * word_miss(law, 1) / _LEAST_ANSWER
         each = max(each, (2.0 * scores + _RACES + constant) / size)
     tables = 2.0 * _table_error(law, places, 1) + 4.0 * search.LOUDEST * places * TABLE

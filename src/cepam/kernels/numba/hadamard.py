@@ -1,0 +1,237 @@
+"""Walsh-Hadamard transforms of the compiled search coder, in vector registers, and the exponentials of their results.
+
+Steps of 1, 2, 4, … places in this order, like the reference: the same sums, only several steps between a load and a
+store. Lanes of a register are first steps, registers later ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from cepam.kernels.numba.compiling import DOUBLES, LONG, LONGS, call, compiled, data_of, filled, inlined, spread, vector_at
+
+_LN2_HIGH, _LN2_LOW, _PER_LN2 = 0.693147180369123816490, 1.90821492927058770002e-10, 1.4426950408889634
+_MAGIC = 6755399441055744.0
+_EXP = [1.0]
+for _i in range(1, 12):
+    _EXP.append(_EXP[-1] / _i)
+_LANES = 8
+_FEWEST = 3
+"""Binary logarithm of the numbers of a register."""
+
+
+def _lane_step(builder: Any, value: Any, step: int) -> Any:
+    """Sums where a lane's number has a 0 at the step, differences where it has a 1: -b + a is a - b."""
+    order = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [lane ^ step for lane in range(_LANES)])
+    minus = ir.Constant(LONGS, [-(1 << 63) if lane & step else 0 for lane in range(_LANES)])
+    signed = builder.bitcast(builder.xor(builder.bitcast(value, LONGS), minus), DOUBLES)
+    return builder.fadd(signed, builder.shuffle_vector(value, value, order))
+
+
+def _register_steps(builder: Any, values: list[Any]) -> list[Any]:
+    step = 1
+    while step < len(values):
+        for i in range(len(values)):
+            if not i & step:
+                a, b = values[i], values[i + step]
+                values[i], values[i + step] = builder.fadd(a, b), builder.fsub(a, b)
+        step *= 2
+    return values
+
+
+def _pass(log_registers: int, source: Callable[..., Callable[[Any], Any]] | None, lanes: bool) -> Any:
+    """An intrinsic (out, at, stride, …): the steps within 2^log_registers registers, `stride` places from each other.
+
+    `source` says what is loaded for a place; without it, what is in out.
+    """
+
+    def build(signature_types: tuple[Any, ...]) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            out = data_of(context, builder, signature, arguments, 0)
+            more = [
+                data_of(context, builder, signature, arguments, i)
+                if isinstance(signature.args[i], types.Array)
+                else arguments[i]
+                for i in range(3, len(arguments))
+            ]
+            places = [
+                builder.add(arguments[1], builder.mul(arguments[2], LONG(i))) for i in range(1 << log_registers)
+            ]
+            targets = [vector_at(builder, out, place, DOUBLES) for place in places]
+            if source is None:
+                values = [builder.load(target, align=8) for target in targets]
+            else:
+                values = [source(builder, place, *more) for place in places]
+            if lanes:
+                for step in (1, 2, 4):
+                    values = [_lane_step(builder, value, step) for value in values]
+            for value, target in zip(_register_steps(builder, values), targets):
+                builder.store(value, target, align=8)
+            return context.get_dummy_value()
+
+        return types.void(*signature_types), codegen
+
+    return build
+
+
+def _loaded(builder: Any, place: Any, source: Any) -> Any:
+    return builder.load(vector_at(builder, source, place, DOUBLES), align=8)
+
+
+def _product(builder: Any, place: Any, first: Any, second: Any) -> Any:
+    return builder.fmul(_loaded(builder, place, first), _loaded(builder, place, second))
+
+
+def flipped(builder: Any, value: Any, bits: Any, place: Any) -> Any:
+    """Eight numbers, negated where bits from a place on (a multiple of 8) are 1; a float64 or an integer each."""
+    some = builder.load(builder.gep(builder.bitcast(bits, ir.IntType(8).as_pointer()), [builder.lshr(place, LONG(3))]))
+    wide = builder.sext(builder.bitcast(some, ir.VectorType(ir.IntType(1), _LANES)), LONGS)
+    if value.type == LONGS:
+        return builder.sub(builder.xor(value, wide), wide)
+    minus = builder.and_(wide, filled(LONGS, -(1 << 63)))
+    return builder.bitcast(builder.xor(builder.bitcast(value, LONGS), minus), DOUBLES)
+
+
+def _signed(builder: Any, place: Any, source: Any, bits: Any, first: Any) -> Any:
+    return flipped(builder, _loaded(builder, place, source), bits, builder.add(first, place))
+
+
+def _intrinsics(log_registers: int) -> tuple[Any, Any, Any, Any]:
+    """(later steps, first steps of what is there, of a product, of signed numbers) in so many registers."""
+    later = _pass(log_registers, None, False)
+    plain, product, signed = (_pass(log_registers, source, True) for source in (None, _product, _signed))
+
+    @intrinsic
+    def later_steps(typingctx: Any, out: Any, at: Any, stride: Any) -> Any:
+        return later((out, at, stride))
+
+    @intrinsic
+    def first_steps(typingctx: Any, out: Any, at: Any, stride: Any) -> Any:
+        return plain((out, at, stride))
+
+    @intrinsic
+    def first_of_product(typingctx: Any, out: Any, at: Any, stride: Any, first: Any, second: Any) -> Any:
+        return product((out, at, stride, first, second))
+
+    @intrinsic
+    def first_of_signed(typingctx: Any, out: Any, at: Any, stride: Any, source: Any, bits: Any, begin: Any) -> Any:
+        return signed((out, at, stride, source, bits, begin))
+
+    return later_steps, first_steps, first_of_product, first_of_signed
+
+
+_two, _, _, _ = _intrinsics(1)
+_four, _first_four, _product_four, _signed_four = _intrinsics(2)
+_eight, _first_eight, _product_eight, _signed_eight = _intrinsics(3)
+_sixteen, _, _, _ = _intrinsics(4)
+
+
+@inlined
+def _later(values: Any, size: Any) -> None:
+    """The steps of 64 places and more."""
+    step = np.int64(64)
+    while step < size:
+        left = size // step
+        if left == 16 or left == 128:
+            for at in range(0, size, 16 * step):
+                for i in range(at, at + step, 8):
+                    _sixteen(values, i, step)
+            step *= 16
+        elif left >= 8:
+            for at in range(0, size, 8 * step):
+                for i in range(at, at + step, 8):
+                    _eight(values, i, step)
+            step *= 8
+        elif left == 4:
+            for i in range(0, step, 8):
+                _four(values, np.int64(i), step)
+            step *= 4
+        else:
+            for i in range(0, step, 8):
+                _two(values, np.int64(i), step)
+            step *= 2
+
+
+@compiled
+def transform(values: Any, size: Any) -> None:
+    """The Walsh-Hadamard transform of `size` numbers, 32 or more, in place."""
+    if size == 32:
+        _first_four(values, np.int64(0), np.int64(8))
+    else:
+        for at in range(0, size, 64):
+            _first_eight(values, np.int64(at), np.int64(8))
+        _later(values, size)
+
+
+@compiled
+def transform_product(values: Any, size: Any, first: Any, second: Any) -> None:
+    """Fills values with the transform of a product."""
+    if size == 32:
+        _product_four(values, np.int64(0), np.int64(8), first, second)
+    else:
+        for at in range(0, size, 64):
+            _product_eight(values, np.int64(at), np.int64(8), first, second)
+        _later(values, size)
+
+
+@compiled
+def transform_signed(values: Any, size: Any, source: Any, bits: Any, begin: Any) -> None:
+    """Fills values with the transform of numbers, negated where bits from `begin` on are 1."""
+    if size == 32:
+        _signed_four(values, np.int64(0), np.int64(8), source, bits, begin)
+    else:
+        for at in range(0, size, 64):
+            _signed_eight(values, np.int64(at), np.int64(8), source, bits, begin)
+        _later(values, size)
+
+
+def _exponential(builder: Any, v: Any) -> Any:
+    """e^v for v from -700 to 700, right to 2^-46."""
+
+    def bounded(value: Any, relation: str, bound: float) -> Any:
+        edge = filled(DOUBLES, bound)
+        return builder.select(builder.fcmp_ordered(relation, value, edge), value, edge)
+
+    def times(a: Any, number: float) -> Any:
+        return builder.fmul(a, filled(DOUBLES, number))
+
+    v = bounded(bounded(v, ">", -700.0), "<", 700.0)
+    k = call(builder, "llvm.floor.v8f64", DOUBLES, builder.fadd(times(v, _PER_LN2), filled(DOUBLES, 0.5)))
+    r = builder.fsub(builder.fsub(v, times(k, _LN2_HIGH)), times(k, _LN2_LOW))
+    total = filled(DOUBLES, _EXP[-1])
+    for coefficient in _EXP[-2::-1]:
+        total = builder.fadd(builder.fmul(total, r), filled(DOUBLES, coefficient))
+    whole = builder.bitcast(builder.fadd(k, filled(DOUBLES, _MAGIC)), LONGS)
+    power = builder.shl(builder.add(whole, filled(LONGS, 1023)), filled(LONGS, 52))
+    return builder.fmul(total, builder.bitcast(power, DOUBLES))
+
+
+@intrinsic
+def exponentials(typingctx: Any, values: Any, at: Any, inverse: Any, half: Any, sums: Any) -> Any:
+    """Replaces 32 numbers v from a place on by e^(v inverse - half); adds them to eight sums, and raises eight maxima.
+
+    `sums` holds the sums of every eighth number, then the largest ones.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data, kept = (data_of(context, builder, signature, arguments, i) for i in (0, 4))
+        inverse, half = (spread(builder, arguments[i], DOUBLES) for i in (2, 3))
+        totals, most = (vector_at(builder, kept, LONG(i), DOUBLES) for i in (0, _LANES))
+        total, largest = builder.load(totals, align=8), builder.load(most, align=8)
+        for i in range(4):
+            place = vector_at(builder, data, builder.add(arguments[1], LONG(_LANES * i)), DOUBLES)
+            found = _exponential(builder, builder.fsub(builder.fmul(builder.load(place, align=8), inverse), half))
+            builder.store(found, place, align=8)
+            total = builder.fadd(total, found)
+            largest = builder.select(builder.fcmp_ordered(">", found, largest), found, largest)
+        builder.store(total, totals, align=8)
+        builder.store(largest, most, align=8)
+        return context.get_dummy_value()
+
+    return types.void(values, at, inverse, half, sums), codegen
