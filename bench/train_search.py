@@ -23,7 +23,7 @@ from cepam.kernels.numba import search_coder as coder
 
 TABLE = Path(f.__file__).parent / "tables" / "search.npz"
 SEARCHED, HALVES = 2, 1
-SIZE, MESSAGES = 60_000, 6
+SIZE, MESSAGES = 40_000, 3
 Counts = npt.NDArray[np.float64]
 
 
@@ -66,7 +66,7 @@ def measure() -> Counts:
 
     coder.write_forest = watch
     try:
-        for decibels in np.arange(-45.0, -8.9, 0.75):
+        for decibels in np.arange(-45.0, -8.9, 1.25):
             for message in range(MESSAGES):
                 x = rng.normal(size=SIZE) * (rng.gamma(0.5, 2.0, size=SIZE) if message % 3 == 0 else 1.0)
                 x *= np.sqrt(10.0 ** (decibels / 10.0) / np.mean(x * x))

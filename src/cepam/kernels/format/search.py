@@ -54,7 +54,7 @@ OPENING_TIMES, OPENING_CHOICES, OPENING_END = 2, 64, 128
 on; later ones are in streams of their own."""
 
 RUN, RUNS = 4096, 16
-_SAMPLE_BITS, _FARTHEST = 14, 2.0**10
+_SAMPLE_BITS, _FARTHEST = 10, 2.0**10
 """Of the sample that chooses a coder: digits of |x| behind the point, in noise scales, and the largest there may be."""
 
 CONTEXT_SPLIT, CONTEXT_LAYERED, CONTEXT_VECTOR = 0, 1, 2
@@ -151,27 +151,35 @@ def search_keys(noise: bytes) -> tuple[bytes, bytes]:
 
 def choose_layout(x: Ints, scale: float) -> Layout | None:
     """The layout of a segment, from the update alone; None where the layered quantizer is to take all of it."""
-    energy = mean_energy(x, scale)
+    return layout_of_sum(coarse_sum(x), len(x), scale)
+
+
+def layout_of_sum(total: int, count: int, scale: float) -> Layout | None:
+    """The layout of a segment of so many coordinates and this `coarse_sum`."""
+    ratio = 2.0**SCALE_BITS / scale
+    energy = total / max(count, 1) * 2.0**-32 * ratio * ratio
     if energy > LOUDEST:
         return None
-    sizes = range(SMALLEST, largest_log_size(len(x)) + 1)
+    sizes = range(SMALLEST, largest_log_size(count) + 1)
     log_size = max((i for i in sizes if energy * (1 << i) <= AIM[i]), default=SMALLEST)
     block = energy * (1 << log_size)
     steps = sum(block > 2.0 ** (step / 2 - 3) for step in range(CLASSES - 1))
-    return layout_of(len(x), log_size, steps)
+    return layout_of(count, log_size, steps)
 
 
 def suits_search(update: npt.NDArray[Any], scale: float) -> bool:
     """Whether the search coder is expected to cost less than the layered quantizer, under noise of this scale.
 
-    Looks at the sample alone; sums are of integers, so that every machine finds the same.
+    Looks at the sample alone; runs have sums of integers under 2^53, which every machine finds.
     """
-    sample = np.abs(sample_of(update).astype(np.float64))
-    largest = float(sample.max(initial=0.0))
-    if len(update) < SHORTEST or not largest < _FARTHEST * scale:
+    if len(update) < SHORTEST:
         return False
-    whole = (sample * (2.0**_SAMPLE_BITS / scale)).astype(np.int64)
-    squares = sum(int(run @ run) for run in np.split(whole, range(RUN, len(whole), RUN)))
+    whole = sample_of(update).astype(np.float64)
+    whole *= 2.0**_SAMPLE_BITS / scale
+    if not max(float(whole.max()), -float(whole.min())) < _FARTHEST * 2.0**_SAMPLE_BITS:
+        return False
+    np.trunc(whole, out=whole)
+    squares = sum(float(run @ run) for run in np.split(whole, range(RUN, len(whole), RUN)))
     return squares <= LOUDEST * 4.0**_SAMPLE_BITS * len(whole)
 
 
@@ -184,14 +192,14 @@ def sample_of(update: Any) -> Any:
     return update[: RUNS * step].reshape(RUNS, step)[:, :RUN].reshape(-1)
 
 
-def mean_energy(x: Ints, scale: float) -> float:
-    """The mean of x^2 in noise variances, made of integers, so that every machine finds the same."""
-    if not len(x):
-        return 0.0
-    coarse = np.minimum(np.abs(x) >> (SCALE_BITS - 16), 1 << 22)
-    total = sum(int(part @ part) for part in np.split(coarse, range(1 << 16, len(coarse), 1 << 16)))
-    ratio = 2.0**SCALE_BITS / scale
-    return total / len(x) * 2.0**-32 * ratio * ratio
+COARSE, LARGEST_COARSE = SCALE_BITS - 16, 1 << 22
+"""Digits of a unit that a segment's energy leaves out, and what the others count at most."""
+
+
+def coarse_sum(x: Ints) -> int:
+    """The sum of x^2 in integers, so that every machine finds the same."""
+    coarse = np.minimum(np.abs(x) >> COARSE, LARGEST_COARSE)
+    return sum(int(part @ part) for part in np.split(coarse, range(1 << 16, len(coarse), 1 << 16)))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Walsh-Hadamard transforms of the compiled search coder, in vector registers, and the exponentials of their results.
+"""Walsh-Hadamard transforms of the compiled search coder, in vector registers, and what is done before and after them.
 
 Steps of 1, 2, 4, … places in this order, like the reference: the same sums, only several steps between a load and a
 store. Lanes of a register are first steps, registers later ones.
@@ -14,7 +14,18 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from cepam.kernels.numba.compiling import DOUBLES, LONG, LONGS, call, compiled, data_of, filled, inlined, spread, vector_at
+from cepam.kernels.numba.compiling import (
+    DOUBLES,
+    LONG,
+    LONGS,
+    call,
+    compiled,
+    data_of,
+    filled,
+    inlined,
+    spread,
+    vector_at,
+)
 
 _LN2_HIGH, _LN2_LOW, _PER_LN2 = 0.693147180369123816490, 1.90821492927058770002e-10, 1.4426950408889634
 _MAGIC = 6755399441055744.0
@@ -22,8 +33,6 @@ _EXP = [1.0]
 for _i in range(1, 12):
     _EXP.append(_EXP[-1] / _i)
 _LANES = 8
-_FEWEST = 3
-"""Binary logarithm of the numbers of a register."""
 
 
 def _lane_step(builder: Any, value: Any, step: int) -> Any:
@@ -60,9 +69,7 @@ def _pass(log_registers: int, source: Callable[..., Callable[[Any], Any]] | None
                 else arguments[i]
                 for i in range(3, len(arguments))
             ]
-            places = [
-                builder.add(arguments[1], builder.mul(arguments[2], LONG(i))) for i in range(1 << log_registers)
-            ]
+            places = [builder.add(arguments[1], builder.mul(arguments[2], LONG(i))) for i in range(1 << log_registers)]
             targets = [vector_at(builder, out, place, DOUBLES) for place in places]
             if source is None:
                 values = [builder.load(target, align=8) for target in targets]
@@ -88,7 +95,7 @@ def _product(builder: Any, place: Any, first: Any, second: Any) -> Any:
     return builder.fmul(_loaded(builder, place, first), _loaded(builder, place, second))
 
 
-def flipped(builder: Any, value: Any, bits: Any, place: Any) -> Any:
+def _flipped(builder: Any, value: Any, bits: Any, place: Any) -> Any:
     """Eight numbers, negated where bits from a place on (a multiple of 8) are 1; a float64 or an integer each."""
     some = builder.load(builder.gep(builder.bitcast(bits, ir.IntType(8).as_pointer()), [builder.lshr(place, LONG(3))]))
     wide = builder.sext(builder.bitcast(some, ir.VectorType(ir.IntType(1), _LANES)), LONGS)
@@ -98,8 +105,8 @@ def flipped(builder: Any, value: Any, bits: Any, place: Any) -> Any:
     return builder.bitcast(builder.xor(builder.bitcast(value, LONGS), minus), DOUBLES)
 
 
-def _signed(builder: Any, place: Any, source: Any, bits: Any, first: Any) -> Any:
-    return flipped(builder, _loaded(builder, place, source), bits, builder.add(first, place))
+def _signed(builder: Any, place: Any, source: Any, bits: Any) -> Any:
+    return _flipped(builder, _loaded(builder, place, source), bits, place)
 
 
 def _intrinsics(log_registers: int) -> tuple[Any, Any, Any, Any]:
@@ -120,8 +127,8 @@ def _intrinsics(log_registers: int) -> tuple[Any, Any, Any, Any]:
         return product((out, at, stride, first, second))
 
     @intrinsic
-    def first_of_signed(typingctx: Any, out: Any, at: Any, stride: Any, source: Any, bits: Any, begin: Any) -> Any:
-        return signed((out, at, stride, source, bits, begin))
+    def first_of_signed(typingctx: Any, out: Any, at: Any, stride: Any, source: Any, bits: Any) -> Any:
+        return signed((out, at, stride, source, bits))
 
     return later_steps, first_steps, first_of_product, first_of_signed
 
@@ -132,7 +139,7 @@ _eight, _first_eight, _product_eight, _signed_eight = _intrinsics(3)
 _sixteen, _, _, _ = _intrinsics(4)
 
 
-@inlined
+@compiled
 def _later(values: Any, size: Any) -> None:
     """The steps of 64 places and more."""
     step = np.int64(64)
@@ -181,13 +188,13 @@ def transform_product(values: Any, size: Any, first: Any, second: Any) -> None:
 
 
 @compiled
-def transform_signed(values: Any, size: Any, source: Any, bits: Any, begin: Any) -> None:
-    """Fills values with the transform of numbers, negated where bits from `begin` on are 1."""
+def transform_signed(values: Any, size: Any, source: Any, bits: Any) -> None:
+    """Fills values with the transform of numbers, negated where bits are 1."""
     if size == 32:
-        _signed_four(values, np.int64(0), np.int64(8), source, bits, begin)
+        _signed_four(values, np.int64(0), np.int64(8), source, bits)
     else:
         for at in range(0, size, 64):
-            _signed_eight(values, np.int64(at), np.int64(8), source, bits, begin)
+            _signed_eight(values, np.int64(at), np.int64(8), source, bits)
         _later(values, size)
 
 
@@ -213,25 +220,98 @@ def _exponential(builder: Any, v: Any) -> Any:
 
 
 @intrinsic
-def exponentials(typingctx: Any, values: Any, at: Any, inverse: Any, half: Any, sums: Any) -> Any:
-    """Replaces 32 numbers v from a place on by e^(v inverse - half); adds them to eight sums, and raises eight maxima.
+def _exponentials(typingctx: Any, values: Any, at: Any, quarter: Any, inverse: Any, half: Any, sums: Any) -> Any:
+    """Replaces four times eight numbers v, a quarter of all from each other, by e^(v inverse - half); adds them up.
 
-    `sums` holds the sums of every eighth number, then the largest ones.
+    `sums` has eight maxima, which are raised, and then a place for every sum of four.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data, kept = (data_of(context, builder, signature, arguments, i) for i in (0, 4))
-        inverse, half = (spread(builder, arguments[i], DOUBLES) for i in (2, 3))
-        totals, most = (vector_at(builder, kept, LONG(i), DOUBLES) for i in (0, _LANES))
-        total, largest = builder.load(totals, align=8), builder.load(most, align=8)
+        data, kept = (data_of(context, builder, signature, arguments, i) for i in (0, 5))
+        inverse, half = (spread(builder, arguments[i], DOUBLES) for i in (3, 4))
+        most = vector_at(builder, kept, LONG(0), DOUBLES)
+        largest, found = builder.load(most, align=8), []
         for i in range(4):
-            place = vector_at(builder, data, builder.add(arguments[1], LONG(_LANES * i)), DOUBLES)
-            found = _exponential(builder, builder.fsub(builder.fmul(builder.load(place, align=8), inverse), half))
-            builder.store(found, place, align=8)
-            total = builder.fadd(total, found)
-            largest = builder.select(builder.fcmp_ordered(">", found, largest), found, largest)
-        builder.store(total, totals, align=8)
+            place = builder.add(arguments[1], builder.mul(arguments[2], LONG(i)))
+            value = vector_at(builder, data, place, DOUBLES)
+            found.append(_exponential(builder, builder.fsub(builder.fmul(builder.load(value, align=8), inverse), half)))
+            builder.store(found[i], value, align=8)
+            largest = builder.select(builder.fcmp_ordered(">", found[i], largest), found[i], largest)
+        total = builder.fadd(builder.fadd(found[0], found[2]), builder.fadd(found[1], found[3]))
+        builder.store(total, vector_at(builder, kept, builder.add(arguments[1], LONG(_LANES)), DOUBLES), align=8)
         builder.store(largest, most, align=8)
         return context.get_dummy_value()
 
-    return types.void(values, at, inverse, half, sums), codegen
+    return types.void(values, at, quarter, inverse, half, sums), codegen
+
+
+@compiled
+def exponentials(values: Any, size: Any, inverse: Any, half: Any, sums: Any) -> Any:
+    """Replaces `size` numbers v by e^(v inverse - half); (their sum, the largest). `sums` has room for a quarter and 8.
+
+    The second half is added to the first, until one number is left.
+    """
+    quarter = size >> 2
+    for i in range(8):
+        sums[i] = 0.0
+    for i in range(0, quarter, 8):
+        _exponentials(values, np.int64(i), quarter, inverse, half, sums)
+    while quarter > 1:
+        quarter >>= 1
+        low, high = sums[8 : 8 + quarter], sums[8 + quarter : 8 + 2 * quarter]
+        for i in range(quarter):
+            low[i] += high[i]
+    largest = sums[0]
+    for i in range(1, 8):
+        largest = max(largest, sums[i])
+    return sums[8], largest
+
+
+def _permuted(builder: Any, value: Any, shift: Any) -> Any:
+    """Eight integers, each in the lane of its number XOR a shift."""
+    for step in (1, 2, 4):
+        order = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [lane ^ step for lane in range(_LANES)])
+        moved = builder.trunc(builder.lshr(shift, LONG(step.bit_length() - 1)), ir.IntType(1))
+        value = builder.select(moved, builder.shuffle_vector(value, value, order), value)
+    return value
+
+
+@intrinsic
+def _eight_seen(typingctx: Any, g: Any, bits: Any, shift: Any, y: Any, at: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, signs, target = (data_of(context, builder, signature, arguments, i) for i in (0, 1, 3))
+        place = builder.xor(arguments[4], builder.and_(arguments[2], LONG(~7)))
+        value = builder.load(vector_at(builder, source, place, LONGS), align=8)
+        value = _flipped(builder, _permuted(builder, value, arguments[2]), signs, arguments[4])
+        builder.store(value, vector_at(builder, target, arguments[4], LONGS), align=8)
+        return context.get_dummy_value()
+
+    return types.void(g, bits, shift, y, at), codegen
+
+
+@intrinsic
+def _eight_unseen(typingctx: Any, y: Any, bits: Any, shift: Any, inverse: Any, g: Any, at: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, signs, target = (data_of(context, builder, signature, arguments, i) for i in (0, 1, 4))
+        place = builder.xor(arguments[5], builder.and_(arguments[2], LONG(~7)))
+        value = builder.load(vector_at(builder, source, place, LONGS), align=8)
+        value = _permuted(builder, _flipped(builder, value, signs, place), arguments[2])
+        value = builder.fmul(builder.sitofp(value, DOUBLES), spread(builder, arguments[3], DOUBLES))
+        builder.store(value, vector_at(builder, target, arguments[5], DOUBLES), align=8)
+        return context.get_dummy_value()
+
+    return types.void(y, bits, shift, inverse, g, at), codegen
+
+
+@inlined
+def see(g: Any, bits: Any, shift: Any, size: Any, y: Any) -> None:
+    """Fills y with what a shift and signs make of a vector."""
+    for at in range(0, size, 8):
+        _eight_seen(g, bits, shift, y, np.int64(at))
+
+
+@inlined
+def undo(y: Any, bits: Any, shift: Any, size: Any, inverse: Any, g: Any) -> None:
+    """Fills g with the vector of which a shift and signs make y, times `inverse`."""
+    for at in range(0, size, 8):
+        _eight_unseen(y, bits, shift, inverse, g, np.int64(at))

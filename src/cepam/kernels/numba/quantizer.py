@@ -6,12 +6,12 @@ table, and the rows are turned in registers; 128-bit products are made of 32-bit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from cepam.distributions.radius import COEFFICIENTS, OCTAVES, SEGMENTS
@@ -30,7 +30,6 @@ from cepam.kernels.numba.compiling import (
     multiply_high,
     pasted,
     spread,
-    transpose,
     vector_at,
 )
 from cepam.kernels.numba.keystream import chacha_half, fill_words, start_lanes
@@ -84,7 +83,9 @@ def _eight(finish: Any, kind: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             w, rows, target = (data_of(context, builder, signature, arguments, i) for i in (0, 2, 4))
             word = builder.load(vector_at(builder, w, arguments[1], LONGS), align=8)
-            radius = _radii(builder, word, rows, arguments[3])
+            row, t = _rows_and_places(builder, word)
+            places = [builder.extract_element(row, ir.IntType(32)(i)) for i in range(8)]
+            radius = _radii(builder, rows, places, t, arguments[3])
             builder.store(finish(builder, radius), vector_at(builder, target, arguments[1], kind), align=8)
             return context.get_dummy_value()
 
@@ -93,28 +94,26 @@ def _eight(finish: Any, kind: Any) -> Any:
     return fill
 
 
-def _radii(builder: Any, word: Any, rows: Any, scale: Any) -> Any:
-    """The radii of eight words."""
-    row, t = _rows_and_places(builder, word)
-    kept = cgutils.alloca_once(builder, LONGS)
-    builder.store(row, kept, align=8)
-    four = ir.VectorType(ir.DoubleType(), 4)
+_EVEN, _ODD = (0, 8, 2, 10, 4, 12, 6, 14), (1, 9, 3, 11, 5, 13, 7, 15)
+_LOW, _HIGH = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)
 
-    def numbers(i: int, first: int) -> Any:
-        place = builder.load_atomic(builder.gep(builder.bitcast(kept, LONG.as_pointer()), [LONG(i)]), "monotonic", 8)
-        return builder.load(vector_at(builder, rows, builder.add(place, LONG(first)), four), align=8)
 
-    def joined(a: Any, b: Any, order: list[int]) -> Any:
-        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order))
+def _shuffled(builder: Any, a: Any, b: Any, order: Iterable[int]) -> Any:
+    lanes = list(order)
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes))
 
-    coefficients = []
+
+def _radii(builder: Any, rows: Any, places: list[Any], t: Any, scale: Any) -> Any:
+    """The radii of eight words, whose coefficients begin at these places of the table."""
+    half, coefficients = ir.VectorType(ir.DoubleType(), 4), []
+
+    def four(word: int, first: int) -> Any:
+        return builder.load(vector_at(builder, rows, builder.add(places[word], LONG(first)), half), align=8)
+
     for first in (0, 4):
-        r = [joined(numbers(i, first), numbers(i + 4, first), list(range(8))) for i in range(4)]
-        low = [0, 8, 2, 10, 4, 12, 6, 14]
-        high = [1, 9, 3, 11, 5, 13, 7, 15]
-        p02 = [joined(r[0], r[1], low), joined(r[0], r[1], high), joined(r[2], r[3], low), joined(r[2], r[3], high)]
-        a, b = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
-        coefficients += [joined(p02[0], p02[2], a), joined(p02[1], p02[3], a), joined(p02[0], p02[2], b), joined(p02[1], p02[3], b)]
+        pairs = [_shuffled(builder, four(i, first), four(i + 4, first), range(8)) for i in range(4)]
+        even, odd = ([_shuffled(builder, *two, order) for two in (pairs[:2], pairs[2:])] for order in (_EVEN, _ODD))
+        coefficients += [_shuffled(builder, *two, order) for order in (_LOW, _HIGH) for two in (even, odd)]
     value = coefficients.pop()
     while coefficients:
         value = builder.fadd(builder.fmul(value, t), coefficients.pop())
@@ -162,29 +161,48 @@ def eight_dithers(typingctx: Any, words: Any, first: Any, b: Any, d: Any) -> Any
 
 
 @intrinsic
-def eight_errors(
-    typingctx: Any, words: Any, first: Any, table: Any, scale: Any, inverse: Any, errors: Any, values: Any, at: Any
-) -> Any:
-    """Fills errors and values at eight places with the quantizer's errors at zero, in units and times `inverse`.
+def eight_places(typingctx: Any, words: Any, first: Any, places: Any, inside: Any) -> Any:
+    """Fills where in the table the rows of eight latent words begin, and where in their segments the words lie."""
 
-    `words` holds 128 latent words and their 128 dither words.
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        w, rows, out = (data_of(context, builder, signature, arguments, i) for i in (0, 2, 3))
+        row, t = _rows_and_places(builder, builder.load(vector_at(builder, w, arguments[1], LONGS), align=8))
+        builder.store(row, vector_at(builder, rows, arguments[1], LONGS), align=8)
+        builder.store(t, vector_at(builder, out, arguments[1], DOUBLES), align=8)
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64, places, inside), codegen
+
+
+@intrinsic
+def eight_errors(
+    typingctx: Any, dithers: Any, places: Any, inside: Any, first: Any, table: Any, scale: Any, inverse: Any,
+    errors: Any, values: Any, at: Any,
+) -> Any:  # fmt: skip
+    """Fills errors and values with the quantizer's errors at zero of eight coordinates, in units and times `inverse`.
+
+    Of words whose `eight_places` are known: out of a register, places would be moved one by one.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        w, rows, out, scaled = (data_of(context, builder, signature, arguments, i) for i in (0, 2, 5, 6))
-        latent = builder.load(vector_at(builder, w, arguments[1], LONGS), align=8)
-        dither = builder.load(vector_at(builder, w, builder.add(arguments[1], LONG(128)), LONGS), align=8)
-        width = _width(builder, _radii(builder, latent, rows, arguments[3]))
+        w, lanes, parts, rows, out, scaled = (
+            data_of(context, builder, signature, arguments, i) for i in (0, 1, 2, 4, 7, 8)
+        )
+        first = arguments[3]
+        dither = builder.load(vector_at(builder, w, first, LONGS), align=8)
+        t = builder.load(vector_at(builder, parts, first, DOUBLES), align=8)
+        found = [builder.load(builder.gep(lanes, [builder.add(first, LONG(i))])) for i in range(8)]
+        width = _width(builder, _radii(builder, rows, found, t, arguments[5]))
         place = _multiply_high(builder, dither, width)
         upper = builder.icmp_signed(">", place, builder.lshr(width, filled(LONGS, 1)))
         error = builder.sub(place, builder.select(upper, width, filled(LONGS, 0)))
-        value = builder.fmul(builder.sitofp(error, DOUBLES), spread(builder, arguments[4], DOUBLES))
-        builder.store(error, vector_at(builder, out, arguments[7], LONGS), align=8)
-        builder.store(value, vector_at(builder, scaled, arguments[7], DOUBLES), align=8)
+        value = builder.fmul(builder.sitofp(error, DOUBLES), spread(builder, arguments[6], DOUBLES))
+        builder.store(error, vector_at(builder, out, arguments[9], LONGS), align=8)
+        builder.store(value, vector_at(builder, scaled, arguments[9], DOUBLES), align=8)
         return context.get_dummy_value()
 
-    taken = types.void(words, types.int64, table, types.float64, types.float64, errors, values, types.int64)
-    return taken, codegen
+    whole, real = types.int64, types.float64
+    return types.void(dithers, places, inside, whole, table, real, real, errors, values, whole), codegen
 
 
 def _multiply_high(builder: Any, word: Any, width: Any) -> Any:

@@ -29,7 +29,6 @@ from cepam.kernels.format.search import (
     MOST_VECTORS,
     OPENING,
     OPENING_CHOICES,
-    OPENING_END,
     OPENING_TIMES,
     PROPOSAL_BITS,
     PROPOSALS,
@@ -42,48 +41,70 @@ from cepam.kernels.format.search import (
     VECTOR_BITS,
 )
 from cepam.kernels.format.task import CodingTask, Values, block_slices
-from cepam.kernels.numba.compiling import aligned, compiled, floor_divide, inlined, layer_plan, leading_zeros
-from cepam.kernels.numba.keystream import chacha_half, fill_words, start_lanes
-from cepam.kernels.numba.quantizer import fill_dithers, fill_widths, to_units
+from cepam.kernels.numba.compiling import (
+    aligned,
+    compiled,
+    floor_divide,
+    inlined,
+    layer_plan,
+    leading_zeros,
+    multiply_high,
+    transpose_eight,
+    transpose_scaled,
+)
+from cepam.kernels.numba.hadamard import exponentials, see, transform, transform_product, transform_signed, undo
+from cepam.kernels.numba.keystream import chacha_half, chacha_lanes, fill_words, start_lanes
+from cepam.kernels.numba.quantizer import (
+    eight_errors,
+    eight_places,
+    fill_dithers,
+    fill_widths,
+    radius_of_word,
+    to_units,
+)
 from cepam.kernels.numba.range_coder import choose, finish, fresh, start
 from cepam.kernels.numba.scalar_coder import decode_block, encode_block, margins_for, measure_scale
 
-_LN2 = 0.6931471805599453
-_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
-_PER_LN2, _ROOT = 1.4426950408889634, 1.4142135623730951
-_MAGIC = 6755399441055744.0
+_LN2, _ROOT = 0.6931471805599453, 1.4142135623730951
 _SIXTEEN = np.int64(np.floor(16.0 * _LN2 * 2.0**f.TIME_BITS))
 _TIME, _HALF_TIME = 2.0**TIME_BITS, TIME_BITS // 2
 _LOWER = (1 << _HALF_TIME) - 1
-_EXP = [1.0]
-for _i in range(1, 12):
-    _EXP.append(_EXP[-1] / _i)
-_E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11 = _EXP[2:]
 _A3, _A5, _A7, _A9, _A11, _A13, _A15, _A17, _A19, _A21 = (1.0 / (2 * i + 1) for i in range(1, 11))
 _LARGEST_PART = 1 << LARGEST
 _MASK48 = np.uint64((1 << 48) - 1)
 _LAYERED, _HALVES, _SEARCHED, _TRY = 0, 1, 2, 3
 _HALF = 1 << (GRID_BITS - 1)
+_OWN = 4
+"""Lanes of a part's first sixteen blocks that are the encoder's own: two of each race. Then signs, and proposals."""
+_FIRST_KINDS = np.array([OPENING] * _OWN + [SIGNS] * 4 + [PROPOSALS] * 8)
+_FIRST_BLOCKS = np.array([0, 1, OPENING_CHOICES // 8, OPENING_CHOICES // 8 + 1, *range(4), *range(8)])
+_FEW = 6
+"""How many times dearer the words of a coordinate are where those of its neighbours are not needed."""
+_AT_ONCE = 16
+"""Words of a race, and 64 times as many signs, that are among them."""
 
 
 class SearchWork(NamedTuple):
-    """Working memory of a part: keystreams, a vector, its transforms and ratios; one for each thread."""
+    """Working memory of a part: keystreams, two vectors, their ratios; one for each thread."""
 
     shared: Any
     private: Any
+    mixed: Any
     words: Any
+    first: Any
     few: Any
-    opening: Any
+    signs: Any
+    proposed: Any
     steps: Any
-    b: Any
-    d: Any
+    places: Any
+    inside: Any
     g: Any
-    xf: Any
-    gf: Any
+    values: Any
     spectrum: Any
     ratios: Any
-    kept: Any
     sums: Any
+    b: Any
+    d: Any
 
 
 def _search_work() -> SearchWork:
@@ -91,48 +112,29 @@ def _search_work() -> SearchWork:
     return SearchWork(
         shared=aligned(256, np.uint32),
         private=aligned(256, np.uint32),
-        words=aligned(2 * size, np.uint32),
-        few=aligned(256, np.uint32),
-        opening=aligned(128, np.int64),
-        steps=aligned(128, np.int64),
+        mixed=aligned(256, np.uint32),
+        words=aligned(512, np.uint32),
+        first=aligned(256, np.uint32),
+        few=aligned(128, np.uint32),
+        signs=aligned(128, np.uint64),
+        proposed=aligned(64, np.uint64),
+        steps=aligned(64, np.int64),
+        places=aligned(128, np.int64),
+        inside=aligned(128, np.float64),
+        g=aligned(2 * size, np.int64),
+        values=aligned(size, np.float64),
+        spectrum=aligned(size, np.float64),
+        ratios=aligned(2 * size, np.float64),
+        sums=aligned(size // 4 + 8, np.float64),
         b=aligned(size, np.int64),
         d=aligned(size, np.int64),
-        g=aligned(size, np.int64),
-        xf=aligned(size, np.float64),
-        gf=aligned(size, np.float64),
-        spectrum=aligned(1 << LARGEST, np.float64),
-        ratios=aligned(1 << LARGEST, np.float64),
-        kept=aligned(1 << LARGEST, np.float64),
-        sums=aligned(1 << (LARGEST - 1), np.float64),
     )
-
-
-@inlined
-def exponential(v: Any) -> Any:
-    """e^v for v from -700 to 700, right to 2^-46."""
-    v = min(max(v, -700.0), 700.0)
-    k = np.floor(v * _PER_LN2 + 0.5)
-    r = (v - k * _LN2_HIGH) - k * _LN2_LOW
-    total = _E11
-    total = total * r + _E10
-    total = total * r + _E9
-    total = total * r + _E8
-    total = total * r + _E7
-    total = total * r + _E6
-    total = total * r + _E5
-    total = total * r + _E4
-    total = total * r + _E3
-    total = total * r + _E2
-    total = total * r + 1.0
-    total = total * r + 1.0
-    power = (np.float64(k + _MAGIC).view(np.int64) + 1023) << 52
-    return total * np.int64(power).view(np.float64)
 
 
 @compiled
 def fill_steps(words: Any, steps: Any) -> None:
-    """Fills steps between arrivals, in 2^-52, of 128 words; negative where a step goes on in the next word."""
-    for i in range(128):
+    """Fills steps between arrivals, in 2^-52, of words; negative where a step goes on in the next word."""
+    for i in range(len(words)):
         word = words[i]
         top = word >> np.uint64(48)
         halvings = np.float64(np.int64(leading_zeros(top | np.uint64(1)))) - 47.0
@@ -155,36 +157,6 @@ def fill_steps(words: Any, steps: Any) -> None:
         log = 2.0 * z * total + (_LN2 if above else 0.0)
         step = np.int64(np.floor((halvings * _LN2 - log) * _TIME))
         steps[i] = step if top > np.uint64(0) else -_SIXTEEN
-
-
-@compiled
-def transform(values: Any, size: Any) -> None:
-    """The Walsh-Hadamard transform of `size` numbers, in place: steps of 1, 2, 4, … places."""
-    for at in range(0, size, 8):
-        a0, a1, a2, a3 = values[at], values[at + 1], values[at + 2], values[at + 3]
-        a4, a5, a6, a7 = values[at + 4], values[at + 5], values[at + 6], values[at + 7]
-        a0, a1, a2, a3, a4, a5, a6, a7 = a0 + a1, a0 - a1, a2 + a3, a2 - a3, a4 + a5, a4 - a5, a6 + a7, a6 - a7
-        a0, a2, a1, a3, a4, a6, a5, a7 = a0 + a2, a0 - a2, a1 + a3, a1 - a3, a4 + a6, a4 - a6, a5 + a7, a5 - a7
-        values[at], values[at + 4] = a0 + a4, a0 - a4
-        values[at + 1], values[at + 5] = a1 + a5, a1 - a5
-        values[at + 2], values[at + 6] = a2 + a6, a2 - a6
-        values[at + 3], values[at + 7] = a3 + a7, a3 - a7
-    step = 8
-    while 2 * step < size:
-        for at in range(0, size, 4 * step):
-            p, q = values[at : at + step], values[at + step : at + 2 * step]
-            r, s = values[at + 2 * step : at + 3 * step], values[at + 3 * step : at + 4 * step]
-            for i in range(step):
-                a, b = p[i] + q[i], p[i] - q[i]
-                c, d = r[i] + s[i], r[i] - s[i]
-                p[i], r[i] = a + c, a - c
-                q[i], s[i] = b + d, b - d
-        step *= 4
-    if step < size:
-        p, q = values[:step], values[step : 2 * step]
-        for i in range(step):
-            a, b = p[i], q[i]
-            p[i], q[i] = a + b, a - b
 
 
 @inlined
@@ -212,187 +184,192 @@ def fill_half(state: Any, stream: Any, first: Any, out: Any) -> None:
 
 
 @compiled
-def fill_vector(layers: Any, stream: Any, size: Any, w: Any) -> None:
-    """Fills w.g with a shared vector, in units, of which `stream` holds the latent words."""
-    some = w.words[: 128 if size <= 64 else -(-size // 128) * 256]
-    b, d, g = w.b[:size], w.d[:size], w.g[:size]
-    fill_some(w.shared, stream, some)
-    fill_widths(some.view(np.uint64), layers.table, layers.scale, b)
-    fill_some(w.shared, stream + DITHERS, some)
-    fill_dithers(some.view(np.uint64), b, d)
-    for i in range(size):
-        g[i] = d[i] - (b[i] if d[i] > b[i] >> 1 else 0)
-
-
-@inlined
-def fill_some(state: Any, stream: Any, out: Any) -> None:
-    """Fills out, 128 32-bit words or a multiple of 256, with the first blocks of a stream."""
-    if len(out) == 128:
-        fill_half(state, stream, 0, out)
+def fill_many(state: Any, stream: Any, blocks: Any, out: Any) -> None:
+    """Fills words with so many first blocks (a power of two up to 8) of a stream, and of the one behind it."""
+    for lane in range(2 * blocks):
+        state[12 * 16 + lane] = np.uint32(lane & (blocks - 1))
+        state[13 * 16 + lane] = np.uint32(0)
+        own = stream + (lane >= blocks)
+        state[14 * 16 + lane] = np.uint32(own & 0xFFFFFFFF)
+        state[15 * 16 + lane] = np.uint32(own >> 32)
+    if blocks == 8:
+        chacha_lanes(state, out)
     else:
-        fill_words(state, stream, 0, out)
+        chacha_half(state, out)
+
+
+@compiled
+def fill_vector(layers: Any, stream: Any, size: Any, g: Any, inverse: Any, w: Any) -> None:
+    """Fills g with a shared vector in units, its latent words in `stream`, and w.values with the same in scales."""
+    step = min(size, np.int64(128))
+    latents, dithers = w.words.view(np.uint64)[:step], w.words.view(np.uint64)[step : 2 * step]
+    for begin in range(0, size, step):
+        if step < 128:
+            fill_many(w.shared, stream, size >> 3, w.words)
+        else:
+            fill_words(w.shared, stream, begin >> 3, w.words[:256])
+            fill_words(w.shared, stream + DITHERS, begin >> 3, w.words[256:])
+        for i in range(0, step, 8):
+            eight_places(latents, np.int64(i), w.places, w.inside)
+        for i in range(0, step, 8):
+            eight_errors(
+                dithers, w.places, w.inside, np.int64(i), layers.table, layers.scale, inverse, g, w.values, begin + i
+            )
+
+
+@compiled
+def fill_first(w: Any, stream: Any, size: Any) -> None:
+    """Fills w.first with a part's first blocks of each race, its first signs and proposals; w.signs with all signs."""
+    for lane in range(16):
+        own = stream + _FIRST_KINDS[lane]
+        w.mixed[12 * 16 + lane] = np.uint32(_FIRST_BLOCKS[lane])
+        w.mixed[13 * 16 + lane] = np.uint32(0)
+        w.mixed[14 * 16 + lane] = np.uint32(own & 0xFFFFFFFF)
+        w.mixed[15 * 16 + lane] = np.uint32(own >> 32)
+    chacha_lanes(w.mixed, w.first)
+    if size > 64 * 32:
+        fill_signs(w, stream, size)
+    else:
+        some = w.first.view(np.uint64)
+        for i in range(32):
+            w.signs[i] = some[32 + i]
 
 
 @inlined
 def fill_signs(w: Any, stream: Any, size: Any) -> None:
-    """Fills w.few with a part's public signs, a bit for each place."""
-    fill_words(w.shared, stream + SIGNS, 0, w.few) if size > 4096 else fill_half(w.shared, stream + SIGNS, 0, w.few[:128])
+    """Fills w.signs with a part's public signs, a bit for each place."""
+    some = w.signs.view(np.uint32)
+    fill_words(w.shared, stream + SIGNS, 0, some) if size > 4096 else fill_half(w.shared, stream + SIGNS, 0, some[:128])
 
 
 @compiled
 def fill_ratios(w: Any, size: Any, half: Any, ratios: Any) -> Any:
-    """The mean of the ratios of all shifts at the vector in w.gf, which is overwritten; fills them in."""
-    gf = w.gf[:size]
-    transform(gf, size)
+    """(the mean, the largest) of the ratios of all shifts at the vector in w.values, which is lost; fills them in."""
     inverse = 1.0 / np.float64(size)
-    for i in range(size):
-        ratios[i] = w.spectrum[i] * gf[i]
-    transform(ratios, size)
-    for i in range(size):
-        ratios[i] = exponential(ratios[i] * inverse - half)
-    return add_up(ratios, w.sums, size) * inverse
-
-
-@compiled
-def add_up(values: Any, sums: Any, size: Any) -> Any:
-    """The sum of all numbers: the second half is added to the first, until one is left."""
-    half = size >> 1
-    for i in range(half):
-        sums[i] = values[i] + values[half + i]
-    while half > 1:
-        half >>= 1
-        for i in range(half):
-            sums[i] += sums[i + half]
-    return sums[0]
-
-
-@inlined
-def is_negative(words: Any, place: Any) -> Any:
-    """The sign bit at a place."""
-    return (words[place >> 6] >> np.uint64(place & 63)) & np.uint64(1) != np.uint64(0)
+    transform(w.values, size)
+    transform_product(ratios, size, w.spectrum, w.values)
+    total, largest = exponentials(ratios, size, inverse, half, w.sums)
+    return total * inverse, largest
 
 
 @compiled
 def search_part(
-    layers: Any, inverse: Any, segment: Any, log_size: Any, part: Any, half: Any, depth: Any, y: Any, w: Any
+    layers: Any, inverse: Any, segment: Any, log_size: Any, part: Any, half: Any, depth: Any, x: Any, y: Any, w: Any
 ) -> Any:
-    """(J, K) of a part, whose update is in w.xf, with y replaced by what they stand for.
+    """(J, K) of a part whose update is x, with y replaced by what they stand for, unless the part is a block.
 
     (0, 0) where y stays, (-1, 0) where nothing was found.
     """
     size, cap = np.int64(1) << log_size, cap_at(depth)
     stream = number_of_stream(segment, log_size, part, 0, 0)
-    fill_signs(w, stream, size)
-    some = w.few.view(np.uint64)
-    for i in range(size):
-        w.spectrum[i] = -w.xf[i] if is_negative(some, i) else w.xf[i]
-    transform(w.spectrum, size)
+    fill_first(w, stream, size)
+    transform_signed(w.spectrum, size, x, w.signs)
     # A shift drawn at random, and the draw as it would be seen through it.
-    own = w.words[:256]
-    fill_words(w.private, stream + OPENING, 0, own)
-    opening = own.view(np.uint64)
-    fill_steps(opening, w.opening)
-    shift = np.int64(opening[0] >> np.uint64(64 - log_size))
-    coin = np.float64(np.int64(opening[1] >> np.uint64(11))) * 2.0**-53
-    for i in range(size):
-        value = np.float64(y[i ^ shift]) * inverse
-        w.gf[i] = -value if is_negative(some, i ^ shift) else value
-    if coin * fill_ratios(w, size, half, w.ratios) >= cap:
+    first = w.first.view(np.uint64)
+    shift = np.int64(first[0] >> np.uint64(64 - log_size))
+    coin = np.float64(np.int64(first[1] >> np.uint64(11))) * 2.0**-53
+    undo(y, w.signs, shift, size, inverse, w.values)
+    if coin * fill_ratios(w, size, half, w.ratios)[0] >= cap:
         return np.int64(0), np.int64(0)
-    j = race_vectors(layers, inverse, stream, size, half, cap, w)
+    j, slot, largest = race_vectors(layers, inverse, stream, size, half, cap, w)
     if j < 1:
         return np.int64(-1), np.int64(0)
-    k = race_shifts(stream, size, w)
+    k, shift = race_shifts(stream, size, w.ratios[slot : slot + size], largest, w)
     if k < 1:
         return np.int64(-1), np.int64(0)
-    fill_part(layers, stream, log_size, j, k, y, w)
+    if depth > 0:
+        see(w.g[slot : slot + size], w.signs, shift, size, y)
     return j, k
 
 
 @compiled
 def race_vectors(layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, w: Any) -> Any:
-    """J, with the ratios of its vector in w.kept; 0 where there is none."""
+    """(J, where its vector and its ratios are in w, the largest of these); J is 0 where there is none."""
     best, found, j = np.inf, np.int64(0), np.int64(0)
+    slot, most = np.int64(0), 0.0
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
-    steps, at, end = w.opening, np.int64(OPENING_TIMES), np.int64(OPENING_CHOICES)
+    fill_steps(w.first.view(np.uint64)[:_AT_ONCE], w.steps)
+    at, end = np.int64(OPENING_TIMES), np.int64(_AT_ONCE)
     while True:
         if at == end:
-            steps, at, end = w.steps, np.int64(0), np.int64(128)
-            fill_words(w.private, stream + TIMES, 16 * batch, w.few)
-            fill_steps(w.few.view(np.uint64), steps)
-            batch += 1
-        step = abs(steps[at])
+            if end == _AT_ONCE:
+                fill_half(w.private, stream + OPENING, 0, w.few)
+            else:
+                fill_half(w.private, stream + TIMES, 8 * batch, w.few)
+                at, batch = np.int64(0), batch + 1
+            fill_steps(w.few.view(np.uint64), w.steps)
+            end = np.int64(64)
+        step = abs(w.steps[at])
         upper, lower = upper + (step >> _HALF_TIME), lower + (step & _LOWER)
-        ends = steps[at] >= 0
+        ends = w.steps[at] >= 0
         at += 1
         if not ends:
             continue
         time = np.float64(upper) * 2.0**-_HALF_TIME + np.float64(lower) * 2.0**-TIME_BITS
         if time >= cap * best:
-            return found
+            return found, slot, most
         if j >= MOST_VECTORS:
-            return np.int64(0)
-        fill_vector(layers, stream + (j << 2) + LATENTS, size, w)
-        for i in range(size):
-            w.gf[i] = np.float64(w.g[i]) * inverse
-        q = fill_ratios(w, size, half, w.ratios)
+            return np.int64(0), slot, most
+        other = np.int64(_LARGEST_PART) - slot
+        fill_vector(layers, stream + (j << 2) + LATENTS, size, w.g[other : other + size], inverse, w)
+        q, largest = fill_ratios(w, size, half, w.ratios[other : other + size])
         j += 1
         weighed = time / min(q, cap)
         if weighed < best:
-            best, found = weighed, j
-            for i in range(size):
-                w.kept[i] = w.ratios[i]
+            best, found, slot, most = weighed, j, other, largest
 
 
 @compiled
-def race_shifts(stream: Any, size: Any, w: Any) -> Any:
-    """K, for the ratios in w.kept; 0 where there is none."""
-    largest = w.kept[0]
-    for k in range(1, size):
-        largest = max(largest, w.kept[k])
-    best, found, i = np.inf, np.int64(0), np.int64(0)
+def race_shifts(stream: Any, size: Any, ratios: Any, largest: Any, w: Any) -> Any:
+    """(K, its shift) for these ratios; K is 0 where there is none."""
+    found, chosen, i = np.int64(0), np.int64(0), np.int64(0)
+    best, bound, last = np.inf, np.inf, np.inf
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
-    proposed, mask = w.words[:128], np.uint64(size - 1)
-    steps, at, end = w.opening, np.int64(OPENING_CHOICES), np.int64(OPENING_END)
+    first, mask = w.first.view(np.uint64), np.uint64(size - 1)
+    for n in range(64):
+        w.proposed[n] = first[64 + n]
+    fill_steps(first[_AT_ONCE : 2 * _AT_ONCE], w.steps)
+    at, end = np.int64(0), np.int64(_AT_ONCE)
     while True:
         if at == end:
-            steps, at, end = w.steps, np.int64(0), np.int64(128)
-            fill_words(w.private, stream + CHOICES, 16 * batch, w.few)
-            fill_steps(w.few.view(np.uint64), steps)
-            batch += 1
-        step = abs(steps[at])
+            if end == _AT_ONCE:
+                fill_half(w.private, stream + OPENING, OPENING_CHOICES >> 3, w.few)
+            else:
+                fill_half(w.private, stream + CHOICES, 8 * batch, w.few)
+                at, batch = np.int64(0), batch + 1
+            fill_steps(w.few.view(np.uint64), w.steps)
+            end = np.int64(64)
+        step = abs(w.steps[at])
         upper, lower = upper + (step >> _HALF_TIME), lower + (step & _LOWER)
-        ends = steps[at] >= 0
+        ends = w.steps[at] >= 0
         at += 1
         if not ends:
             continue
         time = np.float64(upper) * 2.0**-_HALF_TIME + np.float64(lower) * 2.0**-TIME_BITS
-        if time >= largest * best:
-            return found
+        if time >= last:
+            return found, chosen
         if i >= MOST_PROPOSALS:
-            return np.int64(0)
-        if i & 255 == 0:
-            fill_half(w.shared, stream + PROPOSALS, 8 * (i >> 8), proposed)
-        word = proposed.view(np.uint64)[(i >> 2) & 63]
-        weighed = time / w.kept[np.int64((word >> np.uint64(16 * (i & 3))) & mask)]
+            return np.int64(0), chosen
+        if i & 255 == 0 and i > 0:
+            fill_half(w.shared, stream + PROPOSALS, 8 * (i >> 8), w.proposed.view(np.uint32))
+        shift = np.int64((w.proposed[(i >> 2) & 63] >> np.uint64(16 * (i & 3))) & mask)
         i = i + np.int64(1)
-        if weighed < best:
-            best, found = weighed, i
+        if time < bound * ratios[shift]:
+            weighed = time / ratios[shift]
+            if weighed < best:
+                # No division where it could not win: the bound is a little more than `best`.
+                best, bound, last, found, chosen = weighed, weighed * (1.0 + 1e-12), largest * weighed, i, shift
 
 
 @compiled
 def fill_part(layers: Any, stream: Any, log_size: Any, j: Any, k: Any, y: Any, w: Any) -> None:
     """Fills y with the vector that (J, K) stand for."""
     size, place = np.int64(1) << log_size, k - 1
-    fill_half(w.shared, stream + PROPOSALS, 8 * (place >> 8), w.few[:128])
+    fill_half(w.shared, stream + PROPOSALS, 8 * (place >> 8), w.few)
     word = w.few.view(np.uint64)[(place >> 2) & 63] >> np.uint64(16 * (place & 3))
-    shift = np.int64(word & np.uint64(size - 1))
-    fill_vector(layers, stream + ((j - 1) << 2) + LATENTS, size, w)
     fill_signs(w, stream, size)
-    some = w.few.view(np.uint64)
-    for i in range(size):
-        value = w.g[i ^ shift]
-        y[i] = -value if is_negative(some, i) else value
+    fill_vector(layers, stream + ((j - 1) << 2) + LATENTS, size, w.g, 1.0, w)
+    see(w.g, w.signs, np.int64(word & np.uint64(size - 1)), size, y)
 
 
 class Forest(NamedTuple):
@@ -414,20 +391,29 @@ def _forest(layout: f.Layout) -> Forest:
     return Forest(first, kind, j, k, np.zeros(total))
 
 
+@inlined
+def square_sum(x: Any) -> Any:
+    """The sum of squares, added up from the first on."""
+    total = 0.0
+    for i in range(len(x)):
+        total += x[i] * x[i]
+    return total
+
+
 @compiled
 def search_segment(
     layers: Any, inverse: Any, keys: Any, segment: Any, log_size: Any, blocks: Any, x: Any, y: Any, t: Any, w: Any
 ) -> Any:
-    """Codes every block of a segment; False where nothing was found. y becomes the vector that is sent."""
+    """Codes every block of a segment, x in noise scales; False where nothing was found. y is used up."""
     start_lanes(keys[0], w.shared)
     start_lanes(keys[1], w.private)
+    start_lanes(keys[0], w.mixed)
+    for i in range(8):
+        for lane in range(_OWN):
+            w.mixed[(4 + i) * 16 + lane] = keys[1][i]
     base = t.first[SMALLEST]
     for part in range(blocks << (log_size - SMALLEST)):
-        total = 0.0
-        for i in range(part << SMALLEST, (part + 1) << SMALLEST):
-            value = np.float64(x[i]) * inverse
-            total += value * value
-        t.energy[base + part] = total
+        t.energy[base + part] = square_sum(x[part << SMALLEST : (part + 1) << SMALLEST])
     for i in range(SMALLEST + 1, log_size + 1):
         for part in range(blocks << (log_size - i)):
             below = t.first[i - 1] + 2 * part
@@ -452,13 +438,9 @@ def search_segment(
             halves = t.k[own] != 0
             found = np.int64(0)
             if t.kind[own] == _TRY:
-                begin = part << i
-                for n in range(size):
-                    w.xf[n] = np.float64(x[begin + n]) * inverse
-                half = 0.5 * t.energy[own]
-                depth = np.int64(log_size - i)
-                own_y = y[begin : begin + size]
-                found, k = search_part(layers, inverse, segment, np.int64(i), part, half, depth, own_y, w)
+                begin, depth, half = part << i, np.int64(log_size - i), 0.5 * t.energy[own]
+                own_x, own_y = x[begin : begin + size], y[begin : begin + size]
+                found, k = search_part(layers, inverse, segment, np.int64(i), part, half, depth, own_x, own_y, w)
                 if found < 0:
                     return False
                 t.j[own], t.k[own] = found, k
@@ -533,10 +515,10 @@ def fill_forest(
 ) -> Any:
     """Fills y where parts are searched, if y is not empty, and left: whether a place is the layered quantizer's.
 
-    Returns how many parts were searched.
+    Returns how many places that is.
     """
     start_lanes(key, w.shared)
-    searched = np.int64(0)
+    many = np.int64(0)
     for block in range(blocks):
         i, part = log_size, np.int64(block)
         while True:
@@ -547,7 +529,7 @@ def fill_forest(
             size = np.int64(1) << i
             begin = part << i
             found = t.kind[own] == _SEARCHED
-            searched += found
+            many += 0 if found else size
             for n in range(begin, begin + size):
                 left[n] = not found
             if found and len(y):
@@ -558,7 +540,7 @@ def fill_forest(
             if i == log_size:
                 break
             part += 1
-    return searched
+    return many
 
 
 @compiled
@@ -576,25 +558,39 @@ def fill_layers(layers: Any, key: Any, first: Any, words: Any, state: Any, b: An
 
 
 @compiled
+def draw(units: Any, b: Any, d: Any, y: Any) -> None:
+    """Fills y with a draw of the layered quantizer."""
+    for i in range(len(units)):
+        y[i] = floor_divide(units[i] - d[i] + (b[i] >> 1), b[i]) * b[i] + d[i]
+
+
+@compiled
 def deal(
-    layers: Any, key: Any, pads: Any, log_size: Any, blocks: Any, units: Any, b: Any, d: Any, x: Any, y: Any, w: Any
-) -> None:
-    """Fills x with the units dealt to blocks, y with a draw of the layered quantizer for them, also where none is."""
-    size, count = np.int64(1) << log_size, len(units)
+    layers: Any, key: Any, pads: Any, log_size: Any, blocks: Any, units: Any, drawn: Any, inverse: Any, x: Any, y: Any,
+    w: Any,
+) -> None:  # fmt: skip
+    """Fills x with the units dealt to blocks, in noise scales, and y with their draws, also where no unit is."""
+    size, count = np.int64(1) << log_size, np.int64(len(units))
+    rows, many = count // blocks, blocks & ~7
+    for first in range(0, many, 8):
+        for row in range(0, rows & ~7, 8):
+            transpose_scaled(units, row * blocks + first, blocks, inverse, x, (first << log_size) + row, size)
+            transpose_eight(drawn, row * blocks + first, blocks, y, (first << log_size) + row, size)
     for block in range(blocks):
         begin = block << log_size
-        filled = np.int64(0)
-        for row in range(size):
-            i = row * blocks + block
-            if i < count:
-                place = begin + row
-                x[place] = units[i]
-                y[place] = floor_divide(units[i] - d[i] + (b[i] >> 1), b[i]) * b[i] + d[i]
-                filled = np.int64(row + 1)
+        for row in range(rows & ~7 if block < many else 0, rows):
+            x[begin + row] = np.float64(units[row * blocks + block]) * inverse
+            y[begin + row] = drawn[row * blocks + block]
+        filled = rows
+        if rows * blocks + block < count:
+            x[begin + rows] = np.float64(units[rows * blocks + block]) * inverse
+            y[begin + rows] = drawn[rows * blocks + block]
+            filled += 1
         if filled < size:
-            fill_layers(layers, key, pads + begin, w.words, w.private, w.b[:size], w.d[:size])
+            start = filled & ~7
+            fill_layers(layers, key, pads + begin + start, w.words, w.private, w.b[start:size], w.d[start:size])
             for row in range(filled, size):
-                x[begin + row] = 0
+                x[begin + row] = 0.0
                 y[begin + row] = w.d[row] - (w.b[row] if w.d[row] > w.b[row] >> 1 else 0)
 
 
@@ -602,23 +598,59 @@ def deal(
 def collect(left: Any, log_size: Any, blocks: Any, count: Any, found: Any) -> Any:
     """Fills found with the coordinates of places that are left, in their order; their number."""
     many = np.int64(0)
-    for i in range(count):
-        block, row = i % blocks, i // blocks
-        if left[(block << log_size) + row]:
-            found[many] = i
-            many += 1
+    for row in range(-(-count // blocks)):
+        for block in range(min(blocks, count - row * blocks)):
+            if left[(block << log_size) + row]:
+                found[many] = row * blocks + block
+                many += 1
     return many
 
 
 @compiled
-def to_values(y: Any, log_size: Any, blocks: Any, half: Any, grid: Any, out: Any) -> None:
-    """Fills out with the values of places on the public grid."""
+def fill_few(layers: Any, key: Any, first: Any, found: Any, w: Any, b: Any, d: Any) -> None:
+    """Fills b and d with the widths and dithers of some coordinates, counted from number `first`."""
+    start_lanes(key, w.private)
+    words = w.first.view(np.uint64)
+    for lane in range(16):
+        w.private[14 * 16 + lane] = np.uint32(LATENT_STREAM + (lane >> 3))
+        w.private[15 * 16 + lane] = np.uint32(0)
+    for begin in range(0, len(found), 8):
+        some = min(8, len(found) - begin)
+        for lane in range(16):
+            counter = np.uint64((first + found[begin + min(lane & 7, some - 1)]) >> 3)
+            w.private[12 * 16 + lane] = np.uint32(counter & np.uint64(0xFFFFFFFF))
+            w.private[13 * 16 + lane] = np.uint32(counter >> np.uint64(32))
+        chacha_lanes(w.private, w.first)
+        for lane in range(some):
+            i, place = begin + lane, 8 * lane + ((first + found[begin + lane]) & 7)
+            b[i] = 2 * np.int64(radius_of_word(words[place], layers.table, layers.scale)) + 1
+            d[i] = np.int64(multiply_high(words[64 + place], np.uint64(b[i])))
+
+
+@compiled
+def to_values(y: Any, log_size: Any, blocks: Any, half: Any, grid: Any, dealt: Any, out: Any) -> None:
+    """Fills out with the values of places on the public grid; `dealt` has room for as many."""
+    size, count = np.int64(1) << log_size, np.int64(len(out))
+    rows, many = count // blocks, blocks & ~7
+    for first in range(0, many, 8):
+        for row in range(0, rows & ~7, 8):
+            transpose_eight(y, (first << log_size) + row, size, dealt, row * blocks + first, blocks)
     for block in range(blocks):
         begin = block << log_size
-        for row in range(1 << log_size):
-            i = row * blocks + block
-            if i < len(out):
-                out[i] = np.float64((y[begin + row] + half) >> GRID_BITS) * grid
+        for row in range(rows & ~7 if block < many else 0, rows + (rows * blocks + block < count)):
+            dealt[row * blocks + block] = y[begin + row]
+    for i in range(count):
+        out[i] = np.float64((dealt[i] + half) >> GRID_BITS) * grid
+
+
+@compiled
+def sum_coarse(units: Any, shift: Any, most: Any) -> Any:
+    """The sum that `format.search.coarse_sum` is."""
+    total = np.int64(0)
+    for i in range(len(units)):
+        coarse = min(abs(units[i]) >> shift, most)
+        total += coarse * coarse
+    return total
 
 
 @compiled
@@ -631,14 +663,28 @@ def place_values(m: Any, b: Any, d: Any, found: Any, half: Any, grid: Any, out: 
     return outside == 0
 
 
+class Room:
+    """A thread's working memory: of parts, and of a segment's coordinates and places."""
+
+    def __init__(self) -> None:
+        self.search, self._many = _search_work(), {0: np.empty(0)}
+
+    def take(self, number: int, count: int, dtype: Any = np.int64) -> Any:
+        """An array that is kept: fresh memory costs more than what is done with it."""
+        kept = self._many.get(number, self._many[0])
+        if len(kept) < count:
+            kept = self._many[number] = aligned(count, np.float64)
+        return kept[:count].view(dtype)
+
+
 _kept = threading.local()
 
 
-def _work() -> SearchWork:
+def _room() -> Room:
     """Working memory, this thread's own."""
-    kept: SearchWork | None = getattr(_kept, "work", None)
+    kept: Room | None = getattr(_kept, "room", None)
     if kept is None:
-        kept = _kept.work = _search_work()
+        kept = _kept.room = Room()
     return kept
 
 
@@ -655,26 +701,26 @@ def decode_span(task: CodingTask, segments: list[bytes], first: int, out: Values
 
 
 def _encode_segment(task: CodingTask, values: Values, number: int) -> bytes:
-    work, layers, count = _work(), layer_plan(task.plan), len(values)
-    noise, first = key_words(task.key), number * f.SEGMENT
-    units = np.empty(count, dtype=np.int64)
+    room, layers, count = _room(), layer_plan(task.plan), len(values)
+    work, noise, first = room.search, key_words(task.key), number * f.SEGMENT
+    units, b, d, drawn = (room.take(i, count) for i in range(1, 5))
     to_units(values, 1.0 / task.plan.unit, units)
-    b, d = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     fill_layers(layers, noise, first, work.words, work.private, b, d)
-    layout = f.choose_layout(units, task.plan.scale)
+    layout = f.layout_of_sum(int(sum_coarse(units, f.COARSE, f.LARGEST_COARSE)), count, task.plan.scale)
     if layout is None:
         return bytes([f.LAYERED_ONLY]) + _encode_layered(units, b, d)
-    x, y = np.empty(layout.places, dtype=np.int64), np.empty(layout.places, dtype=np.int64)
-    deal(layers, noise, f.PAD + 2 * first, layout.log_size, layout.blocks, units, b, d, x, y, work)
+    size, blocks = layout.log_size, layout.blocks
+    x, y = room.take(5, layout.places, np.float64), room.take(6, layout.places)
     trees, inverse = _forest(layout), 1.0 / task.plan.scale
+    draw(units, b, d, drawn)
+    deal(layers, noise, f.PAD + 2 * first, size, blocks, units, drawn, inverse, x, y, work)
     keys = tuple(key_words(key) for key in f.search_keys(task.key))
-    if not search_segment(layers, inverse, keys, number, layout.log_size, layout.blocks, x, y, trees, work):
+    if not search_segment(layers, inverse, keys, number, size, blocks, x, y, trees, work):
         raise RuntimeError("nothing was found: this has chance under 2^-180 and means a broken keystream")
     out = np.empty(8 * len(trees.kind) + 16, dtype=np.uint8)
-    length = write_forest(out, layout.log_size, layout.blocks, layout.energy_class, f.load_odds(), trees)
+    length = write_forest(out, size, blocks, layout.energy_class, f.load_odds(), trees)
     stream = out[:length].tobytes()
-    blocks = trees.kind[trees.first[layout.log_size] :][: layout.blocks]
-    if (blocks == _SEARCHED).all():
+    if (trees.kind[trees.first[size] :][:blocks] == _SEARCHED).all():
         return bytes([layout.class_byte(False)]) + stream
     found = _left(layers, keys[0], number, layout, np.empty(0, dtype=np.int64), trees)
     if not len(found):
@@ -684,7 +730,7 @@ def _encode_segment(task: CodingTask, values: Values, number: int) -> bytes:
 
 
 def _decode_segment(task: CodingTask, data: bytes, number: int, out: Values) -> None:
-    layers, count = layer_plan(task.plan), len(out)
+    room, layers, count = _room(), layer_plan(task.plan), len(out)
     if not data:
         raise MalformedMessage("a segment has no class")
     read = f.read_class(data[0], count)
@@ -693,21 +739,23 @@ def _decode_segment(task: CodingTask, data: bytes, number: int, out: Values) -> 
         return
     layout, layered = read
     stream, rest = f.split_segment(data, layered)
-    trees, y = _forest(layout), np.empty(layout.places, dtype=np.int64)
+    trees, y = _forest(layout), room.take(6, layout.places)
     read_forest(np.frombuffer(bytearray(stream), dtype=np.uint8), layout.log_size, layout.blocks,
                 layout.energy_class, f.load_odds(), trees)  # fmt: skip
     found = _left(layers, key_words(f.search_keys(task.key)[0]), number, layout, y, trees)
     if bool(len(found)) != layered:
         raise MalformedMessage("a segment's class does not match its parts")
-    to_values(y, layout.log_size, layout.blocks, _HALF, task.plan.grid, out)
+    to_values(y, layout.log_size, layout.blocks, _HALF, task.plan.grid, room.take(1, count), out)
     if layered:
         _decode_layered(task, rest, number, found, out)
 
 
 def _left(layers: Any, key: Any, number: int, layout: f.Layout, y: Ints, trees: Forest) -> Ints:
     """The coordinates that are the layered quantizer's; fills y, if it is not empty, where parts are searched."""
-    left, found = np.empty(layout.places, dtype=np.bool_), np.empty(layout.count, dtype=np.int64)
-    fill_forest(layers, key, number, layout.log_size, layout.blocks, y, left, trees, _work())
+    room = _room()
+    left, found = room.take(7, -(-layout.places // 8), np.bool_), room.take(8, layout.count)
+    if not fill_forest(layers, key, number, layout.log_size, layout.blocks, y, left, trees, room.search):
+        return found[:0]
     return found[: collect(left, layout.log_size, layout.blocks, layout.count, found)]
 
 
@@ -720,12 +768,17 @@ def _encode_layered(x: Ints, b: Ints, d: Ints) -> bytes:
 
 
 def _decode_layered(task: CodingTask, block: bytes, number: int, found: Ints, out: Values) -> None:
-    work, (prior, means) = _work(), load_tables()
-    b, d = np.empty(len(out), dtype=np.int64), np.empty(len(out), dtype=np.int64)
-    fill_layers(layer_plan(task.plan), key_words(task.key), number * f.SEGMENT, work.words, work.private, b, d)
-    b, d, m = b[found], d[found], np.empty(len(found), dtype=np.int64)
-    data = np.frombuffer(bytearray(block), dtype=np.uint8)
-    decode_block(data, b, d, prior, means, margins_for(len(found)), m)
+    room, (prior, means), many = _room(), load_tables(), len(found)
+    work, layers, key, first = room.search, layer_plan(task.plan), key_words(task.key), number * f.SEGMENT
+    if _FEW * many < len(out):
+        b, d = room.take(4, many), room.take(5, many)
+        fill_few(layers, key, first, found, work, b, d)
+    else:
+        b, d = room.take(4, len(out)), room.take(5, len(out))
+        fill_layers(layers, key, first, work.words, work.private, b, d)
+        b, d = b[found], d[found]
+    m, data = room.take(6, many), np.frombuffer(bytearray(block), dtype=np.uint8)
+    decode_block(data, b, d, prior, means, margins_for(many), m)
     if not place_values(m, b, d, found, _HALF, task.plan.grid, out):
         raise MalformedMessage("a lattice point lies outside the range of the format")
 
