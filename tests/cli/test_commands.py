@@ -75,7 +75,7 @@ def test_inspect_shows_more_with_the_key(folder: Path) -> None:
     place = ["--key", "a.key", "--round", 1, *CODEC]
     run("encode", "update.npy", "m", *place, "--unclipped")
     outside = json.loads(run("inspect", "m", "--json").stdout)
-    assert set(outside) == {"message", "bytes", "version", "codec_tag"}
+    assert set(outside) == {"message", "bytes", "version", "codec_tag", "coder"}
     inside = json.loads(run("inspect", "m", *place, "--json").stdout)
     assert (inside["coordinates"], inside["type"], inside["lattice"]) == (6422, "float32", "E8")
     assert inside["bits_per_coordinate"] == 8 * inside["bytes"] / 6422

@@ -163,7 +163,7 @@ def engine_observers(train: str, records: list[int], size: int, colluders: int =
     settings, held = settings_of(train), np.array(records)
     if settings.privacy.unit == "client":
         start = draft_of(settings, ClientOverride((0,)), 1, 1.0, 1)
-        made = mechanism_of_cohort(settings, plan_of(settings, start, 1.0), size)
+        made = mechanism_of_cohort(settings, plan_of(settings, start, 1.0, size), size)
     elif settings.training.update == "dp-sgd":
         made = mechanism_of_steps(settings, held, size)
     else:

@@ -32,7 +32,7 @@ def uniform(adjacency: str = "replace", records: int = 2000, rounds: int = 80, c
 )
 def test_truth_table(target: float, replace: float, add_remove: float) -> None:
     for adjacency, want in (("replace", replace), ("add-remove", add_remove)):
-        found = calibrate(uniform(adjacency), target, 1e-5)
+        found = calibrate(uniform(adjacency).layered(), target, 1e-5)
         assert found.clients[0].law.scale == pytest.approx(want, abs=6e-5)
         assert target * (1 - 1e-5) <= epsilon(found, 1e-5) <= target
 

@@ -202,7 +202,7 @@ def test_a_cap_that_is_often_exceeded_gives_no_figure() -> None:
 
 
 def test_observers_limits_and_a_saved_accountant() -> None:
-    limited = released(Cohort(1_000_000, 1000.0, participations=3), rounds=500, coordinates=100, bit=20.0)
+    limited = released(Cohort(1_000_000, 1000.0, participations=3), rounds=500, coordinates=100, bit=20.0).layered()
     accountant = Accountant((limited,))
     seen = accountant.observers(1e-6)
     assert seen["outsider"] < seen["one curious client"] < seen[SEES_PARTICIPATION] < math.inf

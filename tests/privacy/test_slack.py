@@ -51,7 +51,7 @@ def test_the_private_preset_is_charged_and_passes() -> None:
     found, at = slack(mechanism), epsilon(mechanism, 1e-5)
     assert found.coordinates == 600 * 30 * 6422
     assert 0 < found.at(at) < 1e-7
-    assert 0 < found.epsilon < 1e-5
+    assert 0 < found.epsilon < 1e-4
     assert epsilon(ideal, 1e-5) < at < epsilon(ideal, 1e-5) * (1 + 1e-4)
     assert at >= epsilon(ideal, 1e-5 - found.at(at)) + found.epsilon
     assert delta(mechanism, at) <= 1e-5
@@ -85,9 +85,9 @@ def test_noise_too_small_for_the_words_has_no_figure() -> None:
 
 
 def test_slack_grows_with_rounds_clients_and_coordinates() -> None:
-    here = slack(preset())
-    assert slack(preset(2 * 6422)).epsilon == pytest.approx(2 * here.epsilon, rel=0.02)
-    assert slack(preset(rounds=1200)).missed == pytest.approx(2 * here.missed, rel=1e-6)
+    here = slack(preset().layered())
+    assert slack(preset(2 * 6422).layered()).epsilon == pytest.approx(2 * here.epsilon, rel=0.02)
+    assert slack(preset(rounds=1200).layered()).missed == pytest.approx(2 * here.missed, rel=1e-6)
     accountant = Accountant((preset(rounds=300), preset(rounds=300).without([0, 1, 2])))
     assert slack(accountant).coordinates == 300 * 6422 * (30 + 27)
     laplace = Mechanism.uniform(3, Laplace(1.0), L2(1.0), Sampling("all"), 10, coordinates=100)
@@ -101,7 +101,7 @@ def test_a_named_lattice_costs_no_more_than_an_unknown_one(law) -> None:
 
     unknown = slack(with_lattice(None))
     each = [slack(with_lattice(lattice)) for lattice in (Integer(1), A2, D4, E8)]
-    assert max(one.epsilon for one in each) <= unknown.epsilon <= 1.01 * max(one.epsilon for one in each)
+    assert max(one.epsilon for one in each) <= unknown.epsilon <= 1.02 * max(one.epsilon for one in each)
     assert max(one.missed for one in each) <= unknown.missed
     assert len({one.epsilon for one in each}) == 4
 
@@ -198,7 +198,7 @@ def test_loud_sums_of_users_have_a_figure_and_lone_or_remembering_ones_do_not(
     blurred_error.cache_clear()
     users = CohortMechanism.of(
         Cohort(10_000, 500.0), L2(1.0), 0.6, rounds=100, adjacency="add-remove", coordinates=39_700
-    )
+    ).layered()
     assert slack(users).at(8.0) < 1e-7
     assert slack(users).excess(8.0, 1e-5) is None
     for refused in (
@@ -218,7 +218,7 @@ def test_a_million_weights_of_two_million_phones_have_a_figure() -> None:
     cohort = Cohort(2_000_000, 1000)
     users = CohortMechanism.of(
         cohort, L2(1.0), 1.0, rounds=1000, adjacency="add-remove", coordinates=1_000_000
-    )  # fmt: skip
+    ).layered()  # fmt: skip
     ideal = epsilon(replace(users, coordinates=None), 1e-7)
     found = epsilon(users, 1e-7)
     assert ideal < found < ideal + 0.05
@@ -267,7 +267,7 @@ def test_the_search_coder_is_charged_more_and_large_sums_of_it_are_not_blurred()
     assert 10.0 * plain.epsilon < searched.epsilon < 40.0 * plain.epsilon
     assert 3.5 * plain.missed < searched.missed < 6.0 * plain.missed
     cohort = CohortMechanism(
-        (Client(Gaussian(1.0), 1, 1e-3, lattice=Integer(1)),), L2(1.0), rounds=10, coordinates=40_000,
+        (Client(Gaussian(1.0), 1, 1e-3, lattice=Integer(1), searched=False),), L2(1.0), rounds=10, coordinates=40_000,
         cohort=Cohort(100_000, 1000.0, "poisson", 1400),
     )  # fmt: skip
     blurred = slack(cohort)
@@ -287,5 +287,6 @@ def test_the_bound_on_an_answer_is_that_of_the_hottest_part() -> None:
 def test_a_saved_account_keeps_what_was_searched() -> None:
     client = Client(Gaussian(1.0), 100, lattice=Integer(1), searched=True)
     accountant = Accountant().add(Mechanism((client,), L2(1.0), Sampling("all"), 5, coordinates=1000))
+    accountant = accountant.add(Mechanism((replace(client, searched=False),), L2(1.0), Sampling("all"), 5))
     read = Accountant().load_state_dict(accountant.state_dict())
-    assert read.mechanisms[0].clients[0].searched
+    assert [one.clients[0].searched for one in read.mechanisms] == [True, False]

@@ -158,7 +158,7 @@ def test_clients_in_cohorts_that_remember_cost_more() -> None:
 
     def costs(cohort: privacy.Cohort, stateful: bool, law: cepam.Law = LAW) -> privacy.Accountant:
         account = Accounting(delta=DELTA, adjacency="add-remove", unit="client", stateful=stateful)
-        mechanism = account.cohort_mechanism(cohort, UplinkSettings(law, CLIP), 10**6)
+        mechanism = account.cohort_mechanism(cohort, UplinkSettings(law, CLIP, coder="layered"), 10**6)
         assert (mechanism.stateful, mechanism.remembers) == (stateful, stateful)
         return privacy.Accountant((mechanism.over(50),))
 

@@ -24,6 +24,7 @@ from cepam.cli.privacy_options import (
     values_of,
 )
 from cepam.cli.tables import print_figures
+from cepam.privacy.composition.account import affordable
 
 app = typer.Typer(
     help="Account for privacy: epsilon of a run, noise for a target, a page that explains both, an audit.",
@@ -71,7 +72,7 @@ def print_epsilon(
       cepam privacy epsilon --noise-correlation matrix --clipped example --clipping-norm 0.1 --records-total 60000
       --slices 31 --rounds 496 --decay 0.9617 --noise-scale 0.0109301
     """
-    mechanism = options.mechanism()
+    mechanism = affordable(options.mechanism(), delta)
     spent = privacy.epsilon(mechanism, delta)
     found = {
         "epsilon": spent,

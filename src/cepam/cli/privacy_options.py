@@ -323,7 +323,10 @@ class MechanismOptions:
         adjacency = self.adjacency or ("add-remove" if by_example else "replace")
         each = [self.expected_batch_size * part for part in parts] if unequal or matrix else [0.0] * self.clients
         made = Mechanism(
-            tuple(Client(law, int(n), w, own or None) for law, n, w, own in zip(laws, records, weights, each)),
+            tuple(
+                Client(law, int(n), w, own or None, searched=self.trust != "secure-aggregation")
+                for law, n, w, own in zip(laws, records, weights, each)
+            ),
             CLIPS[self.norm_type](self.clipping_norm),
             Sampling(kind, draws),
             self.rounds,

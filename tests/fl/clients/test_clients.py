@@ -104,6 +104,6 @@ def test_impossible_target_is_refused() -> None:
 )
 def test_the_usual_codec_is_a_clients_but_for_its_noise(settings: Settings) -> None:
     """What a GPU's kernels are compiled for before the clients are planned."""
-    usual, planned = usual_codec(settings), plan_clients(settings, EVEN, 6422, 8)[3].codec
-    kinds = [[type(each), getattr(each, "lattices", None), getattr(each, "padding", None)] for each in (usual, planned)]
+    usual, planned = usual_codec(settings, 6422), plan_clients(settings, EVEN, 6422, 8)[3].codec
+    kinds = [[type(each), getattr(each, "on", None), getattr(each, "padding", None)] for each in (usual, planned)]
     assert kinds[0] == kinds[1]
