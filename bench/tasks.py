@@ -16,7 +16,9 @@ client and round. Seconds are of one seed, on the machine that the row names.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import math
 import os
 import platform
 import shlex
@@ -25,6 +27,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +42,18 @@ from cepam.fl.data.tables import FOLDS, medpar
 from cepam.fl.models.network import areas
 from cepam.fl.models.sequences import LaggedTokens, token_accuracy, token_loss
 from cepam.fl.runs.summary import interval
+from stamp import graphics
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "tasks.json"
 MARKS = ("<!-- table: bench/tasks.py -->", "<!-- end of the table -->")
 PLAIN = {"compression.scheme": "fl+gaussian", "compression.downlink": "float32"}
+RECORDS = {
+    "privacy.unit": "record", "privacy.delta": 7.6e-5, "training.update": "examples",
+    "training.record_sampling": "poisson", "training.batch_size": 1, "training.expected_batch_size": 300.0,
+    "clients.sampling": "fixed", "clients.sampling_rate": 1.0,
+}  # fmt: skip
+"""Preset chitchat-lora with records protected instead of users: delta is 1 / records^1.1."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,12 @@ def rows() -> list[Row]:
         made += [Row(task, f"users {part}", PLAIN, 2, part) for part in ("1/4", "1/2")]
     made += [Row("cifar10", "cepam", {}, 3), Row("cifar10", "float32", PLAIN, 3), Row("cifar10", "ceiling", {}, 1)]
     made += [Row("cifar10-users", "cepam", {}, 3), Row("cifar10-users", "float32", PLAIN, 3)]
+    made += [Row("chitchat-lora", "base model", {}, 1), Row("chitchat-lora", "cepam", {}, 3),
+             Row("chitchat-lora", "float32", PLAIN, 3), Row("chitchat-lora", "records", {**RECORDS, **PLAIN}, 2),
+             Row("chitchat-lora", "epsilon 2", {**PLAIN, "privacy.epsilon": 2.0}, 2),
+             Row("chitchat-lora", "users 1/4", PLAIN, 2, "1/4"), Row("chitchat-lora", "ceiling", {}, 1),
+             Row("chitchat-lora", "epsilon 4", {**PLAIN, "privacy.epsilon": 4.0}, 2),
+             Row("chitchat-lora", "users 1/2", PLAIN, 2, "1/2")]  # fmt: skip
     return made
 
 
@@ -103,8 +119,14 @@ def data_of(row: Row, settings: fl.Settings) -> fl.Dataset:
     """The task's data, or the part that the row names."""
     if row.task == "hospitals":
         return medpar(fold=int(row.data.split()[1]))
-    data = fl.prepared(settings)
+    data = _texts() if row.task == "chitchat-lora" else fl.prepared(settings)
     return part_of(data, row.data) if "/" in row.data else data
+
+
+@cache
+def _texts() -> fl.Dataset:
+    """The tokens of chitchat-lora, made once for all rows."""
+    return fl.load("chitchat-smollm2")
 
 
 def part_of(data: fl.Dataset, part: str) -> fl.Dataset:
@@ -134,6 +156,9 @@ def private(row: Row) -> dict[str, Any]:
     score, half = found["accuracy"], found["accuracy_half_width"]
     if "auc" in found["metrics"]:
         score, half = found["metrics"]["auc"]["mean"], found["metrics"]["auc"]["half_width"]
+    if JUDGED.get(row.task) == PERPLEXITY:
+        score = math.exp(found["metrics"]["loss"]["mean"])
+        half = None if row.seeds == 1 else score * found["metrics"]["loss"]["half_width"]
     worst = max((each["epsilon"] for each in found["clients"] if each["epsilon"] is not None), default=None)
     return {
         "score": score, "half_width": half, "accuracy": found["accuracy"],
@@ -150,7 +175,9 @@ def ceiling(row: Row) -> dict[str, Any]:
     """The same model trained centrally without privacy; of three weight decays, the best on held-out records."""
     settings = settings_of(row)
     data, begun = data_of(row, settings), time.perf_counter()
-    if data.tokens:
+    if row.task == "chitchat-lora":
+        made = {"score": _adapters(data), "weight_decay": None}
+    elif data.tokens:
         made = {"score": _tokens(data), "weight_decay": None}
     else:
         model = fl.build(settings.model.name, data, settings.model.activation)
@@ -214,9 +241,37 @@ def _tokens(data: fl.Dataset) -> float:
     return float(torch.stack(each).mean())
 
 
+def _adapters(data: fl.Dataset) -> float:
+    """Perplexity after two epochs of Adam on all training records; the rate was not searched."""
+    torch.manual_seed(1)
+    model = fl.build("smollm2-lora", data)
+    network = model.on(data, "auto")
+    module = copy.deepcopy(model.module)
+    method = torch.optim.Adam(module.parameters(), lr=3e-3)
+    device = next(module.parameters()).device
+    inputs, targets = (torch.from_numpy(each).to(device).long() for each in (data.train_inputs, data.train_labels))
+    orders = [torch.randperm(len(inputs)).split(16) for _ in range(2)]
+    steps = [few.to(device) for order in orders for few in order]
+    decay = torch.optim.lr_scheduler.LambdaLR(method, lambda step: 1.0 - step / len(steps))
+    for few in steps:
+        method.zero_grad()
+        model.objective.losses(module(inputs[few]), targets[few]).mean().backward()  # type: ignore[no-untyped-call]
+        method.step()
+        decay.step()
+    weights = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    return math.exp(float(network.evaluate(weights[None]).loss[0]))
+
+
 def untrained(row: Row) -> dict[str, Any]:
-    """The prompt that an answer is most alike, or the one that most training answers have: nothing is trained."""
-    data, begun = fl.prepared(settings_of(row)), time.perf_counter()
+    """The base model, the prompt that an answer is most alike, or the one that most training answers have: nothing is
+    trained."""
+    data, begun = data_of(row, settings_of(row)), time.perf_counter()
+    if row.name == "base model":
+        model = fl.build("smollm2-lora", data)
+        loss = float(model.on(data, "auto").evaluate(model.initial(1)[None]).loss[0])
+        return {"score": math.exp(loss), "half_width": None, "scheme": "none", "seeds": 1, "clients": 0,
+                "epsilon": None, "delta": None, "unit": "none", "bytes_up": None, "bytes_down": None,
+                "model": "smollm2-lora", "seconds": time.perf_counter() - begun}  # fmt: skip
     guessed = data.test_inputs[:, -data.classes :].argmax(1)
     if row.name == "majority":
         guessed = np.full_like(guessed, np.bincount(data.train_labels).argmax())
@@ -225,26 +280,30 @@ def untrained(row: Row) -> dict[str, Any]:
             "model": "none", "seconds": time.perf_counter() - begun}  # fmt: skip
 
 
-UNTRAINED = ("most alike prompt", "majority")
+UNTRAINED = ("most alike prompt", "majority", "base model")
 
 
 def measured(row: Row) -> dict[str, Any]:
-    """The row's figures with what is needed to repeat them."""
+    """The row's figures with what is needed to repeat them; on a GPU a language model's products are in TF32."""
+    torch.set_float32_matmul_precision("high" if row.task == "chitchat-lora" else "highest")
     run: Callable[[Row], dict[str, Any]] = ceiling if row.name == "ceiling" else private
     run = untrained if row.name in UNTRAINED else run
     found = run(row)
     return {
         "task": row.task, "row": row.name, "data": row.data, **found, "changes": row.changes, "command": row.command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, shared", "torch": torch.__version__,
+        "machine": graphics() or f"{platform.machine()}, {os.cpu_count()} cores, shared", "torch": torch.__version__,
     }  # fmt: skip
 
 
-JUDGED = {"hospitals": "AUC"}
+PERPLEXITY = "perplexity"
+JUDGED = {"hospitals": "AUC", "chitchat-lora": PERPLEXITY}
 UNITS = {"record": "record", "client": "user", "none": "–"}
 
 
 def _figure(task: str, score: float, half: float | None) -> str:
+    if JUDGED.get(task) == PERPLEXITY:
+        return f"{score:.2f}" + (f" ± {half:.2f}" if half is not None else "")
     if task in JUDGED:
         return f"{score:.3f}" + (f" ± {half:.3f}" if half is not None else "")
     return f"{100 * score:.1f}" + (f" ± {100 * half:.1f}" if half is not None else "") + " %"
@@ -295,7 +354,7 @@ def _curves(kept: dict[str, dict[str, Any]]) -> list[str]:
     lines = ["| task | what differs | users | epsilon, delta | score |", "|---|---|---|---|---|"]
     for row in rows():
         found = kept.get(row.key)
-        if found is None or not row.name.startswith(("epsilon", "users", "cepam", *UNTRAINED)):
+        if found is None or not row.name.startswith(("epsilon", "users", "records", "cepam", *UNTRAINED)):
             continue
         if row.task == "hospitals" and row.data != "fold 0":
             continue

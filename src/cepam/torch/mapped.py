@@ -345,7 +345,7 @@ class Mapped:
             ValueError: The module keeps what it saw, mixes examples or cannot take these.
         """
         weights = torch.cat([p.detach().flatten().float() for p in self.module.parameters() if p.requires_grad])
-        with drawing_from(0, self.device), torch.autocast(self.device, enabled=False):
+        with drawing_from(0, self.device), _in_float32(self.device):
             before = _state(self.device)
             try:
                 with torch.no_grad():

@@ -14,6 +14,10 @@ from cepam.fl.data.dataset import Dataset, from_arrays, synthetic
 from cepam.fl.data.fetch import FILES, Report, fetch, quiet, read_idx
 from cepam.fl.data.images import CIFAR10, cifar10
 from cepam.fl.data.packages import Package
+from cepam.fl.data.smollm2 import CITATION as SMOLLM2_CITATION
+from cepam.fl.data.smollm2 import LICENCE as SMOLLM2_LICENCE
+from cepam.fl.data.smollm2 import NAME as SMOLLM2_TEXTS
+from cepam.fl.data.smollm2 import SMOLLM2, chitchat_smollm2
 from cepam.fl.data.tables import MEDPAR, medpar
 from cepam.fl.data.texts import CHITCHAT, SHAKESPEARE, chitchat, shakespeare
 
@@ -92,6 +96,12 @@ CATALOG = {
         "users, at most 20 answers each", "MIT",
         "Myers, Etchart, Fulda: Conversational scaffolding, 2020 (BYU PCC Lab, Chit-Chat Challenge)",
         CHITCHAT, "chitchat", _PEOPLE,
+    ),
+    SMOLLM2_TEXTS: Entry(
+        lambda folder, report: chitchat_smollm2(folder, report), "next token of SmolLM2, 258,145 chat utterances",
+        "users, at most 100 utterances each", f"texts MIT; model {SMOLLM2_LICENCE}",
+        "Myers, Etchart, Fulda: Conversational scaffolding, 2020 (BYU PCC Lab, Chit-Chat Challenge); model: "
+        + SMOLLM2_CITATION, SMOLLM2, SMOLLM2_TEXTS, _PEOPLE,
     ),
     "medpar": Entry(
         lambda folder, report: medpar(folder, report), "1,495 hospital stays, death", "hospitals",

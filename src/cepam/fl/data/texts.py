@@ -54,6 +54,29 @@ def windows(tokens: Sequence[int], length: int) -> tuple[Tokens, Tokens]:
     return np.where(targets == PADDING, PADDING, inputs), targets
 
 
+def packed(pieces: Sequence[Sequence[int]], length: int) -> Tokens:
+    """Rows of whole pieces, as many in turn as fit, filled up with PADDING.
+
+    Args:
+        pieces: Tokens of each piece, at most `length`.
+        length: Tokens of a row.
+    """
+    rows: list[list[int]] = []
+    for piece in pieces:
+        if not rows or len(rows[-1]) + len(piece) > length:
+            rows.append([])
+        rows[-1] += piece
+    made = np.full((len(rows), length), PADDING, dtype=np.int64)
+    for row, tokens in zip(made, rows):
+        row[: len(tokens)] = tokens
+    return made
+
+
+def _before(targets: Tokens) -> npt.NDArray[np.int32]:
+    """What is read before each target: the target to its left, PADDING at the start of a row."""
+    return np.pad(targets, ((0, 0), (1, 0)))[:, :-1].astype(np.int32)
+
+
 def next_tokens(
     name: str, clients: Mapping[str, tuple[Sequence[int], Sequence[int]]], length: int, most: int | None = None
 ) -> Dataset:
@@ -241,6 +264,40 @@ class Chitchat:
             tokens = tokenize("\n" + "\n".join(said))
             made[user] = ((), tokens) if unseen else (tokens, ())
         return next_tokens("chitchat", made, length)
+
+    def utterance_rows(
+        self, tokenize: Callable[[str], Sequence[int]], length: int, name: str, every: int = 10
+    ) -> Dataset:
+        """Next-token prediction on records of whole utterances; the test has users who are no clients.
+
+        Args:
+            tokenize: Tokens of a text, none of them number 0, which starts a record and fills it up.
+            length: Most tokens of a record; a longer utterance is cut.
+            name: Name of the data set.
+            every: One in so many users is held out for the test.
+
+        Returns:
+            A data set whose clients are the other users. An utterance is in one record, of one user.
+        """
+        parts: dict[bool, list[Tokens]] = {True: [], False: []}
+        held: list[int] = []
+        for user, (said, unseen) in enumerate(zip(self.utterances, self.held_out(every))):
+            rows = packed([tokenize(each + "\n")[:length] for each in said], length)
+            parts[unseen].append(rows)
+            held += [] if unseen else [user] * len(rows)
+        train, test = np.concatenate(parts[False]), np.concatenate(parts[True])
+        users, owners = np.unique(held, return_inverse=True)
+        return Dataset(
+            name=name,
+            shape=(length,),
+            classes=0,
+            train_inputs=_before(train),
+            train_labels=train,
+            test_inputs=_before(test),
+            test_labels=test,
+            clients=tuple(self.users[user] for user in users),
+            owners=owners,
+        )
 
     def answered(self, size: int = 2048, every: int = 5) -> Dataset:
         """Which prompt a user answered, from words; the test has users who are no clients.

@@ -22,13 +22,14 @@ from torch import Tensor, nn
 from cepam._internal.files import cache_folder, write_atomically
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.fetch import Report, quiet
+from cepam.fl.models.llama import Llama
 from cepam.fl.models.network import shared_out
 from cepam.fl.models.scattering import Scattering
 
 
 def looks_up(module: nn.Module) -> bool:
     """Whether a module looks whole numbers up in a table, and so wants them as they are."""
-    return any(isinstance(each, nn.Embedding | nn.EmbeddingBag) for each in module.modules())
+    return any(isinstance(each, nn.Embedding | nn.EmbeddingBag | Llama) for each in module.modules())
 
 
 class Normalized(nn.Module):

@@ -16,6 +16,7 @@ from cepam.fl.data.dataset import Dataset
 from cepam.fl.models import interface
 from cepam.fl.models.features import Features, looks_up, scattering
 from cepam.fl.models.interface import Floats, Index, Network, Scores
+from cepam.fl.models.llama import ADAPTED, smollm2_adapted
 from cepam.fl.models.network import TorchNetwork
 from cepam.fl.models.objective import Judge, Objective
 from cepam.fl.models.pretrained import PRETRAINED, pretrained
@@ -24,7 +25,7 @@ from cepam.torch.mapped import check_layers
 
 __all__ = ["ACTIVATIONS", "NAMES", "Floats", "Index", "Model", "Network", "Scores", "build", "linear_on", "resolved"]
 
-NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear", "next-token", *PRETRAINED)
+NAMES = ("cnn", "cnn-private", "mlp", "linear", "scattering-linear", "next-token", ADAPTED, *PRETRAINED)
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 WORTH_A_GPU = 100_000
@@ -147,10 +148,11 @@ def build(name: str, data: Dataset, activation: str = "relu") -> Model:
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-    if name == "next-token":
+    if name in ("next-token", ADAPTED):
         if not data.tokens or data.classes or data.train_labels.shape != data.train_inputs.shape:
-            raise ValueError(f"model 'next-token' reads rows of tokens with a target for each, not {data.name!r}")
-        return Model(LaggedTokens, name, loss=token_loss, metrics={"accuracy": token_accuracy})
+            raise ValueError(f"model {name!r} reads rows of tokens with a target for each, not {data.name!r}")
+        make: Callable[[], nn.Module] = LaggedTokens if name == "next-token" else smollm2_adapted
+        return Model(make, name, loss=token_loss, metrics={"accuracy": token_accuracy})
     if not data.classes:
         raise ValueError(
             f"model {name!r} tells classes apart, and data set {data.name!r} has values: use fl.Model(…, loss=…)"

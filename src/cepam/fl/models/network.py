@@ -35,6 +35,8 @@ DENSE_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
 """Examples a pass takes at once: in a convolution each has a gradient of its own in memory, in a dense layer none."""
 SCORED_AT_ONCE = {"cpu": 100, "cuda": 10_000}
 DENSE_SCORED_AT_ONCE = {"cpu": 1000, "cuda": 10_000}
+NUMBERS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 29}
+"""Numbers in the answers to the examples that a pass takes at once: a language model has one per token and word."""
 DENSE_THREADS = 4
 """Threads that share out what has no convolution. PyTorch gives the interpreter away at every operation; where these
 are short, more threads wait for it longer than they work (bench/threads.py)."""
@@ -86,8 +88,10 @@ class TorchNetwork:
         self.draws = self.passes.draws
         first = next((layer for layer in layers or [] if not isinstance(layer, nn.Flatten)), None)
         convolutions = layers is None or any(isinstance(layer, Convolution) for layer in layers)
-        self.at_once = (EXAMPLES_AT_ONCE if convolutions else DENSE_AT_ONCE)[device]
-        self.scored = (SCORED_AT_ONCE if convolutions else DENSE_SCORED_AT_ONCE)[device]
+        most = self._most_at_once(module)
+        self.at_once = min(most, (EXAMPLES_AT_ONCE if convolutions else DENSE_AT_ONCE)[device])
+        self.scored = min(most, (SCORED_AT_ONCE if convolutions else DENSE_SCORED_AT_ONCE)[device])
+        self.rows_together = min(most, ROWS_TOGETHER[device])
         self.most_threads = None if convolutions else DENSE_THREADS
         self.ranks = self.objective.classifies and data.classes == 2 and AUC not in self.objective.metrics
         self.known = self._input_squares() if isinstance(first, Dense) else None
@@ -97,6 +101,14 @@ class TorchNetwork:
         few = slice(0, 2)
         made.probe(self._images(self.train[0][few]), self.train[1][few])
         return made
+
+    def _most_at_once(self, module: nn.Module) -> int:
+        """How many examples' answers stay within NUMBERS_AT_ONCE."""
+        weights = torch.cat([p.detach().flatten() for p in module.parameters() if p.requires_grad]).to(self.device)
+        found: list[int] = []
+        first = self._images(self.test[0][:1])
+        shared_out(lambda row: found.append(self.passes.logits(row, first).numel()), [weights], self.device)
+        return max(1, NUMBERS_AT_ONCE[self.device] // max(1, found[0]))
 
     def _put(self, array: Any) -> Tensor:
         if isinstance(array, Tensor):
@@ -170,8 +182,7 @@ class TorchNetwork:
             with drawing_from(None if seeds is None else int(seeds[row]), self.device):
                 alone(np.array([row]))
 
-        at_once = ROWS_TOGETHER[self.device]
-        groups = [few[at : at + at_once] for at in range(0, len(few), at_once)]
+        groups = _in_groups(few, self.rows_together)
         shared_out(together, groups, self.device, most=self.most_threads)
         if self.draws:  # one generator for the whole process: rows go one after the other, each from its own seed
             shared_out(drawing, many, self.device, in_turn=True)
@@ -180,10 +191,12 @@ class TorchNetwork:
         return (sums, losses) if isinstance(weights, Tensor) else (sums.cpu().numpy(), losses.cpu().numpy())
 
     def _blocks(self, of: Index, rows: Index) -> list[Index]:
-        """Rows that go through the network at once: each by itself, on a GPU all that share weights."""
+        """Rows that go through the network at once: each by itself, on a GPU as many of those that share weights as
+        fit."""
         if self.device == "cpu":
-            return [rows[i : i + 1] for i in range(len(rows))]
-        return [rows[of[rows] == one] for one in np.unique(of[rows])]
+            return _in_groups(rows, 1)
+        same = [rows[of[rows] == one] for one in np.unique(of[rows])]
+        return [group for each in same for group in _in_groups(each, self.at_once)]
 
     def _own_weights(
         self, vectors: Tensor, of: Index, index: Index, count: Index, limits: Tensor | None, rows: Index, sums: Tensor,
@@ -251,6 +264,10 @@ class TorchNetwork:
         if ranked:
             means = {"accuracy": means["accuracy"], AUC: areas(margins, labels.cpu().numpy()), **means}
         return Scores(means.pop("loss"), means)
+
+
+def _in_groups(rows: Index, most: int) -> list[Index]:
+    return [rows[at : at + most] for at in range(0, len(rows), most)]
 
 
 def areas(margins: Doubles, labels: Index) -> Doubles:
