@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cepam.torch.recording import Recorder
@@ -245,8 +245,11 @@ class Mapped:
     def each(self, weights: Tensor, x: Inputs, labels: Any) -> tuple[Tensor, Tensor]:
         """Every example's gradient at the weights of its own row, and its loss."""
         if self.together:
-            made: Any = vmap(grad_and_value(self._one), randomness="different")(weights, x, labels)
-            return made[0], made[1]
+            with torch.enable_grad():  # autograd outside the map keeps no second graph, as torch.func.grad would
+                rows = weights.detach().requires_grad_()
+                losses: Tensor = vmap(self._one, randomness="different")(rows, x, labels)
+                (slopes,) = torch.autograd.grad(losses.sum(), rows, allow_unused=True, materialize_grads=True)
+            return slopes, losses.detach()
         found = [self._alone(row, x, labels, place) for place, row in enumerate(weights)]
         return torch.stack([slope for slope, _ in found]), torch.stack([loss for _, loss in found])
 

@@ -189,7 +189,7 @@ def test_gradients_do_not_depend_on_what_goes_together(monkeypatch: pytest.Monke
     count = np.array([9, 2, 3])
     whole = model().on(data, "cpu")
     wanted, losses = whole.summed_gradients(vectors, of, index, count, np.full(3, 0.5, np.float32))
-    monkeypatch.setitem(network.NUMBERS_AT_ONCE, "cpu", 2 * 16 * 40)
+    monkeypatch.setattr(network, "NUMBERS_AT_ONCE", 2 * 16 * 40)
     few = model().on(data, "cpu")
     assert isinstance(few, network.TorchNetwork)
     assert (few.at_once, few.scored, few.rows_together) == (2, 2, 2)

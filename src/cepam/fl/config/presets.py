@@ -128,18 +128,19 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "compression": {"downlink": "quantized"},
         "run": {"evaluate_every": 20, "checkpoint_every": 20},
     },
-    # delta is 1 / users^1.1. Adapters, rate and clip from bench/choose_lora.py: held-out training users.
+    # delta is 1 / users^1.1. Adapters, clip and rate from bench/choose_lora.py: held-out training users. The best rate
+    # there is 15; this one is lower because twice that diverges. A downlink step of 64 would outweigh the noise.
     "chitchat-lora": {
         "data": {"name": "chitchat-smollm2"},
         "model": {"name": "smollm2-lora"},
         "clients": {"sampling": "poisson", "sampling_rate": 0.25},
         "training": {
             "update": "difference", "record_sampling": "replacement", "batch_size": 1, "rounds": 16, "local_steps": 1,
-            "local_learning_rate": 1.0, "local_schedule": "constant", "server_learning_rate": 6.2,
+            "local_learning_rate": 1.0, "local_schedule": "constant", "server_learning_rate": 12.0,
             "server_optimizer": "momentum", "server_momentum": 0.9, "schedule": "linear",
         },
         "privacy": {
-            "unit": "client", "epsilon": 8.0, "delta": 4.1e-4, "adjacency": "add-remove", "clipping_norm": 0.27,
+            "unit": "client", "epsilon": 8.0, "delta": 4.1e-4, "adjacency": "add-remove", "clipping_norm": 0.21,
         },
         "compression": {"coder": "search", "downlink": "quantized", "downlink_step_factor": 16.0},
         "run": {"evaluate_every": 8, "checkpoint_every": 1},

@@ -105,8 +105,7 @@ class Llama(nn.Module):
         for block in range(self.shape.layers):
             x = x + self._attention(block, self._normed(x, "attn_norm", block), turns, added)
             x = x + self._feed_forward(block, self._normed(x, "ffn_norm", block), added)
-        logits: Tensor = self._normed(x, "output_norm", None) @ self.weight("token_embd").T
-        return logits
+        return F.linear(self._normed(x, "output_norm", None), self.weight("token_embd"))
 
     def _normed(self, x: Tensor, name: str, block: int | None) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.shape.floor) * self.weight(name, block)
@@ -125,7 +124,7 @@ class Llama(nn.Module):
 
     def _heads(self, x: Tensor, turns: tuple[Tensor, Tensor] | None) -> Tensor:
         """Heads beside each other, turned by their places."""
-        split = x.unflatten(-1, (-1, self.shape.head)).transpose(-3, -2)
+        split = torch.unflatten(x, -1, (-1, self.shape.head)).transpose(-3, -2)
         if turns is None:
             return split
         (first, second), (cos, sin) = split.chunk(2, -1), turns

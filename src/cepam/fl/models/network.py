@@ -35,8 +35,10 @@ DENSE_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
 """Examples a pass takes at once: in a convolution each has a gradient of its own in memory, in a dense layer none."""
 SCORED_AT_ONCE = {"cpu": 100, "cuda": 10_000}
 DENSE_SCORED_AT_ONCE = {"cpu": 1000, "cuda": 10_000}
-NUMBERS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 29}
+NUMBERS_AT_ONCE = 1 << 24
 """Numbers in the answers to the examples that a pass takes at once: a language model has one per token and word."""
+BYTES_PER_NUMBER = 128
+"""On a GPU there is one such number for so many bytes of its memory."""
 DENSE_THREADS = 4
 """Threads that share out what has no convolution. PyTorch gives the interpreter away at every operation; where these
 are short, more threads wait for it longer than they work (bench/threads.py)."""
@@ -108,7 +110,10 @@ class TorchNetwork:
         found: list[int] = []
         first = self._images(self.test[0][:1])
         shared_out(lambda row: found.append(self.passes.logits(row, first).numel()), [weights], self.device)
-        return max(1, NUMBERS_AT_ONCE[self.device] // max(1, found[0]))
+        numbers = NUMBERS_AT_ONCE
+        if self.device == "cuda":
+            numbers = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory // BYTES_PER_NUMBER
+        return max(1, numbers // max(1, found[0]))
 
     def _put(self, array: Any) -> Tensor:
         if isinstance(array, Tensor):
