@@ -142,7 +142,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "privacy": {
             "unit": "client", "epsilon": 8.0, "delta": 4.1e-4, "adjacency": "add-remove", "clipping_norm": 0.21,
         },
-        "compression": {"coder": "search", "downlink": "quantized", "downlink_step_factor": 16.0},
+        "compression": {"downlink": "quantized", "downlink_step_factor": 16.0},
         "run": {"evaluate_every": 8, "checkpoint_every": 1},
     },
     # lite2 is the strongest of the three networks; the search saw features of lite0, which need half of its time.
