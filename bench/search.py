@@ -235,16 +235,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=("snr", "time", "runs", "page"))
     only = parser.parse_args().only
-    found: dict[str, Any] = json.loads(RESULTS.read_text()) if only else {}
-    if only != "page":
-        found |= {"weights": WEIGHTS}
-        found.setdefault("stamps", {})[only or "all"] = stamp()
+    found: dict[str, Any] = {}
     if only in (None, "snr"):
         found["gaussian updates, bits"] = over_snr()
     if only in (None, "time"):
         found |= {"time": timed(), "compiling, processor seconds": compiling()}
     if only in (None, "runs"):
         found["updates of private, bits"] = on_real_updates()
+    before = json.loads(RESULTS.read_text()) if only else {}
+    stamps = before.get("stamps", {}) | ({} if only == "page" else {only or "all": stamp()})
+    found = before | found | {"weights": WEIGHTS, "stamps": stamps}
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     write_page(found)
 

@@ -374,7 +374,7 @@ def codec_fingerprint(codec: Any, plan: Any, model: bytes, odds: Any) -> bytes:
     code = b"paper" if codec.coder == "paper" else b"adaptive"
     digest = b"cepam codec v5" + code + model + struct.pack("<d", codec.bound or 0.0) + plan.fingerprint()
     if codec.searches:
-        numbers = b"".join(n.to_bytes(8, "little") for n in (2**18, 5, 13, 14, 4, 13, 12, 20))
+        numbers = b"".join(n.to_bytes(8, "little") for n in (2**18, 5, 13, 14, 12, 20))
         table = b"".join(int(v).to_bytes(8, "little") for v in odds.reshape(-1))
         digest += hashlib.sha256(b"cepam search v1" + numbers + table).digest()
     if codec.size is not None:
