@@ -255,7 +255,7 @@ def test_a_size_that_was_not_asked_for_is_dropped() -> None:
     grid = grid_of()
     grid.nodes[BAD].uplink = Short()
     counts = run(grid).train_metrics_clientapp[1]
-    assert (counts["cepam-replies"], counts["cepam-dropped-size"]) == (2, 1)
+    assert (counts["cepam-replies"], counts["cepam-dropped-seal"]) == (2, 1)
 
 
 def test_a_round_without_any_good_reply_leaves_the_model_and_costs_nothing() -> None:

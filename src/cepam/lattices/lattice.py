@@ -300,5 +300,5 @@ NAMED: dict[str, Lattice] = {
 def lattice_named(name: str) -> Lattice:
     """Return the built-in lattice of this name; raises ValueError for another name."""
     if name not in NAMED:
-        raise ValueError(f"lattice must be auto, A2, D4, E8 or Z1 to Z{LARGEST_DIMENSION}, got {name!r}")
+        raise ValueError(f"lattice must be A2, D4, E8 or Z1 to Z{LARGEST_DIMENSION}, got {name!r}")
     return NAMED[name]
