@@ -59,7 +59,7 @@ def jobs() -> list[Row]:
     made += [{"preset": "private", "run.seed": seed, **plain} for seed in range(1, 6)]
     made += [{"preset": "algorithm1", "run.seed": 1, "predict": 2, **averaged}]
     made += [ruled("private", seed, 64.0, 1.0, 0.5) for seed in range(1, 6)]
-    made += [ruled("users", seed, 256.0, 0.25, 0.75) for seed in range(1, 4)]
+    made += [ruled("users", seed, 256.0, 0.25, 0.65) for seed in range(1, 4)]
     made += [{"preset": "users", "run.seed": seed, **plain} for seed in range(1, 4)]
     made += [ruled("users", seed, 64.0, 1.0, 0.5) for seed in range(1, 4)]
     for name, seeds in (("dp-ftrl", (1, 2)), ("convolutional", (1,))):

@@ -181,7 +181,7 @@ def speed() -> str:
         measured(gpu.get("stamps", {}).get("user"), "python bench/gpu.py --only user", gpu["device"]),
     ]  # fmt: skip
     large, small, rows = 2**28, 10**7, []
-    for label, lattice in (("`Integer(1)`, `coder=\"layered\"`", "Integer(1)"),):
+    for label, lattice in (('`Integer(1)`, `coder="layered"`', "Integer(1)"),):
         rows.append([f"tensor to sealed bytes / back, {label}",
                      *(giga(gpu, f"tensor to sealed bytes, {lattice}, {m}", f"sealed bytes to tensor, {lattice}, {m}")
                        for m in (large, small))])  # fmt: skip
@@ -653,7 +653,7 @@ def hysteresis() -> list[str]:
     parts = [
         "## Hysteresis on held-out records",
         "Weights move once they are farther off than the zone; the lag is kept out of so many leading directions. Bits "
-        f"are entropies without a header; step exponent as noted. In this table {late['note']}.",
+        f"are entropies without a header. Here {late['note']}.",
         measured(late.get("stamp"), "python bench/choose_downlink.py --hysteresis"),
     ]  # fmt: skip
     for name, shown in (("private", (0, 8)), ("users", (0, 32))):
@@ -717,6 +717,15 @@ def public_points() -> list[str]:
         measured(found.get("stamp"), "python bench/downlink_gpu.py --run FOLDER; --code FOLDER"),
         table(["preset", "step factor", "exponent", "zone", "bits per coordinate", "test accuracy, %",
                "minus float32, points", "seeds"], rows),
+        "## Public prediction",
+        "Updates less the best multiple of a public vector from broadcasts that a client has seen: energy left, and "
+        "bytes of whole messages of the layered coder, with the vector `last`. One seed, four clients a round.",
+        table(["preset", "rounds", "last", "aggregate", "ten rounds", "bytes", "bytes, predicted"],
+              ([f"`{row['job']['preset']}`", "{} to {}".format(*part["rounds"]),
+                *(f"{100 * part['left'][name]:.1f} %" if name in part["left"] else ""
+                  for name in ("last", "aggregate", "ten rounds")),
+                f"{part['bytes']:.0f}", f"{part['predicted']:.0f}"]
+               for row in found["rows"] for part in row["prediction"])),
     ]  # fmt: skip
 
 

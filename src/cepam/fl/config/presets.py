@@ -75,7 +75,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "privacy": {"unit": "client", "epsilon": 4.0, "delta": 1e-5, "adjacency": "add-remove", "clipping_norm": 0.1},
         "compression": {
-            "downlink": "quantized", "downlink_step_factor": 512.0, "downlink_step_exponent": 0.25,
+            "downlink": "quantized", "downlink_step_factor": 256.0, "downlink_step_exponent": 0.25,
             "downlink_hysteresis": 0.65,
         },
         "run": {"evaluate_every": 25, "checkpoint_every": 25},
