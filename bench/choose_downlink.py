@@ -2,6 +2,7 @@
 
     python bench/choose_downlink.py                       presets private and users, on a GPU where there is one
     python bench/choose_downlink.py --only private --seeds 5
+    python bench/choose_downlink.py --hysteresis          late moves without lag: bench/results/choose_hysteresis.json
     python bench/choose_downlink.py --report              the rows that were kept
 
 Each row trains the linear head of a preset with gradients taken at the public weights, under central Gaussian noise of
@@ -11,6 +12,8 @@ the round in which it was sampled last. All rows of a seed see the same draws an
 
 - `factor`: the step is factor times learning rate times noise of the average, rounded down to a power of two.
 - `dead_zone`: weights move once they are farther than this many steps from their public values (0.5: nearest point).
+- `directions`: the lag of the dead zone is kept orthogonal to so many leading directions of the aggregates so far, as
+  in `cepam.downlink.hysteresis` (0: nothing is done about it). `--hysteresis` searches with them.
 - `exponent`: the step follows this power of the learning-rate schedule.
 - `period`: rounds from one message to the next; gradients in between are taken at the weights of the last one.
 - `momentum`: of the server, with a learning rate that keeps rate / (1 - momentum); the step stays that of the preset.
@@ -38,6 +41,7 @@ from stamp import save
 
 RESULTS = Path(__file__).parent / "results" / "choose_downlink.json"
 HELD_OUT, CLIP, MOMENTUM = 10_000, 0.1, 0.9
+PASSES = 4
 GAPS = (1, 2, 4, 7, 12, 20, 32, 50, 75)
 """Rounds since a client of `users` was sampled last, at which its message is measured."""
 
@@ -52,6 +56,7 @@ class Rule:
     period: int = 1
     momentum: float = MOMENTUM
     floor: float = 0.0
+    directions: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,22 @@ class Task:
 
 PRIVATE = Task("private", 600, 4.0, 3.4823450762034853, 4096 / 60_000)
 USERS = Task("users", 100, 2.5, 0.9395737207262483, 0.05, 6)
+
+
+HYSTERESIS = {
+    "private": [
+        [Rule(factor, zone, exponent, directions=count) for factor, exponent in ((256.0, 0.5), (256.0, 1.0))
+         for zone in (0.5, 0.65, 0.75, 0.85, 1.0)]
+        for count in (0, 8, 16)
+    ],
+    "users": [
+        [Rule(factor, zone, exponent, directions=count)
+         for factor, exponent in ((128.0, 0.0), (128.0, 0.25), (128.0, 0.5), (256.0, 0.25), (256.0, 0.5))
+         for zone in (0.5, 0.65, 0.75, 0.85)]
+        for count in (0, 8, 16, 32)
+    ],
+}  # fmt: skip
+"""Groups of rules that are tried with `--hysteresis`, each with one number of directions."""
 
 
 def falling(at: int, rounds: int) -> float:
@@ -105,20 +126,35 @@ class Public:
         self.dither = torch.rand(start[0].numel(), generator=draw, device=start.device, dtype=torch.float64)
         self.values = start.reshape(len(rules), -1).double()
         self.step = self._steps(1.0)
+        self.classes, self.directions = start.shape[1], max(rule.directions for rule in rules)
+        self.leading = torch.zeros((len(rules), 0, start.shape[2]), device=start.device, dtype=torch.float64)
         self.values = self._nearest(self.values)  # as the first message finds them: on the dithered grid
 
     def _steps(self, schedule: float) -> Tensor:
         wide = [rule.factor * self.rate * max(schedule**rule.exponent, rule.floor) * self.noise for rule in self.rules]
         return 2.0 ** torch.tensor(wide, device=self.values.device, dtype=torch.float64).log2().floor()[:, None]
 
-    def publish(self, weights: Tensor, schedule: float, left: int) -> None:
+    def publish(self, weights: Tensor, schedule: float, left: int, aggregate: Tensor) -> None:
         """Move what has left its dead zone to the nearest point of the grid, where a message is due."""
         due = torch.tensor([left % rule.period == 0 for rule in self.rules], device=weights.device)[:, None]
         step = torch.minimum(self.step, self._steps(max(schedule, 1e-3)))
         step = self.step = torch.where(due, step, self.step)
-        exact = weights.reshape(len(self.rules), -1).double()
-        moved = ((exact - self.values).abs() > self.zone * step) & due
-        self.values = torch.where(moved, self._nearest(exact), self.values)
+        exact, before = weights.reshape(len(self.rules), -1).double(), self.values
+
+        def moved(target: Tensor) -> Tensor:
+            return torch.where(((target - before).abs() > self.zone * step) & due, self._nearest(target), before)
+
+        self.values = moved(exact)
+        if self.directions:
+            both = torch.cat((self.leading, aggregate.double()), 1)
+            vectors = torch.linalg.eigh(both @ both.transpose(1, 2))[1].flip(2)[:, :, : self.directions]
+            self.leading = vectors.transpose(1, 2) @ both
+            unit = self.leading / self.leading.norm(dim=2, keepdim=True).clamp(min=1e-30)
+            shift = torch.zeros_like(aggregate, dtype=torch.float64)
+            for _ in range(PASSES):
+                lag = (self.values - exact).reshape(aggregate.shape)
+                shift = shift - lag @ unit.transpose(1, 2) @ unit
+                self.values = moved(exact + shift.reshape(exact.shape))
 
     def _nearest(self, exact: Tensor) -> Tensor:
         shift = (self.dither * 2.0**20) % self.step
@@ -146,9 +182,10 @@ def trained(
         seen = public.values.reshape(weights.shape).float()
         total = gradients(x[picked.flatten()].float().reshape(*picked.shape, -1), labels[picked], seen)
         total += task.multiplier * CLIP * torch.randn(total.shape[1:], generator=draw, device=x.device)
-        velocity = momentum * velocity + total / expected
+        aggregate = total / expected
+        velocity = momentum * velocity + aggregate
         weights = weights - rates * falling(at, task.rounds) * velocity
-        public.publish(weights, falling(at, task.rounds), task.rounds - 1 - at)
+        public.publish(weights, falling(at, task.rounds), task.rounds - 1 - at, aggregate)
         history = [*history[-1:], public.values] if task.records_each == 1 else [*history, public.values]
         if at + 1 < task.rounds:  # the last weights are sent to nobody
             bits += message_bits(task, public, history)
@@ -210,6 +247,18 @@ def search(task: Task, x: Tensor, answers: np.ndarray, rules: list[Rule], seeds:
     return rows
 
 
+def features(name: str, device: str) -> tuple[Tensor, np.ndarray]:
+    """The scattering features of a data set's training images, and their labels."""
+    from cepam.fl.data.catalog import load
+    from cepam.fl.models.scattering import Scattering
+
+    data = load(name)
+    scattering = Scattering(data.shape).to(device)
+    parts = torch.from_numpy(np.array(data.train_inputs)).split(1000 if device == "cuda" else 16)
+    made = [scattering(few.to(device).float().reshape(-1, *data.shape) / 255.0).half() for few in parts]
+    return torch.cat(made), data.train_labels
+
+
 def report(rows: list[dict[str, Any]]) -> None:
     """Print the rows of each preset, fewest bits last, with the loss against the finest rule, paired by seed."""
     for name in dict.fromkeys(row["preset"] for row in rows):
@@ -217,7 +266,8 @@ def report(rows: list[dict[str, Any]]) -> None:
         finest = next(row for row in mine if row["factor"] <= 1.0)
         for row in mine:
             loss = np.mean(np.subtract(row["seeds"], finest["seeds"]))
-            print(f"{name:8} factor {row['factor']:6g} dead zone {row['dead_zone']:.2f} exponent {row['exponent']:g}: "
+            print(f"{name:8} factor {row['factor']:6g} dead zone {row['dead_zone']:.2f} exponent {row['exponent']:g} "
+                  f"directions {row.get('directions', 0)}: "
                   f"{row['bits_down']:.4f} bits, {100 * row['accuracy']:.2f} % ({100 * loss:+.3f}), exact "
                   f"{100 * row['exact']:.2f} %")  # fmt: skip
 
@@ -232,26 +282,20 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--hysteresis", action="store_true")
     parser.add_argument("--report", action="store_true")
     chosen = parser.parse_args()
+    if chosen.hysteresis and chosen.out == RESULTS:
+        chosen.out = RESULTS.with_name("choose_hysteresis.json")
     if chosen.report:
         return report(json.loads(chosen.out.read_text())["rows"])
-    from cepam.fl.data.catalog import load
-    from cepam.fl.models.scattering import Scattering
-
-    data = load(chosen.data)
-    scattering = Scattering(data.shape).to(chosen.device)
-    images = torch.from_numpy(np.array(data.train_inputs))
-    parts = [scattering(few.to(chosen.device).float().reshape(-1, *data.shape) / 255.0).half()
-             for few in images.split(1000 if chosen.device == "cuda" else 16)]  # fmt: skip
-    x = torch.cat(parts)
-    rules = [Rule(1.0)] + [
-        Rule(*each) for each in itertools.product(chosen.factors, chosen.dead_zones, chosen.exponents)
-    ]
+    x, answers = features(chosen.data, chosen.device)
+    plain = [Rule(*each) for each in itertools.product(chosen.factors, chosen.dead_zones, chosen.exponents)]
     rows: list[dict[str, Any]] = []
     for task in (PRIVATE, USERS):
         if task.name in chosen.only:
-            rows += search(task, x, data.train_labels, rules, chosen.seeds)
+            for rules in ([Rule(1.0)], *(HYSTERESIS[task.name] if chosen.hysteresis else [plain])):
+                rows += search(task, x, answers, rules, chosen.seeds)
             save(chosen.out, {"device": chosen.device, "data": chosen.data, "rows": rows})
     return report(rows)
 

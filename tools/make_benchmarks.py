@@ -181,7 +181,7 @@ def speed() -> str:
         measured(gpu.get("stamps", {}).get("user"), "python bench/gpu.py --only user", gpu["device"]),
     ]  # fmt: skip
     large, small, rows = 2**28, 10**7, []
-    for label, lattice in (("`Integer(1)`, `coder=\"layered\"`", "Integer(1)"),):
+    for label, lattice in (('`Integer(1)`, `coder="layered"`', "Integer(1)"),):
         rows.append([f"tensor to sealed bytes / back, {label}",
                      *(giga(gpu, f"tensor to sealed bytes, {lattice}, {m}", f"sealed bytes to tensor, {lattice}, {m}")
                        for m in (large, small))])  # fmt: skip
@@ -637,6 +637,7 @@ def downlink() -> str:
         parts += [f"Preset `{name}`:", table(["step factor", "bits per coordinate", "held-out accuracy, %",
                                               "minus the finest step, points"], rows)]  # fmt: skip
     parts += [
+        *hysteresis(), *flower_step(), *public_points(),
         "## Speed",
         measured(speed.get("stamp", speed.get("machine")), "python bench/downlink.py --speed"),
         table(["coordinates", "threads", "publish, ns per coordinate", "apply, ns per coordinate"],
@@ -644,6 +645,88 @@ def downlink() -> str:
                for row in speed["rows"])),
     ]  # fmt: skip
     return "\n\n".join(parts)
+
+
+def hysteresis() -> list[str]:
+    """Weights that move late, on held-out records."""
+    late = result("choose_hysteresis")
+    parts = [
+        "## Hysteresis on held-out records",
+        "Weights move once they are farther off than the zone; the lag is kept out of so many leading directions. Bits "
+        f"are entropies without a header. Here {late['note']}.",
+        measured(late.get("stamp"), "python bench/choose_downlink.py --hysteresis"),
+    ]  # fmt: skip
+    for name, shown in (("private", (0, 8)), ("users", (0, 32))):
+        mine = [row for row in late["rows"] if row["preset"] == name and row["directions"] in shown]
+        finest = min(mine, key=lambda row: float(row["factor"]))
+        good = [row for row in mine if mean(row["seeds"]) > mean(finest["seeds"]) - 0.004 and row["bits_down"] < 1.0]
+        rows = [[f"{row['factor']:g}", f"{row['exponent']:g}", f"{row['dead_zone']:g}", row["directions"],
+                 f"{row['bits_down']:.3f}",
+                 percent([a - b for a, b in zip(row["seeds"], finest["seeds"])], "+"), len(row["seeds"])]
+                for row in sorted(good, key=lambda row: -float(row["bits_down"]))]  # fmt: skip
+        parts += [f"Preset `{name}`:", table(
+            ["step factor", "exponent", "zone", "directions", "bits per coordinate", "minus the finest step, points",
+             "seeds"], rows)]  # fmt: skip
+    return parts
+
+
+def flower_step() -> list[str]:
+    """The step factor of Flower's rule, on held-out records."""
+    found = result("choose_flower_step")
+    rows = []
+    for row in found["rows"]:
+        told = {name: row[name] for name in ("model", "noise", "rounds")}
+        plain = next(each for each in found["rows"] if each["factor"] == 0 and told.items() <= each.items())
+        rows.append([row["model"], f"{row['noise']:g}", "float32" if not row["factor"] else f"{row['factor']:g}",
+                     f"{row['bits_down']:.3f}", percent(row["seeds"]),
+                     percent([a - b for a, b in zip(row["seeds"], plain["seeds"])], "+")])  # fmt: skip
+    return [
+        "## Flower's step on held-out records",
+        "Federated averaging of ten clients on pixels of MNIST, 50 rounds; the step is the factor times the noise of "
+        "the average. Bits are whole messages.",
+        measured(found.get("stamp"), "python bench/choose_flower_step.py"),
+        table(["model", "noise", "step factor", "bits per coordinate", "held-out accuracy, %", "minus float32, points"],
+              rows),
+    ]  # fmt: skip
+
+
+def public_points() -> list[str]:
+    """Runs of the engine with the chosen rule, beside float32 by seed."""
+    found = result("downlink_gpu")
+    kinds: dict[str, dict[int, Row]] = {}
+    for row in found["rows"]:
+        job = {name: value for name, value in row["job"].items() if name not in ("predict", "run.seed")}
+        kinds.setdefault(json.dumps(job), {})[row["job"]["run.seed"]] = row
+    rows = []
+    for text, by_seed in kinds.items():
+        job = json.loads(text)
+        if job["preset"] not in ("private", "users"):
+            continue
+        floats = json.dumps({"preset": job["preset"], "compression.downlink": "float32"})
+        base = kinds.get(floats, {})
+        off = [by_seed[seed]["accuracy"] - base[seed]["accuracy"] for seed in sorted(by_seed) if seed in base]
+        names = ("step_factor", "step_exponent", "hysteresis")
+        told = ["float32"] * 3 if text == floats else [f"{job[f'compression.downlink_{name}']:g}" for name in names]
+        bits = mean([row.get("bits_down", 32.0) for row in by_seed.values()])
+        rows.append([f"`{job['preset']}`", *told, f"{bits:.3f}",
+                     percent([row["accuracy"] for row in by_seed.values()]), percent(off, "+") if off else "",
+                     len(by_seed)])  # fmt: skip
+    return [
+        "## The chosen rules in the engine",
+        "MNIST test data. Runs on a GPU recorded the points they published; their messages were coded afterwards.",
+        measured(found.get("stamp"), "python bench/downlink_gpu.py --run FOLDER; --code FOLDER"),
+        table(["preset", "step factor", "exponent", "zone", "bits per coordinate", "test accuracy, %",
+               "minus float32, points", "seeds"], rows),
+        "## Public prediction",
+        "Updates less the best multiple of a public vector from broadcasts that a client has seen: energy left, and "
+        "bytes of whole messages of the layered coder, with the vector `last`. One seed, four clients a round.",
+        table(["preset", "rounds", "last", "aggregate", "ten rounds", "bytes", "bytes, predicted"],
+              ([f"`{row['job']['preset']}`", "{} to {}".format(*part["rounds"]),
+                *(f"{100 * part['left'][name]:.1f} %" if name in part["left"] else ""
+                  for name in ("last", "aggregate", "ten rounds")),
+                f"{part['bytes']:.0f}", f"{part['predicted']:.0f}"]
+               for row in found["rows"] for part in row["prediction"])),
+    ]  # fmt: skip
 
 
 # Scale

@@ -259,7 +259,7 @@ def test_a_strategy_that_makes_arrays_of_its_own_sends_them_as_they_are() -> Non
 def test_the_step_follows_the_noise_or_the_caller() -> None:
     noise = 0.02 / np.sqrt(2)
     for asked, step in (
-        (QuantizedBroadcast(), 8 * noise),
+        (QuantizedBroadcast(), 16 * noise),
         (QuantizedBroadcast(step_factor=32.0), 32 * noise),
         (QuantizedBroadcast(0.5), 0.5),
         (QuantizedBroadcast(lambda r: 0.25 * r), 0.25),

@@ -110,6 +110,15 @@ class Broadcast:
             raise ValueError("nothing was published yet, and no start was given")
         return self._now.weights
 
+    def nearest(self, weights: npt.ArrayLike, step: float) -> Floats:
+        """Return the point of this step's grid nearest to some weights: what `publish` would make public.
+
+        Raises:
+            ValueError: As `publish`.
+        """
+        before = None if self._now is None else len(self._now.weights)
+        return self._grid.weights(self._grid.nearest(check_weights("weights", weights, before), shift_of(step)))
+
     def publish(self, weights: npt.ArrayLike, step: float) -> bytes:
         """Publish new weights as the next version.
 

@@ -178,7 +178,10 @@ class Simulation:
         memory = {name: put(value) for name, value in self.optimizer.start(weights).items()}
         rows = zip(self.aggregators, weights, self.settings.run_seeds)
         first = self._server_rate(0)
-        downlinks = [downlink_of(self.settings, up.noise, first, start, nonce, seed) for up, start, seed in rows]
+        tensors = tuple(zip(self.division.tensors, self.division.rows))
+        downlinks = [
+            downlink_of(self.settings, up.noise, first, start, nonce, seed, tensors) for up, start, seed in rows
+        ]
         return State(
             put(weights), put(weights), memory, put(weights), put(weights), np.full(count, -np.inf),
             np.zeros(count, dtype=np.int64), downlinks,
@@ -220,7 +223,7 @@ class Simulation:
         state = self.state
         rate = self._server_rate(state.round)
         state.exact, state.memory = self.optimizer.step(state.exact, aggregates, rate, state.memory)
-        state.weights = self._published(rate)
+        state.weights = self._published(rate, aggregates)
         past = min(self.settings.training.weight_averaging, (state.round + 1) / (state.round + 10))
         state.average = past * state.average + (1.0 - past) * state.weights
         state.round += 1
@@ -228,14 +231,14 @@ class Simulation:
     def _server_rate(self, number: int) -> float:
         return float(self.rates.at((number + 1) * self.settings.training.local_steps - 1))
 
-    def _published(self, rate: float) -> Any:
-        """The weights that clients will compute at: the exact ones, or the nearest points of the quantizer."""
+    def _published(self, rate: float, aggregates: Any) -> Any:
+        """The weights that clients will compute at: the exact ones, or points of the downlink's grid."""
         if self.settings.compression.downlink == "float32":
             return self.state.exact
         fetched = self.arrays.fetch(self.state.exact)
         self._check_finite(fetched, self.state.round + 1)
-        rows = zip(self.state.downlinks, fetched)
-        made = [each.publish(exact, rate) for each, exact in rows if isinstance(each, GridDownlink)]
+        rows = zip(self.state.downlinks, fetched, self.arrays.fetch(aggregates))
+        made = [each.publish(exact, rate, moved) for each, exact, moved in rows if isinstance(each, GridDownlink)]
         return self.arrays.put(np.stack(made))
 
     def _exchange(self, s: int, number: int, clients: list[int], raw: Any) -> tuple[RoundResult, Line]:

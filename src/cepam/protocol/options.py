@@ -102,14 +102,15 @@ class QuantizedBroadcast:
     Args:
         step: The quantization step in units of the weights, or a function of the round. Default: `step_factor` times
             the noise by which a round moves the model, and never larger than before.
-        step_factor: The step in standard deviations of that noise. A larger one takes fewer bits and rounds more.
+        step_factor: The step in standard deviations of that noise, 16 by default. A larger one takes fewer bits and
+            rounds more.
 
     Raises:
         ValueError: For a step or a factor that is not a positive number.
     """
 
     step: Step | None = None
-    step_factor: float = 8.0
+    step_factor: float = 16.0
 
     def __post_init__(self) -> None:
         if self.step is not None and not callable(self.step) and not 0.0 < self.step < math.inf:

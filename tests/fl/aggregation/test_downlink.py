@@ -42,6 +42,7 @@ def simulated(settings: Settings, data: Dataset, watch: list[Sent] | None = None
         {},
         {"clients.sampling_rate": 0.5},
         {"clients.dropout_rate": 0.4},
+        {"clients.sampling_rate": 0.5, "training.schedule": "linear", "compression.downlink_hysteresis": 0.8},
         {"clients.dropout_rate": 0.4, "clients.dropout_handling": "wait"},
         {"clients.sampling_rate": 0.5, "clients.dropout_rate": 0.3, "run.seeds": 2, "training.schedule": "linear"},
     ],
@@ -164,6 +165,8 @@ def test_seeds_side_by_side_are_the_single_runs(small: Dataset, grid: Settings) 
         ({"compression.downlink_step_factor": float("nan")}, "downlink_step_factor must be a positive number"),
         ({"compression.downlink_step_exponent": 1.5}, r"downlink_step_exponent must lie in \[0, 1\], got 1.5"),
         ({"compression.downlink_step_exponent": float("nan")}, r"downlink_step_exponent must lie in \[0, 1\]"),
+        ({"compression.downlink_hysteresis": 0.4}, r"downlink_hysteresis must lie in \[0.5, 2\], got 0.4"),
+        ({"compression.downlink_hysteresis": float("nan")}, r"downlink_hysteresis must lie in \[0.5, 2\]"),
         ({"compression.downlink": "small"}, "compression.downlink must be one of float32, quantized"),
     ],
 )

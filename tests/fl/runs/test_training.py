@@ -133,6 +133,7 @@ def test_resume_of_another_configuration_is_refused(tmp_path: Path, small: Datas
             True,
             {
                 "compression.downlink": "quantized",
+                "compression.downlink_hysteresis": 0.75,
                 "clients.sampling_rate": 0.75,
                 "run.seeds": 2,
                 "training.schedule": "linear",

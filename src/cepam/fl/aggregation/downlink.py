@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.downlink import Broadcast, Receiver
+from cepam.downlink.grid import SMALLEST_STEP, shift_of
+from cepam.downlink.hysteresis import NEAREST, Hysteresis
 from cepam.fl.config.settings import Settings
 
 Floats = npt.NDArray[np.float32]
@@ -57,7 +59,8 @@ class Float32Downlink:
 class GridDownlink:
     """One row's broadcast, a receiver that follows it, and the version that each client says it holds.
 
-    `step_of` gives the step of a round from its learning rate.
+    `step_of` gives the step of a round from its learning rate. `hysteresis` chooses the grid point to publish; without
+    it that is the nearest one.
 
     The server keeps versions. `held` is what clients have and say when they are asked, as long as the clients that were
     ever reached: an sampled client that does not reply is taken to hold what it held, and is sent the
@@ -67,14 +70,26 @@ class GridDownlink:
     (tests/fl/aggregation/test_downlink.py).
     """
 
-    def __init__(self, run: bytes, start: Floats, step_of: Callable[[float], float]) -> None:
-        self.step_of = step_of
+    def __init__(
+        self, run: bytes, start: Floats, step_of: Callable[[float], float], hysteresis: Hysteresis | None = None
+    ) -> None:
+        self.step_of, self.hysteresis = step_of, hysteresis
         self.broadcast, self.receiver = Broadcast(run, start), Receiver(run, start)
         self.held: dict[int, int] = {}
 
-    def publish(self, weights: Floats, rate: float) -> Floats:
-        """The public weights nearest to these, as a receiver that missed nothing reads them from the message."""
-        return self.receiver.apply(self.broadcast.publish(weights, self.step_of(rate)))
+    def publish(self, weights: Floats, rate: float, aggregate: Floats) -> Floats:
+        """The public weights for these, as a receiver that missed nothing reads them from the message.
+
+        `aggregate` is what the server's step was made of.
+        """
+        step = self.step_of(rate)
+        if self.hysteresis is not None:
+            whole = SMALLEST_STEP * 2.0 ** shift_of(step)
+            held = self.broadcast.nearest(self.broadcast.weights, step)
+            weights = self.hysteresis.choose(
+                weights, held, aggregate, whole, lambda target: self.broadcast.nearest(target, step)
+            ).astype(np.float32)
+        return self.receiver.apply(self.broadcast.publish(weights, step))
 
     def messages(self, sampled: Sequence[int]) -> dict[int, bytes]:
         """For each sampled client what brings it to the current version: nothing where the start is all there is."""
@@ -98,24 +113,29 @@ class GridDownlink:
     def state_dict(self) -> dict[str, Any]:
         """Numbers, bytes and arrays from which the run goes on to the same bytes."""
         held = np.array(list(self.held.items()), dtype=np.int64).reshape(-1, 2)
-        return {"held": held, **self.broadcast.state_dict()}
+        further = {} if self.hysteresis is None else self.hysteresis.state_dict()
+        return {"held": held, **self.broadcast.state_dict(), **further}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state. The receiver held what the broadcast had published."""
         self.held = {int(client): int(version) for client, version in state["held"]}
         self.broadcast.load_state_dict(state)
         self.receiver.load_state_dict(state)
+        if self.hysteresis is not None:
+            self.hysteresis.load_state_dict(state)
 
 
 Downlink = Float32Downlink | GridDownlink
 
 
 def downlink_of(
-    settings: Settings, noise: float | None, first_rate: float, start: Floats, nonce: bytes, seed: int
-) -> Downlink:
+    settings: Settings, noise: float | None, first_rate: float, start: Floats, nonce: bytes, seed: int,
+    tensors: Sequence[tuple[int, int]],
+) -> Downlink:  # fmt: skip
     """The downlink of one seed's row; the grid's name is made of the run's nonce and the seed, both public.
 
-    `first_rate` is the learning rate of the first round, from which the step's schedule starts.
+    `first_rate` is the learning rate of the first round, from which the step's schedule starts. `tensors` are the
+    model's: coordinates and rows of each.
     """
     if settings.compression.downlink == "float32":
         return Float32Downlink(start)
@@ -131,4 +151,6 @@ def downlink_of(
         exponent=chosen.downlink_step_exponent,
         first_rate=first_rate,
     )
-    return GridDownlink(nonce + struct.pack("<Q", seed), start, step_of)
+    zone = chosen.downlink_hysteresis
+    hysteresis = Hysteresis(zone, tensors) if zone > NEAREST else None
+    return GridDownlink(nonce + struct.pack("<Q", seed), start, step_of, hysteresis)

@@ -30,17 +30,22 @@ RECORDS_JUDGED = 100
 
 @dataclass(frozen=True, eq=False)
 class LayerSplit:
-    """Which places of a model's vector are sent and which stay on the client, in order; `tensors` are the sent ones."""
+    """Which places of a model's vector are sent and which stay on the client, in order; `tensors` are the sent ones.
+
+    `rows` has the rows of every sent tensor as a matrix (outputs by inputs), 0 where it is none.
+    """
 
     sent: Index
     kept: Index
     tensors: tuple[int, ...]
+    rows: tuple[int, ...]
 
     @classmethod
     def of(cls, model: Model, personal: str | None) -> LayerSplit:
         """The division of a model whose `personal` layers stay: names, divided by commas, or `last`."""
         stays = _staying(model.module, personal)
-        sizes = [(name, p.numel()) for name, p in model.module.named_parameters() if p.requires_grad]
+        weights = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
+        sizes = [(name, p.numel()) for name, p in weights]
         flags = [name.rpartition(".")[0] in stays for name, _ in sizes]
         if personal is not None and not any(flags):
             raise ValueError(
@@ -48,7 +53,8 @@ class LayerSplit:
             )
         places = np.repeat(flags, [many for _, many in sizes])
         tensors = tuple(many for (_, many), stay in zip(sizes, flags) if not stay)
-        return cls(np.flatnonzero(~places), np.flatnonzero(places), tensors)
+        rows = tuple(len(p) if p.ndim > 1 else 0 for (_, p), stay in zip(weights, flags) if not stay)
+        return cls(np.flatnonzero(~places), np.flatnonzero(places), tensors, rows)
 
     def joined(self, sent: Floats, kept: Floats) -> Floats:
         """Whole vectors, one a row, from rows of both parts."""

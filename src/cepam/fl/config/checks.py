@@ -165,6 +165,9 @@ def check_downlink(settings: Settings) -> None:
     exponent = settings.compression.downlink_step_exponent
     if not 0.0 <= exponent <= 1.0:
         raise ValueError(f"compression.downlink_step_exponent must lie in [0, 1], got {exponent!r}")
+    zone = settings.compression.downlink_hysteresis
+    if not 0.5 <= zone <= 2.0:
+        raise ValueError(f"compression.downlink_hysteresis must lie in [0.5, 2], got {zone!r}")
     if settings.compression.downlink != "quantized":
         return
     if not settings.noisy:

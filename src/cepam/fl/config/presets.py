@@ -6,6 +6,11 @@ from typing import Any
 
 from cepam.fl.config.settings import Settings
 
+# Rules of the downlink from `bench/choose_downlink.py --hysteresis`: held-out training records, never test data.
+SMALL_DOWNLINK = {
+    "downlink": "quantized", "downlink_step_factor": 256.0, "downlink_step_exponent": 0.5, "downlink_hysteresis": 0.75,
+}  # fmt: skip
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     # Paper: Section V-A as written: K 30, tau 15, lr 0.1, gamma 1, 80 rounds, sigma 0.01.
     "algorithm1": {
@@ -37,7 +42,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "schedule": "linear",
         },
         "privacy": {"epsilon": 1.99, "delta": 1e-5, "adjacency": "add-remove", "clipping_norm": 0.1},
-        "compression": {"downlink": "quantized"},
+        "compression": dict(SMALL_DOWNLINK),
         "run": {"evaluate_every": 25, "checkpoint_every": 25},
     },
     # The same guarantee without a secret draw: fixed slices in turn, and noise that later rounds cancel. Slices, rounds
@@ -54,7 +59,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "epsilon": 1.99, "delta": 1e-5, "adjacency": "add-remove", "clipping_norm": 0.1,
             "noise_correlation": "matrix",
         },
-        "compression": {"downlink": "quantized"},
+        "compression": dict(SMALL_DOWNLINK),
         "run": {"evaluate_every": 25, "checkpoint_every": 25},
     },
     # (eps, delta) for all data of a user, of 10,000 with six records each. Rounds, clip and rate from
@@ -69,7 +74,10 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "server_optimizer": "momentum", "server_momentum": 0.9, "schedule": "linear",
         },
         "privacy": {"unit": "client", "epsilon": 4.0, "delta": 1e-5, "adjacency": "add-remove", "clipping_norm": 0.1},
-        "compression": {"downlink": "quantized"},
+        "compression": {
+            "downlink": "quantized", "downlink_step_factor": 256.0, "downlink_step_exponent": 0.25,
+            "downlink_hysteresis": 0.65,
+        },
         "run": {"evaluate_every": 25, "checkpoint_every": 25},
     },
     # The same guarantee as `private` for a small CNN that learns its features; chosen by test accuracy on seed 1.
@@ -96,7 +104,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "schedule": "linear",
         },
         "privacy": {"epsilon": 2.0, "delta": 1e-5, "adjacency": "add-remove", "clipping_norm": 2.0},
-        "compression": {"downlink": "quantized"},
+        "compression": {"downlink": "quantized", "downlink_step_factor": 1.0},
         "run": {"evaluate_every": 10, "checkpoint_every": 10},
     },
     # delta is 1 / users^1.1. Six rounds move far: a step of 64, as elsewhere, costs six points.

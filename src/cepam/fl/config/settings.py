@@ -193,6 +193,8 @@ class CompressionSettings:
                                           "Larger: fewer bits, coarser models.", 64.0)
     downlink_step_exponent: float = setting("Power of the learning-rate schedule that the step follows, in [0, 1]; 1: "
                                             "it halves with the rate, 0: it stays.", 1.0)
+    downlink_hysteresis: float = setting("Steps by which a weight must be off before a quantized downlink moves it, in "
+                                         "[0.5, 2]. Larger: fewer bits; 0.5: nearest point.", 0.5)
     padding: int | None = setting("Pad messages to a multiple of this many bytes, so that lengths reveal less.", None)
     masked_bits: int | None = setting("Bits per coordinate of a masked vector, 1 to 32; default: the fewest that "
                                       "suffice (secure aggregation).", None)
