@@ -21,7 +21,7 @@ from cepam.kernels.triton.keystream import (
     number_eight,
     stream_words,
 )
-from cepam.kernels.triton.layers import FURTHEST, GRID, SCALE, grid_value, leading_zeros, store_value, width_of_word
+from cepam.kernels.triton.layers import FURTHEST, GRID, SCALE, grid_value, store_value, width_of_word
 from cepam.kernels.triton.range_coder import Stream, any_of, code_bit, start_decoder
 from cepam.kernels.triton.scalar_coder import NOTHING
 from cepam.kernels.triton.scalar_model import code_header, measure_margins, pack_flat
@@ -38,7 +38,6 @@ from cepam.kernels.triton.scalar_stage import (
 )
 
 SMALLEST = tl.constexpr(search.SMALLEST)
-SIGNS_AT, LARGEST_FAMILY = tl.constexpr(search.SIGNS_AT.bit_length() - 1), tl.constexpr(search.LARGEST_FAMILY)
 VECTOR_BITS, PROPOSAL_BITS = tl.constexpr(search.VECTOR_BITS), tl.constexpr(search.PROPOSAL_BITS)
 CONTEXT_SPLIT, CONTEXT_LAYERED = tl.constexpr(search.CONTEXT_SPLIT), tl.constexpr(search.CONTEXT_LAYERED)
 CONTEXT_VECTOR, CONTEXT_PROPOSAL = tl.constexpr(search.CONTEXT_VECTOR), tl.constexpr(search.CONTEXT_PROPOSAL)
@@ -70,28 +69,20 @@ def number_of_stream(number, size, part, vector, kind):
 
 
 @triton.jit
-def count_signs(size, depth):
-    """`format.search.log_signs`."""
-    return tl.where(depth == 1, 0, tl.minimum(LARGEST_FAMILY - size, SIGNS_AT))
-
-
-@triton.jit
-def code_number(coder, stream, odds, value, active, bits: tl.constexpr, decoding: tl.constexpr):
+def read_number(coder, stream, odds, active, bits: tl.constexpr):
     """A number from 1 on of at most so many bits: its length in unary, then the rest."""
-    places = 63 - leading_zeros((value | 1).to(tl.uint64))
-    length, going = tl.zeros_like(value), active
+    length, going = active.to(tl.int32) * 0, active
     while any_of(going):
         p = tl.load(odds + length, mask=going, other=EVEN)
-        coder, longer = code_bit(coder, stream, p, length < places, going, decoding)
+        coder, longer = code_bit(coder, stream, p, going, going, True)
         longer = longer & going
         length = length + longer.to(tl.int32)
         going = longer & (length < bits - 1)
-    told, place = tl.zeros_like(value) + 1, length - 1
+    told, place = length * 0 + 1, length - 1
     going = active & (place >= 0)
     while any_of(going):
         p = tl.load(odds + bits - 1, mask=going & (place == length - 1), other=EVEN)
-        bit = ((value >> tl.maximum(place, 0)) & 1) == 1
-        coder, bit = code_bit(coder, stream, p, bit, going, decoding)
+        coder, bit = code_bit(coder, stream, p, going, going, True)
         told = tl.where(going, 2 * told + bit.to(tl.int32), told)
         place = place - 1
         going = going & (place >= 0)
@@ -119,8 +110,8 @@ def read_trees(data, segments, found, odds, many, stride, log_size, lanes: tl.co
         searched = searched & going
         j, k = none, none
         if any_of(searched):
-            coder, j = code_number(coder, stream, own + CONTEXT_VECTOR, none, searched, VECTOR_BITS, True)
-            coder, k = code_number(coder, stream, own + CONTEXT_PROPOSAL, none, searched, PROPOSAL_BITS, True)
+            coder, j = read_number(coder, stream, own + CONTEXT_VECTOR, searched, VECTOR_BITS)
+            coder, k = read_number(coder, stream, own + CONTEXT_PROPOSAL, searched, PROPOSAL_BITS)
         asked = going & (searched == 0) & (size > SMALLEST)
         halved = asked
         if any_of(asked):
@@ -142,8 +133,8 @@ def read_trees(data, segments, found, odds, many, stride, log_size, lanes: tl.co
 
 @triton.jit
 def find_part(found, segment, place, many, stride, log_size):
-    """(J, K, binary logarithm of the size) of the part that tells what places are; J is 0 where the layered quantizer
-    does."""
+    """(J, K or the shift, binary logarithm of the size) of the part that tells what places are; J is 0 where the layered
+    quantizer does."""
     j, k = tl.zeros_like(place).to(tl.int32), tl.zeros_like(place).to(tl.int32)
     own, open_ = k + log_size, place >= 0
     size = log_size
@@ -168,8 +159,8 @@ def pick_word(words, which):
 
 
 @triton.jit(do_not_specialize=["total", "many", "stride", "log_size", "size"])
-def find_members(segments, found, keys, total, many, stride, log_size, size, lanes: tl.constexpr):
-    """Puts the member of the family that K stands for in the place of K, for all parts of 2^size coordinates."""
+def find_shifts(segments, found, keys, total, many, stride, log_size, size, lanes: tl.constexpr):
+    """Puts the shift that K stands for in the place of K, for all parts of 2^size coordinates."""
     mine = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     per_segment = stride >> size
     segment = tl.where(mine < total, mine // per_segment, 0)
@@ -181,14 +172,13 @@ def find_members(segments, found, keys, total, many, stride, log_size, size, lan
     stream = number_of_stream(number, size, tl.where(searched, part, 0), 0, PROPOSALS)
     words = stream_words(load_key(keys, client), stream, (proposal >> 5).to(tl.int64), ROUNDS)
     word = pick_word(words, (proposal >> 2) & 7) >> (16 * (proposal & 3)).to(tl.uint64)
-    family = (1 << (size + count_signs(size, log_size - size))) - 1
-    tl.store(at + 1, word.to(tl.int32) & family, mask=searched)
+    tl.store(at + 1, word.to(tl.int32) & ((1 << size) - 1), mask=searched)
 
 
 @triton.jit
 def find_rows(segments, found, groups, many, stride, log_size, lanes: tl.constexpr):
-    """(table row, block, first row, J, member, size, place in the part) of each lane's eight rows of a block; the lanes
-    beside it have other blocks of the same segment, so that they write next to each other. J is 0 where it has none."""
+    """(table row, block, first row, J, shift, size, place) of each lane's eight rows of a block. The lanes beside it have
+    other blocks of the same segment, so that they write next to each other. J is 0 where it has none."""
     mine = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     per_segment = stride >> 3
     segment = tl.where(mine < groups, mine // per_segment, 0)
@@ -198,16 +188,16 @@ def find_rows(segments, found, groups, many, stride, log_size, lanes: tl.constex
     block, first = group % blocks, group // blocks * 8
     inside = (mine < groups) & (first < (1 << log_size))
     place = tl.where(inside, (block << log_size) + first, 0)
-    j, member, size = find_part(found, segment, place, many, stride, log_size)
-    return row, block, first, tl.where(inside, j, 0), member, size, place
+    j, shift, size = find_part(found, segment, place, many, stride, log_size)
+    return row, block, first, tl.where(inside, j, 0), shift, size, place
 
 
 @triton.jit(do_not_specialize=["groups", "many", "stride", "log_size"])
 def fill_signs(signs, segments, found, keys, groups, many, stride, log_size, lanes: tl.constexpr):
     """Writes the sign bits of every eight rows of a block in a searched part."""
-    row, _, _, j, member, size, place = find_rows(segments, found, groups, many, stride, log_size, lanes)
+    row, _, _, j, _, size, place = find_rows(segments, found, groups, many, stride, log_size, lanes)
     number, key = tl.load(row + NUMBER), load_key(keys, tl.load(row + CLIENT))
-    at = ((member >> size) << size) + (place & ((1 << size) - 1)).to(tl.int32)
+    at = (place & ((1 << size) - 1)).to(tl.int32)
     stream = number_of_stream(number, size, tl.where(j > 0, place >> size, 0), 0, SIGNS)
     word = pick_word(stream_words(key, stream, (at >> 9).to(tl.int64), ROUNDS), (at >> 6) & 7)
     mine = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
@@ -219,11 +209,10 @@ def fill_signs(signs, segments, found, keys, groups, many, stride, log_size, lan
 def fill_values(x, double, count, signs, segments, found, draws, groups, many, stride, log_size,
                 lanes: tl.constexpr):  # fmt: skip
     """Writes the values of searched parts on the public grid."""
-    row, block, first, j, member, size, place = find_rows(segments, found, groups, many, stride, log_size, lanes)
+    row, block, first, j, shift, size, place = find_rows(segments, found, groups, many, stride, log_size, lanes)
     client, number, blocks = tl.load(row + CLIENT), tl.load(row + NUMBER), tl.load(row + BLOCKS)
-    key, mask = load_key(draws.keys, client), (1 << size) - 1
-    shift = (member & mask).to(tl.int32)
-    source = ((((place & mask).to(tl.int32) ^ shift) & -8) >> 3).to(tl.int64)
+    key = load_key(draws.keys, client)
+    source = ((place & ((1 << size) - 1)).to(tl.int32) ^ shift).to(tl.int64) >> 3
     stream = number_of_stream(number, size, tl.where(j > 0, place >> size, 0), tl.where(j > 0, j - 1, 0), LATENTS)
     word = below_each_other(stream_words(key, stream, source, ROUNDS), lanes)
     b = width_of_word(word, draws.table, tl.load(draws.numbers + SCALE))

@@ -29,14 +29,14 @@ from cepam.kernels.triton.search_coder import (
     begin_left,
     fill_signs,
     fill_values,
-    find_members,
+    find_shifts,
     mark_left,
     put_left,
     read_trees,
     stage_left,
 )
 
-look_at((read_trees, find_members, fill_signs, fill_values, mark_left, begin_left, stage_left, put_left))
+look_at((read_trees, find_shifts, fill_signs, fill_values, mark_left, begin_left, stage_left, put_left))
 _BYTES_A_PLACE = 10
 """Working memory of a wave for each place of its segments: parts, marks, and the list of what is left."""
 _LEAST_MEMORY = 1 << 30
@@ -152,7 +152,7 @@ class _Decoder:
         )  # fmt: skip
         for size in range(f.SMALLEST, log_size + 1):
             total = many * (stride >> size)
-            find_members[_grid(total, TILE)](
+            find_shifts[_grid(total, TILE)](
                 table, found, self.shared, total, many, stride, log_size, size, lanes=TILE, **_UNFUSED
             )  # fmt: skip
         groups = many * (stride >> 3)
