@@ -112,7 +112,8 @@ def compare(cases: dict[str, Any], segments: dict[str, list[bytes]]) -> list[str
         if SMOKE and case["count"] > 600:
             continue
         try:
-            out = backend.decode_rows([TASK], [segments[name]], case["count"], case["dtype"], "cpu" if SMOKE else "cuda")
+            device = "cpu" if SMOKE else "cuda"
+            out = backend.decode_rows([TASK], [segments[name]], case["count"], case["dtype"], device)
             found = hashlib.sha256(out.cpu().numpy().tobytes()).hexdigest()
         except MalformedMessage:
             found = REFUSED
@@ -184,7 +185,8 @@ def main() -> None:
         data, cases = kept["data"], json.loads(str(kept["cases"]))
     segments = segments_of(data, cases)
     wrong = compare(cases, segments)
-    print(f"{len(cases)} cases compared, different: {wrong or 'none'}, at {time.perf_counter() - begun:.0f} s", flush=True)
+    lasted = time.perf_counter() - begun
+    print(f"{len(cases)} cases compared, different: {wrong or 'none'}, at {lasted:.0f} s", flush=True)
     if not SMOKE:
         import torch
 

@@ -1,5 +1,5 @@
-"""The search coder's kernels in Triton: the trees of a segment, the values of its parts, and what is left to the layered
-quantizer.
+"""The search coder's decoder in Triton: the trees of a segment, the values of its parts, and what is left to the
+layered quantizer.
 
 A wave holds segments whose blocks have 2^log_size coordinates, in `stride` places each. `found` has two numbers for
 every part of every size, those of the smallest parts first: J and K where the part is searched, (`HALVED`, 0) where its
@@ -133,8 +133,8 @@ def read_trees(data, segments, found, odds, many, stride, log_size, lanes: tl.co
 
 @triton.jit
 def find_part(found, segment, place, many, stride, log_size):
-    """(J, K or the shift, binary logarithm of the size) of the part that tells what places are; J is 0 where the layered
-    quantizer does."""
+    """(J, K or the shift, binary logarithm of the size) of the part that tells what places are; J is 0 where the
+    layered quantizer does."""
     j, k = tl.zeros_like(place).to(tl.int32), tl.zeros_like(place).to(tl.int32)
     own, open_ = k + log_size, place >= 0
     size = log_size
@@ -177,8 +177,8 @@ def find_shifts(segments, found, keys, total, many, stride, log_size, size, lane
 
 @triton.jit
 def find_rows(segments, found, groups, many, stride, log_size, lanes: tl.constexpr):
-    """(table row, block, first row, J, shift, size, place) of each lane's eight rows of a block. The lanes beside it have
-    other blocks of the same segment, so that they write next to each other. J is 0 where it has none."""
+    """(table row, block, first row, J, shift, size, place) of each lane's eight rows of a block. The lanes beside it
+    have other blocks of the same segment, so that they write next to each other. J is 0 where it has none."""
     mine = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     per_segment = stride >> 3
     segment = tl.where(mine < groups, mine // per_segment, 0)
