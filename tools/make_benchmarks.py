@@ -148,6 +148,24 @@ def giga(found: Row, *names: str) -> str:
     return " / ".join(f"{found[name]['giga_coordinates_a_second']:.3g}" for name in names)
 
 
+def searched_on_gpu() -> list[str]:
+    """Decoding the search coder's segments on a GPU."""
+    found = result("gpu_search")
+    rows = [row for row in found["decode"] if "seconds" in row]
+    energies = sorted({row["snr_db"] for row in rows})
+    known = {(row["coordinates"], row["snr_db"]): row["giga_coordinates_a_second"] for row in rows}
+    return [
+        "## Decode searched messages on a GPU",
+        "Billions of coordinates per second, from coded segments in the host's memory to float32 values on the GPU,"
+        f" seals apart. Values, and what is refused, are the CPU's in {found['compared'] - len(found['different'])} of"
+        f" {found['compared']} cases, random bytes among them.",
+        measured(found["stamp"], ""),
+        table(["coordinates", *(f"{energy} dB" for energy in energies)],
+              ([f"{size:,}", *(f"{known[size, energy]:.1f}" if (size, energy) in known else "" for energy in energies)]
+               for size in sorted({row["coordinates"] for row in rows}))),
+    ]  # fmt: skip
+
+
 def speed() -> str:
     """Time of the codec on CPUs and GPUs, and of training on a GPU."""
     kept, first, gpu, trained, networks = map(result, ("speed", "first_call", "gpu", "gpu_train", "networks"))
@@ -197,6 +215,7 @@ def speed() -> str:
         table(["", f"{large:,} coordinates", f"{small:,} coordinates"], rows),
         f"Messages, vectors and symbols are the CPU's in {sum(each == 'identical' for each in same)} of {len(same)}"
         " combinations of distribution and lattice (`python bench/gpu.py --only identity,symbols`).",
+        *searched_on_gpu(),
         "## Training on a GPU",
         "Milliseconds per round on synthetic images, GPU beside 16 cores of the same machine. Each part waits for the"
         " device and every round is evaluated, so a round of a whole run takes less.",

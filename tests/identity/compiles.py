@@ -20,9 +20,10 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 import cepam
+from cepam.kernels.format import search
 from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
 from cepam.kernels.triton import masks as masks_on_gpu
-from cepam.kernels.triton import symbols
+from cepam.kernels.triton import search_launch, symbols
 from cepam.kernels.triton.batch import Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
 from cepam.kernels.triton.scalar_launch import ScalarLaunch
@@ -71,6 +72,17 @@ def launch_sums() -> None:
     masks_on_gpu.unmasked([bytes(36)], 40, 7, keys, signs, "cpu")
 
 
+def launch_segments() -> None:
+    """Segments of the search coder, decoded: searched, and what is left of them."""
+    plan, layout = layered_plan(cepam.Gaussian(0.01), cepam.Integer(1)), search.layout_of(520, 6, 3)
+    searched = [bytes([layout.class_byte(False), *bytes(9)])]
+    search_launch.decode_segments(plan, [KEY], [searched], 520, torch.float32, "cpu")
+    whole = [bytes([search.LAYERED_ONLY]) + bytes(9)]
+    search_launch.decode_segments(plan, [KEY], [whole], 520, torch.float64, "cpu")
+    search_launch.FLAT = -1  # as if the blocks had rows
+    search_launch.decode_segments(plan, [KEY], [whole], 520, torch.float64, "cpu")
+
+
 def main() -> None:
     """Launches all there is."""
     driver.set_active(NoGpu())
@@ -89,6 +101,7 @@ def main() -> None:
     for lattice in (cepam.E8, cepam.D4, cepam.A2, cepam.Integer(3)):
         launch_symbols(layered_plan(cepam.Gaussian(0.01), lattice), torch.float32)
     launch_sums()
+    launch_segments()
     print(json.dumps({"made": {name: len(hashes) for name, hashes in MADE.items()}, "refused": REFUSED}))
 
 

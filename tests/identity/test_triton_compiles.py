@@ -17,6 +17,7 @@ KERNELS = {
     *("fill_stage", "put_values", "walk_flat", "walk_lanes", "finish_encoding", "gather_blocks"),
     *("fill_radii", "encode_vectors", "decode_vectors", "fill_fractions", "skip_refused"),
     *("quantize_scalars", "reconstruct_scalars", "quantize_vectors", "reconstruct_vectors"),
+    *("read_trees", "find_shifts", "fill_signs", "fill_values", "mark_left", "begin_left", "stage_left", "put_left"),
     *("add_noise", "add_masks", "pack_top_bits", "add_packed"),
 }
 

@@ -215,7 +215,7 @@ class Gpu:
         return _GpuRows(tasks, rows, _triton().measure_rows(tasks, rows))
 
     def decode(self, tasks: Sequence[CodingTask], blocks: Sequence[Sequence[bytes]], count: int, dtype: str) -> Any:
-        if not tasks[0].cpu_only:
+        if tasks[0].coder == "search" or not tasks[0].cpu_only:
             return _triton().decode_rows(tasks, blocks, count, dtype, self.device)
         _warn_cpu(tasks[0].cpu_only)
         rows = self.cpu.decode(tasks, blocks, count, "float64" if dtype == "float64" else "float32")

@@ -16,6 +16,7 @@ from cepam.kernels.format.task import CodingTask
 from cepam.kernels.triton import symbols
 from cepam.kernels.triton.launch import CodedBlocks, Measured, compile_ahead, decode_blocks, encode_measured, measure
 from cepam.kernels.triton.plan import launching_on
+from cepam.kernels.triton.search_launch import decode_segments
 
 _WIDENED = (torch.float16, torch.bfloat16)
 
@@ -74,6 +75,8 @@ def decode_rows(
     kept = torch.float64 if dtype == "float64" else torch.float32
     keys, wanted = [task.key for task in jobs], getattr(torch, dtype)
     with launching_on(device):
+        if jobs[0].coder == "search":
+            return decode_segments(jobs[0].plan, keys, blocks, count, kept, device).to(wanted)
         return decode_blocks(jobs[0].plan, keys, to_device(blocks, device), count, kept, jobs[0].per_block).to(wanted)
 
 

@@ -27,7 +27,8 @@ _CHUNK = 1024
 
 
 @cache
-def _tables(n: int, accept: int, device: str) -> tuple[Any, Any, Any]:
+def tables_of(n: int, accept: int, device: str) -> tuple[Any, Any, Any]:
+    """(prior, means, the prior of contexts of the layout without memory) on a device."""
     prior, means = scalar_contexts.load_tables() if n == 1 else vector_contexts.load_tables(accept, n)
     few = flat_contexts(prior) if n == 1 else prior
     prior, means, few = (torch.from_numpy(each.astype(np.int32)).to(device) for each in (prior, means, few))
@@ -95,7 +96,7 @@ class Batch:
     @cached_property
     def tables(self) -> tuple[Any, Any, Any]:
         """(prior, means, the prior of contexts of the layout without memory) on the device."""
-        return _tables(self.on.plan.n, int(self.on.plan.accept), str(self.x.device))
+        return tables_of(self.on.plan.n, int(self.on.plan.accept), str(self.x.device))
 
     @property
     def memory(self) -> int:
