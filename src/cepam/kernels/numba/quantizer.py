@@ -112,8 +112,8 @@ def _radii(builder: Any, rows: Any, places: list[Any], t: Any, scale: Any) -> An
 
     for first in (0, 4):
         pairs = [_shuffled(builder, four(i, first), four(i + 4, first), range(8)) for i in range(4)]
-        even, odd = ([_shuffled(builder, *two, order) for two in (pairs[:2], pairs[2:])] for order in (_EVEN, _ODD))
-        coefficients += [_shuffled(builder, *two, order) for order in (_LOW, _HIGH) for two in (even, odd)]
+        even, odd = ([_shuffled(builder, a, b, order) for a, b in (pairs[:2], pairs[2:])] for order in (_EVEN, _ODD))
+        coefficients += [_shuffled(builder, a, b, order) for order in (_LOW, _HIGH) for a, b in (even, odd)]
     value = coefficients.pop()
     while coefficients:
         value = builder.fadd(builder.fmul(value, t), coefficients.pop())

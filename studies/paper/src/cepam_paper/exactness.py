@@ -58,8 +58,8 @@ class PublishedCodec:
     n: int
 
     @property
-    def lattices(self) -> tuple[Lattice, ...]:
-        return (Integer(self.n),)
+    def on(self) -> Lattice:
+        return Integer(self.n)
 
     @property
     def grid(self) -> float:
