@@ -55,7 +55,8 @@ class LeadingDirections:
     @property
     def unit(self) -> Doubles:
         """The directions at length 1, one a row."""
-        return self.scaled / np.linalg.norm(self.scaled, axis=1, keepdims=True)
+        unit: Doubles = self.scaled / np.linalg.norm(self.scaled, axis=1, keepdims=True)
+        return unit
 
 
 def _folded(rows: Doubles) -> Doubles:
