@@ -55,8 +55,8 @@ class LeadingDirections:
     @property
     def unit(self) -> Doubles:
         """The directions at length 1, one a row."""
-        lengths = np.linalg.norm(self.scaled, axis=1, keepdims=True)
-        return np.asarray(self.scaled / lengths)
+        unit: Doubles = self.scaled / np.linalg.norm(self.scaled, axis=1, keepdims=True)
+        return unit
 
 
 def _folded(rows: Doubles) -> Doubles:
