@@ -82,12 +82,12 @@ class Stop(Exception):
 
 def updates_of_private() -> dict[int, list[Floats]]:
     """Clipped updates of six clients in some rounds of the preset `private`, in noise scales."""
-    kept: dict[int, list[Floats]] = {}
+    kept: dict[int, dict[int, Floats]] = {}  # of an address the last one: the engine first tries an example's length
     encode = cepam.Codec.encode
 
     def watch(self: Any, update: Any, at: cepam.Address, used: Any = None) -> bytes:
         if at.round in ROUNDS and at.client < 6 and len(update) == WEIGHTS:
-            kept.setdefault(at.round, []).append(np.asarray(update, dtype=np.float64) / self.law.scale)
+            kept.setdefault(at.round, {})[at.client] = np.asarray(update, dtype=np.float64) / self.law.scale
         if at.round > max(ROUNDS):
             raise Stop
         return encode(self, update, at, used)
@@ -100,7 +100,7 @@ def updates_of_private() -> dict[int, list[Floats]]:
         pass
     finally:
         cepam.Codec.encode = encode  # type: ignore[method-assign]
-    return kept
+    return {number: list(updates.values()) for number, updates in kept.items()}
 
 
 def on_real_updates() -> list[dict[str, float]]:
