@@ -30,8 +30,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from stamp import merge, version
 from torch import Tensor, nn
+
+from stamp import merge, version
 
 CLIP = 0.05
 
