@@ -123,7 +123,7 @@ def test_no_key_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("lattice", ["Z1", "A2", "E8"])
-@pytest.mark.parametrize("coder", ["adaptive", "search"])
+@pytest.mark.parametrize("coder", ["auto", "layered"])
 def test_a_task_from_a_pipe_needs_the_same_kernels(lattice: str, coder: Any) -> None:
     """What a pickled task compiles is of no use for one with arrays of other types, read-only ones among them."""
     numba = pytest.importorskip("numba")

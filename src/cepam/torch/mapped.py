@@ -156,10 +156,11 @@ def _shown(leaves: list[tuple[tuple[int, ...], torch.dtype]]) -> str:
 
 
 @contextmanager
-def _in_float32(device: str) -> Iterator[None]:
-    """Products in full float32, whatever the caller's pass uses: norms and sums are what the clip rests on."""
-    before = torch.get_float32_matmul_precision()
-    with torch.no_grad(), torch.autocast(device, enabled=False):
+def _without_tf32() -> Iterator[None]:
+    """Products, convolutions and recurrent layers in full float32, whatever the caller's pass uses."""
+    cudnn, before = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
+    with cudnn.flags(**kept, allow_tf32=False):
         if before != "highest":
             torch.set_float32_matmul_precision("highest")
         try:
@@ -167,6 +168,13 @@ def _in_float32(device: str) -> Iterator[None]:
         finally:
             if before != "highest":
                 torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def _in_float32(device: str) -> Iterator[None]:
+    """Norms and sums, which are what the clip rests on, in full float32."""
+    with torch.no_grad(), torch.autocast(device, enabled=False), _without_tf32():
+        yield
 
 
 @dataclass(frozen=True)
@@ -381,6 +389,7 @@ class Mapped:
             ValueError: The module keeps what it saw, mixes examples or cannot take these.
         """
         weights = torch.cat([p.detach().flatten().float() for p in self.module.parameters() if p.requires_grad])
+        # TF32 rounds a batch otherwise than one example: what is compared here would differ without being another.
         with drawing_from(0, self.device), _in_float32(self.device):
             before = _state(self.device)
             try:
@@ -412,12 +421,12 @@ class Mapped:
         """
         length = _length(x)
         for first, last in [(at, at + 1) for at in range(length)] if self.draws else [(0, length)]:
-            some = tree_map(lambda each: each[first:last], (x, labels))  # noqa: B023
+            inputs, targets = tree_map(lambda each: each[first:last], (x, labels))  # noqa: B023
             with drawing_from(1, self.device):
-                alone = torch.stack([self._alone(weights, *some, at)[0] for at in range(last - first)])
+                alone = torch.stack([self._alone(weights, inputs, targets, at)[0] for at in range(last - first)])
             try:
                 with drawing_from(1, self.device):
-                    found = way(weights, *some, alone)
+                    found = way(weights, inputs, targets, alone)
             except (RuntimeError, ValueError, NotImplementedError):
                 return False
             if not _near(alone, found, self.relative):
