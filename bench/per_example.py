@@ -1,14 +1,16 @@
 """Per-example clipped gradients beside plain ones: time and memory of a step, side by side in one process.
 
     python bench/per_example.py                          # CPU: an MLP, a CNN, a GRU, a transformer
-    python bench/per_example.py --device cuda --autocast # bfloat16
+    python bench/per_example.py --device cuda --precision float32 bfloat16 --save
     python bench/per_example.py --only transformer --repeat 3
 
 `plain` is one backward pass of the mean loss. `ours` is `cepam.torch` (src/cepam/torch/mapped.py), `layers` the path of
 the engine for sequences of known layers. `func` is `torch.func`'s vmap(grad), every example's gradient in memory.
 `opacus` and `opacus-ghost` are Opacus's hooks and fast gradient clipping, where it is installed. Every row is a median
 of `--repeat` steps; the ratio is to `plain`. All must agree on the clipped sum: `off` is the largest difference from
-`func` relative to the largest number (from `ours` where `func` was left out).
+`func` relative to the largest number (from `ours` where `func` was left out). `bfloat16` is autocast.
+
+`--save` keeps the rows in bench/results/per_example.json, one entry for each device and precision, after every case.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from stamp import merge, version
 
 CLIP = 0.05
 
@@ -298,16 +302,29 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="examples in a step (default: by case and device)")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch on the CPU")
-    parser.add_argument("--autocast", action="store_true", help="forward passes in bfloat16")
+    parser.add_argument("--precision", nargs="*", default=["float32"], choices=("float32", "bfloat16"))
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no new case is begun")
+    parser.add_argument("--save", action="store_true", help="keep the rows in bench/results")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    for name in given.only:
-        case = CASES[name]
-        batch = given.batch or case.batch[given.device]
-        weights = sum(p.numel() for p in case.make().parameters())
-        print(f"{name}: {weights:,} weights, {batch} examples, {given.device}, bf16 {given.autocast}", flush=True)
-        for row in measured(case, given.device, batch, given.repeat, given.autocast, given.ways):
-            print("   ", json.dumps(row), flush=True)
+    begin = time.perf_counter()
+    for precision in given.precision:
+        kept: list[dict[str, Any]] = []
+        for name in given.only:
+            if time.perf_counter() - begin > given.limit:
+                print(f"{name} {precision}: no time left", flush=True)
+                continue
+            case = CASES[name]
+            batch = given.batch or case.batch[given.device]
+            weights = sum(p.numel() for p in case.make().parameters())
+            print(f"{name}: {weights:,} weights, {batch} examples, {given.device}, {precision}", flush=True)
+            rows = measured(case, given.device, batch, given.repeat, precision == "bfloat16", given.ways)
+            for row in rows:
+                print("   ", json.dumps(row), flush=True)
+            kept.append({"case": name, "weights": weights, "examples": batch, "rows": rows})
+            if given.save:
+                about = {"precision": precision, "threads": given.threads, "opacus": version("opacus")}
+                merge("per_example", f"{given.device} {precision}", about | {"cases": kept})
 
 
 if __name__ == "__main__":

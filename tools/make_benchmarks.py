@@ -426,6 +426,7 @@ def training() -> str:
         measured(cnn.get("stamp", {"cores": cnn["machine"]["cores"]}), "python bench/engine.py"),
         table(["", "seeds", "test accuracy, %", "bits per coordinate up"], convolutional_rows(cnn["runs"])),
         *beside_flower(),
+        *per_example(),
         "## Bytes over Flower",
         "Bytes of a whole run by the SuperLink's own counters: known updates of {size:,} coordinates, {nodes} "
         "SuperNodes on one machine, {rounds} rounds, sigma {sigma:g}. Messages of Flower itself are included.".format(
@@ -459,6 +460,41 @@ def beside_flower() -> list[str]:
         measured(known, "python bench/flower_records.py"),
         table(["", "seeds", "test accuracy, %", "minus engine, points"], rows),
     ]
+
+
+CASES = {"mlp": "MLP", "cnn": "CNN, group normalisation", "small-cnn": "small CNN", "gru": "`nn.GRU` language model",
+         "lstm": "`nn.LSTM` language model", "transformer": "transformer"}  # fmt: skip
+
+
+def per_example() -> list[str]:
+    """Per-example gradients beside plain ones, for each device and precision that was measured."""
+    if not (RESULTS / "per_example.json").exists():
+        return []
+    parts = [
+        "## Per-example gradients",
+        "A training step with `PerExampleGradients`, its gradients clipped one by one, beside a plain step: times and "
+        "the most memory beyond the model's, relative to plain. The columns of Opacus are times too.",
+    ]
+    for key, kept in result("per_example").items():
+        found, rows = kept["figures"], []
+        for each in found["cases"]:
+            ways = {row["way"]: row for row in each["rows"]}
+            plain, ours = ways["plain"], ways["ours"]
+            known = key.startswith("cuda") and "ratio" in ours
+            more = f"{ours['memory_mib'] / plain['memory_mib']:.2f}" if known else "not measured"
+            time = f"{ours['ratio']:.2f}" if "ratio" in ours else "one by one"
+            others = [f"{ways[way]['ratio']:.2f}" if "ratio" in ways.get(way, {}) else "refused"
+                      for way in ("opacus", "opacus-ghost")]  # fmt: skip
+            rows.append([CASES[each["case"]], f"{each['weights']:,}", f"{each['examples']:,}", f"{plain['ms']:.1f}",
+                         time, more, *others])  # fmt: skip
+        device, precision = key.split()
+        parts += [
+            f"### {'GPU' if device == 'cuda' else 'CPU'}, {precision}{' autocast' if precision == 'bfloat16' else ''}",
+            measured(kept["stamp"], ""),
+            table(["model", "weights", "batch", "plain, ms", "time", "memory", f"Opacus {found['opacus']}",
+                   "Opacus, ghost norms"], rows),
+        ]  # fmt: skip
+    return parts
 
 
 def personal_rows(rows: list[Row]) -> list[list[Any]]:

@@ -5,6 +5,7 @@ Every module here would move it further under a clip that looks at layers, batch
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import cepam  # noqa: E402
 from cepam.torch import PerExampleGradients  # noqa: E402
+from cepam.torch.mapped import Mapped  # noqa: E402
 
 INS, CLASSES, CLIP = 6, 4, 0.05
 
@@ -71,6 +73,20 @@ def checkpointed(self: Calling, x: Tensor) -> Tensor:
     return self.second(checkpoint(self.first, x, use_reentrant=False))
 
 
+def checkpointed_again(self: Calling, x: Tensor) -> Tensor:
+    from torch.utils.checkpoint import checkpoint
+
+    return self.second(checkpoint(lambda given: torch.tanh(self.first(given)), x.requires_grad_(), use_reentrant=True))
+
+
+def hooked_inside(self: Calling, x: Tensor) -> Tensor:
+    """A hook that sees the gradients of all that went in together."""
+    hidden = self.first(x)
+    if hidden.requires_grad:
+        hidden.register_hook(lambda slope: slope / slope.norm().clamp(min=1e-3))
+    return self.second(hidden)
+
+
 class Doubling(torch.autograd.Function):
     """A function of its own, whose backward is not that of its forward."""
 
@@ -101,14 +117,24 @@ def hooked() -> nn.Module:
     return made
 
 
+def hooked_after() -> nn.Module:
+    """What steps an optimizer inside the backward pass hangs there."""
+    made = nn.Linear(INS, CLASSES)
+    made.weight.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(30.0).sum() and None)
+    return made
+
+
 def parametrized() -> nn.Module:
     return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(INS, INS)), nn.Linear(INS, CLASSES))
 
 
 TAKEN: dict[str, Callable[[], nn.Module]] = {
     call.__name__: (lambda call=call: Calling(call))  # type: ignore[misc]
-    for call in (shared, conditional, centred, normalised, largest, by_hand, nested, checkpointed, own_function)
-} | {"tied": tied, "hooked": hooked, "parametrized": parametrized}
+    for call in (
+        shared, conditional, centred, normalised, largest, by_hand, nested, checkpointed, checkpointed_again,
+        hooked_inside, own_function,
+    )
+} | {"tied": tied, "hooked": hooked, "parametrized": parametrized}  # fmt: skip
 
 
 def records(count: int = 12) -> tuple[Tensor, Tensor]:
@@ -135,6 +161,51 @@ def test_one_record_moves_the_sum_by_the_clip_at_most(name: str, size: float) ->
     alone = flat(private.summed((x, y), [4]))
     assert size > 1.0 or float(alone.norm()) > 0.0
     assert float(alone.norm()) <= CLIP
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_each_gradient_is_that_of_plain_autograd(name: str) -> None:
+    """By another way: the module's own backward pass, one example at a time."""
+    torch.manual_seed(2)
+    module, (x, y) = TAKEN[name](), records(6)
+    private = PerExampleGradients(module, F.cross_entropy, cepam.L2(1e6))
+    for at in (0, 5):
+        module.zero_grad()
+        F.cross_entropy(module(x[at : at + 1].clone()), y[at : at + 1]).backward()
+        plain = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in module.parameters()]
+        found = private.summed((x, y), [at])
+        torch.testing.assert_close(list(found.values()), plain, rtol=1e-3, atol=1e-6)
+
+
+def test_a_hook_is_kept_where_a_module_draws_at_random() -> None:
+    """What draws cannot be compared draw by draw in a batch; the hook takes all that the first layer would get."""
+
+    def dropped(self: Calling, x: Tensor) -> Tensor:
+        hidden = F.dropout(self.first(x), 0.5)
+        if hidden.requires_grad:
+            hidden.register_hook(torch.zeros_like)
+        return self.second(hidden)
+
+    found = PerExampleGradients(Calling(dropped), F.cross_entropy, cepam.L2(CLIP)).summed(records(), list(range(12)))
+    assert not found["first.weight"].any()
+    assert found["second.weight"].any()
+
+
+def test_weights_that_are_handed_over_reach_what_is_computed_again() -> None:
+    """The engine's weights are not the module's own; a checkpoint computes again after the forward pass has ended."""
+    torch.manual_seed(2)
+    module, (x, y) = Calling(checkpointed_again), records(4)
+    passes = Mapped(module, lambda answer, target: F.cross_entropy(answer[None], target[None]), "cpu")
+    passes.probe(x, y)
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.mul_(-1.5)
+    weights = torch.cat([p.detach().flatten() for p in other.parameters()])
+    found = passes.summed(weights, x, y, torch.ones((1, 4), dtype=torch.bool), None)[0][0]
+    F.cross_entropy(other(x), y, reduction="sum").backward()
+    plain = [torch.zeros_like(p) if p.grad is None else p.grad for p in other.parameters()]
+    torch.testing.assert_close(found, torch.cat([slope.flatten() for slope in plain]), rtol=1e-3, atol=1e-6)
 
 
 def test_a_clip_by_batches_would_be_caught() -> None:
@@ -175,6 +246,7 @@ def writes(self: Calling, x: Tensor) -> Tensor:
         (lambda: Calling(keeps), "changes as it is called|changes after another example"),
         (lambda: Calling(writes), "buffer mean changes"),
         (lambda: nn.Linear(INS, CLASSES).requires_grad_(False), "nothing trains"),
+        (hooked_after, "hook"),
         (lambda: nn.Sequential(nn.Linear(INS, CLASSES), nn.Flatten(0)), "one number|does not take"),
     ],
 )  # fmt: skip

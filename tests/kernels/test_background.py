@@ -16,6 +16,7 @@ import pytest
 import cepam
 from cepam.kernels import background
 from cepam.kernels.numba.backend import NumbaBackend
+from cepam.kernels.numba.compiling import kernel_plan, layer_plan
 from cepam.kernels.numpy.backend import NumpyBackend
 
 SECRET = bytes(range(32))
@@ -119,6 +120,40 @@ def test_no_key_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert used() is NumpyBackend
     assert SECRET not in given[0]
     assert pickle.loads(given[0]).key == bytes(32)
+
+
+@pytest.mark.parametrize("lattice", ["Z1", "A2", "E8"])
+@pytest.mark.parametrize("coder", ["auto", "layered"])
+def test_a_task_from_a_pipe_needs_the_same_kernels(lattice: str, coder: Any) -> None:
+    """What a pickled task compiles is of no use for one with arrays of other types, read-only ones among them."""
+    numba = pytest.importorskip("numba")
+    plan = cepam.Codec(cepam.Gaussian(0.01), lattice, coder=coder).task(0, SECRET).plan
+    piped = pickle.loads(pickle.dumps(plan))
+    assert numba.typeof(tuple(kernel_plan(plan))) == numba.typeof(tuple(kernel_plan(piped)))
+    assert numba.typeof(tuple(layer_plan(plan))) == numba.typeof(tuple(layer_plan(piped)))
+    assert numba.typeof(plan.table) != numba.typeof(piped.table)  # the control
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lattice", ["Z1", "A2"])
+def test_the_process_that_waited_compiles_nothing(tmp_path: Path, lattice: str) -> None:
+    script = f"""
+import numpy as np, cepam
+from cepam.kernels import background
+from pathlib import Path
+codec, at = cepam.Codec(cepam.Gaussian(0.01), "{lattice}"), cepam.Address(bytes(32), round=1, client=1)
+message = codec.encode(np.zeros(10, dtype=np.float32), at)
+for compiler in background._COMPILERS.values():
+    compiler.wait()
+before = set(Path("{tmp_path}").rglob("*.nbc"))
+at = cepam.Address(bytes(32), round=2, client=1)
+codec.decode(codec.encode(np.zeros(10, dtype=np.float32), at), at)
+assert background._READY and before
+print(sorted(str(new) for new in set(Path("{tmp_path}").rglob("*.nbc")) - before))
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -172,3 +173,16 @@ def test_a_rough_look_at_the_observers_is_a_bound_and_near(rounds: int) -> None:
         for who, value in exact.items():
             assert rough[who] >= value * (1.0 - 1e-9)
             assert rough[who] == value or rough[who] <= 1.01 * value
+
+
+def test_a_state_that_grew_with_the_rounds_is_that_of_all_of_them() -> None:
+    """What `add` carries on, against a state that is written at once; the one before stays as it was."""
+    draw, grown = random.Random(7), Accountant()
+    for _ in range(12):
+        nodes = sorted(draw.sample(range(6), 3))
+        clients = tuple(Client(Gaussian(0.5), 100, 1.0 + node % 2) for node in nodes)
+        before, kept = grown, json.dumps(grown.state_dict())
+        grown = grown.add(Mechanism(clients, L2(1.0), Sampling("all"), coordinates=100, nodes=tuple(nodes)))
+        assert json.dumps(before.state_dict()) == kept
+        assert grown.state_dict() == Accountant(grown.mechanisms).state_dict()
+        assert Accountant().load_state_dict(grown.state_dict()) == grown

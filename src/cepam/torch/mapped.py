@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -131,6 +131,22 @@ def _arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(x), {}) if isinstance(x, tuple | list) else ((), x) if isinstance(x, dict) else ((x,), {})
 
 
+def _one_tensor(answers: Any) -> Tensor:
+    if not isinstance(answers, Tensor):
+        raise ValueError(f"a model must give one tensor, got {type(answers).__name__}: wrap it in a module of yours")
+    return answers
+
+
+def _gradient(params: list[nn.Parameter], loss: Tensor) -> Tensor:
+    """The gradient by `backward`, as a training loop takes it, as one vector in float32."""
+    for param in params:
+        param.grad = None
+    if loss.requires_grad:
+        loss.backward()  # type: ignore[no-untyped-call]
+    slopes = [torch.zeros_like(param) if param.grad is None else param.grad.to_dense() for param in params]
+    return torch.cat([slope.flatten().float() for slope in slopes])
+
+
 def _length(x: Inputs) -> int:
     return len(tree_leaves(x)[0])
 
@@ -140,10 +156,11 @@ def _shown(leaves: list[tuple[tuple[int, ...], torch.dtype]]) -> str:
 
 
 @contextmanager
-def _in_float32(device: str) -> Iterator[None]:
-    """Products in full float32, whatever the caller's pass uses: norms and sums are what the clip rests on."""
-    before = torch.get_float32_matmul_precision()
-    with torch.no_grad(), torch.autocast(device, enabled=False):
+def _without_tf32() -> Iterator[None]:
+    """Products, convolutions and recurrent layers in full float32, whatever the caller's pass uses."""
+    cudnn, before = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
+    with cudnn.flags(**kept, allow_tf32=False):
         if before != "highest":
             torch.set_float32_matmul_precision("highest")
         try:
@@ -153,11 +170,22 @@ def _in_float32(device: str) -> Iterator[None]:
                 torch.set_float32_matmul_precision(before)
 
 
+@contextmanager
+def _in_float32(device: str) -> Iterator[None]:
+    """Norms and sums, which are what the clip rests on, in full float32."""
+    with torch.no_grad(), torch.autocast(device, enabled=False), _without_tf32():
+        yield
+
+
 @dataclass(frozen=True)
 class Ways:
-    """How a module can go: all examples `recorded`, mapped `together` at weights of their own; `draws` at random."""
+    """How a module can go: all examples `recorded`, or `written` down; `together` at weights of their own.
+
+    `draws`: it draws at random.
+    """
 
     recorded: bool = True
+    written: bool = True
     together: bool = True
     draws: bool = False
 
@@ -214,14 +242,26 @@ class Mapped:
         made: nn.Module = held[training]
         return made
 
+    def _loaded(self, weights: Tensor) -> tuple[nn.Module, list[nn.Parameter]]:
+        """A copy of this thread's own that holds these weights itself, as in a training loop, and its parameters."""
+        held = vars(self.copies)
+        if "loaded" not in held:
+            made = copy.deepcopy(self.module)
+            own = dict(made.named_parameters())
+            params = [own[name] for name, _, _, _ in self.named]
+            for param, (_, _, _, kind) in zip(params, self.named):
+                param.data = param.data.to(kind)
+            held["loaded"] = made, params
+        module, params = held["loaded"]
+        with torch.no_grad():
+            for param, piece in zip(params, torch.split(weights, self.sizes)):
+                param.copy_(piece.view_as(param))
+                param.grad = None
+        return module, params
+
     def _call(self, named: dict[str, Tensor], x: Inputs, training: bool) -> Tensor:
         given, words = _arguments(x)
-        answers = functional_call(self._module(training), named, given, words)
-        if not isinstance(answers, Tensor):
-            raise ValueError(
-                f"a model must give one tensor, got {type(answers).__name__}: wrap it in a module of yours"
-            )
-        return answers
+        return _one_tensor(functional_call(self._module(training), named, given, words))
 
     def logits(self, weights: Tensor, x: Inputs) -> Tensor:
         """The answers to all examples."""
@@ -234,13 +274,14 @@ class Mapped:
         return self._loss(self._by_name(weights), x, label)
 
     def _alone(self, weights: Tensor, x: Inputs, labels: Any, place: int) -> tuple[Tensor, Tensor]:
-        """One example's gradient and loss by plain autograd."""
-        one = tree_map(lambda each: each[place], (x, labels))
-        with torch.enable_grad():
-            leaf = weights.detach().requires_grad_()
-            loss = self._one(leaf, *one)
-            (slope,) = torch.autograd.grad(loss, leaf, allow_unused=True, materialize_grads=True)
-        return slope, loss.detach()
+        """One example's gradient and loss by plain autograd, of a module that holds the weights itself."""
+        module, params = self._loaded(weights)
+        given, words = _arguments(tree_map(lambda each: each[place][None], x))
+        kind, enabled = torch.get_autocast_dtype(self.device), torch.is_autocast_enabled(self.device)
+        # Autocast keeps a copy of each parameter in half precision, which the next example's weights must not meet.
+        with torch.enable_grad(), torch.autocast(self.device, kind, enabled=enabled, cache_enabled=False):
+            loss = self.loss(_one_tensor(module(*given, **words))[0], tree_map(lambda each: each[place], labels))
+            return _gradient(params, loss), loss.detach()
 
     def each(self, weights: Tensor, x: Inputs, labels: Any) -> tuple[Tensor, Tensor]:
         """Every example's gradient at the weights of its own row, and its loss."""
@@ -291,7 +332,7 @@ class Mapped:
             known: For networks that can use norms of inputs; unused.
         """
         limits = None if bounds is None else bounds.repeat_interleave(keep.shape[1])
-        if self.recorded or self.together:
+        if self.recorded or self.ways.written:
             try:
                 return self._summed(weights, x, labels, keep, limits)[:2]
             except torch.OutOfMemoryError:
@@ -348,6 +389,7 @@ class Mapped:
             ValueError: The module keeps what it saw, mixes examples or cannot take these.
         """
         weights = torch.cat([p.detach().flatten().float() for p in self.module.parameters() if p.requires_grad])
+        # TF32 rounds a batch otherwise than one example: what is compared here would differ without being another.
         with drawing_from(0, self.device), _in_float32(self.device):
             before = _state(self.device)
             try:
@@ -356,36 +398,54 @@ class Mapped:
                 self._check_buffers()
                 self._check_state(weights, x)
                 self._check_answers(weights, x, labels)
-                alone = torch.stack([self._alone(weights, x, labels, at)[0] for at in range(_length(x))])
             except (RuntimeError, TypeError, IndexError) as problem:
                 given, wanted = ([(tuple(t.shape[1:]), t.dtype) for t in tree_leaves(each)] for each in (x, labels))
                 raise ValueError(
                     f"the model does not take an example of shape {_shown(given)} with a target of "
                     f"shape {_shown(wanted)}: {str(problem).partition(chr(10))[0]}"
                 ) from problem
-            self.ways = Ways(draws=not torch.equal(before, _state(self.device)))
-            together, recorded = (find(weights, x, labels, alone) for find in (self._maps, self._records))
-            self.ways = Ways(recorded, together, self.draws)
+            draws = not torch.equal(before, _state(self.device))
+            # At weights that are not the module's own: a pass that reads its own in their place is another way off.
+            signs = 2.0 * (torch.arange(len(weights), device=weights.device) % 2) - 1.0
+            other = weights * (1.0 + 0.1 * signs) + 0.01 * (weights == 0)
+            self.ways = Ways(draws=draws)
+            recorded, together = (self._agrees(other, x, labels, way) for way in (self._sums, self._maps))
+            self.ways = replace(self.ways, recorded=False)
+            written = not recorded and self._agrees(other, x, labels, self._sums)
+            self.ways = Ways(recorded, written, together, draws)
 
-    def _maps(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor) -> bool:
-        """Whether `torch.func` can map the module, with the gradients of one by one."""
-        try:
-            slopes, _ = self.each(weights.expand(len(alone), -1), x, labels)
-        except (RuntimeError, ValueError, NotImplementedError):
-            return False
-        return self.draws or _near(alone, slopes, self.relative)
+    def _agrees(self, weights: Tensor, x: Inputs, labels: Any, way: Callable[..., Tensor]) -> bool:
+        """Whether a way gives the gradients of one by one.
 
-    def _records(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor) -> bool:
-        """Whether the recorded pass gives the gradients and norms of one by one."""
+        Where a module draws: of each example alone, which draws the same from the same seed either way.
+        """
+        length = _length(x)
+        for first, last in [(at, at + 1) for at in range(length)] if self.draws else [(0, length)]:
+            inputs, targets = tree_map(lambda each: each[first:last], (x, labels))  # noqa: B023
+            with drawing_from(1, self.device):
+                alone = torch.stack([self._alone(weights, inputs, targets, at)[0] for at in range(last - first)])
+            try:
+                with drawing_from(1, self.device):
+                    found = way(weights, inputs, targets, alone)
+            except (RuntimeError, ValueError, NotImplementedError):
+                return False
+            if not _near(alone, found, self.relative):
+                return False
+        return True
+
+    def _maps(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor) -> Tensor:
+        """Gradients that `torch.func` maps."""
+        return self.each(weights.expand(len(alone), -1), x, labels)[0]
+
+    def _sums(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor) -> Tensor:
+        """Gradients by `_summed`; RuntimeError where it measures norms that are too small."""
         keep = torch.ones((len(alone), 1), dtype=torch.bool, device=weights.device)
         limits = torch.full((len(alone),), torch.finfo(torch.float32).max, device=weights.device)
-        try:
-            slopes, _, total = self._summed(weights, x, labels, keep, limits)
-        except (RuntimeError, ValueError, NotImplementedError):
-            return False
+        slopes, _, total = self._summed(weights, x, labels, keep, limits)
         norms = torch.linalg.vector_norm(alone, dim=1, dtype=torch.float64)
-        near = bool((total.sqrt() >= norms * (1.0 - self.relative)).all())
-        return self.draws or (near and _near(alone, slopes, self.relative))
+        if not bool((total.sqrt() >= norms * (1.0 - self.relative)).all()):
+            raise RuntimeError("a norm is smaller than that of one example alone")
+        return slopes
 
     def _check_answers(self, weights: Tensor, x: Inputs, labels: Any) -> None:
         """Raise where an example's gradient is not that of plain autograd, whatever went through before."""
@@ -409,11 +469,17 @@ class Mapped:
     def _plain(self, x: Inputs, labels: Any) -> Tensor:
         """The gradient of the first example by plain autograd, of the module itself at its own weights."""
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        with drawing_from(1, self.device), torch.enable_grad():
-            given, words = _arguments(_first(x, 0))
-            loss = self.loss(self.module(*given, **words)[0], tree_map(lambda each: each[0], labels))
-            slopes = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
-        return torch.cat([slope.flatten().float() for slope in slopes])
+        if any(p._post_accumulate_grad_hooks for p in trained):
+            raise ValueError("a parameter has a hook that changes its gradient: no gradient by example has one")
+        kept = [p.grad for p in trained]
+        try:
+            with drawing_from(1, self.device), torch.enable_grad():
+                given, words = _arguments(_first(x, 0))
+                loss = self.loss(self.module(*given, **words)[0], tree_map(lambda each: each[0], labels))
+                return _gradient(trained, loss)
+        finally:
+            for param, slope in zip(trained, kept):
+                param.grad = slope
 
     def _check_state(self, weights: Tensor, x: Inputs) -> None:
         """Raise where a pass leaves anything in the module, or where what it left depends on the example.

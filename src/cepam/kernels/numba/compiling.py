@@ -162,9 +162,14 @@ def aligned(shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+def _own(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A copy that may be written to: Numba compiles anew for read-only arrays, and pickling forgets that they were."""
+    return np.array(array, order="C")
+
+
 @lru_cache(maxsize=64)
 def kernel_plan(plan: Plan) -> KernelPlan:
-    """The plan as kernels read it."""
+    """The plan as kernels read it, of the same types in every process: what one has compiled the others find."""
     vectors = plan.relevant.astype(np.float64)
     return KernelPlan(
         search=int(plan.search),
@@ -174,20 +179,20 @@ def kernel_plan(plan: Plan) -> KernelPlan:
         scale=plan.scale,
         step=plan.step,
         inverse_ball=plan.inverse_ball,
-        table=plan.table,
-        basis=np.ascontiguousarray(plan.basis),
-        box=np.ascontiguousarray(plan.box),
-        inverse=np.ascontiguousarray(plan.inverse),
-        relevant=np.ascontiguousarray(vectors),
-        steps=np.ascontiguousarray(plan.steps),
+        table=_own(plan.table),
+        basis=_own(plan.basis),
+        box=_own(plan.box),
+        inverse=_own(plan.inverse),
+        relevant=_own(vectors),
+        steps=_own(plan.steps),
         squares=(vectors**2).sum(axis=1),
         determinant=plan.determinant,
         trials=plan.trials,
-        order=plan.walk.order,
+        order=_own(plan.walk.order),
         straight=not (plan.walk.axes - np.diag(np.diag(plan.walk.axes))).any(),
-        axes=np.ascontiguousarray(plan.walk.axes.T),
-        shear=np.ascontiguousarray(plan.walk.shear.T),
-        spacing=plan.walk.spacing,
+        axes=_own(plan.walk.axes.T),
+        shear=_own(plan.walk.shear.T),
+        spacing=_own(plan.walk.spacing),
     )
 
 
@@ -203,7 +208,7 @@ def in_eight(p: Any) -> Any:
 @lru_cache(maxsize=64)
 def layer_plan(plan: Plan) -> LayerPlan:
     """What `scalar_quantizer.widths_and_dithers` reads of a plan."""
-    return LayerPlan(int(plan.accept), plan.step, plan.scale, plan.table)
+    return LayerPlan(int(plan.accept), plan.step, plan.scale, _own(plan.table))
 
 
 @intrinsic

@@ -31,7 +31,7 @@ from cepam.privacy.matrix.mechanism import MatrixMechanism
 from cepam.privacy.mechanisms.laplace import ZeroConcentrated, zcdp_of
 from cepam.privacy.mechanisms.local import EVERYONE, LocalMechanism
 from cepam.privacy.mechanisms.mechanism import Mechanism, check_count
-from cepam.privacy.mechanisms.serialization import read_mechanisms, written_mechanisms
+from cepam.privacy.mechanisms.serialization import WrittenMechanisms, read_mechanisms, written_mechanisms
 from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
 from cepam.privacy.numerics.slack import Shown, Slack, SlackPart, slack_of, slack_part
 
@@ -150,7 +150,11 @@ class Accountant:
             if longer is not None:
                 made = replace(self, mechanisms=(*self.mechanisms[:place], longer, *self.mechanisms[place + 1 :]))
                 break
+        else:
+            place = len(self.mechanisms)
         made = made or replace(self, mechanisms=(*self.mechanisms, mechanism))
+        if "_written" in vars(self):
+            vars(made)["_written"] = self._written.with_at(place, made.mechanisms[place])
         if not isinstance(mechanism, MatrixMechanism):  # a stream is charged as a whole
             if "_paid" in vars(self):
                 vars(made)["_paid"] = _paid_with(self._paid, mechanism)
@@ -271,7 +275,7 @@ class Accountant:
         """The accountant as plain values, for JSON: every mechanism in full, and the fingerprint of the
         configuration."""
         return {
-            "configuration": self.configuration, "identified": self.identified, **written_mechanisms(self.mechanisms),
+            "configuration": self.configuration, "identified": self.identified, **self._written.plain(),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Accountant:
@@ -306,6 +310,11 @@ class Accountant:
         for mechanism in self.mechanisms:
             found = _unnamed_with(found, mechanism)
         return found
+
+    @cached_property
+    def _written(self) -> WrittenMechanisms:
+        """All releases as plain values; `add` carries it on."""
+        return written_mechanisms(self.mechanisms)
 
     def _limited(self) -> Charges:
         """What every client pays at most without any secret, where participations are limited; else nothing."""

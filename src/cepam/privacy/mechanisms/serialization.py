@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 from cepam.clip import CLIPS, Clip
@@ -29,19 +29,47 @@ def fingerprint(*configuration: object) -> str:
     return hashlib.sha256(json.dumps(configuration, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
 
-def written_mechanisms(mechanisms: Sequence[Mechanism]) -> dict[str, Any]:
-    """The releases as plain values; a client, and a set of clients, that several share is written once."""
-    groups: dict[tuple[Client, ...], int] = {}
-    kinds: dict[Client, int] = {}
-    for mechanism in mechanisms:
-        groups.setdefault(mechanism.clients, len(groups))
-    numbered = [[kinds.setdefault(client, len(kinds)) for client in group] for group in groups]
-    return {
-        "version": VERSION,
-        "clients": [_written_client(client) for client in kinds],
-        "groups": numbered,
-        "releases": [_written_mechanism(mechanism, groups[mechanism.clients]) for mechanism in mechanisms],
-    }
+@dataclass(frozen=True)
+class WrittenMechanisms:
+    """Releases as plain values; a client, and a set of clients, that several share is written once.
+
+    `with_at` takes up one more release, or another in the place of one, without the work for all others.
+    """
+
+    kinds: Mapping[Client, int] = field(default_factory=dict)
+    groups: Mapping[tuple[Client, ...], int] = field(default_factory=dict)
+    numbered: tuple[tuple[int, ...], ...] = ()
+    releases: tuple[Mapping[str, Any], ...] = ()
+
+    def with_at(self, place: int, mechanism: Mechanism) -> WrittenMechanisms:
+        """With this release at `place`, at most one behind the last."""
+        kinds, groups, numbered = self.kinds, self.groups, self.numbered
+        group = groups.get(mechanism.clients)
+        if group is None:
+            group, kinds, groups = len(groups), dict(kinds), dict(groups)
+            groups[mechanism.clients] = group
+            numbered = *numbered, tuple(kinds.setdefault(client, len(kinds)) for client in mechanism.clients)
+        written = _written_mechanism(mechanism, group)
+        return WrittenMechanisms(
+            kinds, groups, numbered, (*self.releases[:place], written, *self.releases[place + 1 :])
+        )  # fmt: skip
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "version": VERSION,
+            "clients": [_written_client(client) for client in self.kinds],
+            "groups": [list(group) for group in self.numbered],
+            "releases": [dict(release) for release in self.releases],
+        }
+
+
+def written_mechanisms(mechanisms: Sequence[Mechanism]) -> WrittenMechanisms:
+    """All releases of an accountant."""
+    found = WrittenMechanisms()
+    for place, mechanism in enumerate(mechanisms):
+        found = found.with_at(place, mechanism)
+    return found
 
 
 def read_mechanisms(state: Mapping[str, Any]) -> tuple[Mechanism, ...]:
@@ -139,7 +167,7 @@ def _read_mechanism(plain: Mapping[str, Any], groups: Sequence[tuple[Client, ...
         plain.get("unit", "record"),
         node_rounds=None if plain["node_rounds"] is None else tuple(_read_row(row) for row in plain["node_rounds"]),
     )
-    known = {field.name: getattr(made, field.name) for field in fields(made)}
+    known = {each.name: getattr(made, each.name) for each in fields(made)}
     if plain.get("correlated") is not None:
         return MatrixMechanism(**known, **_read_streams(plain["correlated"]))
     if plain.get("steps") is not None:
