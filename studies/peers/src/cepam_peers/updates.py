@@ -31,6 +31,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -115,19 +116,20 @@ class SketchThenNoise:
     size: int
     part: int = 2
 
-    def _sketch(self, at: Address) -> Sketch:
-        seed = hashlib.sha256(b"public sketch" + at.round.to_bytes(8, "big")).digest()
+    @lru_cache(maxsize=1)  # noqa: B019
+    def _sketch(self, number: int) -> Sketch:
+        seed = hashlib.sha256(b"public sketch" + number.to_bytes(8, "big")).digest()
         return Sketch(self.size, max(1, self.size // self.part), seed)
 
     def encode(self, update: Vector, at: Address) -> bytes:
         """The message of the noisy sketch."""
-        made = self._sketch(at).apply(np.asarray(update, dtype=np.float64))
+        made = self._sketch(at.round).apply(np.asarray(update, dtype=np.float64))
         return NoisyDithered(self.law, self.law.scale).encode(np.asarray(made, dtype=np.float32), at)
 
     def decode(self, message: bytes, at: Address) -> Vector:
         """The server's unbiased estimate."""
         made = NoisyDithered(self.law, self.law.scale).decode(message, at)
-        return np.asarray(self._sketch(at).restore(np.asarray(made, dtype=np.float64)), dtype=np.float32)
+        return np.asarray(self._sketch(at.round).restore(np.asarray(made, dtype=np.float64)), dtype=np.float32)
 
 
 Rival = Callable[[Law, int], UpdateCodec]
