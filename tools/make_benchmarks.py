@@ -792,7 +792,7 @@ def peers() -> str:
         "The same data, model, rounds and target epsilon in every row of a table; the unit is in the row. Linear heads "
         "on fixed features, so that every program trains the same model. All runs are simulations in one process.",
         "![Accuracy over bytes up per client and round, chitchat-prompts](../img/peers.svg)",
-        "The picture shows `chitchat-prompts`. Markers that would cover each other are moved to the left.",
+        "The picture shows `chitchat-prompts`.",
         "## How to read the tables",
         "- **Proved epsilon** is by our accountant, for an outsider who sees every model. A sum of updates that were "
         "noised and then compressed one by one is no post-processing of the noisy sum, so its epsilon is *unproven*. "
@@ -820,8 +820,20 @@ def peers() -> str:
             provenance(row["stamp"] for row in mine)
             + f"- Command: `python -m cepam_peers.updates --task {task}`; {peers_versions(mine)}\n",
             peers_table(rows, task),
+            peers_bytes(mine),
         ]
     return "\n\n".join([*parts, "## What we saw", *peers_notes(rows)])
+
+
+def peers_bytes(rows: list[Row]) -> str:
+    """Bytes of both directions beside float32."""
+    sums = {row["row"]: row["bytes_up"] + row["bytes_down"] for row in rows if row.get("bytes_up") is not None}
+    if not {"cepam", "float32"} <= set(sums):
+        return ""
+    return (
+        f"Both directions together: {sums['cepam']:,.0f} bytes per client and round with cepam, {sums['float32']:,.0f} "
+        f"with float32, {sums['float32'] / sums['cepam']:.1f} times as many."
+    )
 
 
 def peers_versions(rows: list[Row]) -> str:
@@ -855,7 +867,7 @@ def peers_notes(rows: list[Row]) -> list[str]:
         "of the learning rate, whichever held-out clients prefer. SVT reports the sum of its budgets. It passes over "
         "all values at once and accepts more than it paid for, so nothing is proved. The percentile filter adds no "
         "noise.",
-        "**Opacus** hides users where a sample is a user, padded to the same number of records: 20 more lines. "
+        "**Opacus** hides users where a sample is a user, padded to the same number of records: ten more lines. "
         "Its loader samples at one over the number of batches; the noise is calibrated at that rate.",
     ]
 

@@ -221,7 +221,7 @@ class Engine:
 
 
 ENGINE: dict[str, Engine] = {
-    "cepam": Engine("cepam", {"compression.coder": "search"}, proved=True),
+    "cepam": Engine("cepam", {}, proved=True),
     "float32": Engine("DP-FedAvg, float32", FLOATS, proved=True),
     "central": Engine("central DP-SGD of our engine", FLOATS, proved=True),
     "qsgd-8": Engine("noise, then QSGD, 8 bits", FLOATS, compressed(lambda law, m: NoiseThenQsgd(law, m, 8)),
