@@ -804,6 +804,7 @@ def peers() -> str:
         "arrays alone for FLARE, and bare payloads for rivals of our own writing. Those rivals and Flower broadcast "
         "float32; our quantized downlink would serve them too.\n"
         "- **Seconds** are processor seconds per run on two shared cores. **Lines** are those that a user adds.\n"
+        "- Rows that a table lacks were not run yet; the command above the table adds them.\n"
         "- **Opacus, central**, holds all records on one machine: the ceiling, not a way to train across clients.",
     ]  # fmt: skip
     for task, told in TASKS.items():
@@ -847,6 +848,9 @@ def peers_notes(rows: list[Row]) -> list[str]:
     adaptive = [row for row in rows if row["row"] == "flower-server-adaptive" and row.get("last_clip")]
     moved = "; ".join(f"`{row['task']}`: from {row['chosen']:g} to {row['last_clip']:.3g}" for row in adaptive)
     clips = "; ".join(f"`{row['task']}`: {row['chosen']:g}" for row in rows if row["row"] == "flower-server-fixed")
+    secagg = "No row was measured; the tests run it on twelve clients."
+    if any(row["row"] == "flower-secagg" and "refused" not in row for row in rows):
+        secagg = "Its row has the legacy client-side fixed clipping, 5 shares, threshold 3, one seed, all four stages."
     return [
         "**Flower** 1.41 was driven in process: real messages, the shipped strategies and mods, `strategy.start`, and "
         "a grid that calls each `ClientApp`. All clients take part in every round with equal weights, one step on all "
@@ -860,9 +864,8 @@ def peers_notes(rows: list[Row]) -> list[str]:
         "**An update of zeros** stops Flower's clipping with `ZeroDivisionError`. On `hospitals` clients with one "
         "record soon fit it, and their gradient is zero in float32.",
         "**Flower's SecAgg+** is part of the legacy API. `SecAggPlusWorkflow` needs a `LegacyContext`, so the "
-        "strategies of the message API cannot use it. Its row has the legacy client-side fixed clipping, 5 shares, "
-        "threshold 3, one seed, and bytes of all four stages. The server adds the noise: epsilon does not hold against "
-        "the server.",
+        f"strategies of the message API cannot use it. {secagg} The server adds the noise: epsilon does not hold "
+        "against the server.",
         "**FLARE's filters** saw the differences of plain federated averaging. gamma is the shipped default or a part "
         "of the learning rate, whichever held-out clients prefer. SVT reports the sum of its budgets. It passes over "
         "all values at once and accepts more than it paid for, so nothing is proved. The percentile filter adds no "
