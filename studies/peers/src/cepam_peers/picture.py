@@ -56,10 +56,10 @@ def draw(rows: list[dict[str, Any]]) -> str:
         f'  <text class="title" x="8" y="20">Accuracy, %, at epsilon {told["target_epsilon"]:g} per user</text>',
         '  <text x="8" y="40">filled: epsilon proved; hollow: unproven</text>',
     ]
-    for y in range(0, top + 1, 10):
-        at = place(10**low, y)[1]
+    for percent in range(0, top + 1, 10):
+        at = place(10**low, percent)[1]
         out.append(f'  <line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        out.append(f'  <text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{y}</text>')
+        out.append(f'  <text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{percent}</text>')
     for power in range(low, high + 1):
         at = place(10**power, 0)[0]
         anchor = "middle" if power < high else "end"
