@@ -1,6 +1,6 @@
 """The benchmark pages: `python tools/make_benchmarks.py` writes docs/benchmarks/*.md from the stored results.
 
-Sources are bench/results/*.json and studies/peers/results/sums.json. Every figure of a page comes from these
+Sources are bench/results/*.json and studies/peers/results/*.json. Every figure of a page comes from these
 files. Every table names its command, machine and date, or says that an older file did not record them.
 """
 
@@ -14,9 +14,12 @@ from typing import Any
 from cepam.fl.runs.summary import interval
 from cepam_peers.__main__ import TRIPS
 from cepam_peers.report import BEGIN, END, engine_rows, tables
+from cepam_peers.tasks import TASKS
+from cepam_peers.updates import table as peers_table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SUMS = ROOT / "bench" / "results", ROOT / "studies" / "peers" / "results" / "sums.json"
+PEERS = SUMS.with_name("updates.json")
 PAGES = ROOT / "docs" / "benchmarks"
 MARK = "<!-- Written by `python tools/make_benchmarks.py`; edit the script or rerun the benchmark, not this page. -->"
 MISSING = "not recorded"
@@ -814,6 +817,100 @@ def scale() -> str:
     return "\n\n".join(parts)
 
 
+# Peers
+
+
+def peers() -> str:
+    """Other programs and mechanisms beside ours."""
+    rows = json.loads(PEERS.read_text(encoding="utf-8"))
+    parts = [
+        "# Other tools, side by side", MARK,
+        "The same data, model, rounds and target epsilon in every row of a table; the unit is in the row. Linear heads "
+        "on fixed features, so that every program trains the same model. All runs are simulations in one process.",
+        "![Accuracy over bytes up per client and round, chitchat-prompts](../img/peers.svg)",
+        "The picture shows `chitchat-prompts`.",
+        "## How to read the tables",
+        "- **Proved epsilon** is by our accountant, for an outsider who sees every model. A sum of updates that were "
+        "noised and then compressed one by one is no post-processing of the noisy sum, so its epsilon is *unproven*. "
+        "Discrete Gaussian and Skellam rows charge the cost of rounding on average, in their favour.\n"
+        "- **It reports** is what the tool itself says: Flower's RDP accountant, Opacus' PRV accountant, FLARE's SVT "
+        "filter.\n"
+        "- **Unit** is whom the row hides. Flower's wrappers hide whole clients, whatever the task needs.\n"
+        "- **Bytes** are per client and round: our messages with header and seal, Flower's records without transport, "
+        "arrays alone for FLARE, and bare payloads for rivals of our own writing. Those rivals and Flower broadcast "
+        "float32; our quantized downlink would serve them too.\n"
+        "- **Seconds** are processor seconds per run on two shared cores. **Lines** are those that a user adds.\n"
+        "- Rows that a table lacks were not run yet; the command above the table adds them.\n"
+        "- **Opacus, central**, holds all records on one machine: the ceiling, not a way to train across clients.",
+    ]  # fmt: skip
+    for task, told in TASKS.items():
+        mine = [row for row in rows if row["task"] == task]
+        if not mine:
+            continue
+        first = mine[0]
+        judged = "area under the curve" if first["judge"] == "auc" else "accuracy"
+        parts += [
+            f"## `{task}`",
+            f"Preset `{told.preset}`: {told.about}. {first['clients']} clients, {first['rounds']} rounds, "
+            f"{first['weights']:,} weights; epsilon {first['target_epsilon']:g} at delta {first['delta']:.2g}. "
+            f"Test {judged}, 95 % intervals over seeds.",
+            provenance(row["stamp"] for row in mine)
+            + f"- Command: `python -m cepam_peers.updates --task {task}`; {peers_versions(mine)}\n",
+            peers_table(rows, task),
+            peers_bytes(mine),
+        ]
+    return "\n\n".join([*parts, "## What we saw", *peers_notes(rows)])
+
+
+def peers_bytes(rows: list[Row]) -> str:
+    """Bytes of both directions beside float32."""
+    sums = {row["row"]: row["bytes_up"] + row["bytes_down"] for row in rows if row.get("bytes_up") is not None}
+    if not {"cepam", "float32"} <= set(sums):
+        return ""
+    return (
+        f"Both directions together: {sums['cepam']:,.0f} bytes per client and round with cepam, {sums['float32']:,.0f} "
+        f"with float32, {sums['float32'] / sums['cepam']:.1f} times as many."
+    )
+
+
+def peers_versions(rows: list[Row]) -> str:
+    """The versions of the other programs."""
+    found = {name: row["stamp"][name] for row in rows for name in ("flwr", "nvflare", "opacus") if name in row["stamp"]}
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+def peers_notes(rows: list[Row]) -> list[str]:
+    """What a reader must know about the programs' rows."""
+    adaptive = [row for row in rows if row["row"] == "flower-server-adaptive" and row.get("last_clip")]
+    moved = "; ".join(f"`{row['task']}`: from {row['chosen']:g} to {row['last_clip']:.3g}" for row in adaptive)
+    clips = "; ".join(f"`{row['task']}`: {row['chosen']:g}" for row in rows if row["row"] == "flower-server-fixed")
+    secagg = "No row was measured; the tests run it on twelve clients."
+    if any(row["row"] == "flower-secagg" and "refused" not in row for row in rows):
+        secagg = "Its row has the legacy client-side fixed clipping, 5 shares, threshold 3, one seed, all four stages."
+    return [
+        "**Flower** 1.41 was driven in process: real messages, the shipped strategies and mods, `strategy.start`, and "
+        "a grid that calls each `ClientApp`. All clients take part in every round with equal weights, one step on all "
+        "their records, and `FedAvg`, the only strategy that its accountant admits. Momentum is thus missing. "
+        f"The clipping norm is the best of three or four on held-out clients ({clips}); that choice is not in epsilon.",
+        "**Flower's adaptive clipping** moves its norm the wrong way: it counts updates that were clipped where the "
+        "paper (Andrew et al. 2021) counts those that were not, so a norm that is too small shrinks further, and one "
+        f"that is too large grows. Last norms of first seeds: {moved}. It also scales the noise by the next round's "
+        "norm, so our epsilon is above the target. It refuses noise multipliers above a tenth of the clients; there we "
+        "set `clipped_count_stddev` to the noise multiplier.",
+        "**An update of zeros** stops Flower's clipping with `ZeroDivisionError`. On `hospitals` clients with one "
+        "record soon fit it, and their gradient is zero in float32.",
+        "**Flower's SecAgg+** is part of the legacy API. `SecAggPlusWorkflow` needs a `LegacyContext`, so the "
+        f"strategies of the message API cannot use it. {secagg} The server adds the noise: epsilon does not hold "
+        "against the server.",
+        "**FLARE's filters** saw the differences of plain federated averaging. gamma is the shipped default or a part "
+        "of the learning rate, whichever held-out clients prefer. SVT reports the sum of its budgets. It passes over "
+        "all values at once and accepts more than it paid for, so nothing is proved. The percentile filter adds no "
+        "noise.",
+        "**Opacus** hides users where a sample is a user, padded to the same number of records: ten more lines. "
+        "Its loader samples at one over the number of batches; the noise is calibrated at that rate.",
+    ]
+
+
 # Overview
 
 
@@ -846,6 +943,8 @@ def overview() -> str:
          f"{secure['processor_seconds']['client train']:.3f} s per client at {secure['coordinates']:,} coordinates",
          "[Secure aggregation](secure-aggregation.md)"],
         ["What does a coarser downlink cost?", "tables by step", "[Downlink](downlink.md)"],
+        ["How does it compare with other tools?", "Flower, FLARE, Opacus and rival mechanisms at equal epsilon",
+         "[Other tools](peers.md)"],
         ["How many clients can a simulation have?", f"{largest['clients']:,}: {largest['seconds_a_round']:.2f} s per "
          f"round with {largest['cohort']:,} sampled", "[Scale](scale.md)"],
     ]  # fmt: skip
@@ -859,7 +958,7 @@ def overview() -> str:
 
 WRITERS: dict[str, Callable[[], str]] = {
     "index": overview, "rate": rate, "speed": speed, "training": training, "accounting": accounting,
-    "secure-aggregation": secure_aggregation, "downlink": downlink, "scale": scale,
+    "secure-aggregation": secure_aggregation, "downlink": downlink, "scale": scale, "peers": peers,
 }  # fmt: skip
 
 
