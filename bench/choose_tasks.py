@@ -1,12 +1,11 @@
 """Settings of the presets on real tasks, chosen on held-out training records; test data is never read.
 
     python bench/choose_tasks.py hospitals chitchat-prompts           the searches of these tasks
-    python bench/choose_tasks.py cifar10 --model efficientnet-lite0-linear --records 16000    the first images only
     python bench/choose_tasks.py --downlink hospitals                 steps of the quantized downlink, by the engine
     python bench/choose_tasks.py --report                             the best rows of all that were kept
 
-Held out are a quarter of the training hospitals, a fifth of the training users, an eighth of the roles, or a tenth of
-the training images. Each setting is a linear head (or the tables of the next-token model) from zero, momentum 0.9,
+Held out are a quarter of the training hospitals, a fifth of the training users, or an eighth of the roles; images:
+choose_cifar.py. Each setting is a linear head (or the tables of the next-token model) from zero, momentum 0.9,
 the rate held for half of the run and then falling to zero, and central Gaussian noise of the multiplier that
 `cepam.privacy` asks for: a stand-in for the engine's run, good enough to choose by. Every clip and rate of a number
 of rounds sees the same draws and noise. The search looks at held-out training records without noise; that is not in
@@ -31,7 +30,6 @@ import torch
 from torch import Tensor
 
 from cepam import L2, fl, privacy
-from cepam.fl.data.partition import partition
 from cepam.fl.models.network import areas
 
 RESULTS = Path(__file__).parent / "results" / "choose_tasks.json"
@@ -82,37 +80,6 @@ def owners_themselves(every: int) -> Callable[[fl.Dataset, int], tuple[list[Inde
     return cut
 
 
-def images(users: int) -> Callable[[fl.Dataset, int], tuple[list[Index], Index]]:
-    """A tenth of the images held out; the others are units, or are dealt to users by their labels."""
-
-    def cut(data: fl.Dataset, seed: int) -> tuple[list[Index], Index]:
-        records, out = data.holding_out(data.records // 10, 1000 + seed)
-        if not users:
-            return [np.array([k]) for k in records], out
-        parts = partition("dirichlet-even", data.train_labels[records], len(records) * users // 50_000, seed, 0.5, 2)
-        return list(parts.within(records)), out
-
-    return cut
-
-
-IMAGES = {"model": "efficientnet-lite2-linear", "records": 50_000}
-
-
-def features() -> fl.Dataset:
-    """The first training images of CIFAR-10 as normalized features, with few test images, which nobody looks at.
-
-    With fewer than all images a round still draws as many, and has the noise of a run on all.
-    """
-    data, many = fl.load("cifar10"), int(IMAGES["records"])
-    few = replace(
-        data, train_inputs=data.train_inputs[:many], train_labels=data.train_labels[:many],
-        test_inputs=data.test_inputs[:8], test_labels=data.test_labels[:8],
-    )  # fmt: skip
-    made = fl.build(str(IMAGES["model"]), few).features
-    assert made is not None
-    return made.of(few)
-
-
 TASKS = {
     "hospitals": Task(
         lambda: fl.load("medpar"), by_owner(4), "auc", "record", 2.0, 1e-5, (0.25, 0.5, 1.0), (25, 50, 100, 200),
@@ -121,14 +88,6 @@ TASKS = {
     "chitchat-prompts": Task(
         lambda: fl.load("chitchat-prompts"), owners_themselves(5), "accuracy", "client", 8.0, 0.0,
         (0.5, 1.0), (3, 6, 12), (0.5, 2.0), (3.0, 10.0, 20.0, 30.0), seeds=3,
-    ),
-    "cifar10": Task(
-        features, images(0), "accuracy", "record", 2.0, 1e-5, (0.08192,), (150, 300, 600), (0.1,),
-        (1.6, 3.2, 6.4, 12.8), seeds=1,
-    ),
-    "cifar10-users": Task(
-        features, images(10_000), "accuracy", "client", 4.0, 1e-5, (0.05,), (100,), (0.1,),
-        (0.8, 1.6, 3.2, 6.4, 12.8), seeds=1,
     ),
 }  # fmt: skip
 
@@ -144,7 +103,7 @@ def multiplier(task: Task, units: int, chance: float, rounds: int, size: int) ->
         task.epsilon, delta,
     )  # fmt: skip
     assert isinstance(made, privacy.CohortMechanism)
-    return made.topup.total, delta
+    return made.compensation.total, delta
 
 
 def sums(x: Tensor, labels: Tensor, units: Tensor, weights: Tensor, clips: Tensor) -> Tensor:
@@ -212,22 +171,19 @@ def search(name: str, task: Task, rows: list[dict[str, Any]], out: Path) -> None
     x = x if data.scale == 1.0 else x * data.scale
     size = data.classes * (x.shape[1] + 1)
     grid = [(clip, rate / clip, decay) for clip, rate, decay in itertools.product(task.clips, task.rates, task.decays)]
-    pictures = task.load is features
-    units = (50_000 if pictures else data.records) if task.unit == "record" else len(data.clients) or 10_000
-    more = 50_000 / data.records if pictures else 1.0
+    units = data.records if task.unit == "record" else len(data.clients)
     for chance, rounds in itertools.product(task.chances, task.rounds):
         begun = time.perf_counter()
         noise, delta = multiplier(task, units, chance, rounds, size)
         found = []
         for seed in range(task.seeds):
             kept, held = task.units(data, seed)
-            last = trained(x, labels, kept, min(1.0, more * chance), rounds, noise, grid, data.classes, seed)
+            last = trained(x, labels, kept, chance, rounds, noise, grid, data.classes, seed)
             found.append(judged(task, x, labels, torch.from_numpy(held), last))
         for (clip, rate, decay), column in zip(grid, zip(*found)):
             rows.append({"task": name, "epsilon": task.epsilon, "delta": delta, "chance": chance, "rounds": rounds,
                          "clip": clip, "rate": rate, "weight_decay": decay, "noise_multiplier": noise,
-                         "judge": task.judge, "score": float(np.mean(column)), "seeds": list(column),
-                         **(IMAGES if pictures else {})})  # fmt: skip
+                         "judge": task.judge, "score": float(np.mean(column)), "seeds": list(column)})  # fmt: skip
         best = max(rows[-len(grid) :], key=lambda row: row["score"])
         print(f"{name} chance {chance:g} rounds {rounds} noise {noise:.3f}: best {best['score']:.4f} at clip "
               f"{best['clip']:g} rate {best['rate']:g} ({time.perf_counter() - begun:.0f} s)", flush=True)  # fmt: skip
@@ -260,7 +216,7 @@ def search_tokens(rows: list[dict[str, Any]], out: Path) -> None:
     order = np.random.default_rng([1, 11]).permutation(users)
     held = torch.from_numpy(np.flatnonzero(np.isin(data.owners, order[: users // 8])))[::4]
     kept = [torch.from_numpy(np.flatnonzero(data.owners == k)) for k in order[users // 8 :]]
-    task = Task(lambda: data, images(0), "accuracy", "client", 8.0, users**-1.1, (), (), (), ())
+    task = Task(lambda: data, owners_themselves(8), "accuracy", "client", 8.0, users**-1.1, (), (), (), ())
     for lags, rounds, rate in TOKENS:
         begun = time.perf_counter()
         noise, delta = multiplier(task, users, CHANCE, rounds, lags * vocabulary**2)
@@ -343,10 +299,7 @@ def main() -> None:
     parser.add_argument("--downlink", nargs="+", default=[], choices=[*STEPS], metavar="TASK")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--model", default=IMAGES["model"], help="whose features of CIFAR-10")
-    parser.add_argument("--records", type=int, default=IMAGES["records"], help="how many training images of CIFAR-10")
     chosen = parser.parse_args()
-    IMAGES.update(model=chosen.model, records=chosen.records)
     rows: list[dict[str, Any]] = json.loads(chosen.out.read_text()) if chosen.out.exists() else []
     for name in chosen.tasks:
         rows = [row for row in rows if row["task"] != name]

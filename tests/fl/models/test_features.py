@@ -129,6 +129,25 @@ def test_the_named_model_is_its_linear_head(small: Dataset) -> None:
         np.testing.assert_allclose(sums[row], flat, atol=1e-5)
 
 
+def test_a_small_network_on_scattering_maps_clips_each_example() -> None:
+    draw = np.random.default_rng(5)
+    pixels, labels = draw.integers(0, 256, (12, 3, 16, 16), dtype=np.uint8), np.arange(12) % 4
+    data = from_arrays((pixels, labels), (pixels[:4], labels[:4]), "made", 4)
+    model = fl.build("scattering-cnn", data, "tanh")
+    assert model.features is not None
+    assert model.features.of(data).shape == (243, 4, 4)
+    network, start = model.on(data, "cpu"), model.initial(3)
+    zero, index = np.zeros(1, np.int64), np.arange(12)[None]
+    sums, _ = network.summed_gradients(start[None], zero, index, np.array([12]), np.full(1, 0.5, np.float32))
+    whole = model.assembled(model.state_dict(start))
+    weights, total = [p for p in whole.parameters() if p.requires_grad], np.zeros(model.size)
+    for image, label in zip(pixels, labels):
+        loss = nn.functional.cross_entropy(whole(torch.from_numpy(image[None]).float() / 255), torch.tensor([label]))
+        slope = torch.cat([each.flatten() for each in torch.autograd.grad(loss, weights)]).double().numpy()
+        total += slope * min(1.0, 0.5 / np.linalg.norm(slope))
+    np.testing.assert_allclose(sums[0], total, atol=2e-3)
+
+
 def test_normalized_features_are_those_of_each_row_alone() -> None:
     draw = np.random.default_rng(7)
     inputs = draw.normal(size=(9, 6)).astype(np.float32)

@@ -24,7 +24,7 @@ from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.fetch import Report, quiet
 from cepam.fl.models.llama import Llama
 from cepam.fl.models.network import shared_out
-from cepam.fl.models.scattering import Scattering
+from cepam.fl.models.scattering import MAPS, Scattering
 
 
 def looks_up(module: nn.Module) -> bool:
@@ -61,7 +61,7 @@ class Features:
     numbers kept, `outputs` how many an example has, tried out where it is not given. With `block` they are saved after
     every so many examples, and a stopped computation goes on there. `portable` features are for bytes of any scale:
     those computed on another device serve too. With `normalized` each row is then normalized by itself (`Normalized`);
-    the cache keeps what the module gave.
+    the cache keeps what the module gave. A head sees an example's features in this `shape`, by default as one row.
 
     Nothing is charged for features: each record's depend on that record alone, and on a module that was fixed before.
     That holds for modules trained on public data only. A module that was trained on the run's own records needs a
@@ -77,6 +77,7 @@ class Features:
     block: int | None = None
     portable: bool = False
     normalized: bool = False
+    shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -88,7 +89,8 @@ class Features:
     @property
     def whole(self) -> nn.Module:
         """The module from raw examples to the numbers that the head reads."""
-        return nn.Sequential(self.module, Normalized()) if self.normalized else self.module
+        made = nn.Sequential(self.module, Normalized()) if self.normalized else self.module
+        return made if self.shape is None else nn.Sequential(made, nn.Flatten(), nn.Unflatten(1, self.shape))
 
     def size(self, data: Dataset) -> int:
         """How many features an example of this data set has."""
@@ -103,7 +105,8 @@ class Features:
         ]
         if self.normalized:
             made = [_normalized_rows(rows) for rows in made]
-        return replace(data, shape=(size,), train_inputs=made[0], test_inputs=made[1], scale=1.0, shift=0.0)
+        shape = self.shape or (size,)
+        return replace(data, shape=shape, train_inputs=made[0], test_inputs=made[1], scale=1.0, shift=0.0)
 
     def _through(self, data: Dataset, inputs: npt.NDArray[Any], device: str) -> Tensor:
         held = torch.from_numpy(np.array(inputs)).to(device)
@@ -251,7 +254,10 @@ class _Beside(nn.Module):
         return torch.cat([module(examples).flatten(1) for module in self.each], 1)
 
 
-def scattering(shape: tuple[int, ...]) -> Features:
-    """The scattering features of images of this shape, kept on disk in half precision."""
+def scattering(shape: tuple[int, ...], maps: bool = False) -> Features:
+    """The scattering features of images of this shape, kept on disk in half precision; as maps, or in one row."""
     module = Scattering(shape)
-    return Features(module, batch=16, key=module.words, precision="float16")
+    return Features(
+        module, batch=16, key=module.words, precision="float16", outputs=module.size, block=5000,
+        shape=(module.shape[0] * MAPS, shape[1] // 4, shape[2] // 4) if maps else None,
+    )  # fmt: skip

@@ -21,12 +21,11 @@ from cepam.fl.data.clients import TABLES, from_clients, from_table
 from cepam.fl.data.dataset import Dataset, from_arrays
 from cepam.fl.data.fetch import Report
 from cepam.fl.data.fetch import quiet as quiet_fetch
-from cepam.fl.models.model import Model, resolved
-from cepam.fl.models.pretrained import PRETRAINED, pretrained
+from cepam.fl.models.model import Model, frozen, resolved
 
 
 def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch) -> Dataset:
-    """The settings' data set, with its pixels as they ask, and the features of a pretrained network in the cache."""
+    """The settings' data set, with its pixels as they ask, and frozen features in the cache."""
     for name in ("data", "model"):
         known = str(getattr(settings, name).name)
         if known.startswith(OWN):
@@ -37,9 +36,9 @@ def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch)
     data = _read(settings, report)
     if settings.data.pixels == "centred" and data.train_inputs.dtype == np.uint8:
         data = replace(data, scale=2.0 / 255.0, shift=-1.0)
-    if settings.model.name in PRETRAINED:  # computed here, where progress is shown; the run finds them in the cache
-        where = "cuda" if resolved(settings.run.device) == "cuda" else "cpu"
-        pretrained(settings.model.name, data, report).of(data, where, report)
+    made, where = frozen(settings.model.name, data, report), resolved(settings.run.device)
+    if made is not None and (made.portable or where != "cuda"):
+        made.of(data, "cuda" if where == "cuda" else "cpu", report)  # with progress; the run finds them in the cache
     return data
 
 
