@@ -3,9 +3,12 @@
     python bench/scale.py                          1,000 to 1,000,000 clients, cohorts of 1,000
     python bench/scale.py --populations 10000      one of them
     python bench/scale.py --device cuda --rounds 3 --out scale_gpu.json      the same on a GPU
+    python bench/scale.py --preset cifar10-users --rounds 3 --out scale_cifar.json      clients that are copies of users
 
 Whole clients (unit client, Poisson cohorts, dropouts compensated), a linear model of 1,010 weights, one record per
 client or more, both ways compressed. Each population has a process of its own: its peak memory is the system's figure.
+With `--preset` clients are drawn with replacement from the preset's 10,000 users: a client is a copy of a user, so what
+is simulated is the work for so many clients, not what so many people would teach.
 Seconds are the median round's, after one that is not counted; processor seconds say more on a machine that is not idle.
 The draw of the cohort, the only work as long as the population, is timed by itself. Written to `--out`,
 bench/results/scale.json.
@@ -32,8 +35,8 @@ RESULTS = Path(__file__).parent / "results" / "scale.json"
 FEATURES, CLASSES = 100, 10
 
 
-def measured(population: int, cohort: int, rounds: int, device: str) -> dict[str, Any]:
-    """The figures of one population, of this process."""
+def made_clients(population: int, cohort: int, rounds: int, device: str) -> Any:
+    """A simulation of clients with a made record each, or more."""
     from cepam import fl
 
     draw = np.random.Generator(np.random.PCG64(population))
@@ -63,8 +66,45 @@ def measured(population: int, cohort: int, rounds: int, device: str) -> dict[str
             "run.device": device,
         }
     )
+    return fl.Simulation(settings, data)
+
+
+def copied_users(preset: str, population: int, cohort: int, rounds: int, device: str) -> Any:
+    """A simulation of a preset whose clients are drawn with replacement from its users."""
+    from cepam import fl
+    from cepam.fl.data.partition import Parts, partition
+
+    start = fl.preset(preset)
+
+    class Copied(fl.Simulation):
+        """Clients that hold the records of users who may have other copies."""
+
+        def _parts(self, records: Any, seed: int) -> Parts:
+            data = start.data
+            users = partition(
+                data.partition, self.data.train_labels[records], start.clients.count, seed, data.concentration,
+                data.shards_per_client,
+            ).within(records)  # fmt: skip
+            drawn = np.random.default_rng([seed, population]).integers(len(users), size=population)
+            return Parts.of(users[int(k)] for k in drawn)
+
+    settings = start.updated(
+        {
+            "clients.count": population, "clients.sampling_rate": cohort / population, "training.rounds": rounds + 1,
+            "privacy.noise_scale": 0.02, "run.evaluate_every": rounds + 1, "run.simulate": True, "run.device": device,
+        }
+    )  # fmt: skip
+    return Copied(settings, fl.prepared(settings))
+
+
+def measured(population: int, cohort: int, rounds: int, device: str, preset: str | None) -> dict[str, Any]:
+    """The figures of one population, of this process."""
     begun = time.perf_counter()
-    simulation = fl.Simulation(settings, data)
+    simulation = (
+        made_clients(population, cohort, rounds, device)
+        if preset is None
+        else copied_users(preset, population, cohort, rounds, device)
+    )
     simulation.step()
     ready, seconds, spent = time.perf_counter() - begun, [], []
     while not simulation.done:
@@ -75,7 +115,8 @@ def measured(population: int, cohort: int, rounds: int, device: str) -> dict[str
     start = time.perf_counter()
     simulation.aggregators[0].sampled(0)
     return {
-        "clients": population, "cohort": cohort, "seconds_a_round": statistics.median(seconds[:-1] or seconds),
+        "clients": population, "preset": preset, "weights": simulation.size, "cohort": cohort,
+        "seconds_a_round": statistics.median(seconds[:-1] or seconds),
         "processor_seconds_a_round": statistics.median(spent[:-1] or spent),
         "seconds_of_the_draw": time.perf_counter() - start, "seconds_of_start": ready,
         "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "device": device,
@@ -89,16 +130,18 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--preset", help="whose users clients are copies of")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.alone:
-        print(json.dumps(measured(chosen.populations[0], chosen.cohort, chosen.rounds, chosen.device)))
+        print(json.dumps(measured(chosen.populations[0], chosen.cohort, chosen.rounds, chosen.device, chosen.preset)))
         return
     rows = []
     for population in chosen.populations:
         told = ["--populations", population, "--cohort", chosen.cohort, "--rounds", chosen.rounds]
         command = [sys.executable, __file__, *map(str, told), "--device", chosen.device, "--alone"]
+        command += ["--preset", chosen.preset] if chosen.preset else []
         made = subprocess.run(command, capture_output=True, text=True)
         if made.returncode:
             raise RuntimeError(f"{population} clients: {made.stderr[-2000:]}")

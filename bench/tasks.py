@@ -54,6 +54,18 @@ RECORDS = {
     "clients.sampling": "fixed", "clients.sampling_rate": 1.0,
 }  # fmt: skip
 """Preset chitchat-lora with records protected instead of users: delta is 1 / records^1.1."""
+LITE = {"model.name": "efficientnet-lite2-linear", "training.rounds": 150, "training.server_learning_rate": 256.0}
+"""Preset `cifar10` with features of one network: rounds and rate that bench/choose_cifar.py found for it."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "as the preset": {},
+    "downlink float32": {"compression.downlink": "float32"},
+    "both ways float32": PLAIN,
+    "correlated noise, 10 slices": {
+        "training.record_sampling": "cyclic", "training.slices": 10, "privacy.noise_correlation": "matrix",
+    },
+    "secure aggregation": {"privacy.trust": "secure-aggregation", "clients.dropout_handling": "charge"},
+}  # fmt: skip
+"""What is changed in that, and what it is called in the table of options."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +110,10 @@ def rows() -> list[Row]:
     for task in ("chitchat-prompts", "shakespeare"):
         made += [Row(task, f"epsilon {eps:g}", {**PLAIN, "privacy.epsilon": eps}, 2) for eps in (2.0, 4.0, 16.0)]
         made += [Row(task, f"users {part}", PLAIN, 2, part) for part in ("1/4", "1/2")]
-    made += [Row("cifar10", "cepam", {}, 3), Row("cifar10", "float32", PLAIN, 3), Row("cifar10", "ceiling", {}, 1)]
-    made += [Row("cifar10-users", "cepam", {}, 3), Row("cifar10-users", "float32", PLAIN, 3)]
+    made += [Row("cifar10", "cepam"), Row("cifar10", "float32", PLAIN, 5), Row("cifar10", "ceiling", {}, 1)]
+    made += [Row("cifar10", f"option {name}", LITE | changes, 2) for name, changes in OPTIONS.items()]
+    made += [Row("cifar10-users", "cepam", {}, 3), Row("cifar10-users", "float32", PLAIN, 3),
+             Row("cifar10-users", "ceiling", {}, 1)]  # fmt: skip
     made += [Row("chitchat-lora", "base model", {}, 1), Row("chitchat-lora", "cepam", {}, 3),
              Row("chitchat-lora", "float32", PLAIN, 3), Row("chitchat-lora", "records", {**RECORDS, **PLAIN}, 2),
              Row("chitchat-lora", "epsilon 2", {**PLAIN, "privacy.epsilon": 2.0}, 2),
@@ -165,7 +179,8 @@ def private(row: Row) -> dict[str, Any]:
         "loss": found["metrics"]["loss"]["mean"],
         "epsilon": found["epsilon"], "worst_client_epsilon": worst, "delta": found["delta"],
         "unit": settings.privacy.unit, "scheme": found["scheme"], "rounds": found["rounds"], "seeds": row.seeds,
-        "clients": clients.count, "weights": found["weights"], "model": settings.model.name,
+        "against": found.get("epsilon_against"), "clients": clients.count, "weights": found["weights"],
+        "model": settings.model.name,
         "bytes_up": found["uplink_bytes"] / messages, "bytes_down": found["downlink_bytes"] / messages,
         "seconds": found["seconds"] / row.seeds,
     }  # fmt: skip
@@ -347,7 +362,18 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
             f"{' | '.join(cells)} | {_bytes(first['bytes_up'], first['bytes_down'])} | "
             f"{_bytes(plain['bytes_up'], plain['bytes_down'])} | {first['seconds']:.0f} |"
         )
-    return "\n".join([*lines, "", *_curves(kept)])
+    return "\n".join([*lines, "", *_curves(kept), "", *_options(kept)])
+
+
+def _options(kept: dict[str, dict[str, Any]]) -> list[str]:
+    lines = ["| CIFAR-10, one network | score | bytes up / down | epsilon |", "|---|---|---|---|"]
+    for name in OPTIONS:
+        found = kept.get(f"cifar10 option {name}")
+        if found is not None:
+            cells = [name, _figure("cifar10", found["score"], found["half_width"]),
+                     _bytes(found["bytes_up"], found["bytes_down"]), f"{found['epsilon']:.3g}"]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines if len(lines) > 2 else []
 
 
 def _curves(kept: dict[str, dict[str, Any]]) -> list[str]:

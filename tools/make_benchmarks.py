@@ -790,6 +790,12 @@ def public_points() -> list[str]:
 # Scale
 
 
+COPIES = (
+    "A linear head of {weights:,} weights on frozen features, five images per user. Clients are drawn with replacement "
+    "from 10,000 users: a client is a copy of a user. This is the work for so many clients, not what they would teach."
+)
+
+
 def scale() -> str:
     """Rounds of large populations."""
     parts = [
@@ -799,16 +805,18 @@ def scale() -> str:
         "model of 1,010 weights, both directions compressed. Each population has a process of its own. Only the draw "
         "of the cohort grows with the population.",
     ]
-    for name, title in (("scale", "On a CPU"), ("scale_gpu", "On a GPU")):
+    titles = {"scale": "On a CPU", "scale_gpu": "On a GPU", "scale_cifar": "Preset `cifar10-users`, on a CPU"}
+    for name, title in titles.items():
         kept = result(name)
         device = "NVIDIA H200" if name == "scale_gpu" else ""
         more = " --device cuda --out bench/results/scale_gpu.json" if name == "scale_gpu" else ""
+        about = [COPIES.format(weights=kept["rows"][0]["weights"])] if name == "scale_cifar" else []
         loads = sorted({row["load"] for row in kept["rows"]})
         rows = [[f"{row['clients']:,}", f"{row['cohort']:,}", f"{row['seconds_a_round']:.2f}",
                  f"{row['processor_seconds_a_round']:.2f}", f"{1e3 * row['seconds_of_the_draw']:.1f}",
                  f"{row['peak_bytes'] / 1e9:.2f}"] for row in kept["rows"]]  # fmt: skip
         parts += [
-            f"## {title}",
+            f"## {title}", *about,
             measured(kept.get("stamp"), f"python bench/scale.py --rounds 3{more}", device)
             + f"- Load of the machine: {loads[0]:g} to {loads[-1]:g}\n",
             table(["clients", "sampled per round", "seconds per round", "processor seconds", "draw of the cohort, ms",

@@ -51,7 +51,7 @@ Preset = Annotated[
     typer.Option(
         "--preset", "-p", rich_help_panel="Configuration",
         help="private, dp-ftrl, users, convolutional, hospitals, chitchat-prompts, chitchat-lora, shakespeare, "
-        "cifar10, cifar10-users: with a guarantee. algorithm1: the paper's text, about 20 % on "
+        "cifar10, cifar10-users, cifar10-scattering: with a guarantee. algorithm1: the paper's text, about 20 % on "
         "MNIST, no guarantee. published: its program's training, exact quantizer, about 92 %, no guarantee.",
     ),
 ]  # fmt: skip

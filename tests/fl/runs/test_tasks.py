@@ -57,7 +57,7 @@ def test_no_file_of_a_run_has_a_word_of_a_user(tmp_path: Path) -> None:
 
 
 def test_the_presets_protect_what_they_say() -> None:
-    units = {name: fl.preset(name).privacy.unit for name in ("hospitals", "cifar10")}
+    units = {name: fl.preset(name).privacy.unit for name in ("hospitals", "cifar10", "cifar10-scattering")}
     assert set(units.values()) == {"record"}
     for name, users in (("chitchat-prompts", 932), ("chitchat-lora", 1183), ("shakespeare", 806)):
         privacy = fl.preset(name).privacy
