@@ -120,6 +120,9 @@ def rows() -> list[Row]:
              Row("chitchat-lora", "users 1/4", PLAIN, 2, "1/4"), Row("chitchat-lora", "ceiling", {}, 1),
              Row("chitchat-lora", "epsilon 4", {**PLAIN, "privacy.epsilon": 4.0}, 2),
              Row("chitchat-lora", "users 1/2", PLAIN, 2, "1/2")]  # fmt: skip
+    longer = {"training.rounds": 500, "privacy.clipping_norm": 0.05, "compression.downlink": "float32"}
+    made += [Row("cifar10", "rounds 500, clip 0.05, downlink float32", longer, 1)]
+    made += [Row("cifar10-scattering", "cepam", {"compression.downlink": "float32"}, 4)]
     return made
 
 
@@ -380,7 +383,7 @@ def _curves(kept: dict[str, dict[str, Any]]) -> list[str]:
     lines = ["| task | what differs | users | epsilon, delta | score |", "|---|---|---|---|---|"]
     for row in rows():
         found = kept.get(row.key)
-        if found is None or not row.name.startswith(("epsilon", "users", "records", "cepam", *UNTRAINED)):
+        if found is None or not row.name.startswith(("epsilon", "rounds", "users", "records", "cepam", *UNTRAINED)):
             continue
         if row.task == "hospitals" and row.data != "fold 0":
             continue
