@@ -37,7 +37,11 @@ def test_comparison_is_paired_and_makes_a_page(
     schemes = ["fl+gaussian", "cepam-gaussian", "cepam-gaussian-secure-aggregation"]
     rows = compare(quick.updated({"run.seeds": 2}), schemes, tmp_path)
     assert [row.scheme for row in rows] == schemes
-    assert rows[2].epsilon_against["server"] == rows[1].epsilon_against["outsider"]
+    # Summed vectors are never of the search coder, whose arithmetic costs a little more.
+    server, outsider = rows[2].epsilon_against["server"], rows[1].epsilon_against["outsider"]
+    assert server is not None
+    assert outsider is not None
+    assert server <= outsider == pytest.approx(server, rel=1e-5)
     assert "server" not in rows[1].epsilon_against
     assert rows[0].gain == 0.0
     assert rows[1].half_width is not None
