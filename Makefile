@@ -16,7 +16,7 @@ help:
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make docs       the documentation site in site/, strictly: a broken link fails"
 	@echo "make bench      measures rate, speed, accounting and training, into bench/results/ (an hour)"
-	@echo "make pages      writes docs/benchmarks/ and the generated reference from the stored results and the source"
+	@echo "make pages      writes docs/benchmarks/ from the stored results"
 	@echo "make reproduce  the paper's tables, figures and bounds with a verdict on each claim (REPRODUCE=--quick for a look)"
 	@echo "make fuzz       ten minutes of mutated bytes for every parser (FUZZ_SECONDS=60 for a short one)"
 
@@ -77,10 +77,8 @@ bench: $(STAMP)
 	$(BIN)/python bench/secure.py 1000000 30
 	$(BIN)/python bench/engine.py --suite main paper --seeds 1
 
-# Pages that are written from results and source; tests check that they are current.
+# Pages that are written from results; a test checks that they are current. The site writes those from source.
 pages: $(STAMP)
-	$(BIN)/python tools/make_settings.py
-	$(BIN)/python tools/make_cli.py
 	$(BIN)/python tools/make_benchmarks.py
 
 reproduce: $(STAMP)

@@ -959,7 +959,7 @@ def overview() -> str:
     return "\n\n".join([
         "# Benchmarks", MARK,
         "One figure of each page. The pages name machine, command and date; `bench/README.md` lists the scripts. The "
-        "figures of the paper's own experiments are in [the reproduction](../reproduction.md).",
+        "figures of the paper's own experiments are in [the reproduction](../paper/reproduction.md).",
         table(["question", "figure", "page"], rows),
     ])  # fmt: skip
 

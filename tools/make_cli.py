@@ -1,4 +1,4 @@
-"""The command line as a page: `python tools/make_cli.py` writes docs/reference/cli.md from the commands themselves."""
+"""The command line as a page of the site, from the commands themselves; `python tools/make_cli.py` prints it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import inspect
 import re
 from collections.abc import Iterator
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from cepam.cli import COMMANDS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 HEAD = """# Command line
-
-<!-- Written by `python tools/make_cli.py` from `cepam.cli`. -->
 
 Every command with its arguments and options. An option without a default is unset unless you give it. A command with
 `--help` prints the same text. `cepam train` and `cepam compare` also take every [setting](settings.md) as `--set
@@ -110,4 +106,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page())

@@ -1,18 +1,14 @@
-"""The settings of a run as a page: `python tools/make_settings.py` writes docs/reference/settings.md."""
+"""The settings of a run as a page of the site; `python tools/make_settings.py` prints it."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 
 from cepam.cli.settings import FLAGS, shown
 from cepam.fl.config.settings import OVERRIDES, TABLES, ClientOverride
 from cepam.fl.config.values import RENAMED
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md"
 HEAD = """# Settings of a run
-
-<!-- Written by `python tools/make_settings.py` from `cepam.fl.config.settings`. -->
 
 Every setting of `cepam train`, `cepam compare` and `fl.Settings`, with its default. Give it as
 `--set table.name=value`, in a TOML file under `[table]`, or in Python as `fl.Settings.of({"table.name": value})`.
@@ -48,4 +44,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page())

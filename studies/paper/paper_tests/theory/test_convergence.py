@@ -203,7 +203,7 @@ def test_clipped_rounds_stay_under_the_clipped_bound() -> None:
 
 
 def test_clipped_closed_form_is_never_under_its_recursion() -> None:
-    """The recursion of docs/theory.md written out again, with the worst drift that the schedule allows."""
+    """The recursion of docs/paper/theory.md written out again, with the worst drift that the schedule allows."""
     draw = np.random.default_rng(6)
     for _ in range(100):
         theory = random_convergence(draw)

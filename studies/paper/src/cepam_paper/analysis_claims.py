@@ -69,7 +69,7 @@ def _cost(found: Findings) -> Ruling:
     said = (
         f"Bits a coordinate at $\\sigma = {found.number('sigma'):g}$: {listed}. As printed the second entropy is of a "
         "number that $U$ determines, hence 0. Read as an expectation, 'at most' misses what Golomb's code takes beyond "
-        f"the entropy of $H$: {over:.3f} bits a coordinate at worst, at most 1 a sub-vector (docs/theory.md, Rate)."
+        f"the entropy of $H$: {over:.3f} bits a coordinate at worst, at most 1 a sub-vector (docs/paper/theory.md, Rate)."
     )
     return Ruling(
         decided(
@@ -89,7 +89,7 @@ def _moment(found: Findings) -> Ruling:
         "within "
         f"{worst:.2f} standard errors of 0 and of $N\\,\\mathrm{{Var}}(f)$, the trace (farthest {case}: "
         f"{pairs[case][0]:.5g} for {pairs[case][1]:.5g}). What is kept after the padding is dropped has "
-        f"$m\\,\\mathrm{{Var}}(f)/n$ (docs/theory.md, Quantization error)."
+        f"$m\\,\\mathrm{{Var}}(f)/n$ (docs/paper/theory.md, Quantization error)."
     )
     return Ruling(decided(worst < WORST_Z), said)
 
@@ -107,7 +107,7 @@ def _weight_distance(found: Findings) -> Ruling:
         f"{repaired:.4g}, which {'held' if held else 'failed'}. The printed bound is true wherever there are at least "
         "as "
         f"many sub-vectors as clients, hence in the paper's setting ($N = 6422/n$, $K = 30$); its proof is not "
-        "(docs/theory.md, Weight distance)."
+        "(docs/paper/theory.md, Weight distance)."
     )
     return Ruling(decided(not violated, held), said)
 
@@ -141,7 +141,7 @@ def _psi(found: Findings) -> Ruling:
             f"{found.number('offset/printed_bound'):.4g} where the gap is {found.number('offset/measured_gap'):.4g}"
         )
     printed, weighted = (vanishes(key) and grows(key) for key in ("printed", "weighted"))
-    return Ruling(decided(printed, weighted), f"{said} (docs/theory.md, What is wrong in the printed proof).")
+    return Ruling(decided(printed, weighted), f"{said} (docs/paper/theory.md, What is wrong in the printed proof).")
 
 
 def counterexample(found: Findings) -> tuple[bool, str]:
@@ -164,7 +164,7 @@ def _convergence(found: Findings) -> Ruling:
     said = (
         f"{said} The repaired bound {'held' if held else 'was violated'} in {len(cases)} trainings on strongly convex "
         f"problems; at their end it is {min(ratios):.3g} to {max(ratios):.3g} times the measured gap "
-        "(docs/theory.md, Convergence)."
+        "(docs/paper/theory.md, Convergence)."
     )
     return Ruling(decided(not violated, held), said)
 
@@ -226,7 +226,7 @@ CLAIMS = (
             "The supremum that defines $M$ runs over the samples too, so $M$ is the largest norm of any gradient, and "
             "a "
             "mean square is at most the square of that. Both are finite on a bounded domain only, since gradients of "
-            "strongly convex functions are unbounded (docs/theory.md; no number is involved).",
+            "strongly convex functions are unbounded (docs/paper/theory.md; no number is involved).",
         ),
     ),
     Claim(

@@ -29,7 +29,7 @@ HELP = (
     "`all`: every part\n\n"
     "`experiment`: gaussian, laplace and grid with one seed and no verdict on accuracy\n\n"
     "`page`: write the page anew from what is there\n\n"
-    "`document`: write docs/reproduction.md, with the parts that only it has\n\n"
+    "`document`: write docs/paper/reproduction.md, with the parts that only it has\n\n"
     "The page opens without a network. It cites for each verdict the command that shows the evidence."
 )
 Parts = Annotated[list[str] | None, typer.Argument(help="Parts to redo, as listed above.", show_default="all")]
@@ -42,7 +42,7 @@ def reproduce(
         Path | None,
         typer.Option(help="The report's folder.", show_default="report, report-quick with --quick, report-experiment"),
     ] = None,
-    docs: Annotated[Path, typer.Option(help="Where `document` writes.")] = Path("docs"),
+    docs: Annotated[Path, typer.Option(help="Where `document` writes.")] = Path("docs/paper"),
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the verdicts and paths as JSON, nothing else.")
     ] = False,

@@ -1,4 +1,4 @@
-"""The report as a Markdown document with its numbers beside it: `docs/reproduction.md` and `docs/reproduction.json`.
+"""The report as a Markdown document with its numbers beside it: `docs/paper/reproduction.md` and `docs/paper/reproduction.json`.
 
 Both are written from the same parts in one go, so that what the document says is what the numbers say.
 """
@@ -42,7 +42,11 @@ POWER = re.compile(r"(\d)e([-+]?)0*(\d+)")
 
 
 def write(
-    report: Path, parts: Sequence[Part], verdicts: Sequence[Verdict], about: dict[str, str], docs: Path = Path("docs")
+    report: Path,
+    parts: Sequence[Part],
+    verdicts: Sequence[Verdict],
+    about: dict[str, str],
+    docs: Path = Path("docs/paper"),
 ) -> str:
     """The document's text; it is written to `docs` with its numbers (JSON) and at most eight pictures."""
     folder = docs / PICTURES

@@ -1,6 +1,6 @@
 """What the paper leaves for future work, measured: objectives that are not convex, mini-batches, a quantized downlink.
 
-Paper: footnotes to Section II-A (mini-batching) and to AS4 (non-convex objectives). Theorems: docs/theory.md.
+Paper: footnotes to Section II-A (mini-batching) and to AS4 (non-convex objectives). Theorems: docs/paper/theory.md.
 """
 
 from __future__ import annotations

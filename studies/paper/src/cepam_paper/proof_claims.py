@@ -18,7 +18,7 @@ def _unbiased(found: Findings) -> Ruling:
         f"{found.number('mean_update/active/clip'):.3g}$, where it is off by "
         f"{found.number('mean_update/active/bias'):.4g}"
         f" of $\\|\\bar J\\| = {found.number('mean_update/active/norm'):.4g}$. Clipping errors have no zero mean "
-        "(docs/theory.md, Active clipping)."
+        "(docs/paper/theory.md, Active clipping)."
     )
     return Ruling(decided(idle < FAR_Z and active < FAR_Z, idle < FAR_Z), said)
 
@@ -32,7 +32,7 @@ def _virtual_error(found: Findings) -> Ruling:
         "bound "
         f"{printed:.4g}, repaired bound $(\\sum_k p_k c_k)^2 + \\sum_k p_k^2 (\\theta_k^2 + E\\|Z\\|^2)$ "
         f"{repaired:.4g}. The cross term is dropped as if clipping errors had zero mean. With $N \\ge K$ the printed "
-        "bound is true (docs/theory.md, What is wrong in the printed proof)."
+        "bound is true (docs/paper/theory.md, What is wrong in the printed proof)."
     )
     held = measured - repaired <= FAR_Z * error
     return Ruling(decided(measured - printed <= FAR_Z * error, held), said)
@@ -62,7 +62,7 @@ def _exponential(found: Findings) -> Ruling:
     said = (
         f"$x = \\tau^2/(t + \\tau + \\alpha)$ at $L = C$, $t = 0$: {listed}. The step needs $x \\le 1.59$, and the "
         "paper "
-        "asks only for $x \\in [0, 1]$ without checking it. The repaired proof does not use it (docs/theory.md)."
+        "asks only for $x \\in [0, 1]$ without checking it. The repaired proof does not use it (docs/paper/theory.md)."
     )
     return Ruling(Label.HOLDS if not fails else decided(False, found.flag("repaired_bound_held_everywhere")), said)
 
@@ -78,7 +78,7 @@ def _minibatch(found: Findings) -> Ruling:
         "the "
         f"proved bound {one['bound']:.3g} and {many['bound']:.3g}; it {'held' if held else 'failed'} for every batch "
         "size "
-        "(docs/theory.md, Mini-batches and the downlink)."
+        "(docs/paper/theory.md, Mini-batches and the downlink)."
     )
     if not held or many["gap_low"] > one["gap_high"]:
         return Ruling(Label.FAILS, said)

@@ -117,5 +117,5 @@ def repairs() -> Table:
         "Steps of the proofs: what is printed and what holds",
         ("step", "printed", "what holds", "why"),
         ROWS,
-        "Proofs are in docs/theory.md; the counterexamples run in this part.",
+        "Proofs are in docs/paper/theory.md; the counterexamples run in this part.",
     )

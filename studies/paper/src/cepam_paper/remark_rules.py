@@ -82,5 +82,5 @@ def between_rounds(found: Findings) -> Ruling:
         "the server steps from the weights that it broadcast and leaves the local steps behind, so at a "
         "synchronization "
         f"the gap goes up from that of the clients' mean ({paths}); from one synchronization to the next it falls "
-        "(docs/theory.md, Convergence).",
+        "(docs/paper/theory.md, Convergence).",
     )

@@ -1,4 +1,4 @@
-"""The convergence theorem as printed, as it can be proved, and what clipping leaves of it (docs/theory.md, proofs)."""
+"""The convergence theorem as printed, as it can be proved, and what clipping leaves of it (docs/paper/theory.md, proofs)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Convergence:
         """L / (2 (T + alpha)) max{4 tau B / C^2, alpha ||W_0 - w*||^2}: holds when clipping is idle (gamma >= M).
 
         Departs: the learning rates are the printed ones; B has Gamma for psi and no M^2; the distance is squared; the
-        constant 4 tau is smaller than the printed one and needs no tau > 1. Proof: docs/theory.md.
+        constant 4 tau is smaller than the printed one and needs no tau > 1. Proof: docs/paper/theory.md.
         Guarantee: tests/theory/test_convergence.py (never under the recursion; the recursion against exact rounds).
         """
         nu = 4.0 * self.steps * self.repaired_b() / self.constants.convexity**2
@@ -155,7 +155,7 @@ class Convergence:
     def clipped_bound(self, total: npt.ArrayLike, clip: float) -> Floats:
         """The bound with active clipping: a part that vanishes with T, and `clipping_floor`, which does not.
 
-        Departs: the paper takes the clipping error for zero-mean, so that its bound vanishes. Proof: docs/theory.md.
+        Departs: the paper takes the clipping error for zero-mean, so that its bound vanishes. Proof: docs/paper/theory.md.
         """
         c = self.constants
         bias = clipping_bias(c.weights, c.gradient_norms, clip)

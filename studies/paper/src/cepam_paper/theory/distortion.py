@@ -73,7 +73,7 @@ def virtual_error(
     weights: Sequence[float], noise: float, gradient_norms: Sequence[float], theta_squares: Sequence[float], clip: float
 ) -> float:
     """(sum p_k c_k)^2 + sum p_k^2 (min(theta_k^2, gamma^2) + E||Z||^2): a bound on E||J - J-bar||^2 "
-    "(docs/theory.md)."""
+    "(docs/paper/theory.md)."""
     squares = np.square(checked_weights(weights))
     sent = np.minimum(theta_squares, clip**2) + noise
     return clipping_bias(weights, gradient_norms, clip) ** 2 + float(squares @ sent)

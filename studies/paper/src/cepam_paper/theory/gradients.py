@@ -1,4 +1,4 @@
-"""Bounds on mini-batch gradients: their variance, their second moment, and what clipping removes (docs/theory.md)."""
+"""Bounds on mini-batch gradients: their variance, their second moment, and what clipping removes (docs/paper/theory.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The convex theorem with mini-batches and a quantized downlink (docs/theory.md, proof)."""
+"""The convex theorem with mini-batches and a quantized downlink (docs/paper/theory.md, proof)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The non-convex theorem: a bound on the mean squared gradient of F over the rounds (docs/theory.md, proof)."""
+"""The non-convex theorem: a bound on the mean squared gradient of F over the rounds (docs/paper/theory.md, proof)."""
 
 from __future__ import annotations
 
