@@ -47,15 +47,12 @@ def measured(stamp: Row | None, command: str, machine: str = "") -> str:
     """
     known = stamp or {}
     cores = f", {known['cores']} cores" if "cores" in known else ""
-    place = known.get("processor", machine) or MISSING
+    place = known.get("processor", machine) or f"machine {MISSING}"
     graphics = f", {known['gpu']}" if "gpu" in known else ""
     versions = [f"{name} {known[name]}" for name in ("python", "cepam", "torch") if known.get(name, "0") != "0"]
     load = f", load {known['load']:g}" if "load" in known else ""
-    return (
-        f"- Command: `{known.get('command', command)}`\n"
-        f"- Machine: {place}{cores}{graphics}{load}{'; ' + ', '.join(versions) if versions else ''}\n"
-        f"- Date: {known.get('date', MISSING)}\n"
-    )
+    made = f"{place}{cores}{graphics}{load}{'; ' + ', '.join(versions) if versions else ''}"
+    return f"`{known.get('command', command)}` ({made}; {known.get('date', f'date {MISSING}')})\n"
 
 
 def percent(values: Sequence[float], sign: str = "") -> str:
@@ -86,7 +83,8 @@ def rate() -> str:
     """Bits per coordinate."""
     kept, sizes, floors, larger = map(result, ("rate", "rate_sizes", "rate_floors", "larger_lattices"))
     ablation = result("ablation")
-    head = ["sigma", *(f"{s:g}" for s in kept["sigmas"])]
+    shown = [kept["sigmas"].index(sigma) for sigma in (0.2, 0.05, 0.01, 0.001)]
+    head = ["sigma", *(f"{kept['sigmas'][place]:g}" for place in shown)]
     parts = [
         "# Rate: bits per coordinate", MARK,
         "Bits per coordinate are 8 times the bytes of the whole message over the number of coordinates: header, seal "
@@ -101,20 +99,20 @@ def rate() -> str:
     for data, title in UPDATES.items():
         lines = {name.replace("|", "\\|"): values for name, values in kept["bits_per_coordinate"][data].items()}
         known = [(name, label) for name, label in LINES.items() if name in lines]
-        rows = [[label, *(f"{value:.3f}" for value in lines[name])] for name, label in known]
+        rows = [[label, *(f"{lines[name][place]:.3f}" for place in shown)] for name, label in known]
         parts += [f"### {title}", table(head, rows)]
-    parts.append("## By kind of update")
-    for name, label in (("Z1", "`Integer(1)`"), ("E8", "`E8`")):
-        each = result("rate_messages")[name]
-        found = each["figures"]
-        rows = [[f"`{data}`", *(f"{bits:.3f}" for bits in values)] for data, values in
-                found["bits_per_coordinate"].items()]  # fmt: skip
-        columns = ["sigma", *(f"{s:g}" for s in found["sigmas"])]
-        parts += [f"### {label}", measured(each["stamp"], ""), table(columns, rows)]
+    each = {name: result("rate_messages")[name] for name in ("Z1", "E8")}
+    found = {name: one["figures"] for name, one in each.items()}
+    picked = [found["Z1"]["sigmas"].index(sigma) for sigma in (0.2, 0.01, 0.001)]
+    rows = [[f"`{data}`", *(f"{found[name]['bits_per_coordinate'][data][place]:.3f}" for place in picked
+                            for name in found)] for data in found["Z1"]["bits_per_coordinate"]]  # fmt: skip
+    columns = [f"{name}, sigma {found[name]['sigmas'][place]:g}" for place in picked for name in found]
+    parts += ["## By kind of update", "".join(measured(one["stamp"], "") for one in each.values()),
+              table(["update", *columns], rows)]  # fmt: skip
     parts += [
         "`early_single` and `late_single` are gradients of one record of the paper's CNN, `early_averaged` and"
         " `late_averaged` means over 15 records, `mlp` and `convnet` updates of larger networks (the first 327,680"
-        " coordinates), the others independent entries. `python bench/gradients.py` draws them.",
+        " coordinates), the others independent entries, drawn by `python bench/gradients.py`.",
         "## Floors",
         "Lower bounds without a header: the entropy of the quantizer's output where the distribution of independent"
         " entries is known, and the cost of signs alone where every magnitude is known.",
@@ -126,7 +124,7 @@ def rate() -> str:
         measured(sizes["stamp"], ""),
         table(["entries", "coordinates", *sizes["columns"]],
               ([row["entries"], f"{row['coordinates']:,}", *(f"{bits:.3f}" for bits in row["bits_per_coordinate"])]
-               for row in sizes["rows"])),
+               for row in sizes["rows"] if row["entries"] == "Gaussian")),
         "## What each part of the scalar model is worth",
         "The coder for `Integer(1)` with one part taken out and trained again, without header and seal.",
         measured(ablation["stamp"], ""),
@@ -171,7 +169,7 @@ def searched_on_gpu() -> list[str]:
 
 def speed() -> str:
     """Time of the codec on CPUs and GPUs, and of training on a GPU."""
-    kept, first, gpu, trained, networks = map(result, ("speed", "first_call", "gpu", "gpu_train", "networks"))
+    kept, first, gpu, trained = map(result, ("speed", "first_call", "gpu", "gpu_train"))
     parts = [
         "# Speed", MARK,
         "Times of one machine compare schemes with each other, not machines. Read the ratios. `cepam bench` measures"
@@ -184,9 +182,6 @@ def speed() -> str:
               ([row["what"], f"{row['nanoseconds']:.1f}", f"{row['ratio']:.2f}",
                 "" if row["bits_per_coordinate"] is None else f"{row['bits_per_coordinate']:.3f}"]
                for row in kept["speed"])),
-        table(["coordinates, one thread", "encode, ns per coordinate", "decode"],
-              ([f"{row['coordinates']:,}", f"{row['encode_ns']:.1f}", f"{row['decode_ns']:.1f}"]
-               for row in kept["linearity"])),
         "Memory beyond input, message and output at {coordinates:,} coordinates: {encode_extra_mib:.0f} MiB to encode,"
         " {decode_extra_mib:.0f} MiB to decode.".format(**kept["memory"]),
         "## First call",
@@ -225,7 +220,7 @@ def speed() -> str:
         measured(trained.get("stamps", {}).get("private"), "python bench/gpu_train.py", trained["device"]),
     ]  # fmt: skip
     rows = []
-    for name in ("private", "convolutional", "algorithm1", "many clients"):
+    for name in ("private", "convolutional", "many clients"):
         for device in ("cpu", "cuda"):
             found = trained[name][device]
             cells = [f"{1e3 * found[part]:.1f}" for part in ("gradients", "encode", "decode", "evaluation", "round")]
@@ -236,24 +231,8 @@ def speed() -> str:
         table(["preset", "device", "gradients", "encode", "decode", "evaluation", "whole round"], rows),
         "The whole command `cepam train --preset private` (600 rounds, MNIST) took"
         f" {whole['cuda']:.1f} s on the GPU and {whole['cpu, 16 cores']:.1f} s on the CPU.",
-        "## Networks of the study",
-        "The study of the paper compiles its networks for CPUs. Processor time beside PyTorch's.",
-        measured(networks.get("stamp", {"cores": networks["cores"], "load": round(networks["load"], 2)}),
-                 "python bench/networks.py --runs"),
-        table(["", "compiled", "PyTorch"],
-              [*([row["what"], f"{row['compiled']['processor_ms']:.1f} ms", f"{row['torch']['processor_ms']:.1f} ms"]
-                 for row in networks["calls"] if "compiled" in row), *network_runs(networks["runs"])]),
     ]  # fmt: skip
     return "\n\n".join(parts)
-
-
-def network_runs(runs: list[Row]) -> list[list[str]]:
-    """Processor seconds of whole runs on both engines."""
-    found: dict[str, dict[str, float]] = {}
-    for run in runs:
-        found.setdefault(run["run"], {})[run["engine"].rpartition(".")[2]] = run["processor_s"]
-    return [[f"whole run of `{name}`", f"{each['CompiledNetwork']:.0f} s", f"{each['TorchNetwork']:.0f} s"]
-            for name, each in found.items()]  # fmt: skip
 
 
 # Training
@@ -295,14 +274,14 @@ def provenance(stamps: Iterable[Row]) -> str:
     """The machines and dates of several runs."""
     found = list(stamps)
     machines, dates = ([each.get(name, MISSING) for each in found] for name in ("processor", "date"))
-    return f"- Machine: {'; '.join(dict.fromkeys(machines))}\n- Date: {', '.join(dict.fromkeys(sorted(dates)))}\n"
+    return f"({'; '.join(dict.fromkeys(machines))}; date {', '.join(dict.fromkeys(sorted(dates)))})\n"
 
 
 def engine(suite: str, groups: Iterable[dict[int, Row]]) -> str:
     """How the runs of a suite were made."""
     runs = [run for by_seed in groups for run in by_seed.values()]
     stamps = provenance(run.get("stamp", run.get("machine", {})) for run in runs)
-    return f"- Command: `python bench/engine.py --suite {suite}`\n{stamps}"
+    return f"`python bench/engine.py --suite {suite}` {stamps}"
 
 
 def accuracies(runs: dict[int, Row]) -> list[float]:
@@ -323,20 +302,20 @@ def paired(runs: dict[int, Row], beside: dict[int, Row]) -> str:
 
 def main_table() -> tuple[str, list[dict[int, Row]]]:
     """Accuracy and bytes of the preset `private` and its rivals."""
-    ours, accuracy, size, every = runs_of(PRIVATE), [], [], []
+    ours, rows, every = runs_of(PRIVATE), [], []
     plain = runs_of(PRIVATE | {"compression.scheme": "fl+gaussian", "compression.downlink": "float32"})
     whole = average(plain, "bytes_up") + average(plain, "bytes_down")
     for scheme, downlink, label in RIVALS:
         runs = runs_of(PRIVATE | {"compression.scheme": scheme, "compression.downlink": downlink})
         up, down = average(runs, "bytes_up"), average(runs, "bytes_down")
         less = "" if runs == ours else paired(ours, runs)
-        accuracy.append([label, len(runs), percent(accuracies(runs)), less])
-        size.append([label, f"{average(runs, 'bits_up'):.3f}", f"{average(runs, 'bits_down'):.3f}", f"{up / 1e6:,.1f}",
-                     f"{down / 1e6:,.1f}", f"{whole / (up + down):,.0f}"])  # fmt: skip
+        rows.append([label, percent(accuracies(runs)), less, f"{average(runs, 'bits_up'):.3f}",
+                     f"{average(runs, 'bits_down'):.3f}", f"{up / 1e6:,.1f}", f"{down / 1e6:,.1f}",
+                     f"{whole / (up + down):,.0f}"])  # fmt: skip
         every.append(runs)
-    shown = table(["", "seeds", "test accuracy, %", "cepam both ways minus this, points"], accuracy)
-    sizes = table(["", "bits per coordinate up", "down", "MB up", "MB down", "times smaller"], size)
-    return f"{shown}\n{sizes}", every
+    head = ["", "test accuracy, %", "cepam both ways minus this, points", "bits per coordinate up", "down", "MB up",
+            "MB down", "times smaller"]  # fmt: skip
+    return table(head, rows), every
 
 
 def budgets_table() -> tuple[str, list[dict[int, Row]]]:
@@ -387,15 +366,14 @@ def training() -> str:
     budgets, budget_runs = budgets_table()
     ftrl, users = groups("dp-ftrl"), groups("users")
     personal, traffic = result("personal"), result("flower_traffic")
-    cnn = result("engine_convolutional")
     parts = [
         "# Training: accuracy and bytes", MARK,
         "All runs are simulations with fixed seeds, so that schemes are paired: the same records, cohorts and keys. "
         "Means and 95 % confidence intervals over seeds. Epsilon is that of one record against an outsider at delta "
         "1e-5, if a table does not say otherwise. Presets: [Train in simulation](../train.md).",
         "## Preset `private` and other schemes",
-        "MNIST, 30 clients, 600 rounds, 39,700 weights on fixed scattering features, epsilon 1.99. MB are those of "
-        "all clients over the whole run. `python bench/engine.py --suite main --report` prints the same rows.",
+        "MNIST, 30 clients, 600 rounds, 39,700 weights on fixed scattering features, epsilon 1.99, five seeds. MB are "
+        "those of all clients over the whole run. `python bench/engine.py --suite main --report` prints the same rows.",
         engine("main", made), main,
         "## Over epsilon",
         "Features: preset `private` with the learning rate chosen on held-out records. CNN: preset `convolutional`, "
@@ -423,11 +401,6 @@ def training() -> str:
         "held-out records.",
         measured(personal.get("stamp"), "python bench/personal.py --seeds 3"),
         table(["", "seeds", "accuracy, mean over clients, %"], personal_rows(personal["rows"])),
-        "## Preset `convolutional`",
-        "The CNN of 11,386 weights, epsilon 1.99, 500 rounds, MNIST, paired with Gaussian noise in float32. These "
-        "runs are of an earlier version, in which the preset was called `private`.",
-        measured(cnn.get("stamp", {"cores": cnn["machine"]["cores"]}), "python bench/engine.py"),
-        table(["", "seeds", "test accuracy, %", "bits per coordinate up"], convolutional_rows(cnn["runs"])),
         *beside_flower(),
         *per_example(),
         "## Bytes over Flower",
@@ -515,39 +488,28 @@ def personal_rows(rows: list[Row]) -> list[list[Any]]:
     return made
 
 
-def convolutional_rows(runs: list[Row]) -> list[list[Any]]:
-    """The CNN with cepam and with float32."""
-    made = []
-    for label, scheme in (("cepam", None), ("float32, Gaussian noise", "fl+gaussian")):
-        mine = [run for run in runs if run["preset"] == "private" and run.get("scheme") == scheme]
-        made.append([label, len(mine), percent([run["accuracy"] for run in mine]),
-                     f"{mean(run['bits_per_coordinate'] for run in mine):.3f}"])  # fmt: skip
-    return made
-
-
 def choices() -> list[str]:
     """The best rows of the searches on held-out records."""
-    private, users, ftrl = result("choose_private"), result("choose_users"), result("choose_dp_ftrl")
-    parts = []
-    for name, found, command in (
-        ("private", private, "python bench/choose_private.py"),
-        ("dp-ftrl", ftrl, "python bench/choose_private.py --slices 30"),
-        ("users", users, "python bench/choose_users.py"),
-    ):
+    searches = (
+        ("private", "choose_private", "python bench/choose_private.py"),
+        ("dp-ftrl", "choose_dp_ftrl", "python bench/choose_private.py --slices 30"),
+        ("users", "choose_users", "python bench/choose_users.py"),
+    )
+    head = ["preset", "data", "epsilon", "batch", "clipping norm", "rounds", "learning rate", "held-out accuracy, %"]
+    rows, made = [], []
+    for name, file, command in searches:
+        found = result(file)
         best: dict[tuple[str, float], Row] = {}
         for row in found["rows"]:
             key = (row["data"], row["epsilon"])
             if key not in best or row["accuracy"] > best[key]["accuracy"]:
                 best[key] = row
-        rows = [[data, f"{epsilon:g}", row.get("batch", ""), row.get("clip", ""), row["rounds"], f"{row['rate']:.3g}",
-                 f"{row['noise_multiplier']:.3f}", f"{100 * row['accuracy']:.2f}", len(row["seeds"])]
-                for (data, epsilon), row in sorted(best.items())]  # fmt: skip
-        head = ["data", "epsilon", "batch", "clipping norm", "rounds", "learning rate", "noise multiplier",
-                "held-out accuracy, %", "seeds"]  # fmt: skip
+        rows += [[f"`{name}`", data, f"{epsilon:g}", row.get("batch", ""), row.get("clip", ""), row["rounds"],
+                  f"{row['rate']:.3g}", f"{100 * row['accuracy']:.2f}"]
+                 for (data, epsilon), row in sorted(best.items()) if epsilon > 0.5]  # fmt: skip
         where = {"cuda": "one NVIDIA H200"}.get(found.get("device", ""), "")
-        parts += [f"`{name}`, the best of {len(found['rows'])} settings:",
-                  measured(found.get("stamp"), command, where), table(head, rows)]  # fmt: skip
-    return parts
+        made.append(f"The best of {len(found['rows'])} settings: {measured(found.get('stamp'), command, where)}")
+    return ["".join(made), table(head, rows)]
 
 
 # Accounting
@@ -573,8 +535,9 @@ def accounting() -> str:
     for each in rounds.values():
         kept = each["figures"]
         by_id = "nodes identified" if "stable_nodes" in kept["options"] else "nodes not identified"
-        rows = [[row["round"], f"{row['epsilon_ms']:.2f}", f"{row['saving_ms']:.2f}"] for row in kept["rows"]]
-        parts += [f"{kept['sampled']} of {kept['nodes']} nodes per round, {by_id}:", measured(each["stamp"], ""),
+        rows = [[row["round"], f"{row['epsilon_ms']:.2f}", f"{row['saving_ms']:.2f}"]
+                for row in (kept["rows"][0], kept["rows"][-1])]  # fmt: skip
+        parts += [f"{kept['sampled']} of {kept['nodes']} nodes per round, {by_id}: {measured(each['stamp'], '')}",
                   table(["round", "add and epsilon, ms", "save and load, ms"], rows)]  # fmt: skip
     parts += [
         "## Noise left in the weights",
@@ -589,7 +552,7 @@ def accounting() -> str:
         measured(batches["stamp"], ""),
         table(["sampling", "batch", "bands or slices", "noise multiplier"],
               ([row["sampling"], f"{row['batch']:g}", parts_of(row), f"{row['noise_multiplier']:.3f}"]
-               for row in batches["figures"]["rows"])),
+               for row in batches["figures"]["rows"] if row.get("bands", 1) in (1, 8))),
     ]  # fmt: skip
     return "\n\n".join(parts)
 
@@ -619,15 +582,15 @@ def secure_aggregation() -> str:
         "## Time and bytes of one round",
         "One thread; the client's figure is one answer without its training, the server's one whole round.",
     ]
-    for each in kept.values():
-        found = each["figures"]
-        if "processor_seconds" not in found:
-            continue
-        title = f"{found['coordinates']:,} coordinates, {found['clients']} clients, {found['dropped']} dropped"
-        rows = [[name, f"{seconds:.4f} s"] for name, seconds in found["processor_seconds"].items()]
-        rows += [["upload of one client", f"{found['upload bytes']:,} bytes"],
-                 ["bits per coordinate up", f"{found['bits_per_coordinate']:.2f}"]]  # fmt: skip
-        parts += [f"### {title}", measured(each["stamp"], ""), table(["", "processor time or size"], rows)]
+    shown = [each for each in kept.values() if "processor_seconds" in each["figures"]]
+    figures = [each["figures"] for each in shown]
+    columns = [f"{each['coordinates']:,} coordinates, {each['clients']} clients, {each['dropped']} dropped"
+               for each in figures]  # fmt: skip
+    rows = [[name, *(f"{each['processor_seconds'][name]:.4f} s" for each in figures)]
+            for name in figures[0]["processor_seconds"]]  # fmt: skip
+    rows += [["upload of one client", *(f"{each['upload bytes']:,} bytes" for each in figures)],
+             ["bits per coordinate up", *(f"{each['bits_per_coordinate']:.2f}" for each in figures)]]  # fmt: skip
+    parts += ["".join(measured(each["stamp"], "") for each in shown), table(["processor time or size", *columns], rows)]
     parts += [
         "## In training",
         "Preset `private`, MNIST, 30 clients, 600 rounds, epsilon 1.99, paired by seed with the trusted server.",
@@ -642,7 +605,7 @@ def secure_aggregation() -> str:
         "rounding, integer noise modulo 2^b), with the quantization of Flower's legacy SecAgg+, and with local "
         "noise; each at epsilon 1.99, without dropouts. Bytes of the other mechanisms are those of their vectors "
         "alone, padded to a power of two by the rotation: protocol messages are not counted, in their favour.",
-        "- Commands: `python -m cepam_peers --seeds 5 --processes 16`, `python bench/engine.py --suite sum sketches`\n"
+        "`python -m cepam_peers --seeds 5 --processes 16`, `python bench/engine.py --suite sum sketches` "
         + provenance(run.get("stamp", {}) for run in sums),
         f"{BEGIN}\n\n{tables(sums, ours)}\n{END}",
         "![Test accuracy against bits per coordinate up for every mechanism](../img/sums.png)",
@@ -651,6 +614,9 @@ def secure_aggregation() -> str:
 
 
 # Downlink
+
+
+STEPS = (1, 64, 128, 256, 512, 1024)
 
 
 def downlink() -> str:
@@ -691,16 +657,16 @@ def downlink() -> str:
         finest = min(chosen["rows"], key=lambda row: (row["preset"] != name, row["factor"]))
         rows = [[f"{row['factor']:g}", f"{row['bits_down']:.3f}", percent(row["seeds"]),
                  percent([a - b for a, b in zip(row["seeds"], finest["seeds"])], "+")]
-                for row in sorted(mine, key=lambda row: float(row["factor"]))]  # fmt: skip
+                for row in sorted(mine, key=lambda row: float(row["factor"])) if row["factor"] in STEPS]  # fmt: skip
         parts += [f"Preset `{name}`:", table(["step factor", "bits per coordinate", "held-out accuracy, %",
                                               "minus the finest step, points"], rows)]  # fmt: skip
     parts += [
         *hysteresis(), *flower_step(), *public_points(),
         "## Speed",
         measured(speed.get("stamp", speed.get("machine")), "python bench/downlink.py --speed"),
-        table(["coordinates", "threads", "publish, ns per coordinate", "apply, ns per coordinate"],
-              ([f"{row['coordinates']:,}", row["threads"], f"{row['publish_ns']:.1f}", f"{row['apply_ns']:.1f}"]
-               for row in speed["rows"])),
+        table(["coordinates, one thread", "publish, ns per coordinate", "apply, ns per coordinate"],
+              ([f"{row['coordinates']:,}", f"{row['publish_ns']:.1f}", f"{row['apply_ns']:.1f}"]
+               for row in speed["rows"] if row["threads"] == 1)),
     ]  # fmt: skip
     return "\n\n".join(parts)
 
@@ -818,7 +784,7 @@ def scale() -> str:
         parts += [
             f"## {title}", *about,
             measured(kept.get("stamp"), f"python bench/scale.py --rounds 3{more}", device)
-            + f"- Load of the machine: {loads[0]:g} to {loads[-1]:g}\n",
+            + f"Load of the machine: {loads[0]:g} to {loads[-1]:g}.\n",
             table(["clients", "sampled per round", "seconds per round", "processor seconds", "draw of the cohort, ms",
                    "peak memory, GB"], rows),
         ]  # fmt: skip

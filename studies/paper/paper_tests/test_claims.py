@@ -141,7 +141,11 @@ def test_the_evidence_points_to_files_that_exist() -> None:
         for one in claims.verdicts(whole())
         for path in re.findall(r"(?:docs|tests)/[\w/-]+\.(?:md|py)", one.evidence)
     }
-    assert pointed >= {"docs/proofs/mechanisms-and-sampling.md", "docs/proofs/finite-precision.md", "docs/paper/theory.md"}
+    assert pointed >= {
+        "docs/proofs/mechanisms-and-sampling.md",
+        "docs/proofs/finite-precision.md",
+        "docs/paper/theory.md",
+    }
     assert not {path for path in pointed if not (ROOT / path).is_file()}
 
 

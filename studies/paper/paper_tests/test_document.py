@@ -178,7 +178,9 @@ def test_values_of_tables_must_be_among_the_numbers() -> None:
 def test_the_kept_document_agrees_with_its_kept_numbers() -> None:
     text, numbers = DOCS / "reproduction.md", DOCS / "reproduction.json"
     if not (text.is_file() and numbers.is_file()):
-        pytest.skip("docs/paper/reproduction.md has not been written yet: cepam reproduce, then cepam reproduce document")
+        pytest.skip(
+            "docs/paper/reproduction.md has not been written yet: cepam reproduce, then cepam reproduce document"
+        )
     kept = json.loads(numbers.read_text())
     assert disagreements(text.read_text(encoding="utf-8"), kept) == []
     assert document.unbacked(document.parts_of(DOCS)) == ()
