@@ -13,6 +13,7 @@ from cepam._internal.files import write_atomically
 from cepam.fl.aggregation.aggregator import Line
 from cepam.fl.config.settings import LATTICES, SCHEMES, Settings
 from cepam.fl.data.dataset import Dataset
+from cepam.fl.models.interface import AUC
 from cepam.fl.runs.comparison_page import Row, comparison_page
 from cepam.fl.runs.curve import series
 from cepam.fl.runs.progress import Progress
@@ -112,11 +113,12 @@ def _unsaid(text: str) -> None:
 
 def _row(name: str, summary: dict[str, Any], first: dict[str, float]) -> Row:
     gain, half = interval([accuracy - first[seed] for seed, accuracy in summary["accuracy_by_seed"].items()])
+    auc = summary["metrics"].get(AUC, {})
     return Row(
         name, summary["accuracy"], summary["accuracy_half_width"], gain, half, summary["epsilon"], summary["simulated"],
         summary["snr_db"], summary["bits_per_coordinate"], summary["bits_per_coordinate_down"],
         summary["uplink_bytes"], summary["downlink_bytes"], summary["round_trip_bytes"], summary["seconds"],
-        tuple(summary["warnings"]), summary["epsilon_against"],
+        tuple(summary["warnings"]), summary["epsilon_against"], auc.get("mean"), auc.get("half_width"),
     )  # fmt: skip
 
 

@@ -46,6 +46,8 @@ class Row:
     seconds: float
     warnings: tuple[str, ...]
     epsilon_against: dict[str, float | None]
+    auc: float | None = None
+    auc_half_width: float | None = None
 
 
 def cells(row: Row) -> list[str]:
@@ -69,6 +71,11 @@ def _accuracy(row: Row) -> list[str]:
         text = f"{100 * value:{sign}.2f}"
         shown.append(text if half is None else f"{text} ± {100 * half:.2f}")
     return shown
+
+
+def _auc(row: Row) -> str:
+    text = _number(row.auc, 4)
+    return text if row.auc_half_width is None else f"{text} ± {row.auc_half_width:.2g}"
 
 
 def _epsilon(row: Row) -> str:
@@ -189,7 +196,11 @@ def comparison_page(
     if waiting:
         notices.append(f"Unfinished: {', '.join(waiting)} not done yet. Give the same command again to go on.")
     first = rows[0]
-    scores = [[row.scheme, *_accuracy(row), _epsilon(row), _number(row.snr_db, 2)] for row in rows]
+    judged_too = any(row.auc is not None for row in rows)
+    scores = [
+        [row.scheme, *_accuracy(row), *([_auc(row)] if judged_too else ()), _epsilon(row), _number(row.snr_db, 2)]
+        for row in rows
+    ]
     sizes = [
         [
             row.scheme, _number(row.bits_per_coordinate, 3), _number(row.bits_per_coordinate_down, 3),
@@ -208,7 +219,7 @@ def comparison_page(
         writer.side_by_side(_charts(metrics, settings.run.seeds)),
         writer.heading("Accuracy and privacy"),
         writer.table(
-            ("scheme", "accuracy %", "against first", "epsilon", "SNR dB"), scores,
+            ("scheme", "accuracy %", "against first", *(["AUC"] if judged_too else ()), "epsilon", "SNR dB"), scores,
             f"{SIMULATED.capitalize()}. epsilon is for the whole run, against outsiders.",
         ),
         writer.heading("Bytes"),

@@ -18,12 +18,15 @@ from cepam.fl.aggregation.aggregator import Line
 from cepam.fl.aggregation.warnings import SIMULATED, message_bytes, shown_epsilon
 from cepam.fl.config.presets import PRESETS, preset
 from cepam.fl.config.settings import OVERRIDES, Settings, described
+from cepam.fl.models.interface import AUC
 from cepam.fl.runs.curve import series
 from cepam.fl.runs.summary import interval
 from cepam.fl.simulation import Simulation
 from cepam.privacy.reports.impact import impact_paragraph
 
 MOST_CLIENTS = 40
+OPEN_CLIENTS = 10
+"""Longer tables of clients are folded."""
 ROUNDS = Axis("rounds", counts=True)
 UNITS = {"record": "one record", "client": "all data of one client"}
 
@@ -131,16 +134,16 @@ def run_page(name: str, simulation: Simulation, lines: Sequence[Line]) -> str:
     chosen, simulated = simulation.settings, simulation.settings.run.simulate
     rounds = int(lines[-1]["round"]) if lines else 0
     spent, sent = simulation.views(rough=not simulation.done), traffic(simulation, lines, rounds)
-    score = _score(lines) if _shows_scores(simulation) else None
+    scores = _scores(simulation, lines) if _shows_scores(simulation) else []
     title = f"{name}: {chosen.compression.scheme} on {chosen.data.name}"
     notices = [_unfinished(rounds, chosen.training.rounds)] if rounds < chosen.training.rounds else []
     if simulated:
         notices.append(f"{SIMULATED}: keys and draws come from the seed, so this run protects nobody.")
-    verdict = f"{chosen.compression.scheme}: {_verdict(score, sent, spent, chosen)}"
+    verdict = f"{chosen.compression.scheme}: {_verdict(scores, sent, spent, chosen)}"
     return writer.page(f"cepam: {title}", [
         writer.heading(title, 1), writer.paragraph(marked(verdict, simulated and SIMULATED not in verdict), "verdict"),
         *(writer.paragraph(each, "notice") for each in notices),
-        writer.tiles(_tiles(score, sent, spent, rounds, chosen)),
+        writer.tiles(_tiles(scores, sent, spent, rounds, chosen)),
         writer.side_by_side(_charts(simulation, lines, rounds, spent, sent)),
         writer.heading("Privacy by observer"), *_observers(chosen, spent),
         writer.heading("Bytes"), *_bytes(simulation, sent, rounds),
@@ -148,7 +151,7 @@ def run_page(name: str, simulation: Simulation, lines: Sequence[Line]) -> str:
         writer.heading("Warnings"), writer.bullets(simulation.privacy_warnings or ["none"]),
         *_assessment(simulation, spent, rounds),
         writer.heading("Settings"), *settings_table(chosen),
-        *_coverage(simulation, score, spent),
+        *_coverage(simulation, scores, spent),
     ])  # fmt: skip
 
 
@@ -166,37 +169,53 @@ class _Score:
     half: float | None
 
     @property
+    def title(self) -> str:
+        return _title(self.name)
+
+    @property
     def words(self) -> str:
         if self.name == "accuracy":
             return percent(self.mean, self.half)
         return f"{self.mean:.4g}" if self.half is None else f"{self.mean:.4g} ± {self.half:.2g}"
 
 
-def _judged_by(lines: Sequence[Line]) -> str:
-    return "accuracy" if any(line.get("accuracy") is not None for line in lines) else "loss"
+def _title(name: str) -> str:
+    """What a score is called on the page."""
+    return "AUC" if name == AUC else name
 
 
-def _score(lines: Sequence[Line]) -> _Score | None:
-    """Test accuracy, or loss, of the last round that was evaluated for every seed."""
-    name = _judged_by(lines)
-    rounds, *_ = series(list(lines), name)
-    if not len(rounds):
-        return None
-    last = int(rounds[-1])
-    return _Score(name, last, *interval([float(line[name]) for line in lines if line["round"] == last]))
+def _judged_by(simulation: Simulation, lines: Sequence[Line]) -> list[str]:
+    """The scores that the page shows: accuracy first, or the loss where nothing else was measured."""
+    objective = simulation.vector.objective
+    names = dict.fromkeys((*(("accuracy", AUC) if objective.classifies else ()), *objective.metrics))
+    return [name for name in names if any(line.get(name) is not None for line in lines)] or ["loss"]
 
 
-def _verdict(score: _Score | None, sent: Traffic, spent: dict[str, float | None], chosen: Settings) -> str:
-    parts = [] if score is None else [f"{score.words} test {score.name} after {score.round:,} rounds"]
+def _scores(simulation: Simulation, lines: Sequence[Line]) -> list[_Score]:
+    """The test scores of the last round that was evaluated for every seed."""
+    found = []
+    for name in _judged_by(simulation, lines):
+        rounds, *_ = series(list(lines), name)
+        if len(rounds):
+            last = int(rounds[-1])
+            each = [float(line[name]) for line in lines if line["round"] == last]
+            found.append(_Score(name, last, *interval(each)))
+    return found
+
+
+def _verdict(scores: Sequence[_Score], sent: Traffic, spent: dict[str, float | None], chosen: Settings) -> str:
+    parts = [f"{score.words} test {score.title}" for score in scores]
+    if scores:
+        parts[-1] += f" after {scores[-1].round:,} rounds"
     return ", ".join([*parts, sent.fewer, privacy_in_words(spent, chosen.run.simulate, chosen.privacy.unit)])
 
 
 def _tiles(
-    score: _Score | None, sent: Traffic, spent: dict[str, float | None], rounds: int, chosen: Settings
+    scores: Sequence[_Score], sent: Traffic, spent: dict[str, float | None], rounds: int, chosen: Settings
 ) -> list[tuple[str, str, str]]:
     simulated = chosen.run.simulate
     word = f"({SIMULATED})" if simulated else ""
-    made = [] if score is None else [(f"test {score.name}", score.words, word)]
+    made = [(f"test {score.title}", score.words, word) for score in scores]
     for who, value in list(spent.items())[:1]:
         said = "no finite bound" if value is None else f"{value:.3g}"
         made.append((f"epsilon against {against(who)}", said, f"delta {writer.number(chosen.privacy.delta)} {word}"))
@@ -211,13 +230,12 @@ def _charts(
     simulation: Simulation, lines: Sequence[Line], rounds: int, spent: dict[str, float | None], sent: Traffic
 ) -> list[str]:
     chosen, simulated = simulation.settings, simulation.settings.run.simulate
-    made, name = [], _judged_by(lines)
-    label = marked(f"test {name}", simulated)
+    made = []
     many = "mean of the seeds, band from the lowest to the highest" if chosen.run.seeds > 1 else ""
-    if _shows_scores(simulation):
+    for name in _judged_by(simulation, lines) if _shows_scores(simulation) else ():
         at, mean, low, high = series(list(lines), name)
         band = (low.tolist(), high.tolist()) if chosen.run.seeds > 1 else ((), ())
-        axis = Axis(label, percent=name == "accuracy")
+        axis = Axis(marked(f"test {_title(name)}", simulated), percent=name == "accuracy")
         made.append(line_chart([Series("", at.tolist(), mean.tolist(), *band)], ROUNDS, axis, many))
         so_far, where = _bytes_at(simulation, lines, at.tolist(), sent)
         made.append(line_chart([Series("", so_far, mean.tolist(), *band)], Axis(where), axis, many))
@@ -320,15 +338,22 @@ def _clients(rows: Sequence[dict[str, Any]], simulated: bool) -> list[str]:
     ]  # fmt: skip
     joined = writer.joined(cells)
     left_out = sum(many for _, many in joined[MOST_CLIENTS:])
-    found = [
-        writer.heading("Clients"),
-        writer.table(("client", *numbers.values(), "epsilon", "delta"), [row for row, _ in joined[:MOST_CLIENTS]]),
-    ]
-    return (
-        [*found, writer.paragraph(f"And {left_out:,} more clients: `summary.json` has them all.")]
-        if left_out
-        else found
-    )
+    found = [writer.table(("client", *numbers.values(), "epsilon", "delta"), [row for row, _ in joined[:MOST_CLIENTS]])]
+    if left_out:
+        found.append(writer.paragraph(f"And {left_out:,} more clients: `summary.json` has them all."))
+    if len(joined) > OPEN_CLIENTS:
+        found = [writer.folded(f"{len(rows):,} clients, {_spread(rows, simulated)}", found)]
+    return [writer.heading("Clients"), *found]
+
+
+def _spread(rows: Sequence[dict[str, Any]], simulated: bool) -> str:
+    """From the least epsilon of the clients to the largest, in words."""
+    if any(row["epsilon"] is None for row in rows):
+        return "some without a finite epsilon"
+    least, most = min(row["epsilon"] for row in rows), max(row["epsilon"] for row in rows)
+    if f"{least:.3g}" == f"{most:.3g}":
+        return f"epsilon {shown_epsilon(most, simulated, '.3g')}"
+    return f"epsilon {least:.3g} to {shown_epsilon(most, simulated, '.3g')}"
 
 
 def _assessment(simulation: Simulation, spent: dict[str, float | None], rounds: int) -> list[str]:
@@ -383,7 +408,7 @@ def _value(key: str, value: Any) -> str:
     )
 
 
-def _coverage(simulation: Simulation, score: _Score | None, spent: dict[str, float | None]) -> list[str]:
+def _coverage(simulation: Simulation, scores: Sequence[_Score], spent: dict[str, float | None]) -> list[str]:
     """What the epsilon of the page says about the page itself."""
     if simulation.aggregators[0].mechanism is None or simulation.settings.run.simulate:
         return []
@@ -395,6 +420,6 @@ def _coverage(simulation: Simulation, score: _Score | None, spent: dict[str, flo
         "and test records. Test records themselves have no guarantee. `metrics.jsonl`, `summary.json`, `curve.png` and "
         "`timing.jsonl` look at raw data: do not publish them."
     )
-    if score is None and simulation.settings.model.personal_layers:
+    if not scores and simulation.settings.model.personal_layers:
         said += " Scores are left out: layers that stay on clients are learned from raw data."
     return [writer.heading("May this page be shown?"), writer.paragraph(said)]
