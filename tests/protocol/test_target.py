@@ -57,7 +57,7 @@ def test_the_line_names_noise_ratio_and_advice() -> None:
     asked = UplinkSettings(cepam.Gaussian(0.5), CLIP)
     line = Target(3.0, 20, 4).describe(Accounting().mechanism([(node, asked) for node in range(4)], True, 400))
     assert line.startswith("Gaussian(sigma=0.5) meets epsilon 3 over 20 rounds of 4 replies; in the average the noise")
-    assert "0.25 clips a coordinate, as a whole 5 times the clip: more noise than the rounds can average out" in line
+    assert "0.25 clips per coordinate, as a whole 5 times the clip: more noise than the rounds can average out" in line
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -24,7 +24,7 @@ GRID_BYTES = 8
 
 
 def noise_of_average(settings: Iterable[UplinkSettings]) -> float:
-    """The standard deviation, a coordinate, of the noise in the weighted average of such replies."""
+    """The standard deviation per coordinate of the noise in the weighted average of such replies."""
     used = list(settings)
     spread = [s.weight * s.law.scale * (1.0 if isinstance(s.law, Gaussian) else math.sqrt(2.0)) for s in used]
     return math.sqrt(sum(noise**2 for noise in spread)) / sum(s.weight for s in used)

@@ -43,7 +43,7 @@ class Shares:
 
     @property
     def noise(self) -> float:
-        """The standard deviation, a coordinate, of the noise in what is published."""
+        """The standard deviation per coordinate of the noise in what is published."""
         return math.sqrt(math.fsum(many * share.noise**2 for share, many in self.noises)) / self.divisor
 
     def absent(self, came: Iterable[UplinkSettings]) -> dict[NoiseShare, int]:

@@ -42,7 +42,7 @@ def _check(update: Vector) -> Vector:
 
 @dataclass(frozen=True)
 class PlainFloats:
-    """32 bits a coordinate: the update itself, or with noise of the law.
+    """32 bits per coordinate: the update itself, or with noise of the law.
 
     Paper: FL, FL+Gaussian and FL+Laplace (Section V-A). No entropy coder: the low bits of such floats are noise.
     """

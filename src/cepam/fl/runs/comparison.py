@@ -91,7 +91,7 @@ def compare(
         first = first or summary["accuracy_by_seed"]
         rows.append(_row(name, summary, first))
         metrics[name] = read_metrics(folder / name)
-        made = comparison_page(settings, rows, metrics, waiting=list(chosen)[len(rows) :])
+        made = comparison_page(settings.fitted(data.clients), rows, metrics, waiting=list(chosen)[len(rows) :])
         write_atomically(folder / "index.html", made.encode())
     write_atomically(folder / "comparison.json", json.dumps([vars(row) for row in rows], indent=2).encode())
     if find_spec("matplotlib") is not None:

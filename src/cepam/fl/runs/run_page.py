@@ -135,7 +135,8 @@ def run_page(name: str, simulation: Simulation, lines: Sequence[Line]) -> str:
     rounds = int(lines[-1]["round"]) if lines else 0
     spent, sent = simulation.views(rough=not simulation.done), traffic(simulation, lines, rounds)
     scores = _scores(simulation, lines) if _shows_scores(simulation) else []
-    title = f"{name}: {chosen.compression.scheme} on {chosen.data.name}"
+    title = f"{chosen.compression.scheme} on {chosen.data.name}"
+    title = title if name == chosen.compression.scheme else f"{name}: {title}"
     notices = [_unfinished(rounds, chosen.training.rounds)] if rounds < chosen.training.rounds else []
     if simulated:
         notices.append(f"{SIMULATED}: keys and draws come from the seed, so this run protects nobody.")

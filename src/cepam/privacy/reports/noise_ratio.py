@@ -21,7 +21,7 @@ REMEDIES = "more clients, a larger epsilon, fewer trained weights (a head, adapt
 
 @dataclass(frozen=True)
 class NoiseRatio:
-    """The noise of a round's average, a standard deviation a coordinate in clips, beside what rounds take off it.
+    """The noise of a round's average, a standard deviation per coordinate in clips, beside what rounds take off it.
 
     `averaging` is by how much the steps of a run that agree outgrow its noise: √rounds where noise is independent.
     `coordinates` is None where nobody said how many there are.
@@ -39,7 +39,7 @@ class NoiseRatio:
     @property
     def advice(self) -> str:
         """The figures in a sentence, and what follows from them."""
-        said = f"in the average the noise is {self.noise:.3g} clips a coordinate"
+        said = f"in the average the noise is {self.noise:.3g} clips per coordinate"
         if self.ratio is not None:
             return f"{said}, as a whole {self.ratio:.3g} times the clip: {self.meaning}"
         return f"{said}: {self.meaning}"
