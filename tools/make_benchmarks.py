@@ -616,13 +616,9 @@ def secure_aggregation() -> str:
 # Downlink
 
 
-STEPS = (1, 64, 128, 256, 512, 1024)
-
-
 def downlink() -> str:
     """Bits and accuracy of the quantized downlink."""
-    preset, linear, speed = (result(f"downlink_{name}") for name in ("preset", "linear", "speed"))
-    chosen = result("choose_downlink")
+    preset, speed = result("downlink_preset"), result("downlink_speed")
     quantized, plain = runs_of(PRIVATE), runs_of(PRIVATE | {"compression.downlink": "float32"})
     late = {"2": "2 rounds late", "10": "10 rounds late", "60": "60 rounds late", "start": "from the start",
             "new": "new client"}  # fmt: skip
@@ -636,30 +632,10 @@ def downlink() -> str:
         table(["step factor", "bits per coordinate", *late.values()],
               ([f"{row['factor']:g}", f"{row['bits']:.3f}", *(f"{row['behind'][gap]:.2f}" for gap in late)]
                for row in preset["rows"][0]["beside"])),
-        "## Accuracy by step",
-        "A linear head on fixed features, central noise: accuracy paired by seed with float32.",
-        measured(linear.get("stamp", linear.get("machine")),
-                 "python bench/downlink.py --model linear --seeds 2 --factors 0 64 128"),
-        table(["step factor", "bits per coordinate", "seeds", "test accuracy, %", "minus float32, points"],
-              (["float32" if not row["factor"] else f"{row['factor']:g}", f"{row['bits']:.3f}", len(row["accuracy"]),
-                percent(row["accuracy"]), f"{mean(row['paired_points']):+.2f}"] for row in linear["rows"])),
         f"Preset `private` with {len(quantized)} seeds: {percent(accuracies(quantized))} % quantized,"
         f" {percent(accuracies(plain))} % in float32, {paired(quantized, plain)} points by seed, at"
         f" {average(quantized, 'bits_down'):.3f} bits per coordinate ([Training](training.md)).",
-        "## Steps chosen on held-out records",
-        "Settings with nearest-point rounding and a message in every round; bits are entropies without a header.",
-        measured(chosen.get("stamp"), "python bench/choose_downlink.py", "one NVIDIA H200"),
     ]  # fmt: skip
-    for name in ("private", "users"):
-        mine = [row for row in chosen["rows"] if row["preset"] == name and row["dead_zone"] == 0.5
-                and row["exponent"] == 1.0 and row.get("period", 1) == 1 and row.get("momentum") is None
-                and not row.get("floor")]  # fmt: skip
-        finest = min(chosen["rows"], key=lambda row: (row["preset"] != name, row["factor"]))
-        rows = [[f"{row['factor']:g}", f"{row['bits_down']:.3f}", percent(row["seeds"]),
-                 percent([a - b for a, b in zip(row["seeds"], finest["seeds"])], "+")]
-                for row in sorted(mine, key=lambda row: float(row["factor"])) if row["factor"] in STEPS]  # fmt: skip
-        parts += [f"Preset `{name}`:", table(["step factor", "bits per coordinate", "held-out accuracy, %",
-                                              "minus the finest step, points"], rows)]  # fmt: skip
     parts += [
         *hysteresis(), *flower_step(), *public_points(),
         "## Speed",
@@ -677,13 +653,17 @@ def hysteresis() -> list[str]:
     parts = [
         "## Hysteresis on held-out records",
         "Weights move once they are farther off than the zone; the lag is kept out of so many leading directions. Bits "
-        f"are entropies without a header. Here {late['note']}.",
+        f"are entropies without a header. Rows that another one beats in bits and accuracy are left out. Here "
+        f"{late['note']}.",
         measured(late.get("stamp"), "python bench/choose_downlink.py --hysteresis"),
     ]  # fmt: skip
     for name, shown in (("private", (0, 8)), ("users", (0, 32))):
         mine = [row for row in late["rows"] if row["preset"] == name and row["directions"] in shown]
         finest = min(mine, key=lambda row: float(row["factor"]))
         good = [row for row in mine if mean(row["seeds"]) > mean(finest["seeds"]) - 0.004 and row["bits_down"] < 1.0]
+        ranked = [(float(row["bits_down"]), mean(row["seeds"])) for row in good]
+        good = [row for row, (bits, score) in zip(good, ranked)
+                if not any(b <= bits and s >= score and (b, s) != (bits, score) for b, s in ranked)]  # fmt: skip
         rows = [[f"{row['factor']:g}", f"{row['exponent']:g}", f"{row['dead_zone']:g}", row["directions"],
                  f"{row['bits_down']:.3f}",
                  percent([a - b for a, b in zip(row["seeds"], finest["seeds"])], "+"), len(row["seeds"])]
@@ -749,7 +729,7 @@ def public_points() -> list[str]:
                 *(f"{100 * part['left'][name]:.1f} %" if name in part["left"] else ""
                   for name in ("last", "aggregate", "ten rounds")),
                 f"{part['bytes']:.0f}", f"{part['predicted']:.0f}"]
-               for row in found["rows"] for part in row["prediction"])),
+               for row in found["rows"] for part in row["prediction"][1::3])),
     ]  # fmt: skip
 
 
@@ -828,8 +808,8 @@ def peers() -> str:
             f"Preset `{told.preset}`: {told.about}. {first['clients']} clients, {first['rounds']} rounds, "
             f"{first['weights']:,} weights; epsilon {first['target_epsilon']:g} at delta {first['delta']:.2g}. "
             f"Test {judged}, 95 % intervals over seeds.",
-            provenance(row["stamp"] for row in mine)
-            + f"- Command: `python -m cepam_peers.updates --task {task}`; {peers_versions(mine)}\n",
+            f"`python -m cepam_peers.updates --task {task}` with {peers_versions(mine)} "
+            + provenance(row["stamp"] for row in mine),
             peers_table(rows, task),
             peers_bytes(mine),
         ]
