@@ -88,7 +88,7 @@ def rate() -> str:
     parts = [
         "# Rate: bits per coordinate", MARK,
         "Bits per coordinate are 8 times the bytes of the whole message over the number of coordinates: header, seal "
-        "and side information included. float32 is 32. What determines the rate: [Rate](../rate.md).",
+        "and side information included. float32 is 32. What determines the rate: [Compression](../compression.md).",
         "![Bits per coordinate against the noise scale](../img/rate.png)",
         "## Against the noise scale",
         "Updates of l2 norm 1 with 6,422 coordinates, Gaussian noise of standard deviation sigma. The last four rows "
