@@ -22,6 +22,15 @@ def views(clients: int, quorum: int, colluders: int = 0, survivors: int | None =
     """Each observer's view of rounds in which `survivors` (all, if not given) of `clients` were in the sum.
 
     A server that lies about drop-outs opens sums of 2 quorum - clients - colluders honest clients at the worst.
+
+    Args:
+        clients: Clients of a round.
+        quorum: Fewest clients of a sum.
+        colluders: Clients that share what they know.
+        survivors: Clients in the sum; all by default.
+
+    Returns:
+        A view per observer.
     """
     present = clients if survivors is None else survivors
     if colluders < 0 or not clients + colluders < 2 * quorum <= 2 * present <= 2 * clients:
@@ -39,7 +48,15 @@ def views(clients: int, quorum: int, colluders: int = 0, survivors: int | None =
 
 
 def mechanism_for(view: View, mechanism: Mechanism) -> Mechanism:
-    """The release as this observer sees it: a client hidden by `shares` of the noise, its own among them."""
+    """The release as this observer sees it: a client hidden by `shares` of the noise, its own among them.
+
+    Args:
+        view: From `views`.
+        mechanism: The release.
+
+    Returns:
+        The mechanism to account for.
+    """
     if len({(client.law, client.weight) for client in mechanism.clients}) > 1:
         raise ValueError("a sum has clients of one law and one weight")
     if not 1 <= view.shares <= len(mechanism.clients):
@@ -82,6 +99,17 @@ def run_epsilons(
     `clients` were asked in, those present: a server that lies may have opened those that it called lost. `found` are
     `views(clients, …)` with all surviving: what a view has fewer than that is taken away from either. `rough` gives
     a bound in less time.
+
+    Args:
+        released: Rounds whose sums were opened or may be.
+        answered: Rounds that clients answered.
+        delta: At this delta.
+        found: From `views`, with all surviving.
+        clients: Clients of a round.
+        rough: Give a bound in less time.
+
+    Returns:
+        epsilon by observer.
     """
     made = {}
     for view in found:

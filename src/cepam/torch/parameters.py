@@ -17,7 +17,14 @@ Update = dict[str, Tensor]
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The model's parameters with `requires_grad`, by name; parameters that share one tensor are named once."""
+    """The model's parameters with `requires_grad`, by name; parameters that share one tensor are named once.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        Parameters by name.
+    """
     found = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not found:
         raise ValueError("no parameter of the model has requires_grad: nothing trains, nothing to send")
@@ -25,7 +32,14 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def snapshot(model: nn.Module) -> Update:
-    """Copies of the parameters that train, as they are now: what a later `update_between` starts from."""
+    """Copies of the parameters that train, as they are now: what a later `update_between` starts from.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        Detached copies by name.
+    """
     return {name: each.detach().clone() for name, each in trained_parameters(model).items()}
 
 
@@ -48,7 +62,14 @@ def update_between(before: nn.Module | Mapping[str, Tensor], after: nn.Module) -
 
 
 def gradients(model: nn.Module) -> Update:
-    """The `.grad` of each parameter that trains; zeros where a parameter has none, so that the structure stays."""
+    """The `.grad` of each parameter that trains; zeros where a parameter has none, so that the structure stays.
+
+    Args:
+        model: After `backward`.
+
+    Returns:
+        Gradients by the names of `trained_parameters`.
+    """
     found: Update = {}
     for name, each in trained_parameters(model).items():
         slope = each.grad

@@ -139,6 +139,17 @@ def verify(
 
     Decoded values are rounded to the public grid; a uniform jitter of one grid step, added here, makes the
     error continuous again. What that leaves is of second order in the grid: under 1e-8 in any distribution.
+
+    Args:
+        codec: What is tested.
+        samples: Sub-vectors per input and address.
+        false_alarm: Probability that a correct codec fails.
+        key: Fixes the randomness; fresh by default.
+        against: Another law to test for, as a negative control.
+        report: Hears the share done.
+
+    Returns:
+        A certificate; `passed` is its verdict.
     """
     if not isinstance(samples, int) or samples < LEAST_SAMPLES:
         raise ValueError(f"samples must be an integer of at least {LEAST_SAMPLES}, got {samples!r}")

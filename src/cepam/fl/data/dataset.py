@@ -117,6 +117,15 @@ def from_arrays(
     to predict, or rows of tokens, of any shape, for a model with a loss of its own. Inputs of whole numbers stay whole
     for a module that looks them up (`nn.Embedding`), and are float32 for any other; bytes are pixels over 255.
     Examples that hold a NaN or an infinity stay: they contribute nothing, and nobody but you is told.
+
+    Args:
+        train: Inputs and labels.
+        test: Inputs and labels.
+        name: What the data set is called in settings and records.
+        classes: Their number; found from the labels by default, 0 where targets are values.
+
+    Returns:
+        A data set whose clients `data.partition` deals out.
     """
     read = _class_numbers if classes != 0 else _values
     (x, y), (test_x, test_y) = ((np.asarray(a), read(b, part)) for (a, b), part in ((train, "train"), (test, "test")))
@@ -211,7 +220,17 @@ def _all_finite(inputs: npt.NDArray[Any]) -> bool:
 
 
 def from_torch(train: Any, test: Any, name: str = "own", classes: int | None = None) -> Dataset:
-    """A data set from two torch datasets that yield (input, label)."""
+    """A data set from two torch datasets that yield (input, label).
+
+    Args:
+        train: A torch data set.
+        test: A torch data set.
+        name: What the data set is called in settings and records.
+        classes: As for `from_arrays`.
+
+    Returns:
+        A data set whose clients `data.partition` deals out.
+    """
     return from_arrays(stacked(train), stacked(test), name, classes)
 
 
@@ -229,6 +248,16 @@ def synthetic(records: int = 6000, tests: int = 1000, classes: int = 10, seed: i
     """Images that need no download: a smooth random template for each class, shifted and noisy.
 
     Guarantee: the same arguments give the same bytes (tests/fl/data/test_dataset.py).
+
+    Args:
+        records: Training images.
+        tests: Test images.
+        classes: Classes.
+        seed: Of the templates and shifts.
+        side: Pixels of a side.
+
+    Returns:
+        A data set.
     """
     draw = np.random.Generator(np.random.PCG64([seed, 0x53594E]))
     coarse = draw.normal(size=(classes, 7, 7))

@@ -164,6 +164,14 @@ def build(name: str, data: Dataset, activation: str = "relu") -> Model:
     `cnn-private` has wider convolutions and no hidden layer (11,386 weights): under noise, fewer layers learn more.
     `scattering-cnn` has two convolutions on scattering features, as Tramèr and Boneh (2021) train privately.
     `next-token` predicts each token of a row from the last three, log-linearly (28,812 weights).
+
+    Args:
+        name: One of the built-in models.
+        data: Gives the shape of inputs and the number of classes.
+        activation: Of models that have a choice.
+
+    Returns:
+        A model for `train`.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
@@ -208,7 +216,16 @@ def frozen(name: str, data: Dataset, report: Callable[[Report], None] = quiet) -
 
 
 def linear_on(features: Features, data: Dataset, name: str = "own") -> Model:
-    """A linear head on frozen features of this data set, started from zero."""
+    """A linear head on frozen features of this data set, started from zero.
+
+    Args:
+        features: Frozen features.
+        data: Gives the number of classes.
+        name: What the model is called in settings and records.
+
+    Returns:
+        A model for `train`.
+    """
     size = features.size(data)
 
     def make() -> nn.Module:

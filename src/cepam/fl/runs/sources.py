@@ -25,7 +25,15 @@ from cepam.fl.models.model import Model, frozen, resolved
 
 
 def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch) -> Dataset:
-    """The settings' data set, with its pixels as they ask, and frozen features in the cache."""
+    """The settings' data set, with its pixels as they ask, and frozen features in the cache.
+
+    Args:
+        settings: Name the data set and the model.
+        report: Hears about downloads and features.
+
+    Returns:
+        A data set.
+    """
     for name in ("data", "model"):
         known = str(getattr(settings, name).name)
         if known.startswith(OWN):

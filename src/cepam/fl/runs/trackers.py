@@ -19,7 +19,14 @@ Watcher = Callable[[Progress], None]
 
 
 def to_wandb(**given: Any) -> Watcher:
-    """A watcher that logs every round to Weights & Biases; the arguments are those of `wandb.init`."""
+    """A watcher that logs every round to Weights & Biases; the arguments are those of `wandb.init`.
+
+    Args:
+        given: Arguments of `wandb.init`.
+
+    Returns:
+        What `train` takes as `watch`.
+    """
     import wandb
 
     run = wandb.init(**given)
@@ -34,7 +41,15 @@ def to_wandb(**given: Any) -> Watcher:
 
 
 def to_mlflow(experiment: str, **given: Any) -> Watcher:
-    """A watcher that logs every round to this experiment of MLflow; further arguments are those of `start_run`."""
+    """A watcher that logs every round to this experiment of MLflow; further arguments are those of `start_run`.
+
+    Args:
+        experiment: Its name.
+        given: Arguments of `start_run`.
+
+    Returns:
+        What `train` takes as `watch`.
+    """
     import mlflow
 
     mlflow.set_experiment(experiment)

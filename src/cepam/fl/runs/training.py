@@ -205,7 +205,14 @@ def _rounds(simulation: Simulation, folder: Path, watch: Watcher) -> None:
 
 
 def read_metrics(folder: Path | str) -> list[Line]:
-    """The lines of a run's metrics."""
+    """The lines of a run's metrics.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        A dictionary per round and seed.
+    """
     path, made = Path(folder) / "metrics.jsonl", []
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         try:

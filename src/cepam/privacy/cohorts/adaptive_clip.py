@@ -18,6 +18,13 @@ def joint_multiplier(update: float, bit: float) -> float:
 
     `update` is the noise of the sum of updates over the clip, `bit` that of the sum of bits over a half.
     Guarantee: tests/privacy/test_adaptive_clip.py integrates the joint densities.
+
+    Args:
+        update: Noise multiplier of the sum of updates.
+        bit: Noise of the sum of bits, over a half.
+
+    Returns:
+        One noise multiplier.
     """
     check_scale("update", update)
     check_scale("bit", bit)
@@ -25,7 +32,15 @@ def joint_multiplier(update: float, bit: float) -> float:
 
 
 def update_multiplier(joint: float, bit: float) -> float:
-    """z_update that leaves a total of `joint` with bits of `bit`: what the updates need more for the bits' sake."""
+    """z_update that leaves a total of `joint` with bits of `bit`: what the updates need more for the bits' sake.
+
+    Args:
+        joint: Noise multiplier of both together.
+        bit: Noise of the sum of bits, over a half.
+
+    Returns:
+        The noise multiplier of the updates.
+    """
     check_scale("joint", joint)
     check_scale("bit", bit)
     if bit <= joint:
@@ -34,7 +49,15 @@ def update_multiplier(joint: float, bit: float) -> float:
 
 
 def fraction_within(bits: float, expected: float) -> float:
-    """The share of norms within the clip, from the noisy sum of bits less a half each, over the expected cohort."""
+    """The share of norms within the clip, from the noisy sum of bits less a half each, over the expected cohort.
+
+    Args:
+        bits: The noisy sum of bits.
+        expected: The expected cohort.
+
+    Returns:
+        An estimate, which noise may take outside [0, 1].
+    """
     if not math.isfinite(bits):
         raise ValueError(f"bits must be finite, got {bits!r}")
     check_scale("expected", expected)
@@ -45,6 +68,15 @@ def next_clip(clip: float, fraction: float, quantile: float = 0.5, rate: float =
     """The clip of the next round: C exp(-rate (fraction - quantile)), post-processing of what was published.
 
     Paper: Andrew et al. 2021, Algorithm 1. A `fraction` outside [0, 1] is noise, and moves the clip by as much.
+
+    Args:
+        clip: This round's clipping norm.
+        fraction: From `fraction_within`.
+        quantile: The share of norms to keep within the clip.
+        rate: The step on a logarithmic scale.
+
+    Returns:
+        The next clipping norm.
     """
     check_scale("clip", clip)
     check_scale("rate", rate)

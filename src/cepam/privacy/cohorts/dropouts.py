@@ -52,6 +52,15 @@ def server_noise(sigma: float, coordinates: int, at: Address | None = None, latt
     The key is fresh, from the operating system, and kept by nobody; or `at` is where the randomness lives, an address
     under a key that only the server can derive and that nothing else uses.
     Guarantee: exactly the law, as any decoded vector (docs/proofs/finite-precision.md; tests/privacy/test_dropouts.py).
+
+    Args:
+        sigma: Standard deviation per coordinate.
+        coordinates: Length of the vector.
+        at: Where the randomness lies; fresh and unknown to all by default.
+        lattice: The codec's lattice.
+
+    Returns:
+        A vector on the public grid.
     """
     check_count("coordinates", coordinates)
     codec, own = Codec(Gaussian(sigma), lattice, coder="layered"), at or Address(Key.generate(), round=0, client=0)

@@ -78,6 +78,12 @@ def slack(run: Mechanism | Accountant) -> Slack:
     """What finite arithmetic may add to epsilon and to delta over the whole run: every figure has it in already.
 
     Adjacency, sampling, trust: as recorded. Rests on: `cepam.privacy.numerics.slack`.
+
+    Args:
+        run: A mechanism, or what was released.
+
+    Returns:
+        What is added to epsilon and to delta.
     """
     found = _accountant(run).slack()
     if found is None:
@@ -106,6 +112,13 @@ def delta_without_noise(mechanism: Mechanism, client: int | None = None) -> floa
     A claim at or above it says nothing about the noise. Adjacency: both. Sampling: as recorded. Trust: any.
     Rests on: a record that is never drawn is never seen. Paper: its (1.45, 9.69e-3) lies above this for one
     round.
+
+    Args:
+        mechanism: What is published.
+        client: One client; the worst one by default.
+
+    Returns:
+        A probability.
     """
     sampling_rates = [
         (mechanism.sampling_rate(j), mechanism.events_of(j))

@@ -81,6 +81,14 @@ def sensitivity(link: CorrelatedNoise, rounds: int, participation: Participation
     Rests on: Choquette-Choo et al. 2023; where coefficients never rise, the earliest participations are the worst, also
     among all separated ones (Kalinin and Lampert 2024).
     Guarantee: exact; tests/privacy/test_participation.py enumerates every pattern of small cases.
+
+    Args:
+        link: The correlated noise.
+        rounds: Messages of the run.
+        participation: In which messages a record may take part; the link's own slices by default.
+
+    Returns:
+        A factor of at least 1.
     """
     check_count("rounds", rounds)
     pattern = participation or Cyclic(link.slices)

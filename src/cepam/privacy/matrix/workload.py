@@ -33,6 +33,16 @@ def best_decay(
     `bands`: the decay is cut after so many messages. With secret draws in the slices, of which there are then at least
     as many, epsilon follows the length of a column, as it does without: the same decay is best.
     Guarantee: within 1e-4 of the least noise over all carries; tests/privacy/test_workload.py searches a fine grid.
+
+    Args:
+        rounds: Messages of the run.
+        slices: Slices of a pass.
+        momentum: Momentum of the server's optimizer.
+        rates: Learning rates by round; only their ratios matter.
+        bands: Messages after which the decay is cut.
+
+    Returns:
+        A decay from 0 to below 1.
     """
     made = _rates(rounds, momentum, rates)
     check_count("slices", slices)
@@ -66,6 +76,15 @@ def weight_noise(
     """The noise in the weights, as a root mean square over rounds, for messages of unit noise.
 
     Times the sensitivity it is what C costs at a given epsilon. Guarantee: tests/privacy/test_workload.py simulates it.
+
+    Args:
+        link: The correlated noise.
+        rounds: Messages of the run.
+        momentum: Momentum of the server's optimizer.
+        rates: Learning rates by round; a constant one by default.
+
+    Returns:
+        A standard deviation per coordinate.
     """
     made = _rates(rounds, momentum, rates)
     if link.bands is None:

@@ -19,7 +19,15 @@ from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
 
 
 def supports(run: Mechanism | Accountant, client: int = 0) -> bool:
-    """Whether `to_dp_event` can say what this run does to the client's records."""
+    """Whether `to_dp_event` can say what this run does to the client's records.
+
+    Args:
+        run: A mechanism, or what was released.
+        client: Its number.
+
+    Returns:
+        True or False.
+    """
     mechanisms = run.mechanisms if isinstance(run, Accountant) else (run,)
     return all(_expressible(mechanism, j) for mechanism in mechanisms for j, _ in _sent(mechanism, client))
 

@@ -42,6 +42,13 @@ def pure_epsilon(mechanism: Mechanism, client: int) -> float:
 
     Adjacency: as recorded. Sampling: amplifies by p. Trust: trusted server; own noise only.
     Rests on: pure composition and Balle, Barthe and Gaboardi 2018, Theorem 2.
+
+    Args:
+        mechanism: What is published.
+        client: Its number.
+
+    Returns:
+        epsilon; for Laplace noise.
     """
     return mechanism.rounds * amplified(pure_gap(mechanism, client), mechanism.sampling_rate(client))
 
@@ -51,6 +58,13 @@ def zcdp_rho(mechanism: Mechanism, client: int) -> float:
 
     Adjacency: as recorded. Sampling: none is used. Trust: trusted server; own noise only.
     Rests on: Bun and Steinke 2016, Proposition 1.4 (each coordinate) and Lemma 1.7 (composition).
+
+    Args:
+        mechanism: What is published.
+        client: Its number.
+
+    Returns:
+        rho.
     """
     if mechanism.law_is_gaussian:
         return mechanism.rounds * mechanism.mu(client) ** 2 / 2
@@ -63,6 +77,13 @@ def epsilon_of_zcdp(rho: float, delta: float) -> float:
     """The smallest epsilon that rho-zCDP implies at delta.
 
     Rests on: Canonne, Kamath and Steinke 2020, Proposition 12, minimised over the Rényi order.
+
+    Args:
+        rho: The zCDP parameter.
+        delta: Above 0.
+
+    Returns:
+        An upper bound on epsilon.
     """
     if rho == 0.0:
         return 0.0

@@ -28,7 +28,16 @@ EVERYONE = ("outsider", "server", "server with all other clients")
 
 
 def steps_of(records: int, batch: float, epochs: int) -> int:
-    """The local steps that so many epochs are: each record is drawn so often in expectation, or a little more."""
+    """The local steps that so many epochs are: each record is drawn so often in expectation, or a little more.
+
+    Args:
+        records: Records of the client.
+        batch: Expected records per step.
+        epochs: Passes over the records.
+
+    Returns:
+        A number of steps.
+    """
     check_count("records", records)
     check_count("epochs", epochs)
     return epochs * math.ceil(records / batch)

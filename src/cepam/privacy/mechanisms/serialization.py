@@ -25,7 +25,14 @@ _LAWS = {"gaussian": Gaussian, "laplace": Laplace}
 
 
 def fingerprint(*configuration: object) -> str:
-    """A short name of what a run was set up with: equal for equal settings, by their values or their `repr`."""
+    """A short name of what a run was set up with: equal for equal settings, by their values or their `repr`.
+
+    Args:
+        configuration: Mechanisms, settings, or plain values.
+
+    Returns:
+        A hexadecimal name.
+    """
     return hashlib.sha256(json.dumps(configuration, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
 

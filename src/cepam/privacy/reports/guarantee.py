@@ -44,6 +44,13 @@ def report(mechanism: Mechanism, delta: float | Sequence[float]) -> tuple[Guaran
     Trust: trusted server. Rests on: as `cepam.privacy.epsilon`, with the colluders' noise removed (the
     loudest ones).
     Guarantee: tests/privacy/test_guarantee.py.
+
+    Args:
+        mechanism: What is published.
+        delta: One for all clients, or one for each.
+
+    Returns:
+        A guarantee per client and observer.
     """
     count = len(mechanism.clients)
     deltas = list(delta) if isinstance(delta, Sequence) else [delta] * count

@@ -102,6 +102,12 @@ def noise_to_clip(mechanism: Mechanism) -> NoiseRatio:
 
     Local steps are taken together: a client's noise grows with the root of its steps, what they could add with their
     number. Rests on: `weight_noise` for noise that later rounds take away. Tests: tests/privacy/test_noise_ratio.py.
+
+    Args:
+        mechanism: What is published.
+
+    Returns:
+        The noise of a round's average in units of the clip.
     """
     if isinstance(mechanism, CohortMechanism):
         noise = mechanism.compensation.total / mechanism.cohort.size / mechanism.clip.bound

@@ -54,6 +54,15 @@ def privacy_warnings(
 
     Adjacency, sampling, trust: as recorded. Rests on: docs/sharp-edges.md; each one is triggered
     in tests/privacy/test_warnings.py.
+
+    Args:
+        mechanism: What is published.
+        epsilon: Its epsilon.
+        delta: At this delta.
+        practice: What is known of the training loop beyond the mechanism.
+
+    Returns:
+        Warnings, often none.
     """
     return (
         *about_epsilon(epsilon),
@@ -66,7 +75,14 @@ def privacy_warnings(
 
 
 def about_epsilon(epsilon: float) -> list[PrivacyWarning]:
-    """What should be said next to an epsilon by itself, wherever one is printed; nothing up to `LARGE_EPSILON`."""
+    """What should be said next to an epsilon by itself, wherever one is printed; nothing up to `LARGE_EPSILON`.
+
+    Args:
+        epsilon: The figure that is printed.
+
+    Returns:
+        Warnings, often none.
+    """
     if epsilon > VOID_EPSILON:
         reason = f"epsilon {epsilon:.4g} is no guarantee: it allows any odds to become certainty"
         return [PrivacyWarning("no-guarantee", reason, "Calibrate the noise to a target under 10")]
