@@ -48,7 +48,10 @@ def pure_epsilon(mechanism: Mechanism, client: int) -> float:
         client: Its number.
 
     Returns:
-        epsilon; for Laplace noise.
+        epsilon.
+
+    Raises:
+        ValueError: The noise is Gaussian, or an l2 clip comes without `coordinates`.
     """
     return mechanism.rounds * amplified(pure_gap(mechanism, client), mechanism.sampling_rate(client))
 
