@@ -76,7 +76,7 @@ LINES = {
     "shifted layered, ideal code": "shifted layered quantizer, ideal code",
     "Gaussian + SDQ, ideal code": "noise, then dithered quantization, ideal code",
 }  # fmt: skip
-UPDATES = {"early_single": "Gradients of one record, early in training", "gaussian": "Independent Gaussian entries"}
+UPDATES = {"early_single": "Gradients of one record, early in training"}
 
 
 def rate() -> str:

@@ -204,3 +204,19 @@ def test_ratios_of_bytes() -> None:
     assert times_fewer(1820.0, 10.0).startswith("182 ")
     assert times_fewer(10.0, 25.0).startswith("2.5 ")
     assert not re.search(r"\d", times_fewer(100.0, 101.0))
+
+
+def test_two_classes_show_the_area_and_many_named_clients_are_folded(quick: Settings) -> None:
+    draw = np.random.default_rng(0)
+
+    def records(count: int) -> tuple[Any, Any]:
+        x = draw.normal(size=(count, 3)).astype(np.float32)
+        return x, (x[:, 0] > 0).astype(np.int64)
+
+    chosen = quick.updated({"privacy.noise_scale": 0.5, "model.name": "linear", "training.batch_size": 2})
+    for count in (4, 12):
+        data = fl.from_clients({f"site {k}": records(20 + k) for k in range(count)}, test=records(30))
+        made = run_page("one", *done(chosen, data))
+        assert "test AUC" in words(made)
+        _, _, clients = made.partition("<h2>Clients</h2>")
+        assert clients.lstrip().startswith("<details>") == (count > 10)
