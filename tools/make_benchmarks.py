@@ -107,7 +107,7 @@ def rate() -> str:
     rows = [[f"`{data}`", *(f"{found[name]['bits_per_coordinate'][data][place]:.3f}" for place in picked
                             for name in found)] for data in found["Z1"]["bits_per_coordinate"]]  # fmt: skip
     columns = [f"{name}, sigma {found[name]['sigmas'][place]:g}" for place in picked for name in found]
-    parts += ["## By kind of update", "".join(measured(one["stamp"], "") for one in each.values()),
+    parts += ["## By kind of update", "\n".join(measured(one["stamp"], "") for one in each.values()),
               table(["update", *columns], rows)]  # fmt: skip
     parts += [
         "`early_single` and `late_single` are gradients of one record of the paper's CNN, `early_averaged` and"
@@ -509,7 +509,7 @@ def choices() -> list[str]:
                  for (data, epsilon), row in sorted(best.items()) if epsilon > 0.5]  # fmt: skip
         where = {"cuda": "one NVIDIA H200"}.get(found.get("device", ""), "")
         made.append(f"The best of {len(found['rows'])} settings: {measured(found.get('stamp'), command, where)}")
-    return ["".join(made), table(head, rows)]
+    return ["\n".join(made), table(head, rows)]
 
 
 # Accounting
@@ -590,7 +590,10 @@ def secure_aggregation() -> str:
             for name in figures[0]["processor_seconds"]]  # fmt: skip
     rows += [["upload of one client", *(f"{each['upload bytes']:,} bytes" for each in figures)],
              ["bits per coordinate up", *(f"{each['bits_per_coordinate']:.2f}" for each in figures)]]  # fmt: skip
-    parts += ["".join(measured(each["stamp"], "") for each in shown), table(["processor time or size", *columns], rows)]
+    parts += [
+        "\n".join(measured(each["stamp"], "") for each in shown),
+        table(["processor time or size", *columns], rows),
+    ]
     parts += [
         "## In training",
         "Preset `private`, MNIST, 30 clients, 600 rounds, epsilon 1.99, paired by seed with the trusted server.",
