@@ -69,7 +69,8 @@ def _cost(found: Findings) -> Ruling:
     said = (
         f"Bits a coordinate at $\\sigma = {found.number('sigma'):g}$: {listed}. As printed the second entropy is of a "
         "number that $U$ determines, hence 0. Read as an expectation, 'at most' misses what Golomb's code takes beyond "
-        f"the entropy of $H$: {over:.3f} bits a coordinate at worst, at most 1 a sub-vector (docs/paper/theory.md, Rate)."
+        f"the entropy of $H$: {over:.3f} bits a coordinate at worst, at most 1 a sub-vector "
+        "(docs/paper/theory.md, Rate)."
     )
     return Ruling(
         decided(

@@ -1,4 +1,4 @@
-"""The report as a Markdown document with its numbers beside it: `docs/paper/reproduction.md` and `docs/paper/reproduction.json`.
+"""The report as a Markdown document with its numbers beside it: `reproduction.md` and `.json` in docs/paper.
 
 Both are written from the same parts in one go, so that what the document says is what the numbers say.
 """

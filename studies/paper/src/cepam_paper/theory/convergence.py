@@ -1,4 +1,4 @@
-"""The convergence theorem as printed, as it can be proved, and what clipping leaves of it (docs/paper/theory.md, proofs)."""
+"""The convergence theorem as printed, as it can be proved, and what clipping leaves of it (docs/paper/theory.md)."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ class Convergence:
     def clipped_bound(self, total: npt.ArrayLike, clip: float) -> Floats:
         """The bound with active clipping: a part that vanishes with T, and `clipping_floor`, which does not.
 
-        Departs: the paper takes the clipping error for zero-mean, so that its bound vanishes. Proof: docs/paper/theory.md.
+        Departs: the paper takes the clipping error for zero-mean, so that its bound vanishes.
+        Proof: docs/paper/theory.md.
         """
         c = self.constants
         bias = clipping_bias(c.weights, c.gradient_norms, clip)

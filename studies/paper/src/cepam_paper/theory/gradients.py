@@ -1,4 +1,7 @@
-"""Bounds on mini-batch gradients: their variance, their second moment, and what clipping removes (docs/paper/theory.md)."""
+"""Bounds on mini-batch gradients: their variance, their second moment, and what clipping removes.
+
+Proofs: docs/paper/theory.md.
+"""
 
 from __future__ import annotations
 
