@@ -179,7 +179,7 @@ def test_a_limit_is_not_passed_by_asking_for_no_stream_or_for_another(tmp_path: 
 
 
 def test_a_server_cannot_say_that_training_looks_at_slices(tmp_path: Path) -> None:
-    """Training that uses all records, as for any other offer, asked 20 times for one slice of 20: mu = 1.12, not 0.25."""
+    """Training that uses all records, asked 20 times for one slice of 20: mu = 1.12, not 0.25."""
     terms = CorrelatedNoiseConfig(0.0, slices=20, max_participations=20)
     stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms)
     assert not Server(node_of(written(tmp_path / "whole", epsilon=gaussian_epsilon(0.5)))).learns(stream)

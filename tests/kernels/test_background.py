@@ -122,7 +122,7 @@ def test_no_key_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pickle.loads(given[0]).key == bytes(32)
 
 
-def test_the_compiler_runs_nothing_from_the_folder_it_stands_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_compiler_runs_nothing_from_its_working_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An attack: a module of the standard library's name, in a folder that others can write to, such as /tmp."""
     (tmp_path / "logging.py").write_text("raise SystemExit(77)\n")
     started: dict[str, Any] = {}

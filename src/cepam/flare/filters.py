@@ -244,7 +244,7 @@ class ClientFilter(Filter):  # type: ignore[misc]
                 result.clear()
                 if leaves is None:
                     leaves = make_reply(code if code in _ERRORS else ReturnCode.TASK_RESULT_FILTER_ERROR)
-                    self.log_warning(fl_ctx, "cepam: a result that was not sealed was emptied: an error leaves this site")
+                    self.log_warning(fl_ctx, "cepam: a result that was not sealed was emptied, an error leaves")
                 result.update(leaves)
         elif event_type == EventType.END_RUN:
             end_job(fl_ctx)

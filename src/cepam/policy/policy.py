@@ -64,8 +64,8 @@ class ClientPolicy:
     Raises:
         ValueError: for a value of another type or out of range. Text is no number.
 
-    The node's own account believes `clipping_norm`, `divisor`, `record_sampling_rate` and `slices` here, not the offer's,
-    wherever training code decides.
+    The node's own account believes `clipping_norm`, `divisor`, `record_sampling_rate` and `slices` here, not the
+    offer's, wherever training code decides.
     """
 
     noise_scale: float
