@@ -130,6 +130,13 @@ def test_an_account_that_is_replaced_during_the_run_is_refused_before_the_next_m
         made.charge(a_round(), "m3")
 
 
+def test_an_index_that_is_removed_during_the_run_ends_it(tmp_path: Path) -> None:
+    made = published(tmp_path, rounds=2)
+    (tmp_path / "index.txt").unlink()
+    with pytest.raises(AccountLost, match="index was cut"):
+        made.charge(a_round(), "m3")
+
+
 def test_the_natural_restart_from_the_same_start_goes_on_with_the_account(tmp_path: Path) -> None:
     first = published(tmp_path)
     again = account(tmp_path)

@@ -65,3 +65,45 @@ def test_metrics_and_sealed_results_leave(tmp_path, monkeypatch) -> None:
     sealed = leaving(site.seal(DXO(DataKind.WEIGHTS, data=dict(WEIGHTS))), "sealed tasks")
     assert sealed.get_return_code() == ReturnCode.OK
     assert np.isfinite(site.open(sealed).data["w"]).all()
+
+
+SMUGGLED = ["entry", "header", "cookie", "meta", "inside", "empty"]
+
+
+def smuggling(result: Shareable, where: str) -> Shareable:
+    """The result with the weights beside what the filter looks at."""
+    text = WEIGHTS["w"].tobytes().hex()
+    if where == "entry":
+        result["more"] = text
+    elif where == "header":
+        result.set_header("more", text)
+    elif where == "cookie":
+        result.set_cookie_jar({"more": text})
+    elif where == "meta":
+        result["DXO"]["meta"]["more"] = text
+    elif where == "inside":
+        result["DXO"]["more"] = text
+    else:
+        result = make_reply(ReturnCode.OK, {"cepam": text, "more": text})
+    return result
+
+
+@pytest.mark.parametrize("where", SMUGGLED)
+@pytest.mark.parametrize("kind", ["metrics", "sealed"])
+def test_nothing_leaves_beside_what_may(where: str, kind: str, tmp_path, monkeypatch) -> None:
+    """Weights beside metrics or a sealed update, where a look at the metrics or the update alone does not find them."""
+    monkeypatch.chdir(tmp_path)
+    job = f"smuggled {where} {kind}"
+    if kind == "sealed":
+        site = Site(job)
+        site.task(dict(WEIGHTS))
+        result = site.seal(DXO(DataKind.WEIGHTS, data=dict(WEIGHTS)))
+    else:
+        result = DXO(DataKind.METRICS, data={"accuracy": 0.5}, meta={"steps": 7}).to_shareable()
+    left = leaving(smuggling(result, where), job)
+    assert left.get_return_code() == ReturnCode.OK
+    assert WEIGHTS["w"].tobytes().hex() not in repr(left)
+    if where != "empty" and kind == "sealed":
+        assert np.isfinite(site.open(left).data["w"]).all()
+    elif where != "empty":
+        assert (from_shareable(left).data, from_shareable(left).meta) == ({"accuracy": 0.5}, {"steps": 7})

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from cepam.flower import Uplink
 from cepam.flower.arrays import carried
 from cepam.policy import FileAccount, NodeAccount
 from cepam.protocol.agreement import Peer
-from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
+from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig
 from cepam.protocol.messages import RECORD, Answer
 from cepam.protocol.server import ServerEnd
 from cepam.protocol.settings import UplinkSettings
@@ -175,6 +176,28 @@ def test_a_limit_is_not_passed_by_asking_for_no_stream_or_for_another(tmp_path: 
     for settings in (UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0)), GOOD):
         assert not server.learns(settings)
     assert not Server(node_of(config, run=9), 9).learns(stream)
+
+
+def test_a_server_cannot_say_that_training_looks_at_slices(tmp_path: Path) -> None:
+    """Training that uses all records, asked 20 times for one slice of 20: mu = 1.12, not 0.25."""
+    terms = CorrelatedNoiseConfig(0.0, slices=20, max_participations=20)
+    stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms)
+    assert not Server(node_of(written(tmp_path / "whole", epsilon=gaussian_epsilon(0.5)))).learns(stream)
+    sliced = written(tmp_path / "sliced", epsilon=gaussian_epsilon(0.3), slices=20)  # the operator says that it does
+    assert not Server(node_of(sliced)).ask(stream).has_error()
+    few = written(tmp_path / "few", epsilon=gaussian_epsilon(0.5), slices=4)
+    assert not Server(node_of(few)).learns(stream)
+
+
+def test_a_model_that_grows_in_mid_stream_is_charged_anew(tmp_path: Path) -> None:
+    """The rounding of a long message costs more than that of the short one with which the stream began."""
+    terms = CorrelatedNoiseConfig(0.5, 1, 4)
+    stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms)
+    offer: Any = SimpleNamespace(settings=stream, run=RUN, server_round=1, stream=b"", place=0)
+    kept = ClientCorrelatedNoise.follow(offer, 10, None).to_fields(RUN)
+    offer.server_round = 2
+    assert not ClientCorrelatedNoise.follow(offer, 10, kept).begins
+    assert ClientCorrelatedNoise.follow(offer, 10**6, kept).begins
 
 
 def test_secure_aggregation_and_a_trusted_server_share_one_account(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -119,3 +123,25 @@ def test_narrow_tensors_go_to_the_nearest_point() -> None:
     hysteresis = Hysteresis(2.0, ((16, 2), (4, 0)))
     assert not hysteresis.matrices
     assert set(hysteresis.zones) == {0.5}
+
+
+THREADS = """
+import hashlib, numpy as np
+from cepam.downlink.hysteresis import LeadingDirections
+draw, leading, digest = np.random.default_rng(1), LeadingDirections(1111), hashlib.sha256()
+for _ in range(4):
+    rows = draw.normal(size=(300, 1111))
+    leading.add(rows)
+    digest.update(leading.scaled.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    """A run that is resumed on other cores draws the same noise: it must publish the same weights."""
+    made = set()
+    for threads in ("1", "2", "3"):
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+        done = subprocess.run([sys.executable, "-c", THREADS], env=environment, capture_output=True, check=True)
+        made.add(done.stdout)
+    assert len(made) == 1

@@ -186,7 +186,7 @@ def test_other_terms_in_mid_run_are_refused(third: tuple[Node, Message]) -> None
 
 def test_a_stream_is_paid_for_once_and_another_run_pays_again(tmp_path: Path) -> None:
     costs = privacy.epsilon(one_event(ROUNDS, nodes=1, sigma=9.0).alone(0), DELTA)
-    node = Learner(1, **policy_files(tmp_path / "policy.toml", epsilon=1.01 * costs))
+    node = Learner(1, **policy_files(tmp_path / "policy.toml", epsilon=1.01 * costs, slices=TERMS.slices))
     grid = FakeGrid([node, Learner(2)])
     result = wrapped(tmp_path / "one", sigma=9.0).start(grid, start_arrays(SIZE), num_rounds=ROUNDS)
     assert {result.train_metrics_clientapp[r]["cepam-replies"] for r in range(1, ROUNDS + 1)} == {2}
@@ -203,7 +203,8 @@ def test_a_node_has_a_limit_of_its_own(tmp_path: Path) -> None:
     """Against everybody else together, by its own noise, over all messages that the terms allow."""
     costs = privacy.epsilon(one_event(ROUNDS, nodes=1, sigma=9.0).alone(0), DELTA)
     for limit, replies in ((1.01 * costs, 2), (0.99 * costs, 1)):
-        grid = FakeGrid([Learner(1, **policy_files(tmp_path / f"{replies}.toml", epsilon=limit)), Learner(2)])
+        files = policy_files(tmp_path / f"{replies}.toml", epsilon=limit, slices=TERMS.slices)
+        grid = FakeGrid([Learner(1, **files), Learner(2)])
         result = wrapped(tmp_path / str(replies), sigma=9.0).start(grid, start_arrays(SIZE), num_rounds=1)
         assert result.train_metrics_clientapp[1]["cepam-replies"] == replies
 
@@ -217,7 +218,7 @@ def test_clipped_examples_are_charged_by_their_public_divisor(tmp_path: Path) ->
     own = privacy.epsilon(replace(known.alone(0), adjacency="replace", coordinates=None), DELTA)
     for limit, batch, replies in ((1.01 * own, 60, 4), (0.99 * own, 60, 3), (1.01 * own, 40, 3), (1.01 * own, 0, 3)):
         limits = {"divisor": float(batch), "records": 150} if batch else {}
-        files = policy_files(tmp_path / f"{replies} {batch}.toml", epsilon=limit, **limits)
+        files = policy_files(tmp_path / f"{replies} {batch}.toml", epsilon=limit, slices=TERMS.slices, **limits)
         grid = FakeGrid([Learner(1, **files), *(Learner(k) for k in range(2, 5))])
         plain = grid.nodes[2].train
         grid.nodes[2].train = lambda m, c, plain=plain: (told.append(dict(m.content["config"])), plain(m, c))[1]  # type: ignore[misc]

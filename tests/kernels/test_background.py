@@ -122,6 +122,25 @@ def test_no_key_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pickle.loads(given[0]).key == bytes(32)
 
 
+def test_the_compiler_runs_nothing_from_its_working_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An attack: a module of the standard library's name, in a folder that others can write to, such as /tmp."""
+    (tmp_path / "logging.py").write_text("raise SystemExit(77)\n")
+    started: dict[str, Any] = {}
+
+    def keep(call: list[str], **options: Any) -> Any:
+        started.update(call=call, env=options["env"])
+        raise OSError("not now")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", keep)
+    assert START(CODEC.task(0, SECRET)) is None
+    monkeypatch.undo()
+    call = started["call"]
+    for flags, status in ((call[: call.index("-m")], 0), (call[:1], 77)):  # the second is the control
+        command = [*flags, "-c", "import logging"]
+        assert subprocess.run(command, env=started["env"], cwd=tmp_path, check=False).returncode == status
+
+
 @pytest.mark.parametrize("lattice", ["Z1", "A2", "E8"])
 @pytest.mark.parametrize("coder", ["auto", "layered"])
 def test_a_task_from_a_pipe_needs_the_same_kernels(lattice: str, coder: Any) -> None:

@@ -44,6 +44,9 @@ colluders = 0  # how many of the clients collude with it
 # divisor = 64.0
 # records = 2000
 # record_sampling_rate = 1.0  # largest share of its records that a round draws, in secret
+
+# Where training looks at the told slice of its records alone (correlated noise): into how many it splits them.
+# slices = 20
 """
 
 PolicyFile = Annotated[Path, typer.Argument(help="The policy, a TOML file.")]

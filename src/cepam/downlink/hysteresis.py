@@ -5,7 +5,9 @@ stays where it is until it is farther off. Alone that harms: weights lag behind,
 moves. The lag is therefore kept orthogonal to the leading directions of the aggregates so far, matrix by matrix: they
 are where gradients lie, and so where an error changes what the model computes (docs/downlink.md).
 
-Only the server computes here, in floats. Receivers hold whatever grid point was published.
+Only the server computes here, in floats. Receivers hold whatever grid point was published. A resumed run must
+choose the same points on any number of threads: else clients would send other updates under noise that they drew
+before. So products are sums in a fixed order, where BLAS splits them by threads.
 """
 
 from __future__ import annotations
@@ -47,16 +49,28 @@ class LeadingDirections:
     def add(self, rows: Doubles) -> None:
         """Take in further rows."""
         both = np.concatenate((self.scaled, _folded(rows)))
-        squares, left = np.linalg.eigh(both @ both.T)
+        squares, left = np.linalg.eigh(_inner(both, both))
         kept = np.argsort(-squares, kind="stable")[: self.most]
         kept = kept[squares[kept] > 1e-12 * max(float(squares.max()), 1e-300)]
-        self.scaled = left[:, kept].T @ both
+        self.scaled = _combined(left[:, kept].T, both)
 
     @property
     def unit(self) -> Doubles:
         """The directions at length 1, one a row."""
         unit: Doubles = self.scaled / np.linalg.norm(self.scaled, axis=1, keepdims=True)
         return unit
+
+
+def _inner(left: Doubles, right: Doubles) -> Doubles:
+    """Every inner product of a row of the left and a row of the right."""
+    made: Doubles = np.einsum("ik,jk->ij", left, right)
+    return made
+
+
+def _combined(weights: Doubles, rows: Doubles) -> Doubles:
+    """Sums of the rows, each times its weight."""
+    made: Doubles = np.einsum("ij,jk->ik", np.ascontiguousarray(weights), rows)
+    return made
 
 
 def _folded(rows: Doubles) -> Doubles:
@@ -122,7 +136,7 @@ class Hysteresis:
         for _ in range(PASSES):
             for (place, rows, _), unit in zip(self.matrices, units):
                 lag = (chosen[place] - weights[place]).reshape(rows, -1)
-                shift[place] -= (lag @ unit.T @ unit).ravel()
+                shift[place] -= _combined(_inner(lag, unit), unit).ravel()
             chosen = moved(weights + shift)
         return chosen
 

@@ -184,7 +184,8 @@ class ClientFilter(Filter):  # type: ignore[misc]
 
     FLARE runs filters for the tasks that a job names. This one also looks at the result of every other task, after all
     filters: what is neither sealed by it nor plain metrics (single finite numbers) leaves as an error code without
-    content. So it is the last filter of its chain. What executors send past task results (streamed events, files) it
+    content. What leaves is made anew: no other entry or header, and no metadata but single numbers where metrics may
+    leave. So it is the last filter of its chain. What executors send past task results (streamed events, files) it
     does not see.
 
     `policy` and `account` are paths on the site: a client's privacy policy and the account that it limits. An offer
@@ -222,7 +223,7 @@ class ClientFilter(Filter):  # type: ignore[misc]
         if received is not None:
             return self._sealed(shareable, *received, job, number_of(fl_ctx.get_job_id()), number_of(client))
         rules = self._rules or job.rules
-        if (rules is not None or job.sealed) and _may_leave(shareable, job.sealed, rules):
+        if (rules is not None or job.sealed) and _leaving(shareable, job, rules) is not None:
             return shareable  # sealed by the site's own filter, or metrics of a task without an offer
         if self.required or rules is not None:
             raise Declined("no-offer", "no offer of the server's cepam filter waits for this result")
@@ -235,14 +236,16 @@ class ClientFilter(Filter):  # type: ignore[misc]
             result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             job = job_of(fl_ctx, f"client {fl_ctx.get_identity_name()}", ClientJob)
             try:
-                may_leave = _may_leave(result, job.sealed, self._rules or job.rules)
+                leaves = _leaving(result, job, self._rules or job.rules)
             except Exception:  # FLARE would log it and send the result
-                may_leave = False
-            if isinstance(result, Shareable) and not may_leave:
+                leaves = None
+            if isinstance(result, Shareable):
                 code = result.get_return_code()
                 result.clear()
-                result.update(make_reply(code if code in _ERRORS else ReturnCode.TASK_RESULT_FILTER_ERROR))
-                self.log_warning(fl_ctx, "cepam: a result that was not sealed was emptied: an error leaves this site")
+                if leaves is None:
+                    leaves = make_reply(code if code in _ERRORS else ReturnCode.TASK_RESULT_FILTER_ERROR)
+                    self.log_warning(fl_ctx, "cepam: a result that was not sealed was emptied, an error leaves")
+                result.update(leaves)
         elif event_type == EventType.END_RUN:
             end_job(fl_ctx)
 
@@ -257,7 +260,7 @@ class ClientFilter(Filter):  # type: ignore[misc]
         if rules is not None:
             rules.charge(offer.settings, len(update) + offer.settings.beside)
         sealed = seal_update(update, offer, job.chain)
-        job.chain, job.sealed = sealed.chain, sealed.message
+        job.chain, job.sealed, job.answer = sealed.chain, sealed.message, sealed.answer.to_fields()
         data = {PAYLOAD: np.frombuffer(sealed.message, dtype=np.uint8)}
         if rules is None:
             dxo.data = data
@@ -266,7 +269,7 @@ class ClientFilter(Filter):  # type: ignore[misc]
             for name in set(shareable) - {ReservedHeaderKey.HEADERS}:
                 del shareable[name]
         result: Shareable = dxo.update_shareable(shareable)
-        result.set_header(HEADER, sealed.answer.to_fields())
+        result.set_header(HEADER, job.answer)
         return result
 
 
@@ -287,20 +290,33 @@ def _check_offered(rules: EnforcedPolicy, header: dict[str, Any], reference: Any
     rules.check(settings, count(reference) + settings.beside)
 
 
-def _may_leave(result: Shareable, sealed: bytes, rules: EnforcedPolicy | None) -> bool:
-    """Whether a result is what was sealed last, plain metrics that the policy allows, or nothing at all."""
-    if result.get_return_code() != ReturnCode.OK:
-        return set(result) <= {ReservedHeaderKey.HEADERS}
+def _leaving(result: Shareable, job: ClientJob, rules: EnforcedPolicy | None) -> Shareable | None:
+    """What leaves of a result: an error code, what was sealed last, plain metrics that the policy allows, or nothing.
+
+    It is made anew, so that no other entry or header leaves, and none of the metadata but single numbers. None where
+    the result must not leave.
+    """
+    code = result.get_return_code()
     if set(result) <= {ReservedHeaderKey.HEADERS}:
-        return True
-    dxo = from_shareable(result)
+        return make_reply(code) if code in _ERRORS or code == ReturnCode.OK else None
+    if code != ReturnCode.OK:
+        return None
+    dxo, metrics = from_shareable(result), rules is None or rules.policy.metrics
+    meta = {str(name): value for name, value in (dxo.meta or {}).items() if metrics and _is_plain(value)}
     if list(dxo.data) == [PAYLOAD]:
-        return bool(sealed) and bytes(dxo.data[PAYLOAD]) == sealed
-    if rules is not None and not rules.policy.metrics:
-        return False
-    return dxo.data_kind == DataKind.METRICS and all(
-        isinstance(value, int | float | np.number) and math.isfinite(value) for value in dxo.data.values()
-    )
+        if not job.sealed or bytes(dxo.data[PAYLOAD]) != job.sealed:
+            return None
+        kind = DataKind.WEIGHT_DIFF if is_difference(dxo) else DataKind.WEIGHTS
+        made: Shareable = DXO(kind, {PAYLOAD: np.frombuffer(job.sealed, dtype=np.uint8)}, meta).to_shareable()
+        made.set_header(HEADER, job.answer)
+        return made
+    if not metrics or dxo.data_kind != DataKind.METRICS or not all(map(_is_plain, dxo.data.values())):
+        return None
+    return DXO(DataKind.METRICS, dict(dxo.data), meta).to_shareable()
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and math.isfinite(value)
 
 
 def _compensated(dropouts: Dropouts, clients: int | None, law: Law, released: str, has_target: bool) -> bool:

@@ -70,6 +70,7 @@ class ClientJob:
     chain: Chain | None = field(default=None, repr=False)
     received: tuple[dict[str, Any], Arrays] | None = None
     sealed: bytes = field(default=b"", repr=False)
+    answer: dict[str, Any] = field(default_factory=dict, repr=False)
     rules: EnforcedPolicy | None = None
 
 

@@ -86,8 +86,9 @@ def _is_ready(task: CodingTask, kind: str, count: int) -> bool:
 
 def _start_compiler(task: CodingTask) -> subprocess.Popen[bytes] | None:
     """A process that compiles what the task needs, which outlives this one; None where none can be started."""
-    call = [sys.executable, "-m", "cepam.kernels.background"]
-    places = os.pathsep.join(place for place in sys.path if place)
+    # Modules come from where this process has its own: -P keeps out the folder that it stands in, which others may own.
+    call = [sys.executable, "-P", "-m", "cepam.kernels.background"]
+    places = os.pathsep.join(place or os.getcwd() for place in sys.path)
     try:
         compiler = subprocess.Popen(
             call,

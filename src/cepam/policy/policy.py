@@ -20,7 +20,8 @@ from cepam.policy.charges import MOST_CHARGES, MOST_COUNT, AnsweredRounds, Round
 
 LEAST_DEGREE = 2
 _COUNTS = {
-    "rounds": 1, "participants": 1, "quorum": 3, "honest": 1, "colluders": 0, "records": 0, "degree": 0,
+    "rounds": 1, "participants": 1, "quorum": 3, "honest": 1, "colluders": 0, "records": 0, "slices": 1,
+    "degree": 0,
 }  # fmt: skip
 _REALS = ("noise_scale", "clipping_norm", "epsilon", "delta", "divisor", "record_sampling_rate")
 REQUIRED = ("noise_scale", "clipping_norm", "rounds")
@@ -53,6 +54,8 @@ class ClientPolicy:
         records: needed with `divisor`: the most examples whose gradients are in one update. The node bounds the whole
             update by `records` times the clip over the divisor, whatever its training computed.
         record_sampling_rate: largest share of its records that a round looks at, each drawn in secret.
+        slices: with correlated noise, into how many fixed slices training splits this node's records, where it looks at
+            the slice that is told alone. The default counts every record in every message.
         sparse: allow a sparse graph, on which `quorum` and `honest` hold for a server that tells the truth only.
         degree: needed with it: the fewest neighbours that share masks with this node.
         cohort: the identities that may take part in secure aggregation; without it, nodes that the server invents count
@@ -61,8 +64,8 @@ class ClientPolicy:
     Raises:
         ValueError: for a value of another type or out of range. Text is no number.
 
-    The node's own account believes `clipping_norm`, `divisor` and `record_sampling_rate` here, not the offer's,
-    wherever training code decides.
+    The node's own account believes `clipping_norm`, `divisor`, `record_sampling_rate` and `slices` here, not the
+    offer's, wherever training code decides.
     """
 
     noise_scale: float
@@ -79,6 +82,7 @@ class ClientPolicy:
     divisor: float = 0.0
     records: int = 0
     record_sampling_rate: float = 1.0
+    slices: int = 1
     sparse: bool = False
     degree: int = 0
     cohort: frozenset[bytes] | None = None

@@ -96,7 +96,7 @@ class CorrelatedNoiseRefused(ValueError):
 class ClientCorrelatedNoise:
     """A client's end: where it stands, under which config, and what it carries. Private to the client.
 
-    `begins` says that nothing of this run was kept: the client's own account charges the whole stream anew.
+    `begins` says that nothing of this run and size was kept: the client's own account charges the whole stream anew.
 
     Guarantee: a server that asks again, backwards, too often or on other terms gets nothing, and the position is left
     (tests/flower/test_correlated_noise.py).
@@ -129,13 +129,14 @@ class ClientCorrelatedNoise:
             raise CorrelatedNoiseRefused(
                 "order", f"all {config.max_participations} messages of this run's terms were sent"
             )
-        same = mine is not None and offer.stream == mine["name"] and int(str(mine["size"])) == size
+        begins = mine is None or int(str(mine["size"])) != size
+        same = mine is not None and not begins and offer.stream == mine["name"]
         sender = config.link.sender(size, position)
         if same and mine is not None:
             memory = np.frombuffer(mine["memory"], dtype="<f8").reshape(-1, size)  # type: ignore[call-overload]
             sender.load_state_dict({"start": mine["start"], "position": position, "memory": memory})
         name = offer.stream if same else secrets.token_bytes(NAME_BYTES)
-        return cls(config, said, name, offer.server_round, sender, begins=mine is None)
+        return cls(config, said, name, offer.server_round, sender, begins)
 
     def to_fields(self, run: int) -> dict[str, int | str | bytes]:
         """What the client keeps until its next message."""

@@ -98,7 +98,8 @@ def equal_single_noise(policy: ClientPolicy, settings: UplinkSettings) -> float:
     from cepam.privacy import MatrixMechanism
 
     assert settings.correlated_noise is not None
-    config = replace(settings.correlated_noise, divisor=min(settings.correlated_noise.divisor, policy.divisor))
+    asked = settings.correlated_noise
+    config = replace(asked, divisor=min(asked.divisor, policy.divisor), slices=min(asked.slices, policy.slices))
     alone: Any = config.client(
         settings.law, max(config.slices, policy.records if config.divisor else 0), searched=settings.codec.searches
     )

@@ -322,7 +322,10 @@ class RunAccount:
             else:
                 self._beside[saved.name] = now
             self._gather()
-        self._confirm(index, self._own)
+        try:
+            self._confirm(index, self._own)
+        except ValueError as lost:
+            raise AccountLost(f"the account {self.path} can no longer be counted: {lost}") from lost
         return self._own
 
     def _gather(self) -> None:
