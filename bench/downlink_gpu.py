@@ -139,7 +139,7 @@ def run_one(job: Row, path: Path) -> None:
 
     import stand_in_seal
     from cepam import fl
-    from cepam.fl.clients.randomness import RunSecret
+    from cepam.fl.clients.sampling import RunSecret
 
     torch.set_num_threads(1)
     stand_in_seal.put_in_place_if_needed()

@@ -37,7 +37,7 @@ Run = dict[str, Any]
 def measured(job: Job) -> Run:
     """The run's figures: accuracies and bytes so far at every evaluated round, epsilon, seconds, and the load."""
     from cepam import fl
-    from cepam.fl.clients.randomness import RunSecret
+    from cepam.fl.clients.sampling import RunSecret
 
     settings = effective(job)
     data = fl.prepared(settings)

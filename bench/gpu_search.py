@@ -32,8 +32,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cepam  # noqa: E402
 from cepam.errors import MalformedMessage  # noqa: E402
 from cepam.kernels.format import search as f  # noqa: E402
-from cepam.kernels.format.plan import layered_plan  # noqa: E402
-from cepam.kernels.format.task import CodingTask  # noqa: E402
+from cepam.kernels.format.plan import (  # noqa: E402
+    CodingTask,
+    layered_plan,
+)
 from stamp import stamp  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "gpu_search.json"

@@ -40,8 +40,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cepam
 import stand_in_seal
 from cepam import fl
-from cepam.fl.clients.randomness import RunSecret
-from cepam.fl.gpu_arrays import Tensors
+from cepam.fl.arrays import Tensors
+from cepam.fl.clients.sampling import RunSecret
 from cepam.kernels import dispatch
 from stamp import stamp
 

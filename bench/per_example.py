@@ -142,9 +142,9 @@ def ours(model: nn.Module, x: Tensor, y: Tensor) -> Step:
 
 
 def layers(model: nn.Module, x: Tensor, y: Tensor) -> Step:
+    from cepam.fl.models.interface import Objective
     from cepam.fl.models.layers import layers_of
-    from cepam.fl.models.objective import Objective
-    from cepam.fl.models.passes import Layered
+    from cepam.fl.models.network import Layered
 
     found = layers_of(model, tuple(x.shape[1:]))
     if found is None:

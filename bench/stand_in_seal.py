@@ -12,7 +12,7 @@ import hmac
 from importlib.util import find_spec
 from typing import Any
 
-from cepam.codec import sealing
+from cepam.codec import wire
 from cepam.errors import SealBroken
 
 
@@ -28,20 +28,20 @@ class StandIn:
 
     def decrypt(self, nonce: bytes, sealed: Any, context: bytes) -> bytes:
         """The payload, if its hash matches."""
-        payload, mark = bytes(sealed)[: -sealing.SEAL_BYTES], bytes(sealed)[-sealing.SEAL_BYTES :]
+        payload, mark = bytes(sealed)[: -wire.SEAL_BYTES], bytes(sealed)[-wire.SEAL_BYTES :]
         if not hmac.compare_digest(mark, self._hash(nonce, payload, context)):
             raise SealBroken("the stand-in for the seal does not match")
         return payload
 
     def _hash(self, nonce: bytes, payload: Any, context: bytes) -> bytes:
         whole = nonce + context + bytes(payload)
-        return hashlib.blake2b(whole, digest_size=sealing.SEAL_BYTES, key=self._key).digest()
+        return hashlib.blake2b(whole, digest_size=wire.SEAL_BYTES, key=self._key).digest()
 
 
 def put_in_place_if_needed() -> str:
     """What seals messages from here on: the real seal where it is installed, else the stand-in."""
     if find_spec("cryptography") is not None:
         return "AES-256-GCM-SIV"
-    sealing.cipher_of = StandIn
-    sealing.opened = lambda work: work()
+    wire.cipher_of = StandIn
+    wire.opened = lambda work: work()
     return "STAND-IN (no cryptography here): clear payload with a keyed hash, same length, no secrecy"

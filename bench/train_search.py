@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 import cepam
 from cepam.kernels.format import search as f
-from cepam.kernels.format.plan import layered_plan
-from cepam.kernels.format.task import CodingTask
+from cepam.kernels.format.plan import CodingTask, layered_plan
 from cepam.kernels.numba import search_coder as coder
 
 TABLE = Path(f.__file__).parent / "tables" / "search.npz"

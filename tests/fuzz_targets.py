@@ -24,18 +24,17 @@ from cepam import privacy
 from cepam.codec.tree import decode_tree, encode_tree, structure_of
 from cepam.downlink import Broadcast, Receiver
 from cepam.errors import CepamError
-from cepam.flower.secure_aggregation.client import read_cohort
+from cepam.flower.secure_aggregation.client_mod import read_cohort
 from cepam.kernels.numpy.search_coder import encode_segment
 from cepam.policy import AnsweredRounds, ClientPolicy, MemoryAccount, RoundCharge, read_policy
 from cepam.policy.account import NodeAccount, RunPlace
 from cepam.protocol import agreement
-from cepam.protocol.account_index import AccountIndex
 from cepam.protocol.accounting import Accounting
-from cepam.protocol.broadcast_message import BroadcastMessage, ClientModel, ModelLayout, unpack
+from cepam.protocol.agreement import Answer, Offer
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig
+from cepam.protocol.downlink import BroadcastMessage, ClientModel, ModelLayout, unpack
 from cepam.protocol.enforcement import EnforcedPolicy
-from cepam.protocol.messages import Answer, Offer
-from cepam.protocol.saved_account import RunAccount
+from cepam.protocol.saved_account import AccountIndex, RunAccount
 from cepam.protocol.settings import UplinkSettings
 from cepam.secure_aggregation import RefusalReply, SecAggRound
 from cepam.secure_aggregation.client import NodeState

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from cepam.cli.settings import FLAGS, shown
-from cepam.fl.config.settings import OVERRIDES, TABLES, ClientOverride
-from cepam.fl.config.values import RENAMED
+from cepam.fl.config.settings import OVERRIDES, RENAMED, TABLES, ClientOverride
 
 HEAD = """# Settings of a run
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 
-from cepam.flower.arrays import SECURE_AGGREGATION, carry
+from cepam.flower.client_mod import SECURE_AGGREGATION, carry
 from cepam.flower.replies import consistent_metrics
 from cepam.policy import MemoryAccount
 from cepam.policy.account import NodeAccount
-from cepam.protocol.client import Declined
+from cepam.protocol.agreement import Declined
 from cepam.secure_aggregation import RefusalReply, SecAggRound
 from cepam.secure_aggregation.messages import TrainReply
 

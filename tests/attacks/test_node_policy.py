@@ -21,11 +21,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 import cepam
 from cepam.flower import Uplink
-from cepam.flower.arrays import carried
+from cepam.flower.client_mod import carried
 from cepam.policy import FileAccount, NodeAccount
-from cepam.protocol.agreement import Peer
+from cepam.protocol.agreement import RECORD, Answer, Peer
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig
-from cepam.protocol.messages import RECORD, Answer
 from cepam.protocol.server import ServerEnd
 from cepam.protocol.settings import UplinkSettings
 from cepam.secure_aggregation.messages import HelloRequest
@@ -273,7 +272,7 @@ import sys
 from pathlib import Path
 import cepam
 from cepam.policy import FileAccount, read_policy
-from cepam.protocol.client import Declined
+from cepam.protocol.agreement import Declined
 from cepam.protocol.enforcement import EnforcedPolicy
 from cepam.protocol.settings import UplinkSettings
 folder = Path(sys.argv[1])
@@ -336,7 +335,7 @@ def test_a_flare_site_keeps_to_its_own_policy(tmp_path: Path, monkeypatch: pytes
     from nvflare.apis.fl_constant import FilterKey
 
     from cepam.flare import ClientFilter, ServerFilter
-    from cepam.protocol.client import Declined
+    from cepam.protocol.agreement import Declined
 
     from ..flare.test_filters import Site, context
 

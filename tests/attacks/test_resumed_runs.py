@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cepam import fl
 from cepam.fl.config import toml
-from cepam.fl.runs import environment, record
+from cepam.fl.runs import record
 from tests.fl.runs.test_resume import stopped
 
 VALUES: dict[str, Any] = {
@@ -139,7 +139,7 @@ def test_another_matrix_under_the_same_name_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "own.npy", np.array([1.0, 0.5]))
     begun(tmp_path / "run", **{"training.update": "examples"}, **shape)
     np.save(tmp_path / "own.npy", np.array([1.0, 0.25]))
-    fl.clients.slices.link_of.cache_clear()  # type: ignore[attr-defined]
+    fl.clients.sampling.link_of.cache_clear()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="other settings"):
         resumed(tmp_path / "run")
 
@@ -153,7 +153,7 @@ def test_another_version_or_machine_is_refused(
 ) -> None:
     begun(tmp_path / "run")
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(getattr(environment, where), what, other)
+        elsewhere.setattr(getattr(record, where), what, other)
         with pytest.raises(ValueError, match=r"another version or machine.*another --name"):
             resumed(tmp_path / "run")
         here = record.environment_of(fl.Simulation(settings(), small(), fl.Model(Head, "mine")).network)

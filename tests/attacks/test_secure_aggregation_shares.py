@@ -15,9 +15,9 @@ from flwr.app import Message
 
 import cepam
 from cepam import privacy
-from cepam.flower.arrays import SECURE_AGGREGATION, carried, carry
+from cepam.flower.client_mod import SECURE_AGGREGATION, carried, carry
+from cepam.secure_aggregation.channel import SEALED_BYTES, SHARE_BYTES
 from cepam.secure_aggregation.messages import NO_SHARE, TrainReply, UnmaskReply
-from cepam.secure_aggregation.pairwise_keys import SEALED_BYTES, SHARE_BYTES
 from cepam.secure_aggregation.server import SecAggRound
 
 from ..flower.conftest import _fast_disk, _identity  # noqa: F401

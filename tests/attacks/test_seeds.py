@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from cepam import fl
 from cepam.cli import app
 from cepam.fl.config import toml
-from cepam.fl.runs.curve import series
-from cepam.fl.runs.summary import summarise
+from cepam.fl.runs.summary import series, summarise
 from cepam.fl.simulation import Simulation
 
 VALUES: dict[str, Any] = {

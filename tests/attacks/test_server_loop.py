@@ -17,9 +17,8 @@ from flwr.serverapp.strategy import FedAvg
 
 import cepam
 from cepam.flower import Private
-from cepam.flower.arrays import SECURE_AGGREGATION, carried, carry
-from cepam.protocol.agreement import canonical, sign, verify
-from cepam.protocol.messages import Answer
+from cepam.flower.client_mod import SECURE_AGGREGATION, carried, carry
+from cepam.protocol.agreement import Answer, canonical, sign, verify
 from cepam.protocol.server import Refused, refusing
 from cepam.secure_aggregation import HelloReply, RosterEntry, SecAggRound
 from cepam.secure_aggregation.messages import HelloRequest

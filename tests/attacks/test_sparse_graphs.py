@@ -9,6 +9,7 @@ import pytest
 
 from cepam.policy import ClientPolicy, read_policy
 from cepam.secure_aggregation import SecAggRound, sparse_graph
+from cepam.secure_aggregation.channel import combine, self_mask
 from cepam.secure_aggregation.messages import (
     RepairReply,
     RepairRequest,
@@ -16,8 +17,7 @@ from cepam.secure_aggregation.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from cepam.secure_aggregation.pairwise_keys import combine, self_mask
-from cepam.secure_aggregation.policy import charge_of, check_offer
+from cepam.secure_aggregation.settings import charge_of, check_offer
 
 from ..secure_aggregation import sums
 

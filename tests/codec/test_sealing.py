@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.codec import sealing, wire
+from cepam.codec import wire
 from cepam.errors import MalformedMessage, SealBroken, WrongAddress
 from tests.corpus import AT
 from tests.oracle.wire_reader import open_seals
 
 KEYS = AT.derive()
 MARK = bytes(range(100, 132))
-STEP = 16 + sealing.SEAL_BYTES
+STEP = 16 + wire.SEAL_BYTES
 
 
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 16 bytes, so that a message has many."""
-    monkeypatch.setattr(sealing, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(wire, "CHUNK_BYTES", 16)
 
 
 def contents_of(size: int, fill: int = 7, double: bool = False) -> wire.Contents:
@@ -101,9 +101,9 @@ def test_older_mechanisms_of_the_cipher_give_the_same_bytes(monkeypatch: pytest.
             self._cipher = real(key)
             self.encrypt, self.decrypt = self._cipher.encrypt, self._cipher.decrypt
 
-    monkeypatch.setattr(sealing, "CHUNK_BYTES", 16)
-    message, real = wire.seal(contents_of(50), KEYS, MARK), sealing.cipher_of
-    monkeypatch.setattr(sealing, "cipher_of", Older)
+    monkeypatch.setattr(wire, "CHUNK_BYTES", 16)
+    message, real = wire.seal(contents_of(50), KEYS, MARK), wire.cipher_of
+    monkeypatch.setattr(wire, "cipher_of", Older)
     assert wire.seal(contents_of(50), KEYS, MARK) == message
     assert opens(message) == contents_of(50).blocks[0]
 
@@ -129,7 +129,7 @@ def test_a_chunk_that_fails_fails_the_message(monkeypatch: pytest.MonkeyPatch) -
         if nonce[0] == 5:
             raise IndexError("out of chunks")
 
-    monkeypatch.setattr(sealing, "_into", fail)
+    monkeypatch.setattr(wire, "_into", fail)
     for threads in (1, 3):
         with pytest.raises(IndexError, match="out of chunks"):
             wire.seal(contents_of(200), KEYS, MARK, threads=threads)
@@ -148,7 +148,7 @@ def test_a_long_update_goes_through_the_codec() -> None:
     codec = cepam.Codec(cepam.Gaussian(1e-4), cepam.Integer(1))
     x = np.random.default_rng(3).normal(0, 0.01, 200_000).astype(np.float32)
     message = codec.encode(x, AT)
-    assert len(message) > sealing.CHUNK_BYTES
+    assert len(message) > wire.CHUNK_BYTES
     assert abs(codec.decode(message, AT) - x).max() < 1e-3
     with pytest.raises(SealBroken):
         codec.decode(message[:-1] + bytes([message[-1] ^ 1]), AT)

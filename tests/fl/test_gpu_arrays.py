@@ -8,10 +8,9 @@ import torch
 
 from cepam.clip import L2
 from cepam.fl import Dataset, Settings, Simulation
-from cepam.fl.arrays import Host
-from cepam.fl.clients.baselines import PlainFloats
-from cepam.fl.clients.randomness import LONG_DRAW, Randomness
-from cepam.fl.gpu_arrays import Tensors
+from cepam.fl.arrays import Host, Tensors
+from cepam.fl.clients.sampling import LONG_DRAW, Randomness
+from cepam.fl.clients.sending import PlainFloats
 from cepam.fl.runs import checkpoint
 from cepam.keys import Address, Key
 

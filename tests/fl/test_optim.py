@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cepam.fl.optim import optimizer
-from cepam.privacy.reports.learning_rate import rate_for_target
+from cepam.privacy.reports.guarantee import rate_for_target
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])

@@ -10,7 +10,7 @@ from cepam import fl
 from cepam.fl.aggregation.cohorts import cohort_of
 from cepam.fl.aggregation.downlink import GridDownlink
 from cepam.fl.clients import sampling
-from cepam.fl.clients.randomness import Randomness
+from cepam.fl.clients.sampling import Randomness
 from cepam.fl.data.partition import Parts, iid
 from cepam.keys import Key
 

@@ -10,7 +10,7 @@ from cepam.fl import Dataset, Settings, Simulation
 from cepam.fl.aggregation import trusted_server as server_aggregator
 from cepam.fl.aggregation.accounting import foresee
 from cepam.fl.clients import sampling as draws
-from cepam.fl.clients.randomness import RunSecret
+from cepam.fl.clients.sampling import RunSecret
 from cepam.privacy import Mechanism
 from cepam.privacy.composition import accountant as accountant
 from cepam.privacy.composition import losses as composition

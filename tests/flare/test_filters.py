@@ -23,7 +23,7 @@ from scipy import stats
 import cepam
 from cepam import errors
 from cepam.flare import PAYLOAD, ClientFilter, Compression, ServerFilter
-from cepam.protocol.client import Declined
+from cepam.protocol.agreement import Declined
 
 SIZE = 20_000
 SIGMA = 0.1

@@ -14,7 +14,7 @@ import cepam
 from cepam import privacy
 from cepam.flower import Accounting, CorrelatedNoiseConfig, Dropouts, Private, Target
 from cepam.policy import FileAccount
-from cepam.protocol.messages import RECORD, Offer
+from cepam.protocol.agreement import RECORD, Offer
 from tests.deployment import flat
 
 from .fakes import FakeGrid, Node, adding, copied, start_arrays, vector_of

@@ -19,8 +19,7 @@ import pytest
 import cepam
 from cepam.errors import MalformedMessage, SealBroken
 from cepam.kernels.format import row_period as stride
-from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
-from cepam.kernels.format.task import CodingTask
+from cepam.kernels.format.plan import CodingTask, Plan, cell_plan, layered_plan
 from cepam.kernels.numba.backend import NumbaBackend
 from cepam.kernels.numpy import quantizer as reference
 from cepam.kernels.numpy import scalar_coder as margin_reference
@@ -32,7 +31,7 @@ triton = pytest.importorskip("triton", reason="the GPU path needs Triton")
 tl = pytest.importorskip("triton.language")
 tl = pytest.importorskip("triton.language")
 
-from cepam.codec import sealing, wire  # noqa: E402
+from cepam.codec import wire  # noqa: E402
 from cepam.kernels import dispatch  # noqa: E402
 from cepam.kernels.triton import backend as triton_backend  # noqa: E402
 from cepam.kernels.triton import batch  # noqa: E402
@@ -222,7 +221,7 @@ def test_codec_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_long_messages_are_sealed_in_chunks_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of the CPU, several chunks of them; opened on the way to a device, damaged ones are refused."""
     monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
-    monkeypatch.setattr(sealing, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(wire, "CHUNK_BYTES", 16)
     codec, x = cepam.Codec(cepam.Gaussian(SCALE), cepam.Integer(1), padding=7), sparse_update(120, np.float32)
     message = codec.encode(torch.from_numpy(x), AT)
     assert message == codec.encode(x, AT)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.codec import batch, sealing
+from cepam.codec import batch, wire
 from cepam.kernels import dispatch
 from cepam.secure_aggregation import MaskedSumCodec, mechanism
 from tests.corpus import AT
@@ -52,7 +52,7 @@ def launches_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "launching_on", launching_on)
     for module in (dispatch, mechanism):
         monkeypatch.setattr(module, "on_gpu", torch.is_tensor)
-    monkeypatch.setattr(sealing, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(wire, "CHUNK_BYTES", 64)
 
 
 def all_on_the_cpu() -> bool:

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="the GPU path needs PyTorch")
 pytest.importorskip("triton", reason="the GPU path needs Triton")
 
 from cepam import fl  # noqa: E402
-from cepam.fl.gpu_arrays import Tensors  # noqa: E402
+from cepam.fl.arrays import Tensors  # noqa: E402
 from cepam.kernels import dispatch  # noqa: E402
 
 

@@ -15,8 +15,7 @@ import pytest
 
 import cepam
 from cepam.errors import MalformedMessage
-from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
-from cepam.kernels.format.task import CodingTask
+from cepam.kernels.format.plan import CodingTask, Plan, cell_plan, layered_plan
 from cepam.kernels.numba.backend import NumbaBackend
 from tests.identity.interpreter import quick  # noqa: F401
 

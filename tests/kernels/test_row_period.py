@@ -7,7 +7,7 @@ import pytest
 
 import cepam
 from cepam.kernels.format import row_period as reference
-from cepam.kernels.format.blocks import joined
+from cepam.kernels.format.plan import joined
 from cepam.kernels.numba import row_period
 from cepam.kernels.numba.row_period import transform, transform_plan
 from cepam.kernels.threads import encode_spans

@@ -14,8 +14,7 @@ from cepam.codec.codec import DitheredCodec
 from cepam.codec.wire import rows_per_block
 from cepam.errors import MalformedMessage
 from cepam.kernels.format import vector_contexts as contexts
-from cepam.kernels.format.plan import cell_plan, layered_plan
-from cepam.kernels.format.task import CodingTask
+from cepam.kernels.format.plan import CodingTask, cell_plan, layered_plan
 from cepam.kernels.numba.backend import NumbaBackend
 from cepam.kernels.numpy.backend import NumpyBackend
 from cepam.lattices.geometry import orthogonal_walk

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.kernels.format.task import model_fingerprint
+from cepam.kernels.format.plan import model_fingerprint
 from tests.corpus import AT, SEARCHED, make_codec, sparse_update
 from tests.oracle.wire_reader import read_message
 

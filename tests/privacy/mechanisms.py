@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cepam.privacy import Mechanism
-from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
+from cepam.privacy.mechanisms.mechanism import SubsampledMechanism
 
 
 class Exact:

@@ -8,10 +8,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from cepam.privacy.composition.convolution import LossMasses, LossSum, summed, tilt_for_delta, tilt_for_epsilon
-from cepam.privacy.composition.losses import COARSE, discretize, epsilon_of, spacing_of
+from cepam.privacy.composition.losses import (
+    COARSE,
+    LossMasses,
+    LossSum,
+    discretize,
+    epsilon_of,
+    spacing_of,
+    summed,
+    tilt_for_delta,
+    tilt_for_epsilon,
+)
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
-from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
+from cepam.privacy.mechanisms.mechanism import SubsampledMechanism
 from tests.privacy import oracle
 
 BITS = 40

@@ -12,7 +12,7 @@ from scipy import integrate, optimize, stats
 from cepam.privacy.composition.filters import PrivacyFilter, best_order, conversion, gaussian_mu, renyi_divergence
 from cepam.privacy.composition.losses import Charges, epsilon_of
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
-from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
+from cepam.privacy.mechanisms.mechanism import SubsampledMechanism
 
 DELTA = 1e-5
 

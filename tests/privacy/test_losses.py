@@ -7,10 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from cepam.privacy.composition.convolution import LossMasses
-from cepam.privacy.composition.losses import COARSE, FINE, delta_of, discretize, epsilon_of, gathered, spacing_of
+from cepam.privacy.composition.losses import (
+    COARSE,
+    FINE,
+    LossMasses,
+    delta_of,
+    discretize,
+    epsilon_of,
+    gathered,
+    spacing_of,
+)
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
-from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
+from cepam.privacy.mechanisms.mechanism import SubsampledMechanism
 
 CHARGES = [
     SubsampledMechanism(GaussianShift(1.46), 0.0075),

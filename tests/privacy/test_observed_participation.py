@@ -9,7 +9,7 @@ import pytest
 
 from cepam import L2, Gaussian
 from cepam.privacy import Arrival, Client, CorrelatedNoise, MatrixMechanism, ObservedParticipation, epsilon, report
-from cepam.privacy.matrix.observed import precision, spread
+from cepam.privacy.matrix.participation import precision, spread
 from cepam.privacy.numerics.smoothing import MOST_SPREAD, smoothing
 
 ROUNDS, SLICES = 12, 3

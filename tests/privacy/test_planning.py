@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cepam.privacy import CohortMechanism, Federation, LocalMechanism, epsilon, explain, plan
-from cepam.privacy.reports.impact import impact_paragraph
+from cepam.privacy.reports.page import impact_paragraph
 from cepam.privacy.reports.planning import rounded_up
 
 SITES = (500, 4000, 20000)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cepam.privacy.composition.losses import delta_of
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
-from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism, amplified, unamplified
+from cepam.privacy.mechanisms.mechanism import Sampling, SubsampledMechanism, amplified, unamplified
 
 SIGMA = 0.8
 Y = np.linspace(-9, 9, 3601)

@@ -10,8 +10,8 @@ import pytest
 
 from cepam import L2, Gaussian
 from cepam.privacy import Accountant, Client, GaussianShift, Mechanism, Sampling, SubsampledMechanism
+from cepam.privacy.composition.filters import ORDERS, delta_by, divergences, epsilon_by
 from cepam.privacy.composition.losses import epsilon_of
-from cepam.privacy.composition.renyi import ORDERS, delta_by, divergences, epsilon_by
 from tests.privacy import oracle
 
 DELTA, ROUNDS = 1e-6, 100

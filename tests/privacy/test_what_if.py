@@ -9,7 +9,7 @@ import pytest
 
 import cepam
 from cepam import privacy
-from cepam.privacy.reports.what_if import what_if
+from cepam.privacy.reports.page import what_if
 
 CLIP, DELTA = cepam.L2(1.0), 1e-5
 RECORDS = privacy.Mechanism.uniform(

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 import cepam
 from cepam.errors import CepamError
-from cepam.protocol.broadcast_message import BroadcastMessage, ClientModel, ModelLayout, unpack
-from cepam.protocol.client import Declined
-from cepam.protocol.downlink import Downlink, noise_of_average
+from cepam.protocol.agreement import Declined
+from cepam.protocol.downlink import BroadcastMessage, ClientModel, Downlink, ModelLayout, noise_of_average, unpack
 from cepam.protocol.settings import UplinkSettings
 
 STEP = 2.0**-6

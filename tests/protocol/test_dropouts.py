@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cepam
-from cepam.protocol.dropouts import Shares
+from cepam.protocol.server import Shares
 from cepam.protocol.settings import UplinkSettings
 
 LIGHT = UplinkSettings(cepam.Gaussian(0.5), cepam.L2(1.0))

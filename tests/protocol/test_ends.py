@@ -10,10 +10,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 import cepam
-from cepam.protocol.agreement import Chain, Peer
-from cepam.protocol.client import Declined, Sealed, check_offer, seal_update
+from cepam.protocol.agreement import Answer, Chain, Declined, Offer, Peer, Sealed, check_offer, seal_update
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
-from cepam.protocol.messages import Answer, Offer
 from cepam.protocol.server import Pending, Refused, ServerEnd
 from cepam.protocol.settings import UplinkSettings
 

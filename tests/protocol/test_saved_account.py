@@ -132,7 +132,7 @@ def test_an_account_is_given_back_when_its_last_user_is_gone(tmp_path: Path) -> 
 
 
 def test_a_full_disk_between_account_and_index_costs_a_round_and_nothing_else(tmp_path: Path, monkeypatch) -> None:
-    from cepam.protocol.account_index import AccountIndex
+    from cepam.protocol.saved_account import AccountIndex
 
     made = account(tmp_path)
     made.resume("1", "start")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cepam.secure_aggregation import SecAggRound
+from cepam.secure_aggregation.channel import advance, combine, commit, open_share, round_keys
 from cepam.secure_aggregation.client import NodeState
 from cepam.secure_aggregation.messages import NO_SHARE, RepairRequest, TrainReply, UnmaskReply, UnmaskRequest
-from cepam.secure_aggregation.pairwise_keys import advance, combine, commit, open_share, round_keys
 
 from . import sums
 from .sums import CLIP, MODEL, NOISE, Cohort, cohort, refused, replies, run_round, sealed_for, state, trained

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cepam.secure_aggregation.graph import failure_chances, sparse_graph
+from cepam.secure_aggregation.mechanism import failure_chances, sparse_graph
 
 from .sums import Roster, cohort
 

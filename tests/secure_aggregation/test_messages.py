@@ -24,7 +24,7 @@ from cepam.secure_aggregation.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from cepam.secure_aggregation.refusal import KINDS
+from cepam.secure_aggregation.roster import KINDS
 
 from . import sums
 from .sums import MODEL, cohort

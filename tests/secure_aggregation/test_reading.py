@@ -6,8 +6,8 @@ import numpy as np
 
 from cepam.policy import ClientPolicy
 from cepam.secure_aggregation import SecAggRound
+from cepam.secure_aggregation.channel import self_mask
 from cepam.secure_aggregation.messages import TrainReply
-from cepam.secure_aggregation.pairwise_keys import self_mask
 
 from . import sums
 from .sums import MODEL, cohort, replies, run_round

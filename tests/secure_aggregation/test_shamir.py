@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cepam.secure_aggregation.pairwise_keys import PRIME, SHARE_BYTES, combine, split
+from cepam.secure_aggregation.channel import PRIME, SHARE_BYTES, combine, split
 
 
 def drawer(seed: int) -> Callable[[int], bytes]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cepam.secure_aggregation.pairwise_keys import PRIME, SHARE_BYTES, split
+from cepam.secure_aggregation.channel import PRIME, SHARE_BYTES, split
 from cepam.secure_aggregation.share_decoding import decode
 
 

@@ -14,7 +14,7 @@ from cepam.cli.command import Command, OneLineErrors, brought, help_alone, mount
 COMMANDS = (
     Command(
         "keygen",
-        "cepam.cli.keys:keygen",
+        "cepam.cli.messages:keygen",
         "Make a fresh key for ONE client and the server, in a file that only you can read (mode 600).",
     ),
     Command(
@@ -39,7 +39,7 @@ COMMANDS = (
     ),
     Command(
         "bench",
-        "cepam.cli.bench:bench",
+        "cepam.cli.verify:bench",
         "Time encode and decode beside `x + sigma * randn` in one run. Look at the ratios: machines are noisy.",
     ),
     Command(

@@ -24,7 +24,7 @@ from cepam.cli.settings import (
     takes_settings,
 )
 from cepam.cli.tables import fitting
-from cepam.fl.runs.comparison_page import HEADINGS, cells, verdicts, warnings_of
+from cepam.fl.runs.comparison import HEADINGS, cells, verdicts, warnings_of
 
 Schemes = Annotated[
     str,

@@ -14,8 +14,8 @@ from cepam import privacy
 from cepam.cli.options import JsonOption
 from cepam.cli.privacy_options import noise_of, observers_of, secure_aggregation_rows, values_of
 from cepam.cli.tables import as_plain_json
-from cepam.privacy.reports.impact import impact_paragraph
-from cepam.privacy.reports.learning_rate import ADAM_RATE
+from cepam.privacy.reports.guarantee import ADAM_RATE
+from cepam.privacy.reports.page import impact_paragraph
 from cepam.privacy.reports.planning import COMPLETE_GRAPH, QUORUM, rounded_up
 
 QUESTIONS = {
@@ -176,7 +176,7 @@ def _observers(made: privacy.Plan) -> dict[str, dict[str, float]]:
 def _of_sums(made: privacy.Plan, survivors: int = 0) -> dict[str, float]:
     """epsilon of each observer of sums with so many clients in each (default: the quorum)."""
     from cepam.secure_aggregation import epsilons
-    from cepam.secure_aggregation.observers import LIES
+    from cepam.secure_aggregation.mechanism import LIES
 
     federation, plain = made.federation, replace(made.mechanism, colluders=0)
     present = survivors or federation.quorum

@@ -24,7 +24,7 @@ from cepam.cli.privacy_options import (
     values_of,
 )
 from cepam.cli.tables import print_figures
-from cepam.privacy.composition.account import affordable
+from cepam.privacy.composition.accountant import affordable
 
 app = typer.Typer(
     help="Account for privacy: epsilon of a run, noise for a target, a page that explains both, an audit.",

@@ -25,7 +25,7 @@ from cepam.privacy import (
     best_decay,
 )
 from cepam.privacy.composition.accountant import SEES_PARTICIPATION
-from cepam.privacy.mechanisms.subsampled import SamplingKind
+from cepam.privacy.mechanisms.mechanism import SamplingKind
 
 
 def local_mechanism(options: Any, default_noise: float | None) -> LocalMechanism:
@@ -561,7 +561,7 @@ def secure_aggregation_views(
     """By observer: sums as the server opens them, of as many clients as hide one from it, and the account of that."""
     quorum, mechanism = _quorum(options), replace(options, colluders=0).mechanism(sampling="all")
     from cepam.secure_aggregation.channel import OpenedSum
-    from cepam.secure_aggregation.observers import mechanism_for, views
+    from cepam.secure_aggregation.mechanism import mechanism_for, views
 
     law = Gaussian(mechanism.clients[0].law.scale * actual)
     _, *known = views(options.clients, quorum, options.colluders)  # an outsider sees what the server sees

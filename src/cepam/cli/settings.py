@@ -13,10 +13,19 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from cepam.fl.config.presets import preset_values
-from cepam.fl.config.settings import OVERRIDES, ClientOverride, Settings, checked, described, overlaid, types
+from cepam.fl.config.settings import (
+    OVERRIDES,
+    ClientOverride,
+    Settings,
+    check_names,
+    checked,
+    described,
+    overlaid,
+    parsed,
+    types,
+)
 from cepam.fl.config.toml import read
-from cepam.fl.config.values import check_names, parsed
-from cepam.privacy.reports.learning_rate import rate_for_target
+from cepam.privacy.reports.guarantee import rate_for_target
 
 FLAGS = {
     "data": ("data.name", "Data and model"),

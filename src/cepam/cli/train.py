@@ -35,7 +35,7 @@ from cepam.cli.settings import (
     takes_settings,
 )
 from cepam.cli.tables import MOST_CLIENTS
-from cepam.fl.aggregation.warnings import shown_epsilon
+from cepam.fl.aggregation.accounting import shown_epsilon
 from cepam.fl.config.toml import read_settings
 
 

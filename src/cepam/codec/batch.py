@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from cepam._internal.prefetch import start_ahead
 from cepam.codec import wire
-from cepam.codec.codec import MessageCodec, Refused, accepted, tried
-from cepam.codec.vectors import Vector, name_of_dtype
+from cepam.codec.codec import MessageCodec, Refused, Vector, accepted, name_of_dtype, tried
 from cepam.errors import MalformedMessage
 from cepam.kernels.dispatch import Meanwhile, device_named, device_of, expect_blocks
-from cepam.kernels.format.task import Coder, cpu_only
+from cepam.kernels.format.plan import Coder, cpu_only
 from cepam.kernels.threads import side_by_side
 from cepam.keys import Address, UsedAddresses
 

@@ -8,27 +8,55 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from cepam.codec import wire
-from cepam.codec.sealing import Room
-from cepam.codec.vectors import Vector, name_of_dtype
+from cepam.codec.wire import Room
 from cepam.distributions.laws import Gaussian, Law, check_scale
 from cepam.errors import CepamError, MalformedMessage, WrongSize
 from cepam.kernels.dispatch import Device, Meanwhile, device_named, device_of, picked
-from cepam.kernels.format.blocks import joined
-from cepam.kernels.format.plan import Accept, Plan, cell_plan, layered_plan
+from cepam.kernels.format.plan import (
+    Accept,
+    Coder,
+    CodingTask,
+    Plan,
+    cell_plan,
+    joined,
+    layered_plan,
+    model_fingerprint,
+)
 from cepam.kernels.format.search import SEGMENT, search_fingerprint, suits_search
-from cepam.kernels.format.task import Coder, CodingTask, model_fingerprint
 from cepam.kernels.threads import BackendName
 from cepam.keys import Address, UsedAddresses
 from cepam.lattices.lattice import Integer, Lattice, Search, lattice_named
 
 if TYPE_CHECKING:
     import torch
+
+
+class UpdateCodec(Protocol):
+    """Turns an update into the message of an address, and the message back into a vector."""
+
+    def encode(self, update: Any, at: Address) -> bytes: ...
+
+    def decode(self, message: bytes, at: Address) -> Any: ...
+
+
+Vector = npt.NDArray[Any]
+
+
+def name_of_dtype(out_dtype: Any, device: str | None) -> str | None:
+    """The name of a type that decoded vectors may have, from a name, a NumPy dtype or a PyTorch one."""
+    if out_dtype is None:
+        return None
+    name = getattr(out_dtype, "__name__", str(out_dtype)).removeprefix("torch.")
+    if name not in ("float64", "float32", "float16", "bfloat16") or (name == "bfloat16" and device is None):
+        raise ValueError(f"out_dtype must be float64, float32 or float16, or bfloat16 with device=…, got {out_dtype!r}")
+    return name
+
 
 LARGEST_BYTES_A_COORDINATE = 192
 CoderName = Literal["auto", "layered", "paper"]

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from cepam.distributions.laws import Law
 from cepam.kernels.dispatch import gpu_of
-from cepam.kernels.format.plan import MOST_TRIALS, Floats, Ints, Plan, cell_plan, layered_plan
-from cepam.kernels.format.task import cpu_only
+from cepam.kernels.format.plan import MOST_TRIALS, Floats, Ints, Plan, cell_plan, cpu_only, layered_plan
 from cepam.kernels.numpy import quantizer
 from cepam.kernels.numpy.quantizer import nearest
 from cepam.keys import Address

@@ -1,6 +1,5 @@
 """Quantized model broadcast: public weights on one public grid (docs/downlink.md)."""
 
-from cepam.downlink.broadcast import Broadcast
-from cepam.downlink.receiver import Receiver
+from cepam.downlink.broadcast import Broadcast, Receiver
 
 __all__ = ["Broadcast", "Receiver"]

@@ -1,25 +1,223 @@
-"""The server's half of the downlink: new weights to one public message for all clients."""
+"""Both ends of the downlink: new weights to one public message for all clients, and a client's copy of them."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from cepam.downlink.grid import Floats, Grid, Point, check_run, check_weights, shift_of
-from cepam.downlink.versions import (
-    CHECK_BYTES,
-    Version,
-    origin_of,
-    restore_version,
-    save_version,
-    version_at,
-    version_of_start,
+from cepam.downlink.grid import (
+    LARGEST_STEPS,
+    BroadcastFrame,
+    Floats,
+    Grid,
+    Origin,
+    Point,
+    Weights,
+    check_run,
+    check_weights,
+    read_frame,
+    shift_of,
+    verify_frame,
+    write_frame,
 )
-from cepam.downlink.wire import BroadcastFrame, read_frame, write_frame
+from cepam.errors import CheckFailed, WrongVersion
+from cepam.kernels.format.broadcast_contexts import DITHER_BITS
 from cepam.kernels.threads import BackendName
+
+CHECK_BYTES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A version of the public weights: its number, what a difference starts from it, 32 bytes that name it, its values.
+
+    Version 0 is the public start, whose weights every receiver has by itself; all others are points of the grid.
+    """
+
+    number: int
+    origin: Point | Weights
+    check: bytes
+    weights: Floats
+
+    @property
+    def shift(self) -> int:
+        """The shift of the grid on which it lies; the start lies on the finest."""
+        return self.origin.shift if isinstance(self.origin, Point) else 0
+
+
+def version_at(grid: Grid, number: int, point: Point) -> Version:
+    """The version of this number at a point of the grid."""
+    steps = np.ascontiguousarray(point.steps, dtype="<i4")
+    return Version(number, point, _check(grid, number, point.shift, steps), _frozen(grid.weights(point)))
+
+
+def version_of_start(grid: Grid, start: Weights) -> Version:
+    """Version 0: the weights of the public start, copied, so that whoever trains in place leaves it alone."""
+    start, weights = start.copy(), start.astype(np.float32)
+    return Version(0, start, _check(grid, 0, 0, np.ascontiguousarray(start, dtype="<f8")), _frozen(weights))
+
+
+def _check(grid: Grid, number: int, shift: int, values: Any) -> bytes:
+    head = b"cepam broadcast check v1" + grid.name + number.to_bytes(8, "little") + bytes([shift])
+    digest = hashlib.sha256(head + values.size.to_bytes(8, "little"))
+    digest.update(values.data)
+    return digest.digest()
+
+
+def _frozen(weights: Floats) -> Floats:
+    weights.flags.writeable = False
+    return weights
+
+
+def save_version(version: Version | None) -> dict[str, Any]:
+    """Numbers, bytes and an array that `restore_version` takes; the start is not saved, its owner gives it again."""
+    if version is None:
+        return {"version": -1}
+    saved = {"version": version.number, "check": version.check}
+    if isinstance(version.origin, Point):
+        saved |= {"shift": version.origin.shift, "steps": version.origin.steps.copy()}
+    return saved
+
+
+def restore_version(grid: Grid, state: dict[str, Any], start: Version | None) -> Version | None:
+    """The version that was saved, checked against its own check value; `start` is version 0 of this run, if it has one.
+
+    Raises `CheckFailed` for a state of another run or another start, `ValueError` for what is no state.
+    """
+    if "version" not in state or ("steps" in state) != ("shift" in state):
+        raise ValueError(f"a saved state has version, shift, steps and check, got {sorted(state)}")
+    try:
+        number, shift = int(state["version"]), int(state.get("shift", 0))
+    except (TypeError, OverflowError) as odd:
+        raise ValueError(f"version and shift of a saved state must be whole numbers: {odd}") from odd
+    check = state.get("check", b"")
+    if number >= 2**64 or isinstance(check, int | str):
+        raise ValueError("a saved state has a version below 2^64 and a check of bytes")
+    if number < 0:
+        return None
+    if "steps" in state:
+        steps = np.array(state["steps"])
+        whole = steps.ndim == 1 and steps.dtype.kind == "i" and 0 <= shift <= DITHER_BITS
+        if not whole or (len(steps) and int(np.abs(steps.astype(np.int64)).max()) > LARGEST_STEPS):
+            raise ValueError(f"steps must be a vector of whole numbers up to {LARGEST_STEPS}, at a shift, got {shift}")
+        restored: Version | None = version_at(grid, number, Point(shift, steps.astype(np.int32)))
+    else:
+        restored = start
+    if restored is None or restored.number != number or restored.check != bytes(check):
+        raise CheckFailed(f"the saved version {number} does not match its check: of another run or start, or damaged")
+    return restored
+
+
+def origin_of(version: Version | None, size: int) -> Origin:
+    """What a difference starts from: this version, or nothing."""
+    return size if version is None else version.origin
+
+
+class Receiver:
+    """The client's side of the quantized model broadcast: messages to the server's public weights.
+
+    Args:
+        run: The server's `run`.
+        start: The server's `start`.
+        size: The number of weights. Give it where there is no `start`: a message of another size is then refused
+            before memory is allocated for it.
+        backend: `"auto"`, `"numba"` or `"numpy"`. Changes speed only.
+        threads: Threads of one call. Changes speed only.
+
+    Guarantee: A message is applied whole or not at all. One that starts from another version, leads back, belongs to
+    another run, is damaged, or does not match its check raises, and the receiver keeps what it held.
+    """
+
+    def __init__(
+        self,
+        run: bytes | str,
+        start: npt.ArrayLike | None = None,
+        size: int | None = None,
+        backend: BackendName = "auto",
+        threads: int | None = None,
+    ) -> None:
+        self._grid = Grid(check_run(run), backend, threads)
+        self._start = None if start is None else version_of_start(self._grid, check_weights("start", start, size))
+        self._size = size if self._start is None else len(self._start.weights)
+        self._held: Version | None = self._start
+
+    @property
+    def version(self) -> int | None:
+        """The version that is held; None before the first message where there is no start."""
+        return None if self._held is None else self._held.number
+
+    @property
+    def check(self) -> bytes:
+        """16 bytes that identify what is held; empty before the first message where there is no start."""
+        return b"" if self._held is None else self._held.check[:CHECK_BYTES]
+
+    @property
+    def weights(self) -> Floats:
+        """The public weights that are held."""
+        if self._held is None:
+            raise ValueError("no broadcast was received yet, and no start was given")
+        return self._held.weights
+
+    def apply(self, message: bytes) -> Floats:
+        """Apply a message.
+
+        Args:
+            message: What `Broadcast.publish` or `message_from` returned.
+
+        Returns:
+            The public weights, which are now held.
+
+        Raises:
+            WrongVersion: The message starts from another version; ask the server for `message_from(self.version)`.
+            CheckFailed: The result does not match; ask for `message_from(None)`.
+            WrongAddress: The message belongs to another run.
+            MalformedMessage: The bytes are not a message.
+        """
+        if not isinstance(message, bytes | bytearray | memoryview):
+            raise ValueError(f"a message is bytes, got {type(message).__name__}")
+        message = bytes(message)
+        frame = read_frame(message, self._grid, self._size)
+        origin = self._origin(frame.start, frame.version)
+        point = self._grid.decode(origin_of(origin, frame.size), frame.shift, frame.blocks)
+        version = version_at(self._grid, frame.version, point)
+        verify_frame(message, self._grid, version.check)
+        self._held, self._size = version, frame.size
+        return version.weights
+
+    def _origin(self, start: int | None, version: int) -> Version | None:
+        held = self._held
+        if held is not None and version < held.number:
+            raise WrongVersion(f"the broadcast leads back to version {version}, this receiver holds {held.number}")
+        if start is None:
+            return None
+        if held is not None and start < version == held.number:
+            raise WrongVersion(f"the broadcast leads to version {version}, which this receiver holds already")
+        for known in (held, self._start):
+            if known is not None and known.number == start:
+                return known
+        holds = "nothing" if held is None else f"version {held.number}"
+        raise WrongVersion(f"the broadcast leads from version {start} to {version}, this receiver holds {holds}")
+
+    def forget(self) -> None:
+        """Reset the receiver: it takes a snapshot of any version (of a server set back, say)."""
+        self._held = self._start
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is held, as numbers, bytes and an array."""
+        return save_version(self._held)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state. Raises `CheckFailed` for a state of another run or start."""
+        self._held = restore_version(self._grid, state, self._start)
+        if self._held is not None:
+            self._size = len(self._held.weights)
+
 
 STEP_FACTOR = 64.0
 """The default step, in learning rates times the noise of the average (docs/downlink.md)."""

@@ -23,8 +23,7 @@ from cepam.fl.config.settings import (
     TrainingSettings,
 )
 from cepam.fl.data.catalog import load
-from cepam.fl.data.clients import from_clients, from_table
-from cepam.fl.data.dataset import Dataset, from_arrays, from_torch, synthetic
+from cepam.fl.data.dataset import Dataset, from_arrays, from_clients, from_table, from_torch, synthetic
 from cepam.fl.data.fetch import DataUnavailable
 from cepam.fl.models.features import Features
 from cepam.fl.models.model import Model, build, linear_on

@@ -12,18 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec.vectors import UpdateCodec
-from cepam.fl.aggregation.accounting import budgets
-from cepam.fl.aggregation.aggregator import Aggregator, AggregatorContext, ClientUpdates, Line, RoundResult
+from cepam.codec.codec import UpdateCodec
+from cepam.fl.aggregation.accounting import budgets, of_target
 from cepam.fl.aggregation.downlink import Downlink, GridDownlink, downlink_of
 from cepam.fl.aggregation.selection import aggregator_for
-from cepam.fl.aggregation.warnings import of_target
+from cepam.fl.aggregation.trusted_server import Aggregator, AggregatorContext, ClientUpdates, Line, RoundResult
 from cepam.fl.arrays import ArrayBackend, backend_of
 from cepam.fl.clients.local_training import LocalTraining
 from cepam.fl.clients.personalization import LayerSplit, own_models
-from cepam.fl.clients.plan import usual_codec
-from cepam.fl.clients.randomness import RunSecret
-from cepam.fl.clients.sending import ClientMessage
+from cepam.fl.clients.sampling import RunSecret
+from cepam.fl.clients.sending import ClientMessage, usual_codec
 from cepam.fl.config.settings import Settings, clients_per_round
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.partition import Parts, given, partition

@@ -15,6 +15,6 @@ itself authenticates sites by certificate.
 from cepam.flare.filters import ClientFilter, ServerFilter
 from cepam.flare.weights import PAYLOAD
 from cepam.protocol.accounting import Accounting, Target
-from cepam.protocol.options import Compression, Dropouts
+from cepam.protocol.settings import Compression, Dropouts
 
 __all__ = ["PAYLOAD", "Accounting", "ClientFilter", "Compression", "Dropouts", "ServerFilter", "Target"]

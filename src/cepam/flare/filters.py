@@ -25,10 +25,9 @@ from cepam.flare.job import ClientJob, JobPlan, ServerJob, end_job, job_of, numb
 from cepam.flare.weights import PAYLOAD, difference_of, is_difference, learned, replace_result, weights_of
 from cepam.policy import FileAccount, read_policy
 from cepam.protocol.accounting import Accounting, Released, Target, noise_of
-from cepam.protocol.client import Declined, check_offer, seal_update
+from cepam.protocol.agreement import Answer, Declined, Offer, check_offer, seal_update
 from cepam.protocol.enforcement import EnforcedPolicy
-from cepam.protocol.messages import Answer, Offer
-from cepam.protocol.options import Compression, Dropouts
+from cepam.protocol.settings import Compression, Dropouts
 from cepam.protocol.vectors import count, from_vector, to_vector
 
 HEADER = "cepam"

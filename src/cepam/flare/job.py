@@ -21,12 +21,10 @@ from nvflare.app_common.app_constant import AppConstants
 
 from cepam.errors import BudgetSpent, WrongAddress
 from cepam.protocol.accounting import Accounting, Reply, Target
-from cepam.protocol.agreement import Chain, Peer
-from cepam.protocol.dropouts import Shares
+from cepam.protocol.agreement import Answer, Chain, Offer, Peer
 from cepam.protocol.enforcement import EnforcedPolicy
-from cepam.protocol.messages import Answer, Offer
 from cepam.protocol.saved_account import RunAccount
-from cepam.protocol.server import Pending, ServerEnd
+from cepam.protocol.server import Pending, ServerEnd, Shares
 from cepam.protocol.settings import UplinkSettings
 from cepam.protocol.vectors import Arrays, Layout, count, digest, from_vector, has_batch_statistics
 

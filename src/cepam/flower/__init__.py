@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cepam.policy import ClientPolicy
     from cepam.protocol.accounting import Accounting, Target
     from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
-    from cepam.protocol.options import (
+    from cepam.protocol.settings import (
         Authentication,
         Compression,
         Dropouts,
@@ -54,18 +54,18 @@ __all__ = [
 _MODULES = {
     "Accounting": "cepam.protocol.accounting",
     "AdaptiveClip": "cepam.flower.sampling",
-    "Authentication": "cepam.protocol.options",
+    "Authentication": "cepam.protocol.settings",
     "ClientPolicy": "cepam.policy",
-    "Compression": "cepam.protocol.options",
+    "Compression": "cepam.protocol.settings",
     "CorrelatedNoiseConfig": "cepam.protocol.correlated_noise",
-    "Dropouts": "cepam.protocol.options",
+    "Dropouts": "cepam.protocol.settings",
     "Fixed": "cepam.flower.sampling",
-    "Gradient": "cepam.protocol.options",
-    "NodeSettings": "cepam.protocol.options",
+    "Gradient": "cepam.protocol.settings",
+    "NodeSettings": "cepam.protocol.settings",
     "PldAccountant": "cepam.flower.accountant",
     "Poisson": "cepam.flower.sampling",
     "Private": "cepam.flower.strategy",
-    "QuantizedBroadcast": "cepam.protocol.options",
+    "QuantizedBroadcast": "cepam.protocol.settings",
     "SecureAggregation": "cepam.flower.secure_aggregation.strategy",
     "Target": "cepam.protocol.accounting",
     "Uplink": "cepam.flower.client_mod",

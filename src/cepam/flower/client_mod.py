@@ -2,28 +2,231 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 
-from cepam.flower.arrays import SECURE_AGGREGATION, carry, numpy_of
-from cepam.flower.client_model import receive
-from cepam.flower.client_policy import enforced, evaluated, only_metrics
+from cepam._internal.files import write_atomically
 from cepam.keys import Key, KeyChain
-from cepam.protocol.agreement import Chain
-from cepam.protocol.broadcast_message import DOWNLINK
-from cepam.protocol.client import Declined, check_offer, seal_update
-from cepam.protocol.correlated_noise import ClientCorrelatedNoise
+from cepam.policy import ClientPolicy, FileAccount, read_policy
+from cepam.protocol.agreement import RECORD, Chain, Declined, Offer, check_offer, seal_update
+from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseRefused
+from cepam.protocol.downlink import DOWNLINK, BroadcastMessage, ClientModel, unpack
 from cepam.protocol.enforcement import EnforcedPolicy
-from cepam.protocol.messages import RECORD, Offer
 from cepam.protocol.vectors import Arrays, count, to_vector
 
-if TYPE_CHECKING:
-    from cepam.policy import ClientPolicy
+STYPE = "cepam.v1"
+BROADCAST = "cepam.broadcast"
+SECURE_AGGREGATION = "cepam-secure-aggregation"  # the record of a message of a sum
+
+
+def numpy_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays of a record, in its order."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def record_of(arrays: Arrays) -> ArrayRecord:
+    """The record of these arrays."""
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def same_or_new(record: ArrayRecord, given: Arrays, made: Arrays) -> ArrayRecord:
+    """The record itself where nothing was changed: writing a large model anew takes time."""
+    return record if all(made[name] is given[name] for name in given) else record_of(made)
+
+
+def carry(message: bytes) -> ArrayRecord:
+    """The record that carries a message: no header of ours or NumPy's, sent in chunks by Flower."""
+    return ArrayRecord({"update": Array("uint8", (len(message),), STYPE, message)})
+
+
+def carried(record: ArrayRecord) -> bytes:
+    """The message in such a record; ValueError if it is something else."""
+    if list(record) != ["update"] or record["update"].stype != STYPE:
+        raise ValueError("the reply carries plain arrays, not a sealed message")
+    return bytes(record["update"].data)
+
+
+def pack(message: bytes, beside: Mapping[str, Any]) -> ArrayRecord:
+    """The record that carries a broadcast, and beside it the arrays that are not on the grid."""
+    return ArrayRecord({BROADCAST: Array("uint8", (len(message),), STYPE, message), **beside})
+
+
+def unpacked(record: ArrayRecord) -> tuple[bytes, dict[str, Any]]:
+    """The broadcast in such a record, and the arrays beside it; ValueError if it is something else."""
+    if BROADCAST not in record or record[BROADCAST].stype != STYPE:
+        raise ValueError("the message carries plain arrays, not a broadcast")
+    beside = {name: array for name, array in record.items() if name != BROADCAST}
+    return bytes(record[BROADCAST].data), numpy_of(beside)
+
+
+POLICY_FILE = "cepam-policy"
+ACCOUNT_FILE = "cepam-account"
+RENAMED = {
+    "cepam-terms": "cepam-policy",
+    "cepam-state": "cepam-account",
+    "cepam-epsilon": "epsilon in the file that cepam-policy names",
+    "cepam-delta": "delta in the file that cepam-policy names",
+    "cepam-batch": "divisor in the file that cepam-policy names",
+}
+
+
+def enforced(context: Context) -> EnforcedPolicy | None:
+    """The policy that this node's configuration names, with its account; None where it names none.
+
+    Raises:
+        Declined: the configuration has a key of earlier versions, a file that cannot be read, or no account.
+    """
+    for old, new in RENAMED.items():
+        if old in context.node_config:
+            raise Declined("policy", f"{old} in this node's configuration is now {new}")
+    if POLICY_FILE not in context.node_config:
+        return None
+    policy, account = read_node_policy(context), context.node_config.get(ACCOUNT_FILE)
+    if not account:
+        raise Declined("policy", f"a node with {POLICY_FILE} needs {ACCOUNT_FILE}, the file that counts what it spent")
+    return EnforcedPolicy(policy, FileAccount(Path(str(account)).expanduser()))
+
+
+def read_node_policy(context: Context) -> ClientPolicy:
+    """The policy in the file that this node's configuration names."""
+    from cepam.flower.client_mod import read_key_file
+
+    text = read_key_file(context, POLICY_FILE)
+    if text is None:
+        raise Declined("policy", f"{POLICY_FILE} names no file")
+    try:
+        return read_policy(text)
+    except ValueError as unfit:
+        raise Declined("policy", f"the node's policy cannot be read: {unfit}") from unfit
+
+
+def only_metrics(content: RecordDict, rules: EnforcedPolicy) -> dict[str, MetricRecord]:
+    """The plain numbers of a reply that may leave: all, or none, as the policy says."""
+    return {str(name): record for name, record in content.metric_records.items()} if rules.policy.metrics else {}
+
+
+def evaluated(reply: Message, rules: EnforcedPolicy) -> Message:
+    """The reply to an evaluation or a query without anything but metrics."""
+    reply.content = RecordDict(dict(only_metrics(reply.content, rules)))
+    return reply
+
+
+STEPS = f"{DOWNLINK}-steps"
+
+
+def receive(content: RecordDict, context: Context) -> ConfigRecord | None:
+    """The report for the reply, once the content holds dense arrays; None where it came with dense arrays.
+
+    `Declined` where the broadcast does not lead on from this node's copy: then the copy is as it was.
+    """
+    fields = content.get(DOWNLINK)
+    if fields is None:
+        return None
+    records = content.array_records
+    if not isinstance(fields, ConfigRecord) or len(records) != 1:
+        raise Declined("arrays", f"a broadcast needs its fields and exactly one ArrayRecord, got {len(records)}")
+    name, record = next(iter(records.items()))
+    try:
+        message, beside = unpacked(record)
+        broadcast = BroadcastMessage.from_fields(fields, message)
+    except ValueError as odd:
+        raise Declined("arrays", str(odd)) from odd
+    arrays, copy = unpack(broadcast, beside, _kept(context))
+    _keep(context, copy)
+    del content[DOWNLINK]
+    content[name] = record_of(arrays)
+    return ConfigRecord(copy.report)
+
+
+def _kept(context: Context) -> ClientModel | None:
+    """The copy in this node's state; None where there is none, or it is not one."""
+    fields, steps = context.state.get(DOWNLINK), context.state.get(STEPS)
+    if not isinstance(fields, ConfigRecord) or not isinstance(steps, ArrayRecord):
+        return None
+    try:
+        state: dict[str, Any] = {key: fields[key] for key in ("version", "shift", "check")}
+        state["steps"] = np.frombuffer(steps["steps"].data, dtype="<i4")
+        return ClientModel(_of_type(fields["grid"], bytes), _of_type(fields["layout"], str), state)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _of_type(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not {kind.__name__}")
+    return value
+
+
+def _keep(context: Context, copy: ClientModel) -> None:
+    fields = {key: copy.state[key] for key in ("version", "shift", "check")}
+    context.state[DOWNLINK] = ConfigRecord({**fields, "grid": copy.grid, "layout": copy.layout})
+    steps = np.ascontiguousarray(copy.state["steps"], dtype="<i4")
+    context.state[STEPS] = ArrayRecord({"steps": Array("int32", steps.shape, "cepam.v1", steps.tobytes())})
+
+
+STATE = "cepam-correlated-noise"
+FOLDER = "cepam-correlated-noise-folder"
+SLICE, SLICES = "cepam-slice", "cepam-slices"
+CLIP, DIVISOR, RECORD_SAMPLING_RATE = "cepam-clip", "cepam-divisor", "cepam-record-sampling-rate"
+
+
+def follow(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> ClientCorrelatedNoise | None:
+    """The stream that this offer's update goes to, with its slice in the training configuration; None: no stream."""
+    if offer.settings.correlated_noise is None:
+        return None
+    try:
+        stream = ClientCorrelatedNoise.follow(offer, count(reference), _kept_noise(offer, context))
+    except CorrelatedNoiseRefused as refused:
+        raise Declined("order" if refused.code == "order" else "policy", str(refused)) from refused
+    values: dict[str, int | float] = {SLICE: stream.sender.slice, SLICES: stream.config.slices}
+    if stream.config.divisor:
+        values |= {CLIP: float(offer.settings.clip.bound), DIVISOR: float(stream.config.divisor)}
+    add_to_config(content, values)
+    return stream
+
+
+def add_to_config(content: RecordDict, values: Mapping[str, int | float]) -> None:
+    """Put the node's own figures into every configuration of a message, in place of any that the server put there."""
+    records = {name: dict(record) for name, record in content.config_records.items()} or {"config": {}}
+    for name, record in records.items():
+        content[name] = ConfigRecord({**record, **values})
+
+
+def keep(stream: ClientCorrelatedNoise, offer: Offer, context: Context) -> None:
+    """Save the state from which the next message goes on, before this one leaves."""
+    fields = stream.to_fields(offer.run)
+    path = _file(offer, context)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        plain = {name: {"hex": value.hex()} if isinstance(value, bytes) else value for name, value in fields.items()}
+        write_atomically(path, json.dumps(plain).encode(), private=True)
+    context.state[STATE] = ConfigRecord(fields)
+
+
+def _file(offer: Offer, context: Context) -> Path | None:
+    folder = context.node_config.get(FOLDER)
+    return Path(str(folder)).expanduser() / f"run-{offer.run}-node-{offer.node}.json" if folder else None
+
+
+def _kept_noise(offer: Offer, context: Context) -> Mapping[str, object] | None:
+    """What was kept of this run's stream: the file where there is one, which outlives the node, else the state."""
+    path = _file(offer, context)
+    if path is not None and path.exists():
+        try:
+            read = json.loads(path.read_text())
+            return {n: bytes.fromhex(v["hex"]) if isinstance(v, dict) else v for n, v in read.items()}
+        except (ValueError, KeyError, AttributeError) as damaged:
+            raise Declined("order", f"{path} cannot be read, and with it what this node has sent") from damaged
+    kept = context.state.get(STATE)
+    return dict(kept) if isinstance(kept, ConfigRecord) else None
+
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 
@@ -155,7 +358,7 @@ class Uplink:
         sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE), stream)
         _store(context, offer, sealed.chain)
         if stream is not None:
-            from cepam.flower.client_correlated_noise import keep
+            from cepam.flower.client_mod import keep
 
             keep(stream, offer, context)
         if sealed.replaced:
@@ -175,7 +378,7 @@ def _size_and_start(offer: Offer, reference: Arrays, stream: ClientCorrelatedNoi
 
 def _stream(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> ClientCorrelatedNoise | None:
     """The stream that the update goes to; what it needs is loaded where a server asks for one."""
-    from cepam.flower.client_correlated_noise import follow
+    from cepam.flower.client_mod import follow
 
     return follow(offer, reference, content, context)
 

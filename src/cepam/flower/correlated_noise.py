@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
-from cepam.flower.arrays import record_of
-from cepam.flower.averaging import publishes_average
-from cepam.flower.dropouts import Aggregate, Aggregator, one_reply
-from cepam.flower.replies import Opened
-from cepam.flower.round_metrics import RoundMetrics
+from cepam.flower.base import Aggregate, Aggregator, one_reply, publishes_average
+from cepam.flower.client_mod import record_of
+from cepam.flower.replies import Opened, RoundMetrics
 from cepam.protocol.accounting import Accounting, Reply
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig, ServerCorrelatedNoise
 from cepam.protocol.settings import UplinkSettings

@@ -6,18 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from logging import INFO, WARNING, getLogger
+from logging import DEBUG, INFO, WARNING, getLogger
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from cepam.errors import one_line
-from cepam.flower.arrays import carried, numpy_of, record_of
+from cepam.errors import NoUsableReplies, one_line
+from cepam.flower.client_mod import carried, numpy_of, record_of
 from cepam.flower.downlink import Distribution, is_stale
-from cepam.protocol.agreement import Peer
-from cepam.protocol.messages import RECORD, Answer
+from cepam.protocol.agreement import RECORD, Answer, Peer
 from cepam.protocol.server import Pending, Refused, ServerEnd, refusing
 from cepam.protocol.settings import UplinkSettings
 from cepam.protocol.vectors import Arrays, count, from_vector
@@ -266,3 +266,156 @@ def _check_finite(metrics: Mapping[str, float | list[float]], node: int) -> None
 def _kind_of(name: str, metrics: MetricRecord) -> MetricsKind:
     shapes = ((key, len(value) if isinstance(value, list) else -1) for key, value in metrics.items())
     return frozenset([(name, -2), *shapes])
+
+
+@dataclass
+class RoundMetrics:
+    """What became of one round's replies; `down` are the bytes of its broadcasts, and as float32 (0: none).
+
+    Where the cohort is `secret`, what tells who was sampled, or how many, is logged at DEBUG and is no metric.
+    """
+
+    sampled: int
+    down: tuple[int, int] = (0, 0)
+    secret: bool = False
+    opened: list[Opened] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+    def drop(self, refused: Refused) -> None:
+        """Count a reply that is of no use by its reason, and log the reason."""
+        self.refused.append(refused)
+        log(
+            DEBUG if self.secret else WARNING,
+            "cepam: dropped the reply of node %s: %s (%s)",
+            refused.node,
+            refused,
+            refused.kind,
+        )
+
+    def drop_odd_metrics(self) -> None:
+        """Drop replies whose metrics differ in kind from the majority's: Flower would end the run."""
+        kinds = Counter(o.metrics_kind for o in self.opened)
+        if len(kinds) < 2:
+            return
+        usual = kinds.most_common(1)[0][0]
+        for odd in [o for o in self.opened if o.metrics_kind != usual]:
+            self.drop(Refused("metrics", odd.node, "its metrics are not those of the other replies"))
+        self.opened = [o for o in self.opened if o.metrics_kind == usual]
+
+    def report(self, server_round: int, metrics: MetricRecord | None, epsilon: float, delta: float) -> MetricRecord:
+        """The metrics with the counts and epsilon among them; the log says the same in a line."""
+        report = MetricRecord(dict(metrics) if metrics is not None else {})
+        so_far = f"epsilon so far {epsilon:.4g} at delta {delta:g}"
+        if self.secret:
+            log(INFO, "cepam: round %d: %s; the cohort is secret", server_round, so_far)
+        log(DEBUG if self.secret else INFO, "cepam: round %d: %s, %s", server_round, self, so_far)
+        counts = {} if self.secret else self._counts()
+        for key, value in {**counts, "cepam-epsilon": epsilon, "cepam-delta": delta}.items():
+            report[key] = value
+        return report
+
+    @property
+    def message_bytes(self) -> int:
+        """What the good replies took."""
+        return sum(o.message_bytes for o in self.opened)
+
+    @property
+    def dense_bytes(self) -> int:
+        """What they would have taken as float32."""
+        return sum(4 * o.coordinates for o in self.opened)
+
+    def _counts(self) -> dict[str, int]:
+        dropped = Counter(refused.kind for refused in self.refused)
+        counts = {
+            "cepam-sampled": self.sampled,
+            "cepam-replies": len(self.opened),
+            "cepam-dropped": len(self.refused),
+            "cepam-message-bytes": self.message_bytes,
+            "cepam-float32-bytes": self.dense_bytes,
+        }
+        if self.down[0]:
+            counts |= {"cepam-downlink-bytes": self.down[0], "cepam-downlink-float32-bytes": self.down[1]}
+        return counts | {f"cepam-dropped-{kind}": times for kind, times in dropped.items()}
+
+    def __str__(self) -> str:
+        sent, dense = self.message_bytes, self.dense_bytes
+        times = dense / sent if sent else 0.0
+        down = f"; down {self.down[0]} bytes (float32: {self.down[1]})" if self.down[0] else ""
+        replies = f"{len(self.opened)} of {self.sampled} replies"
+        return f"{replies}, {sent} bytes (float32: {dense}, {times:.1f} times){down}"
+
+
+MOST_REASONS = 3
+MOST_KEPT = 1000  # nodes choose parts of these texts
+TRANSIENT = ("cepam: training", "cepam: version", "cepam: order", "cepam: internal")
+HINTS = {
+    "cepam: policy": "a node's own policy refuses what this server asks for, or the node has none (docs/production.md)",
+    "cepam: legacy-app": "the ClientApp is built from client_fn or NumPyClient: use @app.train() (docs/flower.md)",
+    "cepam: training": "the ClientApp's training function raised; the node's log says what",
+    "cepam: key-file": "a file that the node's configuration names cannot be read",
+    "cepam: arrays": "the reply must hold one ArrayRecord with the names and shapes of the model",
+    "cepam: unsigned": "nodes know a server key that this server does not sign with: Authentication(server_key=…)",
+    "cepam: secure-aggregation-only": "the nodes answer to secure aggregation only: cepam.flower.SecureAggregation",
+}
+
+
+def is_refusal(refused: Refused) -> bool:
+    """Whether a node refuses for a reason that the next round will not change: a configuration, not a fault."""
+    if refused.kind == "error":
+        said = str(refused).partition(": ")[2]
+        return said.startswith("cepam: ") and said not in TRANSIENT
+    if refused.kind == "refused":  # a node that lost its state refuses once, and takes part in the next epoch
+        return not str(refused).endswith((": position", ": cohort"))
+    return refused.kind in ("agreement", "malformed")
+
+
+@dataclass
+class RunFailure:
+    """Follows a run until one round is published that a good reply is in; `secret`: nobody may learn who was sampled.
+
+    A round without a usable reply is a warning. The run ends at once where every node of its first round refused, and
+    at its end where no reply was ever used.
+    """
+
+    secret: bool = False
+    reasons: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+    trained: bool = False
+    hopeless: bool = False
+    _refusals: int = 0
+
+    def note(self, refused: Refused) -> None:
+        """Count why a reply, or a whole round (node None), was of no use."""
+        reason = f"{refused} ({refused.kind})"
+        if not self.trained and (reason in self.reasons or len(self.reasons) < MOST_KEPT):
+            self.reasons[reason] += 1
+        self._refusals += refused.node is not None and is_refusal(refused)
+
+    def end_round(self, server_round: int, sampled: int, trained: bool) -> None:
+        """Count a round for which so many nodes were sampled; `trained`: it was published and a reply is in it."""
+        refusals, self._refusals = self._refusals, 0
+        if not sampled:
+            return
+        self.rounds += 1
+        self.trained = self.trained or trained
+        if not trained and not self.secret:
+            log(WARNING, "cepam: round %d trained nothing: no reply could be used", server_round)
+            self.hopeless = self.rounds == 1 and refusals >= sampled
+
+    def check(self, metrics: Mapping[int, Any]) -> None:
+        """Raise where nothing was trained although nodes were sampled.
+
+        Raises:
+            NoUsableReplies: The commonest reasons, and the metrics of all rounds.
+        """
+        if self.trained or not self.rounds:
+            return
+        commonest = self.reasons.most_common(MOST_REASONS)
+        said = "; ".join(reason if self.secret else f"{times} times {reason}" for reason, times in commonest)
+        hints = [hint for code, hint in HINTS.items() if any(code in reason for reason, _ in commonest)]
+        where = "every node of the first round refused" if self.hopeless else "no reply of any round could be used"
+        raise NoUsableReplies(
+            f"nothing was trained: {where}: {said or 'no reply came'}" + "".join(f". {hint}" for hint in hints),
+            dict(self.reasons),
+            dict(metrics),
+        )

@@ -15,17 +15,13 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import L2, Clip
 from cepam.distributions.laws import Gaussian
-from cepam.flower.averaging import publishes_average
-from cepam.flower.budget import Budget
-from cepam.flower.dropouts import CompensatingAggregator, check_one_model
-from cepam.flower.replies import Opened
-from cepam.flower.round_metrics import RoundMetrics
+from cepam.flower.base import Budget, CompensatingAggregator, check_one_model, publishes_average
+from cepam.flower.replies import Opened, RoundMetrics
 from cepam.privacy.cohorts.adaptive_clip import fraction_within, next_clip
 from cepam.privacy.cohorts.cohort import Cohort
 from cepam.protocol.accounting import Accounting, Reply
-from cepam.protocol.dropouts import Shares, share_of
-from cepam.protocol.options import Dropouts
-from cepam.protocol.settings import UplinkSettings
+from cepam.protocol.server import Shares, share_of
+from cepam.protocol.settings import Dropouts, UplinkSettings
 from cepam.protocol.vectors import Arrays, count
 
 if TYPE_CHECKING:

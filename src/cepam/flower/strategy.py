@@ -13,18 +13,23 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import Clip
 from cepam.distributions.laws import Law
-from cepam.flower.averaging import check_strategy, publishes_average
-from cepam.flower.base import DownlinkKind, PrivateStrategy, UpdateKind
+from cepam.flower.base import (
+    Aggregator,
+    DownlinkKind,
+    PerNode,
+    PrivateStrategy,
+    UpdateKind,
+    aggregator_for,
+    check_strategy,
+    publishes_average,
+)
 from cepam.flower.correlated_noise import CorrelatedAggregator, check_correlated_noise
-from cepam.flower.dropouts import Aggregator, aggregator_for
-from cepam.flower.noise import PerNode
-from cepam.flower.replies import Known, Replies, consistent_metrics
-from cepam.flower.round_metrics import RoundMetrics
+from cepam.flower.replies import Known, Replies, RoundMetrics, consistent_metrics
 from cepam.flower.sampling import AdaptiveClip, Fixed, Poisson, SamplingAggregator, check_sampling
 from cepam.protocol.accounting import Accounting, Target, noise_of
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
-from cepam.protocol.options import Authentication, Compression, Dropouts
 from cepam.protocol.server import Refused, ServerEnd, refusing
+from cepam.protocol.settings import Authentication, Compression, Dropouts
 
 if TYPE_CHECKING:
     from cepam.privacy import Mechanism

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from cepam._internal.files import locked_file
-from cepam.kernels.format.task import CodingTask
+from cepam.kernels.format.plan import CodingTask
 from cepam.kernels.numba.backend import NumbaBackend
 from cepam.kernels.numba.compiling import STAMP
 from cepam.kernels.numba.scalar_coder import encode_block

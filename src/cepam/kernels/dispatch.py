@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cepam.kernels.format.plan import CodingTask
 from cepam.kernels.format.search import sample_of
-from cepam.kernels.format.task import CodingTask
 from cepam.kernels.threads import BackendName, decode_spans, encode_spans, side_by_side
 
 ANY_SHAPE = "cepam.encode_tree(codec, update, at, clip=…) takes any shape, and dicts and lists of arrays"

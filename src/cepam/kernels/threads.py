@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cepam.kernels.format.task import Backend, CodingTask, Values
+from cepam.kernels.format.plan import Backend, CodingTask, Values
 
 BackendName = Literal["auto", "numba", "numpy"]
 _PATIENCE_SECONDS = 5.0

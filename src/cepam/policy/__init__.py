@@ -7,8 +7,17 @@
 docs/proofs/node-policy.md says what the node's figure means in each mode, and who must be trusted for it.
 """
 
-from cepam.policy.account import AccountStore, AccountUnusable, FileAccount, MemoryAccount, NodeAccount, RunPlace
-from cepam.policy.charges import AnsweredRounds, RoundCharge, Trust
+from cepam.policy.account import (
+    AccountStore,
+    AccountUnusable,
+    AnsweredRounds,
+    FileAccount,
+    MemoryAccount,
+    NodeAccount,
+    RoundCharge,
+    RunPlace,
+    Trust,
+)
 from cepam.policy.policy import ClientPolicy, PolicyRefused, read_policy
 
 __all__ = [

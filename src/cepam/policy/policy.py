@@ -2,8 +2,8 @@
 
 A node refuses an offer whose clip is larger, or whose noise is smaller, than its policy allows
 (`check_noise_and_clip`), in every mode; it never changes the clip itself.
-`protocol/enforcement.py` applies it for a trusted server, `secure_aggregation/policy.py` for secure aggregation, where
-training gets the clip that passed.
+`protocol/enforcement.py` applies it for a trusted server, `secure_aggregation/settings.py` for secure aggregation,
+where training gets the clip that passed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from cepam.distributions.laws import check_scale
 from cepam.errors import CepamError
-from cepam.policy.charges import MOST_CHARGES, MOST_COUNT, AnsweredRounds, RoundCharge, Trust, check_count
+from cepam.policy.account import MOST_CHARGES, MOST_COUNT, AnsweredRounds, RoundCharge, Trust, check_count
 
 LEAST_DEGREE = 2
 _COUNTS = {

@@ -37,29 +37,40 @@ introduction; docs/proofs has the proofs.
 """
 
 from cepam.clip import Adjacency
-from cepam.privacy.auditing.audit import Audit, AuditedMechanism, audit
-from cepam.privacy.auditing.round_trip import RoundTrip
+from cepam.privacy.auditing.audit import Audit, AuditedMechanism, RoundTrip, audit
 from cepam.privacy.cohorts.adaptive_clip import fraction_within, joint_multiplier, next_clip, update_multiplier
 from cepam.privacy.cohorts.cohort import Cohort, CohortMechanism
 from cepam.privacy.cohorts.dropouts import DropoutCompensation, server_noise
-from cepam.privacy.composition.account import delta, delta_without_noise, epsilon, epsilon_by_round, slack, spent
-from cepam.privacy.composition.accountant import Accountant
+from cepam.privacy.composition.accountant import (
+    Accountant,
+    delta,
+    delta_without_noise,
+    epsilon,
+    epsilon_by_round,
+    slack,
+    spent,
+)
 from cepam.privacy.composition.calibration import calibrate, calibrate_each
 from cepam.privacy.matrix.correlated_noise import CorrelatedNoise, CorrelatedNoiseReceiver, CorrelatedNoiseSender
 from cepam.privacy.matrix.mechanism import MatrixMechanism
-from cepam.privacy.matrix.observed import Arrival, ObservedParticipation
-from cepam.privacy.matrix.participation import Cyclic, Separated, sensitivity, slice_of
-from cepam.privacy.matrix.workload import best_decay, weight_noise
+from cepam.privacy.matrix.participation import (
+    Arrival,
+    Cyclic,
+    ObservedParticipation,
+    Separated,
+    best_decay,
+    sensitivity,
+    slice_of,
+    weight_noise,
+)
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift
 from cepam.privacy.mechanisms.dp_events import supports, to_dp_event
 from cepam.privacy.mechanisms.laplace import epsilon_of_zcdp, pure_epsilon, zcdp_rho
 from cepam.privacy.mechanisms.local import LocalMechanism, steps_of
-from cepam.privacy.mechanisms.mechanism import Client, Mechanism
+from cepam.privacy.mechanisms.mechanism import Client, Mechanism, Sampling, SubsampledMechanism
 from cepam.privacy.mechanisms.serialization import fingerprint
-from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism
 from cepam.privacy.numerics.slack import NOT_COVERED, Slack
-from cepam.privacy.reports.guarantee import Guarantee, report
-from cepam.privacy.reports.noise_ratio import NoiseRatio, noise_multiplier, noise_to_clip
+from cepam.privacy.reports.guarantee import Guarantee, NoiseRatio, noise_multiplier, noise_to_clip, report
 from cepam.privacy.reports.page import explain
 from cepam.privacy.reports.planning import Federation, Plan, plan
 from cepam.privacy.reports.warnings import LARGE_EPSILON, Practice, PrivacyWarning, about_epsilon, privacy_warnings

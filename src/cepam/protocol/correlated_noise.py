@@ -21,7 +21,7 @@ from cepam.distributions.laws import LARGEST_SCALE
 if TYPE_CHECKING:
     from cepam.clip import ClippedUnit
     from cepam.privacy import Arrival, Client, CorrelatedNoise, CorrelatedNoiseReceiver, CorrelatedNoiseSender
-    from cepam.protocol.messages import Answer
+    from cepam.protocol.agreement import Answer
 
 NAME_BYTES = 8
 MOST_COUNT = 1 << 31
@@ -204,7 +204,7 @@ class ServerCorrelatedNoise:
 
     def with_round(self, nodes: Collection[int]) -> dict[int, list[Arrival]]:
         """The arrivals of all clients, this round's of these clients among them."""
-        from cepam.privacy.matrix.observed import Arrival
+        from cepam.privacy.matrix.participation import Arrival
 
         made = {node: list(came) for node, came in self.arrivals.items()}
         for node in nodes:

@@ -1,24 +1,181 @@
-"""The downlink over the protocol: one broadcast from what each node is known to hold.
-
-Batch statistics, integers and arrays of other types travel beside the broadcast, as they are. The mark of a broadcast
-sees to it that a node computes at the server's public weights or not at all; the server's notes of who holds what only
-save bytes, so a node that claims another version than it holds harms itself.
-"""
+"""The downlink over the protocol: one broadcast from what each node is known to hold, and its messages."""
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cepam.distributions.laws import Gaussian
-from cepam.downlink import Broadcast
+from cepam.downlink import Broadcast, Receiver
 from cepam.errors import CepamError
-from cepam.protocol.broadcast_message import BroadcastMessage, ModelLayout
+from cepam.protocol.agreement import WIRE, Declined
 from cepam.protocol.settings import UplinkSettings
-from cepam.protocol.vectors import Arrays
+from cepam.protocol.vectors import Array, Arrays, Vector, is_batch_statistic, travels
+
+
+@dataclass(frozen=True)
+class ModelLayout:
+    """Which arrays a model has, in order: the shapes of those on the grid, None for those that travel beside it."""
+
+    entries: tuple[tuple[str, tuple[int, ...] | None], ...]
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> ModelLayout:
+        """The layout of these arrays; ValueError where none can lie on the grid."""
+        made = cls(
+            tuple((name, tuple(array.shape) if on_grid(name, array) else None) for name, array in arrays.items())
+        )
+        if not made.size:
+            raise ValueError("downlink='grid' needs float32 arrays in the model, which has none")
+        return made
+
+    def fit(self, arrays: Arrays) -> bool:
+        """Whether arrays have these names and shapes; strategies make float64 of float32, which the grid rounds."""
+        return [name for name, _ in self.entries] == list(arrays) and all(
+            shape is None or (arrays[name].shape == shape and travels(name, arrays[name]))
+            for name, shape in self.entries
+        )
+
+    @cached_property
+    def size(self) -> int:
+        """How many coordinates lie on the grid."""
+        return sum(math.prod(shape) for _, shape in self.entries if shape is not None)
+
+    @property
+    def beside(self) -> list[str]:
+        """The names of the arrays that travel beside the broadcast."""
+        return [name for name, shape in self.entries if shape is None]
+
+    def vector(self, arrays: Arrays) -> npt.NDArray[np.floating]:
+        """The arrays on the grid as one vector, in their own precision."""
+        return np.concatenate([arrays[name].ravel() for name, shape in self.entries if shape is not None])
+
+    def arrays(self, vector: Vector, beside: Arrays) -> dict[str, Array]:
+        """All arrays: those on the grid from the vector, as arrays of their own, and the others."""
+        made: dict[str, Array] = {}
+        at = 0
+        for name, shape in self.entries:
+            if shape is None:
+                made[name] = beside[name]
+                continue
+            size = math.prod(shape)
+            made[name] = vector[at : at + size].reshape(shape).copy()
+            at += size
+        return made
+
+    def to_text(self) -> str:
+        """The layout as text."""
+        return json.dumps(self.entries, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> ModelLayout:
+        """The layout that `to_text` wrote; ValueError for anything else."""
+        try:
+            entries = tuple((str(name), None if shape is None else _shape(shape)) for name, shape in json.loads(text))
+        except (TypeError, ValueError, RecursionError) as unreadable:
+            raise ValueError(f"the layout of the broadcast cannot be read: {unreadable}") from unreadable
+        return cls(entries)
+
+
+def _shape(read: Any) -> tuple[int, ...]:
+    if any(isinstance(side, bool) or not isinstance(side, int) or side < 0 for side in read):
+        raise ValueError(f"{read!r} is not a shape")
+    return tuple(read)
+
+
+def on_grid(name: str, array: Array) -> bool:
+    """Whether an array of this name is part of the broadcast: float32 arrays that travel are, batch statistics not."""
+    return array.dtype == np.float32 and travels(name, array) and not is_batch_statistic(name)
+
+
+DOWNLINK = "cepam-downlink"
+Field = int | str | bytes
+
+
+@dataclass(frozen=True)
+class BroadcastMessage:
+    """The grid's name, the model's layout (empty where the node has it), and the broadcast."""
+
+    grid: bytes
+    layout: str
+    message: bytes
+
+    def to_fields(self) -> dict[str, Field]:
+        """What travels beside the broadcast, as fields."""
+        return {"wire": WIRE, "grid": self.grid, "layout": self.layout}
+
+    @classmethod
+    def from_fields(cls, record: Mapping[str, object], message: bytes) -> BroadcastMessage:
+        """The broadcast of these fields and a broadcast; ValueError if they are something else."""
+        grid, layout = record.get("grid"), record.get("layout")
+        if record.get("wire") != WIRE or not isinstance(grid, bytes) or not isinstance(layout, str) or not grid:
+            raise ValueError("the fields beside the broadcast are not those of this version")
+        return cls(grid, layout, message)
+
+
+@dataclass(frozen=True)
+class ClientModel:
+    """A node's copy of the model, to be kept between messages: the grid, the layout, the receiver's state."""
+
+    grid: bytes
+    layout: str
+    state: dict[str, Any]
+
+    @property
+    def report(self) -> dict[str, Field]:
+        """What the server is sent: the version that is held, and its check value."""
+        return {"version": int(self.state["version"]), "check": bytes(self.state["check"])[:16]}
+
+
+def unpack(
+    broadcast: BroadcastMessage, beside: Arrays, kept: ClientModel | None
+) -> tuple[dict[str, Array], ClientModel]:
+    """The model's arrays and the copy that now holds them; `Declined` where the broadcast does not lead on from `kept`.
+
+    Guarantee: the arrays are, bit for bit, the server's public ones, or nothing comes back (tests/protocol/
+    test_downlink.py). The code `version` says that a snapshot is needed.
+    """
+    known = kept if kept is not None and kept.grid == broadcast.grid else None
+    text = broadcast.layout or (known.layout if known is not None else "")
+    if not text:
+        raise Declined("version", "this node holds nothing of the model that the broadcast leads on from")
+    try:
+        layout = ModelLayout.from_text(text)
+        if sorted(layout.beside) != sorted(beside):
+            raise ValueError(f"beside the broadcast came {sorted(beside)[:3]}, not {sorted(layout.beside)[:3]}")
+    except ValueError as odd:
+        raise Declined("arrays", str(odd)) from odd
+    receiver = _receiver(broadcast.grid, layout.size, known if known is not None and known.layout == text else None)
+    try:
+        weights = receiver.apply(broadcast.message)
+    except (CepamError, ValueError) as unfit:
+        raise Declined("version", str(unfit)) from unfit
+    return layout.arrays(weights, beside), ClientModel(broadcast.grid, text, receiver.state_dict())
+
+
+def _receiver(grid: bytes, size: int, known: ClientModel | None) -> Receiver:
+    """A receiver that holds the kept copy, or nothing where there is none or it is damaged."""
+    receiver = Receiver(grid, size=size)
+    if known is not None:
+        try:
+            receiver.load_state_dict(known.state)
+        except (CepamError, ValueError, TypeError):
+            return Receiver(grid, size=size)
+    return receiver
+
+
+# Batch statistics, integers and arrays of other types travel beside the broadcast, as they are. The mark of a
+# broadcast sees to it that a node computes at the server's public weights or not at all; the server's notes of who
+# holds what only save bytes, so a node that claims another version than it holds harms itself.
+
 
 GRID_BYTES = 8
 

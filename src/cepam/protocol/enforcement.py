@@ -14,7 +14,7 @@ from typing import Any, Literal
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian
 from cepam.policy import AccountStore, AccountUnusable, AnsweredRounds, ClientPolicy, PolicyRefused, RoundCharge
-from cepam.protocol.client import Declined
+from cepam.protocol.agreement import Declined
 from cepam.protocol.settings import UplinkSettings
 
 MOST_MESSAGES = 10_000

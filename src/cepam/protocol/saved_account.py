@@ -15,32 +15,156 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
+import socket
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import chain, count
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO
+from weakref import WeakValueDictionary, finalize
 
-from cepam._internal.files import settle, write_atomically
+from cepam._internal.files import locked_file, settle, write_atomically
 from cepam.errors import CepamError
-from cepam.protocol.account_index import (
-    INDEX,
-    AccountIndex,
-    State,
-    model_key,
-    open_index,
-    run_key,
-    start_key,
-    written_line,
-)
-from cepam.protocol.account_lock import AccountHold, hold
 from cepam.protocol.accounting import Accounting
 
 if TYPE_CHECKING:
     from cepam.privacy import Accountant, Mechanism
+
+
+class AccountHold:
+    """An account that this process uses; given back when nobody in the process refers to it any more.
+
+    Strategies of one process share it; the index's lock lets them write one at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.process = os.getpid()
+        stack = ExitStack()
+        file = stack.enter_context(locked_file(path, wait=False))
+        finalize(self, stack.close)
+        file.truncate(0)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(f"process {self.process} on {socket.gethostname()} since {now}".encode())
+        file.flush()
+
+
+_held: WeakValueDictionary[Path, AccountHold] = WeakValueDictionary()
+_held_lock = Lock()
+
+
+def hold(account: Path) -> AccountHold:
+    """This process's hold of the account in that file.
+
+    Raises:
+        BlockingIOError: Another process holds it; the text says which process, on which host, since when.
+    """
+    path = account.with_name(f".{account.name}.lock").resolve()
+    with _held_lock:
+        known = _held.get(path)
+        if known is not None and known.process == os.getpid():
+            return known
+        try:
+            made = _held[path] = AccountHold(path)
+        except BlockingIOError:
+            raise BlockingIOError(path.read_text(errors="replace") or "another process") from None
+        return made
+
+
+# The index of a folder of accounts: a line for each time that an account was written, appended and never changed.
+#
+#     model 2c26b46b68ffc68ff99b453c1d304134 run-77 3 9f86d081884c7d659a2feaa0c55ad015
+#
+# says that revision 3 of the account `run-77` has this checksum, and that this model was published with it. Other
+# lines name the run (`run`) or the model that a run started from (`start`). So an account that was lost, edited or
+# restored from a backup contradicts the index. A line that was cut by a crash is dropped: the account itself can say
+# it again.
+
+
+INDEX = "index.txt"
+_LINE = re.compile(r"((?:run|start|model) .+) (\S+) ([0-9]{1,15}) ([0-9a-f]{32})")
+
+
+@dataclass(frozen=True)
+class State:
+    """A revision of an account and its checksum; before the first one: 0 and nothing."""
+
+    revision: int = 0
+    checksum: str = ""
+
+
+class AccountIndex:
+    """The index, open and locked: nobody else reads or writes it meanwhile."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)
+        self.states: dict[str, State] = {}
+        self.unreadable: list[str] = []
+        self._accounts: dict[str, list[str]] = {}
+        for line in content[:whole].decode(errors="replace").split("\n")[:-1]:
+            self._take(line)
+
+    def accounts(self, key: str) -> list[str]:
+        """The accounts that belong to this run, start or model, the latest first."""
+        return list(dict.fromkeys(reversed(self._accounts.get(key, []))))
+
+    def append(self, account: str, state: State, key: str) -> None:
+        """Append the line to the index, on the disk."""
+        line = written_line(account, state, key)
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._take(line)
+
+    def _take(self, line: str) -> None:
+        read = _LINE.fullmatch(line)
+        if read is None:
+            self.unreadable.append(line)
+            return
+        key, name, revision, checksum = read.groups()
+        self.states[name] = State(int(revision), checksum)
+        self._accounts.setdefault(key, []).append(name)
+
+
+@contextmanager
+def open_index(folder: Path) -> Iterator[AccountIndex]:
+    """The folder's index, locked until the block ends; a new one where there is none."""
+    is_new = not (folder / INDEX).exists()
+    with locked_file(folder / INDEX) as file:
+        if is_new:
+            settle(folder)
+        yield AccountIndex(file)
+
+
+def written_line(account: str, state: State, key: str) -> str:
+    """A line of the index."""
+    return f"{key} {account} {state.revision} {state.checksum}"
+
+
+def run_key(run: str) -> str:
+    """How the index names a run."""
+    return f"run {'-'.join(run.split())}"
+
+
+def start_key(model: str) -> str:
+    """How the index names a model that a run started from."""
+    return f"start {model}"
+
+
+def model_key(model: str) -> str:
+    """How the index names a model that was published."""
+    return f"model {model}"
+
 
 VERSION = 2
 FORMAT = "cepam account"

@@ -20,16 +20,13 @@ from typing import TYPE_CHECKING, Any
 from cepam.secure_aggregation.client import SecAggClient
 from cepam.secure_aggregation.mechanism import MaskedSumCodec
 from cepam.secure_aggregation.messages import HelloReply, HelloRequest, RefusalReply
-from cepam.secure_aggregation.quantization_range import QuantizationRange, fit
-from cepam.secure_aggregation.refusal import SecAggRefused
-from cepam.secure_aggregation.roster import Roster, RosterEntry
+from cepam.secure_aggregation.roster import Roster, RosterEntry, SecAggRefused
 from cepam.secure_aggregation.server import SecAggRound
-from cepam.secure_aggregation.settings import SecAggSettings
+from cepam.secure_aggregation.settings import QuantizationRange, SecAggSettings, fit
 from cepam.secure_aggregation.sketch import Sketch
 
 if TYPE_CHECKING:
-    from cepam.secure_aggregation.graph import sparse_graph
-    from cepam.secure_aggregation.observers import View, epsilons, mechanism_for, run_epsilons, views
+    from cepam.secure_aggregation.mechanism import View, epsilons, mechanism_for, run_epsilons, sparse_graph, views
 
 __all__ = [
     "HelloReply",
@@ -54,12 +51,10 @@ __all__ = [
 ]
 
 # A node may start a process for every message: it must not load the accountant, nor SciPy.
-_LATER = {"sparse_graph": "graph"} | dict.fromkeys(
-    ("View", "epsilons", "mechanism_for", "run_epsilons", "views"), "observers"
-)
+_LATER = ("View", "epsilons", "mechanism_for", "run_epsilons", "sparse_graph", "views")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"cepam.secure_aggregation.{_LATER[name]}"), name)
+    return getattr(import_module("cepam.secure_aggregation.mechanism"), name)

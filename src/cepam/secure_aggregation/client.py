@@ -16,20 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cepam.clip import L2
 from cepam.kernels.dispatch import on_gpu
 from cepam.policy import AccountStore, ClientPolicy, NodeAccount, PolicyRefused, RunPlace
-from cepam.secure_aggregation.fields import ByteReader, ByteWriter
-from cepam.secure_aggregation.mechanism import type_name
-from cepam.secure_aggregation.messages import (
-    NO_SHARE,
-    HelloReply,
-    HelloRequest,
-    RepairReply,
-    RepairRequest,
-    TrainReply,
-    TrainRequest,
-    UnmaskReply,
-    UnmaskRequest,
-)
-from cepam.secure_aggregation.pairwise_keys import (
+from cepam.secure_aggregation.channel import (
     SECRET_BYTES,
     SHARE_BYTES,
     PairKeys,
@@ -43,10 +30,36 @@ from cepam.secure_aggregation.pairwise_keys import (
     share_value,
     split,
 )
-from cepam.secure_aggregation.policy import charge_of, check_offer, check_roster, largest_update
-from cepam.secure_aggregation.refusal import RefusalKind, SecAggRefused
-from cepam.secure_aggregation.roster import LONGEST_RUN, RosterEntry, Sign, Verify, hello_transcript
-from cepam.secure_aggregation.settings import SecAggSettings, round_salt
+from cepam.secure_aggregation.fields import ByteReader, ByteWriter
+from cepam.secure_aggregation.mechanism import type_name
+from cepam.secure_aggregation.messages import (
+    NO_SHARE,
+    HelloReply,
+    HelloRequest,
+    RepairReply,
+    RepairRequest,
+    TrainReply,
+    TrainRequest,
+    UnmaskReply,
+    UnmaskRequest,
+)
+from cepam.secure_aggregation.roster import (
+    LONGEST_RUN,
+    RefusalKind,
+    RosterEntry,
+    SecAggRefused,
+    Sign,
+    Verify,
+    hello_transcript,
+)
+from cepam.secure_aggregation.settings import (
+    SecAggSettings,
+    charge_of,
+    check_offer,
+    check_roster,
+    largest_update,
+    round_salt,
+)
 
 MAGIC = b"cepam sum state v1"
 

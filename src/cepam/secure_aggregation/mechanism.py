@@ -1,20 +1,16 @@
-"""The masked sum: each client's noisy update as b bits per coordinate, and the sum of them all.
-
-y = update + exact Gaussian noise, as integers of the public grid. A client sends the top b bits of g y + S modulo 2^32,
-S its mask. The server adds the messages, takes away the sum of the masks, and divides by g. The mask is the dither:
-what the dropped bits cost is rounding noise whose law does not depend on the updates
-(docs/proofs/secure-aggregation.md, Theorem 1).
-"""
+"""The masked sum: each client's noisy update as b bits per coordinate, their sum, and epsilon for each observer."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from cepam.distributions.laws import Gaussian
 from cepam.errors import MalformedMessage
@@ -27,6 +23,180 @@ from cepam.kernels.numba.masks import add_masks, add_packed, pack_top_bits, roun
 from cepam.kernels.numba.quantizer import quantize_scalar, to_units, widths_and_dithers
 from cepam.kernels.numpy import masks as reference_masks
 from cepam.lattices.lattice import Integer
+from cepam.privacy import Accountant, Mechanism, epsilon
+from cepam.privacy.composition.losses import FINE, ROUGH
+
+LIES = "lying server"
+
+
+@dataclass(frozen=True)
+class View:
+    """An observer, and the shares of noise at least that hide a client from it in every round."""
+
+    observer: str
+    shares: int
+
+
+def views(clients: int, quorum: int, colluders: int = 0, survivors: int | None = None) -> tuple[View, ...]:
+    """Each observer's view of rounds in which `survivors` (all, if not given) of `clients` were in the sum.
+
+    A server that lies about drop-outs opens sums of 2 quorum - clients - colluders honest clients at the worst.
+
+    Args:
+        clients: Clients of a round.
+        quorum: Fewest clients of a sum.
+        colluders: Clients that share what they know.
+        survivors: Clients in the sum; all by default.
+
+    Returns:
+        A view per observer.
+    """
+    present = clients if survivors is None else survivors
+    if colluders < 0 or not clients + colluders < 2 * quorum <= 2 * present <= 2 * clients:
+        raise ValueError(
+            f"clients, quorum, colluders, survivors must satisfy K + c < 2t and t <= survivors <= K;"
+            f" got {clients}, {quorum}, {colluders}, {present}"
+        )
+    found = [View("outsider", present), View("server", present)]
+    if colluders:
+        found.append(View(f"server with {colluders} colluders", present - colluders))
+    found.append(View(LIES, 2 * quorum - clients))
+    if colluders:
+        found.append(View(f"{LIES} with {colluders} colluders", 2 * quorum - clients - colluders))
+    return tuple(found)
+
+
+def mechanism_for(view: View, mechanism: Mechanism) -> Mechanism:
+    """The release as this observer sees it: a client hidden by `shares` of the noise, its own among them.
+
+    Args:
+        view: From `views`.
+        mechanism: The release.
+
+    Returns:
+        The mechanism to account for.
+    """
+    if len({(client.law, client.weight) for client in mechanism.clients}) > 1:
+        raise ValueError("a sum has clients of one law and one weight")
+    if not 1 <= view.shares <= len(mechanism.clients):
+        raise ValueError(f"shares must be from 1 to the {len(mechanism.clients)} clients, got {view.shares}")
+    return replace(mechanism, colluders=0, absent=frozenset(range(view.shares, len(mechanism.clients))))
+
+
+def epsilons(
+    mechanism: Mechanism, delta: float, quorum: int, colluders: int = 0, survivors: int | None = None
+) -> dict[str, float]:
+    """Return epsilon at delta for each observer of secure aggregation, by name.
+
+    Args:
+        mechanism: what the run releases: clients, noise, clip, sampling, rounds. Its own colluders are not used.
+        delta: of the guarantee.
+        quorum: the fewest clients in a sum.
+        colluders: how many clients help the server.
+        survivors: how many clients are in each sum; None: all.
+
+    Returns:
+        epsilon by observer.
+
+    Where clients hold unlike records, the worst client's: any of them may be among those whose shares are left.
+    """
+    many = len(mechanism.clients)
+    found = views(many, quorum, colluders, survivors)
+    if len(set(mechanism.clients)) == 1:
+        return {view.observer: epsilon(mechanism_for(view, mechanism), delta, client=0) for view in found}
+    for view in found:
+        mechanism_for(view, mechanism)  # refuses unequal noise
+    return {view.observer: epsilon(replace(mechanism, colluders=many - view.shares), delta) for view in found}
+
+
+def run_epsilons(
+    released: Accountant, answered: Accountant, delta: float, found: tuple[View, ...], clients: int, rough: bool = False
+) -> dict[str, float]:
+    """epsilon at delta for each view of a run whose rounds may differ, a bound for all its clients.
+
+    `released` holds the rounds whose shares were asked for, with the survivors present; `answered` every round that
+    `clients` were asked in, those present: a server that lies may have opened those that it called lost. `found` are
+    `views(clients, …)` with all surviving: what a view has fewer than that is taken away from either. `rough` gives
+    a bound in less time.
+
+    Args:
+        released: Rounds whose sums were opened or may be.
+        answered: Rounds that clients answered.
+        delta: At this delta.
+        found: From `views`, with all surviving.
+        clients: Clients of a round.
+        rough: Give a bound in less time.
+
+    Returns:
+        epsilon by observer.
+    """
+    made = {}
+    for view in found:
+        accountant = answered if view.observer.startswith(LIES) else released
+        made[view.observer] = accountant.against(clients - view.shares).epsilon(delta, cells=ROUGH if rough else FINE)
+    return made
+
+
+SECURITY = 2.0**-40
+LOSS = 2.0**-24
+
+
+def sparse_graph(clients: int, corrupt: float, dropping: float) -> tuple[int, int]:
+    """Find the least degree of a sparse graph of masks, and its threshold.
+
+    Args:
+        clients: how many clients are in a round.
+        corrupt: the largest share of them that colludes.
+        dropping: the largest share of them that drops out.
+
+    Returns:
+        The degree and the threshold.
+
+    With probability under 2^-40 a node has as many colluding neighbours as the threshold, or the honest survivors fall
+    apart; with probability under 2^-24 a self-mask cannot be opened and the round is lost. Paper: Bell et al. 2020,
+    Section 3: a random order, so that neighbours are drawn without replacement. Covers a server that tells the truth.
+    """
+    if type(clients) is not int or clients < 4:
+        raise ValueError(f"clients must be an integer of at least 4, got {clients!r}")
+    if not (min(corrupt, dropping) >= 0.0 and corrupt + dropping < 0.5):
+        raise ValueError(f"corrupt and dropping must be shares with a sum below 1/2, got {corrupt!r} and {dropping!r}")
+    bad, gone = math.ceil(corrupt * clients), math.ceil(dropping * clients)
+    for degree in range(2, clients - 1, 2):
+        for threshold in range(degree // 2 + 1, degree + 2):
+            security, loss = failure_chances(clients, degree, threshold, bad, gone)
+            if security <= SECURITY and loss <= LOSS:
+                return degree, threshold
+    raise ValueError(f"no sparse graph on {clients} clients is safe enough: use the complete one")
+
+
+def failure_chances(clients: int, degree: int, threshold: int, corrupt: int, dropping: int) -> tuple[float, float]:
+    """Bounds on the probability that secrets of a round are not safe, and that the round is lost, over all clients."""
+    seen = _at_least(threshold, clients - 1, corrupt, degree)
+    # On a ring where everybody knows degree / 2 on either side, only that many missing in a row can cut it.
+    away, row = corrupt + dropping, degree // 2
+    cut = math.prod((away - i) / (clients - i) for i in range(row)) if away >= row else 0.0
+    lost = _at_least(degree + 2 - threshold, clients - 1, dropping, degree)
+    return clients * (seen + cut), clients * lost
+
+
+def _at_least(least: int, population: int, marked: int, drawn: int) -> float:
+    """The probability of `least` marked ones or more among `drawn` of a population, without replacement."""
+    first, last = max(least, drawn - (population - marked), 0), min(marked, drawn)
+    return sum(
+        math.exp(_log_choose(marked, k) + _log_choose(population - marked, drawn - k) - _log_choose(population, drawn))
+        for k in range(first, last + 1)
+    )
+
+
+def _log_choose(n: int, k: int) -> float:
+    return float(special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1))
+
+
+# y = update + exact Gaussian noise, as integers of the public grid. A client sends the top b bits of g y + S modulo
+# 2^32, S its mask. The server adds the messages, takes away the sum of the masks, and divides by g. The mask is the
+# dither: what the dropped bits cost is rounding noise whose law does not depend on the updates
+# (docs/proofs/secure-aggregation.md, Theorem 1).
+
 
 Masks = Sequence[tuple[bytes, int]]
 Words = npt.NDArray[np.uint32]

@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from cepam.errors import MalformedMessage
+from cepam.secure_aggregation.channel import PRIME, SEALED_BYTES, SHARE_BYTES
 from cepam.secure_aggregation.fields import ByteReader, ByteWriter
 from cepam.secure_aggregation.mechanism import MOST_COORDINATES
-from cepam.secure_aggregation.pairwise_keys import PRIME, SEALED_BYTES, SHARE_BYTES
-from cepam.secure_aggregation.refusal import KINDS, RefusalKind
-from cepam.secure_aggregation.roster import LEAST_COHORT, LONGEST_RUN, Roster, RosterEntry
+from cepam.secure_aggregation.roster import KINDS, LEAST_COHORT, LONGEST_RUN, RefusalKind, Roster, RosterEntry
 from cepam.secure_aggregation.settings import SecAggSettings
 
 MAGIC = b"cps"

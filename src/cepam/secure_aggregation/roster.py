@@ -1,4 +1,4 @@
-"""Who takes part in an epoch, under which signed keys, and who shares masks with whom."""
+"""Who takes part in an epoch, under which signed keys, who shares masks with whom, and how a node refuses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Literal, get_args
 
+from cepam.errors import CepamError
 from cepam.secure_aggregation.fields import MOST_NAMES, ByteReader, ByteWriter
-from cepam.secure_aggregation.refusal import SecAggRefused
+
+RefusalKind = Literal["policy", "cohort", "unsigned", "position", "quorum", "share", "commitment"]
+KINDS: tuple[RefusalKind, ...] = get_args(RefusalKind)
+
+
+class SecAggRefused(CepamError):
+    """A stage that does not go on. `kind` may travel; the text stays where it was raised.
+
+    terms: the offer is below the node's floor, or its rounds are spent. cohort: names, keys or sizes do not fit.
+    unsigned: a key without a valid signature. position: a round that is not open, or was used. quorum: too few left.
+    share: a share does not open. commitment: shares that do not give the committed seed.
+    """
+
+    def __init__(self, kind: RefusalKind, reason: str) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
+        super().__init__(f"{kind}: {reason}")
+        self.kind = kind
+
 
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes, bytes], bool]

@@ -10,6 +10,7 @@ from math import comb
 from typing import Any
 
 from cepam.errors import MalformedMessage
+from cepam.secure_aggregation.channel import combine, commit, self_mask
 from cepam.secure_aggregation.messages import (
     NO_SHARE,
     RepairReply,
@@ -19,9 +20,7 @@ from cepam.secure_aggregation.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from cepam.secure_aggregation.pairwise_keys import combine, commit, self_mask
-from cepam.secure_aggregation.refusal import SecAggRefused
-from cepam.secure_aggregation.roster import Roster
+from cepam.secure_aggregation.roster import Roster, SecAggRefused
 from cepam.secure_aggregation.settings import SecAggSettings, round_salt
 from cepam.secure_aggregation.share_decoding import decode
 

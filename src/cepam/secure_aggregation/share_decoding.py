@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cepam.secure_aggregation.pairwise_keys import PRIME, SECRET_BYTES, share_value
+from cepam.secure_aggregation.channel import PRIME, SECRET_BYTES, share_value
 
 Polynomial = list[int]
 """Coefficients by rising power, the last one not zero; an empty list is zero."""

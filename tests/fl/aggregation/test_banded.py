@@ -14,8 +14,7 @@ import pytest
 from scipy import stats
 
 from cepam.fl import Dataset, Settings, Simulation, train
-from cepam.fl.clients.randomness import RunSecret
-from cepam.fl.clients.slices import drawn, link_of
+from cepam.fl.clients.sampling import RunSecret, drawn_slices, link_of
 from cepam.privacy import CorrelatedNoise, MatrixMechanism, best_decay
 from tests.fl.aggregation.test_correlated import aggregator_for, run
 from tests.fl.runs.test_resume import stopped
@@ -55,7 +54,7 @@ def test_draws_are_fresh_secret_and_of_the_rounds_slice(small: Dataset, banded: 
     rows = [RunSecret.fresh().row(1) for _ in range(2)]
     taken = np.zeros((2, ROUNDS, held[0]), dtype=bool)
     for i, t in np.ndindex(2, ROUNDS):
-        found = drawn(banded, rows[i], t, held, range(4), [t] * 4)
+        found = drawn_slices(banded, rows[i], t, held, range(4), [t] * 4)
         assert all((places % SLICES == t % SLICES).all() for places in found.places)
         np.testing.assert_allclose(found.expected, BATCH * held / RECORDS)
         taken[i, t, found.places[0]] = True

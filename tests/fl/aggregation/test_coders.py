@@ -14,12 +14,11 @@ from cepam import policy as policies
 from cepam import privacy
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian, Laplace
-from cepam.fl.aggregation.accounting import mechanism_of
-from cepam.fl.aggregation.calibration import plan_clients
+from cepam.fl.aggregation.accounting import mechanism_of, plan_clients
 from cepam.fl.config.settings import Settings
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.simulation import Sent, Simulation
-from cepam.privacy.composition.account import affordable
+from cepam.privacy.composition.accountant import affordable
 from cepam.privacy.numerics import slack
 from cepam.protocol.accounting import Accounting
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig

@@ -13,8 +13,7 @@ import pytest
 from cepam.fl import Dataset, Settings, Simulation, train
 from cepam.fl.aggregation.correlated import CorrelatedNoiseAggregator
 from cepam.fl.clients import sampling
-from cepam.fl.clients.randomness import RunSecret
-from cepam.fl.clients.slices import link_of
+from cepam.fl.clients.sampling import RunSecret, link_of
 from cepam.fl.runs import checkpoint
 from cepam.privacy import MatrixMechanism, ObservedParticipation, best_decay, epsilon
 from tests.fl.runs.test_resume import stopped

@@ -12,7 +12,7 @@ from cepam import Receiver
 from cepam.errors import CheckFailed
 from cepam.fl import Dataset, Settings, Simulation, preset, train
 from cepam.fl.aggregation.downlink import SEED_BYTES, GridDownlink
-from cepam.fl.clients.randomness import RunSecret
+from cepam.fl.clients.sampling import RunSecret
 from cepam.fl.config.toml import read
 from cepam.fl.simulation import Sent
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 from cepam import fl
 from cepam.fl import Dataset, Settings, Simulation
-from cepam.fl.aggregation.server import aggregate, receive
+from cepam.fl.aggregation.trusted_server import aggregate, receive
 from cepam.keys import Address
 from cepam.lattices.lattice import E8, Lattice
 from cepam.privacy import Accountant, CohortMechanism, server_noise

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cepam.fl import Dataset, Settings, Simulation, read_metrics, train
-from cepam.fl.config.secure_graph import SecAggGraph
+from cepam.fl.config.settings import SecAggGraph
 from cepam.secure_aggregation import epsilons
 from tests.fl.runs.test_resume import stopped
 

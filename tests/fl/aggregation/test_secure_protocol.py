@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from cepam.distributions.laws import Gaussian
-from cepam.fl.aggregation.secure_protocol import EPOCH_ROUNDS, ProtocolTraffic, SimulatedProtocol
-from cepam.fl.clients.randomness import Randomness
-from cepam.fl.config.secure_graph import SecAggGraph
-from cepam.fl.config.settings import Settings
+from cepam.fl.aggregation.secure import EPOCH_ROUNDS, ProtocolTraffic, SimulatedProtocol
+from cepam.fl.clients.sampling import Randomness
+from cepam.fl.config.settings import SecAggGraph, Settings
 from cepam.keys import Key
 from cepam.secure_aggregation import QuantizationRange, SecAggSettings
 

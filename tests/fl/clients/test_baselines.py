@@ -5,7 +5,7 @@ import pytest
 
 from cepam import Address, Gaussian, Key, Laplace, UniformBall
 from cepam.errors import CepamError
-from cepam.fl.clients.baselines import NoisyDithered, PlainFloats, draw_noise
+from cepam.fl.clients.sending import NoisyDithered, PlainFloats, draw_noise
 
 AT = Address(Key(bytes(32)), round=1, client=2)
 UPDATE = np.linspace(-1, 1, 20_000, dtype=np.float32)

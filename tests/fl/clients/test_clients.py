@@ -5,9 +5,8 @@ import pytest
 
 from cepam import L2, Gaussian, privacy
 from cepam.fl import ClientOverride, Settings
-from cepam.fl.aggregation.accounting import after_round, empty_accountant, mechanism_of
-from cepam.fl.aggregation.calibration import plan_clients
-from cepam.fl.clients.plan import usual_codec
+from cepam.fl.aggregation.accounting import after_round, empty_accountant, mechanism_of, plan_clients
+from cepam.fl.clients.sending import usual_codec
 
 PRIVATE = Settings.of(
     {

@@ -9,9 +9,8 @@ import pytest
 
 from cepam import fl
 from cepam.fl import PRESETS, ClientOverride, Settings, preset
-from cepam.fl.config.settings import OVERRIDES, described, types
+from cepam.fl.config.settings import OVERRIDES, RENAMED, described, types
 from cepam.fl.config.toml import read, read_provenance, read_settings, write
-from cepam.fl.config.values import RENAMED
 
 NOISY = {"privacy.noise_scale": 0.1}
 

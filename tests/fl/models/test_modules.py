@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cepam.fl import Dataset, Model, from_arrays
-from cepam.fl.models.network import TorchNetwork
-from cepam.fl.models.passes import Layered
+from cepam.fl.models.network import Layered, TorchNetwork
 from cepam.torch.mapped import Mapped
 
 WORDS, LENGTH = 11, 6

@@ -15,8 +15,7 @@ from cepam import fl
 from cepam.fl import Dataset, Model, build
 from cepam.fl.models import network
 from cepam.fl.models.interface import Network
-from cepam.fl.models.network import TorchNetwork, areas, shared_out
-from cepam.fl.models.passes import Layered
+from cepam.fl.models.network import Layered, TorchNetwork, areas, shared_out
 from cepam.torch.mapped import Mapped
 from tests.fl.models.suite import NetworkSuite
 

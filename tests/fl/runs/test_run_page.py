@@ -14,7 +14,7 @@ from torch import nn
 
 from cepam import fl
 from cepam.fl import Dataset, Progress, Settings, Simulation, read_metrics, train
-from cepam.fl.runs.comparison_page import SAME, judged
+from cepam.fl.runs.comparison import SAME, judged
 from cepam.fl.runs.run_page import nearest_preset, run_page, times_fewer, traffic
 from cepam.fl.simulation import OBSERVED
 

@@ -17,7 +17,7 @@ from torch import nn
 from cepam.errors import CepamError
 from cepam.fl import Dataset, Model, Settings, Simulation, from_arrays, train
 from cepam.fl.clients import sampling
-from cepam.fl.clients.randomness import Randomness, RunSecret
+from cepam.fl.clients.sampling import Randomness, RunSecret
 from cepam.fl.config import toml
 from cepam.fl.simulation import Sent
 from cepam.keys import Address, Key

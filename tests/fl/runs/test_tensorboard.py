@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cepam.fl.runs.tensorboard import write_events
+from cepam.fl.runs.trackers import write_events
 
 
 def read(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -16,8 +16,8 @@ from flwr.serverapp.strategy import FedAvg
 import cepam
 from cepam.errors import CepamError
 from cepam.flower import SecureAggregation
-from cepam.flower.arrays import SECURE_AGGREGATION, carried, carry
-from cepam.flower.secure_aggregation.records import check_value
+from cepam.flower.client_mod import SECURE_AGGREGATION, carried, carry
+from cepam.flower.secure_aggregation.transport import check_value
 from cepam.policy import FileAccount
 from cepam.secure_aggregation import RefusalReply, SecAggRound
 from cepam.secure_aggregation.messages import TrainRequest

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from cepam.distributions.laws import Gaussian
-from cepam.flower.arrays import SECURE_AGGREGATION, carried
-from cepam.flower.secure_aggregation.records import check_value
+from cepam.flower.client_mod import SECURE_AGGREGATION, carried
+from cepam.flower.secure_aggregation.transport import check_value
 from cepam.protocol.agreement import sign
 from cepam.secure_aggregation import HelloReply, Roster, RosterEntry, SecAggRound, SecAggSettings, fit
 from cepam.secure_aggregation.client import NodeState

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cepam.errors import CepamError
-from cepam.flower.arrays import SECURE_AGGREGATION, carried
+from cepam.flower.client_mod import SECURE_AGGREGATION, carried
+from cepam.secure_aggregation.channel import SHARE_BYTES
 from cepam.secure_aggregation.client import NodeState
 from cepam.secure_aggregation.messages import (
     HelloRequest,
@@ -23,7 +24,6 @@ from cepam.secure_aggregation.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
-from cepam.secure_aggregation.pairwise_keys import SHARE_BYTES
 from tests.flower.fakes import Node, start_arrays, vector_of
 
 from .fakes import SIZE, SumGrid, ask, sum_fleet, summing, trained

@@ -12,9 +12,9 @@ from flwr.serverapp.strategy import FedAvg
 
 import cepam
 from cepam.flower import Authentication, Private, SecureAggregation
-from cepam.flower.arrays import SECURE_AGGREGATION, carried
-from cepam.flower.secure_aggregation.client import read_cohort
-from cepam.flower.secure_aggregation.records import statement
+from cepam.flower.client_mod import SECURE_AGGREGATION, carried
+from cepam.flower.secure_aggregation.client_mod import read_cohort
+from cepam.flower.secure_aggregation.transport import statement
 from cepam.policy import read_policy
 from cepam.privacy import Sampling
 from cepam.protocol.agreement import sign

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Message
 
 import cepam
 from cepam.distributions.laws import Gaussian
-from cepam.flower.arrays import SECURE_AGGREGATION, carried, carry
+from cepam.flower.client_mod import SECURE_AGGREGATION, carried, carry
 from cepam.secure_aggregation import SecAggSettings, Sketch, fit
 from cepam.secure_aggregation.messages import HelloRequest, TrainRequest
 from tests.flower.fakes import RUN, Node, adding, outcome, start_arrays, vector_of

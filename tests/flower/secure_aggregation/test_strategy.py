@@ -13,7 +13,7 @@ from scipy import stats
 import cepam
 from cepam import privacy
 from cepam.flower import Accounting, Gradient, Private, SecureAggregation
-from cepam.flower.arrays import SECURE_AGGREGATION, carried
+from cepam.flower.client_mod import SECURE_AGGREGATION, carried
 from cepam.secure_aggregation import SecAggSettings, epsilons
 from cepam.secure_aggregation.messages import TrainRequest
 from tests.flower.fakes import outcome, start_arrays, vector_of

@@ -15,19 +15,24 @@ import numpy as np
 
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian
-from cepam.fl.aggregation.accounting import empty_accountant, lattice_of, searches
-from cepam.fl.aggregation.aggregator import AggregatorContext, Index, RoundResult, coder_notices, with_layered
-from cepam.fl.aggregation.server import Received, compensated
-from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
-from cepam.fl.aggregation.warnings import cohort_notices
+from cepam.fl.aggregation.accounting import cohort_notices, empty_accountant, lattice_of, searches
+from cepam.fl.aggregation.trusted_server import (
+    AggregatorContext,
+    Index,
+    Received,
+    RoundResult,
+    TrustedServerAggregator,
+    coder_notices,
+    compensated,
+    with_layered,
+)
 from cepam.fl.clients import sampling
-from cepam.fl.clients.plan import ClientPlan, draft_of, plan_of
 from cepam.fl.clients.sampling import Drawn
-from cepam.fl.clients.sending import Senders
+from cepam.fl.clients.sending import ClientPlan, Senders, draft_of, plan_of
 from cepam.fl.config.settings import ClientOverride, Settings
 from cepam.privacy import Client, Cohort, CohortMechanism, calibrate, fraction_within, next_clip
 from cepam.privacy.cohorts.dropouts import LINE, server_noise
-from cepam.privacy.composition.account import affordable
+from cepam.privacy.composition.accountant import affordable
 
 BITS = 20.0
 """z_bit of a clip that follows a quantile is the expected cohort over this: the share within is known to 1/40 or so."""

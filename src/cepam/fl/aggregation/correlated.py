@@ -15,13 +15,16 @@ import numpy.typing as npt
 
 from cepam.codec.codec import Codec
 from cepam.fl.aggregation.accounting import empty_accountant, spent
-from cepam.fl.aggregation.aggregator import AggregatorContext
-from cepam.fl.aggregation.server import Received, aggregate, compensated
-from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
+from cepam.fl.aggregation.trusted_server import (
+    AggregatorContext,
+    Received,
+    TrustedServerAggregator,
+    aggregate,
+    compensated,
+)
 from cepam.fl.clients import sampling
-from cepam.fl.clients.sampling import Drawn
+from cepam.fl.clients.sampling import Drawn, drawn_slices, lasting, link_of, most_examples
 from cepam.fl.clients.sending import Posted, Senders
-from cepam.fl.clients.slices import drawn, lasting, link_of, most_examples
 from cepam.privacy import (
     Accountant,
     Arrival,
@@ -152,7 +155,7 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
 
     def drawn(self, number: int, clients: Sequence[int]) -> Drawn:
         positions = [self.streams[k].position for k in clients]
-        return drawn(self.settings, self.row.draws, number, self.row.held, clients, positions)
+        return drawn_slices(self.settings, self.row.draws, number, self.row.held, clients, positions)
 
     def _charge(self, number: int, clients: list[int], received: Received) -> None:
         for k in received.vectors:

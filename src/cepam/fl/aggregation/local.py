@@ -9,14 +9,10 @@ import numpy as np
 
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian
-from cepam.fl.aggregation.accounting import empty_accountant
-from cepam.fl.aggregation.aggregator import AggregatorContext, Floats, Index
-from cepam.fl.aggregation.calibration import plan_clients
-from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
-from cepam.fl.aggregation.warnings import notices
+from cepam.fl.aggregation.accounting import empty_accountant, notices, plan_clients
+from cepam.fl.aggregation.trusted_server import AggregatorContext, Floats, Index, TrustedServerAggregator
 from cepam.fl.clients.local_dp_sgd import StepPlan
-from cepam.fl.clients.plan import ClientPlan
-from cepam.fl.clients.sending import Senders
+from cepam.fl.clients.sending import ClientPlan, Senders
 from cepam.fl.config.settings import ClientOverride, Settings
 from cepam.privacy import Client, LocalMechanism, Sampling, calibrate_each, steps_of
 from cepam.privacy.mechanisms.local import LINE

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cepam.fl.aggregation.aggregator import Aggregator, AggregatorContext
 from cepam.fl.aggregation.cohorts import AdaptiveClipAggregator, CohortAggregator
 from cepam.fl.aggregation.correlated import CorrelatedNoiseAggregator
 from cepam.fl.aggregation.local import LocalDpAggregator
-from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
+from cepam.fl.aggregation.trusted_server import Aggregator, AggregatorContext, TrustedServerAggregator
 
 
 def aggregator_for(row: AggregatorContext) -> Aggregator:

@@ -18,7 +18,7 @@ from cepam.clip import L2
 from cepam.codec.codec import Codec
 from cepam.distributions.laws import Gaussian
 from cepam.fl.clients import sampling
-from cepam.fl.clients.randomness import Randomness
+from cepam.fl.clients.sampling import Randomness
 from cepam.fl.config.settings import Settings
 from cepam.fl.models.interface import Network
 from cepam.fl.optim import RateSchedule

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from cepam.fl.clients import sampling
 from cepam.fl.clients.local_dp_sgd import LocalDpSgd, Site
 from cepam.fl.clients.personalization import ClientState
-from cepam.fl.clients.plan import ClientPlan
-from cepam.fl.clients.randomness import Randomness
+from cepam.fl.clients.sampling import Randomness
+from cepam.fl.clients.sending import ClientPlan
 from cepam.fl.config.settings import Settings
 from cepam.fl.data.partition import Parts
 from cepam.fl.models.interface import Doubles

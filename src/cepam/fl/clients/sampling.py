@@ -1,18 +1,135 @@
-"""Who and what takes part in a round: records, cohorts and dropouts, found by (round, purpose), never consumed.
-
-They come from the run's secret: amplification by sampling needs draws that the observer does not know.
-"""
+"""Who and what takes part in a round: records, cohorts, slices and dropouts, found by (round, purpose)."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import secrets
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.fl.clients.randomness import Randomness
 from cepam.fl.config.settings import Settings, clients_per_round
+from cepam.fl.optim import schedule
+from cepam.keys import KEY_BYTES, Key, hkdf
+from cepam.privacy import CorrelatedNoise, best_decay
+
+# A run's randomness: one secret of 32 bytes, and by address whatever a round draws.
+#
+# Keys, record draws, cohorts and dropouts all come from the secret by HKDF; nothing is consumed, so a resumed run,
+# another order of work or a subset of the clients finds the same words. Whoever holds the secret can strip the noise
+# from every message of the run; without it, settings, seed and nonce tell nothing.
+
+
+NONCE_BYTES = 16
+LONG_DRAW = 1 << 16
+"""Bytes from which a draw takes long enough to be made ahead."""
+Words = npt.NDArray[np.uint64]
+Place = tuple[int, int, int, int]
+
+
+@dataclass
+class Prefetched:
+    """The last long draw, and what is at hand already, by (round, purpose, client, bytes)."""
+
+    last: Place | None = None
+    ready: dict[Place, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """What one seed's row of a run draws from: a root key, and words found by (round, purpose, client)."""
+
+    root: Key = field(repr=False)
+    prefetched: Prefetched = field(default_factory=Prefetched, repr=False, compare=False)
+
+    def key(self, client: int) -> Key:
+        """The key that this client shares with the server."""
+        return Key(hkdf(self.root.secret, b"cepam run", b"client key v1" + struct.pack("<Q", client), KEY_BYTES))
+
+    def own_key(self, client: int) -> Key:
+        """The key that this client keeps to itself: what it draws with it nobody else can draw."""
+        return Key(hkdf(self.root.secret, b"cepam run", b"client's own v1" + struct.pack("<Q", client), KEY_BYTES))
+
+    def random_bytes(self, round: int, purpose: int, client: int, count: int) -> bytes:
+        """So many bytes of the keystream of this address (SHAKE-256 of a key of its own)."""
+        place = round, purpose, client, count
+        if count >= LONG_DRAW:
+            self.prefetched.last = place
+        return self.prefetched.ready.pop(place, None) or self._draw(*place)
+
+    def _draw(self, round: int, purpose: int, client: int, count: int) -> bytes:
+        info = b"draws v1" + struct.pack("<QQQ", round, purpose, client)
+        return hashlib.shake_256(hkdf(self.root.secret, b"cepam run", info, KEY_BYTES)).digest(count)
+
+    def prefetch(self) -> None:
+        """Make the last long draw for the next round too, while the caller waits for something else.
+
+        A draw is found by its address, so that it is the same whenever it is made.
+        """
+        if self.prefetched.last is not None:
+            round, purpose, client, count = self.prefetched.last
+            place = round + 1, purpose, client, count
+            if place not in self.prefetched.ready:
+                self.prefetched.ready = {place: self._draw(*place)}
+
+    def words(self, round: int, purpose: int, client: int, count: int) -> Words:
+        """So many words of 64 bits of the address."""
+        return np.frombuffer(self.random_bytes(round, purpose, client, 8 * count), dtype="<u8").astype(np.uint64)
+
+    def uniform(self, round: int, purpose: int, client: int, count: int) -> npt.NDArray[np.float64]:
+        """So many numbers in [0, 1) of the address, multiples of 2^-53."""
+        return np.asarray(self.words(round, purpose, client, count) >> np.uint64(11), dtype=np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class RunSecret:
+    """The secret of a run, and the public nonce that sets its addresses apart from those of every other run.
+
+    Guarantee: by default two runs with equal settings share no key, no draw and no noise, and the secret cannot be
+    computed from what a run leaves behind (tests/fl/runs/test_secrecy.py).
+    """
+
+    secret: bytes | None = field(repr=False)
+    nonce: bytes
+    """None stands for a simulation: every row's randomness then comes from its seed."""
+
+    @classmethod
+    def fresh(cls) -> RunSecret:
+        """A secret and a nonce from the operating system."""
+        return cls(secrets.token_bytes(KEY_BYTES), secrets.token_bytes(NONCE_BYTES))
+
+    @classmethod
+    def simulated(cls, settings: Settings) -> RunSecret:
+        """No secret: seeds give the keys and draws, and equal settings the same nonce. Protects nobody."""
+        return cls(None, hashlib.sha256(repr(settings).encode()).digest()[:NONCE_BYTES])
+
+    @classmethod
+    def of(cls, settings: Settings) -> RunSecret:
+        """What a new run with these settings starts from."""
+        return cls.simulated(settings) if settings.run.simulate else cls.fresh()
+
+    def row(self, seed: int) -> Randomness:
+        """The randomness of this seed's row."""
+        if self.secret is None:
+            return Randomness(Key.simulated(seed))
+        return Randomness(Key(hkdf(self.secret, self.nonce, b"cepam seed row" + struct.pack("<Q", seed), KEY_BYTES)))
+
+    def mark_key(self) -> bytes:
+        """The key under which the run marks its data: once the secret is erased, the marks tell nothing."""
+        return hkdf(self.secret or bytes(KEY_BYTES), self.nonce, b"cepam fingerprint", KEY_BYTES)
+
+    def checkpoint_key(self) -> bytes:
+        """The key under which the run's checkpoints are encrypted; of a simulation it is public."""
+        return hkdf(self.secret or bytes(KEY_BYTES), self.nonce, b"cepam checkpoint", KEY_BYTES)
+
+
+# They come from the run's secret: amplification by sampling needs draws that the observer does not know.
+
 
 Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
@@ -162,3 +279,115 @@ def _smallest(words: npt.NDArray[np.uint64], many: int) -> Index:
     """The places of the smallest words, smallest first: a uniform ordered choice without repetition."""
     places = np.argpartition(words, many - 1)[:many]
     return places[np.argsort(words[places], kind="stable")]
+
+
+# Fixed slices of each client's records, one per round in turn, and how their noise is correlated.
+#
+# A record's slice is its place among its client's modulo `slices`. Places are public and stay: a record that is
+# removed leaves its place empty (`Dataset.without`), so it moves no other, and divisors count places, never what is
+# in them. With sampling `cyclic` a round uses the whole slice and nothing is secret. With sampling `poisson` it draws
+# in secret among the slice's records, and what a message tells of an update ends before its slice comes again.
+
+
+@lru_cache(maxsize=64)
+def link_of(settings: Settings) -> CorrelatedNoise | None:
+    """How the noise of a run's messages is correlated, and over how many slices; None where there are none.
+
+    The matrix or decay is the settings', or the decay that leaves least noise in the weights of such a run. With
+    record sampling `poisson` the correlation ends after as many messages as there are slices: the theorem that accounts
+    for both (docs/proofs/matrix-mechanism.md, "Secret draws and bands") is false for more.
+    """
+    s = settings
+    if not s.sliced:
+        return None
+    if s.privacy.matrix is not None:
+        return _own(s)
+    bands = s.training.slices if s.training.record_sampling == "poisson" else None
+    decay = s.privacy.decay if s.privacy.noise_correlation == "matrix" else 0.0
+    if decay is None:
+        decay = best_decay(s.training.rounds, s.training.slices, *_optimiser(s), bands)
+    return (
+        CorrelatedNoise(decay, s.training.slices)
+        if bands is None
+        else CorrelatedNoise.from_matrix(decay ** np.arange(bands), bands)
+    )
+
+
+def _own(settings: Settings) -> CorrelatedNoise:
+    """The correlation of the matrix that the settings name, or a ValueError where it does not fit the run."""
+    assert settings.privacy.matrix is not None
+    link = CorrelatedNoise.from_matrix(settings.privacy.matrix, settings.training.slices)
+    if link.longest is not None and link.longest < settings.training.rounds:
+        raise ValueError(
+            f"privacy.matrix {settings.privacy.matrix} has {link.longest} rows, under the run's "
+            f"{settings.training.rounds} rounds"
+        )
+    if settings.training.record_sampling == "poisson" and (link.bands or 0) > settings.training.slices:
+        raise ValueError(
+            f"training.record_sampling poisson needs a matrix of at most training.slices = {settings.training.slices} "
+            f"bands, got {link.bands}: raise training.slices, or use record_sampling cyclic"
+        )
+    return link
+
+
+def _optimiser(settings: Settings) -> tuple[float, list[float]]:
+    """The momentum of the server's steps and the rate of each, over the largest."""
+    s, tau = settings, settings.training.local_steps
+    made = schedule(
+        s.training.schedule,
+        s.training.server_learning_rate,
+        s.training.rounds * tau,
+        tau,
+        s.training.convexity,
+        s.training.smoothness,
+    )
+    rates = [made.at((round + 1) * tau - 1) for round in range(s.training.rounds)]
+    return (0.0 if s.training.server_optimizer == "sgd" else s.training.server_momentum), [
+        rate / max(rates) for rate in rates
+    ]
+
+
+def lasting(link: CorrelatedNoise) -> float:
+    """Between a message's noise in its own round and what later rounds leave of it, in geometric mean: over sigma."""
+    first = link.rows[-1][-1] if link.rows is not None else link.column(1)[0]
+    return 1.0 / math.sqrt(first * link.gain)
+
+
+def slice_of(settings: Settings, held: int, position: int) -> Index:
+    """The places of the records that a client with `held` of them uses at this position of its stream.
+
+    A row; where the update is no sum over examples, [steps, batch]: the slice in order, again from its start if short.
+    """
+    places = np.arange(position % settings.training.slices, held, settings.training.slices)
+    return (
+        places
+        if settings.training.update == "examples"
+        else np.resize(places, (settings.training.local_steps, settings.training.batch_size))
+    )
+
+
+def divisor(settings: Settings, held: int, share: float) -> float:
+    """The public number that divides a client's sum over examples: its expected draws, or its mean slice."""
+    return (
+        held / settings.training.slices
+        if settings.training.record_sampling == "cyclic"
+        else settings.training.expected_batch_size * share
+    )
+
+
+def most_examples(settings: Settings, held: int, over: float) -> float:
+    """How many clips long an update can be: 1, or where it is a sum over examples all of a slice over its divisor."""
+    return math.ceil(held / settings.training.slices) / over if settings.training.update == "examples" else 1.0
+
+
+def drawn_slices(
+    settings: Settings, draws: Randomness, round: int, held: Index, clients: Sequence[int], positions: Sequence[int]
+) -> Drawn:
+    """What clients use of their slices at these positions: all, or each record by itself, afresh and in secret."""
+    total = int(held.sum())
+    expected = np.array([divisor(settings, int(held[k]), int(held[k]) / total) for k in clients], dtype=np.float32)
+    if settings.training.record_sampling != "poisson":
+        return Drawn([slice_of(settings, int(held[k]), at) for k, at in zip(clients, positions)], expected)
+    coins = poisson(draws, round, held, settings.training.expected_batch_size * settings.training.slices / total)
+    turns = [at % settings.training.slices for at in positions]
+    return Drawn([coins[k][coins[k] % settings.training.slices == turn] for k, turn in zip(clients, turns)], expected)

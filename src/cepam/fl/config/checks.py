@@ -421,7 +421,7 @@ def _secure_refusals(settings: Settings) -> Iterator[tuple[bool, str]]:
         "needs clients with one noise, one clipping norm and one weight: leave clients.overrides out",
     )
     yield s.run.keep_messages, "keeps no messages: masked vectors are of no use; leave run.keep_messages out"
-    from cepam.fl.config.secure_graph import COMPLETE
+    from cepam.fl.config.settings import COMPLETE
 
     sampled = s.clients_per_round
     yield sampled < 3, f"needs three clients in every round at least, got {sampled}"
@@ -456,7 +456,7 @@ def check_trust(settings: Settings) -> None:
         raise ValueError(
             f"compression.masked_bits must be a whole number from 1 to 32, got {compression.masked_bits!r}"
         )
-    from cepam.fl.config.secure_graph import SecAggGraph
+    from cepam.fl.config.settings import SecAggGraph
 
     graph = SecAggGraph.of(s)
     if graph.honest < 1:

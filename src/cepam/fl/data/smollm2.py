@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.fetch import Report, quiet
-from cepam.fl.data.packages import Package, fetch_package
+from cepam.fl.data.fetch import Package, Report, fetch_package, quiet
 from cepam.fl.data.texts import chitchat
 
 NAME = "chitchat-smollm2"

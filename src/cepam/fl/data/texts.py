@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.fetch import Report, quiet
-from cepam.fl.data.packages import Members, Package, fetch_package
+from cepam.fl.data.fetch import Members, Package, Report, fetch_package, quiet
 
 Tokens = npt.NDArray[np.int64]
 

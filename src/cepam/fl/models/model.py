@@ -16,10 +16,9 @@ from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.fetch import Report, quiet
 from cepam.fl.models import interface
 from cepam.fl.models.features import Features, looks_up, scattering
-from cepam.fl.models.interface import Floats, Index, Network, Scores
+from cepam.fl.models.interface import Floats, Index, Judge, Network, Objective, Scores
 from cepam.fl.models.llama import ADAPTED, smollm2_adapted
 from cepam.fl.models.network import TorchNetwork
-from cepam.fl.models.objective import Judge, Objective
 from cepam.fl.models.pretrained import PRETRAINED, pretrained
 from cepam.fl.models.scattering import MAPS
 from cepam.fl.models.sequences import LaggedTokens, token_accuracy, token_loss

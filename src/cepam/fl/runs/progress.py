@@ -10,8 +10,8 @@ from typing import TextIO
 
 import numpy as np
 
-from cepam.fl.aggregation.aggregator import Line
-from cepam.fl.aggregation.warnings import shown_epsilon
+from cepam.fl.aggregation.accounting import shown_epsilon
+from cepam.fl.aggregation.trusted_server import Line
 
 FIRST_SHOWN, REWRITTEN = 2.0, 0.2
 """Seconds until a terminal shows a line, and between two states of it."""

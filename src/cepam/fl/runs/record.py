@@ -1,35 +1,71 @@
-"""What a run was given, kept in its folder: settings, nonce, fingerprints, environment, for a while its secret.
-
-A resumed run draws the noise that it drew before. With any other update under it, the two messages would tell the
-difference of the updates without noise. So all that decides an update is fingerprinted before the first round, and a
-resume with anything else is refused.
-
-The fingerprints are keyed by the secret: nobody without it can make one that fits, and a plain hash would tell anyone
-who guesses the data that the guess is right. Once the secret is erased they tell nothing.
-"""
+"""What a run was given, kept in its folder: settings, nonce, fingerprints, environment, for a while its secret."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
+import scipy
 import torch
 
+import cepam
 from cepam._internal.files import erase, locked_file, write_atomically, write_secret
-from cepam.fl.clients.randomness import RunSecret
-from cepam.fl.clients.slices import link_of
+from cepam.fl.clients.sampling import RunSecret, link_of
 from cepam.fl.config import toml
 from cepam.fl.config.settings import OWN, Settings
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.interface import engine_of
 from cepam.fl.models.model import Model, Network
-from cepam.fl.runs.environment import environment_of
 from cepam.privacy import fingerprint
+
+INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "bmi", "amx", "neon", "asimd", "sve")
+"""How the names of instructions begin by which libraries choose their arithmetic."""
+
+
+def environment_of(network: Network) -> str:
+    """Versions, operating system, processor and device of this process, in one line."""
+    versions = {
+        "cepam": cepam.__version__, "Python": platform.python_version(), "numpy": np.__version__,
+        "scipy": scipy.__version__, "numba": numba.__version__, "torch": torch.__version__,
+    }  # fmt: skip
+    device = str(getattr(network, "device", "cpu"))
+    if device != "cpu":
+        device = f"{torch.cuda.get_device_name()} with CUDA {torch.version.cuda}"
+    return ", ".join([
+        *(f"{name} {version}" for name, version in versions.items()), f"{platform.system()} {platform.machine()}",
+        " ".join(platform.libc_ver()), _processor(), torch.backends.cpu.get_cpu_capability(), device,
+    ])  # fmt: skip
+
+
+def _processor() -> str:
+    """The processor's name, family, model and instructions as far as the system tells them."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return platform.processor()
+    entries = dict(line.split(":", 1) for line in first.splitlines() if ":" in line)
+    known = {name.strip().lower(): value.strip() for name, value in entries.items()}
+    names = ("model name", "cpu family", "model", "cpu implementer", "cpu part")
+    flags = known.get("flags", known.get("features", "")).split()
+    chosen = hashlib.sha256(" ".join(sorted(each for each in flags if each.startswith(INSTRUCTIONS))).encode())
+    return " ".join([*(known[name] for name in names if name in known), f"instructions {chosen.hexdigest()[:8]}"])
+
+
+# A resumed run draws the noise that it drew before. With any other update under it, the two messages would tell the
+# difference of the updates without noise. So all that decides an update is fingerprinted before the first round, and
+# a resume with anything else is refused.
+#
+# The fingerprints are keyed by the secret: nobody without it can make one that fits, and a plain hash would tell
+# anyone who guesses the data that the guess is right. Once the secret is erased they tell nothing.
+
 
 SECRET = "secret.key"
 PROBED = 4

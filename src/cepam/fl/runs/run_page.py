@@ -14,15 +14,14 @@ from typing import Any
 
 from cepam._internal import page as writer
 from cepam._internal.chart import Axis, Series, byte_unit, far_apart, in_bytes, line_chart
-from cepam.fl.aggregation.aggregator import Line
-from cepam.fl.aggregation.warnings import SIMULATED, message_bytes, shown_epsilon
+from cepam.fl.aggregation.accounting import SIMULATED, message_bytes, shown_epsilon
+from cepam.fl.aggregation.trusted_server import Line
 from cepam.fl.config.presets import PRESETS, preset
 from cepam.fl.config.settings import OVERRIDES, Settings, described
 from cepam.fl.models.interface import AUC
-from cepam.fl.runs.curve import series
-from cepam.fl.runs.summary import interval
+from cepam.fl.runs.summary import interval, series
 from cepam.fl.simulation import Simulation
-from cepam.privacy.reports.impact import impact_paragraph
+from cepam.privacy.reports.page import impact_paragraph
 
 MOST_CLIENTS = 40
 OPEN_CLIENTS = 10

@@ -17,8 +17,7 @@ from torch import nn
 
 from cepam.fl.config.settings import OWN, Settings
 from cepam.fl.data.catalog import load
-from cepam.fl.data.clients import TABLES, from_clients, from_table
-from cepam.fl.data.dataset import Dataset, from_arrays
+from cepam.fl.data.dataset import TABLES, Dataset, from_arrays, from_clients, from_table
 from cepam.fl.data.fetch import Report
 from cepam.fl.data.fetch import quiet as quiet_fetch
 from cepam.fl.models.model import Model, frozen, resolved

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from cepam._internal.files import naming, write_atomically
-from cepam.fl.aggregation.aggregator import Line
-from cepam.fl.clients.randomness import RunSecret
+from cepam.fl.aggregation.trusted_server import Line
+from cepam.fl.clients.sampling import RunSecret
 from cepam.fl.config.settings import Settings
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.model import Model
@@ -35,7 +35,7 @@ from cepam.fl.runs.progress import Progress, ProgressText, wanted
 from cepam.fl.runs.run_page import run_page
 from cepam.fl.runs.sources import prepared, referred
 from cepam.fl.runs.summary import summarise
-from cepam.fl.runs.tensorboard import write_events
+from cepam.fl.runs.trackers import write_events
 from cepam.fl.simulation import Sent, Simulation, quiet
 
 Watcher = Callable[[Progress], None]
@@ -245,7 +245,7 @@ def _finish(simulation: Simulation, folder: Path, page: PageFile) -> None:
     """Write the run's last files. The summary comes last: where it is, the run is over."""
     import torch
 
-    from cepam.fl.runs.curve import draw_curve
+    from cepam.fl.runs.summary import draw_curve
 
     vector, seeds = simulation.vector, simulation.settings.run_seeds
     starts = np.stack([vector.initial(seed) for seed in seeds])

@@ -5,6 +5,8 @@ Nothing of what the ClientApp replies leaves but its update, masked: no metrics,
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from logging import INFO, WARNING, getLogger
 from typing import Any
 
@@ -12,26 +14,32 @@ import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 
 from cepam.errors import MalformedMessage
-from cepam.flower.arrays import SECURE_AGGREGATION, carry, numpy_of
-from cepam.flower.client_correlated_noise import CLIP, DIVISOR, RECORD_SAMPLING_RATE, add_to_config
 from cepam.flower.client_mod import (
+    ACCOUNT_FILE,
+    CLIP,
+    DIVISOR,
     FAILED,
+    IDENTITY_FILE,
+    POLICY_FILE,
+    RECORD_SAMPLING_RATE,
+    SECURE_AGGREGATION,
     SERVER_FILE,
     CallNext,
+    add_to_config,
+    carry,
     check_app,
     declining,
+    enforced,
     named_arrays,
+    numpy_of,
     only_arrays,
     read_key_file,
+    receive,
     reporting,
 )
-from cepam.flower.client_model import receive
-from cepam.flower.secure_aggregation.client import keep_state, secagg_client
-from cepam.flower.secure_aggregation.records import check_value, run_bytes, secagg_message, statement
-from cepam.policy import AccountUnusable, ClientPolicy
-from cepam.protocol.agreement import verify
-from cepam.protocol.client import Declined
-from cepam.protocol.messages import RECORD
+from cepam.flower.secure_aggregation.transport import check_value, run_bytes, secagg_message, statement
+from cepam.policy import AccountUnusable, ClientPolicy, FileAccount
+from cepam.protocol.agreement import RECORD, Declined, canonical, public_of, sign, verify
 from cepam.protocol.vectors import count, to_vector
 from cepam.secure_aggregation.client import SecAggClient
 from cepam.secure_aggregation.messages import (
@@ -42,9 +50,60 @@ from cepam.secure_aggregation.messages import (
     TrainRequest,
     UnmaskRequest,
 )
-from cepam.secure_aggregation.refusal import SecAggRefused
+from cepam.secure_aggregation.roster import SecAggRefused
 from cepam.secure_aggregation.settings import SecAggSettings
 from cepam.secure_aggregation.sketch import Sketch
+
+COHORT_FILE = "cepam-cohort"
+
+
+def secagg_client(context: Context, policy: ClientPolicy | None = None) -> SecAggClient:
+    """The node that this configuration describes, with the secrets that `context.state` holds; `Declined` if none.
+
+    Args:
+        context: The node's context; a policy file that its configuration names always decides.
+        policy: The ClientApp's policy, for nodes of a simulation, which have no file.
+    """
+    rules, key = enforced(context), read_key_file(context, IDENTITY_FILE)
+    if policy is not None and rules is None:
+        from cepam.flower.secure_aggregation.simulated import simulated_node
+
+        return simulated_node(context, policy, _kept_state(context))
+    if rules is None or key is None:
+        raise Declined(
+            "policy",
+            f"secure aggregation needs {POLICY_FILE}, {ACCOUNT_FILE} and {IDENTITY_FILE} in the node's configuration; "
+            "in a simulation, Uplink(policy=ClientPolicy(…)) in the ClientApp",
+        )
+    try:
+        identity, cohort = public_of(key), read_key_file(context, COHORT_FILE)
+        own = rules.policy if cohort is None else replace(rules.policy, cohort=read_cohort(cohort))
+    except (TypeError, ValueError) as unfit:
+        raise Declined("policy", f"the node's cohort or key cannot be read: {unfit}") from unfit
+    return SecAggClient(context.node_id, identity, partial(sign, key), verify, own, rules.account, _kept_state(context))
+
+
+def read_cohort(text: bytes) -> frozenset[bytes]:
+    """The identities in a file with one OpenSSH public key a line; lines that start with # are left out."""
+    lines = (line.strip() for line in text.splitlines())
+    found = frozenset(canonical(line) for line in lines if line and not line.startswith(b"#"))
+    if not found:
+        raise ValueError("the cohort names nobody")
+    return found
+
+
+def keep_state(context: Context, node: SecAggClient) -> None:
+    """Keep the node's secrets as it left them, for the next message."""
+    context.state[SECURE_AGGREGATION] = ConfigRecord({"state": node.state})
+    if not isinstance(node.account, FileAccount):
+        node.account.keep(context)  # type: ignore[attr-defined]  # a simulated node's
+
+
+def _kept_state(context: Context) -> bytes:
+    kept = context.state.get(SECURE_AGGREGATION)
+    state = kept.get("state") if isinstance(kept, ConfigRecord) else None
+    return state if isinstance(state, bytes) else b""
+
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 

@@ -9,8 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Context
 
-from cepam.flower.arrays import SECURE_AGGREGATION
-from cepam.flower.client_mod import IDENTITY_FILE, read_key_file
+from cepam.flower.client_mod import IDENTITY_FILE, SECURE_AGGREGATION, read_key_file
 from cepam.policy import ClientPolicy, MemoryAccount, NodeAccount
 from cepam.protocol.agreement import public_of, sign, verify
 from cepam.secure_aggregation.client import SecAggClient

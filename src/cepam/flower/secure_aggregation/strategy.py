@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,35 +14,166 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian, Law
-from cepam.flower.arrays import SECURE_AGGREGATION, record_of
-from cepam.flower.averaging import AVERAGING, check_strategy, publishes_average
-from cepam.flower.base import DownlinkKind, PrivateStrategy, UpdateKind
+from cepam.flower.base import (
+    AVERAGING,
+    Aggregator,
+    DownlinkKind,
+    PrivateStrategy,
+    UpdateKind,
+    check_strategy,
+    publishes_average,
+)
+from cepam.flower.client_mod import SECURE_AGGREGATION, record_of
 from cepam.flower.downlink import is_stale
-from cepam.flower.dropouts import Aggregator
-from cepam.flower.replies import Opened
-from cepam.flower.round_metrics import RoundMetrics
+from cepam.flower.replies import Opened, RoundMetrics
 from cepam.flower.secure_aggregation.membership import Membership
-from cepam.flower.secure_aggregation.observers import Observers
-from cepam.flower.secure_aggregation.options import SecAggOptions
-from cepam.flower.secure_aggregation.records import check_value, run_bytes, run_config
-from cepam.flower.secure_aggregation.round import RoundDriver
-from cepam.flower.secure_aggregation.transport import Transport
+from cepam.flower.secure_aggregation.transport import Transport, check_value, run_bytes, run_config
+from cepam.kernels.format.plan import Floats
 from cepam.lattices.lattice import Integer
 from cepam.protocol.accounting import Accounting, Target, noise_of
-from cepam.protocol.options import Authentication
 from cepam.protocol.server import Refused
-from cepam.protocol.settings import UplinkSettings
+from cepam.protocol.settings import Authentication, UplinkSettings
 from cepam.protocol.vectors import from_vector
-from cepam.secure_aggregation.quantization_range import QuantizationRange, fit
-from cepam.secure_aggregation.refusal import SecAggRefused
+from cepam.secure_aggregation.mechanism import LIES, View, mechanism_for, views
+from cepam.secure_aggregation.roster import SecAggRefused
 from cepam.secure_aggregation.server import SecAggRound
-from cepam.secure_aggregation.settings import SecAggSettings
+from cepam.secure_aggregation.settings import QuantizationRange, SecAggSettings, fit
 from cepam.secure_aggregation.sketch import Sketch
 
 if TYPE_CHECKING:
-    from cepam.privacy import Mechanism
+    from cepam.privacy import Accountant, Mechanism
+
+LEAST_NODES = 3
+
+
+@dataclass(frozen=True)
+class SecAggOptions:
+    """The checked options of `SecureAggregation` that concern the protocol alone; its docstring says what they are."""
+
+    quorum: float | int = 0.8
+    bits: int | Literal["auto"] = "auto"
+    unmask_timeout: float = 60.0
+    sketch: int | None = None
+
+    def __post_init__(self) -> None:
+        counted = type(self.quorum) is int and self.quorum >= LEAST_NODES
+        if not (counted or (type(self.quorum) is float and 0.5 < self.quorum <= 1.0)):
+            raise ValueError(
+                f"quorum must be a share above 0.5 up to 1.0, or a number of at least 3, got {self.quorum!r}"
+            )
+        if self.bits != "auto" and not (type(self.bits) is int and 1 <= self.bits <= 32):
+            raise ValueError(f"bits must be 'auto' or an integer from 1 to 32, got {self.bits!r}")
+        if not 0.0 < self.unmask_timeout < math.inf:
+            raise ValueError(f"unmask_timeout must be positive and finite, got {self.unmask_timeout!r}")
+        if self.sketch is not None and not (type(self.sketch) is int and self.sketch >= 1):
+            raise ValueError(f"sketch must be a positive integer or None, got {self.sketch!r}")
+
+    def quorum_of(self, nodes: int, colluders: int) -> int:
+        """t for so many nodes; ValueError where no sum of them hides its parts."""
+        quorum = self.quorum if isinstance(self.quorum, int) else math.ceil(self.quorum * nodes - 1e-9)
+        if nodes < LEAST_NODES or not quorum <= nodes or not 2 * quorum > nodes + colluders:
+            raise ValueError(
+                f"a sum of {nodes} nodes with quorum {quorum} and {colluders} colluders does not hide single updates: "
+                f"at least {LEAST_NODES} nodes, and twice the quorum above nodes and colluders together"
+            )
+        return quorum
+
+    def numbers_of(self, coordinates: int) -> int:
+        """How many numbers a node sends for a model of so many coordinates; ValueError where a sketch saves none."""
+        if self.sketch is not None and self.sketch >= coordinates:
+            raise ValueError(f"sketch must be below the model's {coordinates} coordinates, got {self.sketch}")
+        return coordinates if self.sketch is None else self.sketch
+
+
+class Observers:
+    """What each observer has been shown by the rounds of this process; earlier ones are on the account alone."""
+
+    def __init__(self, colluders: int, delta: float) -> None:
+        self._colluders, self._delta = colluders, delta
+        self._accountants: dict[str, Accountant] = {}
+
+    def requested(self, mechanism: Mechanism, quorum: int) -> None:
+        """Count a round that these clients were sent: a server that lies may open a round that it calls lost."""
+        self._add(mechanism, views(len(mechanism.clients), quorum, self._colluders), lies=True)
+
+    def released(self, mechanism: Mechanism, nodes: int, quorum: int) -> None:
+        """Count a round that was charged, of whose `nodes` those of the mechanism were in the sum."""
+        self._add(mechanism, views(nodes, quorum, self._colluders, len(mechanism.clients)), lies=False)
+
+    def _add(self, mechanism: Mechanism, found: tuple[View, ...], lies: bool) -> None:
+        from cepam.privacy import Accountant
+
+        for view in found:
+            if view.observer.startswith(LIES) == lies:
+                accountant = self._accountants.get(view.observer, Accountant(identified=False))
+                self._accountants[view.observer] = accountant.add(mechanism_for(view, mechanism))
+
+    def epsilons(self) -> dict[str, float]:
+        """epsilon so far, by observer."""
+        from cepam.privacy import spent
+
+        return {observer: spent(accountant, self._delta) for observer, accountant in self._accountants.items()}
+
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
+
+
+@dataclass
+class RoundDriver:
+    """A round under way: the server's end of the sum, the messages that ask for it, and what came of them."""
+
+    protocol: SecAggRound
+    messages: dict[int, Message]
+    transport: Transport
+    members: Membership
+    bytes_of: dict[int, int] = field(default_factory=dict)
+    opened: Floats | None = None
+
+    def take(self, reply: Message, before: Callable[[Message], None], drop: Callable[[Refused], None]) -> None:
+        """Take the masked vector in this reply, or drop the reply."""
+
+        def counted(node: int, said: bytes) -> None:
+            before(reply)
+            self.protocol.take(node, said)
+            self.members.note_answer(node)
+            self.bytes_of[node] = len(said)
+
+        self.transport.give(reply, counted, drop)
+
+    def repair(self, grid: Grid, drop: Callable[[Refused], None]) -> bool:
+        """Whether enough nodes are left, once what the missing ones left behind is known."""
+        try:
+            while asks := self.protocol.repairs():
+                self.transport.exchange(grid, asks, self._counting(self.protocol.take_repair), drop)
+        except SecAggRefused as lost:
+            log(WARNING, "cepam: nothing is opened this round, nothing is charged: %s", lost)
+            return False
+        return True
+
+    def unmask(self, grid: Grid, drop: Callable[[Refused], None]) -> bool:
+        """Whether the sum is open. From the first request on the round counts as released."""
+        self.transport.exchange(
+            grid, self.protocol.unmasks(), self._counting(self.protocol.take_unmask), drop, done=self._is_open
+        )
+        if not self._is_open():
+            log(WARNING, "cepam: too few good shares came: the sum stays closed, and the round is charged")
+        self.members.faults.note(self.protocol, self.opened is not None)
+        return self.opened is not None
+
+    def _is_open(self) -> bool:
+        if self.opened is None:
+            try:
+                self.opened = self.protocol.open()
+            except SecAggRefused:
+                return False
+        return True
+
+    def _counting(self, take: Callable[[int, bytes], None]) -> Callable[[int, bytes], None]:
+        def counted(node: int, said: bytes) -> None:
+            take(node, said)
+            self.bytes_of[node] = self.bytes_of.get(node, 0) + len(said)
+
+        return counted
 
 
 class SecureAggregation(PrivateStrategy):

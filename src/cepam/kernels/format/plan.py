@@ -1,16 +1,15 @@
-"""A description lowered once to plain numbers: what the kernels of every backend read.
-
-All positions are integers in one *unit*, a power of two of about 2^-40 of the noise scale; the public grid that decoded
-vectors live on is 2^28 units, about 2^-12 of the noise scale.
-"""
+"""A codec lowered to plain numbers, the blocks of a message, and the task that a backend is given."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
+from importlib import resources
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,10 @@ from cepam.distributions.laws import Law, check_scale
 from cepam.distributions.radius import SHAPE, SMALLEST, radius_table
 from cepam.lattices.geometry import CoordinateOrder, exact_inverse
 from cepam.lattices.lattice import Lattice, Search
+
+# All positions are integers in one *unit*, a power of two of about 2^-40 of the noise scale; the public grid that
+# decoded vectors live on is 2^28 units, about 2^-12 of the noise scale.
+
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -163,3 +166,112 @@ def _plan(
         trials=trials,
         walk=lattice.walk,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedBlocks(Sequence[bytes]):
+    """Blocks one after the other: their bytes in any buffer, and the length of each."""
+
+    data: Any
+    lengths: npt.NDArray[np.int64]
+
+    @cached_property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """Where each block ends in the buffer."""
+        return np.cumsum(self.lengths, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[bytes]: ...
+
+    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        end, length = int(self.ends[place]), int(self.lengths[place])
+        return bytes(memoryview(self.data)[end - length : end])
+
+
+def joined(blocks: Sequence[bytes]) -> JoinedBlocks:
+    """The blocks in one buffer, as they are where they already lie in one."""
+    if isinstance(blocks, JoinedBlocks):
+        return blocks
+    return JoinedBlocks(b"".join(blocks), np.array([len(block) for block in blocks], dtype=np.int64))
+
+
+Coder = Literal["adaptive", "search", "paper"]
+MODEL_TABLES = ("scalar.npz", "vector.npz")
+LARGEST_ON_GPU = 8
+Values = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CodingTask:
+    """A plan, the code for its symbols, and the key of the keystream."""
+
+    plan: Plan
+    coder: Coder
+    key: bytes = field(repr=False)
+    per_block: int
+    bound: int = 0
+    acceptance: float = 1.0
+
+    @property
+    def cpu_only(self) -> str | None:
+        """What keeps this task off a GPU, or None."""
+        return cpu_only(self.coder, self.plan.search, self.plan.n)
+
+
+def cpu_only(coder: Coder, search: Search, n: int) -> str | None:
+    """What has no kernels on a GPU about this coder on a lattice, or None where it has them."""
+    if coder != "adaptive":
+        return "the paper's coder" if coder == "paper" else "encoding with the search coder"
+    if search is Search.GENERAL:
+        return "a lattice from a generator of one's own"
+    return f"a lattice in {n} dimensions" if n > LARGEST_ON_GPU else None
+
+
+@cache
+def model_fingerprint() -> bytes:
+    """32 bytes that change with the shipped tables of the adaptive coder."""
+    digest = hashlib.sha256(b"cepam models v1")
+    folder = resources.files("cepam.kernels.format") / "tables"
+    for name in MODEL_TABLES:
+        with (folder / name).open("rb") as file, np.load(file) as archive:
+            for field_name in sorted(archive.files):
+                digest.update(np.ascontiguousarray(archive[field_name]).astype("<i8").tobytes())
+    return digest.digest()
+
+
+class Backend(Protocol):
+    """A loop over blocks. Every backend gives the same bytes and the same vectors."""
+
+    span_blocks: int
+
+    def encode_span(self, task: CodingTask, values: Values, first: int) -> list[bytes]:
+        """The blocks of consecutive values, the first of which belongs to sub-vector number `first`."""
+
+    def decode_span(self, task: CodingTask, blocks: list[bytes], first: int, out: Values) -> None:
+        """Fills out with the decoded values of consecutive blocks."""
+
+
+def rows_of(values: Values, n: int) -> int:
+    """The number of sub-vectors that the values fill, the last one padded with zeros."""
+    return -(-len(values) // n)
+
+
+def block_slices(count: int, n: int, per_block: int) -> list[slice]:
+    """Where the blocks of `count` values begin and end."""
+    step = n * per_block
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def padded_rows(units: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """Units as rows of n, zeros at the end."""
+    rows = np.zeros(rows_of(units, n) * n, dtype=np.int64)
+    rows[: len(units)] = units
+    return rows.reshape(-1, n)

@@ -14,10 +14,9 @@ from cepam.errors import MalformedMessage
 from cepam.kernels.format import vector_contexts as contexts
 from cepam.kernels.format.golomb import golomb_parameter
 from cepam.kernels.format.keystream import key_words
-from cepam.kernels.format.plan import GRID_BITS, Ints, Plan
+from cepam.kernels.format.plan import GRID_BITS, CodingTask, Ints, Plan, Values, block_slices, rows_of
 from cepam.kernels.format.row_period import SHARED_BLOCKS
 from cepam.kernels.format.scalar_contexts import BYTES_A_COORDINATE, load_tables
-from cepam.kernels.format.task import CodingTask, Values, block_slices, rows_of
 from cepam.kernels.numba.compiling import Scratch, aligned, kernel_plan, layer_plan, scratch_for
 from cepam.kernels.numba.paper_coder import WIDEST_ROW_BYTES, decode_paper, encode_paper
 from cepam.kernels.numba.quantizer import (

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from cepam.errors import MalformedMessage
 from cepam.kernels.format import search as f
 from cepam.kernels.format.keystream import LATENT_STREAM, key_words
-from cepam.kernels.format.plan import GRID_BITS, Ints
+from cepam.kernels.format.plan import GRID_BITS, CodingTask, Ints, Values, block_slices
 from cepam.kernels.format.scalar_contexts import BYTES_A_COORDINATE, load_tables
 from cepam.kernels.format.search import (
     CAP,
@@ -40,7 +40,6 @@ from cepam.kernels.format.search import (
     TIMES,
     VECTOR_BITS,
 )
-from cepam.kernels.format.task import CodingTask, Values, block_slices
 from cepam.kernels.numba.compiling import (
     aligned,
     compiled,

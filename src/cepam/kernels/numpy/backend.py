@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cepam.kernels.format.plan import Ints, Plan
+from cepam.kernels.format.plan import CodingTask, Ints, Plan, Values, block_slices, padded_rows, rows_of
 from cepam.kernels.format.row_period import SHARED_BLOCKS, find_period
-from cepam.kernels.format.task import CodingTask, Values, block_slices, padded_rows, rows_of
 from cepam.kernels.numpy import paper_coder, scalar_coder, search_coder, vector_coder
 from cepam.kernels.numpy.quantizer import dither, layers, quantize, reconstruct, to_grid
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.format import search as f
-from cepam.kernels.format.plan import Floats, Ints, Plan
-from cepam.kernels.format.task import CodingTask, block_slices
+from cepam.kernels.format.plan import CodingTask, Floats, Ints, Plan, block_slices
 from cepam.kernels.numpy import scalar_coder
 from cepam.kernels.numpy.keystream import Words, stream_words
 from cepam.kernels.numpy.quantizer import bit_length, dither, layers, multiply_high, radius_of_word, scale_of_radius

@@ -9,10 +9,8 @@ import numpy as np
 import torch
 import triton
 
-from cepam.kernels.format.blocks import JoinedBlocks, joined
-from cepam.kernels.format.plan import Plan
+from cepam.kernels.format.plan import CodingTask, JoinedBlocks, Plan, joined
 from cepam.kernels.format.row_period import seem_flat
-from cepam.kernels.format.task import CodingTask
 from cepam.kernels.triton import symbols
 from cepam.kernels.triton.launch import CodedBlocks, Measured, compile_ahead, decode_blocks, encode_measured, measure
 from cepam.kernels.triton.plan import launching_on

@@ -16,8 +16,7 @@ import torch
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.format import search as f
-from cepam.kernels.format.blocks import joined
-from cepam.kernels.format.plan import Plan
+from cepam.kernels.format.plan import Plan, joined
 from cepam.kernels.format.row_period import FLAT
 from cepam.kernels.triton.batch import BYTES_A_COORDINATE, tables_of
 from cepam.kernels.triton.launch import announce, look_at

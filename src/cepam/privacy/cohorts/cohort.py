@@ -25,8 +25,7 @@ from cepam.distributions.laws import Gaussian, Law, check_scale
 from cepam.lattices.lattice import Lattice
 from cepam.privacy.cohorts.dropouts import DropoutCompensation
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift
-from cepam.privacy.mechanisms.mechanism import Client, Mechanism, check_count
-from cepam.privacy.mechanisms.subsampled import Sampling, SubsampledMechanism
+from cepam.privacy.mechanisms.mechanism import Client, Mechanism, Sampling, SubsampledMechanism, check_count
 
 CohortKind = Literal["poisson", "without"]
 RARE = 2.0**-100

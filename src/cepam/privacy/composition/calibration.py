@@ -13,13 +13,11 @@ from functools import partial
 
 from scipy import optimize
 
-from cepam.privacy.composition.account import delta_without_noise, slack
-from cepam.privacy.composition.account import epsilon as spend
-from cepam.privacy.composition.accountant import check_delta
+from cepam.privacy.composition.accountant import check_delta, delta_without_noise, slack
+from cepam.privacy.composition.accountant import epsilon as spend
 from cepam.privacy.composition.losses import FINE, ROUGH, epsilon_of
 from cepam.privacy.mechanisms.laplace import pure_gap
-from cepam.privacy.mechanisms.mechanism import Mechanism
-from cepam.privacy.mechanisms.subsampled import SubsampledMechanism, unamplified
+from cepam.privacy.mechanisms.mechanism import Mechanism, SubsampledMechanism, unamplified
 
 TOLERANCE = 1e-6
 NARROWEST = 1e-9

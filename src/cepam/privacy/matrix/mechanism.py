@@ -14,10 +14,17 @@ from itertools import combinations
 import numpy as np
 
 from cepam.privacy.matrix.correlated_noise import CorrelatedNoise
-from cepam.privacy.matrix.observed import ObservedParticipation, precision, published_sensitivity, spread
-from cepam.privacy.matrix.participation import Cyclic, Participation, Separated, sensitivity
-from cepam.privacy.mechanisms.mechanism import Mechanism
-from cepam.privacy.mechanisms.subsampled import Sampling
+from cepam.privacy.matrix.participation import (
+    Cyclic,
+    ObservedParticipation,
+    Participation,
+    Separated,
+    precision,
+    published_sensitivity,
+    sensitivity,
+    spread,
+)
+from cepam.privacy.mechanisms.mechanism import Mechanism, Sampling
 from cepam.privacy.numerics.smoothing import MOST_SPREAD
 
 MOST_COALITIES = 200

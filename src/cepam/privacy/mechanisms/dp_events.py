@@ -14,8 +14,7 @@ from typing import Any
 from cepam.privacy.composition.accountant import Accountant
 from cepam.privacy.matrix.mechanism import MatrixMechanism
 from cepam.privacy.mechanisms.laplace import zcdp_rho
-from cepam.privacy.mechanisms.mechanism import Mechanism
-from cepam.privacy.mechanisms.subsampled import SubsampledMechanism
+from cepam.privacy.mechanisms.mechanism import Mechanism, SubsampledMechanism
 
 
 def supports(run: Mechanism | Accountant, client: int = 0) -> bool:

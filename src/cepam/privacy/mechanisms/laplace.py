@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from scipy import optimize
 
-from cepam.privacy.mechanisms.mechanism import Mechanism
-from cepam.privacy.mechanisms.subsampled import amplified, unamplified
+from cepam.privacy.mechanisms.mechanism import Mechanism, amplified, unamplified
 
 
 def pure_gap(mechanism: Mechanism, client: int) -> float:

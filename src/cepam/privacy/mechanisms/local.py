@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from cepam.clip import Adjacency, Clip
 from cepam.distributions.laws import Gaussian, Law
 from cepam.lattices.lattice import Integer, Lattice
-from cepam.privacy.mechanisms.mechanism import Client, Mechanism, check_count
-from cepam.privacy.mechanisms.subsampled import Sampling
+from cepam.privacy.mechanisms.mechanism import Client, Mechanism, Sampling, check_count
 
 LINE = Integer(1)
 EVERYONE = ("outsider", "server", "server with all other clients")

@@ -14,11 +14,9 @@ from cepam.lattices.lattice import NAMED, Lattice
 from cepam.privacy.cohorts.cohort import Cohort, CohortMechanism
 from cepam.privacy.matrix.correlated_noise import CorrelatedNoise
 from cepam.privacy.matrix.mechanism import MatrixMechanism
-from cepam.privacy.matrix.observed import Arrival, ObservedParticipation
-from cepam.privacy.matrix.participation import Cyclic, Separated
+from cepam.privacy.matrix.participation import Arrival, Cyclic, ObservedParticipation, Separated
 from cepam.privacy.mechanisms.local import LocalMechanism
-from cepam.privacy.mechanisms.mechanism import Client, Mechanism
-from cepam.privacy.mechanisms.subsampled import Sampling
+from cepam.privacy.mechanisms.mechanism import Client, Mechanism, Sampling
 
 VERSION = 3
 _LAWS = {"gaussian": Gaussian, "laplace": Laplace}

@@ -6,8 +6,9 @@ One self-contained HTML file, charts inside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +16,204 @@ import numpy as np
 from cepam._internal.chart import Axis, Series, far_apart, line_chart
 from cepam._internal.files import write_atomically
 from cepam._internal.page import bullets, heading, joined, number, page, paragraph, side_by_side, table
+from cepam.clip import Adjacency, Unit
 from cepam.privacy.cohorts.cohort import CohortMechanism
-from cepam.privacy.composition.account import delta_without_noise, epsilon, slack, spent
-from cepam.privacy.composition.accountant import Accountant
+from cepam.privacy.composition.accountant import (
+    SEES_PARTICIPATION,
+    Accountant,
+    delta_without_noise,
+    epsilon,
+    slack,
+    spent,
+)
+from cepam.privacy.composition.calibration import calibrate
 from cepam.privacy.matrix.mechanism import MatrixMechanism
 from cepam.privacy.mechanisms.local import LocalMechanism
 from cepam.privacy.mechanisms.mechanism import Mechanism
 from cepam.privacy.numerics.slack import NOT_COVERED
-from cepam.privacy.reports.guarantee import Guarantee, report
-from cepam.privacy.reports.impact import impact_paragraph
-from cepam.privacy.reports.noise_ratio import noise_multiplier, noise_to_clip
+from cepam.privacy.reports.guarantee import Guarantee, noise_multiplier, noise_to_clip, report
 from cepam.privacy.reports.warnings import AS_ACCOUNTED, VOID_EPSILON, Practice, privacy_warnings
-from cepam.privacy.reports.what_if import what_if
+
+LIES = "lying server"
+"""How the name of a server begins that lies about drop-outs (`cepam.secure_aggregation`)."""
+
+TRUSTED = {
+    "server": "The central server is trusted: it can see each participant's update, and there is no guarantee against "
+    "it.",
+    "secure-aggregation": "By secure aggregation the central server sees sums of updates only, and the guarantee holds "
+    "against it too, as long as it follows the protocol.",
+    "nobody": "Nobody is trusted: each participant adds its noise before anything leaves it, and the guarantee holds "
+    "against the server and all other participants together.",
+}
+"""What is assumed of the server, by trust."""
+UNCOVERED = (
+    "Not covered: message lengths; the time that encoding and replies take; training metrics and other statistics that "
+    "look at raw data, the choice of the best model among them; settings tuned on the same data; the rounding of sums "
+    "before clipping; and the assumption that the pseudorandom numbers look random."
+)
+
+
+def impact_paragraph(
+    unit: Unit,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    adjacency: Adjacency,
+    trust: str,
+    colluders: int = 0,
+    observers: Mapping[str, float | None] | None = None,
+) -> str:
+    """A guarantee in the words of an impact assessment, without symbols that need the rest of the page.
+
+    Args:
+        unit: What is protected.
+        epsilon: That of all rounds, against whoever sees the published models.
+        delta: That of all rounds.
+        rounds: How many rounds publish a model.
+        adjacency: How neighboring data sets differ.
+        trust: A key of `TRUSTED`.
+        colluders: Other participants who pool what they know, where the figure holds against them too.
+        observers: epsilon by observer, infinite or None for no guarantee. Whoever has more than `epsilon` is named.
+    """
+    whose = "one record" if unit == "record" else "all records of one participant"
+    if not epsilon <= VOID_EPSILON:
+        return f"The model has no guarantee of differential privacy for {whose}: no useful bound is available."
+    parts = [
+        f"The model is trained with differential privacy for {whose}: epsilon {number(epsilon)} at delta "
+        f"{number(delta)} over all {rounds:,} rounds ({adjacency} adjacency). Whoever sees every "
+        f"published model and knows all other data can raise the odds of a guess about {whose} by a factor of at most "
+        f"{number(math.exp(epsilon))} (e^epsilon), except with probability {number(delta)}.",
+        *_pooled(colluders if trust != "nobody" else 0),
+        TRUSTED[trust],
+        *_weaker(observers or {}, epsilon),
+        "In a deployment raw data stay where they are.",
+        UNCOVERED,
+    ]
+    return " ".join(parts)
+
+
+def _pooled(colluders: int) -> list[str]:
+    many = "1 other participant" if colluders == 1 else f"{colluders} other participants who pool what they know"
+    return [f"It also holds against {many}."] if colluders else []
+
+
+def _weaker(observers: Mapping[str, float | None], epsilon: float) -> list[str]:
+    """A sentence for each kind of observer against whom the guarantee is weaker, or there is none."""
+    weaker = {
+        who: math.inf if spent is None else spent
+        for who, spent in observers.items()
+        if spent is None or spent > epsilon * (1.0 + 1e-4)  # less does not show
+    }
+    weaker.pop("server", None)  # said with the trust
+    lying = {who: spent for who, spent in weaker.items() if who.startswith(LIES)}
+    others = {who: spent for who, spent in weaker.items() if who not in lying and who != SEES_PARTICIPATION}
+    said = []
+    if others:
+        said.append(f"Other participants: {_figures(others)}.")
+    if lying:
+        said.append(f"A server that lies about who dropped out: {_figures(lying)}.")
+    if SEES_PARTICIPATION in weaker:
+        spent = weaker[SEES_PARTICIPATION]
+        none = f"There is no guarantee against {SEES_PARTICIPATION}."
+        said.append(none if not spent <= VOID_EPSILON else f"Against {SEES_PARTICIPATION}: epsilon {number(spent)}.")
+    return said
+
+
+def _figures(observers: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"epsilon {number(spent)} ({who})" if spent <= VOID_EPSILON else f"no guarantee ({who})"
+        for who, spent in observers.items()
+    )
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A run that differs in one thing: what that is, its epsilon, and the noise of a round's average.
+
+    `epsilon` is infinite where no finite bound is available; `noise` is in clipping norms per coordinate.
+    """
+
+    change: str
+    epsilon: float
+    noise: float
+
+
+def what_if(mechanism: Mechanism, delta: float) -> tuple[Alternative, ...]:
+    """The run as it is, then with half and twice the rounds, clients, noise and epsilon, one at a time.
+
+    Args:
+        mechanism: The run.
+        delta: At which epsilon is given.
+
+    Returns:
+        The run itself first. A change that the mechanism does not allow is left out: more rounds than a matrix has, or
+        fewer clients where they are unlike.
+    """
+    now = epsilon(mechanism, delta)
+    found = [Alternative("as it is", now, noise_to_clip(mechanism).noise)]
+    for change, make in _changes(mechanism, delta, now):
+        try:
+            other = make()
+            if other is not None:
+                found.append(Alternative(change, spent(other, delta), noise_to_clip(other).noise))
+        except ValueError:  # refused: such a run cannot be accounted for
+            continue
+    return tuple(found)
+
+
+def _changes(mechanism: Mechanism, delta: float, now: float) -> Iterator[tuple[str, Callable[[], Mechanism | None]]]:
+    rounds, scales = mechanism.rounds, [client.law.scale for client in mechanism.clients]
+    if rounds > 1:
+        yield _count(rounds // 2, "round"), lambda: mechanism.over(rounds // 2)
+    yield f"{2 * rounds:,} rounds", lambda: mechanism.over(2 * rounds)
+    if mechanism.enrolled > 1:
+        yield _count(mechanism.enrolled // 2, "client"), lambda: _fewer(mechanism)
+    yield f"{2 * mechanism.enrolled:,} clients", lambda: _more(mechanism)
+    yield "half the noise", lambda: mechanism.with_noise([scale / 2.0 for scale in scales])
+    yield "twice the noise", lambda: mechanism.with_noise([2.0 * scale for scale in scales])
+    if 0.0 < now < math.inf:
+        for target in (now / 2.0, 2.0 * now):
+            yield f"noise for epsilon {target:.3g}", partial(calibrate, mechanism, target, delta)
+
+
+def _count(many: int, what: str) -> str:
+    return f"{many:,} {what}{'' if many == 1 else 's'}"
+
+
+def _plain(mechanism: Mechanism) -> bool:
+    """Whether clients are counted once each, all of them in every round."""
+    kept = mechanism.nodes is None and mechanism.node_rounds is None and not mechanism.absent
+    return kept and not (isinstance(mechanism, MatrixMechanism) and mechanism.observed_participation is not None)
+
+
+def _more(mechanism: Mechanism) -> Mechanism | None:
+    """Twice as many clients like these; as many of them sampled per round, where clients are sampled."""
+    if isinstance(mechanism, CohortMechanism):
+        return replace(mechanism, cohort=replace(mechanism.cohort, population=2 * mechanism.cohort.population))
+    if not _plain(mechanism):
+        return None
+    made = tuple(replace(client, weight=client.weight / 2.0) for client in mechanism.clients) * 2
+    if isinstance(mechanism, LocalMechanism):
+        return replace(mechanism, clients=made, steps=mechanism.steps * 2)
+    return replace(mechanism, clients=made)
+
+
+def _fewer(mechanism: Mechanism) -> Mechanism | None:
+    """Half as many clients, where they are alike."""
+    if isinstance(mechanism, CohortMechanism):
+        half = mechanism.cohort.population // 2
+        if mechanism.cohort.cap > half:
+            return None
+        return replace(mechanism, cohort=replace(mechanism.cohort, population=half))
+    if not _plain(mechanism) or len(set(mechanism.clients)) > 1:
+        return None
+    many = len(mechanism.clients) // 2
+    grown = len(mechanism.clients) / many
+    made = tuple(replace(client, weight=client.weight * grown) for client in mechanism.clients[:many])
+    if isinstance(mechanism, LocalMechanism):
+        return replace(mechanism, clients=made, steps=mechanism.steps[:many])
+    return replace(mechanism, clients=made)
+
 
 POINTS = 12
 SHOWN_ROUNDS = 64

@@ -15,12 +15,11 @@ from typing import Literal, get_args
 from cepam.clip import L2, Unit
 from cepam.distributions.laws import Gaussian
 from cepam.privacy.cohorts.cohort import Cohort, CohortMechanism
-from cepam.privacy.composition.account import epsilon as epsilon_of
+from cepam.privacy.composition.accountant import epsilon as epsilon_of
 from cepam.privacy.composition.calibration import calibrate, calibrate_each
 from cepam.privacy.mechanisms.local import LocalMechanism
-from cepam.privacy.mechanisms.mechanism import Client, Mechanism, check_count
-from cepam.privacy.mechanisms.subsampled import Sampling
-from cepam.privacy.reports.noise_ratio import NoiseRatio, noise_to_clip
+from cepam.privacy.mechanisms.mechanism import Client, Mechanism, Sampling, check_count
+from cepam.privacy.reports.guarantee import NoiseRatio, noise_to_clip
 
 Trust = Literal["server", "secure-aggregation", "nobody"]
 Mode = Literal["per-example", "local-dp-sgd", "client-sampling", "all-clients"]

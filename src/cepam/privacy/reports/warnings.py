@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cepam.privacy.composition.account import delta_without_noise, epsilon, slack
+from cepam.privacy.composition.accountant import delta_without_noise, epsilon, slack
 from cepam.privacy.mechanisms.mechanism import Mechanism
 
 LARGE_EPSILON = 10.0

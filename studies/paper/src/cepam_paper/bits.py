@@ -18,7 +18,7 @@ from cepam import fl
 from cepam.codec.codec import Codec
 from cepam.codec.quantizers import LRSUQ
 from cepam.distributions.laws import Gaussian
-from cepam.fl.clients.baselines import PlainFloats
+from cepam.fl.clients.sending import PlainFloats
 from cepam.kernels.format.golomb import golomb_parameter
 from cepam.kernels.numpy.paper_coder import golomb_fields
 from cepam.keys import Address, Key

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cepam.codec.vectors import UpdateCodec
+from cepam.codec.codec import UpdateCodec
 from cepam.fl.clients.local_training import LocalTraining, Rows
 from cepam.keys import Address
 

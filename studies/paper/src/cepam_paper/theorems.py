@@ -14,8 +14,7 @@ from typing import Literal, get_args
 from scipy import optimize, special
 
 from cepam.distributions.laws import check_scale
-from cepam.privacy.mechanisms.mechanism import check_count
-from cepam.privacy.mechanisms.subsampled import amplified, unamplified
+from cepam.privacy.mechanisms.mechanism import amplified, check_count, unamplified
 
 Convention = Literal["printed", "computed"]
 

@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from cepam import fl
 from cepam._internal.files import write_atomically
-from cepam.codec.codec import Codec, DitheredCodec
-from cepam.codec.vectors import UpdateCodec
+from cepam.codec.codec import Codec, DitheredCodec, UpdateCodec
 from cepam.distributions.laws import Gaussian, Laplace
-from cepam.fl.clients.baselines import NoisyDithered, PlainFloats
+from cepam.fl.clients.sending import NoisyDithered, PlainFloats
 from cepam.fl.config.settings import Settings
 from cepam.fl.runs.summary import interval
 from cepam.lattices.lattice import lattice_named

@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from cepam.distributions.laws import Gaussian
 from cepam.fl.aggregation.accounting import after_round
-from cepam.fl.aggregation.aggregator import AggregatorContext, RoundResult
-from cepam.fl.aggregation.trusted_server import TrustedServerAggregator
+from cepam.fl.aggregation.trusted_server import AggregatorContext, RoundResult, TrustedServerAggregator
 from cepam.fl.clients import sampling
-from cepam.fl.config.secure_graph import SecAggGraph
+from cepam.fl.config.settings import SecAggGraph
 from cepam.secure_aggregation import QuantizationRange, Sketch
 from cepam_peers.discrete import DiscreteGaussian, IntegerLaw, Skellam
 

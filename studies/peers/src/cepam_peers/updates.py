@@ -40,12 +40,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam import fl
-from cepam.codec.vectors import UpdateCodec
+from cepam.codec.codec import UpdateCodec
 from cepam.distributions.laws import Law
-from cepam.fl.aggregation.aggregator import Aggregator, AggregatorContext, RoundResult
 from cepam.fl.aggregation.selection import aggregator_for
-from cepam.fl.aggregation.server import Received
-from cepam.fl.clients.baselines import NoisyDithered, draw_noise
+from cepam.fl.aggregation.trusted_server import Aggregator, AggregatorContext, Received, RoundResult
+from cepam.fl.clients.sending import NoisyDithered, draw_noise
 from cepam.fl.runs.summary import interval
 from cepam.keys import Address
 from cepam.secure_aggregation import Sketch

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec.codec import Codec
-from cepam.downlink.broadcast import Broadcast
-from cepam.downlink.receiver import Receiver
+from cepam.downlink.broadcast import Broadcast, Receiver
 from cepam.keys import Address, Key
 from cepam_paper.theory.convergence import Schedule
 from cepam_paper.theory.geman_mcclure import GemanMcClure
