@@ -373,7 +373,9 @@ def training() -> str:
         "1e-5, if a table does not say otherwise. Presets: [Train in simulation](../train.md).",
         "## Preset `private` and other schemes",
         "MNIST, 30 clients, 600 rounds, 39,700 weights on fixed scattering features, epsilon 1.99, five seeds. MB are "
-        "those of all clients over the whole run. `python bench/engine.py --suite main --report` prints the same rows.",
+        "those of all clients over the whole run. `python bench/engine.py --suite main --report` prints the same rows. "
+        "Rows with dithered quantization or a float32 downlink are of the layered quantizer and a downlink step of "
+        "factor 64, the defaults before.",
         engine("main", made), main,
         "## Over epsilon",
         "Features: preset `private` with the learning rate chosen on held-out records. CNN: preset `convolutional`, "
@@ -890,9 +892,9 @@ def overview() -> str:
         ["What does that cost in accuracy?", f"{paired(ours, plain)} points against float32, paired by seed",
          "[Training](training.md)"],
         ["How does the rate depend on the noise?", "table and picture", "[Rate](rate.md)"],
-        ["How fast is the codec?", f"encode takes {encode['nanoseconds']:.1f} ns per coordinate on one thread, "
+        ["How fast is the layered quantizer?", f"encode takes {encode['nanoseconds']:.1f} ns per coordinate on one thread, "
          f"{encode['ratio']:.2f} times drawing the noise", "[Speed](speed.md)"],
-        ["And on a GPU?", f"{gpu['giga_coordinates_a_second']:.1f} billion coordinates per second to sealed bytes",
+        ["The same on a GPU?", f"{gpu['giga_coordinates_a_second']:.1f} billion coordinates per second to sealed bytes",
          "[Speed](speed.md)"],
         ["How fast is the accountant?", f"{answer['what']}: {answer['processor_seconds']:.3f} s",
          "[Accounting](accounting.md)"],
