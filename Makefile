@@ -24,7 +24,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml studies/paper/pyproject.toml studies/peers/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77,<85"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,dp-accounting,plots,tables,tensorboard,wandb,mlflow,lora,dev]" -e studies/paper -e studies/peers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[torch,flower-simulation,flare,dp-accounting,plots,tables,tensorboard,wandb,mlflow,lora,language,dev]" -e studies/paper -e studies/peers
 	touch $@
 
 demo: $(STAMP)
