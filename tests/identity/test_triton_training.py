@@ -36,6 +36,7 @@ def test_messages_of_a_round_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> No
             "clients.byzantine": [3],
             "run.simulate": True,
             "run.device": "cpu-torch",
+            "compression.coder": "layered",
             "clients.overrides": [{"clients": [0], "noise_scale": 0.1}],
         }
     )

@@ -167,4 +167,4 @@ def test_kept_messages_say_beforehand_what_they_take() -> None:
     )
     (told,) = [text for text in fl.Simulation(settings, data).notices if text.startswith("messages are kept")]
     assert "nobody will be able to open them" in told
-    assert 80_000 * 20 < 1e6 * float(told.split()[4]) < 80_000 * 60  # twelve weights and a seal, two clients
+    assert 80_000 * 18 < 1e6 * float(told.split()[4]) < 80_000 * 60  # twelve weights and a seal, two clients

@@ -21,7 +21,7 @@ import numpy as np
 from cepam.clip import Clip, is_tensor
 from cepam.codec.batch import why_not_on_gpu
 from cepam.codec.codec import MessageCodec
-from cepam.errors import SealBroken
+from cepam.errors import SealBroken, WrongAddress
 from cepam.kernels.dispatch import shared_gpu
 from cepam.keys import Address, UsedAddresses
 
@@ -145,6 +145,8 @@ def decode_tree(
         raise SealBroken(
             "the seal does not open: another key, round, client or codec, a tree of another structure, or damaged bytes"
         ) from broken
+    except WrongAddress as other:
+        raise WrongAddress(f"{other}, or it is a tree of another structure") from other
     if used is not None:
         used.claim(at)
     ends = np.cumsum([0, *(math.prod(shape) for shape in structure.shapes)]).tolist()

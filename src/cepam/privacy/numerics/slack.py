@@ -55,6 +55,7 @@ NOT_COVERED = (
     "the server and anyone who holds a key: given the shared randomness a vector is a function of the update",
     "raw diagnostics: loss, SNR, bits, the choice of the best checkpoint, all of which look at the data",
     "message lengths, which tell the update's norm to whoever sees the wire: pad them (`padding`)",
+    "which coder a message has: a flag in clear, which tells on which side of -8.5 dB of the noise an update lies",
     "the time that encoding takes, which grows with the update's norm: reply at a fixed time",
     "hyper-parameters tuned on the same private data",
     "whether a node replies, and what its training code does apart from its update",
