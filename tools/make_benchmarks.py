@@ -893,7 +893,8 @@ def overview() -> str:
          "[Training](training.md)"],
         ["How does the rate depend on the noise?", "table and picture", "[Rate](rate.md)"],
         ["How fast is the layered quantizer?",
-         f"encode takes {encode['nanoseconds']:.1f} ns per coordinate on one thread, {encode['ratio']:.2f} times drawing the noise", "[Speed](speed.md)"],
+         f"encode takes {encode['nanoseconds']:.1f} ns per coordinate on one thread, "
+         f"{encode['ratio']:.2f} times drawing the noise", "[Speed](speed.md)"],
         ["The same on a GPU?", f"{gpu['giga_coordinates_a_second']:.1f} billion coordinates per second to sealed bytes",
          "[Speed](speed.md)"],
         ["How fast is the accountant?", f"{answer['what']}: {answer['processor_seconds']:.3f} s",
