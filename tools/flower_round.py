@@ -32,7 +32,7 @@ def main() -> None:
         strategy = Private(FedAvg(), clip=cepam.L2(1.0), noise=cepam.Gaussian(0.01), downlink=downlink)  # type: ignore[arg-type]
         result = strategy.start(grid, start_arrays(400), num_rounds=2)
         moved = vector_of(result.arrays)
-        # Two rounds of 0.02, noise 0.01 each way of two nodes, a quantization step of at most 16 noises: ten deviations.
+        # Two rounds of 0.02, noise 0.01 each way of two nodes, a step of at most 16 noises: ten deviations.
         assert abs(moved.mean() - 0.04) < 0.02, moved.mean()
         assert result.train_metrics_clientapp[2]["cepam-replies"] == 2
     print(f"flower {flwr.__version__}: two rounds of two nodes, float32 and quantized down")

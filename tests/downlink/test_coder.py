@@ -81,7 +81,7 @@ def test_a_block_of_zeros_costs_nothing() -> None:
 
 
 def entropy(density: float) -> float:
-    """Bits a coordinate of independent ones of either sign at this density."""
+    """Bits per coordinate of independent ones of either sign at this density."""
     return float(-density * np.log2(density / 2) - (1 - density) * np.log2(1 - density))
 
 

@@ -129,7 +129,7 @@ def decode_each(
     on = device_named(device, codec.backend, codec.threads)
 
     def decode(batch: Sequence[bytes], ats: Sequence[Address]) -> list[Any]:
-        found: list[Any] = [tried(codec.open, message, at, used, size, on.room) for message, at in zip(batch, ats)]
+        found: list[Any] = [tried(codec.open, message, at, used, size, on.allocate) for message, at in zip(batch, ats)]
         places = [i for i, opened in enumerate(found) if not isinstance(opened, Exception)]
         for i, row in zip(places, codec.decode_opened(on, [found[i] for i in places], wanted)):
             found[i] = row

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.codec import wire
-from cepam.codec.wire import Room
+from cepam.codec.wire import Allocator
 from cepam.distributions.laws import Gaussian, Law, check_scale
 from cepam.errors import CepamError, MalformedMessage, WrongSize
 from cepam.kernels.dispatch import Device, Meanwhile, device_named, device_of, picked
@@ -230,7 +230,7 @@ class MessageCodec(ABC):
         """
         wanted = name_of_dtype(out_dtype, device)
         on = device_named(device, self.backend, self.threads)
-        opened = self.open(message, at, used, size, on.room)
+        opened = self.open(message, at, used, size, on.allocate)
         found: Vector | torch.Tensor = accepted(self.decode_opened(on, [opened], wanted)[0])
         return found
 
@@ -253,15 +253,15 @@ class MessageCodec(ABC):
 
     def open(
         self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
-        room: Room | None = None,
+        allocate: Allocator | None = None,
     ) -> tuple[wire.Contents, CodingTask]:  # fmt: skip
-        """What a message holds once its seal is verified, and the task of its blocks; `room` gives memory for it."""
+        """What a message holds once its seal is verified, and the task of its blocks; `allocate` gives memory."""
         if not isinstance(message, bytes | bytearray | memoryview):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         _check_address(at)
         keys = at.derive()
         contents = wire.open_sealed(
-            bytes(message), keys, self.fingerprint, self.on.dimension, self.searches, self.size, room, self.threads
+            bytes(message), keys, self.fingerprint, self.on.dimension, self.searches, self.size, allocate, self.threads
         )
         if size is not None and contents.size != size:
             raise WrongSize(f"a message of {size} coordinates was expected, this one has {contents.size}")

@@ -46,7 +46,7 @@ MOST_THREADS = 12
 _LARGE_PAGE = 1 << 21
 
 Bytes = npt.NDArray[np.uint8]
-Room = Callable[[int], Bytes]
+Allocator = Callable[[int], Bytes]
 
 
 class Pieces:
@@ -114,21 +114,21 @@ def encrypt(key: bytes, payload: Pieces, head: bytes, context: bytes, threads: i
 
 def begin_message(head: bytes, size: int) -> tuple[bytes, Bytes]:
     """A message that begins with the head, and the memory behind it for the chunks of a payload of so many bytes."""
-    message, room = _new_bytes(len(head) + size + SEAL_BYTES * count_chunks(size))
-    room[: len(head)] = np.frombuffer(head, dtype=np.uint8)
-    return message, room[len(head) :]
+    message, left = _new_bytes(len(head) + size + SEAL_BYTES * count_chunks(size))
+    left[: len(head)] = np.frombuffer(head, dtype=np.uint8)
+    return message, left[len(head) :]
 
 
 def decrypt(
-    key: bytes, sealed: memoryview, context: bytes, room: Room | None = None, threads: int | None = None
+    key: bytes, sealed: memoryview, context: bytes, allocate: Allocator | None = None, threads: int | None = None
 ) -> memoryview:
-    """The payload, in memory that `room` gives where it has several chunks; raises unless every one of them opens."""
+    """The payload, in memory of `allocate` where it has several chunks; raises unless every one of them opens."""
     cipher = cipher_of(key)
     if len(sealed) <= CHUNK_BYTES + SEAL_BYTES:
         return memoryview(opened(lambda: cipher.decrypt(nonce(0, last=True), sealed, context)))
     found = np.frombuffer(sealed, dtype=np.uint8)
     size, chunks = size_of_chunks(len(found))
-    payload = room(size) if room is not None else np.empty(size, dtype=np.uint8)
+    payload = allocate(size) if allocate is not None else np.empty(size, dtype=np.uint8)
     end = context + tags_of(found, chunks)
 
     def open_chunk(i: int) -> None:
@@ -299,12 +299,12 @@ def seal(
 
 def open_sealed(
     message: bytes, keys: StreamKeys, fingerprint: bytes, dimension: int, searches: bool = False,
-    size: int | None = None, room: Room | None = None, threads: int | None = None,
+    size: int | None = None, allocate: Allocator | None = None, threads: int | None = None,
 ) -> Contents:  # fmt: skip
     """The contents, verified whole before anything is read; raises rather than return what was not sealed here.
 
-    `size` is that of every message of the codec, where it has one. `room` gives the memory in which a long payload is
-    opened.
+    `size` is that of every message of the codec, where it has one. `allocate` gives the memory in which a long payload
+    is opened.
     """
     check_version(message)
     head, flags = message[:HEAD_BYTES], message[0] & 15
@@ -314,7 +314,7 @@ def open_sealed(
         raise WrongAddress("the message was made by another codec: one that has a size, and one without")
     if flags & SEARCHED and not searches:
         raise WrongAddress("the message was made by another codec: it is of the search coder, which this has not")
-    payload = decrypt(keys.seal, memoryview(message)[HEAD_BYTES:], head + fingerprint, room, threads)
+    payload = decrypt(keys.seal, memoryview(message)[HEAD_BYTES:], head + fingerprint, allocate, threads)
     return _split(payload, flags, dimension, size)
 
 

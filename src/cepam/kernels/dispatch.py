@@ -41,7 +41,7 @@ class Device(Protocol):
     """What codes batches of rows."""
 
     @property
-    def room(self) -> Callable[[int], npt.NDArray[np.uint8]] | None:
+    def allocate(self) -> Callable[[int], npt.NDArray[np.uint8]] | None:
         """What gives memory in which a long message is opened, or None for any memory."""
 
     def split(self, items: Any) -> Sequence[Any]:
@@ -134,7 +134,7 @@ class Cpu:
 
     backend: BackendName
     threads: int | None
-    room = None
+    allocate = None
 
     def split(self, items: Any) -> Sequence[Any]:
         return [[each] for each in items]
@@ -192,7 +192,7 @@ class Gpu:
     cpu: Cpu
 
     @property
-    def room(self) -> Callable[[int], npt.NDArray[np.uint8]]:
+    def allocate(self) -> Callable[[int], npt.NDArray[np.uint8]]:
         found: Callable[[int], npt.NDArray[np.uint8]] = _triton().pinned
         return found
 

@@ -139,7 +139,7 @@ class Aggregator(Protocol):
 
     @property
     def noise(self) -> float | None:
-        """The deviation a coordinate of an aggregate's noise as far as it lasts, public; None where there is none."""
+        """The deviation per coordinate of an aggregate's noise as far as it lasts, public; None where there is none."""
 
     @property
     def privacy_warnings(self) -> list[str]:

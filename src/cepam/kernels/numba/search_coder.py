@@ -662,7 +662,7 @@ def place_values(m: Any, b: Any, d: Any, found: Any, half: Any, grid: Any, out: 
     return outside == 0
 
 
-class Room:
+class Workspace:
     """A thread's working memory: of parts, and of a segment's coordinates and places."""
 
     def __init__(self) -> None:
@@ -679,11 +679,11 @@ class Room:
 _kept = threading.local()
 
 
-def _room() -> Room:
+def _workspace() -> Workspace:
     """Working memory, this thread's own."""
-    kept: Room | None = getattr(_kept, "room", None)
+    kept: Workspace | None = getattr(_kept, "workspace", None)
     if kept is None:
-        kept = _kept.room = Room()
+        kept = _kept.workspace = Workspace()
     return kept
 
 
@@ -700,16 +700,16 @@ def decode_span(task: CodingTask, segments: list[bytes], first: int, out: Values
 
 
 def _encode_segment(task: CodingTask, values: Values, number: int) -> bytes:
-    room, layers, count = _room(), layer_plan(task.plan), len(values)
-    work, noise, first = room.search, key_words(task.key), number * f.SEGMENT
-    units, b, d, drawn = (room.take(i, count) for i in range(1, 5))
+    workspace, layers, count = _workspace(), layer_plan(task.plan), len(values)
+    work, noise, first = workspace.search, key_words(task.key), number * f.SEGMENT
+    units, b, d, drawn = (workspace.take(i, count) for i in range(1, 5))
     to_units(values, 1.0 / task.plan.unit, units)
     fill_layers(layers, noise, first, work.words, work.private, b, d)
     layout = f.layout_of_sum(int(sum_coarse(units, f.COARSE, f.LARGEST_COARSE)), count, task.plan.scale)
     if layout is None:
         return bytes([f.LAYERED_ONLY]) + _encode_layered(units, b, d)
     size, blocks = layout.log_size, layout.blocks
-    x, y = room.take(5, layout.places, np.float64), room.take(6, layout.places)
+    x, y = workspace.take(5, layout.places, np.float64), workspace.take(6, layout.places)
     trees, inverse = _forest(layout), 1.0 / task.plan.scale
     draw(units, b, d, drawn)
     deal(layers, noise, f.PAD + 2 * first, size, blocks, units, drawn, inverse, x, y, work)
@@ -729,7 +729,7 @@ def _encode_segment(task: CodingTask, values: Values, number: int) -> bytes:
 
 
 def _decode_segment(task: CodingTask, data: bytes, number: int, out: Values) -> None:
-    room, layers, count = _room(), layer_plan(task.plan), len(out)
+    workspace, layers, count = _workspace(), layer_plan(task.plan), len(out)
     if not data:
         raise MalformedMessage("a segment has no class")
     read = f.read_class(data[0], count)
@@ -738,22 +738,22 @@ def _decode_segment(task: CodingTask, data: bytes, number: int, out: Values) -> 
         return
     layout, layered = read
     stream, rest = f.split_segment(data, layered)
-    trees, y = _forest(layout), room.take(6, layout.places)
+    trees, y = _forest(layout), workspace.take(6, layout.places)
     read_forest(np.frombuffer(bytearray(stream), dtype=np.uint8), layout.log_size, layout.blocks,
                 layout.energy_class, f.load_odds(), trees)  # fmt: skip
     found = _left(layers, key_words(f.search_keys(task.key)[0]), number, layout, y, trees)
     if bool(len(found)) != layered:
         raise MalformedMessage("a segment's class does not match its parts")
-    to_values(y, layout.log_size, layout.blocks, _HALF, task.plan.grid, room.take(1, count), out)
+    to_values(y, layout.log_size, layout.blocks, _HALF, task.plan.grid, workspace.take(1, count), out)
     if layered:
         _decode_layered(task, rest, number, found, out)
 
 
 def _left(layers: Any, key: Any, number: int, layout: f.Layout, y: Ints, trees: Forest) -> Ints:
     """The coordinates that are the layered quantizer's; fills y, if it is not empty, where parts are searched."""
-    room = _room()
-    left, found = room.take(7, -(-layout.places // 8), np.bool_), room.take(8, layout.count)
-    if not fill_forest(layers, key, number, layout.log_size, layout.blocks, y, left, trees, room.search):
+    workspace = _workspace()
+    left, found = workspace.take(7, -(-layout.places // 8), np.bool_), workspace.take(8, layout.count)
+    if not fill_forest(layers, key, number, layout.log_size, layout.blocks, y, left, trees, workspace.search):
         return found[:0]
     return found[: collect(left, layout.log_size, layout.blocks, layout.count, found)]
 
@@ -767,16 +767,16 @@ def _encode_layered(x: Ints, b: Ints, d: Ints) -> bytes:
 
 
 def _decode_layered(task: CodingTask, block: bytes, number: int, found: Ints, out: Values) -> None:
-    room, (prior, means), many = _room(), load_tables(), len(found)
-    work, layers, key, first = room.search, layer_plan(task.plan), key_words(task.key), number * f.SEGMENT
+    workspace, (prior, means), many = _workspace(), load_tables(), len(found)
+    work, layers, key, first = workspace.search, layer_plan(task.plan), key_words(task.key), number * f.SEGMENT
     if _FEW * many < len(out):
-        b, d = room.take(4, many), room.take(5, many)
+        b, d = workspace.take(4, many), workspace.take(5, many)
         fill_few(layers, key, first, found, work, b, d)
     else:
-        b, d = room.take(4, len(out)), room.take(5, len(out))
+        b, d = workspace.take(4, len(out)), workspace.take(5, len(out))
         fill_layers(layers, key, first, work.words, work.private, b, d)
         b, d = b[found], d[found]
-    m, data = room.take(6, many), np.frombuffer(bytearray(block), dtype=np.uint8)
+    m, data = workspace.take(6, many), np.frombuffer(bytearray(block), dtype=np.uint8)
     decode_block(data, b, d, prior, means, margins_for(many), m)
     if not place_values(m, b, d, found, _HALF, task.plan.grid, out):
         raise MalformedMessage("a lattice point lies outside the range of the format")

@@ -227,7 +227,7 @@ def _bytes_a_lane(batch: Batch, slot: int, columns: int, decoding: bool) -> int:
 
 
 def _first_room(plan: Plan, scale: int, per_block: int) -> int:
-    """Words for a block that most updates need not exceed: three bits a coordinate, more above the noise's scale."""
+    """Words for a block that most updates need not exceed: three bits per coordinate, more above the noise's scale."""
     octaves = scale / 2 - math.log2(plan.scale)
     return max(int(plan.n * per_block * (3 + max(octaves, 0.0))) // 32, 16)
 

@@ -182,7 +182,7 @@ def _variance(found: Findings) -> Ruling:
     ours, ours_said = certified(found, CUBIC)
     ratios = ", ".join(f"{found.number(f'ours/{name}/ratio'):.4f}" for name in CUBIC)
     program, theirs_said = published_decoder(found, CUBIC)
-    said = f"The deviation a coordinate is {ratios} times $\\sigma$. {ours_said} {theirs_said}"
+    said = f"The deviation per coordinate is {ratios} times $\\sigma$. {ours_said} {theirs_said}"
     return Ruling(decided(ours), said, program)
 
 

@@ -67,9 +67,9 @@ def _cost(found: Findings) -> Ruling:
     slack = 1 + 2e-3  # a mean over real messages scatters about an expectation
     over = max(spent - meant for spent, meant, _ in rows.values())
     said = (
-        f"Bits a coordinate at $\\sigma = {found.number('sigma'):g}$: {listed}. As printed the second entropy is of a "
-        "number that $U$ determines, hence 0. Read as an expectation, 'at most' misses what Golomb's code takes beyond "
-        f"the entropy of $H$: {over:.3f} bits a coordinate at worst, at most 1 a sub-vector "
+        f"Bits per coordinate at $\\sigma = {found.number('sigma'):g}$: {listed}. As printed the second entropy is of "
+        "a number that $U$ determines, hence 0. Read as an expectation, 'at most' misses what Golomb's code takes "
+        f"beyond the entropy of $H$: {over:.3f} bits per coordinate at worst, at most 1 per sub-vector "
         "(docs/paper/theory.md, Rate)."
     )
     return Ruling(

@@ -83,14 +83,14 @@ def _at(number: int) -> Address:
 
 
 def _whole(codec: Codec, rows: Floats) -> float:
-    """Bits a coordinate of whole sealed messages; the first is decoded to be sure that it can be."""
+    """Bits per coordinate of whole sealed messages; the first is decoded to be sure that it can be."""
     messages = [codec.encode(row, _at(number)) for number, row in enumerate(rows)]
     codec.decode(messages[0], _at(0))
     return 8 * sum(map(len, messages)) / rows.size
 
 
 def _own(rows: Floats, n: int) -> dict[str, float]:
-    """Bits a coordinate of the paper's formula: Golomb's length of each real H, and a fixed length for M within M(U).
+    """Bits per coordinate of the paper's formula: Golomb's length of each real H, and a fixed length for M within M(U).
 
     Which points M(U) holds depends on U alone, so their number is averaged over U; H comes from quantized gradients.
     """
@@ -107,7 +107,7 @@ def _own(rows: Floats, n: int) -> dict[str, float]:
 
 
 def _own_by_sigma(sigma: float) -> dict[str, float]:
-    """The expected bits a coordinate of the paper's formula, for n = 1, 2, 3."""
+    """The expected bits per coordinate of the paper's formula, for n = 1, 2, 3."""
     return {
         f"{n}": (golomb_length(Integer(n).acceptance("l2")) + paper_point_bits(Gaussian(sigma), n, 1.0, NODES)) / n
         for n in (1, 2, 3)
@@ -147,7 +147,7 @@ def run(report: Path, extent: Extent, say: Say) -> Part:
     numbers["by_sigma"] = [[sigma, numbers["adaptive_by_sigma"][f"{sigma:g}"]["1"]] for sigma in SIGMAS]
     numbers["times_smaller"] = [32 / paid for _, paid in numbers["by_sigma"]]
     return Part(
-        "rate", "Bits a coordinate", SUMMARY, "cepam reproduce rate", (1,), time.monotonic() - start, numbers,
+        "rate", "Bits per coordinate", SUMMARY, "cepam reproduce rate", (1,), time.monotonic() - start, numbers,
         (_by_lattice(numbers), _by_dimension(numbers), _by_sigma(numbers)), (draw(report, numbers),),
         ("Payload without header and seal but for entropy coding, which has whole sealed messages.",),
     )  # fmt: skip
@@ -165,7 +165,7 @@ def _by_lattice(numbers: dict[str, Any]) -> Table:
         "lattice", "formula as printed", "formula with $E\\lceil\\log_2|\\mathcal{M}(U)|\\rceil$",
         "the same with Golomb's code for $H$", "a box around it, real messages", "entropy coded, whole messages",
     )  # fmt: skip
-    return Table("rate-lattice", f"$\\sigma = {numbers['sigma']:g}$, bits a coordinate", columns, tuple(rows))
+    return Table("rate-lattice", f"$\\sigma = {numbers['sigma']:g}$, bits per coordinate", columns, tuple(rows))
 
 
 def _by_dimension(numbers: dict[str, Any]) -> Table:
@@ -186,7 +186,7 @@ def _by_dimension(numbers: dict[str, Any]) -> Table:
 def _by_sigma(numbers: dict[str, Any]) -> Table:
     pairs = zip(numbers["by_sigma"], numbers["times_smaller"])
     rows = tuple((f"{sigma:g}", f"{paid:.3f}", f"{times:.1f}") for (sigma, paid), times in pairs)
-    columns = ("$\\sigma$", "bits a coordinate", "times smaller than float32")
+    columns = ("$\\sigma$", "bits per coordinate", "times smaller than float32")
     return Table("rate-sigma", "Our coder, $n = 1$", columns, rows)
 
 
@@ -203,9 +203,9 @@ def draw(report: Path, numbers: dict[str, Any]) -> Figure:
         bars = axis.bar(spots + 0.27 * (place - 1), values, 0.25, label=label, color=picture.COLOURS[2 * place])
         axis.bar_label(bars, ["" if np.isnan(value) else f"{value:.2f}" for value in values], fontsize=7)
     axis.set_xticks(spots, [f"Z^{name}" if name.isdigit() else name for name in LATTICES])
-    axis.set(ylabel="bits a coordinate")
+    axis.set(ylabel="bits per coordinate")
     picture.legend_outside(figure, axis)
     caption = (
         f"Gradients of the paper's CNN at $\\sigma = {numbers['sigma']:g}$; float32 is 32. On E8 M(U) is not counted."
     )
-    return picture.kept(report, "rate", "Bits a coordinate by lattice", caption, figure)
+    return picture.kept(report, "rate", "Bits per coordinate by lattice", caption, figure)

@@ -105,7 +105,7 @@ def distances(draws: int, seed: int) -> Found:
 
 
 def _rate_numbers(law: Law, lattice: Lattice, bound: float, size: int) -> dict[str, float]:
-    """The rate formula's readings in bits a coordinate; M(U) is listed point by point where that is feasible."""
+    """The rate formula's readings in bits per coordinate; M(U) is listed point by point where that is feasible."""
     stated = rate(law, lattice, bound, size)
     values = {"printed": stated.printed / size, "repaired": stated.repaired / size, "spent": stated.spent / size}
     if lattice.dimension == 1 or (lattice.dimension == 2 and law.norm == "l2"):
@@ -136,7 +136,7 @@ def rates(messages: int, seed: int) -> Found:
     excess = max(values["spent"] - values["repaired"] for values in numbers.values())
     table = Table(
         "rate",
-        "Rate of the paper's code, bits a coordinate",
+        "Rate of the paper's code, bits per coordinate",
         (
             "law",
             "lattice",
@@ -149,8 +149,9 @@ def rates(messages: int, seed: int) -> Found:
         tuple(rows),
         f"m = {size}, gamma = {bound:g}, {messages} messages each, header and seal left out. As printed: the second"
         " entropy is of a number that U determines, hence zero. A prefix code for H costs more than its entropy"
-        f" (Golomb: up to {excess:.2f} bit a coordinate here), so 'at most' is not what the named code achieves. Boxed:"
-        " our code numbers a box of lattice coordinates around M(U), the same on the line, more points elsewhere.",
+        f" (Golomb: up to {excess:.2f} bit per coordinate here), so 'at most' is not what the named code achieves."
+        " Boxed: our code numbers a box of lattice coordinates around M(U), the same on the line, more points"
+        " elsewhere.",
     )
     return numbers, table
 

@@ -94,7 +94,7 @@ def _joint(found: Findings) -> Ruling:
     said = (
         f"With the noise calibrated for the whole run, $\\epsilon = {spent:.3g}$ at $\\delta = "
         f"{found.number('delta'):.0e}$"
-        f" costs {bits:.3f} bits a coordinate against 32 and reaches {accuracy:.2f} %. The paper's own settings give "
+        f" costs {bits:.3f} bits per coordinate against 32 and reaches {accuracy:.2f} %. The paper's own settings give "
         f"$\\epsilon = {run:.4g}$ over their 80 rounds at $\\delta = 10^{{-5}}$."
     )
     return Ruling(decided(small and private and run <= LARGE_EPSILON, small and private), said)
@@ -104,7 +104,7 @@ def _tunable(found: Findings) -> Ruling:
     pairs = found.pairs("by_sigma")
     listed = ", ".join(f"{bits:.3f} at $\\sigma = {sigma:g}$" for sigma, bits in pairs)
     falling = len(pairs) > 1 and all(after[1] < before[1] for before, after in itertools.pairwise(pairs))
-    said = f"Bits a coordinate of whole messages: {listed}; more noise is {'' if falling else 'not '}fewer bits."
+    said = f"Bits per coordinate of whole messages: {listed}; more noise is {'' if falling else 'not '}fewer bits."
     return Ruling(decided(falling), said)
 
 

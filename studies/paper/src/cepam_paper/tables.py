@@ -111,7 +111,7 @@ def _accuracy(law: LawName, numbers: dict[str, Any]) -> Table:
             cells.append(words(value) if value else "–")
         bits = numbers["bits"].get("correct", {}).get(row)
         lines.append((*cells, f"{bits:.2f}" if bits is not None else "–"))
-    columns = ("scheme", "paper", *VARIANTS, "bits a coordinate (correct)")
+    columns = ("scheme", "paper", *VARIANTS, "bits per coordinate (correct)")
     caption = "; ".join(f"{name}: {TELL[name]}" for name in VARIANTS)
     return Table(f"accuracy-{law}", "Test accuracy in per cent", columns, tuple(lines), caption)
 

@@ -131,7 +131,9 @@ def draw(report: Path, numbers: dict[str, Any], much: RunSize) -> Figure:
         bits = [numbers["bits"][scheme][name] for name in names]
         axes[0][1].plot(much.budgets, bits, "o-", label=label, color=picture.COLOURS[4 * place])
     axes[0][0].set(xlabel="total epsilon (delta = 1e-5)", ylabel="test accuracy, %", xscale="log")
-    axes[0][1].set(xlabel="total epsilon (delta = 1e-5)", ylabel="uplink bits a coordinate", xscale="log", yscale="log")
+    axes[0][1].set(
+        xlabel="total epsilon (delta = 1e-5)", ylabel="uplink bits per coordinate", xscale="log", yscale="log"
+    )
     for axis in axes[0]:
         axis.set_xticks(much.budgets, [f"{budget:g}" for budget in much.budgets])
         axis.minorticks_off()

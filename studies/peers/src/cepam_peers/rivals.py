@@ -88,7 +88,7 @@ class RotatedIntegers:
         return DiscreteGaussian(deviation) if self.kind == "ddg" else Skellam(deviation**2 / 2.0)
 
     def total(self, updates: list[npt.NDArray[np.float32]], rng: np.random.Generator) -> tuple[Floats, float]:
-        """The sum as the server has it, and bits a coordinate."""
+        """The sum as the server has it, and bits per coordinate."""
         rotation = Sketch(self.row.vectors.size, 1 << (self.row.vectors.size - 1).bit_length(), rng.bytes(32))
         words, count = self.words(), rotation.size
         law, summed = self.noise(words), np.zeros(rotation.size, dtype=np.int64)
@@ -108,7 +108,7 @@ class LegacyQuantization:
         self.row, self.scale = row, scale
 
     def total(self, updates: list[npt.NDArray[np.float32]], rng: np.random.Generator) -> tuple[Floats, float]:
-        """The sum as the server has it, and bits a coordinate."""
+        """The sum as the server has it, and bits per coordinate."""
         step = 2.0 * LEGACY_RANGE / LEGACY_LEVELS
         summed = np.zeros(self.row.vectors.size, dtype=np.int64)
         for update in updates:
