@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
+from time import sleep
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from torch import nn
 
 from cepam import fl
 from cepam.fl import Dataset, Features, from_arrays
-from cepam.fl.models.features import scattering
+from cepam.fl.models.features import _kept, scattering
 
 
 def frozen() -> nn.Module:
@@ -106,6 +109,25 @@ def test_scattering_is_kept_and_found_again(small: Dataset, tmp_path: Path) -> N
     assert len(list((tmp_path / "cache" / "features").iterdir())) == 5
     exact = Features(scattering(few.shape).module).of(few)
     np.testing.assert_allclose(first, exact.train_inputs, rtol=2e-3, atol=2e-3)
+
+
+def test_two_processes_at_once_compute_features_once(tmp_path: Path) -> None:
+    together, starts = Barrier(2), []
+
+    def fill(out: np.ndarray, first: int) -> None:
+        starts.append(first)
+        sleep(0.02)
+        out[:] = first
+
+    def run(_: int) -> np.ndarray:
+        together.wait()
+        return _kept(tmp_path / "made.npy", (64, 3), "float32", fill, 8, lambda done, total: None)
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(run, range(2))
+    np.testing.assert_array_equal(one, other)
+    assert starts == list(range(0, 64, 8))
+    assert [each.name for each in tmp_path.iterdir() if each.name != "cache"] == ["made.npy"]
 
 
 def test_the_named_model_is_its_linear_head(small: Dataset) -> None:

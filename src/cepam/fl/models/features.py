@@ -7,8 +7,10 @@ import hashlib
 import io
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from cepam._internal.files import cache_folder, write_atomically
+from cepam._internal.files import cache_folder, locked_file, write_atomically
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.fetch import Report, quiet
 from cepam.fl.models.llama import Llama
@@ -168,11 +170,33 @@ def _kept(
     path: Path, shape: tuple[int, ...], kind: str, fill: Callable[[npt.NDArray[Any], int], None], block: int | None,
     done: Callable[[int, int], None],
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """The array of this file, mapped; filled now if it is missing or of another shape. Never half a file."""
+    """The array of this file, mapped; filled now if it is missing or of another shape. Never half a file.
+
+    Of several processes one computes, and the others wait for it.
+    """
     held = _mapped(path, shape, kind)
     if held is not None:
         return held
     path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_suffix(".lock")
+    try:
+        with locked_file(lock, wait=False):
+            pass
+    except BlockingIOError:
+        print("cepam: another process computes these features; waiting for it", file=sys.stderr, flush=True)
+    with locked_file(lock):
+        held = _mapped(path, shape, kind)
+        held = _computed(path, shape, kind, fill, block, done) if held is None else held
+        with suppress(OSError):  # whoever makes the lock anew finds the file; Windows keeps what is open
+            lock.unlink(missing_ok=True)
+        return held
+
+
+def _computed(
+    path: Path, shape: tuple[int, ...], kind: str, fill: Callable[[npt.NDArray[Any], int], None], block: int | None,
+    done: Callable[[int, int], None],
+) -> npt.NDArray[Any]:  # fmt: skip
+    """The array, computed in parts that a later process goes on from, then kept as one file."""
     parts, step = path.with_suffix(".parts"), block or shape[0]
 
     def part(at: int) -> npt.NDArray[Any]:
