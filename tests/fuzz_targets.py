@@ -6,14 +6,18 @@ runs them for long, tests/attacks/test_parsers.py briefly.
 
 from __future__ import annotations
 
+import base64
 import copy
 import io
 import json
 import math
 import tempfile
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,11 @@ import cepam
 from cepam import privacy
 from cepam.codec.tree import decode_tree, encode_tree, structure_of
 from cepam.downlink import Broadcast, Receiver
+from cepam.downlink.broadcast import origin_of, version_at
+from cepam.downlink.grid import Grid, read_frame, write_frame
+from cepam.downlink.hysteresis import Hysteresis
 from cepam.errors import CepamError
+from cepam.fl.aggregation.downlink import GridDownlink
 from cepam.flower.secure_aggregation.client_mod import read_cohort
 from cepam.kernels.numpy.search_coder import encode_segment
 from cepam.policy import AnsweredRounds, ClientPolicy, MemoryAccount, RoundCharge, read_policy
@@ -68,13 +76,40 @@ class Target:
     errors: tuple[type[Exception], ...]
 
     def attack(self, rng: Rng) -> str:
-        """How one case ended: parsed or refused. Any other exception goes through."""
+        """How one case ended: `PARSED`, or the lines through which it was refused. Other exceptions go through."""
         made = self.case(rng)
         try:
             self.parse(made)
-        except self.errors:
-            return f"{self.name}: refused"
-        return f"{self.name}: parsed"
+        except self.errors as refused:
+            return _lines(refused)
+        return PARSED
+
+
+PARSED = "parsed"
+
+
+class Unreadable(Exception):
+    """What a target raises for a parser that says None or False for what it refuses."""
+
+
+def _lines(refused: BaseException) -> str:
+    """The first lines through which a refusal came, with those of what caused it."""
+    said: list[list[str]] = []
+    each: BaseException | None = refused
+    while each is not None and len(said) < 4:
+        passed = traceback.walk_tb(each.__traceback__)
+        said.append([f"{Path(frame.f_code.co_filename).name}:{at}" for frame, at in islice(passed, 1, 12)])
+        each = each.__cause__ or each.__context__
+    return " < ".join(" ".join(lines) for lines in said)
+
+
+def inside(ends: Counter[str]) -> float:
+    """The share of cases that did not end in the commonest refusal.
+
+    A target whose cases all end in one refusal, such as that of a checksum, tests nothing behind it.
+    """
+    refusals = [times for end, times in ends.items() if end != PARSED]
+    return 1 - max(refusals, default=0) / max(ends.total(), 1)
 
 
 def mutate(rng: Rng, data: bytes) -> bytes:
@@ -98,6 +133,11 @@ def mutate(rng: Rng, data: bytes) -> bytes:
         else:
             out = out[:at]
     return bytes(out)
+
+
+def _resized(rng: Rng, data: bytes) -> bytes:
+    """The data mutated, of the same length."""
+    return mutate(rng, data).ljust(len(data), b"\0")[: len(data)]
 
 
 def mutate_value(rng: Rng, value: Any) -> Any:
@@ -187,7 +227,21 @@ def secure_aggregation_targets() -> list[Target]:
         end = SecAggRound(round_.settings, group.roster, group.roster.names, sums.MODEL)
         end.take(10, data)
 
+    def names(rng: Rng) -> bytes:
+        missing = np.unique(
+            rng.choice([9, 10, 11, 12, 13, 14, 15, 2**64 - 1], size=int(rng.integers(0, 5))).astype("u8")
+        )
+        return RepairRequest(round_.salt, tuple(int(name) for name in missing)).encode()
+
+    def sealed(rng: Rng) -> bytes:
+        asked = UnmaskRequest.decode(asks[10])
+        pieces = tuple(_resized(rng, piece) if rng.random() < 0.4 else piece for piece in asked.shares)
+        survivors = asked.survivors if rng.random() < 0.8 else asked.survivors[1:]
+        return replace(asked, survivors=survivors, shares=pieces).encode()
+
     made += [
+        Target("client repair names", names, partial(client, "repair"), (CepamError,)),
+        Target("client unmask shares", sealed, partial(client, "unmask"), (CepamError,)),
         Target("client train", _of([first.request()], mutate), train, (CepamError,)),
         Target("client hello", _of([hello], mutate), partial(client, "hello"), (CepamError,)),
         Target("client repair", _of([repairs], mutate), partial(client, "repair"), (CepamError,)),
@@ -259,8 +313,7 @@ def _repair_targets() -> list[Target]:
 
     def other(rng: Rng, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
         chosen = int(rng.integers(len(pieces)))
-        made = mutate(rng, pieces[chosen]).ljust(len(pieces[chosen]), b"\0")[: len(pieces[chosen])]
-        return (*pieces[:chosen], made, *pieces[chosen + 1 :])
+        return (*pieces[:chosen], _resized(rng, pieces[chosen]), *pieces[chosen + 1 :])
 
     def take_repair(data: bytes) -> None:
         end = copy.deepcopy(training)
@@ -391,13 +444,20 @@ def protocol_targets() -> list[Target]:
     signature = agreement.sign(_key_file(), b"said")
 
     def verify(case: tuple[bytes, bytes]) -> None:
-        agreement.verify(case[0], b"said", case[1])
+        if not agreement.verify(case[0], b"said", case[1]):
+            raise Unreadable
 
     def identities(rng: Rng) -> tuple[bytes, bytes]:
         return (mutate(rng, public), signature) if rng.random() < 0.7 else (public, mutate(rng, signature))
 
+    def inner(rng: Rng) -> bytes:
+        kind, body, *_ = public.split()
+        return kind + b" " + base64.b64encode(mutate(rng, base64.b64decode(body)))
+
     refusals = (CepamError, ValueError)
     return [
+        _hysteresis_target(),
+        Target("identity inside", inner, agreement.canonical, (ValueError,)),
         Target("offer", _of(offers, mutate_value), _fields(Offer.from_fields), (ValueError,)),
         Target("answer", _of(answers, mutate_value), _fields(Answer.from_fields), (ValueError,)),
         Target("settings", _of([s.to_json() for s in settings], mutate_text), UplinkSettings.from_json, (ValueError,)),
@@ -408,10 +468,48 @@ def protocol_targets() -> list[Target]:
         Target("client's copy", states, receive, refusals),
         Target("broadcast alone", _of([whole, change], mutate), lambda data: Receiver(grid, size=17).apply(data),
                (CepamError,)),
-        Target("signature", identities, verify, ()),
+        Target("signature", identities, verify, (Unreadable,)),
         Target("identity", _of([public], mutate), agreement.canonical, (ValueError,)),
         Target("cohort file", _of([public + b"\n# them\n" + public], mutate), read_cohort, (ValueError,)),
     ]  # fmt: skip
+
+
+def _hysteresis_target() -> Target:
+    """Broadcasts of a server with hysteresis: two of three with other content under a mark that fits it."""
+    rng, rows, columns = np.random.default_rng(5), 4, 64
+    size = rows * columns
+    downlink = GridDownlink(b"12345678", np.zeros(size, np.float32), lambda rate: 0.01 * rate,
+                            Hysteresis(0.75, [(size, rows)]))  # fmt: skip
+    sent = []
+    for number in range(4):
+        step = rng.normal(size=size).astype(np.float32) * 0.02
+        downlink.publish(downlink.broadcast.weights + step, 1.0 / (1 + number // 2), step)
+        sent.append(downlink.broadcast.message_from(number))
+    broadcast, last = downlink.broadcast, downlink.broadcast.message_from(3)
+    holds = Receiver(b"12345678", np.zeros(size, np.float32))
+    for message in sent[:3]:
+        holds.apply(message)
+    state, grid, frame = holds.state_dict(), Grid(b"12345678", "auto", None), read_frame(last, broadcast._grid, size)
+    held = holds._held
+
+    def written(rng: Rng) -> bytes:
+        if rng.random() < 1 / 3:
+            return mutate(rng, last)
+        blocks = tuple(mutate(rng, block) if rng.random() < 0.9 else block for block in frame.blocks)
+        shift = frame.shift if rng.random() < 0.7 else int(rng.integers(0, 40))
+        other = replace(frame, blocks=blocks, shift=shift)
+        try:
+            point = grid.decode(origin_of(held, size), shift, blocks)
+            return write_frame(other, grid, version_at(grid, frame.version, point).check)
+        except CepamError:
+            return write_frame(other, grid, bytes(32))
+
+    def receive(message: bytes) -> None:
+        receiver = Receiver(b"12345678", np.zeros(size, np.float32))
+        receiver.load_state_dict(state)
+        assert np.isfinite(receiver.apply(message)).all()
+
+    return Target("hysteresis downlink", written, receive, (CepamError,))
 
 
 POLICY = (
@@ -486,8 +584,9 @@ def checkpoint_targets() -> list[Target]:
     whole = checkpoint._encrypted(key, memoryview(b"content" * 20))
 
     def opened(data: bytes) -> None:
-        found = checkpoint._decrypted(key, data)
-        assert found is None or data == whole, "a mangled checkpoint opened"
+        if checkpoint._decrypted(key, data) is None:
+            raise Unreadable
+        assert data == whole, "a mangled checkpoint opened"
 
     buffer = io.BytesIO()
     rest = json.dumps({"round": 7, "offset": 99, "states": {}}).encode()
@@ -496,11 +595,18 @@ def checkpoint_targets() -> list[Target]:
 
     def after_decryption(content: bytes) -> None:
         place.write_bytes(checkpoint._encrypted(key, memoryview(content)))
-        checkpoint._read(place, key)
+        if checkpoint._read(place, key) is None:
+            raise Unreadable
+
+    def record(text: str) -> None:
+        again = io.BytesIO()
+        np.savez(again, rest=np.frombuffer(text.encode(errors="replace"), dtype=np.uint8), weights=np.zeros((1, 4)))
+        after_decryption(again.getvalue())
 
     return [
-        Target("checkpoint", _of([whole], mutate), opened, ()),
-        Target("checkpoint after decryption", _of([buffer.getvalue()], mutate), after_decryption, ()),
+        Target("checkpoint", _of([whole], mutate), opened, (Unreadable,)),
+        Target("checkpoint record", _of([rest.decode()], mutate_text), record, (Unreadable,)),
+        Target("checkpoint after decryption", _of([buffer.getvalue()], mutate), after_decryption, (Unreadable,)),
     ]
 
 

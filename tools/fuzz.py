@@ -7,7 +7,8 @@ sealed again with the right key, as a hostile client would.
 The other half goes to the targets of tests/fuzz_targets.py, one for each parser of bytes from others. A case must end
 in a value or in an error that the parser documents, within a second of processor time. The process may not grow by
 over 256 MiB. Names on the command line, or parts of them, choose among these targets, and FUZZ_CASES says how many
-cases each gets.
+cases each gets. A target that says how many cases came beyond its commonest refusal shows whether it tests anything
+behind that. FUZZ_SAVE=1 writes these counts to bench/results/fuzz.json.
 
 Anything else is printed as a line that reproduces it, and the run fails.
 """
@@ -41,7 +42,8 @@ from tests.corpus import (
     sparse_update,
     varint,
 )
-from tests.fuzz_targets import Target, all_targets, mutate
+from bench.stamp import merge
+from tests.fuzz_targets import PARSED, Target, all_targets, inside, mutate
 
 from cepam.codec.codec import MessageCodec
 from cepam.errors import CepamError
@@ -144,14 +146,21 @@ def fuzz_parsers(limit: float, seed: int, names: list[str]) -> int:
     chosen = [target for target in all_targets() if not names or any(name in target.name for name in names)]
     cases = int(os.environ.get("FUZZ_CASES", str(10**9)))
     print(f"fuzzing {len(chosen)} parsers for {limit:.0f} s, FUZZ_SEED={seed}", flush=True)
-    ends: Counter[str] = Counter()
     total = 0
     for target in chosen:
+        ends: Counter[str] = Counter()
         until = time.monotonic() + limit / len(chosen)
         count, found = attack_target(target, seed, range(cases), until, ends)
         total += found
-        refused = ends[f"{target.name}: refused"]
-        print(f"  {target.name}: {count:,} cases, {refused:,} refused, {found} found", flush=True)
+        parsed, share = ends[PARSED] / max(count, 1), inside(ends)
+        print(
+            f"  {target.name}: {count:,} cases, {parsed:.1%} parsed, {share:.1%} beyond the commonest refusal, "
+            f"{len(ends)} ends, {found} found",
+            flush=True,
+        )
+        if "FUZZ_SAVE" in os.environ:
+            figures = {"cases": count, "parsed": parsed, "inside": share, "ends": len(ends), "found": found}
+            merge("fuzz", target.name, {**figures, "seed": seed})
     return total
 
 
