@@ -49,10 +49,9 @@ def measured(stamp: Row | None, command: str, machine: str = "") -> str:
     cores = f", {known['cores']} cores" if "cores" in known else ""
     place = known.get("processor", machine) or f"machine {MISSING}"
     graphics = f", {known['gpu']}" if "gpu" in known else ""
-    versions = [f"{name} {known[name]}" for name in ("python", "cepam", "torch") if known.get(name, "0") != "0"]
-    load = f", load {known['load']:g}" if "load" in known else ""
-    made = f"{place}{cores}{graphics}{load}{'; ' + ', '.join(versions) if versions else ''}"
-    return f"`{known.get('command', command)}` ({made}; {known.get('date', f'date {MISSING}')})\n"
+    load = f", load {known['load']:.0f}" if "load" in known else ""
+    made = f"{place}{cores}{graphics}{load}; {known.get('date', f'date {MISSING}')}"
+    return f"`{known.get('command', command)}` ({made})\n"
 
 
 def percent(values: Sequence[float], sign: str = "") -> str:
@@ -76,13 +75,16 @@ LINES = {
     "shifted layered, ideal code": "shifted layered quantizer, ideal code",
     "Gaussian + SDQ, ideal code": "noise, then dithered quantization, ideal code",
 }  # fmt: skip
-UPDATES = {"early_single": "Gradients of one record, early in training"}
+UPDATES = ("early_single",)
+ABLATED = ("early_single, sigma 0.2", "early_single, sigma 0.01", "early_single, sigma 0.001", "gaussian, sigma 0.01")
 
 
 def rate() -> str:
     """Bits per coordinate."""
     kept, sizes, floors, larger = map(result, ("rate", "rate_sizes", "rate_floors", "larger_lattices"))
     ablation = result("ablation")
+    low = [floors["sigmas"].index(sigma) for sigma in (0.2, 0.01, 0.001)]
+    parts_shown = [ablation["columns"].index(name) for name in ABLATED]
     shown = [kept["sigmas"].index(sigma) for sigma in (0.2, 0.05, 0.01, 0.001)]
     head = ["sigma", *(f"{kept['sigmas'][place]:g}" for place in shown)]
     parts = [
@@ -91,16 +93,16 @@ def rate() -> str:
         "and side information included. float32 is 32. What determines the rate: [Compression](../compression.md).",
         "![Bits per coordinate against the noise scale](../img/rate.png)",
         "## Against the noise scale",
-        "Updates of l2 norm 1 with 6,422 coordinates, Gaussian noise of standard deviation sigma. The last four rows "
-        "are computed, without a header: what the quantizer's outputs need under a known distribution of independent "
-        "entries, a bound for every scheme on such entries, and two other schemes with an ideal entropy coder.",
+        "Updates of l2 norm 1 with 6,422 coordinates, gradients of one record early in training, Gaussian noise of "
+        "standard deviation sigma. The last four rows are computed for independent entries of known distribution, "
+        "without a header: the quantizer's entropy, a bound for every scheme, and two schemes with an ideal coder.",
         measured(kept.get("stamp", kept.get("machine")), "python bench/rate_plot.py"),
     ]  # fmt: skip
-    for data, title in UPDATES.items():
+    for data in UPDATES:
         lines = {name.replace("|", "\\|"): values for name, values in kept["bits_per_coordinate"][data].items()}
         known = [(name, label) for name, label in LINES.items() if name in lines]
         rows = [[label, *(f"{lines[name][place]:.3f}" for place in shown)] for name, label in known]
-        parts += [f"### {title}", table(head, rows)]
+        parts += [table(head, rows)]
     each = {name: result("rate_messages")[name] for name in ("Z1", "E8")}
     found = {name: one["figures"] for name, one in each.items()}
     picked = [found["Z1"]["sigmas"].index(sigma) for sigma in (0.2, 0.01, 0.001)]
@@ -110,15 +112,15 @@ def rate() -> str:
     parts += ["## By kind of update", "\n".join(measured(one["stamp"], "") for one in each.values()),
               table(["update", *columns], rows)]  # fmt: skip
     parts += [
-        "`early_single` and `late_single` are gradients of one record of the paper's CNN, `early_averaged` and"
-        " `late_averaged` means over 15 records, `mlp` and `convnet` updates of larger networks (the first 327,680"
-        " coordinates), the others independent entries, drawn by `python bench/gradients.py`.",
+        "`python bench/gradients.py` makes them: gradients of the paper's CNN of one record or averaged over 15, early"
+        " and late in training; updates of larger networks (327,680 coordinates); independent entries.",
         "## Floors",
-        "Lower bounds without a header: the entropy of the quantizer's output where the distribution of independent"
-        " entries is known, and the cost of signs alone where every magnitude is known.",
+        "Lower bounds without a header: the quantizer's entropy for independent entries of known distribution, and the"
+        " cost of signs alone where every magnitude is known.",
         measured(floors["stamp"], ""),
-        table(["sigma", *(f"{s:g}" for s in floors["sigmas"])],
-              ([name, *(f"{bits:.3f}" for bits in values)] for name, values in floors["bits_per_coordinate"].items())),
+        table(["sigma", *(f"{floors['sigmas'][place]:g}" for place in low)],
+              ([name, *(f"{values[place]:.3f}" for place in low)]
+               for name, values in floors["bits_per_coordinate"].items())),
         "## By length of the update",
         "Independent entries of root mean square 0.0125, one message each.",
         measured(sizes["stamp"], ""),
@@ -128,13 +130,13 @@ def rate() -> str:
         "## What each part of the scalar model is worth",
         "The coder for `Integer(1)` with one part taken out and trained again, without header and seal.",
         measured(ablation["stamp"], ""),
-        table(["", *ablation["columns"]],
-              ([row["part"], *(f"{bits:.3f}" for bits in row["bits_per_coordinate"])] for row in ablation["rows"])),
+        table(["", *ABLATED],
+              ([row["part"], *(f"{row['bits_per_coordinate'][place]:.3f}" for place in parts_shown)]
+               for row in ablation["rows"])),
         "## Larger lattices",
-        "Lattices that are not implemented, from their packing densities alone: bits per coordinate above I(X; X + Z) "
-        "at small noise, the rate at large noise relative to `Integer(1)`, and trials per sub-vector.",
+        "Computed from packing densities. Barnes-Wall and Leech are not implemented.",
         measured(larger["stamp"], ""),
-        table(["lattice", "trials", "bits above I(X; X + Z)", "relative rate at large noise"],
+        table(["lattice", "trials per sub-vector", "bits above I(X; X + Z) at small noise", "large-noise rate, of Z1's"],
               ([row["lattice"], f"{row['trials']:.0f}", f"{row['bits_above_information']:.3f}",
                 f"{row['bits_relative_to_integers']:.2f}"] for row in larger["rows"])),
     ]  # fmt: skip
@@ -157,9 +159,9 @@ def searched_on_gpu() -> list[str]:
     known = {(row["coordinates"], row["snr_db"]): row["giga_coordinates_a_second"] for row in rows}
     return [
         "## Decode searched messages on a GPU",
-        "Billions of coordinates per second, from coded segments in the host's memory to float32 values on the GPU,"
-        f" seals apart. Values, and what is refused, are the CPU's in {found['compared'] - len(found['different'])} of"
-        f" {found['compared']} cases, random bytes among them.",
+        "Billions of coordinates per second, from coded segments on the host to float32 values on the GPU, without"
+        f" seals. Values and refusals are the CPU's in {found['compared'] - len(found['different'])} of"
+        f" {found['compared']} cases.",
         measured(found["stamp"], ""),
         table(["coordinates", *(f"{energy} dB" for energy in energies)],
               ([f"{size:,}", *(f"{known[size, energy]:.1f}" if (size, energy) in known else "" for energy in energies)]
@@ -172,8 +174,7 @@ def speed() -> str:
     kept, first, gpu, trained = map(result, ("speed", "first_call", "gpu", "gpu_train"))
     parts = [
         "# Speed", MARK,
-        "Times of one machine compare schemes with each other, not machines. Read the ratios. `cepam bench` measures"
-        " yours. How to use a GPU: [GPU](../gpu.md).",
+        "Read the ratios: times compare schemes, not machines. `cepam bench` measures yours. See [GPU](../gpu.md).",
         "## Encode and decode on a CPU",
         "Ten million coordinates, Laplace entries of root mean square 0.0125, sigma 0.01, one thread unless a row "
         "says otherwise, sealing included.",
@@ -185,8 +186,8 @@ def speed() -> str:
         "Memory beyond input, message and output at {coordinates:,} coordinates: {encode_extra_mib:.0f} MiB to encode,"
         " {decode_extra_mib:.0f} MiB to decode.".format(**kept["memory"]),
         "## First call",
-        "Kernels are compiled once per machine, by a process of their own. Until they are ready NumPy codes short "
-        "updates to the same bytes, and long ones wait. Seconds in a process that finds nothing compiled.",
+        "Kernels are compiled once per machine. Until then NumPy codes short updates to the same bytes, and long ones "
+        "wait. Seconds where nothing was compiled.",
         measured(first["stamp"], ""),
         table(["codec", "first encode, s", "first decode, s", "all compiled after, s"],
               ([f"`{row['codec']}`", *(f"{row[name]:.1f}" for name in
@@ -215,8 +216,8 @@ def speed() -> str:
         " combinations of distribution and lattice (`python bench/gpu.py --only identity,symbols`).",
         *searched_on_gpu(),
         "## Training on a GPU",
-        "Milliseconds per round on synthetic images, GPU beside 16 cores of the same machine. Each part waits for the"
-        " device and every round is evaluated, so a round of a whole run takes less.",
+        "Milliseconds per round on synthetic images, GPU beside 16 cores. Each part waits for the device, so a real"
+        " round takes less.",
         measured(trained.get("stamps", {}).get("private"), "python bench/gpu_train.py", trained["device"]),
     ]  # fmt: skip
     rows = []
@@ -368,23 +369,20 @@ def training() -> str:
     personal, traffic = result("personal"), result("flower_traffic")
     parts = [
         "# Training: accuracy and bytes", MARK,
-        "All runs are simulations with fixed seeds, so that schemes are paired: the same records, cohorts and keys. "
-        "Means and 95 % confidence intervals over seeds. Epsilon is that of one record against an outsider at delta "
-        "1e-5, if a table does not say otherwise. Presets: [Train in simulation](../train.md).",
+        "Simulations with fixed seeds, so schemes are paired: the same records, cohorts and keys. Means and 95 % "
+        "intervals over seeds. Unless a table says otherwise, epsilon is for one record against an outsider at delta "
+        "1e-5. Presets: [Train in simulation](../train.md).",
         "## Preset `private` and other schemes",
         "MNIST, 30 clients, 600 rounds, 39,700 weights on fixed scattering features, epsilon 1.99, five seeds. MB are "
-        "those of all clients over the whole run. `python bench/engine.py --suite main --report` prints the same rows. "
-        "Rows with dithered quantization or a float32 downlink are of the layered quantizer and a downlink step of "
-        "factor 64, the defaults before.",
+        "those of all clients over the whole run. Rows with dithered quantization or a float32 downlink are of the "
+        "layered quantizer and a downlink step of factor 64.",
         engine("main", made), main,
         "## Over epsilon",
-        "Features: preset `private` with the learning rate chosen on held-out records. CNN: preset `convolutional`, "
-        "one seed, the best of three learning rates on held-out records. The number of seeds is in parentheses. "
-        "Neither choice is in epsilon.",
+        "Features: preset `private`. CNN: preset `convolutional`. Learning rates were chosen on held-out records; "
+        "that is not in epsilon. Seeds are in parentheses.",
         engine("budgets convolutional", budget_runs), budgets,
         "## Without secret sampling",
-        "Preset `dp-ftrl`: correlated noise in a fixed order of records, epsilon 1.99, nothing about sampling "
-        "secret.",
+        "Preset `dp-ftrl`: correlated noise, a fixed order of records, epsilon 1.99.",
         engine("no-sampling", (runs for _, runs in ftrl)),
         table(["data", "dropouts", "seeds", "test accuracy, %", "bits per coordinate up", "down"],
               ([settings["data.name"], f"{100 * settings.get('clients.dropout_rate', 0.0):g} %", len(runs),
@@ -398,24 +396,22 @@ def training() -> str:
                 f"{average(runs, 'bits_up'):.3f}", f"{average(runs, 'bits_down'):.3f}"]
                for settings, runs in sorted(users, key=lambda each: each[0]["privacy.epsilon"]))),
         "## Personalized layers",
-        "Clients with two labels each, client-level epsilon 4: one model for all clients, the same tuned by each "
-        "client, a last layer that stays on the client, and training without any exchange. Learning rates by "
-        "held-out records.",
+        "Clients with two labels each, client-level epsilon 4. Learning rates by held-out records.",
         measured(personal.get("stamp"), "python bench/personal.py --seeds 3"),
         table(["", "seeds", "accuracy, mean over clients, %"], personal_rows(personal["rows"])),
         *beside_flower(),
         *per_example(),
         "## Bytes over Flower",
-        "Bytes of a whole run by the SuperLink's own counters: known updates of {size:,} coordinates, {nodes} "
-        "SuperNodes on one machine, {rounds} rounds, sigma {sigma:g}. Messages of Flower itself are included.".format(
+        "A whole run by the SuperLink's own counters, Flower's own messages included: {size:,} coordinates, {nodes} "
+        "SuperNodes on one machine, {rounds} rounds, sigma {sigma:g}.".format(
             **traffic, rounds=traffic["num-server-rounds"]),
         measured(traffic["stamp"], ""),
         table(["", "bytes in", "bytes out"],
               ([{"quantized": "cepam up, quantized down", "plain": "Flower alone, float32"}[row["run"]],
                 f"{row['bytes_in']:,}", f"{row['bytes_out']:,}"] for row in traffic["rows"])),
         "## How settings were chosen",
-        "Settings of the presets were chosen on held-out training records, with central noise in place of messages. "
-        "Test records were not read. The choice is not in epsilon.",
+        "On held-out training records, with central noise in place of messages. Test records were not read. The choice "
+        "is not in epsilon.",
         *choices(),
     ]  # fmt: skip
     return "\n\n".join(parts)
@@ -532,7 +528,7 @@ def accounting() -> str:
               ([row["what"], f"{row['processor_seconds']:.3f}"] for row in answers["rows"])),
         "## Time per round of a server",
         "A server adds the round's mechanism, computes epsilon, and saves the accountant. Other nodes are sampled in "
-        "each round. Each row is the mean of the five rounds up to it.",
+        "each round. Means of five rounds.",
     ]  # fmt: skip
     for each in rounds.values():
         kept = each["figures"]
@@ -543,9 +539,9 @@ def accounting() -> str:
                   table(["round", "add and epsilon, ms", "save and load, ms"], rows)]  # fmt: skip
     parts += [
         "## Noise left in the weights",
-        "The noise that the last weights contain at one epsilon, as the noise multiplier that independent noise would"
-        f" need to leave as much. One client of {found['records']:,} records, {found['rounds']} rounds,"
-        f" {found['slices']} batches per pass, momentum {found['momentum']:g}, delta 1e-5. Computed, without data.",
+        "As the multiplier of independent noise that would leave as much. Computed for one client of"
+        f" {found['records']:,} records, {found['rounds']} rounds,"
+        f" {found['slices']} batches per pass, momentum {found['momentum']:g}, delta 1e-5.",
         measured(two["stamp"], ""),
         table(["", *(f"epsilon {e:g}" for e in found["epsilons"])],
               ([row["what"], *(f"{each:.2f}" for each in row["noise_multipliers"])] for row in found["rows"])),
@@ -582,7 +578,7 @@ def secure_aggregation() -> str:
         MARK,
         "How to use it: [Secure aggregation](../secure-aggregation.md).",
         "## Time and bytes of one round",
-        "One thread; the client's figure is one answer without its training, the server's one whole round.",
+        "One thread: one answer of a client without its training, one whole round of the server.",
     ]
     shown = [each for each in kept.values() if "processor_seconds" in each["figures"]]
     figures = [each["figures"] for each in shown]
@@ -606,10 +602,9 @@ def secure_aggregation() -> str:
                 f"{average(runs, 'bits_up'):.3f}", f"{average(runs, 'bits_down'):.3f}",
                 f"{average(runs, 'processor_seconds'):.0f}"] for label, runs in zip(labels, cases))),
         "## Other mechanisms for a private sum",
-        "The same preset with the distributed discrete Gaussian and Skellam mechanisms (rotation, randomized "
-        "rounding, integer noise modulo 2^b), with the quantization of Flower's legacy SecAgg+, and with local "
-        "noise; each at epsilon 1.99, without dropouts. Bytes of the other mechanisms are those of their vectors "
-        "alone, padded to a power of two by the rotation: protocol messages are not counted, in their favour.",
+        "The same preset with the distributed discrete Gaussian and Skellam mechanisms, the quantization of Flower's "
+        "legacy SecAgg+, and local noise; each at epsilon 1.99, without dropouts. Bytes of other mechanisms are those "
+        "of their vectors alone, padded to a power of two: protocol messages are not counted, in their favour.",
         "`python -m cepam_peers --seeds 5 --processes 16`, `python bench/engine.py --suite sum sketches` "
         + provenance(run.get("stamp", {}) for run in sums),
         f"{BEGIN}\n\n{tables(sums, ours)}\n{END}",
@@ -631,8 +626,8 @@ def downlink() -> str:
         "# Downlink: bits and accuracy", MARK,
         "How it works: [Quantized downlink](../downlink.md).",
         "## Bits by step",
-        "Preset `convolutional`, MNIST, one seed: bits per coordinate of the mean message by the factor of the step, "
-        "and of messages to clients that missed rounds (at half of the run).",
+        "Preset `convolutional`, MNIST, one seed: bits per coordinate of the mean message, and of messages to clients "
+        "that missed rounds, at half of the run.",
         measured(preset.get("stamp", preset.get("machine")), "python bench/downlink.py --seeds 1 --factors 0 64"),
         table(["step factor", "bits per coordinate", *late.values()],
               ([f"{row['factor']:g}", f"{row['bits']:.3f}", *(f"{row['behind'][gap]:.2f}" for gap in late)]
@@ -657,9 +652,9 @@ def hysteresis() -> list[str]:
     late = result("choose_hysteresis")
     parts = [
         "## Hysteresis on held-out records",
-        "Weights move once they are farther off than the zone; the lag is kept out of so many leading directions. Bits "
-        f"are entropies without a header. Rows that another one beats in bits and accuracy are left out. Here "
-        f"{late['note']}.",
+        "Weights move once they are farther off than the zone; the lag is kept out of so many leading directions. "
+        "Bits are entropies without a header. Rows that another one beats in both are left out. An earlier form: "
+        "directions of second moments by subspace iteration, whose draws are not paired by seed.",
         measured(late.get("stamp"), "python bench/choose_downlink.py --hysteresis"),
     ]  # fmt: skip
     for name, shown in (("private", (0, 8)), ("users", (0, 32))):
@@ -691,8 +686,7 @@ def flower_step() -> list[str]:
                      percent([a - b for a, b in zip(row["seeds"], plain["seeds"])], "+")])  # fmt: skip
     return [
         "## Flower's step on held-out records",
-        "Federated averaging of ten clients on pixels of MNIST, 50 rounds; the step is the factor times the noise of "
-        "the average. Bits are whole messages.",
+        "Federated averaging of ten clients on pixels of MNIST, 50 rounds. Bits are whole messages.",
         measured(found.get("stamp"), "python bench/choose_flower_step.py"),
         table(["model", "noise", "step factor", "bits per coordinate", "held-out accuracy, %", "minus float32, points"],
               rows),
@@ -722,13 +716,13 @@ def public_points() -> list[str]:
                      len(by_seed)])  # fmt: skip
     return [
         "## The chosen rules in the engine",
-        "MNIST test data. Runs on a GPU recorded the points they published; their messages were coded afterwards.",
+        "MNIST test data. Messages were coded after the runs.",
         measured(found.get("stamp"), "python bench/downlink_gpu.py --run FOLDER; --code FOLDER"),
         table(["preset", "step factor", "exponent", "zone", "bits per coordinate", "test accuracy, %",
                "minus float32, points", "seeds"], rows),
         "## Public prediction",
-        "Updates less the best multiple of a public vector from broadcasts that a client has seen: energy left, and "
-        "bytes of whole messages of the layered coder, with the vector `last`. One seed, four clients a round.",
+        "Energy left in an update less the best multiple of a public vector from past broadcasts, and bytes of whole "
+        "messages of the layered coder with the vector `last`. One seed, four clients per round.",
         table(["preset", "rounds", "last", "aggregate", "ten rounds", "bytes", "bytes, predicted"],
               ([f"`{row['job']['preset']}`", "{} to {}".format(*part["rounds"]),
                 *(f"{100 * part['left'][name]:.1f} %" if name in part["left"] else ""
@@ -742,8 +736,8 @@ def public_points() -> list[str]:
 
 
 COPIES = (
-    "A linear head of {weights:,} weights on frozen features, five images per user. Clients are drawn with replacement "
-    "from 10,000 users: a client is a copy of a user. This is the work for so many clients, not what they would teach."
+    "A linear head of {weights:,} weights on frozen features, five images per user. Clients are copies of 10,000 "
+    "users: this is the work for so many clients, not what they would teach."
 )
 
 
@@ -752,9 +746,8 @@ def scale() -> str:
     parts = [
         "# Scale: large populations",
         MARK,
-        "Simulated rounds with 1,000 clients sampled from ever larger populations: user-level privacy, a linear "
-        "model of 1,010 weights, both directions compressed. Each population has a process of its own. Only the draw "
-        "of the cohort grows with the population.",
+        "Simulated rounds with 1,000 sampled clients: user-level privacy, a linear model of 1,010 weights, both "
+        "directions compressed. Only the draw of the cohort grows with the population.",
     ]
     titles = {"scale": "On a CPU", "scale_gpu": "On a GPU", "scale_cifar": "Preset `cifar10-users`, on a CPU"}
     for name, title in titles.items():
@@ -784,23 +777,21 @@ def peers() -> str:
     rows = json.loads(PEERS.read_text(encoding="utf-8"))
     parts = [
         "# Other tools, side by side", MARK,
-        "The same data, model, rounds and target epsilon in every row of a table; the unit is in the row. Linear heads "
-        "on fixed features, so that every program trains the same model. All runs are simulations in one process.",
+        "The same data, model (a linear head on fixed features), rounds and target epsilon in every row of a table. "
+        "All runs are simulations in one process. The picture shows `chitchat-prompts`.",
         "![Accuracy over bytes up per client and round, chitchat-prompts](../img/peers.svg)",
-        "The picture shows `chitchat-prompts`.",
         "## How to read the tables",
         "- **Proved epsilon** is by our accountant, for an outsider who sees every model. A sum of updates that were "
         "noised and then compressed one by one is no post-processing of the noisy sum, so its epsilon is *unproven*. "
-        "Discrete Gaussian and Skellam rows charge the cost of rounding on average, in their favour.\n"
-        "- **It reports** is what the tool itself says: Flower's RDP accountant, Opacus' PRV accountant, FLARE's SVT "
-        "filter.\n"
+        "Discrete Gaussian and Skellam rows charge rounding on average, in their favour.\n"
+        "- **It reports** is what the tool itself says.\n"
         "- **Unit** is whom the row hides. Flower's wrappers hide whole clients, whatever the task needs.\n"
         "- **Bytes** are per client and round: our messages with header and seal, Flower's records without transport, "
-        "arrays alone for FLARE, and bare payloads for rivals of our own writing. Those rivals and Flower broadcast "
-        "float32; our quantized downlink would serve them too.\n"
+        "FLARE's arrays alone, bare payloads for mechanisms that we wrote. All but ours broadcast float32; our "
+        "quantized downlink would serve them too.\n"
         "- **Seconds** are processor seconds per run on two shared cores. **Lines** are those that a user adds.\n"
-        "- Rows that a table lacks were not run yet; the command above the table adds them.\n"
-        "- **Opacus, central**, holds all records on one machine: the ceiling, not a way to train across clients.",
+        "- Missing rows were not run; the command above the table adds them.\n"
+        "- **Opacus, central**, holds all records on one machine: a ceiling.",
     ]  # fmt: skip
     for task, told in TASKS.items():
         mine = [row for row in rows if row["task"] == task]
@@ -847,26 +838,23 @@ def peers_notes(rows: list[Row]) -> list[str]:
     if any(row["row"] == "flower-secagg" and "refused" not in row for row in rows):
         secagg = "Its row has the legacy client-side fixed clipping, 5 shares, threshold 3, one seed, all four stages."
     return [
-        "**Flower** 1.41 was driven in process: real messages, the shipped strategies and mods, `strategy.start`, and "
-        "a grid that calls each `ClientApp`. All clients take part in every round with equal weights, one step on all "
-        "their records, and `FedAvg`, the only strategy that its accountant admits. Momentum is thus missing. "
-        f"The clipping norm is the best of three or four on held-out clients ({clips}); that choice is not in epsilon.",
+        "**Flower** 1.41 was driven in process: real messages, the shipped strategies and mods, `strategy.start`. All "
+        "clients take part in every round with equal weights, one step on all their records, and `FedAvg`, the only "
+        "strategy that its accountant admits, so without momentum. The clipping norm is the best of three or four on "
+        f"held-out clients ({clips}); that choice is not in epsilon.",
         "**Flower's adaptive clipping** moves its norm the wrong way: it counts updates that were clipped where the "
-        "paper (Andrew et al. 2021) counts those that were not, so a norm that is too small shrinks further, and one "
-        f"that is too large grows. Last norms of first seeds: {moved}. It also scales the noise by the next round's "
-        "norm, so our epsilon is above the target. It refuses noise multipliers above a tenth of the clients; there we "
-        "set `clipped_count_stddev` to the noise multiplier.",
+        "paper (Andrew et al. 2021) counts those that were not. A norm that is too small shrinks, and one that is too "
+        f"large grows (last norms of first seeds: {moved}). It also scales the noise by the next round's norm, so our "
+        "epsilon is above the target. It refuses noise multipliers above a tenth of the clients; there we set "
+        "`clipped_count_stddev` to the noise multiplier.",
         "**An update of zeros** stops Flower's clipping with `ZeroDivisionError`. On `hospitals` clients with one "
-        "record soon fit it, and their gradient is zero in float32.",
-        "**Flower's SecAgg+** is part of the legacy API. `SecAggPlusWorkflow` needs a `LegacyContext`, so the "
-        f"strategies of the message API cannot use it. {secagg} The server adds the noise: epsilon does not hold "
-        "against the server.",
-        "**FLARE's filters** saw the differences of plain federated averaging. gamma is the shipped default or a part "
-        "of the learning rate, whichever held-out clients prefer. SVT reports the sum of its budgets. It passes over "
-        "all values at once and accepts more than it paid for, so nothing is proved. The percentile filter adds no "
-        "noise.",
-        "**Opacus** hides users where a sample is a user, padded to the same number of records: ten more lines. "
-        "Its loader samples at one over the number of batches; the noise is calibrated at that rate.",
+        "record soon fit it.",
+        "**Flower's SecAgg+** is part of the legacy API; strategies of the message API cannot use it. "
+        f"{secagg} The server adds the noise: epsilon does not hold against it.",
+        "**FLARE's filters** saw the differences of plain federated averaging; gamma by held-out clients. SVT reports "
+        "the sum of its budgets, but accepts more values than it paid for, so nothing is proved. The percentile filter "
+        "adds no noise.",
+        "**Opacus** hides users where a sample is a user, padded to the same number of records: ten more lines.",
     ]
 
 
@@ -910,8 +898,8 @@ def overview() -> str:
     ]  # fmt: skip
     return "\n\n".join([
         "# Benchmarks", MARK,
-        "One figure of each page. The pages name machine, command and date; `bench/README.md` lists the scripts. The "
-        "figures of the paper's own experiments are in [the reproduction](../paper/reproduction.md).",
+        "One figure of each page. The pages name machine, command and date; stored results have versions too. The "
+        "paper's own experiments are in [the reproduction](../paper/reproduction.md).",
         table(["question", "figure", "page"], rows),
     ])  # fmt: skip
 
