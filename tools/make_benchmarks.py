@@ -134,9 +134,9 @@ def rate() -> str:
               ([row["part"], *(f"{row['bits_per_coordinate'][place]:.3f}" for place in parts_shown)]
                for row in ablation["rows"])),
         "## Larger lattices",
-        "Computed from packing densities. Barnes-Wall and Leech are not implemented.",
+        "From packing densities; rates at large noise relative to Z1. Barnes-Wall and Leech are not implemented.",
         measured(larger["stamp"], ""),
-        table(["lattice", "trials per sub-vector", "bits above I(X; X + Z) at small noise", "large-noise rate, of Z1's"],
+        table(["lattice", "trials per sub-vector", "bits above I(X; X + Z) at small noise", "rate at large noise"],
               ([row["lattice"], f"{row['trials']:.0f}", f"{row['bits_above_information']:.3f}",
                 f"{row['bits_relative_to_integers']:.2f}"] for row in larger["rows"])),
     ]  # fmt: skip
