@@ -187,7 +187,7 @@ NUMBERS: dict[str, Numbers] = {
     "laplace": _accuracy("laplace"), "gain": _gain(), "grid": _grid(), "tradeoff": _tradeoff(),
     "convergence": _convergence(),
     "variations": {
-        "fluctuation": {"base": near(2.0)},
+        "fluctuation": {"base": near(2.0), "both": near(0.5)},
         "change": {"averaged": near(-1.0), "falling": near(-0.9), "both": near(-1.5)},
         "difference_rise_before": near(3.0),
         "difference_rise_after": near(0.0),

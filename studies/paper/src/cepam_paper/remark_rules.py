@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from cepam_paper.verdict import Findings, Label, Ruling, decided
-from cepam_paper.weighing import bends, mainly, together
+import math
+
+from cepam_paper.verdict import Estimate, Findings, Label, Ruling, decided
+from cepam_paper.weighing import bends, mainly, ratio_of_means, together
 
 
 def precise(found: Findings) -> Ruling:
@@ -21,18 +23,29 @@ def precise(found: Findings) -> Ruling:
 
 
 def fluctuations(found: Findings) -> Ruling:
-    """Whether more samples and a falling rate each smooth the curves, and both together by more than half."""
+    """Whether more samples and a falling rate each smooth the curves, and both together explain most of it."""
     averaged, falling, both = (found.estimate(f"change/{name}") for name in ("averaged", "falling", "both"))
-    base = found.number("fluctuation/base/mean")
+    base, smoothed = (found.estimate(f"fluctuation/{name}") for name in ("base", "both"))
+    left = ratio_of_means(smoothed, base, both)
     labels = [Label.FAILS if one.low >= 0 else smoother(one.high) for one in (averaged, falling)]
+    root, square = (_explained(left, power) for power in (1, 2))
     return Ruling(
-        together([mainly(both, base), *labels]),
-        f"From one evaluated round to the next validation accuracy changes by {base:.2f} points (root mean square, "
-        f"clipped FL). Ten times the samples change that by {averaged}, a falling rate by {falling}, both by {both}: "
-        f"they explain {-100 * both.mean / base:.0f} % of it (95 % {-100 * both.high / base:.0f} to "
-        f'{-100 * both.low / base:.0f} %), and "mainly" is taken as more than half. Ten times the samples leave a '
-        "tenth of the gradients' variance, so this is a lower estimate of their share.",
+        together([mainly(left), *labels]),
+        f"Clipped FL: from one evaluated round to the next the validation accuracy changes by {base.mean:.2f} points "
+        f"(root mean square). Ten times the samples change that by {averaged}, a falling rate by {falling}. With both, "
+        f"{smoothed.mean:.2f} points are left. So the two explain {root} of the root mean square, and {square} of the "
+        'mean square. "Mainly" names no scale: it holds if they explain more than half of the first, and fails if they '
+        "explain less than half of the second. The samples' share is underestimated, as ten times the samples leave a "
+        "tenth of the gradients' variance.",
     )
+
+
+def _explained(left: Estimate, power: int) -> str:
+    """The share that is gone, with its interval, of the root mean square (1) or of the mean square (2)."""
+    if math.isinf(left.low):
+        return f"{100 * (1 - left.mean**power):.0f} % (no interval)"
+    share, low, high = (100 * (1 - math.copysign(abs(r) ** power, r)) for r in (left.mean, left.high, left.low))
+    return f"{share:.0f} % (95 % {low:.0f} to {high:.0f} %)"
 
 
 def smoother(most: float) -> Label:

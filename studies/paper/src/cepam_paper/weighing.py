@@ -68,12 +68,32 @@ def reproduced(found: Sequence[Estimate], printed: Sequence[Estimate], margin: f
     return alike([ours.apart(theirs) for ours, theirs in zip(found, printed, strict=True)], margin)
 
 
-def mainly(change: Estimate, base: float) -> Label:
-    """Whether more than half of `base` goes away with a change that is negative."""
-    least, most = -change.high / base, -change.low / base
-    if most < 0.5:
+def ratio_of_means(part: Estimate, whole: Estimate, difference: Estimate) -> Estimate:
+    """The mean of `part` over that of `whole`, paired by seed, with Fieller's 95 % interval.
+
+    The interval holds every ratio r for which `part` less r times `whole` may have the mean 0. `difference` is `part`
+    less `whole`; its width says how far the two vary together. The ends are infinite where `whole` may be 0 itself.
+    """
+    middle = part.mean / whole.mean
+    if not math.isfinite(part.half + whole.half + difference.half) or whole.half >= abs(whole.mean):
+        return Estimate(middle, -math.inf, math.inf, whole.seeds)
+    # Squares of half-widths and their covariance are all in units of the squared quantile of Student's law.
+    together = (part.half**2 + whole.half**2 - difference.half**2) / 2
+    leading = whole.mean**2 - whole.half**2
+    linear = part.mean * whole.mean - together
+    root = math.sqrt(max(linear**2 - leading * (part.mean**2 - part.half**2), 0.0))
+    return Estimate(middle, (linear - root) / leading, (linear + root) / leading, whole.seeds)
+
+
+def mainly(left: Estimate) -> Label:
+    """Whether most of something goes away, by the ratio of what is `left`: a ratio of root mean squares.
+
+    The word names no scale. To hold, less than half of the root mean square may be left; to fail, more than half of the
+    mean square must be.
+    """
+    if left.low > math.sqrt(0.5):
         return Label.FAILS
-    return Label.HOLDS if least > 0.5 else Label.INCONCLUSIVE
+    return Label.HOLDS if left.high < 0.5 else Label.INCONCLUSIVE
 
 
 def bends(before: Estimate, after: Estimate) -> Label:
