@@ -81,9 +81,8 @@ ABLATED = ("early_single, sigma 0.2", "early_single, sigma 0.01", "early_single,
 
 def rate() -> str:
     """Bits per coordinate."""
-    kept, sizes, floors, larger = map(result, ("rate", "rate_sizes", "rate_floors", "larger_lattices"))
+    kept, sizes, larger = map(result, ("rate", "rate_sizes", "larger_lattices"))
     ablation = result("ablation")
-    low = [floors["sigmas"].index(sigma) for sigma in (0.2, 0.01, 0.001)]
     parts_shown = [ablation["columns"].index(name) for name in ABLATED]
     shown = [kept["sigmas"].index(sigma) for sigma in (0.2, 0.05, 0.01, 0.001)]
     head = ["sigma", *(f"{kept['sigmas'][place]:g}" for place in shown)]
@@ -114,13 +113,6 @@ def rate() -> str:
     parts += [
         "`python bench/gradients.py` makes them: gradients of the paper's CNN of one record or averaged over 15, early"
         " and late in training; updates of larger networks (327,680 coordinates); independent entries.",
-        "## Floors",
-        "Lower bounds without a header: the quantizer's entropy for independent entries of known distribution, and the"
-        " cost of signs alone where every magnitude is known.",
-        measured(floors["stamp"], ""),
-        table(["sigma", *(f"{floors['sigmas'][place]:g}" for place in low)],
-              ([name, *(f"{values[place]:.3f}" for place in low)]
-               for name, values in floors["bits_per_coordinate"].items())),
         "## By length of the update",
         "Independent entries of root mean square 0.0125, one message each.",
         measured(sizes["stamp"], ""),
@@ -637,7 +629,7 @@ def downlink() -> str:
         f" {average(quantized, 'bits_down'):.3f} bits per coordinate ([Training](training.md)).",
     ]  # fmt: skip
     parts += [
-        *hysteresis(), *flower_step(), *public_points(),
+        *flower_step(), *public_points(),
         "## Speed",
         measured(speed.get("stamp", speed.get("machine")), "python bench/downlink.py --speed"),
         table(["coordinates, one thread", "publish, ns per coordinate", "apply, ns per coordinate"],
@@ -645,33 +637,6 @@ def downlink() -> str:
                for row in speed["rows"] if row["threads"] == 1)),
     ]  # fmt: skip
     return "\n\n".join(parts)
-
-
-def hysteresis() -> list[str]:
-    """Weights that move late, on held-out records."""
-    late = result("choose_hysteresis")
-    parts = [
-        "## Hysteresis on held-out records",
-        "Weights move once they are farther off than the zone; the lag is kept out of so many leading directions. "
-        "Bits are entropies without a header. Rows that another one beats in both are left out. An earlier form: "
-        "directions of second moments by subspace iteration, whose draws are not paired by seed.",
-        measured(late.get("stamp"), "python bench/choose_downlink.py --hysteresis"),
-    ]  # fmt: skip
-    for name, shown in (("private", (0, 8)), ("users", (0, 32))):
-        mine = [row for row in late["rows"] if row["preset"] == name and row["directions"] in shown]
-        finest = min(mine, key=lambda row: float(row["factor"]))
-        good = [row for row in mine if mean(row["seeds"]) > mean(finest["seeds"]) - 0.004 and row["bits_down"] < 1.0]
-        ranked = [(float(row["bits_down"]), mean(row["seeds"])) for row in good]
-        good = [row for row, (bits, score) in zip(good, ranked)
-                if not any(b <= bits and s >= score and (b, s) != (bits, score) for b, s in ranked)]  # fmt: skip
-        rows = [[f"{row['factor']:g}", f"{row['exponent']:g}", f"{row['dead_zone']:g}", row["directions"],
-                 f"{row['bits_down']:.3f}",
-                 percent([a - b for a, b in zip(row["seeds"], finest["seeds"])], "+"), len(row["seeds"])]
-                for row in sorted(good, key=lambda row: -float(row["bits_down"]))]  # fmt: skip
-        parts += [f"Preset `{name}`:", table(
-            ["step factor", "exponent", "zone", "directions", "bits per coordinate", "minus the finest step, points",
-             "seeds"], rows)]  # fmt: skip
-    return parts
 
 
 def flower_step() -> list[str]:
