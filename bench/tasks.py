@@ -2,6 +2,8 @@
 
     python bench/tasks.py                          every row that bench/results/tasks.json does not hold, then the table
     python bench/tasks.py --only hospitals         rows of one task
+    python bench/tasks.py --again --rows cepam     these rows anew, although they are kept
+    python bench/tasks.py --take FILE              nothing runs: rows that bench/on_gpu.py measured elsewhere, kept too
     python bench/tasks.py --table                  nothing runs: the Markdown table of what is kept
     python bench/tasks.py --write docs/tasks.md    the same, put between the page's marks
 
@@ -21,10 +23,10 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -115,14 +117,15 @@ def rows() -> list[Row]:
     made += [Row("cifar10-users", "cepam", {}, 3), Row("cifar10-users", "float32", PLAIN, 3),
              Row("cifar10-users", "ceiling", {}, 1)]  # fmt: skip
     made += [Row("chitchat-lora", "base model", {}, 1), Row("chitchat-lora", "cepam", {}, 3),
-             Row("chitchat-lora", "float32", PLAIN, 3), Row("chitchat-lora", "records", {**RECORDS, **PLAIN}, 2),
+             Row("chitchat-lora", "float32", PLAIN, 3), Row("chitchat-lora", "records", RECORDS, 3),
+             Row("chitchat-lora", "users 1000", {}, 1, "1000/1183"),
              Row("chitchat-lora", "epsilon 2", {**PLAIN, "privacy.epsilon": 2.0}, 2),
              Row("chitchat-lora", "users 1/4", PLAIN, 2, "1/4"), Row("chitchat-lora", "ceiling", {}, 1),
              Row("chitchat-lora", "epsilon 4", {**PLAIN, "privacy.epsilon": 4.0}, 2),
              Row("chitchat-lora", "users 1/2", PLAIN, 2, "1/2")]  # fmt: skip
     longer = {"training.rounds": 500, "privacy.clipping_norm": 0.05, "compression.downlink": "float32"}
     made += [Row("cifar10", "rounds 500, clip 0.05, downlink float32", longer, 1)]
-    made += [Row("cifar10-scattering", "cepam", {"compression.downlink": "float32"}, 4)]
+    made += [Row("cifar10-scattering", "cepam", {}, 4)]
     return made
 
 
@@ -160,14 +163,16 @@ def part_of(data: fl.Dataset, part: str) -> fl.Dataset:
     )  # fmt: skip
 
 
-def private(row: Row) -> dict[str, Any]:
-    """The figures of a federated row."""
+def private(row: Row, runs: Path | None = None) -> dict[str, Any]:
+    """The figures of a federated row; a run that the folder `runs` holds of it goes on where it was stopped."""
     settings = settings_of(row)
     data = data_of(row, settings)
     if "/" in row.data:  # fewer users, so a larger delta by the same rule
         settings = settings.updated({"privacy.delta": len(data.clients) ** -1.1})
+    said: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        found = fl.train(settings, Path(folder) / "run", data, say=lambda text: None)
+        place = Path(folder) / "run" if runs is None else runs / re.sub(r"\W+", "-", row.key)
+        found = fl.train(settings, place, data, resume=(place / "config.toml").exists(), say=said.append)
     clients = settings.fitted(data.clients).clients
     messages = settings.training.rounds * clients.count * clients.sampling_rate * row.seeds
     score, half = found["accuracy"], found["accuracy_half_width"]
@@ -181,12 +186,21 @@ def private(row: Row) -> dict[str, Any]:
         "score": score, "half_width": half, "accuracy": found["accuracy"],
         "loss": found["metrics"]["loss"]["mean"],
         "epsilon": found["epsilon"], "worst_client_epsilon": worst, "delta": found["delta"],
-        "unit": settings.privacy.unit, "scheme": found["scheme"], "rounds": found["rounds"], "seeds": row.seeds,
+        "unit": settings.privacy.unit, "scheme": found["scheme"], "coder": coder_of(settings, said),
+        "rounds": found["rounds"], "seeds": row.seeds,
         "against": found.get("epsilon_against"), "clients": clients.count, "weights": found["weights"],
         "model": settings.model.name,
         "bytes_up": found["uplink_bytes"] / messages, "bytes_down": found["downlink_bytes"] / messages,
         "seconds": found["seconds"] / row.seeds,
     }  # fmt: skip
+
+
+def coder_of(settings: fl.Settings, said: list[str]) -> str | None:
+    """The coder of a run's messages; `said` has what the run said at its start. Floats and masked sums have none."""
+    if not settings.compression.scheme.startswith("cepam") or settings.privacy.trust == "secure-aggregation":
+        return None
+    replaced = any(text.startswith("compression.coder is layered") for text in said)
+    return "layered" if replaced else settings.compression.coder
 
 
 def ceiling(row: Row) -> dict[str, Any]:
@@ -301,16 +315,18 @@ def untrained(row: Row) -> dict[str, Any]:
 UNTRAINED = ("most alike prompt", "majority", "base model")
 
 
-def measured(row: Row) -> dict[str, Any]:
+def measured(row: Row, runs: Path | None = None) -> dict[str, Any]:
     """The row's figures with what is needed to repeat them; on a GPU a language model's products are in TF32."""
     torch.set_float32_matmul_precision("high" if row.task == "chitchat-lora" else "highest")
-    run: Callable[[Row], dict[str, Any]] = ceiling if row.name == "ceiling" else private
-    run = untrained if row.name in UNTRAINED else run
-    found = run(row)
+    if row.name == "ceiling":
+        found = ceiling(row)
+    else:
+        found = untrained(row) if row.name in UNTRAINED else private(row, runs)
     return {
         "task": row.task, "row": row.name, "data": row.data, **found, "changes": row.changes, "command": row.command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": graphics() or f"{platform.machine()}, {os.cpu_count()} cores, shared", "torch": torch.__version__,
+        "machine": " and ".join(filter(None, (graphics(), f"{os.cpu_count()} cores of {platform.machine()}"))),
+        "torch": torch.__version__,
     }  # fmt: skip
 
 
@@ -327,8 +343,11 @@ def _figure(task: str, score: float, half: float | None) -> str:
     return f"{100 * score:.1f}" + (f" ± {100 * half:.1f}" if half is not None else "") + " %"
 
 
-def _bytes(up: float | None, down: float | None) -> str:
-    return "–" if up is None or down is None else f"{up:,.0f} / {down:,.0f}"
+def _bytes(found: dict[str, Any]) -> str:
+    up, down = found["bytes_up"], found["bytes_down"]
+    if up is None or down is None:
+        return "–"
+    return f"{up:,.0f} / {down:,.0f}" + (", `layered`" if found.get("coder") == "layered" else "")
 
 
 def _mean(each: list[dict[str, Any]]) -> dict[str, Any]:
@@ -362,8 +381,7 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
         judged = f" ({JUDGED.get(task, 'accuracy')})"
         lines.append(
             f"| `{task}`{judged} | {UNITS[first['unit']]}, {first['epsilon']:.3g}, {first['delta']:.2g} | "
-            f"{' | '.join(cells)} | {_bytes(first['bytes_up'], first['bytes_down'])} | "
-            f"{_bytes(plain['bytes_up'], plain['bytes_down'])} | {first['seconds']:.0f} |"
+            f"{' | '.join(cells)} | {_bytes(first)} | {_bytes(plain)} | {first['seconds']:.0f} |"
         )
     return "\n".join([*lines, "", *_curves(kept), "", *_options(kept)])
 
@@ -374,7 +392,7 @@ def _options(kept: dict[str, dict[str, Any]]) -> list[str]:
         found = kept.get(f"cifar10 option {name}")
         if found is not None:
             cells = [name, _figure("cifar10", found["score"], found["half_width"]),
-                     _bytes(found["bytes_up"], found["bytes_down"]), f"{found['epsilon']:.3g}"]  # fmt: skip
+                     _bytes(found), f"{found['epsilon']:.3g}"]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
     return lines if len(lines) > 2 else []
 
@@ -388,6 +406,8 @@ def _curves(kept: dict[str, dict[str, Any]]) -> list[str]:
         if row.task == "hospitals" and row.data != "fold 0":
             continue
         what = {"cepam": "the preset"}.get(row.name, row.name) + (f", {row.data}" if row.task == "hospitals" else "")
+        if found["changes"].keys() - row.changes.keys():  # measured before the row changed
+            what += "".join(f", {name} {value}" for name, value in found["changes"].items())
         scheme = ", float32" if found["scheme"] == "fl+gaussian" else ""
         what = f"{what}, no training" if row.name in UNTRAINED else what
         spent = "–" if found["epsilon"] is None else f"{found['epsilon']:.3g}, {found['delta']:.2g}"
@@ -398,22 +418,34 @@ def _curves(kept: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
+def keep(kept: dict[str, dict[str, Any]], path: Path) -> None:
+    """Write the rows so that a stop at any time leaves the old file or the new one."""
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(kept, indent=1) + "\n")
+    beside.replace(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="TASK")
     parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="such as cepam, float32, ceiling")
+    parser.add_argument("--again", action="store_true", help="measure rows anew that the results hold")
+    parser.add_argument("--take", type=Path, nargs="+", default=[], metavar="FILE", help="run nothing; keep these rows")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--write", type=Path, help="page whose marks the table is put between")
     chosen = parser.parse_args()
     kept: dict[str, dict[str, Any]] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
-    for row in [] if chosen.table or chosen.write else rows():
-        if row.key in kept or (chosen.only and row.task not in chosen.only) or (
+    for path in chosen.take:
+        kept |= json.loads(path.read_text())
+        keep(kept, chosen.out)
+    for row in [] if chosen.table or chosen.write or chosen.take else rows():
+        if (row.key in kept and not chosen.again) or (chosen.only and row.task not in chosen.only) or (
             chosen.rows and row.name not in chosen.rows
         ):  # fmt: skip
             continue
         kept[row.key] = measured(row)
-        chosen.out.write_text(json.dumps(kept, indent=1) + "\n")
+        keep(kept, chosen.out)
         print(row.key, _figure(row.task, kept[row.key]["score"], kept[row.key]["half_width"]), flush=True)
     print(table(kept))
     if chosen.write:
