@@ -16,7 +16,10 @@ WORST_Z = 4.0
 
 def _independent(found: Findings) -> Ruling:
     holds, said = certified(found, found.keys("ours"), "independence_p")
-    return Ruling(decided(holds), f"Law and independence of the input, of neighbours and of clients: {said}")
+    told = (
+        "The tests compare the error with its law, with the input, with its neighbours and with other clients' errors."
+    )
+    return Ruling(decided(holds), f"{said} {told}")
 
 
 def _gaussian_noise(found: Findings) -> Ruling:
@@ -33,11 +36,10 @@ def _theorem_7(found: Findings) -> Ruling:
     printed, true, repaired = (found.number(f"theorem_7/{key}_delta") for key in ("printed", "true", "repaired"))
     tight = 1 + 1e-9
     said = (
-        f"{found.text('theorem_7/case')}: at $\\epsilon = {found.number('theorem_7/epsilon'):.4g}$ the formula as "
-        "printed "
-        f"gives $\\delta = {printed:.4g}$, the truth is {true:.4g}; with sensitivity $2\\gamma$ and $\\tau$ draws it "
-        "is "
-        f"{repaired:.4g} (docs/proofs/mechanisms-and-sampling.md, Composition; tests/privacy/test_subsampled.py)."
+        f"{found.text('theorem_7/case')}. At $\\epsilon = {found.number('theorem_7/epsilon'):.4g}$ the formula as "
+        f"printed gives $\\delta = {printed:.4g}$; the truth is {true:.4g}. With sensitivity $2\\gamma$ and $\\tau$ "
+        f"draws the formula gives {repaired:.4g} (docs/proofs/mechanisms-and-sampling.md, Composition; "
+        "tests/privacy/test_subsampled.py)."
     )
     return Ruling(decided(true <= printed * tight, true <= repaired * tight), said)
 
@@ -47,9 +49,9 @@ def _theorem_8(found: Findings) -> Ruling:
         found.number(f"theorem_8/{key}") for key in ("printed_epsilon", "true_epsilon", "true_epsilon_l1")
     )
     said = (
-        f"Printed {printed:.6g}; under $\\ell_2$ clipping the truth is {true:.6g}, attained; under $\\ell_1$ clipping "
-        "it "
-        f"is {l1:.6g} (docs/proofs/mechanisms-and-sampling.md, Laplace noise; tests/privacy/test_laplace.py)."
+        f"At the paper's $b = 0.01$ the theorem gives $\\epsilon = {printed:.6g}$. Under the $\\ell_2$ clipping of "
+        f"Algorithm 1 the truth is {true:.6g}, which is attained; under $\\ell_1$ clipping it is {l1:.6g} "
+        "(docs/proofs/mechanisms-and-sampling.md, Laplace noise; tests/privacy/test_laplace.py)."
     )
     return Ruling(decided(true <= printed, l1 <= printed), said)
 
@@ -60,16 +62,15 @@ def _cost(found: Findings) -> Ruling:
     keys = ("spent", "formula", "printed")
     rows = {n: [found.number(f"own_code/{n}/{key}") for key in keys] for n in sizes}
     listed = "; ".join(
-        f"$n = {n}$: {spent:.3f} spent, {meant:.3f} by the formula with $E\\lceil\\log_2 |\\mathcal{{M}}(U)|\\rceil$, "
-        f"{printed:.3f} as printed"
-        for n, (spent, meant, printed) in rows.items()
+        f"$n = {n}$: {printed:.3f}, {meant:.3f}, {spent:.3f}" for n, (spent, meant, printed) in rows.items()
     )
     slack = 1 + 2e-3  # a mean over real messages scatters about an expectation
     over = max(spent - meant for spent, meant, _ in rows.values())
     said = (
-        f"Bits per coordinate at $\\sigma = {found.number('sigma'):g}$: {listed}. As printed the second entropy is of "
-        "a number that $U$ determines, hence 0. Read as an expectation, 'at most' misses what Golomb's code takes "
-        f"beyond the entropy of $H$: {over:.3f} bits per coordinate at worst, at most 1 per sub-vector "
+        f"Bits per coordinate at $\\sigma = {found.number('sigma'):g}$, cell $(-1/2, 1/2]^n$: as printed, with "
+        "$E\\lceil\\log_2 |\\mathcal{M}(U)|\\rceil$ for the second entropy, and that with Golomb's code for real $H$. "
+        f"{listed}. The second entropy is of a number that $U$ determines, hence 0. Golomb's code takes {over:.3f} "
+        "bits per coordinate more than the entropy of $H$ at worst, and at most 1 per sub-vector "
         "(docs/paper/theory.md, Rate)."
     )
     return Ruling(
@@ -86,11 +87,10 @@ def _moment(found: Findings) -> Ruling:
     pairs = {case: (found.number(f"moments/{case}/all"), found.number(f"moments/{case}/printed")) for case in cases}
     case = max(pairs, key=lambda name: abs(pairs[name][0] / pairs[name][1] - 1))
     said = (
-        f"Over {len(cases)} laws and lattices, all $N$ sub-vectors with their padding: mean and squared norm lie "
-        "within "
-        f"{worst:.2f} standard errors of 0 and of $N\\,\\mathrm{{Var}}(f)$, the trace (farthest {case}: "
-        f"{pairs[case][0]:.5g} for {pairs[case][1]:.5g}). What is kept after the padding is dropped has "
-        f"$m\\,\\mathrm{{Var}}(f)/n$ (docs/paper/theory.md, Quantization error)."
+        f"In {len(cases)} cases mean and squared norm lie within {worst:.2f} standard errors of 0 and of "
+        f"$N\\,\\mathrm{{Var}}(f)$, where $\\mathrm{{Var}}$ is the trace; the farthest is {case}, "
+        f"{pairs[case][0]:.5g} for {pairs[case][1]:.5g}. This counts all $N$ sub-vectors with their padding. Without "
+        "the padding it is $m\\,\\mathrm{Var}(f)/n$ (docs/paper/theory.md, Quantization error)."
     )
     return Ruling(decided(worst < WORST_Z), said)
 
@@ -105,9 +105,8 @@ def _weight_distance(found: Findings) -> Ruling:
     measured, printed, repaired = rows[worst]
     said = (
         f"Worst of {len(rows)} cases ({worst}): measured {measured:.4g}, printed bound {printed:.4g}, repaired bound "
-        f"{repaired:.4g}, which {'held' if held else 'failed'}. The printed bound is true wherever there are at least "
-        "as "
-        f"many sub-vectors as clients, hence in the paper's setting ($N = 6422/n$, $K = 30$); its proof is not "
+        f"{repaired:.4g}, which {'held' if held else 'failed'}. The printed bound is true where there are at least as "
+        "many sub-vectors as clients, so in the paper's setting ($N = 6422/n$, $K = 30$). Its proof is not "
         "(docs/paper/theory.md, Weight distance)."
     )
     return Ruling(decided(not violated, held), said)
@@ -130,16 +129,16 @@ def _psi(found: Findings) -> Ruling:
         return f"{first:.3g} to {last:.3g}"
 
     said = (
-        f"One distribution for all clients, {records[0]} to {records[-1]} records each: $\\psi$ as printed goes from "
-        f"{ends('printed')}, with the weights $p_k$ from {ends('weighted')}. Heterogeneity {spread[0]} to "
-        f"{spread[-1]}: "
-        f"weighted {found.number(f'psi/by_heterogeneity/{spread[0]}/weighted'):.3g} to "
-        f"{found.number(f'psi/by_heterogeneity/{spread[-1]}/weighted'):.3g}"
+        f"All clients from one distribution, {records[0]} to {records[-1]} records each: $\\psi$ goes from "
+        f"{ends('printed')} as printed and from {ends('weighted')} with the weights $p_k$. Unlike clients: with the "
+        f"weights it goes from {found.number(f'psi/by_heterogeneity/{spread[0]}/weighted'):.3g} to "
+        f"{found.number(f'psi/by_heterogeneity/{spread[-1]}/weighted'):.3g} as heterogeneity goes from {spread[0]} to "
+        f"{spread[-1]}"
     )
     if found.has("offset/printed_violated"):
         said = (
-            f"{said}. A constant of {found.number('offset/offset'):.4g} added to the losses makes the printed bound "
-            f"{found.number('offset/printed_bound'):.4g} where the gap is {found.number('offset/measured_gap'):.4g}"
+            f"{said}. With a constant of {found.number('offset/offset'):.4g} added to the losses the printed bound is "
+            f"{found.number('offset/printed_bound'):.4g}, where the gap is {found.number('offset/measured_gap'):.4g}"
         )
     printed, weighted = (vanishes(key) and grows(key) for key in ("printed", "weighted"))
     return Ruling(decided(printed, weighted), f"{said} (docs/paper/theory.md, What is wrong in the printed proof).")
@@ -152,8 +151,8 @@ def counterexample(found: Findings) -> tuple[bool, str]:
         return not swept, "No training with active clipping went above the printed bound."
     gap, bound = found.number("clipping_counterexample_gap"), found.number("clipping_counterexample_printed")
     said = (
-        f"Two clients whose clipped gradients cancel stay {gap:.4g} above the minimum, where the printed bound "
-        f"has fallen to {bound:.4g} (it is violated from $T = {found.number('clipping_counterexample_T'):.0f}$ on)."
+        f"Two clients whose clipped gradients cancel stay {gap:.4g} above the minimum. The printed bound falls to "
+        f"{bound:.4g} and is violated from $T = {found.number('clipping_counterexample_T'):.0f}$ on."
     )
     return gap > bound or not swept, said
 
@@ -164,8 +163,8 @@ def _convergence(found: Findings) -> Ruling:
     ratios = [found.number(f"cases/{case}/bound_over_gap") for case in cases]
     said = (
         f"{said} The repaired bound {'held' if held else 'was violated'} in {len(cases)} trainings on strongly convex "
-        f"problems; at their end it is {min(ratios):.3g} to {max(ratios):.3g} times the measured gap "
-        "(docs/paper/theory.md, Convergence)."
+        f"problems. It is far from tight: at their end it is {min(ratios):.0f} to {max(ratios):,.0f} times the "
+        "measured gap (docs/paper/theory.md, Convergence)."
     )
     return Ruling(decided(not violated, held), said)
 
@@ -224,10 +223,9 @@ CLAIMS = (
         "convergence", f"{REDO} convergence",
         known(
             Label.HOLDS,
-            "The supremum that defines $M$ runs over the samples too, so $M$ is the largest norm of any gradient, and "
-            "a "
-            "mean square is at most the square of that. Both are finite on a bounded domain only, since gradients of "
-            "strongly convex functions are unbounded (docs/paper/theory.md; no number is involved).",
+            "The supremum that defines $M$ runs over the samples too. So $M$ is the largest norm of any gradient, and "
+            "no mean square exceeds its square. Both are finite on a bounded domain only, since gradients of strongly "
+            "convex functions are unbounded (docs/paper/theory.md, The domain). This is proved, not measured.",
         ),
     ),
     Claim(

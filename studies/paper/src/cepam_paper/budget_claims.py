@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from cepam_paper.verdict import Claim, Estimate, Findings, Label, Ruling, decided
@@ -17,14 +18,12 @@ def _quoted_round(found: Findings) -> Ruling:
     epsilon, delta = found.number("quoted/epsilon"), found.number("quoted/delta")
     true, bare = found.number("quoted/delta_one_round"), found.number("quoted/delta_without_noise")
     said = (
-        f"In one round $\\delta = {true:.3g}$ at $\\epsilon = {epsilon:.4g}$; stated is {delta:.3g}. It says little: "
-        "with "
-        f"no noise at all a round is $(0, {bare:.3g})$-DP. Over the 80 rounds $\\epsilon$ is "
-        f"{_finite(found.number('quoted/epsilon_run_quoted_delta'))} at the stated $\\delta$. Theorem 7 as printed "
-        "gives "
-        f"({found.number('quoted/computed_epsilon'):.4g}, {found.number('quoted/computed_delta'):.3g}); the figure "
-        f"needs $\\tau' = 15$: ({found.number('quoted/fitting_epsilon'):.4g}, "
-        f"{found.number('quoted/fitting_delta'):.3g})."
+        f"In one round $\\delta = {true:.3g}$ at $\\epsilon = {epsilon:.4g}$, where {delta:.3g} is stated. That says "
+        f"little: with no noise at all a round is $(0, {bare:.3g})$-DP, by sampling alone. Over the 80 rounds "
+        f"$\\epsilon$ is {_finite(found.number('quoted/epsilon_run_quoted_delta'))} at the stated $\\delta$. Theorem "
+        f"7 as printed gives ({found.number('quoted/computed_epsilon'):.4g}, "
+        f"{found.number('quoted/computed_delta'):.3g}); the quoted pair needs $\\tau' = 15$ in place of 14: "
+        f"({found.number('quoted/fitting_epsilon'):.4g}, {found.number('quoted/fitting_delta'):.3g})."
     )
     return Ruling(decided(true <= delta), said)
 
@@ -35,26 +34,24 @@ def _quoted_run(found: Findings) -> Ruling:
     said = (
         f"Over the 80 rounds that are published, $\\epsilon$ is {_finite(run)} at $\\delta = {delta:.3g}$ and "
         f"{_finite(found.number('quoted/epsilon_run'))} at $10^{{-5}}$; with no noise $\\delta$ would be "
-        f"{found.number('quoted/delta_without_noise_run'):.3f}; in one round it is "
-        f"{found.number('quoted/delta_one_round'):.3g}"
-        f" at $\\epsilon = {epsilon:.4g}$. The scheme meets the requirement with more noise: $\\epsilon = "
-        f"{epsilon:.4g}$ at "
-        f"$10^{{-5}}$ for the whole run needs $\\sigma = {sigma:.4f}$ a client "
-        "(docs/proofs/mechanisms-and-sampling.md, The paper's theorems)."
+        f"{found.number('quoted/delta_without_noise_run'):.3f}. The scheme meets the requirement with more noise: "
+        f"$\\epsilon = {epsilon:.4g}$ at $\\delta = 10^{{-5}}$ for the whole run needs $\\sigma = {sigma:.4f}$ per "
+        "client (docs/proofs/mechanisms-and-sampling.md, The paper's theorems)."
     )
     return Ruling(decided(run <= epsilon, 0 < sigma < float("inf")), said)
 
 
 def _finite(epsilon: float) -> str:
-    return "infinite" if epsilon > 1e300 else f"{epsilon:.4g}"
+    if epsilon > 1e300:
+        return "infinite"
+    return f"{epsilon:,.0f}" if epsilon >= 1e4 else f"{epsilon:.4g}"
 
 
 def _quoted_laplace(found: Findings) -> Ruling:
     printed, true = found.number("theorem_8/printed_epsilon"), found.number("theorem_8/true_epsilon")
     said = (
-        f"Theorem 8 gives {printed:.6g}; under the $\\ell_2$ clip that is used, $\\epsilon = {true:.6g}$ in one round, "
-        "and "
-        f"80 times that over the run. docs/proofs/mechanisms-and-sampling.md, Laplace noise."
+        f"Theorem 8 gives {printed:.6g}. Under the $\\ell_2$ clipping that is used, $\\epsilon = {true:.6g}$ in one "
+        "round and 80 times that over the run (docs/proofs/mechanisms-and-sampling.md, Laplace noise)."
     )
     return Ruling(decided(true <= printed), said)
 
@@ -62,8 +59,8 @@ def _quoted_laplace(found: Findings) -> Ruling:
 def _relaxed(found: Findings) -> Ruling:
     pure, epsilon, delta = (found.number(f"relaxed/{key}") for key in ("pure_epsilon", "epsilon", "delta"))
     said = (
-        f"$b = {found.number('relaxed/b'):g}$ under $\\ell_2$ clipping, {found.number('relaxed/rounds'):.0f} rounds: "
-        f"$\\epsilon = {pure:.4g}$ pure, {epsilon:.4g} at $\\delta = {delta:.0e}$ "
+        f"At $b = {found.number('relaxed/b'):g}$ under $\\ell_2$ clipping, over {found.number('relaxed/rounds'):.0f} "
+        f"rounds, $\\epsilon$ is {pure:.4g} with $\\delta = 0$ and {epsilon:.4g} with $\\delta = {delta:.0e}$ "
         "(docs/proofs/mechanisms-and-sampling.md, Laplace noise)."
     )
     return Ruling(decided(epsilon < pure), said)
@@ -72,9 +69,9 @@ def _relaxed(found: Findings) -> Ruling:
 def _sigmas(found: Findings) -> Ruling:
     right, swapped = found.number("gaussian/error_right_order"), found.number("gaussian/error_swapped")
     said = (
-        f"The list is off by up to {100 * right:.3g} % from Theorem 7 as printed, and by {100 * swapped:.2g} % with "
-        "the arguments of $\\delta$ in the wrong order "
-        "(docs/proofs/mechanisms-and-sampling.md, The paper's theorems; test_theorems.py)."
+        f"The list is off by up to {100 * right:.3g} % from Theorem 7 as printed. With the arguments of $\\delta$ in "
+        f"the wrong order all printed digits come out, to {100 * swapped:.2g} % "
+        "(docs/proofs/mechanisms-and-sampling.md, The paper's theorems)."
     )
     return Ruling(decided(right <= LISTED), said)
 
@@ -82,8 +79,8 @@ def _sigmas(found: Findings) -> Ruling:
 def _scales(found: Findings) -> Ruling:
     printed, fitting = found.number("laplace/error_printed"), found.number("laplace/error_fitting")
     said = (
-        f"The list is off by up to {100 * printed:.3g} % with the theorem's $\\tau' = 14$, {100 * fitting:.2g} % with "
-        "15."
+        f"The list is off by up to {100 * printed:.3g} % from Theorem 8 with its $\\tau' = 14$, and by "
+        f"{100 * fitting:.2g} % with 15."
     )
     return Ruling(decided(printed <= LISTED, fitting <= LISTED), said)
 
@@ -96,14 +93,18 @@ def _budgets(law: str, quote: str) -> Claim:
         once = {label: found.number(f"{law}/real_epsilon_round/{label}") for label in labels}
         run = {label: found.number(f"{law}/real_epsilon/{label}") for label in labels}
         kept = [sum(made[label] <= float(label) for label in labels) for made in (once, run)]
-        listed = ", ".join(f"{label}: {_finite(once[label])} and {_finite(run[label])}" for label in labels)
-        said = (
-            f"In one round {kept[0]} of {len(labels)} labels are kept, over the run of 80 rounds {kept[1]}. Label: "
-            "true "
-            f"$\\epsilon$ of one round and of the run at $\\delta = {found.number(f'{law}/real_delta'):g}$: {listed}."
+        ends = "; the label ".join(
+            f"{label} means {_finite(once[label])} in one round and {_finite(run[label])} over the run"
+            for label in (labels[0], labels[-1])
         )
-        if kept[0] == len(labels) and law == "gaussian":
-            said = f"{said} A round would keep them with no noise at all: its sampling alone has $\\delta = 0.00897$."
+        said = (
+            f"The theorem is about one round, where {kept[0]} of {len(labels)} labels are kept; over the run of 80 "
+            f"rounds {kept[1]} are. True $\\epsilon$ at $\\delta = {found.number(f'{law}/real_delta'):g}$: the label "
+            f"{ends}."
+        )
+        if kept[0] == len(labels) and found.has("quoted/delta_without_noise", "privacy"):
+            bare = found.number("quoted/delta_without_noise", "privacy")
+            said = f"{said} Without any noise a round has $\\delta = {bare:.3g}$ by sampling alone."
         return Ruling(decided(kept[0] == len(labels)), said)
 
     return Claim(f"{law}-budgets", "Section V-C", quote, "grid", "cepam reproduce grid", rule)
@@ -114,7 +115,7 @@ def _better(law: str, quote: str) -> Claim:
 
     def rule(found: Findings) -> Ruling:
         correct = found.estimate(f"{law}/difference")
-        said = f"CEPAM less {law.capitalize()}+SDQ over the grid, correct quantizer: {correct} points"
+        said = f"CEPAM less {law.capitalize()}+SDQ in points, mean over the grid. Correct quantizer: {correct}"
         if not found.has(f"{law}/difference_published"):
             return Ruling(improvement(correct, ANY), f"{said}. {NO_SIZE}")
         theirs = found.estimate(f"{law}/difference_published")
@@ -155,10 +156,11 @@ def _rising(found: Findings) -> Ruling:
     rise, true = found.estimate("gaussian/rise"), _at_true_budgets(found)
     said = f"From the label {low} to {high} accuracy changes by {rise} points"
     if true:
-        said = f"{said}; at budgets that hold, $\\epsilon$ from 0.5 to 8, it is {_listed(true)} %"
-    label = improvement(rise, ANY)
-    if label is not Label.HOLDS and len(true) > 1 and true == sorted(set(true)):
+        said = f"{said}. At total budgets that hold, $\\epsilon$ from 0.5 to 8, it is {_listed(true)} %"
+    label, chance = improvement(rise, ANY), 1 / math.factorial(len(true))
+    if label is not Label.HOLDS and true == sorted(set(true)) and chance < 0.05:
         label = Label.REPAIRED
+        said = f"{said}; budgets without an effect would come in this order with chance {chance:.2g}"
     theirs = _theirs(found, "gaussian/rise_published")
     said = f"{said}.{_shown(found, 'gaussian', (low, KNEE['gaussian'], high))}"
     return Ruling(label, f"{said} {NO_SIZE}", None if theirs is None else improvement(theirs, ANY))
@@ -177,12 +179,13 @@ def _knee(law: str) -> Claim:
         before, after = found.estimate(f"{law}/rise_before"), found.estimate(f"{law}/rise_after")
         real = found.number(f"{law}/real_epsilon/{knee}")
         said = (
-            f"{before} points from {low} to {knee}, {after} from {knee} to {high}. Over the run the label {knee} is "
-            f"$\\epsilon = {_finite(real)}$, so the threshold is one of noise, not of that budget."
+            f"Accuracy changes by {before} points from the label {low} to {knee}, and by {after} from {knee} to "
+            f"{high}. To hold, the first must be above 0 and above the second. Over the run the label {knee} "
+            f"means an $\\epsilon$ of {_finite(real)}: the threshold is one of noise, not of that budget."
         )
         true = _at_true_budgets(found) if law == "gaussian" else []
         if true:
-            said = f"{said} At budgets that hold, $\\epsilon$ from 0.5 to 8: {_listed(true)} %."
+            said = f"{said} At total budgets that hold, $\\epsilon$ from 0.5 to 8, accuracy is {_listed(true)} %."
         label = bends(before, after)
         if label is Label.HOLDS:
             label = decided(real <= float(knee), True)
@@ -204,7 +207,7 @@ def _drop(found: Findings) -> Ruling:
     """Whether accuracy falls from the label 4000 to 5000."""
     drop, theirs = found.estimate("laplace/drop"), _theirs(found, "laplace/drop_published")
     said = f"Accuracy at the label 4000 less that at 5000: {drop} points.{_shown(found, 'laplace', ('4000', '5000'))}"
-    said = f"{said} The sentence names no size, so any drop would do and only an interval below 0 excludes it."
+    said = f"{said} The sentence names no size. So any drop counts, and only an interval below 0 excludes it."
     return Ruling(improvement(drop, ANY), said, None if theirs is None else improvement(theirs, ANY))
 
 

@@ -13,8 +13,9 @@ def _uniform(found: Findings) -> Ruling:
     apart = min(found.number(f"dithered/{name}/independent_p") for name in names)
     alarm = found.number("false_alarm")
     said = (
-        f"SDQ on {', '.join(names)}, the error folded back to coordinates of the cell: least p-value, corrected, of "
-        f"uniformity {uniform:.3g}, of independence of the input {apart:.3g} (chance of a false alarm {alarm:g} each)."
+        f"SDQ on {', '.join(names)}, the error in coordinates of the cell. Least p-value, corrected for the number of "
+        f"tests: {uniform:.3g} of uniformity, {apart:.3g} of independence of the input. A false alarm has chance "
+        f"{alarm:g} each."
     )
     return Ruling(decided(min(uniform, apart) > alarm), said)
 
@@ -25,8 +26,11 @@ def _acceptance(found: Findings) -> Ruling:
     listed = ", ".join(
         " for ".join(f"{found.number(f'acceptance/{name}/{key}'):.4f}" for key in KEYS) + f" ({name})" for name in names
     )
-    said = f"Measured and $\\mu(\\mathcal{{A}})/\\mu(\\mathcal{{P}})$: {listed}; at most {worst:.2f} standard errors."
-    return Ruling(decided(worst < 4.5), f"{said} With 4.5 allowed the chance of a false alarm is 7e-6 each.")
+    said = (
+        f"Measured, for $\\mu(\\mathcal{{A}})/\\mu(\\mathcal{{P}})$: {listed}. That is at most {worst:.2f} standard "
+        "errors off; 4.5 are allowed, a false alarm of chance 7e-6 each."
+    )
+    return Ruling(decided(worst < 4.5), said)
 
 
 def _special_case(found: Findings) -> Ruling:
@@ -40,8 +44,9 @@ def _any_input(found: Findings) -> Ruling:
     failed = [name for name in names if not found.flag(f"ours/{name}/passed")]
     least = min(found.number(f"ours/{name}/independence_p") for name in names)
     said = (
-        f"{len(names) - len(failed)} of {len(names)} certificates passed on inputs from zero to huge; least corrected "
-        f"p-value of independence {least:.3g}. The proof: docs/proofs/finite-precision.md."
+        f"LRSUQ passes the tests of its error in {len(names) - len(failed)} of {len(names)} cases, on inputs from "
+        f"zero to huge. The least corrected p-value of independence is {least:.3g}. The proof: "
+        "docs/proofs/finite-precision.md."
     )
     return Ruling(decided(not failed), said)
 

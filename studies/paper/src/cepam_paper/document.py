@@ -38,7 +38,7 @@ NORMAL = 1.959964
 VALUE = re.compile(r"(?<![\w.])[-+−]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\d)")
 
 
-POWER = re.compile(r"(\d)e([-+]?)0*(\d+)")
+POWER = re.compile(r"(\d)e\+?(-?)0*(\d+)")
 
 
 def write(

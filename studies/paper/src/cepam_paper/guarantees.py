@@ -72,7 +72,8 @@ def _theorem_7() -> dict[str, Any]:
     epsilon, printed_delta = theorems.theorem_7(setting, sigma, base)
     mechanism = Mechanism.uniform(1, Gaussian(sigma), L2(1.0), Sampling("replacement", 2), records=2)
     return {
-        "case": "K = 1, |D| = 2, tau = 2, sigma = 0.001 gamma: a record is drawn with chance 3/4 and then shows",
+        "case": "One client with 2 records, $\\tau = 2$, $\\sigma = 0.001 \\gamma$: a record is drawn with chance 3/4, "
+        "and then the output shows it",
         "epsilon": epsilon,
         "printed_delta": printed_delta,
         "true_delta": 1.0 - 0.5**2,

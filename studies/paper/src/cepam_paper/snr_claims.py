@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from cepam_paper.printed import LABELS
 from cepam_paper.verdict import Estimate, Findings, Label, Ruling
 from cepam_paper.weighing import together
 
@@ -17,14 +18,10 @@ def average_snr(found: Findings, rows: tuple[str, ...]) -> Ruling:
     listed = "; ".join(_told(found, row) for row in rows)
     counts = {reading: sum(label is Label.HOLDS for label in made) for reading, made in labels.items()}
     said = (
-        f"Rows within {DECIBEL:g} dB of the printed ratio by the program's definition (20 log10 of the mean over "
-        "clients, "
-        "tensors and rounds of $\\mathrm{var}(x)/\\mathrm{var}(x - \\hat x)$, $x$ before clipping, so that clipping "
-        "counts "
-        f"as noise): {counts['correct']} of {len(rows)} with the correct quantizer, {counts['published']} with the "
-        f"published one. Printed, correct, published (and the average's 10 log10 done right), medians over seeds: "
-        f"{listed}. A mean over seeds says nothing where the ratio has none: for $n = 3$ a bias of 6 entries is two "
-        "sub-vectors, each off by $1 - r'/r$, which may vanish."
+        f"Rows within {DECIBEL:g} dB of print: {counts['correct']} of {len(rows)} with the correct quantizer, "
+        f"{counts['published']} with the published one. Printed, correct, published: {listed}. These are medians over "
+        "seeds of the program's ratio, which the table below explains; for $n = 3$ it has no finite mean. A row fails "
+        f"if the median's interval lies more than {DECIBEL:g} dB away."
     )
     return Ruling(together(labels["correct"]), said, together(labels["published"]))
 
@@ -44,5 +41,4 @@ def _ratio(found: Findings, reading: str, row: str) -> Estimate:
 
 def _told(found: Findings, row: str) -> str:
     ratios = ", ".join(f"{_ratio(found, reading, row).mean:.2f}" for reading in ("correct", "published"))
-    own = f" ({found.number(f'snr_db/correct/{row}'):.2f})" if found.has(f"snr_db/correct/{row}") else ""
-    return f"{row} {found.number(f'paper_snr_db/{row}'):.2f}, {ratios}{own}"
+    return f"{LABELS[row]} {found.number(f'paper_snr_db/{row}'):.2f}, {ratios}"

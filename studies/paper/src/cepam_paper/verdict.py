@@ -42,8 +42,8 @@ class Estimate:
 
     def __str__(self) -> str:
         if math.isinf(self.low):
-            return f"{self.mean:+.2f} (one seed, no interval)"
-        return f"{self.mean:+.2f} (95 % {self.low:+.2f} to {self.high:+.2f})"
+            return f"{signed(self.mean)} (one seed, no interval)"
+        return f"{signed(self.mean)} (95 % {signed(self.low)} to {signed(self.high)})"
 
     @property
     def half(self) -> float:
@@ -67,6 +67,11 @@ class Estimate:
     def less(self, other: Estimate) -> Estimate:
         """The difference to an estimate from other runs: at least 95 % sure, since both ends are taken together."""
         return Estimate(self.mean - other.mean, self.low - other.high, self.high - other.low)
+
+
+def signed(value: float) -> str:
+    """Two digits with the sign; what rounds to zero has a plus."""
+    return f"{round(value, 2) + 0.0:+.2f}"
 
 
 @cache
@@ -156,7 +161,7 @@ class Findings:
         value: Any = self.numbers[name]
         for step in path.split("/"):
             if not isinstance(value, Mapping) or value.get(step) is None:
-                raise Missing(f"the part {name!r} has no number {path!r}")
+                raise Missing(f"the results of the part {name!r} have no {path!r}; a new run will")
             value = value[step]
         return value
 

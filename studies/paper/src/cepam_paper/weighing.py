@@ -12,7 +12,7 @@ from cepam_paper.verdict import Estimate, Label
 
 ANY = 0.0
 """The least improvement where a sentence names no size: any gain is what it claims, and only a loss excludes it."""
-NO_SIZE = "The sentence names no size, so any gain would do and only an interval below 0 excludes it."
+NO_SIZE = "The sentence names no size. So any gain counts, and only an interval below 0 excludes it."
 """The rule in words, beside every verdict that rests on `ANY`."""
 MARGIN = 1.0
 """Points: an accuracy within this of the printed one is taken as reproduced; printed half-widths are 0.31 to 0.70."""
