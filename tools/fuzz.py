@@ -30,6 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.stamp import merge
 from tests.corpus import (
     AT,
     CODERS,
@@ -42,7 +43,6 @@ from tests.corpus import (
     sparse_update,
     varint,
 )
-from bench.stamp import merge
 from tests.fuzz_targets import PARSED, Target, all_targets, inside, mutate
 
 from cepam.codec.codec import MessageCodec
