@@ -115,7 +115,7 @@ def schedule(
 
     `constant`; `linear`: the full rate for the first half of the run, then straight down towards zero; `cosine`: half a
     cosine from the full rate to zero; `theorem`: eta_t = tau / (C (t + alpha)) with alpha = tau max(4L/C, 1).
-    Paper: Theorem 3 (convergence), for C-strongly convex and L-smooth losses.
+    Paper: Theorem 11 (convergence), for C-strongly convex and L-smooth losses.
     """
     if name == "constant":
         return RateSchedule(lambda t: rate)

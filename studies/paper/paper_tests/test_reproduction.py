@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from datetime import date
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,18 @@ def test_quick_and_full_figures_never_mix(calls: list[str], tmp_path: Path) -> N
     assert kept is not None
     assert kept.extent is Extent.QUICK
     assert reproduction.about([kept])["mode"] == "quick"
+
+
+def test_parts_say_themselves_when_and_by_what_they_were_made(calls: list[str], tmp_path: Path) -> None:
+    reproduction.reproduce(["exactness", "privacy"], tmp_path, Extent.FULL, silent)
+    parts = [part for part in (load(tmp_path, name) for name in ("exactness", "privacy")) if part is not None]
+    told = reproduction.about(parts)
+    assert told["date"] == date.today().isoformat()
+    assert told["cepam"] == metadata.version("cepam")
+    older = replace(parts[1], made_by=parts[1].made_by | {"cepam": "0.0.1"})
+    assert reproduction.about([parts[0], older])["cepam"] == f"{told['cepam']} (exactness); 0.0.1 (privacy)"
+    unknown = replace(parts[1], made_by={})
+    assert "not recorded (privacy)" in reproduction.about([parts[0], unknown])["date"]
 
 
 def test_seconds_add_up_over_interruptions(tmp_path: Path) -> None:

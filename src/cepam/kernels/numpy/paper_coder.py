@@ -1,6 +1,6 @@
 """The paper's code for (H, M), in NumPy: Golomb for H, fixed length for M from a bound on the update.
 
-Paper: Section III-B (compression). Departs: the set M(U) of reachable lattice points is replaced by the smallest box of
+Paper: Section IV-B (compression). Departs: the set M(U) of reachable lattice points is replaced by the smallest box of
 lattice coordinates around it (the same thing on Z^1), numbered jointly while the box has at most 2^62 points.
 Bits are written from the most significant of the first byte on.
 """

@@ -37,9 +37,9 @@ SUMMARY = (
     "Bits per coordinate on clipped single-sample gradients of the paper's CNN. The paper bounds a fixed length for "
     "$M$ within the set $\\mathcal{M}(U)$ of points that can be reached, and its text sends $(H, M)$ with entropy "
     "coding: both are here. The paper's formula is Golomb for $H$ and that fixed length, on its own cell "
-    "$(-1/2, 1/2]^n$. Entropy coding is our coder, which knows that given the shared randomness most symbols are "
-    "nearly "
-    'certain. Real messages of `coder="paper"` number a box of points around $\\mathcal{M}(U)$ on the cell $[0, 1)^n$.'
+    "$(-1/2, 1/2]^n$. Entropy coding is our coder `layered`, which knows that given the shared randomness most "
+    "symbols are nearly certain. "
+    'Real messages of `coder="paper"` number a box of points around $\\mathcal{M}(U)$ on the cell $[0, 1)^n$.'
 )
 
 
@@ -187,7 +187,7 @@ def _by_sigma(numbers: dict[str, Any]) -> Table:
     pairs = zip(numbers["by_sigma"], numbers["times_smaller"])
     rows = tuple((f"{sigma:g}", f"{paid:.3f}", f"{times:.1f}") for (sigma, paid), times in pairs)
     columns = ("$\\sigma$", "bits per coordinate", "times smaller than float32")
-    return Table("rate-sigma", "Our coder, $n = 1$", columns, rows)
+    return Table("rate-sigma", "Coder `layered`, $n = 1$", columns, rows)
 
 
 def draw(report: Path, numbers: dict[str, Any]) -> Figure:

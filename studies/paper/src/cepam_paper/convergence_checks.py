@@ -136,7 +136,7 @@ def rates(messages: int, seed: int) -> Found:
     excess = max(values["spent"] - values["repaired"] for values in numbers.values())
     table = Table(
         "rate",
-        "Rate of the paper's code, bits per coordinate",
+        'Rate of coder="paper" on the cell $[0, 1)^n$, bits per coordinate',
         (
             "law",
             "lattice",

@@ -8,6 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import date
 from importlib import metadata
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def reproduce(names: Sequence[str], report: Path, extent: Extent, say: Callable[
         if load(report, name) is None:
             clock = _Clock(report / "parts" / f"{name}.seconds", lambda *told, name=name: say(name, *told))
             made = PARTS[name](report, extent, clock)
-            replace(made, seconds=clock.total(), extent=extent).save(report)
+            replace(made, seconds=clock.total(), extent=extent, made_by=_surroundings()).save(report)
 
 
 def claim(report: Path, extent: Extent) -> None:
@@ -152,12 +153,29 @@ def write_document(report: Path, docs: Path) -> Path:
 
 
 def about(parts: Sequence[Part]) -> dict[str, str]:
-    """Versions, machine, size and command: what a reader needs to do it again."""
+    """Command, size, dates, machine and versions, as each part recorded them: what a reader needs to do it again.
+
+    Parts that differ are listed by value.
+    """
     extent = next((part.extent for part in parts if part.extent is not Extent.FULL), Extent.FULL)
     facts = {
         "command": COMMANDS[extent],
         "mode": extent.value,
         "time taken": f"{sum(part.seconds for part in parts) / 60:.0f} minutes",
+    }
+    for fact in dict.fromkeys(fact for part in parts for fact in part.made_by):
+        named: dict[str, list[str]] = {}
+        for part in parts:
+            named.setdefault(part.made_by.get(fact, "not recorded"), []).append(part.name)
+        listed = [f"{value} ({', '.join(names)})" for value, names in named.items()]
+        facts[fact] = next(iter(named)) if len(named) == 1 else "; ".join(listed)
+    return facts
+
+
+def _surroundings() -> dict[str, str]:
+    """The date, the machine and the versions under which a part is made."""
+    facts = {
+        "date": date.today().isoformat(),
         "cores": str(os.cpu_count()),
         "machine": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

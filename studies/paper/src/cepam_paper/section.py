@@ -45,7 +45,7 @@ class Part:
     """What one experiment found.
 
     `numbers` holds every measured value that a table, a caption or a verdict quotes, under names that the verdicts
-    (`cepam_paper.claims`) read; `command` redoes this part alone.
+    (`cepam_paper.claims`) read; `command` redoes this part alone; `made_by` names the date, machine and versions.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Part:
     figures: tuple[Figure, ...] = ()
     notes: tuple[str, ...] = field(default=())
     extent: Extent = Extent.FULL
+    made_by: dict[str, str] = field(default_factory=dict)
 
     def save(self, report: Path) -> None:
         """Writes the part, whole or not at all."""
