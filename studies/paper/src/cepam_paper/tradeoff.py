@@ -19,9 +19,9 @@ from cepam_paper.section import Figure, Part, Say, Table
 SCHEMES = {"cepam-gaussian": "CEPAM-Gaussian", "fl+gaussian+sdq": "FL+Gaussian+SDQ"}
 SUMMARY = (
     "Preset `convolutional`: 30 clients, Poisson-drawn examples, each clipped, exact Gaussian noise split over the "
-    "clients, calibrated to the total epsilon at delta 1e-5 over the whole run (add or remove one record, against an outsider "
-    "who sees every broadcast model). Final weights; no validation set. The learning rate was chosen at epsilon 2 and "
-    "kept for every budget. Paired by seed, hence simulated: keys and draws come from the seeds."
+    "clients, calibrated to the total epsilon at delta 1e-5 over the whole run (add or remove one record, against "
+    "an outsider who sees every broadcast model). Final weights; no validation set. The learning rate was chosen at "
+    "epsilon 2 and kept for every budget. Paired by seed, hence simulated: keys and draws come from the seeds."
 )
 
 
