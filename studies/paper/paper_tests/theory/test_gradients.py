@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from cepam_paper.theory.descent import clip_rows, quantized_downlink
+from cepam_paper.theory.downlink import downlink_error
 from cepam_paper.theory.geman_mcclure import CURVED, STEEPEST, GemanMcClure, loss, scattered, slope
-from cepam_paper.theory.gradients import GradientBounds, clipping_loss, clipping_loss_bound, downlink_error
+from cepam_paper.theory.gradients import ExampleSums, GradientBounds, clipping_loss, clipping_loss_bound
 from cepam_paper.theory.synthetic import Kind, synthetic
 
 Floats = npt.NDArray[np.float64]
@@ -80,6 +81,29 @@ def test_clipping_error_bounds_hold_by_enumeration_and_none_is_superfluous() -> 
         )  # fmt: skip
         least.add(int(np.argmin(three)) if stated > 0 else -1)
     assert least >= {0, 1, 2}
+
+
+def test_sums_of_clipped_examples_by_enumeration_of_all_poisson_samples() -> None:
+    """`update examples`: bias and variance of the sum over the expected size, for every subset of five records."""
+    draw, tightest = np.random.default_rng(7), 0.0
+    for _ in range(100):
+        records = draw.standard_normal((5, 2)) * draw.exponential(1.0) + draw.standard_normal(2)
+        clip, expected = float(draw.exponential(1.0)) + 0.05, int(draw.integers(1, 5))
+        chance = expected / len(records)
+        subsets = np.array(list(itertools.product([0, 1], repeat=5)), dtype=np.float64)
+        share = (chance**subsets * (1 - chance) ** (1 - subsets)).prod(axis=1)
+        sums = subsets @ clipped(records, clip) / expected
+        mean = share @ sums
+        variance = float(share @ np.square(sums - mean).sum(axis=1))
+        full, norms = records.mean(axis=0), np.linalg.norm(records, axis=1)
+        spread = float(np.square(records - full).sum(axis=1).mean())
+        bounds = ExampleSums(1.0, (1.0,), (float(np.linalg.norm(full)),), (spread,), (float(norms.max()),))
+        assert variance <= float(bounds.variance(expected, clip)[0]) * (1 + 1e-12)
+        assert float(np.linalg.norm(mean - full)) <= float(bounds.clipping_error(expected, clip)[0]) + 1e-12
+        tightest = max(tightest, variance / float(bounds.variance(expected, clip)[0]))
+        plain = GradientBounds(1.0, (1.0,), bounds.full_norms, bounds.variances, bounds.sample_norms)
+        assert float(bounds.clipping_error(expected, clip)[0]) >= float(plain.clipping_error(expected, clip)[0])
+    assert tightest > 0.7
 
 
 def test_control_a_larger_batch_does_not_lower_the_bias_below_the_full_gradients() -> None:
