@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cepam.downlink.broadcast import Broadcast
 from cepam_paper.theory.descent import clip_rows, quantized_downlink
-from cepam_paper.theory.downlink import downlink_error
+from cepam_paper.theory.downlink import DownlinkError, downlink_error
 from cepam_paper.theory.geman_mcclure import CURVED, STEEPEST, GemanMcClure, loss, scattered, slope
 from cepam_paper.theory.gradients import ExampleSums, GradientBounds, clipping_loss, clipping_loss_bound
 from cepam_paper.theory.synthetic import Kind, synthetic
@@ -183,3 +184,15 @@ def test_the_real_downlink_stays_within_its_stated_error() -> None:
         off = np.linalg.norm(send(weights, r) - weights, axis=1)
         assert off.max() <= downlink_error(0.1 / (r + 1), 5, 8.0)
     assert off.max() > downlink_error(0.1 / 12, 5, 8.0) / 20, "the grid is felt"
+
+
+def test_the_error_by_learning_rate_is_that_of_the_rule_for_the_step() -> None:
+    first, noise = 0.5, 0.03
+    for exponent in (0.0, 0.25, 0.5, 1.0):
+        stated = DownlinkError.of_rule(256.0, noise, exponent, first, 7, 4.0, 1.25)
+        for rate in (0.5, 0.1, 1e-3):
+            step = Broadcast.step_for(rate, noise, 256.0, exponent, first)
+            assert float(stated.at(rate)) == pytest.approx(downlink_error(step, 7, 4.0, 1.25))
+    later = DownlinkError.of_rule(256.0, noise, 0.5, first, 7, 4.0, 1.25, late=4.0)
+    early = DownlinkError.of_rule(256.0, noise, 0.5, first, 7, 4.0, 1.25)
+    assert later.ratio == pytest.approx(2.0 * early.ratio), "the step of a rate four times as large"
