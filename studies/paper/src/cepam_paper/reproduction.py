@@ -81,8 +81,8 @@ def reproduce(names: Sequence[str], report: Path, extent: Extent, say: Callable[
         if load(report, name) is None:
             clock = _Clock(report / "parts" / f"{name}.seconds", lambda *told, name=name: say(name, *told))
             made = PARTS[name](report, extent, clock)
-            known = {"extent": extent, "made_by": _surroundings(), "measured": mark_of(name)}
-            replace(made, seconds=clock.total(), **known).save(report)
+            whole = replace(made, seconds=clock.total(), extent=extent, made_by=_surroundings(), measured=mark_of(name))
+            whole.save(report)
 
 
 def claim(report: Path, extent: Extent) -> None:
