@@ -15,6 +15,7 @@ from scipy import special, stats
 from cepam import A2, D4, E8, L1, L2, Gaussian, Integer, Laplace, Lattice
 from cepam.distributions.radius import OCTAVES
 from cepam.kernels.format import search
+from cepam.kernels.numpy.search_coder import transform
 from cepam.privacy import (
     NOT_COVERED,
     Accountant,
@@ -29,7 +30,7 @@ from cepam.privacy import (
     slack,
 )
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift
-from cepam.privacy.numerics.slack import _LEAST_ANSWER, TABLE, blurred_error, word_miss
+from cepam.privacy.numerics.slack import _LEAST_ANSWER, TABLE, blurred_error, score_roundings, word_miss
 
 
 def preset(coordinates: int | None = 6422, rounds: int = 600) -> Mechanism:
@@ -273,6 +274,27 @@ def test_the_search_coder_is_charged_more_and_large_sums_of_it_are_not_blurred()
     blurred = slack(cohort)
     plainly = slack(replace(cohort, clients=(replace(cohort.clients[0], searched=True),)))
     assert plainly.missed > 100.0 * blurred.missed
+
+
+@pytest.mark.parametrize("stages", [5, 9, 13])
+def test_a_score_is_as_right_as_is_charged(stages: int) -> None:
+    """The coder's own steps in float32, whose roundings float64 shows; the last difference alone takes one of them."""
+    draw, size, unit, last, worst = np.random.default_rng(4), 1 << stages, 2.0**-24, 0.0, 0.0
+    for _ in range(40):
+        x, g = draw.normal(size=size), draw.normal(size=size)
+        x *= 2.0 / np.linalg.norm(x)
+        half = x @ x / 2
+        exact = transform(transform(x[None]) * transform(g[None]))[0] / size - half
+        a, b = (transform(one.astype(np.float32)[None]) for one in (x, g))
+        product = transform(a * b)[0] * np.float32(1.0 / size)
+        found = product - np.float32(half)
+        assert found.dtype == np.float32
+        length = 2.0 * np.linalg.norm(g)
+        charged = unit * (score_roundings(stages) * length + half)
+        worst = max(worst, float(np.abs(found - exact).max()) / charged)
+        last = max(last, float((np.abs(found - (product.astype(float) - np.float32(half))) / np.abs(found)).max()))
+    assert 1e-3 < worst <= 1.0
+    assert 0.5 * unit < last <= unit  # a rounding of its own, which must be counted
 
 
 def test_the_bound_on_an_answer_is_that_of_the_hottest_part() -> None:
