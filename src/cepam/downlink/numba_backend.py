@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from cepam.codec.wire import BLOCK_COORDINATES
 from cepam.kernels.format.broadcast_contexts import first_odds
-from cepam.kernels.format.keystream import key_words
-from cepam.kernels.format.plan import Ints
+from cepam.kernels.format.plan import Ints, key_words
 from cepam.kernels.numba import broadcast_coder as kernels
 
 

@@ -15,8 +15,7 @@ from scipy import special
 from cepam.distributions.laws import Gaussian
 from cepam.errors import MalformedMessage
 from cepam.kernels.dispatch import on_gpu
-from cepam.kernels.format.keystream import key_words
-from cepam.kernels.format.plan import GRID_BITS, Floats, Ints, Plan, layered_plan
+from cepam.kernels.format.plan import GRID_BITS, Floats, Ints, Plan, key_words, layered_plan
 from cepam.kernels.numba.compiling import layer_plan
 from cepam.kernels.numba.keystream import LANE_WORDS
 from cepam.kernels.numba.masks import add_masks, add_packed, pack_top_bits, round_to_grid, scale_to_words

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from cepam.errors import MalformedMessage
 from cepam.kernels.format import vector_contexts as contexts
 from cepam.kernels.format.golomb import golomb_parameter
-from cepam.kernels.format.keystream import key_words
-from cepam.kernels.format.plan import GRID_BITS, CodingTask, Ints, Plan, Values, block_slices, rows_of
+from cepam.kernels.format.plan import GRID_BITS, CodingTask, Ints, Plan, Values, block_slices, key_words, rows_of
 from cepam.kernels.format.row_period import SHARED_BLOCKS
 from cepam.kernels.format.scalar_contexts import BYTES_A_COORDINATE, load_tables
 from cepam.kernels.numba.compiling import Scratch, aligned, kernel_plan, layer_plan, scratch_for
