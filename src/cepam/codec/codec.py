@@ -17,7 +17,7 @@ from cepam.codec import wire
 from cepam.codec.wire import Allocator
 from cepam.distributions.laws import Gaussian, Law, check_scale
 from cepam.errors import CepamError, MalformedMessage, WrongSize
-from cepam.kernels.dispatch import Device, Meanwhile, device_named, device_of, picked
+from cepam.kernels.dispatch import BackendName, Device, Meanwhile, device_named, device_of, picked
 from cepam.kernels.format.plan import (
     Accept,
     Coder,
@@ -29,7 +29,6 @@ from cepam.kernels.format.plan import (
     model_fingerprint,
 )
 from cepam.kernels.format.search import SEGMENT, search_fingerprint, suits_search
-from cepam.kernels.threads import BackendName
 from cepam.keys import Address, UsedAddresses
 from cepam.lattices.lattice import Integer, Lattice, Search, lattice_named
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
+from cepam.kernels.dispatch import BackendName
 from cepam.kernels.format.plan import Ints
-from cepam.kernels.threads import BackendName
 
 BACKENDS = get_args(BackendName)
 

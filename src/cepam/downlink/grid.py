@@ -15,9 +15,9 @@ import numpy.typing as npt
 from cepam.codec.wire import BLOCK_COORDINATES, LARGEST_SIZE, count_blocks, read_varint, varint
 from cepam.downlink.backends import Loop, loop_named
 from cepam.errors import CheckFailed, MalformedMessage, WrongAddress
+from cepam.kernels.dispatch import BackendName, side_by_side
 from cepam.kernels.format.broadcast_contexts import BYTES_A_COORDINATE, DITHER_BITS, RESOLUTION
 from cepam.kernels.format.plan import Ints
-from cepam.kernels.threads import BackendName, side_by_side
 from cepam.keys import hkdf
 
 # The grid needs no secrecy: its dither comes from the run's id alone, so that everybody who knows the run finds it.
