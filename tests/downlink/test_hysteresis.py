@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from cepam import Broadcast, Receiver
-from cepam.downlink.hysteresis import DIRECTIONS, MOST_ROWS, Hysteresis, LeadingDirections
+from cepam.downlink.grid import DIRECTIONS, MOST_ROWS, Hysteresis, LeadingDirections
 
 ROWS, COLUMNS, STEP = 10, 320, 2.0**-5
 TENSORS = ((ROWS * COLUMNS, ROWS), (ROWS, 0))
@@ -127,7 +127,7 @@ def test_narrow_tensors_go_to_the_nearest_point() -> None:
 
 THREADS = """
 import hashlib, numpy as np
-from cepam.downlink.hysteresis import LeadingDirections
+from cepam.downlink.grid import LeadingDirections
 draw, leading, digest = np.random.default_rng(1), LeadingDirections(1111), hashlib.sha256()
 for _ in range(4):
     rows = draw.normal(size=(300, 1111))

@@ -23,15 +23,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from cepam.kernels.format.broadcast_contexts import BroadcastLoop
 from cepam.kernels.format.plan import Backend, CodingTask, Values
 from cepam.kernels.format.search import sample_of
 
 BackendName = Literal["auto", "numba", "numpy"]
+BACKENDS = get_args(BackendName)
 LARGEST_IN_NUMPY = 1 << 16
 """Coordinates. A larger update waits for the compiled kernels, which are then faster from the first one on."""
 PATIENCE_SECONDS = 5.0
@@ -362,6 +364,19 @@ def _named_backend(name: BackendName) -> Backend:
         return NumpyBackend()
     made: Backend = _numba().NumbaBackend()
     return made
+
+
+def broadcast_loop(name: BackendName, key: bytes) -> BroadcastLoop:
+    """The arithmetic of broadcasts by this backend. Raises `ValueError` where there is none of this name."""
+    if name not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}")
+    if name == "numpy":
+        from cepam.kernels.numpy.broadcast_coder import ReferenceLoop
+
+        return ReferenceLoop(key)
+    from cepam.kernels.numba.broadcast_coder import CompiledLoop
+
+    return CompiledLoop(key)
 
 
 def side_by_side(threads: int | None, work: Any, *parts: Any) -> list[Any]:
