@@ -14,9 +14,18 @@ import numpy.typing as npt
 
 from cepam.codec.codec import UpdateCodec
 from cepam.fl.aggregation.accounting import budgets, of_target
+from cepam.fl.aggregation.cohorts import AdaptiveClipAggregator, CohortAggregator
+from cepam.fl.aggregation.correlated import CorrelatedNoiseAggregator
 from cepam.fl.aggregation.downlink import Downlink, GridDownlink, downlink_of
-from cepam.fl.aggregation.selection import aggregator_for
-from cepam.fl.aggregation.trusted_server import Aggregator, AggregatorContext, ClientUpdates, Line, RoundResult
+from cepam.fl.aggregation.local import LocalDpAggregator
+from cepam.fl.aggregation.trusted_server import (
+    Aggregator,
+    AggregatorContext,
+    ClientUpdates,
+    Line,
+    RoundResult,
+    TrustedServerAggregator,
+)
 from cepam.fl.arrays import ArrayBackend, backend_of
 from cepam.fl.clients.local_training import LocalTraining
 from cepam.fl.clients.personalization import LayerSplit, own_models
@@ -65,6 +74,20 @@ class Sent:
 
 def quiet(sent: Sent) -> None:
     """Ignore a message: for runs that keep none."""
+
+
+def aggregator_for(row: AggregatorContext) -> Aggregator:
+    """Return the aggregator that the settings of one seed's run choose."""
+    if row.settings.privacy.unit == "client":
+        return CohortAggregator(row) if row.settings.privacy.clip_quantile is None else AdaptiveClipAggregator(row)
+    if row.settings.privacy.trust == "secure-aggregation":
+        # Needs `cryptography`: runs without secure aggregation do without.
+        from cepam.fl.aggregation.secure import SecureAggregator
+
+        return SecureAggregator(row)
+    if row.settings.training.update == "dp-sgd":
+        return LocalDpAggregator(row)
+    return CorrelatedNoiseAggregator(row) if row.settings.sliced else TrustedServerAggregator(row)
 
 
 @dataclass
