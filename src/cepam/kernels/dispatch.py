@@ -30,7 +30,6 @@ import numpy.typing as npt
 
 from cepam.kernels.format.broadcast_contexts import BroadcastLoop
 from cepam.kernels.format.plan import Backend, CodingTask, Values
-from cepam.kernels.format.search import sample_of
 
 BackendName = Literal["auto", "numba", "numpy"]
 BACKENDS = get_args(BackendName)
@@ -40,6 +39,8 @@ PATIENCE_SECONDS = 5.0
 """How long a process codes with NumPy, all calls of a kind together, before it waits for the compiled kernels."""
 LONGEST_WAIT_SECONDS = 300.0
 """How long it then waits before it compiles them itself."""
+RUN, RUNS = 4096, 16
+"""Of the sample that chooses a coder: coordinates of a run, and how many runs."""
 _SILENT_SECONDS = 5.0
 """How long a call may compile before the log says so."""
 
@@ -126,6 +127,15 @@ def shared_gpu(arrays: Sequence[Any]) -> str | None:
     """The one GPU that all of these tensors lie on, else None."""
     places = {str(each.device) if on_gpu(each) else None for each in arrays}
     return places.pop() if len(places) == 1 else None
+
+
+def sample_of(update: Any) -> Any:
+    """What chooses the coder of an array or a tensor: all of a short update, else 16 runs of 4,096 coordinates, spread
+    evenly; of a sample, all."""
+    if len(update) <= RUN * RUNS:
+        return update
+    step = len(update) // RUNS
+    return update[: RUNS * step].reshape(RUNS, step)[:, :RUN].reshape(-1)
 
 
 def expect_blocks(task: CodingTask, blocks: int, device: str) -> None:
