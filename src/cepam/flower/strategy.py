@@ -194,8 +194,8 @@ class NodeNoise:
         return self._settings
 
     @property
-    def told(self) -> UplinkSettings:
-        """The settings of all nodes; the scale of their noise holds once it is found."""
+    def provisional(self) -> UplinkSettings:
+        """The settings of all nodes, whose noise scale is final only once it is found."""
         return self._settings
 
     def of(self, node: int) -> UplinkSettings:
@@ -372,7 +372,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
                 `PrivacySpent` would be read as a figure for clients under independent Gaussian noise. `epsilon` and
                 `epsilons` have the figures of such runs.
         """
-        settings = self._noise.told
+        settings = self._noise.provisional
         if self.accounting.unit != "client":
             raise ValueError(f"privacy_spent is for unit 'client', got unit {self.accounting.unit!r}: read epsilon")
         if not isinstance(settings.law, Gaussian):

@@ -39,7 +39,7 @@ class View:
 def views(clients: int, quorum: int, colluders: int = 0, survivors: int | None = None) -> tuple[View, ...]:
     """Each observer's view of rounds in which `survivors` (all, if not given) of `clients` were in the sum.
 
-    A server that lies about drop-outs opens sums of 2 quorum - clients - colluders honest clients at the worst.
+    A server that lies about dropouts opens sums of 2 quorum - clients - colluders honest clients at the worst.
 
     Args:
         clients: Clients of a round.
