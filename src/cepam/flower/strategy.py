@@ -326,9 +326,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         self.accounting: Accounting = aggregator.account
         self._aggregator = aggregator
         self._noise = NodeNoise(settings, target, nodes)
-        self._spending = budget_of(self.accounting, target)
         self._step = step_of(update)
         self._model = RoundModel(distribution_for(downlink, self._step is not None), self._step is not None)
+        self._spending = budget_of(self.accounting, target)
         self._moved = 0.0
         self._grid: Grid | None = None
         self._timeout = TIMEOUT
