@@ -123,6 +123,23 @@ def gpu_of(values: Any) -> Any:
     return _triton() if on_gpu(values) else None
 
 
+def as_held(values: Any) -> Any:
+    """A tensor on a GPU as it is, all else as a contiguous array on the CPU."""
+    return values if on_gpu(values) else np.asarray(values, order="C")
+
+
+def gpu_masks_of(values: Any) -> Any:
+    """The GPU's kernels of masked sums where these values are a tensor there, else None."""
+    return gpu_masks() if on_gpu(values) else None
+
+
+def gpu_masks() -> Any:
+    """The GPU's kernels of masked sums."""
+    from cepam.kernels.triton import masks
+
+    return masks
+
+
 def shared_gpu(arrays: Sequence[Any]) -> str | None:
     """The one GPU that all of these tensors lie on, else None."""
     places = {str(each.device) if on_gpu(each) else None for each in arrays}

@@ -14,7 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cepam.clip import L2
-from cepam.kernels.dispatch import on_gpu
+from cepam.kernels.dispatch import as_held
 from cepam.policy import AccountStore, ClientPolicy, NodeAccount, PolicyRefused, RunPlace
 from cepam.secure_aggregation.channel import (
     SECRET_BYTES,
@@ -379,7 +379,7 @@ def _safe_update(work: Train, settings: SecAggSettings, longest: float) -> Any:
     try:
         with np.errstate(all="ignore"):
             made = work(settings)
-            values = made if on_gpu(made) else np.asarray(made)
+            values = as_held(made)
             if type_name(values) not in ("float32", "float64") or tuple(values.shape) != (settings.coordinates,):
                 raise ValueError("not an update of this round")
             if not bool((abs(values) < math.inf).all()):
