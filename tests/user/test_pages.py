@@ -15,7 +15,6 @@ WHOLE = [
 ]  # fmt: skip
 FRAGMENTS = [
     "../README.md", "user-level.md", "no-secret-sampling.md", "secure-aggregation.md", "production.md",
-    "reference/flower-details.md",
 ]  # fmt: skip
 IMPORTS = """
 import cepam, cepam.flower

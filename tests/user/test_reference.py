@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.user.test_site import DOCS, public_names
+from tests.user.test_site import DOCS, ROOT, public_names
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -16,14 +16,20 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def blocks_of(page: str) -> list[str]:
-    return BLOCK.findall((DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8"))
+def example_of(page: str) -> Path:
+    """The program that uses every name of a page."""
+    return ROOT / "examples" / "reference" / f"uses_{page}.py"
+
+
+def text_of(page: str) -> str:
+    return (DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", NEEDS)
 def test_every_name_has_an_example(page: str) -> None:
-    used = set(re.findall(r"\w+", "\n".join(blocks_of(page))))
-    assert public_names("cepam" if page == "cepam" else f"cepam.{page}") - used == set()
+    code = "\n".join(example_of(page).read_text(encoding="utf-8").splitlines()[1:])  # less the docstring
+    assert public_names("cepam" if page == "cepam" else f"cepam.{page}") - set(re.findall(r"\w+", code)) == set()
+    assert f"`{example_of(page).relative_to(ROOT)}`" in text_of(page)
 
 
 @pytest.mark.parametrize("page", NEEDS)
@@ -32,6 +38,18 @@ def test_the_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    program = example_of(page).read_text(encoding="utf-8")
+    exec(compile(program, str(example_of(page)), "exec"), {"__name__": page})
+
+
+@pytest.mark.parametrize("page", NEEDS)
+def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in NEEDS[page]:
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     names: dict[str, object] = {"__name__": page}
-    for block in blocks_of(page):
+    blocks = BLOCK.findall(text_of(page))
+    assert blocks
+    for block in blocks:
         exec(compile(block, page, "exec"), names)
