@@ -13,7 +13,7 @@ the round in which it was sampled last. All rows of a seed see the same draws an
 - `factor`: the step is factor times learning rate times noise of the average, rounded down to a power of two.
 - `dead_zone`: weights move once they are farther than this many steps from their public values (0.5: nearest point).
 - `directions`: the lag of the dead zone is kept orthogonal to so many leading directions of the aggregates so far, as
-  in `cepam.downlink.hysteresis` (0: nothing is done about it). `--hysteresis` searches with them.
+  in `cepam.downlink.grid` (0: nothing is done about it). `--hysteresis` searches with them.
 - `exponent`: the step follows this power of the learning-rate schedule.
 - `period`: rounds from one message to the next; gradients in between are taken at the weights of the last one.
 - `momentum`: of the server, with a learning rate that keeps rate / (1 - momentum); the step stays that of the preset.

@@ -21,7 +21,7 @@ CALLS = """
 import time
 import numpy as np
 import cepam
-from cepam.kernels import background
+from cepam.kernels import dispatch
 
 codec, at = cepam.Codec(cepam.Gaussian(0.01){lattice}), cepam.Address(bytes(32), round=1, client=1)
 x = np.random.default_rng(1).normal(0, 0.01, {count}).astype(np.float32)
@@ -30,7 +30,7 @@ message = codec.encode(x, at)
 encoded = time.perf_counter()
 codec.decode(message, at)
 decoded = time.perf_counter()
-for compiler in background._COMPILERS.values():
+for compiler in dispatch._COMPILERS.values():
     compiler.wait()
 print(encoded - begun, decoded - encoded, time.perf_counter() - begun)
 """

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import cepam
-from cepam.kernels.threads import cores, side_by_side
+from cepam.kernels.dispatch import cores, side_by_side
 
 
 def median(work: Callable[[], Any]) -> float:

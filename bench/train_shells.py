@@ -13,8 +13,7 @@ import numpy as np
 
 import cepam
 from cepam.kernels.format import vector_contexts as c
-from cepam.kernels.format.keystream import key_words
-from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
+from cepam.kernels.format.plan import Plan, cell_plan, key_words, layered_plan
 from cepam.kernels.numba.compiling import kernel_plan, scratch_for
 from cepam.kernels.numba.vector_coder import ROW_BYTES, code_rows
 from symbols import address

@@ -28,8 +28,7 @@ from cepam import privacy
 from cepam.codec.tree import decode_tree, encode_tree, structure_of
 from cepam.downlink import Broadcast, Receiver
 from cepam.downlink.broadcast import origin_of, version_at
-from cepam.downlink.grid import Grid, read_frame, write_frame
-from cepam.downlink.hysteresis import Hysteresis
+from cepam.downlink.grid import Grid, Hysteresis, read_frame, write_frame
 from cepam.errors import CepamError
 from cepam.fl.aggregation.downlink import GridDownlink
 from cepam.flower.secure_aggregation.client_mod import read_cohort

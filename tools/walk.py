@@ -1,4 +1,4 @@
-"""Count the source files that one round passes through: `python tools/walk.py engine|flower [--list]`.
+"""Count the files that a round passes through: `python tools/walk.py [engine] [flower] [--list]`, by default both.
 
 `engine` is `cepam train --preset private` with tiny synthetic data, the whole command and then its round alone.
 `flower` is one round of `cepam.flower.Private` around FedAvg with three nodes in this process, as in tests/flower.
@@ -8,6 +8,7 @@ A return is a step to a package (the folder under `cepam`) that was left before.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -91,19 +92,29 @@ def flower() -> None:
     strategy.start(grid=FakeGrid(nodes), initial_arrays=start_arrays(), num_rounds=1)
 
 
+RUNS = {"engine": engine, "flower": flower}
+
+
 def main() -> None:
     """Print how many files a round passes through, and how often it returns to a package."""
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    name = sys.argv[1]
-    run = {"engine": engine, "flower": flower}[name]
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["FLWR_HOME"] = home
-        run()  # imports and kernels
-        found = {name: walk(run)}
-        if name == "engine":
-            found["engine, the round alone"] = walk(run, "Simulation.step")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="engine|flower", help="which rounds (default: both)")
+    parser.add_argument("--list", action="store_true", help="name the files, in the order of their first call")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(RUNS):
+        parser.error(f"rounds are {', '.join(RUNS)}; got {', '.join(sorted(unknown))}")
+    found: dict[str, list[str]] = {}
+    for name in given.names or RUNS:
+        run = RUNS[name]
+        with tempfile.TemporaryDirectory() as home:
+            os.environ["FLWR_HOME"] = home
+            run()  # imports and kernels
+            found[name] = walk(run)
+            if name == "engine":
+                found["engine, the round alone"] = walk(run, "Simulation.step")
     for what, files in found.items():
-        if "--list" in sys.argv:
+        if given.list:
             print("\n".join(files))
         print(f"{what}: {len(files)} files, {returns(files)} returns to a package left before")
 

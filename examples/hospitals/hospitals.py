@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--share", type=float, default=1.0, help="of the records, at least 0.13")
     parser.add_argument("--epsilon", type=float, default=3.0)
-    parser.add_argument("--more-noise", type=float, default=None, help="noise that cepam adds on the way up")
+    parser.add_argument(
+        "--more-noise", type=float, default=None, help="of cepam's noise on uploads, in units of the weights"
+    )
     parser.add_argument("--runs", type=Path, default=None, help="where the run is kept")
     given = parser.parse_args()
     noisy = given.more_noise is not None

@@ -18,13 +18,13 @@ def verify(public: bytes, transcript: bytes, signature: bytes) -> bool:
     return True
 
 
-terms = policy.ClientPolicy(noise_scale=0.2, clipping_norm=1.0, rounds=100, honest=1)
+floors = policy.ClientPolicy(noise_scale=0.2, clipping_norm=1.0, rounds=100, honest=1)
 nodes = {}
 for name in range(4):
     key = Ed25519PrivateKey.generate()
     account = policy.MemoryAccount()  # in earnest: policy.FileAccount(path), which outlives the process
     nodes[name] = secure_aggregation.SecAggClient(
-        name, key.public_key().public_bytes_raw(), key.sign, verify, terms, account
+        name, key.public_key().public_bytes_raw(), key.sign, verify, floors, account
     )
 
 hello = secure_aggregation.HelloRequest(b"my run", 1).encode()

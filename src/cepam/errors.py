@@ -1,6 +1,6 @@
 """The exception tree: what can go wrong between an update and a vector.
 
-Arguments that make no sense raise `ValueError` (or `TypeError`) at the door; the errors here are about messages.
+Arguments that make no sense raise `ValueError` (or `TypeError`) at once. The errors here are about messages.
 """
 
 from __future__ import annotations

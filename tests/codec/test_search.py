@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import cepam
 from cepam.codec.batch import decode_many, encode_many, why_not_on_gpu
 from cepam.codec.tree import decode_tree, encode_tree
 from cepam.errors import CepamError, MalformedMessage, SealBroken, WrongAddress
-from cepam.kernels.format.search import RUN, RUNS, sample_of
+from cepam.kernels.dispatch import RUN, RUNS, sample_of
 from tests.corpus import AT, DOUBLE, SCALE, SEARCHED, TRAVELS, open_payload, seal_payload, varint
 
 CODEC = cepam.Codec(cepam.Gaussian(SCALE))
@@ -29,6 +30,15 @@ def test_a_loud_update_takes_the_layered_quantizer() -> None:
     assert not message[0] & SEARCHED
     assert len(message) == len(other)
     assert (CODEC.decode(message, AT) == LAYERED.decode(other, AT)).all()
+
+
+def test_the_choice_is_the_updates_alone() -> None:
+    x, codec = np.random.default_rng(6).normal(size=5000), cepam.Codec(cepam.Gaussian(1.0))
+    assert codec.suits_search(0.2 * x)
+    assert not codec.suits_search(0.6 * x)
+    assert not codec.suits_search(0.2 * x[:500])
+    for bad in (math.nan, math.inf):
+        assert not codec.suits_search(np.append(0.1 * x, bad))
 
 
 @pytest.mark.parametrize("size", [0, RUN * RUNS, RUN * RUNS + 1, RUN * RUNS + 16, 10**6 + 3])

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cepam.downlink.numba_backend import CompiledLoop
-from cepam.downlink.numpy_backend import ReferenceLoop
 from cepam.kernels.format.plan import Ints
+from cepam.kernels.numba.broadcast_coder import CompiledLoop
+from cepam.kernels.numpy.broadcast_coder import ReferenceLoop
 
 COMPILED, REFERENCE = CompiledLoop(bytes(32)), ReferenceLoop(bytes(32))
 LARGEST = 2**31

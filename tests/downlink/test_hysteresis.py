@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from cepam import Broadcast, Receiver
-from cepam.downlink import hysteresis
-from cepam.downlink.hysteresis import DIRECTIONS, MOST_ROWS, Hysteresis, LeadingDirections, farthest
+from cepam.downlink import grid
+from cepam.downlink.grid import DIRECTIONS, MOST_ROWS, Hysteresis, LeadingDirections, farthest
 
 ROWS, COLUMNS, STEP = 10, 320, 2.0**-5
 TENSORS = ((ROWS * COLUMNS, ROWS), (ROWS, 0))
@@ -90,7 +90,7 @@ def test_the_error_is_bounded_in_steps_whatever_the_directions(zone: float) -> N
 
 
 def test_control_with_targets_that_go_anywhere_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hysteresis, "ROOM", 1e9)
+    monkeypatch.setattr(grid, "ROOM", 1e9)
     assert worst_lag(0.75) > 0.75 + 0.5
 
 
@@ -158,7 +158,7 @@ def test_narrow_tensors_go_to_the_nearest_point() -> None:
 
 THREADS = """
 import hashlib, numpy as np
-from cepam.downlink.hysteresis import LeadingDirections
+from cepam.downlink.grid import LeadingDirections
 draw, leading, digest = np.random.default_rng(1), LeadingDirections(1111), hashlib.sha256()
 for _ in range(4):
     rows = draw.normal(size=(300, 1111))

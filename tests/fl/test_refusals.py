@@ -87,11 +87,11 @@ def test_what_missing_replies_cost_is_said_before_the_start(small: Dataset) -> N
             "clients.dropout_handling": "charge",
         }
     )
-    (told,) = [text for text in Simulation(noisy, small).notices if "dropout" in text]
+    (told,) = [text for text in Simulation(noisy, small).warnings if "dropout" in text]
     assert "with 4 of 6 replies per round" in told
     assert "at worst (one reply)" in told
     sampled = Simulation(PRIVATE.updated({"clients.sampling_rate": 0.5}), small)
-    (told,) = [text for text in sampled.notices if "sampling_rate" in text]
+    (told,) = [text for text in sampled.warnings if "sampling_rate" in text]
     assert "3 clients per round, epsilon at most 2" in told
 
 

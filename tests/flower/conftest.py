@@ -22,5 +22,5 @@ def _identity(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _fast_disk(monkeypatch):
-    """Nothing waits for the disk here: that journals reach it is for tests/secure_aggregation/test_journal.py."""
+    """No test here waits for the disk: that accounts reach it is for tests/policy/test_account.py."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)

@@ -15,7 +15,7 @@ import pytest
 
 import cepam
 from cepam.codec.codec import MessageCodec
-from cepam.kernels.threads import BackendName
+from cepam.kernels.dispatch import BackendName
 from tests.corpus import AT, BOUND, CODERS, LATTICES, LAWS, SCALE, make_codec, sparse_update
 
 DIMENSIONS = {name: lattice.dimension for name, lattice in LATTICES.items()}

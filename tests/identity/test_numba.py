@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cepam.kernels.threads import BackendName
+from cepam.kernels.dispatch import BackendName
 from tests.identity.suite import BackendIdentity
 
 

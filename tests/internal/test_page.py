@@ -54,7 +54,7 @@ def whole(tmp_path: Path) -> str:
         [
             heading("One & two", 1),
             paragraph("call `f(x)`"),
-            paragraph("careful", "notice"),
+            paragraph("careful", "warning"),
             bullets(["<script>alert(1)</script>"]),
             table(["name", "value"], [["x<y", "1.5"], ["z", "−2 ± 0.3"]], "figures"),
             picture(drawn, 'a "curve"', "below"),

@@ -15,7 +15,7 @@ import pytest
 import cepam
 from cepam._internal import prefetch as ahead
 from cepam._internal.prefetch import give_up, start_ahead
-from cepam.kernels import threads
+from cepam.kernels import dispatch
 
 # Fourier transforms without end. The process goes on when the first is done: from then on it ends in the midst of one,
 # and while the interpreter takes its modules apart there is time for that one to come back.
@@ -128,12 +128,12 @@ def test_what_a_thread_starts_while_all_are_given_up_is_given_up_too(monkeypatch
 def test_no_other_thread_of_the_package_is_left_running() -> None:
     """Pools are awaited by Python itself; a timer that says what takes long, by whoever set it."""
     package = Path(cepam.__file__).parent
-    assert makers(package) == ["_internal/prefetch.py Thread", "kernels/threads.py Timer"]
-    with threads._waiting_for("a test"):
+    assert makers(package) == ["_internal/prefetch.py Thread", "kernels/dispatch.py Timer"]
+    with dispatch._waiting_for("a test"):
         known = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     assert known
     assert not any(thread.is_alive() for thread in known)
-    threads._SEEN.discard("a test")
+    dispatch._SEEN.discard("a test")
 
 
 def test_another_thread_would_be_seen(tmp_path: Path) -> None:

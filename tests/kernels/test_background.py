@@ -1,4 +1,4 @@
-"""Which backend codes while kernels are compiled in the background."""
+"""Which backend codes while kernels are compiled in the dispatch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.kernels import background
+from cepam.kernels import dispatch
+from cepam.kernels.numba import backend
 from cepam.kernels.numba.backend import NumbaBackend
 from cepam.kernels.numba.compiling import kernel_plan, layer_plan
 from cepam.kernels.numpy.backend import NumpyBackend
 
 SECRET = bytes(range(32))
 CODEC = cepam.Codec(cepam.Gaussian(0.01), "Z1")
-START = background._start_compiler
+START = dispatch._start_compiler
 
 
 class Compiler:
@@ -42,25 +43,25 @@ class Compiler:
 @pytest.fixture(autouse=True)
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("_READY", "_COMPILERS", "_SPENT"):
-        monkeypatch.setattr(background, name, type(getattr(background, name))())
-    monkeypatch.setattr(background, "_mark", lambda kind: tmp_path / kind)
+        monkeypatch.setattr(dispatch, name, type(getattr(dispatch, name))())
+    monkeypatch.setattr(backend, "mark_of", lambda kind: tmp_path / kind)
 
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     running = Compiler()
-    monkeypatch.setattr(background, "_start_compiler", lambda task: running)
+    monkeypatch.setattr(dispatch, "_start_compiler", lambda task: running)
     return running
 
 
 def used(count: int = 100) -> type:
-    with background.backend_for(CODEC.task(0, SECRET), count) as backend:
-        return type(backend)
+    with dispatch.backend_for(CODEC.task(0, SECRET), count) as chosen:
+        return type(chosen)
 
 
 def test_numpy_codes_until_the_kernels_are_there(compiler: Compiler, tmp_path: Path) -> None:
     assert used() is NumpyBackend
-    (tmp_path / background.kind_of(CODEC.task(0, SECRET))).touch()
+    (tmp_path / backend.kind_of(CODEC.task(0, SECRET))).touch()
     assert used() is NumbaBackend
     assert compiler.waits == 0
 
@@ -68,23 +69,23 @@ def test_numpy_codes_until_the_kernels_are_there(compiler: Compiler, tmp_path: P
 def test_the_bytes_are_the_same(compiler: Compiler) -> None:
     update, at = np.linspace(-0.1, 0.1, 1000, dtype=np.float32), cepam.Address(SECRET, round=1, client=2)
     first = CODEC.encode(update, at)
-    assert not background._READY
+    assert not dispatch._READY
     assert first == cepam.Codec(cepam.Gaussian(0.01), "Z1", backend="numba").encode(update, at)
 
 
 def test_a_large_update_waits(compiler: Compiler) -> None:
     assert used() is NumpyBackend
-    assert used(background.LARGEST_IN_NUMPY + 1) is NumbaBackend
+    assert used(dispatch.LARGEST_IN_NUMPY + 1) is NumbaBackend
     assert compiler.waits == 1
 
 
 def test_a_large_update_that_comes_first_compiles_here(compiler: Compiler) -> None:
-    assert used(background.LARGEST_IN_NUMPY + 1) is NumbaBackend
+    assert used(dispatch.LARGEST_IN_NUMPY + 1) is NumbaBackend
     assert compiler.waits == 0
 
 
 def test_patience_ends(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(dispatch, "PATIENCE_SECONDS", 0.0)
     assert used() is NumpyBackend
     assert used() is NumbaBackend
     assert compiler.waits == 1
@@ -99,7 +100,7 @@ def test_so_does_one_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise PermissionError("no processes here")
 
-    monkeypatch.setattr(background, "_start_compiler", START)
+    monkeypatch.setattr(dispatch, "_start_compiler", START)
     monkeypatch.setattr(subprocess, "Popen", refuse)
     assert used() is NumbaBackend
 
@@ -115,7 +116,7 @@ def test_no_key_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     class Process(Compiler):
         stdin = Pipe()
 
-    monkeypatch.setattr(background, "_start_compiler", START)
+    monkeypatch.setattr(dispatch, "_start_compiler", START)
     monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: Process())
     assert used() is NumpyBackend
     assert SECRET not in given[0]
@@ -158,16 +159,16 @@ def test_a_task_from_a_pipe_needs_the_same_kernels(lattice: str, coder: Any) -> 
 def test_the_process_that_waited_compiles_nothing(tmp_path: Path, lattice: str) -> None:
     script = f"""
 import numpy as np, cepam
-from cepam.kernels import background
+from cepam.kernels import dispatch
 from pathlib import Path
 codec, at = cepam.Codec(cepam.Gaussian(0.01), "{lattice}"), cepam.Address(bytes(32), round=1, client=1)
 message = codec.encode(np.zeros(10, dtype=np.float32), at)
-for compiler in background._COMPILERS.values():
+for compiler in dispatch._COMPILERS.values():
     compiler.wait()
 before = set(Path("{tmp_path}").rglob("*.nbc"))
 at = cepam.Address(bytes(32), round=2, client=1)
 codec.decode(codec.encode(np.zeros(10, dtype=np.float32), at), at)
-assert background._READY and before
+assert dispatch._READY and before
 print(sorted(str(new) for new in set(Path("{tmp_path}").rglob("*.nbc")) - before))
 """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
@@ -179,10 +180,10 @@ print(sorted(str(new) for new in set(Path("{tmp_path}").rglob("*.nbc")) - before
 def test_a_fresh_machine_compiles_once(tmp_path: Path) -> None:
     script = """
 import sys, numpy as np, cepam
-from cepam.kernels import background
+from cepam.kernels import dispatch
 codec, at = cepam.Codec(cepam.Gaussian(0.01), "Z1"), cepam.Address(bytes(32), round=1, client=1)
 codec.encode(np.zeros(10, dtype=np.float32), at)
-for compiler in background._COMPILERS.values():
+for compiler in dispatch._COMPILERS.values():
     print(compiler.wait())
 """
     for printed in ("0\n", ""):  # the second process finds the kernels on disk and starts no compiler

@@ -7,8 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numba import njit
 
-from cepam.kernels.format.keystream import LATENT_STREAM, dither_stream, key_words
-from cepam.kernels.format.plan import layered_plan
+from cepam.kernels.format.plan import LATENT_STREAM, dither_stream, key_words, layered_plan
 from cepam.kernels.numba.compiling import kernel_plan, scratch_for
 from cepam.kernels.numba.keystream import LANES, chacha20_lanes, fill_words, start_lanes
 from cepam.kernels.numba.quantizer import first_words, pick_words, words_ahead

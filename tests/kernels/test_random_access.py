@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from cepam.errors import MalformedMessage
-from cepam.kernels.format.keystream import LATENT_STREAM, dither_stream
-from cepam.kernels.format.plan import layered_plan
+from cepam.kernels.format.plan import LATENT_STREAM, dither_stream, layered_plan
 from cepam.kernels.numpy import quantizer as reference
 from tests.corpus import LATTICES, LAWS, SECRET
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import cepam
+from cepam.kernels.dispatch import encode_spans
 from cepam.kernels.format import row_period as reference
 from cepam.kernels.format.plan import joined
 from cepam.kernels.numba import row_period
 from cepam.kernels.numba.row_period import transform, transform_plan
-from cepam.kernels.threads import encode_spans
 
 KINDS = ("i.i.d.", "rows", "weak rows", "neighbours", "sparse", "heavy", "quiet", "huge")
 

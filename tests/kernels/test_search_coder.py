@@ -143,13 +143,3 @@ def test_every_coordinate_is_dealt_once() -> None:
         assert sorted(segment.coordinates[segment.real]) == list(range(count))
         ids = coder._numbers(segment)
         assert len(set(ids.tolist())) == len(ids)
-
-
-def test_the_choice_is_the_updates_alone() -> None:
-    rng = np.random.default_rng(6)
-    x = rng.normal(size=5000)
-    assert f.suits_search(0.2 * x, 1.0)
-    assert not f.suits_search(0.6 * x, 1.0)
-    assert not f.suits_search(0.2 * x[:500], 1.0)
-    for bad in (math.nan, math.inf):
-        assert not f.suits_search(np.append(0.1 * x, bad), 1.0)

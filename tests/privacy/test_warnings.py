@@ -1,4 +1,4 @@
-"""Each caution is triggered, and none without cause."""
+"""Each warning is triggered, and none without cause."""
 
 from __future__ import annotations
 
@@ -55,6 +55,16 @@ def test_delta_insensitive_to_the_noise() -> None:
     assert "delta-insensitive" in codes(mechanism, epsilon(mechanism, just_under), just_under)
     sound = uniform()
     assert "delta-insensitive" not in codes(sound, epsilon(sound, 1e-5), 1e-5)
+
+
+def test_delta_at_no_finite_epsilon_is_not_compared() -> None:
+    """Epsilon is at most infinity whatever the noise is, so half the noise would always seem to do nothing."""
+    mechanism = uniform(0.01, 1666, 1)
+    just_under = 0.99 * mechanism.sampling_rate(0)
+    assert "delta-insensitive" in codes(mechanism, epsilon(mechanism, just_under), just_under)  # the control
+    got = codes(mechanism, math.inf, just_under)
+    assert "no-guarantee" in got
+    assert "delta-insensitive" not in got
 
 
 def test_l2_clipped_laplace_called_pure() -> None:

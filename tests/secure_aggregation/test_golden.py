@@ -1,4 +1,4 @@
-"""A whole round with a drop-out, pinned: every key, mask, share and byte. A change here needs a new version number."""
+"""A whole round with a dropout, pinned: every key, mask, share and byte. A change here needs a new version number."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import cepam
 from cepam.errors import MalformedMessage
+from cepam.kernels.dispatch import decode_spans, encode_spans
 from cepam.kernels.numpy import masks as plain
-from cepam.kernels.threads import decode_spans, encode_spans
 from cepam.secure_aggregation import MaskedSumCodec, fit
 
 LAW = cepam.Gaussian(0.18)

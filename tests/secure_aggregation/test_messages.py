@@ -36,7 +36,7 @@ KINDS_OF_MESSAGE = (
 
 
 def samples() -> list[SecAggMessage]:
-    """One message of each kind, from a real round with a drop-out."""
+    """One message of each kind, from a real round with a dropout."""
     group = cohort(5)
     round_ = SecAggRound(sums.settings(4), group.roster, group.roster.names, MODEL)
     request = round_.request()

@@ -165,6 +165,6 @@ def test_kept_messages_say_beforehand_what_they_take() -> None:
     settings = fl.Settings.of(
         {**QUICK, "training.rounds": 40_000, "privacy.noise_scale": 20.0, "run.keep_messages": True}
     )
-    (told,) = [text for text in fl.Simulation(settings, data).notices if text.startswith("messages are kept")]
+    (told,) = [text for text in fl.Simulation(settings, data).warnings if text.startswith("messages are kept")]
     assert "nobody will be able to open them" in told
     assert 80_000 * 18 < 1e6 * float(told.split()[4]) < 80_000 * 60  # twelve weights and a seal, two clients

@@ -27,10 +27,10 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   margin: 0 auto; padding: 1.2rem 1rem 3rem; overflow-wrap: anywhere }
 h1 { font-size: 1.45rem; line-height: 1.25; margin: .2rem 0 .8rem }
 h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; padding-top: .7rem; border-top: 1px solid var(--line) }
-p, ul, .notice { max-width: 50rem } .faint, figcaption, caption { color: var(--faint); font-size: .9rem }
+p, ul, .warning { max-width: 50rem } .faint, figcaption, caption { color: var(--faint); font-size: .9rem }
 .verdict { font-size: 1.2rem; line-height: 1.4; padding: .7rem 1rem; margin: .4rem 0; background: var(--panel);
   border-left: 4px solid var(--accent) }
-.notice { border-left: 4px solid var(--warn); padding: .4rem .9rem; background: var(--panel) }
+.warning { border-left: 4px solid var(--warn); padding: .4rem .9rem; background: var(--panel) }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 10.5rem), 1fr)); gap: .7rem;
   margin: 1rem 0 }
 .tiles div { background: var(--panel); padding: .6rem .8rem } .tiles dt { color: var(--faint); font-size: .85rem }
@@ -96,7 +96,7 @@ def joined(rows: Iterable[Sequence[str]]) -> list[tuple[list[str], int]]:
 
 
 def paragraph(words: str, kind: str = "") -> str:
-    """A paragraph; kind "notice" makes it stand out."""
+    """A paragraph; kind "warning" makes it stand out."""
     return f'<p class="{html.escape(kind)}">{text(words)}</p>' if kind else f"<p>{text(words)}</p>"
 
 

@@ -45,7 +45,7 @@ colluders = 0  # how many of the clients collude with it
 # records = 2000
 # record_sampling_rate = 1.0  # largest share of its records that a round draws, in secret
 
-# Where training looks at the told slice of its records alone (correlated noise): into how many it splits them.
+# Correlated noise: into how many slices training splits its records, where it reads only the round's slice.
 # slices = 20
 """
 
@@ -111,7 +111,7 @@ def show(
 
     Against a trusted server's outsiders epsilon counts the node's own noise alone, so it is large where many nodes'
     noise adds up. The server itself holds the keys: no epsilon is for it. In secure aggregation epsilon is for a server
-    that lies about drop-outs. Both are for one record, replaced by another.
+    that lies about dropouts. Both are for one record, replaced by another.
 
     Example: `cepam policy show policy.toml --account account.json`
     """

@@ -16,9 +16,8 @@ from cepam._internal.prefetch import start_ahead
 from cepam.codec import wire
 from cepam.codec.codec import MessageCodec, Refused, Vector, accepted, name_of_dtype, tried
 from cepam.errors import MalformedMessage
-from cepam.kernels.dispatch import Meanwhile, device_named, device_of, expect_blocks
+from cepam.kernels.dispatch import Meanwhile, device_named, device_of, expect_blocks, side_by_side
 from cepam.kernels.format.plan import Coder, cpu_only
-from cepam.kernels.threads import side_by_side
 from cepam.keys import Address, UsedAddresses
 
 if TYPE_CHECKING:

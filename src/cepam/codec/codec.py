@@ -17,7 +17,7 @@ from cepam.codec import wire
 from cepam.codec.wire import Allocator
 from cepam.distributions.laws import Gaussian, Law, check_scale
 from cepam.errors import CepamError, MalformedMessage, WrongSize
-from cepam.kernels.dispatch import Device, Meanwhile, device_named, device_of, picked
+from cepam.kernels.dispatch import RUN, BackendName, Device, Meanwhile, device_named, device_of, picked, sample_of
 from cepam.kernels.format.plan import (
     Accept,
     Coder,
@@ -28,8 +28,7 @@ from cepam.kernels.format.plan import (
     layered_plan,
     model_fingerprint,
 )
-from cepam.kernels.format.search import SEGMENT, search_fingerprint, suits_search
-from cepam.kernels.threads import BackendName
+from cepam.kernels.format.search import LOUDEST, SEGMENT, SHORTEST, search_fingerprint
 from cepam.keys import Address, UsedAddresses
 from cepam.lattices.lattice import Integer, Lattice, Search, lattice_named
 
@@ -58,6 +57,8 @@ def name_of_dtype(out_dtype: Any, device: str | None) -> str | None:
     return name
 
 
+_SAMPLE_BITS, _FARTHEST = 10, 2.0**10
+"""Of the sample that chooses a coder: digits of |x| behind the point, in noise scales, and the largest there may be."""
 LARGEST_BYTES_A_COORDINATE = 192
 CoderName = Literal["auto", "layered", "paper"]
 """What a user chooses; a message is coded by one of `kernels.format.task.Coder`."""
@@ -352,7 +353,19 @@ class Codec(MessageCodec):
         return layered_plan(self.law, self.on)
 
     def suits_search(self, update: Vector) -> bool:
-        return suits_search(update, self.law.scale)
+        """Whether the search coder is expected to cost less than the layered quantizer.
+
+        Looks at the sample alone; runs have sums of integers under 2^53, which every machine finds.
+        """
+        if len(update) < SHORTEST:
+            return False
+        whole = sample_of(update).astype(np.float64)
+        whole *= 2.0**_SAMPLE_BITS / self.law.scale
+        if not max(float(whole.max()), -float(whole.min())) < _FARTHEST * 2.0**_SAMPLE_BITS:
+            return False
+        np.trunc(whole, out=whole)
+        squares = sum(float(run @ run) for run in np.split(whole, range(RUN, len(whole), RUN)))
+        return squares <= LOUDEST * 4.0**_SAMPLE_BITS * len(whole)
 
     @cached_property
     def searches(self) -> bool:

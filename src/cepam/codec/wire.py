@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.errors import MalformedMessage, SealBroken, WrongAddress
+from cepam.kernels.dispatch import cores
 from cepam.kernels.format.plan import JoinedBlocks, joined
 from cepam.kernels.format.search import SEGMENT
-from cepam.kernels.threads import cores
 from cepam.keys import StreamKeys
 
 # The seal of a payload: AES-256-GCM-SIV, whole or in chunks that threads seal and open side by side (docs/wire.md).

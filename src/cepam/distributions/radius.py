@@ -1,7 +1,7 @@
 """Quantile tables of the radius of Gaussian, Laplace or any other noise: one 64-bit word becomes a radius, no libm.
 
-The radius is the latent one, of a superlevel ball of the law. Backends draw it: `radius_of_word` in
-`kernels/numpy/quantizer.py`, `_eight` in `kernels/numba/quantizer.py`, `kernels/triton/layers.py`.
+The radius is the latent one, of a superlevel ball of the law. Backends draw it with `radius_of_word`, in
+`kernels/numpy/quantizer.py`, `kernels/numba/quantizer.py` and `kernels/triton/layers.py`.
 
 A word is split into a tail (below or above the median), an octave of the tail's probability, one of 32 segments of the
 octave, and a position in the segment; the quantile is a polynomial of degree 7 there. The tables of the built-in laws

@@ -27,8 +27,8 @@ from cepam.downlink.grid import (
     write_frame,
 )
 from cepam.errors import CheckFailed, WrongVersion
+from cepam.kernels.dispatch import BackendName
 from cepam.kernels.format.broadcast_contexts import DITHER_BITS
-from cepam.kernels.threads import BackendName
 
 CHECK_BYTES = 16
 

@@ -21,8 +21,7 @@ from cepam.clip import Clip, clip_rows
 from cepam.codec.batch import decode_each, encode_each, expect_updates, why_not_on_gpu
 from cepam.codec.codec import UpdateCodec
 from cepam.errors import CepamError
-from cepam.kernels.dispatch import picked
-from cepam.kernels.threads import cores
+from cepam.kernels.dispatch import cores, picked
 from cepam.keys import Address
 
 Floats = npt.NDArray[np.float32]

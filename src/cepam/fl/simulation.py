@@ -14,9 +14,18 @@ import numpy.typing as npt
 
 from cepam.codec.codec import UpdateCodec
 from cepam.fl.aggregation.accounting import budgets, of_target
+from cepam.fl.aggregation.cohorts import AdaptiveClipAggregator, CohortAggregator
+from cepam.fl.aggregation.correlated import CorrelatedNoiseAggregator
 from cepam.fl.aggregation.downlink import Downlink, GridDownlink, downlink_of
-from cepam.fl.aggregation.selection import aggregator_for
-from cepam.fl.aggregation.trusted_server import Aggregator, AggregatorContext, ClientUpdates, Line, RoundResult
+from cepam.fl.aggregation.local import LocalDpAggregator
+from cepam.fl.aggregation.trusted_server import (
+    Aggregator,
+    AggregatorContext,
+    ClientUpdates,
+    Line,
+    RoundResult,
+    TrustedServerAggregator,
+)
 from cepam.fl.arrays import ArrayBackend, backend_of
 from cepam.fl.clients.local_training import LocalTraining
 from cepam.fl.clients.personalization import LayerSplit, own_models
@@ -67,6 +76,20 @@ def quiet(sent: Sent) -> None:
     """Ignore a message: for runs that keep none."""
 
 
+def aggregator_for(row: AggregatorContext) -> Aggregator:
+    """Return the aggregator that the settings of one seed's run choose."""
+    if row.settings.privacy.unit == "client":
+        return CohortAggregator(row) if row.settings.privacy.clip_quantile is None else AdaptiveClipAggregator(row)
+    if row.settings.privacy.trust == "secure-aggregation":
+        # Needs `cryptography`: runs without secure aggregation do without.
+        from cepam.fl.aggregation.secure import SecureAggregator
+
+        return SecureAggregator(row)
+    if row.settings.training.update == "dp-sgd":
+        return LocalDpAggregator(row)
+    return CorrelatedNoiseAggregator(row) if row.settings.sliced else TrustedServerAggregator(row)
+
+
 @dataclass
 class Simulation:
     """A federated run in one process.
@@ -74,7 +97,7 @@ class Simulation:
     `codecs` replaces the settings' scheme with objects of your own: one function from client number to codec.
     `watch` sees all traffic. `backend` is where vectors live, by default as the settings' device says. `secret` is what
     keys and draws come from: by default fresh from the operating system, or the seed where the settings say `simulate`.
-    `aggregator` makes a seed's way up, by default the one that the settings ask for.
+    `aggregator` makes the aggregator of a seed's run, by default the one that the settings ask for.
     Best weights and accuracies look at test or validation data: simulation only.
     """
 
@@ -93,8 +116,8 @@ class Simulation:
         if self.model is None and len(self.data.shape) == 2:
             self.data = replace(self.data, shape=(1, *self.data.shape))
         self.vector = self.model or build(chosen.model.name, self.data, chosen.model.activation)
-        self.division = LayerSplit.of(self.vector, chosen.model.personal_layers)
-        self.size = len(self.division.sent)
+        self.layer_split = LayerSplit.of(self.vector, chosen.model.personal_layers)
+        self.size = len(self.layer_split.sent)
         kept = [self.data.holding_out(chosen.data.validation_records, seed) for seed in chosen.run_seeds]
         self.validation = [held_out for _, held_out in kept]
         parts = tuple(self._parts(records, seed) for (records, _), seed in zip(kept, chosen.run_seeds))
@@ -113,7 +136,7 @@ class Simulation:
         kind = chosen.training.schedule if chosen.training.local_schedule == "same" else chosen.training.local_schedule
         local = self._schedule(kind, chosen.training.local_learning_rate or chosen.training.server_learning_rate)
         self.own = own_models(self.vector, chosen, self.data, parts, self.validation, self.arrays)
-        held_by = None if self.own is None else self.own.ownership
+        held_by = None if self.own is None else self.own.client_state
         self.work = LocalTraining(
             chosen, self.network, parts, self.rows, self.aggregators, local, self.arrays.put, held_by, self.data.removed
         )  # fmt: skip
@@ -124,11 +147,11 @@ class Simulation:
         self.aggregators[0].foresee()
 
     @property
-    def notices(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What must be said before the first round, in one sentence each."""
         first = self.aggregators[0]
         met = of_target(self.settings, first.mechanism)
-        return [*first.notices, *met, *(() if self.own is None else self.own.notices)]
+        return [*first.warnings, *met, *(() if self.own is None else self.own.warnings)]
 
     def _prefetch(self) -> None:
         """Draw the next round's randomness while waiting for a GPU."""
@@ -150,7 +173,7 @@ class Simulation:
         return made.within(records)
 
     def _aggregator(self, s: int, nonce: bytes, parts: Parts) -> Aggregator:
-        shapes = self.division.tensors
+        shapes = self.layer_split.tensors
         cuts = list(np.cumsum(shapes)) if self.settings.privacy.clip_scope == "tensor" else None
         head = self.network.head if isinstance(self.network, TorchNetwork) else None
         vectors = ClientUpdates(self.size, len(shapes), cuts, self.arrays, head)
@@ -171,12 +194,12 @@ class Simulation:
         )
 
     def _start(self, nonce: bytes) -> State:
-        weights = np.stack([self.vector.initial(seed)[self.division.sent] for seed in self.settings.run_seeds])
+        weights = np.stack([self.vector.initial(seed)[self.layer_split.sent] for seed in self.settings.run_seeds])
         count, put = len(weights), self.arrays.put
         memory = {name: put(value) for name, value in self.optimizer.start(weights).items()}
         rows = zip(self.aggregators, weights, self.settings.run_seeds)
         first = self._server_rate(0)
-        tensors = tuple(zip(self.division.tensors, self.division.rows))
+        tensors = tuple(zip(self.layer_split.tensors, self.layer_split.rows))
         downlinks = [
             downlink_of(self.settings, up.noise, first, start, nonce, seed, tensors) for up, start, seed in rows
         ]

@@ -410,7 +410,7 @@ def _offer(record: object, context: Context) -> Offer:
 
 
 def _trained(message: Message, context: Context, call_next: CallNext) -> Message:
-    """The reply of the ClientApp; what it raised is told by a code alone, since its text may hold data.
+    """The reply of the ClientApp; an error travels as a code alone, since its text may hold data.
 
     Whatever is raised costs this reply only, also what would end the process.
     """

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
-from cepam.flower.base import Aggregate, Aggregator, one_reply, publishes_average
 from cepam.flower.client_mod import record_of
-from cepam.flower.replies import Opened, RoundMetrics
+from cepam.flower.replies import Aggregate, Aggregator, Opened, RoundMetrics, one_reply, publishes_average
 from cepam.protocol.accounting import Accounting, Reply
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig, ServerCorrelatedNoise
 from cepam.protocol.settings import UplinkSettings

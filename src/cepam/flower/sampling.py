@@ -15,8 +15,7 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import L2, Clip
 from cepam.distributions.laws import Gaussian
-from cepam.flower.base import Budget, CompensatingAggregator, check_one_model, publishes_average
-from cepam.flower.replies import Opened, RoundMetrics
+from cepam.flower.replies import CompensatingAggregator, Opened, RoundMetrics, check_one_model, publishes_average
 from cepam.privacy.cohorts.adaptive_clip import fraction_within, next_clip
 from cepam.privacy.cohorts.cohort import Cohort
 from cepam.protocol.accounting import Accounting, Reply
@@ -25,6 +24,7 @@ from cepam.protocol.settings import Dropouts, UplinkSettings
 from cepam.protocol.vectors import Arrays, count
 
 if TYPE_CHECKING:
+    from cepam.flower.strategy import Budget
     from cepam.privacy import Accountant, Mechanism
 
 One = TypeVar("One")

@@ -1,23 +1,55 @@
-"""Where updates are coded: the one place that asks whether a tensor lies on a GPU.
+"""Which device and which backend codes an update, and over how many threads.
 
-A `Device` measures, encodes and decodes batches of rows. Rows are opaque to its caller: arrays on the CPU, a tensor on
-a GPU. Tasks of one batch differ in their keys only. PyTorch and Triton are imported only where a GPU is asked for.
+A `Device` measures, encodes and decodes batches of rows: the one place that asks whether a tensor lies on a GPU. Rows
+are opaque to its caller: arrays on the CPU, a tensor on a GPU. Tasks of one batch differ in their keys only.
+
+On the CPU blocks of a message go over threads. Until the kernels of a kind of task lie compiled on disk, the NumPy
+backend codes small updates, whose bytes are the same, and a process of its own compiles them. PyTorch, Triton and Numba
+are imported only where they are needed.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from cepam.kernels.format.plan import CodingTask
-from cepam.kernels.format.search import sample_of
-from cepam.kernels.threads import BackendName, decode_spans, encode_spans, side_by_side
+from cepam.kernels.format.broadcast_contexts import BroadcastLoop
+from cepam.kernels.format.plan import Backend, CodingTask, Values
+
+BackendName = Literal["auto", "numba", "numpy"]
+BACKENDS = get_args(BackendName)
+LARGEST_IN_NUMPY = 1 << 16
+"""Coordinates. A larger update waits for the compiled kernels, which are then faster from the first one on."""
+PATIENCE_SECONDS = 5.0
+"""How long a process codes with NumPy, all calls of a kind together, before it waits for the compiled kernels."""
+LONGEST_WAIT_SECONDS = 300.0
+"""How long it then waits before it compiles them itself."""
+RUN, RUNS = 4096, 16
+"""Of the sample that chooses a coder: coordinates of a run, and how many runs."""
+_SILENT_SECONDS = 5.0
+"""How long a call may compile before the log says so."""
+
+_SEEN: set[str] = set()
+_SAID: set[str] = set()
+_READY: set[str] = set()
+_COMPILERS: dict[str, subprocess.Popen[bytes] | None] = {}
+_SPENT: dict[str, float] = {}
+_LOCK = threading.Lock()
 
 ANY_SHAPE = "cepam.encode_tree(codec, update, at, clip=…) takes any shape, and dicts and lists of arrays"
 """The remedy for whoever has more than a vector."""
@@ -91,10 +123,36 @@ def gpu_of(values: Any) -> Any:
     return _triton() if on_gpu(values) else None
 
 
+def as_held(values: Any) -> Any:
+    """A tensor on a GPU as it is, all else as a contiguous array on the CPU."""
+    return values if on_gpu(values) else np.asarray(values, order="C")
+
+
+def gpu_masks_of(values: Any) -> Any:
+    """The GPU's kernels of masked sums where these values are a tensor there, else None."""
+    return gpu_masks() if on_gpu(values) else None
+
+
+def gpu_masks() -> Any:
+    """The GPU's kernels of masked sums."""
+    from cepam.kernels.triton import masks
+
+    return masks
+
+
 def shared_gpu(arrays: Sequence[Any]) -> str | None:
     """The one GPU that all of these tensors lie on, else None."""
     places = {str(each.device) if on_gpu(each) else None for each in arrays}
     return places.pop() if len(places) == 1 else None
+
+
+def sample_of(update: Any) -> Any:
+    """What chooses the coder of an array or a tensor: all of a short update, else 16 runs of 4,096 coordinates, spread
+    evenly; of a sample, all."""
+    if len(update) <= RUN * RUNS:
+        return update
+    step = len(update) // RUNS
+    return update[: RUNS * step].reshape(RUNS, step)[:, :RUN].reshape(-1)
 
 
 def expect_blocks(task: CodingTask, blocks: int, device: str) -> None:
@@ -252,6 +310,182 @@ class _GpuRows:
 def _warn_cpu(what: str) -> None:
     """Warn once that something is coded on the CPU though its vectors are on a GPU."""
     warnings.warn(f"{what} has no GPU form: coded on the CPU and moved between the two", stacklevel=3)
+
+
+# Blocks of a message over the threads of this machine.
+
+
+def cores() -> int:
+    """How many cores this process may use: fewer than the machine has where it was told so (taskset, containers)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def encode_spans(name: BackendName, threads: int | None, task: CodingTask, values: Values) -> list[bytes]:
+    """The blocks of an update."""
+    waiting = _saying_what_takes_long(name, f"encode {task.coder} {task.plan.n > 1}")
+    with _backend(name, task, len(values)) as backend, waiting:
+        step = task.plan.n * task.per_block * _span_blocks(backend, task)
+        spans = [values[start : start + step] for start in range(0, len(values), step)]
+        firsts = [start // task.plan.n for start in range(0, len(values), step)]
+        parts = side_by_side(threads, lambda v, f: backend.encode_span(task, v, f), spans, firsts)
+    return [block for part in parts for block in part]
+
+
+def decode_spans(name: BackendName, threads: int | None, task: CodingTask, blocks: Any, out: Values) -> None:
+    """Fills out with the values of a message's blocks."""
+    waiting = _saying_what_takes_long(name, f"decode {task.coder} {task.plan.n > 1}")
+    with _backend(name, task, len(out)) as backend, waiting, np.errstate(over="ignore"):
+        together = _span_blocks(backend, task)
+        step = task.plan.n * task.per_block * together
+        starts = range(0, len(out), step)
+        spans = [blocks[i : i + together] for i in range(0, len(blocks), together)]
+        side_by_side(
+            threads,
+            lambda b, s: backend.decode_span(task, list(b), s // task.plan.n, out[s : s + step]),
+            spans,
+            list(starts),
+        )
+
+
+def _span_blocks(backend: Backend, task: CodingTask) -> int:
+    """So many blocks go to a backend in one call: a segment of the search coder is as long as a span by itself."""
+    return 1 if task.coder == "search" else backend.span_blocks
+
+
+def _saying_what_takes_long(name: BackendName, kind: str) -> AbstractContextManager[None]:
+    """Says on the log, which shows on stderr, when the first call of a kind still compiles after a while."""
+    return nullcontext() if name == "numpy" or kind in _SEEN else _waiting_for(kind)
+
+
+@contextmanager
+def _waiting_for(kind: str) -> Iterator[None]:
+    timer = threading.Timer(_SILENT_SECONDS, _say_compiling, [kind])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # what it says, it says before the interpreter can end
+        _SEEN.add(kind)
+
+
+def _say_compiling(kind: str) -> None:
+    if _numba().is_compiling() and kind not in _SAID:
+        _SAID.add(kind)  # not by each of the threads that wait
+        logging.getLogger("cepam").warning(
+            "cepam: compiling the CPU's kernels, once per machine; takes some 10 seconds"
+        )
+
+
+def _backend(name: BackendName, task: CodingTask, count: int) -> AbstractContextManager[Backend]:
+    """The backend of this name; `auto` codes a small update with NumPy while kernels are compiled beside it."""
+    return backend_for(task, count) if name == "auto" else nullcontext(_named_backend(name))
+
+
+@cache
+def _named_backend(name: BackendName) -> Backend:
+    if name == "numpy":
+        from cepam.kernels.numpy.backend import NumpyBackend
+
+        return NumpyBackend()
+    made: Backend = _numba().NumbaBackend()
+    return made
+
+
+def broadcast_loop(name: BackendName, key: bytes) -> BroadcastLoop:
+    """The arithmetic of broadcasts by this backend. Raises `ValueError` where there is none of this name."""
+    if name not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}")
+    if name == "numpy":
+        from cepam.kernels.numpy.broadcast_coder import ReferenceLoop
+
+        return ReferenceLoop(key)
+    from cepam.kernels.numba.broadcast_coder import CompiledLoop
+
+    return CompiledLoop(key)
+
+
+def side_by_side(threads: int | None, work: Any, *parts: Any) -> list[Any]:
+    """What work gives for each item, in threads: as many as asked for, or as this process may use cores."""
+    count = min(threads or cores(), len(parts[0]))
+    if count <= 1:
+        return [work(*items) for items in zip(*parts)]
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(work, *parts))
+
+
+# Which backend of the CPU codes while its kernels are being compiled.
+
+
+def backend_for(task: CodingTask, count: int) -> AbstractContextManager[Backend]:
+    """The backend that codes an update of so many values first: NumPy while kernels are being compiled, else Numba."""
+    kind = _numba().kind_of(task)
+    if kind in _READY or _is_ready(task, kind, count):
+        _READY.add(kind)
+        return nullcontext(_named_backend("numba"))
+    return _numpy_meanwhile(kind)
+
+
+@contextmanager
+def _numpy_meanwhile(kind: str) -> Iterator[Backend]:
+    """The NumPy backend, its time counted."""
+    begun = time.perf_counter()
+    try:
+        yield _named_backend("numpy")
+    finally:
+        _SPENT[kind] = _SPENT.get(kind, 0.0) + time.perf_counter() - begun
+
+
+def _is_ready(task: CodingTask, kind: str, count: int) -> bool:
+    """Whether the compiled kernels are to be used: they are there, or it is time to wait for them or compile here."""
+    if _numba().mark_of(kind).exists():
+        return True
+    with _LOCK:
+        if kind not in _COMPILERS:
+            if count > LARGEST_IN_NUMPY:
+                return True
+            _COMPILERS[kind] = _start_compiler(task)
+    compiler = _COMPILERS[kind]
+    if compiler is None or compiler.poll() is not None:  # none could be started, or it failed: compile here
+        return True
+    if count <= LARGEST_IN_NUMPY and _SPENT.get(kind, 0.0) <= PATIENCE_SECONDS:
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        compiler.wait(LONGEST_WAIT_SECONDS)
+    return True
+
+
+def _start_compiler(task: CodingTask) -> subprocess.Popen[bytes] | None:
+    """A process that compiles what the task needs, which outlives this one; None where none can be started."""
+    # Modules come from where this process has its own: -P keeps out the folder that it stands in, which others may own.
+    call = [sys.executable, "-P", "-m", "cepam.kernels.numba.backend"]
+    places = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    try:
+        compiler = subprocess.Popen(
+            call,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": places},
+        )
+        assert compiler.stdin is not None
+        with compiler.stdin as given:
+            given.write(pickle.dumps(replace(task, key=bytes(len(task.key)))))
+    except OSError:
+        return None
+    logging.getLogger("cepam").warning(
+        "cepam: compiling the CPU kernels in the background, once per machine; NumPy codes the same bytes until then"
+    )
+    return compiler
+
+
+@cache
+def _numba() -> Any:
+    from cepam.kernels.numba import backend
+
+    return backend
 
 
 def _triton() -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cepam.clip import L2
-from cepam.kernels.dispatch import on_gpu
+from cepam.kernels.dispatch import as_held
 from cepam.policy import AccountStore, ClientPolicy, NodeAccount, PolicyRefused, RunPlace
 from cepam.secure_aggregation.channel import (
     SECRET_BYTES,
@@ -194,7 +194,7 @@ class SecAggClient:
             request: what the server asks.
             model: the check value of the model as this node received it.
             work: trains and returns the update, an array or a tensor on a GPU, which is masked there. The settings that
-                it is handed passed this node's terms: their clip and batch are the ones to train with. Whatever is
+                it is handed passed this node's policy: their clip and batch are the ones to train with. Whatever is
                 raised in it, `SystemExit` and `KeyboardInterrupt` too, sends the zero update with its noise: an error
                 that depends on the data would be a noise-free bit about them.
             coordinates: how many coordinates that model has. A request for more is refused before memory is taken.
@@ -251,8 +251,9 @@ class SecAggClient:
     def unmask(self, request: bytes) -> bytes:
         """This node's shares of the survivors' self-masks, once; the round is then erased.
 
-        A peer whose share does not open costs that share alone, and is told by `NO_SHARE`: what the node reveals is a
-        part of what it would reveal had all opened. Where none opens the node was sent of another round, and refuses.
+        A peer whose share does not open costs that share alone, and is reported as `NO_SHARE`: what the node reveals
+        is a part of what it would reveal had all opened. Where none opens, the node was sent shares of another round,
+        and refuses.
         """
         received = UnmaskRequest.decode(request)
         with self._held() as (entry, state):
@@ -378,7 +379,7 @@ def _safe_update(work: Train, settings: SecAggSettings, longest: float) -> Any:
     try:
         with np.errstate(all="ignore"):
             made = work(settings)
-            values = made if on_gpu(made) else np.asarray(made)
+            values = as_held(made)
             if type_name(values) not in ("float32", "float64") or tuple(values.shape) != (settings.coordinates,):
                 raise ValueError("not an update of this round")
             if not bool((abs(values) < math.inf).all()):
@@ -388,7 +389,7 @@ def _safe_update(work: Train, settings: SecAggSettings, longest: float) -> Any:
             made = L2(longest).apply(values)
             made = made.clip(-reach, reach) if settings.batch else made
             if not bool((abs(made) <= reach).all()):
-                raise ValueError("beyond the quantization range of the noise")  # here, not where an error would be told
+                raise ValueError("beyond the quantization range of the noise")  # here, not where an error would travel
             return made
     except BaseException:  # SystemExit and its like would end the process, and be seen
         return np.zeros(settings.coordinates, dtype=np.float32)

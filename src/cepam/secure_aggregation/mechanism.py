@@ -14,9 +14,8 @@ from scipy import special
 
 from cepam.distributions.laws import Gaussian
 from cepam.errors import MalformedMessage
-from cepam.kernels.dispatch import on_gpu
-from cepam.kernels.format.keystream import key_words
-from cepam.kernels.format.plan import GRID_BITS, Floats, Ints, Plan, layered_plan
+from cepam.kernels.dispatch import as_held, gpu_masks, gpu_masks_of
+from cepam.kernels.format.plan import GRID_BITS, Floats, Ints, Plan, key_words, layered_plan
 from cepam.kernels.numba.compiling import layer_plan
 from cepam.kernels.numba.keystream import LANE_WORDS
 from cepam.kernels.numba.masks import add_masks, add_packed, pack_top_bits, round_to_grid, scale_to_words
@@ -40,7 +39,7 @@ class View:
 def views(clients: int, quorum: int, colluders: int = 0, survivors: int | None = None) -> tuple[View, ...]:
     """Each observer's view of rounds in which `survivors` (all, if not given) of `clients` were in the sum.
 
-    A server that lies about drop-outs opens sums of 2 quorum - clients - colluders honest clients at the worst.
+    A server that lies about dropouts opens sums of 2 quorum - clients - colluders honest clients at the worst.
 
     Args:
         clients: Clients of a round.
@@ -265,7 +264,7 @@ class MaskedSumCodec:
         `key` is 32 fresh secret bytes, used for this and thrown away. Guarantee: times `grid`, bit for bit what
         `Codec(law, Integer(1))` decodes from the same keystream (tests/secure_aggregation/test_mechanism.py).
         """
-        values = update if on_gpu(update) else np.ascontiguousarray(update)
+        values = as_held(update)
         if type_name(values) not in ("float32", "float64") or tuple(values.shape) != (self.coordinates,):
             raise ValueError(
                 f"the update must hold {self.coordinates} float32 or float64 values, got {values.dtype} {values.shape}"
@@ -276,8 +275,8 @@ class MaskedSumCodec:
             )
         if len(key) != 32:
             raise ValueError(f"a key must be 32 bytes, got {len(key)}")
-        if on_gpu(values):
-            return _gpu().noised(self.plan, values, key)
+        if (gpu := gpu_masks_of(values)) is not None:
+            return gpu.noised(self.plan, values, key)
         if self.backend == "numpy":
             units = np.trunc(values.astype(np.float64) / self.plan.unit).astype(np.int64)
             return reference_masks.grid_multiples(self.plan, key, units)
@@ -287,8 +286,8 @@ class MaskedSumCodec:
         """A client's vector: the top bits of g y + S, packed. `masks` are ChaCha20 keys with their signs."""
         if type_name(multiples) != "int64" or tuple(multiples.shape) != (self.coordinates,):
             raise ValueError(f"multiples must be {self.coordinates} int64, got {multiples.dtype} {multiples.shape}")
-        if on_gpu(multiples):
-            found: bytes = _gpu().packed(multiples, self.gain, self.bits, *_keys(masks))
+        if (gpu := gpu_masks_of(multiples)) is not None:
+            found: bytes = gpu.packed(multiples, self.gain, self.bits, *_keys(masks))
             return found[: self.message_bytes]
         if self.backend == "numpy":
             words = (multiples * self.gain).astype(np.uint64).astype(np.uint32)
@@ -324,7 +323,7 @@ class MaskedSumCodec:
         dropped = len(messages) * (2 ** (WORD_BITS - self.bits) - 1)
         if device is not None:
             away = [(key, -sign) for key, sign in masks]
-            held = _gpu().unmasked(messages, self.coordinates, self.bits, *_keys(away), device)
+            held = gpu_masks().unmasked(messages, self.coordinates, self.bits, *_keys(away), device)
             held += (dropped // 2 + 2 ** (WORD_BITS - 1)) % 2**WORD_BITS - 2 ** (WORD_BITS - 1)
             return (held.double() + 0.5 * (dropped % 2)) * (self.grid / self.gain)
         words = self._total(messages) << np.uint32(WORD_BITS - self.bits)
@@ -358,12 +357,6 @@ class MaskedSumCodec:
 def type_name(values: Any) -> str:
     """The name of the values' type, of arrays and tensors alike."""
     return str(values.dtype).removeprefix("torch.")
-
-
-def _gpu() -> Any:
-    from cepam.kernels.triton import masks as gpu_masks
-
-    return gpu_masks
 
 
 def _scratch() -> tuple[Words, Words, Words]:

@@ -19,7 +19,7 @@ KINDS: tuple[RefusalKind, ...] = get_args(RefusalKind)
 class SecAggRefused(CepamError):
     """A stage that does not go on. `kind` may travel; the text stays where it was raised.
 
-    terms: the offer is below the node's floor, or its rounds are spent. cohort: names, keys or sizes do not fit.
+    policy: the offer breaks the node's policy, or its rounds are spent. cohort: names, keys or sizes do not fit.
     unsigned: a key without a valid signature. position: a round that is not open, or was used. quorum: too few left.
     share: a share does not open. commitment: shares that do not give the committed seed.
     """

@@ -31,7 +31,7 @@ class SecAggRound:
     """Collects masked vectors, repairs what the missing left behind, and opens the sum of the rest.
 
     request → take …, then `while asks := round.repairs(): … take_repair`, then unmasks → take_unmask …, then open.
-    Every `repairs()` closes the trip before it: who did not answer is missing from then on.
+    Every `repairs()` closes the round trip before it: who did not answer is missing from then on.
     """
 
     def __init__(self, settings: SecAggSettings, roster: Roster, cohort: Iterable[int], model: bytes) -> None:
@@ -86,7 +86,7 @@ class SecAggRound:
         self._replies[node] = found
 
     def repairs(self) -> dict[int, bytes]:
-        """The requests of one trip, by node; empty once nothing is left to repair."""
+        """The requests of one round trip, by node; empty once nothing is left to repair."""
         if self.charged:
             raise SecAggRefused("position", "nothing can be repaired once shares were requested")
         silent = {node for node, names in self._requested.items() if set(names) - set(self._keys.get(node, {}))}

@@ -155,7 +155,7 @@ class SecAggSettings:
         return MaskedSumCodec(Gaussian(self.noise), self.coordinates, self.bits, self.gain)
 
     def honest(self, clients: int, colluders: int | None = None) -> int:
-        """How many honest clients are in every sum that the server can open, whatever it says about drop-outs.
+        """How many honest clients are in every sum that the server can open, whatever it says about dropouts.
 
         On a sparse graph only a server that says the truth is covered.
         """
@@ -284,7 +284,7 @@ def largest_update(policy: ClientPolicy, offer: SecAggSettings) -> float:
 
 
 def charge_of(policy: ClientPolicy, offer: SecAggSettings, clients: int) -> RoundCharge:
-    """What an answer to this offer costs, against a server that lies about drop-outs and about the training.
+    """What an answer to this offer costs, against a server that lies about dropouts and about the training.
 
     The node adds the noise and clips whole updates itself. How examples are drawn, clipped and divided its training
     code decides: there the node believes its own policy alone, whatever smaller draw or larger batch a server says.

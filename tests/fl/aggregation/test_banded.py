@@ -134,7 +134,7 @@ def test_the_run_costs_a_subsampled_event_a_pass_and_ends_at_its_target(small: D
     assert found["outsider"] <= 2.0
     assert found["outsider"] == pytest.approx(accountant.get_epsilon(1e-4), rel=2e-3)
     assert found["outsider"] < found["one curious client"] < found["3 colluders"]
-    assert any("draws are secret, within 3 fixed slices in turn" in said for said in simulation.notices)
+    assert any("draws are secret, within 3 fixed slices in turn" in said for said in simulation.warnings)
     rates = [0.5 * min(1.0, 2.0 * (1.0 - t / ROUNDS)) for t in range(ROUNDS)]
     decay = best_decay(ROUNDS, SLICES, 0.9, rates, SLICES)
     assert aggregator.link.coefficients == pytest.approx((1.0, decay, decay**2))

@@ -130,11 +130,11 @@ def test_a_run_takes_the_layered_quantizer_where_search_has_no_figure_and_says_s
         return made
 
     usual = run()
-    assert not any("layered" in line for line in usual.notices)
+    assert not any("layered" in line for line in usual.warnings)
     monkeypatch.setattr(slack, "search_miss", lambda places: 1e-3)
     _forget()
     changed = run()
-    assert any("compression.coder is layered" in line for line in changed.notices)
+    assert any("compression.coder is layered" in line for line in changed.warnings)
     assert first
     assert not any(each & SEARCHED for each in first)
     assert math.isfinite(changed.aggregators[0].spent() or math.inf)

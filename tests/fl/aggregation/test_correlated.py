@@ -152,7 +152,7 @@ def test_the_run_is_one_event_and_ends_at_its_target(small: Dataset, cyclic: Set
     found = simulation.views()
     assert found["outsider"] == pytest.approx(2.0, rel=1e-4) == epsilon(mechanism.over(ROUNDS), 1e-4)
     assert found["outsider"] < found["one curious client"] < found["3 colluders"]
-    assert any("no draw is secret: 3 fixed slices" in said for said in simulation.notices)
+    assert any("no draw is secret: 3 fixed slices" in said for said in simulation.warnings)
     apart = run(cyclic.updated({"privacy.noise_correlation": "independent"}), small)
     assert apart.views()["outsider"] == pytest.approx(2.0, rel=1e-4)
     assert aggregator_for(apart).link.decay == 0.0
@@ -161,7 +161,7 @@ def test_the_run_is_one_event_and_ends_at_its_target(small: Dataset, cyclic: Set
 def test_absences_are_charged_and_refused_where_they_break_a_target(small: Dataset, cyclic: Settings) -> None:
     stated = cyclic.updated({"privacy.epsilon": None, "privacy.noise_scale": 0.05, "clients.dropout_rate": 0.3})
     simulation = Simulation(stated, small)
-    (foreseen,) = [said for said in simulation.notices if "dropout_handling charge" in said]
+    (foreseen,) = [said for said in simulation.warnings if "dropout_handling charge" in said]
     simulation = run(stated, small)
     assert f"epsilon {simulation.views()['outsider']:.4g} with these absences" in foreseen
     waited = run(stated.updated({"clients.dropout_handling": "wait"}), small)

@@ -196,7 +196,7 @@ def test_the_books_are_those_of_the_accountant(small: Dataset) -> None:
     assert simulation.aggregators[0].accountant.mechanisms == (mechanism.over(4),)
     views = Accountant((mechanism.over(4),)).observers(CLIENTS.privacy.delta)
     assert simulation.views() == {who: value if np.isfinite(value) else None for who, value in views.items()}
-    (told,) = [text for text in simulation.notices if "whole clients" in text]
+    (told,) = [text for text in simulation.warnings if "whole clients" in text]
     assert "against an adversary who sees participation" in told
 
 

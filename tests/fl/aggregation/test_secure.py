@@ -1,4 +1,4 @@
-"""Training where the server learns sums only: observers, bytes, drop-outs, resumption, and what is refused."""
+"""Training where the server learns sums only: observers, bytes, dropouts, resumption, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masked sums of a run's clients: right sums, drop-outs in every stage, graphs, and the same bytes after a resume."""
+"""Masked sums of a run's clients: right sums, dropouts in every stage, graphs, and the same bytes after a resume."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_only_the_shared_layers_are_sent_and_only_who_took_part_keeps_anything(s
     simulation = Simulation(SETTINGS.updated({"training.rounds": 2}), small, model, watch=watch)
     assert simulation.state.weights.shape == (1, simulation.size) == (1, SHARED)
     start = model.initial(1)
-    own = simulation.own.ownership.layers[0]
+    own = simulation.own.client_state.layers[0]
     for _ in range(2):
         lines = simulation.step()
         sent.append(lines[0]["replies"])
@@ -100,7 +100,7 @@ def test_a_client_sends_what_its_shared_layers_moved_by_and_keeps_the_rest(small
         slope, _ = simulation.network.summed_gradients(at, np.array([0]), records[None], np.array([len(records)]))
         at = at - np.float32(0.3) * slope / np.float32(len(records))
     np.testing.assert_allclose(raw[0], (model.initial(1)[None] - at)[0, :SHARED], atol=1e-6)
-    np.testing.assert_allclose(simulation.own.ownership.layers[0].held[3], at[0, SHARED:], atol=1e-6)
+    np.testing.assert_allclose(simulation.own.client_state.layers[0].held[3], at[0, SHARED:], atol=1e-6)
 
 
 def test_killed_and_resumed_it_goes_on_to_the_same_bits(tmp_path: Path, small: Dataset, model: Model) -> None:
@@ -169,7 +169,7 @@ def test_a_broken_record_does_not_break_what_its_client_keeps(small: Dataset) ->
         SETTINGS.updated({"clients.sampling_rate": 1.0, "training.rounds": 1}), broken, Model(two_layers)
     )
     simulation.step()
-    held = simulation.own.ownership.layers[0].held
+    held = simulation.own.client_state.layers[0].held
     assert len(held) == 39
     assert all(np.isfinite(each).all() for each in held.values())
 
@@ -321,7 +321,7 @@ def test_through_the_engine_one_record_moves_all_later_gradients_of_its_client()
     for held in (data, replace(data, train_inputs=data.train_inputs[:-1], train_labels=data.train_labels[:-1])):
         simulation = Simulation(fl.Settings.of(given), held, made)
         simulation.work.updates(simulation.state.weights, 0, [(0, 0)], np.full(1, np.inf, np.float32))
-        own = simulation.own.ownership.models(simulation.state.weights, [(0, 0)])
+        own = simulation.own.client_state.models(simulation.state.weights, [(0, 0)])
         slopes, _ = simulation.network.summed_gradients(
             own, np.array([0]), np.arange(50)[None], np.array([50]), np.float32([0.1])
         )

@@ -183,7 +183,7 @@ def _signed(entry: RosterEntry, run: bytes, key: bytes) -> RosterEntry:
 
 
 def test_a_quorum_that_leaves_too_few_honest_nodes(tmp_path) -> None:
-    """20 of 39: two sums of 20 would have one node in common only, if the server lied about drop-outs."""
+    """20 of 39: two sums of 20 would have one node in common only, if the server lied about dropouts."""
     (tmp_path / "0.toml").write_text("noise_scale = 0.001\nclipping_norm = 1.0\nrounds = 9\nquorum = 20\nhonest = 2")
     node = sum_fleet(tmp_path, 1)[0].nodes[100]
     run = f"flower {RUN}".encode()

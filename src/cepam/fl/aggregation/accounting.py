@@ -357,7 +357,7 @@ def check_target(settings: Settings, mechanism: Mechanism | None) -> None:
         )
 
 
-def notices(settings: Settings, mechanism: Mechanism | None, plans: Sequence[ClientPlan], size: int) -> list[str]:
+def run_warnings(settings: Settings, mechanism: Mechanism | None, plans: Sequence[ClientPlan], size: int) -> list[str]:
     """The lines, in one sentence each."""
     said = _of_any_run(settings, plans, size)
     independent = mechanism is not None and not isinstance(mechanism, MatrixMechanism)
@@ -381,7 +381,9 @@ def notices(settings: Settings, mechanism: Mechanism | None, plans: Sequence[Cli
     return said
 
 
-def cohort_notices(settings: Settings, mechanism: CohortMechanism, plans: Sequence[ClientPlan], size: int) -> list[str]:
+def cohort_warnings(
+    settings: Settings, mechanism: CohortMechanism, plans: Sequence[ClientPlan], size: int
+) -> list[str]:
     """The lines of a run whose clients are drawn in cohorts: whom the draws hide from, and from whom not."""
     cohort = mechanism.cohort
     views = Accountant((mechanism.over(settings.training.rounds),)).observers(settings.privacy.delta)

@@ -15,14 +15,14 @@ import numpy as np
 
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian
-from cepam.fl.aggregation.accounting import cohort_notices, empty_accountant, lattice_of, searches
+from cepam.fl.aggregation.accounting import cohort_warnings, empty_accountant, lattice_of, searches
 from cepam.fl.aggregation.trusted_server import (
     AggregatorContext,
     Index,
     Received,
     RoundResult,
     TrustedServerAggregator,
-    coder_notices,
+    coder_warnings,
     compensated,
     with_layered,
 )
@@ -126,9 +126,9 @@ class CohortAggregator(TrustedServerAggregator):
         return self.compensation.total / self.cohort.size
 
     @property
-    def notices(self) -> list[str]:
+    def warnings(self) -> list[str]:
         return [
-            *cohort_notices(self.settings, self.mechanism, self.plans, self.vectors.size), *coder_notices(self.row)
+            *cohort_warnings(self.settings, self.mechanism, self.plans, self.vectors.size), *coder_warnings(self.row)
         ]  # fmt: skip
 
     def sampled(self, number: int) -> Index:

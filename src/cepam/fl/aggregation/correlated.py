@@ -130,8 +130,8 @@ class CorrelatedNoiseAggregator(TrustedServerAggregator):
         return None if whole is None else whole * lasting(self.link)
 
     @property
-    def notices(self) -> list[str]:
-        said, mechanism = super().notices, self.mechanism
+    def warnings(self) -> list[str]:
+        said, mechanism = super().warnings, self.mechanism
         if self.link.bands != 1:
             drawn_by = (
                 "draws are secret, within"

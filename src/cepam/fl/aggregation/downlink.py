@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cepam.downlink import Broadcast, Receiver
-from cepam.downlink.grid import SMALLEST_STEP, shift_of
-from cepam.downlink.hysteresis import NEAREST, Hysteresis
+from cepam.downlink.grid import NEAREST, SMALLEST_STEP, Hysteresis, shift_of
 from cepam.fl.config.settings import Settings
 
 Floats = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ import numpy as np
 
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian
-from cepam.fl.aggregation.accounting import empty_accountant, notices, plan_clients
+from cepam.fl.aggregation.accounting import empty_accountant, plan_clients, run_warnings
 from cepam.fl.aggregation.trusted_server import AggregatorContext, Floats, Index, TrustedServerAggregator
 from cepam.fl.clients.local_dp_sgd import StepPlan
 from cepam.fl.clients.sending import ClientPlan, Senders
@@ -47,8 +47,8 @@ class LocalDpAggregator(TrustedServerAggregator):
         self.accountant = empty_accountant(row.settings)
 
     @property
-    def notices(self) -> list[str]:
-        return notices(self.settings, None, self.plans, self.vectors.size)
+    def warnings(self) -> list[str]:
+        return run_warnings(self.settings, None, self.plans, self.vectors.size)
 
     def bounds(self, number: int, clients: Sequence[int]) -> Floats:
         return np.array([self._steps(k).clip.bound for k in clients], dtype=np.float32)

@@ -88,11 +88,11 @@ class SimulatedClients:
     """
 
     def __init__(
-        self, row: Randomness, run: bytes, epoch: int, clients: int, terms: ClientPolicy, threshold: int
+        self, row: Randomness, run: bytes, epoch: int, clients: int, policy: ClientPolicy, threshold: int
     ) -> None:
         self.threshold = threshold
         self.draws = [AddressedDraw(row, client) for client in range(clients)]
-        self.nodes = [self._node(row, client, terms) for client in range(clients)]
+        self.nodes = [self._node(row, client, policy) for client in range(clients)]
         ask, replies = HelloRequest(run, epoch).encode(), []
         for node, draw in zip(self.nodes, self.draws):
             draw.go_to(epoch, HELLO, 32)
@@ -101,10 +101,10 @@ class SimulatedClients:
         self.roster = Roster.of(run, epoch, [HelloReply.decode(reply).peer for reply in replies])
         self.informed: set[int] = set()
 
-    def _node(self, row: Randomness, client: int, terms: ClientPolicy) -> SecAggClient:
+    def _node(self, row: Randomness, client: int, policy: ClientPolicy) -> SecAggClient:
         key = Ed25519PrivateKey.from_private_bytes(row.random_bytes(0, IDENTITY, client, 32))
         public = key.public_key().public_bytes_raw()
-        return SecAggClient(client, public, key.sign, _signed, terms, MemoryAccount(), draw=self.draws[client])
+        return SecAggClient(client, public, key.sign, _signed, policy, MemoryAccount(), draw=self.draws[client])
 
     def train(self, client: int, round: int, requests: Mapping[bool, bytes], model: bytes, update: Any) -> bytes:
         """A client's masked update; of the two requests it takes the one with the roster where it has not seen it."""
@@ -207,13 +207,13 @@ class SimulatedProtocol:
     def _enter_epoch(self, offer: SecAggSettings, traffic: ProtocolTraffic) -> SimulatedClients:
         """The nodes of this epoch. Those of a resumed run are new; what hello costs is counted when it was said."""
         if self.nodes is None or self.nodes.roster.epoch != offer.epoch:
-            terms = ClientPolicy(
+            policy = ClientPolicy(
                 offer.noise, offer.clip, self.rounds, quorum=offer.quorum,
                 honest=offer.honest(self.range_rule.clients), colluders=offer.colluders, divisor=offer.batch,
                 records=self.records, record_sampling_rate=offer.record_sampling_rate,
                 sparse=bool(offer.degree), degree=offer.degree,
             )  # fmt: skip
-            self.nodes = SimulatedClients(self.row, offer.run, offer.epoch, self.clients, terms, offer.threshold)
+            self.nodes = SimulatedClients(self.row, offer.run, offer.epoch, self.clients, policy, offer.threshold)
         if offer.position == 0:
             self.greeted = set()
             traffic.exchange(*self.nodes.hello)
@@ -228,7 +228,7 @@ class SimulatedProtocol:
         model: bytes,
         traffic: ProtocolTraffic,
     ) -> None:
-        requests = {told: round_.request(with_roster=told) for told in (False, True)}
+        requests = {roster: round_.request(with_roster=roster) for roster in (False, True)}
 
         def answer(client: int) -> bytes:
             return nodes.train(client, round, requests, model, sending[client])
@@ -307,7 +307,7 @@ class SecureAggregator(TrustedServerAggregator):
     """Masked vectors, repaired and opened as one sum; a charge for the shares of noise that are in it.
 
     Every client counts alike: nobody sees one vector, so nobody can weigh it. `answered` is the book of a server that
-    lies about drop-outs: every round that was answered, opened or not.
+    lies about dropouts: every round that was answered, opened or not.
     """
 
     def __init__(self, row: AggregatorContext) -> None:

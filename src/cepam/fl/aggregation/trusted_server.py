@@ -22,8 +22,8 @@ from cepam.fl.aggregation.accounting import (
     foresee,
     mechanism_of,
     noise_of_average,
-    notices,
     plan_clients,
+    run_warnings,
     share_of,
     spent,
     warnings_of,
@@ -95,7 +95,7 @@ def with_layered(row: AggregatorContext) -> AggregatorContext:
     return replace(row, settings=row.settings.updated({"compression.coder": "layered"}), without_search=True)
 
 
-def coder_notices(row: AggregatorContext) -> list[str]:
+def coder_warnings(row: AggregatorContext) -> list[str]:
     """What must be said where the coder is not the one of the settings."""
     said = "compression.coder is layered here: under the search coder so many coordinates have no finite epsilon"
     return [said] if row.without_search else []
@@ -119,7 +119,7 @@ class RoundResult:
 
 
 class Aggregator(Protocol):
-    """One seed's way up.
+    """The uplink of one seed's run: messages, their aggregate, and its charge.
 
     Everything is found by round, from the row's randomness: a resumed run that loads `state_dict` goes on to the same
     bits. `accountant` is written before `collect` returns, so that nothing is published that was not charged.
@@ -146,7 +146,7 @@ class Aggregator(Protocol):
         """What must be said beside the figures of the whole run, in one line each."""
 
     @property
-    def notices(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What must be said before the first round, in one sentence each."""
 
     def sampled(self, number: int) -> Index:
@@ -270,8 +270,8 @@ class TrustedServerAggregator:
         return [*warnings_of(self.settings, self.mechanism, self.vectors.tensors), *on_arrays]
 
     @property
-    def notices(self) -> list[str]:
-        return [*notices(self.settings, self.mechanism, self.plans, self.vectors.size), *coder_notices(self.row)]
+    def warnings(self) -> list[str]:
+        return [*run_warnings(self.settings, self.mechanism, self.plans, self.vectors.size), *coder_warnings(self.row)]
 
     def sampled(self, number: int) -> Index:
         return sampling.cohort(self.row.draws, number, self.settings.clients.count, self.settings.clients.sampling_rate)

@@ -50,7 +50,7 @@ class LocalTraining:
     """What clients do with the weights they are sent. A row is a pair (seed's place, client), rows of a seed together.
 
     Weights and updates are arrays, or tensors where the network takes tensors; `put` moves an array to them. Where
-    layers stay on clients, `ownership` has them, and weights and updates are of the others. Records that are marked
+    layers stay on clients, `client_state` has them, and weights and updates are of the others. Records that are marked
     `removed` keep their places in every draw and contribute nothing.
     """
 
@@ -61,7 +61,7 @@ class LocalTraining:
     aggregators: tuple[Assignment, ...]
     local: RateSchedule
     put: Callable[[Floats], Any]
-    ownership: ClientState | None
+    client_state: ClientState | None
     removed: npt.NDArray[np.bool_] | None
 
     def updates(self, weights: Any, round: int, rows: Rows, bounds: Floats) -> tuple[Any, Any]:
@@ -79,7 +79,7 @@ class LocalTraining:
             return self._private_steps(weights, round, rows)
         index, count = self._steps(round, rows)
         if self.settings.training.update == "difference":
-            own = self.ownership
+            own = self.client_state
             start = weights[[s for s, _ in rows]] if own is None else own.models(weights, rows)
             local, losses = self._trained(start, round, rows, index, count)
             return start - local if own is None else own.moved(rows, start, local), losses

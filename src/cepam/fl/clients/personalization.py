@@ -42,7 +42,7 @@ class LayerSplit:
 
     @classmethod
     def of(cls, model: Model, personal: str | None) -> LayerSplit:
-        """The division of a model whose `personal` layers stay: names, divided by commas, or `last`."""
+        """The split of a model whose `personal` layers stay: names, separated by commas, or `last`."""
         stays = _staying(model.module, personal)
         weights = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
         sizes = [(name, p.numel()) for name, p in weights]
@@ -88,18 +88,18 @@ class PersonalLayers:
     (tests/fl/clients/test_personal.py).
     """
 
-    def __init__(self, division: LayerSplit, start: Floats) -> None:
-        self.division, self.start = division, start[division.kept]
+    def __init__(self, split: LayerSplit, start: Floats) -> None:
+        self.split, self.start = split, start[split.kept]
         self.held: dict[int, Floats] = {}
 
     def models(self, sent: Floats, clients: Sequence[int]) -> Floats:
         """Each client's own model: the weights that all were sent, and its own layers."""
         kept = np.stack([self.held.get(k, self.start) for k in clients])
-        return self.division.joined(np.broadcast_to(sent, (len(clients), len(sent))), kept)
+        return self.split.joined(np.broadcast_to(sent, (len(clients), len(sent))), kept)
 
     def keep(self, clients: Sequence[int], models: Floats) -> None:
         """Let each client keep its layers of this model, or those it had where some are not finite."""
-        for k, own in zip(clients, models[:, self.division.kept]):
+        for k, own in zip(clients, models[:, self.split.kept]):
             if np.isfinite(own).all():
                 self.held[k] = own.copy()
 
@@ -133,7 +133,7 @@ class ClientState:
         for _, own, clients in self._by_seed(rows):
             own.keep(clients, here[at : at + len(clients)])
             at += len(clients)
-        return self.arrays.put(self.arrays.fetch(start - local)[:, self.layers[0].division.sent])
+        return self.arrays.put(self.arrays.fetch(start - local)[:, self.layers[0].split.sent])
 
     def _by_seed(self, rows: Sequence[tuple[int, int]]) -> list[tuple[int, PersonalLayers, list[int]]]:
         clients = {s: [k for t, k in rows if t == s] for s in dict.fromkeys(s for s, _ in rows)}
@@ -184,7 +184,7 @@ class OwnModels:
     parts: tuple[Parts, ...]
     seeds: tuple[int, ...]
     held_out: Sequence[Index]
-    ownership: ClientState
+    client_state: ClientState
 
     @cached_property
     def on_test(self) -> list[Evaluation]:
@@ -206,14 +206,14 @@ class OwnModels:
         return self._scores(network, weights, s, self.on_held_out[s])
 
     def _scores(self, network: Network, weights: Any, s: int, on: Evaluation) -> Scores:
-        return on.scores(network, self.ownership.models(weights, [(s, k) for k in on.clients]))
+        return on.scores(network, self.client_state.models(weights, [(s, k) for k in on.clients]))
 
     @property
-    def notices(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What must be said before the first round, in one sentence each."""
-        division, many = self.ownership.layers[0].division, min(len(self.parts[0]), MOST_JUDGED)
+        split, many = self.client_state.layers[0].split, min(len(self.parts[0]), MOST_JUDGED)
         return [
-            f"{len(division.kept):,} of {len(division.kept) + len(division.sent):,} weights stay on each client, "
+            f"{len(split.kept):,} of {len(split.kept) + len(split.sent):,} weights stay on each client, "
             f"neither sent nor charged; accuracy is the mean of {many} clients' own models on records with their own "
             "labels; the run's folder holds what clients keep, which no epsilon covers"
         ]
@@ -228,6 +228,6 @@ def own_models(
         return None
     if not data.classes:
         raise ValueError(f"personal judges clients by their labels, and data set {data.name!r} has values: no classes")
-    division = LayerSplit.of(model, settings.model.personal_layers)
-    layers = tuple(PersonalLayers(division, model.initial(seed)) for seed in settings.run_seeds)
+    split = LayerSplit.of(model, settings.model.personal_layers)
+    layers = tuple(PersonalLayers(split, model.initial(seed)) for seed in settings.run_seeds)
     return OwnModels(data, parts, settings.run_seeds, held_out, ClientState(layers, arrays))

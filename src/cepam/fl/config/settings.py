@@ -508,7 +508,7 @@ def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The values by dotted name, each of the type of its setting.
 
     Raises:
-        ValueError: A name is unknown (an old one is told its new name), or a value is of another type.
+        ValueError: A name is unknown (for an old one, the new name is given), or a value is of another type.
     """
     known = types()
     given = flattened(values, TABLES, where)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.interface import AUC, Doubles, Floats, Index, LinearHead, Objective, Scores
 from cepam.fl.models.layers import Convolution, Dense, Layer, layers_of
-from cepam.kernels.threads import cores
+from cepam.kernels.dispatch import cores
 from cepam.torch.mapped import Mapped, drawing_from
 from cepam.torch.uses import example_factors, whole
 

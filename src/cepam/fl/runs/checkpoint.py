@@ -91,7 +91,7 @@ def _decrypted(key: bytes, raw: bytes) -> bytes | None:
 
 def _kept(simulation: Simulation) -> dict[str, Sequence[Any]]:
     """What has a state of its own, by name, one a seed."""
-    own = () if simulation.own is None else simulation.own.ownership.layers
+    own = () if simulation.own is None else simulation.own.client_state.layers
     return {"downlink": simulation.state.downlinks, "uplink": simulation.aggregators, "personal": own}
 
 

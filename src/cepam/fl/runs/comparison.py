@@ -204,9 +204,9 @@ def comparison_page(
         f'confidence; differences are paired by seed. "Same accuracy" means that the whole interval lies within '
         f"{100 * SAME:g} point{'' if SAME == 0.01 else 's'} of zero."
     )
-    notices = [f"{SIMULATED}: keys and draws come from the seeds, so every figure is that of a simulation."]
+    warnings = [f"{SIMULATED}: keys and draws come from the seeds, so every figure is that of a simulation."]
     if waiting:
-        notices.append(f"Unfinished: {', '.join(waiting)} not done yet. Give the same command again to go on.")
+        warnings.append(f"Unfinished: {', '.join(waiting)} not done yet. Give the same command again to go on.")
     first = rows[0]
     judged_too = any(row.auc is not None for row in rows)
     scores = [
@@ -226,7 +226,7 @@ def comparison_page(
     return writer.page(f"cepam: {title}", [
         writer.heading(title, 1),
         *(writer.paragraph(each, "verdict") for each in verdicts(settings, rows)),
-        *(writer.paragraph(each, "notice") for each in notices),
+        *(writer.paragraph(each, "warning") for each in warnings),
         writer.paragraph(lead),
         writer.side_by_side(_charts(metrics, settings.run.seeds)),
         writer.heading("Accuracy and privacy"),

@@ -136,13 +136,13 @@ def run_page(name: str, simulation: Simulation, lines: Sequence[Line]) -> str:
     scores = _scores(simulation, lines) if _shows_scores(simulation) else []
     title = f"{chosen.compression.scheme} on {chosen.data.name}"
     title = title if name == chosen.compression.scheme else f"{name}: {title}"
-    notices = [_unfinished(rounds, chosen.training.rounds)] if rounds < chosen.training.rounds else []
+    warnings = [_unfinished(rounds, chosen.training.rounds)] if rounds < chosen.training.rounds else []
     if simulated:
-        notices.append(f"{SIMULATED}: keys and draws come from the seed, so this run protects nobody.")
+        warnings.append(f"{SIMULATED}: keys and draws come from the seed, so this run protects nobody.")
     verdict = f"{chosen.compression.scheme}: {_verdict(scores, sent, spent, chosen)}"
     return writer.page(f"cepam: {title}", [
         writer.heading(title, 1), writer.paragraph(marked(verdict, simulated and SIMULATED not in verdict), "verdict"),
-        *(writer.paragraph(each, "notice") for each in notices),
+        *(writer.paragraph(each, "warning") for each in warnings),
         writer.tiles(_tiles(scores, sent, spent, rounds, chosen)),
         writer.side_by_side(_charts(simulation, lines, rounds, spent, sent)),
         writer.heading("Privacy by observer"), *_observers(chosen, spent),

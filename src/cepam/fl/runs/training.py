@@ -97,7 +97,7 @@ def train(
         else:
             record.start(settings, folder, secret, mine)
         if not (folder / "summary.json").exists():
-            for text in simulation.notices:
+            for text in simulation.warnings:
                 say(text)
             _go_on(simulation, folder, say)
             page = PageFile(simulation, folder)
@@ -251,12 +251,12 @@ def _finish(simulation: Simulation, folder: Path, page: PageFile) -> None:
     starts = np.stack([vector.initial(seed) for seed in seeds])
     for name, rows in (("final", simulation.reported), ("best", simulation.state.best)):
         buffer = io.BytesIO()
-        whole = simulation.division.joined(simulation.arrays.fetch(rows), starts[:, simulation.division.kept])
+        whole = simulation.layer_split.joined(simulation.arrays.fetch(rows), starts[:, simulation.layer_split.kept])
         torch.save({seed: vector.state_dict(whole[s]) for s, seed in enumerate(seeds)}, buffer)
         write_atomically(folder / f"{name}.pt", buffer.getvalue())
     if simulation.own is not None:
         buffer = io.BytesIO()
-        held = {seed: own.state_dict() for seed, own in zip(seeds, simulation.own.ownership.layers)}
+        held = {seed: own.state_dict() for seed, own in zip(seeds, simulation.own.client_state.layers)}
         np.savez(buffer, **{f"{seed}/{name}": rows for seed, own in held.items() for name, rows in own.items()})
         write_atomically(folder / "personal.npz", buffer.getvalue(), private=True)
     lines = read_metrics(folder)

@@ -207,7 +207,7 @@ def _agreed(settings: SecAggSettings) -> dict[str, float]:
 def _sketch(settings: SecAggSettings, coordinates: int) -> Sketch | None:
     """The map to fewer numbers than the model has, where the round asks for fewer; the node clips after it.
 
-    Settings and model fix it, and the masks bind both: nodes that were told of different maps open no sum.
+    Settings and model fix it, and the masks bind both: nodes with different maps open no sum.
     """
     if settings.coordinates == coordinates:
         return None

@@ -148,7 +148,7 @@ class Membership:
         return {node for node in sampled - names | sampled & self._lost if self._round >= self._not_before.get(node, 0)}
 
     def cohort(self, wanted: Iterable[int]) -> tuple[int, ...]:
-        """Those of these nodes that are in the roster, have not declined its terms, and are not left out for faults."""
+        """Those of these nodes that are in the roster, have not declined it, and are not left out for faults."""
         names = set(self.roster.names) if self.roster is not None else set()
         return tuple(sorted(set(wanted) & names - self._declining - self.faults.left_out))
 

@@ -14,20 +14,12 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian, Law
-from cepam.flower.base import (
-    AVERAGING,
-    Aggregator,
-    DownlinkKind,
-    PrivateStrategy,
-    UpdateKind,
-    check_strategy,
-    publishes_average,
-)
 from cepam.flower.client_mod import SECURE_AGGREGATION, record_of
 from cepam.flower.downlink import is_stale
-from cepam.flower.replies import Opened, RoundMetrics
+from cepam.flower.replies import AVERAGING, Aggregator, Opened, RoundMetrics, publishes_average
 from cepam.flower.secure_aggregation.membership import Membership
 from cepam.flower.secure_aggregation.transport import Transport, check_value, run_bytes, run_config
+from cepam.flower.strategy import DownlinkKind, PrivateStrategy, UpdateKind, check_strategy
 from cepam.kernels.format.plan import Floats
 from cepam.lattices.lattice import Integer
 from cepam.protocol.accounting import Accounting, Target, noise_of

@@ -148,7 +148,7 @@ class Transport:
             about = reply.metadata.src_node_id if node is None else node
             raise Refused("error", about, f"code {reply.error.code}: {reply.error.reason}")
         if node is None or node != reply.metadata.src_node_id:
-            raise Refused("unsolicited", reply.metadata.src_node_id, "it does not answer a message of this trip")
+            raise Refused("unsolicited", reply.metadata.src_node_id, "it does not answer a message of this round trip")
         said = secagg_message(reply.content)
         kind = _refusal(said)
         if kind is not None:

@@ -1,10 +1,16 @@
-"""What both ends share about the broadcast's grid and the code of its differences: units, contexts, first odds."""
+"""What both ends share about the broadcast's grid and the code of its differences: units, contexts, first odds.
+
+`BroadcastLoop` is what a grid asks of a backend.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
+
+from cepam.kernels.format.plan import Ints
 
 RESOLUTION = 40
 DITHER_BITS = 48
@@ -44,3 +50,28 @@ def first_odds() -> Any:
 
 def _odds_of(chance_of_one: float) -> int:
     return int(min(max(np.floor(chance_of_one * 65536.0), 1.0), 65535.0))
+
+
+class BroadcastLoop(Protocol):
+    """What a grid asks of a backend, for consecutive coordinates that start on a whole block."""
+
+    def dithers(self, first: int, count: int) -> Ints:
+        """The dithers of `count` coordinates from number `first` on."""
+
+    def places_of_values(self, values: npt.NDArray[Any]) -> Ints:
+        """The whole units nearest to values."""
+
+    def places_of_points(self, points: npt.NDArray[Any], dithers: Ints, shift: int) -> Ints:
+        """Where points of the grid of this shift lie."""
+
+    def nearest_points(self, places: Ints, dithers: Ints, shift: int) -> Ints:
+        """The points of the grid of this shift nearest to places."""
+
+    def values_of_places(self, places: Ints) -> npt.NDArray[np.float32]:
+        """The float32 values of places."""
+
+    def encode(self, blocks: list[Ints]) -> list[bytes]:
+        """The streams of blocks of differences."""
+
+    def decode(self, streams: list[bytes], lengths: list[int]) -> list[Ints]:
+        """The differences in streams, each of its length."""

@@ -1,4 +1,4 @@
-"""A codec lowered to plain numbers, the blocks of a message, and the task that a backend is given."""
+"""A codec lowered to plain numbers, the blocks of a message, the task that a backend is given, and its keystream."""
 
 from __future__ import annotations
 
@@ -245,6 +245,24 @@ def model_fingerprint() -> bytes:
             for field_name in sorted(archive.files):
                 digest.update(np.ascontiguousarray(archive[field_name]).astype("<i8").tobytes())
     return digest.digest()
+
+
+Half = npt.NDArray[np.uint32]
+
+# The keystream of a task: ChaCha's constants, its rounds, and which stream holds what.
+ROUNDS = 12
+CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.uint32)
+LATENT_STREAM = 0
+
+
+def dither_stream(trial: int) -> int:
+    """The number of the stream that holds the dithers of a trial, counted from 0."""
+    return trial + 1
+
+
+def key_words(key: bytes) -> Half:
+    """A 32-byte key as eight little-endian words; several keys one after the other as so many more."""
+    return np.frombuffer(key, dtype="<u4").astype(np.uint32)
 
 
 class Backend(Protocol):

@@ -1,4 +1,4 @@
-"""The search coder: numbers that both ends share, and what an encoder decides from the update alone (docs/search.md).
+"""The search coder: numbers that both ends share, and how an encoder lays out a segment (docs/search.md).
 
 A segment of an update is dealt to blocks of equal size, blocks are halved where need be, and each part that is searched
 is one shared Gaussian vector, seen through public signs and one of all XOR shifts. All kernels share this file.
@@ -52,10 +52,6 @@ OPENING, TIMES, CHOICES = 0, 1, 2
 OPENING_TIMES, OPENING_CHOICES, OPENING_END = 2, 64, 128
 """Of an encoder's own streams: the opening one has a member, a coin, and the first steps of both races from these words
 on; later ones are in streams of their own."""
-
-RUN, RUNS = 4096, 16
-_SAMPLE_BITS, _FARTHEST = 10, 2.0**10
-"""Of the sample that chooses a coder: digits of |x| behind the point, in noise scales, and the largest there may be."""
 
 CONTEXT_SPLIT, CONTEXT_LAYERED, CONTEXT_VECTOR = 0, 1, 2
 CONTEXT_PROPOSAL = CONTEXT_VECTOR + VECTOR_BITS
@@ -165,31 +161,6 @@ def layout_of_sum(total: int, count: int, scale: float) -> Layout | None:
     block = energy * (1 << log_size)
     steps = sum(block > 2.0 ** (step / 2 - 3) for step in range(CLASSES - 1))
     return layout_of(count, log_size, steps)
-
-
-def suits_search(update: npt.NDArray[Any], scale: float) -> bool:
-    """Whether the search coder is expected to cost less than the layered quantizer, under noise of this scale.
-
-    Looks at the sample alone; runs have sums of integers under 2^53, which every machine finds.
-    """
-    if len(update) < SHORTEST:
-        return False
-    whole = sample_of(update).astype(np.float64)
-    whole *= 2.0**_SAMPLE_BITS / scale
-    if not max(float(whole.max()), -float(whole.min())) < _FARTHEST * 2.0**_SAMPLE_BITS:
-        return False
-    np.trunc(whole, out=whole)
-    squares = sum(float(run @ run) for run in np.split(whole, range(RUN, len(whole), RUN)))
-    return squares <= LOUDEST * 4.0**_SAMPLE_BITS * len(whole)
-
-
-def sample_of(update: Any) -> Any:
-    """What chooses the coder of an array or a tensor: all of a short update, else 16 runs of 4,096 coordinates, spread
-    evenly; of a sample, all."""
-    if len(update) <= RUN * RUNS:
-        return update
-    step = len(update) // RUNS
-    return update[: RUNS * step].reshape(RUNS, step)[:, :RUN].reshape(-1)
 
 
 COARSE, LARGEST_COARSE = SCALE_BITS - 16, 1 << 22

@@ -1,23 +1,31 @@
-"""The Numba backend: compiled kernels behind the interface of `task.Backend`; they release the interpreter's lock."""
+"""The Numba backend: compiled kernels behind the interface of `plan.Backend`; they release the interpreter's lock.
+
+Run as a module it compiles what codes the task on its standard input, so that the first message of a fresh machine need
+not wait for the compiler (`kernels/dispatch.py` starts it).
+"""
 
 from __future__ import annotations
 
 import importlib
+import pickle
+import sys
 import threading
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from cepam._internal.files import locked_file
 from cepam.errors import MalformedMessage
 from cepam.kernels.format import vector_contexts as contexts
 from cepam.kernels.format.golomb import golomb_parameter
-from cepam.kernels.format.keystream import key_words
-from cepam.kernels.format.plan import GRID_BITS, CodingTask, Ints, Plan, Values, block_slices, rows_of
+from cepam.kernels.format.plan import GRID_BITS, CodingTask, Ints, Plan, Values, block_slices, key_words, rows_of
 from cepam.kernels.format.row_period import SHARED_BLOCKS
 from cepam.kernels.format.scalar_contexts import BYTES_A_COORDINATE, load_tables
-from cepam.kernels.numba.compiling import Scratch, aligned, kernel_plan, layer_plan, scratch_for
+from cepam.kernels.numba.compiling import STAMP, Scratch, aligned, kernel_plan, layer_plan, scratch_for
 from cepam.kernels.numba.paper_coder import WIDEST_ROW_BYTES, decode_paper, encode_paper
 from cepam.kernels.numba.quantizer import (
     quantize_rows,
@@ -214,3 +222,36 @@ def _decode_paper(task: CodingTask, block: bytes, first: int, rows: int) -> Ints
     if not decode_paper(lowered, scratch_for(task.plan), key, data, first, task.bound, run, h, m):
         raise MalformedMessage("a block decodes to nothing that this codec sends")
     return reconstruct(task.plan, task.key, h, m, first)
+
+
+def kind_of(task: CodingTask) -> str:
+    """What tasks have in common that need the same kernels."""
+    return f"{task.coder}_{int(task.plan.search)}_{min(task.plan.n, 2)}"
+
+
+def mark_of(kind: str) -> Path:
+    """The file beside Numba's own that says that the kernels of a kind are compiled."""
+    return Path(encode_block.stats.cache_path) / f"compiled_{kind}_{STAMP}.nbi"
+
+
+def compile_for(task: CodingTask) -> None:
+    """Compile what encodes and decodes such tasks, from float32 and from float64, unless it lies on disk."""
+    mark = mark_of(kind_of(task))
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    with locked_file(mark.with_suffix(".lock")):  # of several processes one compiles and the others wait
+        if mark.exists():
+            return
+        backend = NumbaBackend()
+        # A loud update takes the layered quantizer, whose kernels the search coder needs too.
+        levels = (0.0, task.plan.unit * task.plan.scale) if task.coder == "search" else (0.0,)
+        for level in levels:
+            for dtype in (np.float32, np.float64):
+                values = np.full(2 * task.plan.n, level, dtype=dtype)
+                backend.decode_span(task, backend.encode_span(task, values, 0), 0, values)
+        mark.touch()
+    with suppress(OSError):
+        mark.with_suffix(".lock").unlink()
+
+
+if __name__ == "__main__":
+    compile_for(pickle.load(sys.stdin.buffer))

@@ -10,9 +10,11 @@ from the odds of a two-sided geometric law of that mean: a block has next to not
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from cepam.kernels.format.broadcast_contexts import (
     BYTES_A_COORDINATE,
@@ -32,7 +34,9 @@ from cepam.kernels.format.broadcast_contexts import (
     SIZE_CONTEXTS,
     WINDOW,
     ZERO_RATE,
+    first_odds,
 )
+from cepam.kernels.format.plan import Ints, key_words
 from cepam.kernels.numba.compiling import compiled, inlined
 from cepam.kernels.numba.keystream import fill_words, start_lanes
 from cepam.kernels.numba.range_coder import (
@@ -190,3 +194,54 @@ def decode_block(data: Any, prior: Any, work: Any, d: Any) -> None:
     for i in range(CONTEXTS):
         work.odds[i] = prior[i]
     walk(data, state, d, scale, work.odds, True)
+
+
+@cache
+def _prior() -> Any:
+    return first_odds()
+
+
+class CompiledLoop:
+    """The compiled kernels; they release the interpreter's lock."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key_words(key)
+
+    def dithers(self, first: int, count: int) -> Ints:
+        out = np.empty(count, dtype=np.int64)
+        fill_dithers(self.key, first, memory_for(count), out)
+        return out
+
+    def places_of_values(self, values: npt.NDArray[Any]) -> Ints:
+        out = np.empty(len(values), dtype=np.int64)
+        places_of_values(np.ascontiguousarray(values), out)
+        return out
+
+    def places_of_points(self, points: npt.NDArray[Any], dithers: Ints, shift: int) -> Ints:
+        out = np.empty(len(points), dtype=np.int64)
+        places_of_points(np.ascontiguousarray(points), dithers, shift, out)
+        return out
+
+    def nearest_points(self, places: Ints, dithers: Ints, shift: int) -> Ints:
+        out = np.empty(len(places), dtype=np.int64)
+        nearest_points(places, dithers, shift, out)
+        return out
+
+    def values_of_places(self, places: Ints) -> npt.NDArray[np.float32]:
+        out = np.empty(len(places), dtype=np.float32)
+        values_of_places(places, out)
+        return out
+
+    def encode(self, blocks: list[Ints]) -> list[bytes]:
+        work, streams = memory_for(max(map(len, blocks), default=0)), []
+        for block in blocks:
+            length = encode_block(block, _prior(), work)
+            streams.append(work.out[:length].tobytes())
+        return streams
+
+    def decode(self, streams: list[bytes], lengths: list[int]) -> list[Ints]:
+        work, blocks = memory_for(max(lengths, default=0)), []
+        for stream, length in zip(streams, lengths):
+            blocks.append(np.empty(length, dtype=np.int64))
+            decode_block(np.frombuffer(bytearray(stream), dtype=np.uint8), _prior(), work, blocks[-1])
+        return blocks

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from cepam.kernels.format.keystream import CONSTANTS, ROUNDS
+from cepam.kernels.format.plan import CONSTANTS, ROUNDS
 from cepam.kernels.numba.compiling import LONG, data_of, filled, stamped, transpose, vector_at
 
 LANES = 16

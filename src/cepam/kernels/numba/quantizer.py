@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from cepam.distributions.radius import COEFFICIENTS, OCTAVES, SEGMENTS
-from cepam.kernels.format.keystream import LATENT_STREAM
+from cepam.kernels.format.plan import LATENT_STREAM
 from cepam.kernels.numba.compiling import (
     DOUBLES,
     LONG,

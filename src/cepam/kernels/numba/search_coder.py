@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from cepam.errors import MalformedMessage
 from cepam.kernels.format import search as f
-from cepam.kernels.format.keystream import LATENT_STREAM, key_words
-from cepam.kernels.format.plan import GRID_BITS, CodingTask, Ints, Values, block_slices
+from cepam.kernels.format.plan import GRID_BITS, LATENT_STREAM, CodingTask, Ints, Values, block_slices, key_words
 from cepam.kernels.format.scalar_contexts import BYTES_A_COORDINATE, load_tables
 from cepam.kernels.format.search import (
     CAP,

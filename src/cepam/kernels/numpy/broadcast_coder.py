@@ -105,3 +105,20 @@ def decode_blocks(streams: list[bytes], lengths: list[int]) -> list[Ints]:
         now = live[np.array(lengths)[live] > i]
         out[now, i] = walk.coordinate(now, np.zeros(len(now), dtype=np.int64))
     return [out[lane, : lengths[lane]] for lane in range(count)]
+
+
+class ReferenceLoop:
+    """The reference for the compiled kernels, slow and plain."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+
+    def dithers(self, first: int, count: int) -> Ints:
+        return dithers_of(self.key, first, count)
+
+    places_of_values = staticmethod(places_of_values)
+    places_of_points = staticmethod(places_of_points)
+    nearest_points = staticmethod(nearest_points)
+    values_of_places = staticmethod(values_of_places)
+    encode = staticmethod(encode_blocks)
+    decode = staticmethod(decode_blocks)

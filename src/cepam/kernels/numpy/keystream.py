@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cepam.kernels.format.keystream import CONSTANTS, ROUNDS, Half, key_words
+from cepam.kernels.format.plan import CONSTANTS, ROUNDS, Half, key_words
 
 Words = npt.NDArray[np.uint64]
 

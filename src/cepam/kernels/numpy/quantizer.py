@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from cepam.distributions.radius import COEFFICIENTS, OCTAVES, SEGMENTS
 from cepam.errors import MalformedMessage
-from cepam.kernels.format.keystream import LATENT_STREAM, dither_stream
-from cepam.kernels.format.plan import GRID_BITS, RANGE_BITS, Accept, Floats, Ints, Plan
+from cepam.kernels.format.plan import GRID_BITS, LATENT_STREAM, RANGE_BITS, Accept, Floats, Ints, Plan, dither_stream
 from cepam.kernels.numpy.keystream import Words, stream_words
 from cepam.lattices.lattice import Search
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from cepam.kernels.format import keystream
+from cepam.kernels.format import plan
 
-ROUNDS = tl.constexpr(keystream.ROUNDS)
-LATENT_STREAM = tl.constexpr(keystream.LATENT_STREAM)
-_CONSTANTS = tl.constexpr(tuple(int(word) for word in keystream.CONSTANTS))
+ROUNDS = tl.constexpr(plan.ROUNDS)
+LATENT_STREAM = tl.constexpr(plan.LATENT_STREAM)
+_CONSTANTS = tl.constexpr(tuple(int(word) for word in plan.CONSTANTS))
 
 
 @triton.jit

@@ -238,5 +238,5 @@ def announce(way: str, n: int, search: int, accept: int) -> None:
     if not triton.knobs.runtime.interpret:
         what = "the integers" if n == 1 else f"a lattice in {n} dimensions"
         logging.getLogger("cepam").warning(
-            "cepam: GPU kernels that %s on %s are compiled once a machine, which takes some seconds", way, what
+            "cepam: GPU kernels that %s on %s are compiled once per machine, which takes some seconds", way, what
         )

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from cepam.distributions.radius import COEFFICIENTS
-from cepam.kernels.format.keystream import key_words
-from cepam.kernels.format.plan import Accept, Plan
+from cepam.kernels.format.plan import Accept, Plan, key_words
 
 
 def launching_on(device: Any) -> AbstractContextManager[Any]:

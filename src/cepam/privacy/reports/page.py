@@ -35,7 +35,7 @@ from cepam.privacy.reports.guarantee import Guarantee, noise_multiplier, noise_t
 from cepam.privacy.reports.warnings import AS_ACCOUNTED, VOID_EPSILON, Practice, privacy_warnings
 
 LIES = "lying server"
-"""How the name of a server begins that lies about drop-outs (`cepam.secure_aggregation`)."""
+"""How the name of a server begins that lies about dropouts (`cepam.secure_aggregation`)."""
 
 TRUSTED = {
     "server": "The central server is trusted: it can see each participant's update, and there is no guarantee against "

@@ -5,6 +5,7 @@ Each has a reason in one line and what to do about it. They never change a figur
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from cepam.privacy.composition.accountant import delta_without_noise, epsilon, slack
@@ -104,7 +105,7 @@ def _about_delta(mechanism: Mechanism, epsilon: float, delta: float) -> list[Pri
     if delta >= free:
         reason = f"delta {delta:.3g} is at or above {free:.3g}, which publishing with no noise at all gives"
         made.append(PrivacyWarning("delta-is-free", reason, f"Choose delta under {free:.2g}; this figure says nothing"))
-    if delta > 0 and _noise_does_nothing(mechanism, epsilon, delta):
+    if delta > 0 and math.isfinite(epsilon) and _noise_does_nothing(mechanism, epsilon, delta):
         reason = f"halving the noise changes delta at epsilon {epsilon:.3g} by less than 5 %"
         made.append(
             PrivacyWarning("delta-insensitive", reason, "Choose a delta that the noise, not the sampling, pays for")

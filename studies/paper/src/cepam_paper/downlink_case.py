@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cepam.codec.codec import Codec
 from cepam.distributions.laws import Gaussian
 from cepam.downlink.broadcast import Broadcast
-from cepam.downlink.hysteresis import farthest
+from cepam.downlink.grid import farthest
 from cepam_paper.section import Table
 from cepam_paper.theory.bowls import BowlPath, Publish, QuadraticClients, roll, simulated_downlink
 from cepam_paper.theory.descent import stacked

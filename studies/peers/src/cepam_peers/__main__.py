@@ -25,8 +25,8 @@ from typing import Any, Literal
 import numpy as np
 
 from cepam import fl
-from cepam.fl.aggregation.selection import aggregator_for
 from cepam.fl.aggregation.trusted_server import Aggregator, AggregatorContext
+from cepam.fl.simulation import aggregator_for
 from cepam.privacy import fingerprint
 from cepam.verify.benchmark import machine
 from cepam_peers.report import Found, draw, engine_rows, place_of, put_into, tables

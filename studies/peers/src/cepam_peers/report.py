@@ -75,12 +75,12 @@ def chosen(study: list[Found], engine: list[Found], name: str) -> tuple[list[Fou
 
 
 def place_of(run: Found) -> tuple[str, int, float]:
-    """What a run is of: its row, seed and drop-outs; there is one of each."""
+    """What a run is of: its row, seed and dropouts; there is one of each."""
     return run["row"], run["seed"], run.get("dropout", 0.0)
 
 
 def tables(study: list[Found], engine: list[Found]) -> str:
-    """The table of runs without drop-outs, and one for each share of drop-outs that was measured."""
+    """The table of runs without dropouts, and one for each share of dropouts that was measured."""
     shares = sorted({place_of(each)[2] for each in study} - {0.0})
     made = [table([each for each in study if not place_of(each)[2]], engine)]
     for share in shares:

@@ -42,10 +42,10 @@ import numpy.typing as npt
 from cepam import fl
 from cepam.codec.codec import UpdateCodec
 from cepam.distributions.laws import Law
-from cepam.fl.aggregation.selection import aggregator_for
 from cepam.fl.aggregation.trusted_server import Aggregator, AggregatorContext, Received, RoundResult
 from cepam.fl.clients.sending import NoisyDithered, draw_noise
 from cepam.fl.runs.summary import interval
+from cepam.fl.simulation import aggregator_for
 from cepam.keys import Address
 from cepam.secure_aggregation import Sketch
 from cepam.verify.benchmark import machine

@@ -18,7 +18,7 @@ from torch import nn
 
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.models.interface import Floats, Index, Scores
-from cepam.kernels.threads import cores
+from cepam.kernels.dispatch import cores
 from cepam_paper.compiled import kernels
 from cepam_paper.compiled.program import Examples, Program, Rows, Workspace, lower
 from cepam_paper.compiled.register_tiles import LANES, vectors

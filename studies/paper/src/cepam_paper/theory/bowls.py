@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cepam.downlink.hysteresis import NEAREST, Hysteresis
+from cepam.downlink.grid import NEAREST, Hysteresis
 from cepam.fl.aggregation.downlink import GridDownlink
 from cepam_paper.theory.convergence import Constants, Schedule
 from cepam_paper.theory.descent import Channel

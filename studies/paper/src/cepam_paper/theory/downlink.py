@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cepam.downlink.hysteresis import NEAREST
+from cepam.downlink.grid import NEAREST
 
 Floats = npt.NDArray[np.float64]
 ROUNDINGS = 3

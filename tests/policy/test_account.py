@@ -17,9 +17,8 @@ from cepam.policy import AccountUnusable, AnsweredRounds, FileAccount, RoundChar
 from cepam.policy.account import MOST_RUNS, NodeAccount, RunPlace
 from cepam.secure_aggregation import SecAggRefused, SecAggRound
 from cepam.secure_aggregation.messages import RepairRequest
-
-from . import sums
-from .sums import MODEL, Cohort, cohort, run_round
+from tests.secure_aggregation import sums
+from tests.secure_aggregation.sums import MODEL, Cohort, cohort, run_round
 
 CHARGES = st.builds(
     RoundCharge,
