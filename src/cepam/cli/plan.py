@@ -38,7 +38,10 @@ def plan(
     unit: Annotated[
         Literal["record", "client"] | None, typer.Option("--unit", help="What is protected (default: record).")
     ] = None,
-    clients: Annotated[int | None, typer.Option("--clients", help="Number of clients: sites, phones, users.")] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option("--clients", help="Number of clients: sites, phones (default: as many as --records lists)."),
+    ] = None,
     records: Annotated[
         str | None, typer.Option("--records", help="Records of a client: one value, or one per client.")
     ] = None,
@@ -108,6 +111,9 @@ def answers(given: dict[str, Any], ask: bool) -> dict[str, Any]:
         ValueError: Nobody can be asked and something has no default.
     """
     values = dict(given)
+    listed = values["records"].count(",") + 1 if values["records"] else 0
+    if values["clients"] is None and listed > 1:
+        values["clients"] = listed
     for name, (question, default) in QUESTIONS.items():
         if values[name] is None and name == "records" and values["unit"] == "client":
             continue

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from cepam import privacy
+from cepam._internal.quorum import QUORUM_RULE, quorum_count
 from cepam.clip import CLIPS, L2, Adjacency, ClippedUnit, Unit
 from cepam.distributions.laws import Gaussian, Laplace, Law, Norm
 from cepam.privacy import (
@@ -82,13 +83,22 @@ def _panel(name: str, text: str, panel: str, default: bool = False) -> Any:
 NOISE, DATA, RUN, PRACTICE = "Noise and clipping", "Records", "Run and adversary", "How it was really run"
 WHOLE = "Whole clients (--unit client)"
 MATRIX = "Correlated noise (--noise-correlation matrix)"
+CLIENTS = 30
+"""Clients where neither --clients nor --records says how many; `cepam train` has as many by default."""
 
 
 @dataclass(frozen=True)
 class MechanismOptions:
     """What the command line says about a run; every field is an option."""
 
-    clients: Annotated[int, _panel("--clients", "Number of clients.", RUN, True)] = 30
+    clients: Annotated[
+        int,
+        _panel(
+            "--clients",
+            f"Number of clients (default: as many as --records lists, else {CLIENTS}).",
+            RUN,
+        ),
+    ] = None  # type: ignore[assignment]  # a number once made: see __post_init__
     law: Annotated[Literal["gaussian", "laplace"], _panel("--law", "Distribution of the noise.", NOISE, True)] = (
         "gaussian"
     )
@@ -106,7 +116,7 @@ class MechanismOptions:
         _panel(
             "--noise-multiplier",
             "Instead of --noise-scale: standard deviation of the noise of the sum over all clients, in units of the "
-            "clipping norm. Goes with --expected-batch-size, --unit client or --local-epochs.",
+            "clipping norm. With --expected-batch-size (clients add equal shares), --unit client or --local-epochs.",
             NOISE,
         ),
     ] = 0.0
@@ -258,8 +268,13 @@ class MechanismOptions:
         _panel("--trust", "The server sees each update, or with secure aggregation their sum only.", RUN, True),
     ] = "server"
     quorum: Annotated[
-        int, _panel("--quorum", "Fewest clients in a sum, for --trust secure-aggregation (default: 0.8 of all).", RUN)
-    ] = 0
+        float,
+        _panel(
+            "--quorum",
+            f"Fewest clients in a sum, for --trust secure-aggregation: {QUORUM_RULE} (default: 0.8).",
+            RUN,
+        ),
+    ] = 0.0
     run_rounds: Annotated[
         int,
         _panel(
@@ -282,6 +297,11 @@ class MechanismOptions:
     state_persists: Annotated[
         bool, _panel("--state-persists", "Warn that momentum or batch statistics of clients survive a round.", PRACTICE)
     ] = False
+
+    def __post_init__(self) -> None:
+        if self.clients is None:
+            listed = 1 + self.records.count(",")
+            object.__setattr__(self, "clients", listed if listed > 1 else CLIENTS)
 
     @property
     def draws(self) -> float:
@@ -420,7 +440,11 @@ class MechanismOptions:
         return found
 
     def _noise(self, default: float | None, weights: list[float]) -> list[float]:
-        """The noise scale of each client."""
+        """The noise scale of each client.
+
+        Of per-example sums every client adds an equal share of the sum's noise, as in the simulation engine: its scale
+        is in inverse proportion to its weight. Elsewhere all clients have one scale.
+        """
         if self.noise_multiplier:
             whole = self.unit == "client"
             if not (self.expected_batch_size or whole) or self.noise_scale:
@@ -433,7 +457,10 @@ class MechanismOptions:
             default = self.noise_multiplier * self.clipping_norm / times / math.hypot(*weights) * sum(weights)
         if not self.noise_scale and default is None:
             raise ValueError("--noise-scale is needed (or --noise-multiplier with --expected-batch-size)")
-        return values_of("noise-scale", self.noise_scale, self.clients, default)
+        if self.noise_scale or default is None or not self.expected_batch_size:
+            return values_of("noise-scale", self.noise_scale, self.clients, default)
+        share = default * math.hypot(*weights) / math.sqrt(self.clients)
+        return [share / weight for weight in weights]
 
     def _records(self, kind: SamplingKind) -> list[float]:
         total = self.records_total / self.clients if self.records_total else None
@@ -552,7 +579,7 @@ def _quorum(options: MechanismOptions) -> int:
             "--trust secure-aggregation goes with Gaussian noise, independent from round to round, and no "
             "--sampling-rate"
         )
-    return options.quorum or math.ceil(0.8 * options.clients)
+    return quorum_count(options.quorum or 0.8, options.clients, "--quorum")
 
 
 def secure_aggregation_views(

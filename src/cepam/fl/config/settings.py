@@ -9,6 +9,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin, get_type_hints
 
+from cepam._internal.quorum import quorum_count
 from cepam.fl.config.checks import CHECKS, one_of, positive
 from cepam.fl.data.catalog import NAMES as DATA
 from cepam.fl.data.dataset import TABLES as TABLE_FILES
@@ -301,7 +302,8 @@ class PrivacySettings:
                                   "best for the run.", None)
     matrix: str | None = setting("File (.npy) with your own matrix for correlated noise: a column or a square.", None)
     trust: str = setting("Who may see a single update: the server, or nobody (secure aggregation).", "server", TRUSTS)
-    quorum: float = setting("Fraction of the sampled clients that must be in every sum (secure aggregation).", 0.8)
+    quorum: float = setting("Fewest clients in a sum (secure aggregation): a fraction of the round's clients, in "
+                            "(0, 1], or a number of clients, from 2.", 0.8)
     colluders: int = setting("Clients assumed to collude with the server (secure aggregation).", 0)
 
 
@@ -591,7 +593,7 @@ class SecAggGraph:
     def of(cls, settings: Settings) -> SecAggGraph:
         """The graph of a run's rounds."""
         clients = settings.clients_per_round
-        quorum = min(clients, max(math.ceil(settings.privacy.quorum * clients - 1e-9), 1))
+        quorum = quorum_count(settings.privacy.quorum, clients, "privacy.quorum")
         if clients <= COMPLETE:
             return cls(clients, quorum, settings.privacy.colluders)
         corrupt = max(CORRUPT, settings.privacy.colluders / clients)

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from cepam._internal.quorum import check_quorum, quorum_count
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian, Law
 from cepam.flower.base import (
@@ -50,16 +51,17 @@ LEAST_NODES = 3
 class SecAggOptions:
     """The checked options of `SecureAggregation` that concern the protocol alone; its docstring says what they are."""
 
-    quorum: float | int = 0.8
+    quorum: float = 0.8
     bits: int | Literal["auto"] = "auto"
     unmask_timeout: float = 60.0
     sketch: int | None = None
 
     def __post_init__(self) -> None:
-        counted = type(self.quorum) is int and self.quorum >= LEAST_NODES
-        if not (counted or (type(self.quorum) is float and 0.5 < self.quorum <= 1.0)):
+        check_quorum(self.quorum)
+        if self.quorum <= 0.5 or 1.0 < self.quorum < LEAST_NODES:
             raise ValueError(
-                f"quorum must be a share above 0.5 up to 1.0, or a number of at least 3, got {self.quorum!r}"
+                f"quorum must be a fraction above 0.5, or a number of nodes of at least {LEAST_NODES}, got "
+                f"{self.quorum!r}"
             )
         if self.bits != "auto" and not (type(self.bits) is int and 1 <= self.bits <= 32):
             raise ValueError(f"bits must be 'auto' or an integer from 1 to 32, got {self.bits!r}")
@@ -70,8 +72,8 @@ class SecAggOptions:
 
     def quorum_of(self, nodes: int, colluders: int) -> int:
         """t for so many nodes; ValueError where no sum of them hides its parts."""
-        quorum = self.quorum if isinstance(self.quorum, int) else math.ceil(self.quorum * nodes - 1e-9)
-        if nodes < LEAST_NODES or not quorum <= nodes or not 2 * quorum > nodes + colluders:
+        quorum = quorum_count(self.quorum, nodes)
+        if nodes < LEAST_NODES or not 2 * quorum > nodes + colluders:
             raise ValueError(
                 f"a sum of {nodes} nodes with quorum {quorum} and {colluders} colluders does not hide single updates: "
                 f"at least {LEAST_NODES} nodes, and twice the quorum above nodes and colluders together"
@@ -198,8 +200,8 @@ class SecureAggregation(PrivateStrategy):
         noise: The law of each client's noise, `cepam.Gaussian`, in units of the weights. No other noise adds up.
         epsilon: The target that the noise is calibrated to, a number or `Target`. Exactly one of `noise` and `epsilon`
             is given.
-        quorum: The nodes that every unmasked sum holds at least, as a share of the round's nodes (default 0.8) or as a
-            number. Twice the quorum is more than the nodes and `Accounting(colluders=…)` together.
+        quorum: The fewest nodes in a sum: a fraction of the round's nodes, in (0.5, 1], or a number of nodes, from 3.
+            Default 0.8. Twice the quorum is more than the nodes and `Accounting(colluders=…)` together.
         bits: Bits per coordinate, 1 to 32. Default `"auto"`: the fewest whose rounding is no wider than one client's
             noise.
         sketch: Send so many numbers instead of the model's coordinates, by a public map that is drawn anew each round.
@@ -223,7 +225,7 @@ class SecureAggregation(PrivateStrategy):
         clip: L2,
         noise: Law | None = None,
         epsilon: float | Target | None = None,
-        quorum: float | int = 0.8,
+        quorum: float = 0.8,
         bits: int | Literal["auto"] = "auto",
         sketch: int | None = None,
         unmask_timeout: float = 60.0,

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from cepam._internal.quorum import quorum_count
 from cepam.clip import L2, Unit
 from cepam.distributions.laws import Gaussian
 from cepam.privacy.cohorts.cohort import Cohort, CohortMechanism
@@ -101,7 +102,7 @@ class Federation:
     @property
     def quorum(self) -> int:
         """The clients that every opened sum of secure aggregation holds at least."""
-        return max(1, math.ceil(QUORUM * self.clients - 1e-9))
+        return quorum_count(QUORUM, self.clients)
 
     def _check_sums(self) -> None:
         if self.clients < LEAST_SUMMED:
