@@ -288,7 +288,7 @@ def _figures(mechanism: privacy.Mechanism, spent: float, delta: float, practice:
             found["pure_epsilon"] = privacy.pure_epsilon(mechanism, 0)
         found["zcdp_rho"] = privacy.zcdp_rho(mechanism, 0)
     if (mechanism.coordinates or mechanism.exceeded) and delta > 0:
-        slack = privacy.slack(mechanism)
+        slack = privacy.slack(mechanism, delta)
         if math.isinf(spent) and (excess := slack.excess(spent, delta)) is not None:
             raise ValueError(f"no finite bound, for the mechanism's own slack: {excess[0]}. {excess[1]}")
         found |= {"slack_epsilon": slack.epsilon, "slack_delta": slack.at(spent)}

@@ -12,7 +12,7 @@ import typer
 from cepam import privacy
 from cepam._internal.quorum import QUORUM_RULE, quorum_count
 from cepam.clip import CLIPS, L2, Adjacency, ClippedUnit, Unit
-from cepam.distributions.laws import Gaussian, Laplace, Law, Norm
+from cepam.distributions.laws import Gaussian, Laplace, Norm
 from cepam.privacy import (
     Client,
     Cohort,
@@ -337,16 +337,19 @@ class MechanismOptions:
         parts = [many / sum(records) for many in records] if unequal else [1.0 / self.clients] * self.clients
         weights = values_of("weights", self.weights, self.clients) if self.weights else parts
         family: type[Gaussian] | type[Laplace] = Gaussian if self.law == "gaussian" else Laplace
-        laws: list[Law] = [family(scale) for scale in self._noise(default_noise, weights)]
         clipped = self.clipped or ("example" if self.expected_batch_size else "update")
         by_example = clipped == "example"
         adjacency = self.adjacency or ("add-remove" if by_example else "replace")
         each = [self.expected_batch_size * part for part in parts] if unequal or matrix else [0.0] * self.clients
+        rows = list(zip(self._noise(default_noise, weights), records, weights, each))
+        kinds = {  # equal clients are one object, so that millions take little time
+            (scale, n, w, own): Client(
+                family(scale), int(n), w, own or None, searched=self.trust != "secure-aggregation"
+            )
+            for scale, n, w, own in set(rows)
+        }
         made = Mechanism(
-            tuple(
-                Client(law, int(n), w, own or None, searched=self.trust != "secure-aggregation")
-                for law, n, w, own in zip(laws, records, weights, each)
-            ),
+            tuple(kinds[row] for row in rows),
             CLIPS[self.norm_type](self.clipping_norm),
             Sampling(kind, draws),
             self.rounds,
