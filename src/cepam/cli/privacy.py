@@ -20,11 +20,11 @@ from cepam.cli.privacy_options import (
     secure_aggregation_observers,
     secure_aggregation_rows,
     secure_aggregation_views,
-    units_of,
     values_of,
 )
 from cepam.cli.tables import print_figures
 from cepam.privacy.composition.accountant import affordable
+from cepam.privacy.reports.guarantee import noise_units
 
 app = typer.Typer(
     help="Account for privacy: epsilon of a run, noise for a target, a page that explains both, an audit.",
@@ -239,7 +239,7 @@ def _each(mechanism: privacy.Mechanism, targets: list[float], delta: float, name
         "rounds": mechanism.rounds,
     }
     found["observers"] = observers_of(mechanism, delta)
-    found |= {"units": units_of(mechanism), "opacus": opacus_of(mechanism), "numerics": _numerics(mechanism)}
+    found |= {"units": noise_units(mechanism), "opacus": opacus_of(mechanism), "numerics": _numerics(mechanism)}
     return {
         **found,
         **_use(mechanism),

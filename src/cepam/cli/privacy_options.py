@@ -27,6 +27,7 @@ from cepam.privacy import (
 )
 from cepam.privacy.composition.accountant import SEES_PARTICIPATION
 from cepam.privacy.mechanisms.mechanism import SamplingKind
+from cepam.privacy.reports.guarantee import noise_units
 
 
 def local_mechanism(options: Any, default_noise: float | None) -> LocalMechanism:
@@ -83,6 +84,10 @@ def _panel(name: str, text: str, panel: str, default: bool = False) -> Any:
 NOISE, DATA, RUN, PRACTICE = "Noise and clipping", "Records", "Run and adversary", "How it was really run"
 WHOLE = "Whole clients (--unit client)"
 MATRIX = "Correlated noise (--noise-correlation matrix)"
+COLLUDERS = (
+    "Number of clients who share all they know with the adversary: one of the other clients; with --trust "
+    "secure-aggregation the server."
+)
 CLIENTS = 30
 """Clients where neither --clients nor --records says how many; `cepam train` has as many by default."""
 
@@ -143,7 +148,12 @@ class MechanismOptions:
         ),
     ] = ""
     slices: Annotated[
-        int, _panel("--slices", "Number of fixed slices of a client's records, used in turn (default: 1).", MATRIX)
+        int,
+        _panel(
+            "--slices",
+            "Number of fixed slices of a client's records, used in turn; required (cepam train has 30 by default).",
+            MATRIX,
+        ),
     ] = 0
     server_momentum: Annotated[
         float, _panel("--server-momentum", "The server's momentum, for --decay auto.", MATRIX, True)
@@ -163,7 +173,13 @@ class MechanismOptions:
     ] = 0.0
     sampling: Annotated[
         Literal["poisson", "fixed"],
-        _panel("--sampling", "Client sampling: each by itself (poisson), or a fixed number per round.", WHOLE, True),
+        _panel(
+            "--sampling",
+            "Client sampling: each by itself (poisson), or a fixed number per round; cepam train has fixed by default, "
+            "since poisson is for whole clients only.",
+            WHOLE,
+            True,
+        ),
     ] = "poisson"
     max_cohort: Annotated[
         int,
@@ -249,7 +265,7 @@ class MechanismOptions:
     rounds: Annotated[
         int, _panel("--rounds", "Number of rounds of the whole run; required, but for an audit, which takes 1.", RUN)
     ] = 0
-    colluders: Annotated[int, _panel("--colluders", "Number of other clients who pool what they know.", RUN, True)] = 0
+    colluders: Annotated[int, _panel("--colluders", COLLUDERS, RUN, True)] = 0
     adjacency: Annotated[
         Adjacency | None,
         _panel(
@@ -492,19 +508,8 @@ def noise_of(mechanism: Mechanism) -> dict[str, Any]:
     return {
         "noise_scale": scales[0] if len(set(scales)) == 1 else scales,
         "noise_multiplier": privacy.noise_multiplier(mechanism),
-        "units": units_of(mechanism),
+        "units": noise_units(mechanism),
         "opacus": opacus_of(mechanism),
-    }
-
-
-def units_of(mechanism: Mechanism) -> dict[str, str]:
-    """What the noise scale and the noise multiplier are measured in."""
-    what = "local step's mean gradient" if isinstance(mechanism, LocalMechanism) else "update"
-    kind = "standard deviation" if mechanism.law_is_gaussian else "scale b of Laplace noise"
-    whose = "a step of one client" if isinstance(mechanism, LocalMechanism) else "all clients"
-    return {
-        "noise_scale": f"{kind} per coordinate that one client adds to its {what}, in the unit of the {what}",
-        "noise_multiplier": f"standard deviation of the noise of the sum over {whose}, in clipping norms",
     }
 
 

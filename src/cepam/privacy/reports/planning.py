@@ -157,15 +157,6 @@ class Plan:
             return f"{said}: expect some loss; small steps, momentum and frozen features help"
         return f"{said}: expect a model that learns little, unless few directions matter: {_remedies(self)}"
 
-    @property
-    def least_bytes(self) -> float | None:
-        """Bytes that one client uploads per round, at least: Shannon's bound for this noise; None for masked sums."""
-        if self.federation.trust == "secure-aggregation" or self.mode == "local-dp-sgd":
-            return None
-        many, scale = self.federation.coordinates, self.mechanism.clients[0].law.scale
-        ratio = self.federation.clipping_norm**2 / (many * scale**2)
-        return many * 0.5 * math.log2(1.0 + ratio) / 8.0
-
 
 def plan(federation: Federation) -> Plan:
     """Recommend a mode for a federation and calibrate its noise.
