@@ -128,7 +128,8 @@ class Simulation:
         """What must be said before the first round, in one sentence each."""
         first = self.aggregators[0]
         met = of_target(self.settings, first.mechanism)
-        return [*first.notices, *met, *(() if self.own is None else self.own.notices)]
+        rate = [self.settings.followed_rate] if self.settings.followed_rate else []
+        return [*rate, *first.notices, *met, *(() if self.own is None else self.own.notices)]
 
     def _prefetch(self) -> None:
         """Draw the next round's randomness while waiting for a GPU."""
