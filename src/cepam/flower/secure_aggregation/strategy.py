@@ -52,7 +52,7 @@ class SecAggOptions:
     """The checked options of `SecureAggregation` that concern the protocol alone; its docstring says what they are."""
 
     quorum: float = 0.8
-    bits: int | Literal["auto"] = "auto"
+    masked_bits: int | Literal["auto"] = "auto"
     unmask_timeout: float = 60.0
     sketch: int | None = None
 
@@ -63,8 +63,8 @@ class SecAggOptions:
                 f"quorum must be a fraction above 0.5, or a number of nodes of at least {LEAST_NODES}, got "
                 f"{self.quorum!r}"
             )
-        if self.bits != "auto" and not (type(self.bits) is int and 1 <= self.bits <= 32):
-            raise ValueError(f"bits must be 'auto' or an integer from 1 to 32, got {self.bits!r}")
+        if self.masked_bits != "auto" and not (type(self.masked_bits) is int and 1 <= self.masked_bits <= 32):
+            raise ValueError(f"masked_bits must be 'auto' or an integer from 1 to 32, got {self.masked_bits!r}")
         if not 0.0 < self.unmask_timeout < math.inf:
             raise ValueError(f"unmask_timeout must be positive and finite, got {self.unmask_timeout!r}")
         if self.sketch is not None and not (type(self.sketch) is int and self.sketch >= 1):
@@ -202,8 +202,8 @@ class SecureAggregation(PrivateStrategy):
             is given.
         quorum: The fewest nodes in a sum: a fraction of the round's nodes, in (0.5, 1], or a number of nodes, from 3.
             Default 0.8. Twice the quorum is more than the nodes and `Accounting(colluders=…)` together.
-        bits: Bits per coordinate, 1 to 32. Default `"auto"`: the fewest whose rounding is no wider than one client's
-            noise.
+        masked_bits: Bits per coordinate of a masked vector, 1 to 32. Default `"auto"`: the fewest whose rounding is no
+            wider than one client's noise.
         sketch: Send so many numbers instead of the model's coordinates, by a public map that is drawn anew each round.
             Whole updates only, clipped after the map. Default: no sketch.
         unmask_timeout: How many seconds the short messages may take: key agreement, repair and shares. Default 60.
@@ -226,7 +226,7 @@ class SecureAggregation(PrivateStrategy):
         noise: Law | None = None,
         epsilon: float | Target | None = None,
         quorum: float = 0.8,
-        bits: int | Literal["auto"] = "auto",
+        masked_bits: int | Literal["auto"] = "auto",
         sketch: int | None = None,
         unmask_timeout: float = 60.0,
         accounting: Accounting = Accounting(),
@@ -235,7 +235,7 @@ class SecureAggregation(PrivateStrategy):
         update: UpdateKind = "parameters",
     ) -> None:
         check_strategy(strategy)
-        self._options = SecAggOptions(quorum, bits, unmask_timeout, sketch)
+        self._options = SecAggOptions(quorum, masked_bits, unmask_timeout, sketch)
         if not isinstance(clip, L2):
             raise ValueError(f"clip must be cepam.L2 for secure aggregation, got {clip!r}")
         law, target = noise_of(noise, epsilon, clip)
@@ -314,7 +314,7 @@ class SecureAggregation(PrivateStrategy):
         quantization_range = QuantizationRange(law, nodes, float(asks.clip.bound))
         quantization_range.restore(self._range.saved() if self._range is not None else ())
         self._range = quantization_range
-        bits = None if self._options.bits == "auto" else self._options.bits
+        bits = None if self._options.masked_bits == "auto" else self._options.masked_bits
         code = fit(law, nodes, coordinates, quantization_range.value, bits=bits)
         one = account.mechanism([(0, asks)], True, coordinates)
         batch = asks.records if one.sampling.kind == "all" else one.sampling.draws
