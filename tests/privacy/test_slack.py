@@ -29,6 +29,7 @@ from cepam.privacy import (
     epsilon,
     slack,
 )
+from cepam.privacy.composition.accountant import affordable
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift
 from cepam.privacy.numerics.slack import _LEAST_ANSWER, TABLE, blurred_error, score_roundings, word_miss
 
@@ -312,3 +313,20 @@ def test_a_saved_account_keeps_what_was_searched() -> None:
     accountant = accountant.add(Mechanism((replace(client, searched=False),), L2(1.0), Sampling("all"), 5))
     read = Accountant().load_state_dict(accountant.state_dict())
     assert [one.clients[0].searched for one in read.mechanisms] == [True, False]
+
+
+def test_roundings_that_are_too_many_are_refused_before_any_round_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two million clients with a million weights each; a smaller model, a control, is charged."""
+
+    def charged(*_: object) -> None:
+        raise AssertionError("charged")
+
+    one = Client(Gaussian(1.0), 1, 1.0)
+    made = Mechanism((one,) * 2_000_000, L2(1.0), Sampling("all"), 100, coordinates=1_000_000, unit="client")
+    monkeypatch.setattr(Mechanism, "charge", charged)
+    assert Accountant((made,)).epsilon(1e-7) == math.inf
+    assert affordable(made, 1e-7) is made
+    with pytest.raises(ValueError, match="add up to more than delta/100"):
+        calibrate(Mechanism((one,) * 10, L2(1.0), Sampling("all"), 1, coordinates=10**13), 1.0, 1e-7)
+    with pytest.raises(AssertionError, match="charged"):
+        Accountant((Mechanism((one,) * 10, L2(1.0), Sampling("all"), 1, coordinates=9),)).epsilon(1e-7)

@@ -90,6 +90,10 @@ class Slack:
         """Whether delta has room for it at any epsilon."""
         return self.at(_HUGE) <= LARGEST_SHARE * delta
 
+    def too_many(self, delta: float) -> bool:
+        """Whether what the roundings miss is over delta/100 by itself, whatever a round shows."""
+        return self.epsilon > 2.0 or self.missed > LARGEST_SHARE * delta
+
     def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
         """Why no figure can be given at (epsilon, delta), and what to do; None where it can."""
         if self.at(epsilon) <= LARGEST_SHARE * delta:
