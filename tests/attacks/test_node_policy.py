@@ -22,7 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 import cepam
 from cepam.flower import Uplink
 from cepam.flower.client_mod import carried
-from cepam.policy import FileAccount, NodeAccount
+from cepam.policy import FileAccount, NodeAccount, read_policy
 from cepam.protocol.agreement import RECORD, Answer, Peer
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig
 from cepam.protocol.server import ServerEnd
@@ -128,6 +128,7 @@ GREEDY = {
     "less noise": UplinkSettings(cepam.Gaussian(3.99), cepam.L2(1.0)),
     "a longer clip": UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.01)),
     "Laplace noise under l2": UplinkSettings(cepam.Laplace(4.0), cepam.L2(1.0)),
+    "a loud bit beside the update": UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), bit=100.0),
     "a stream with less noise": UplinkSettings(
         cepam.Gaussian(3.9), cepam.L2(1.0), correlated_noise=CorrelatedNoiseConfig(0.5, 1, 4)
     ),
@@ -186,6 +187,26 @@ def test_a_limit_is_not_passed_by_asking_for_no_stream_or_for_another(tmp_path: 
     for settings in (UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0)), GOOD):
         assert not server.learns(settings)
     assert not Server(node_of(config, run=9), 9).learns(stream)
+
+
+def test_a_stream_costs_no_more_than_the_floors_say(tmp_path: Path) -> None:
+    """With decay 0.5 an update is in later messages too: six of them at the floors cost twice what six rounds do."""
+
+    def stream(decay: float, scale: float = 4.0) -> UplinkSettings:
+        terms = CorrelatedNoiseConfig(decay, 1, 6)
+        return UplinkSettings(cepam.Gaussian(scale), cepam.L2(1.0), correlated_noise=terms)
+
+    greedy = written(tmp_path / "floors", rounds=6)
+    most = read_policy(Path(greedy["cepam-policy"]).read_bytes()).largest_epsilon()["server"]
+    assert not Server(node_of(greedy)).learns(stream(0.5))
+    assert spent(greedy).answered.rounds == 0
+    for number, settings in enumerate((stream(0.0), stream(0.9, 40.0))):
+        config = written(tmp_path / str(number), rounds=6)
+        assert not Server(node_of(config)).ask(settings).has_error()
+        assert spent(config).answered.epsilon(DELTA) <= most * (1.0 + 1e-9)
+    limited = written(tmp_path / "limited", rounds=6, epsilon=15.0)  # the operator's own figure
+    assert not Server(node_of(limited)).ask(stream(0.5)).has_error()
+    assert spent(limited).answered.epsilon(DELTA) > 1.5 * most
 
 
 def test_a_server_cannot_say_that_training_looks_at_slices(tmp_path: Path) -> None:
