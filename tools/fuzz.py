@@ -11,16 +11,19 @@ behind that.
 
 Names on the command line, or parts of them, choose among these targets and `codec`. FUZZ_CASES says how many cases each
 of them gets (`codec`: all codecs together), FUZZ_SECONDS how long all may take. FUZZ_SAVE=1 writes the counts to
-bench/results/fuzz.json, a row for each target; a target that the time cut short is not written.
+bench/results/fuzz.json, a row for each target; a target that the time cut short is not written. FUZZ_RESUME=1 leaves
+out targets whose row has that many cases of this seed already: a long run can be made in parts.
 
 Anything else is printed as a line that reproduces it, and the run fails.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -175,7 +178,7 @@ def save_counts(name: str, count: int, cases: int, seed: int, found: int, more: 
     if count < cases < ENDLESS:
         print(f"{name} is not written: the time was over after {count:,} of {cases:,} cases", flush=True)
         return
-    with locked_file(RESULTS / ".fuzz.lock"):
+    with locked_file(Path(tempfile.gettempdir()) / "cepam-fuzz.lock"):
         merge("fuzz", name, {"cases": count, **more, "found": found, "seed": seed})
 
 
@@ -187,12 +190,23 @@ def main() -> int:
     cases, names = int(os.environ.get("FUZZ_CASES", str(ENDLESS))), sys.argv[1:]
     parsers = [target for target in all_targets() if not names or any(name in target.name for name in names)]
     codec = not names or any(name in "codec" for name in names)
+    if not parsers and not codec:
+        print(f"no target has {' or '.join(names)} in its name")
+        return 2
+    if "FUZZ_RESUME" in os.environ:
+        done = rows_done(cases, seed)
+        parsers, codec = [target for target in parsers if target.name not in done], codec and "codec" not in done
     part = limit / 2 if parsers and codec else limit
     found = fuzz_parsers(part, seed, parsers, cases) if parsers else 0
     found += fuzz_codec(part, seed, cases) if codec else 0
-    if not parsers and not codec:
-        print(f"no target has {' or '.join(names)} in its name")
-    return 1 if found or not (parsers or codec) else 0
+    return 1 if found else 0
+
+
+def rows_done(cases: int, seed: int) -> set[str]:
+    """The targets whose row in the result has so many cases of this seed."""
+    path = RESULTS / "fuzz.json"
+    rows = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return {n for n, row in rows.items() if row["figures"]["cases"] >= cases and row["figures"]["seed"] == seed}
 
 
 def fuzz_codec(limit: float, seed: int, cases: int) -> int:
