@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -283,6 +284,11 @@ class Accountant:
         return {
             "configuration": self.configuration, "identified": self.identified, **self._written.plain(),
         }  # fmt: skip
+
+    def state_text(self) -> str:
+        """`json.dumps(accountant.state_dict())`; a longer run writes its new releases alone."""
+        head = json.dumps({"configuration": self.configuration, "identified": self.identified})
+        return f"{head[:-1]}, {self._written.text()}}}"
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Accountant:
         """The accountant that `state_dict` wrote; a ValueError if it is of another configuration than this, or
