@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from cepam.codec.codec import UpdateCodec
 from cepam.fl.aggregation.accounting import budgets, of_target
-from cepam.fl.aggregation.downlink import Downlink, GridDownlink, downlink_of
+from cepam.fl.aggregation.downlink import Downlink, GridDownlink, coarse, downlink_of
 from cepam.fl.aggregation.selection import aggregator_for
 from cepam.fl.aggregation.trusted_server import Aggregator, AggregatorContext, ClientUpdates, Line, RoundResult
 from cepam.fl.arrays import ArrayBackend, backend_of
@@ -119,7 +119,6 @@ class Simulation:
         )  # fmt: skip
         self.rates = self._schedule(chosen.training.schedule, chosen.training.server_learning_rate)
         self.optimizer = optimizer(chosen.training.server_optimizer, chosen.training.server_momentum)
-        self.privacy_warnings = self.aggregators[0].privacy_warnings
         self.state = self._start(held.nonce)
         self.aggregators[0].foresee()
 
@@ -129,6 +128,15 @@ class Simulation:
         first = self.aggregators[0]
         met = of_target(self.settings, first.mechanism)
         return [*first.notices, *met, *(() if self.own is None else self.own.notices)]
+
+    @property
+    def privacy_warnings(self) -> list[str]:
+        """What must be said beside the figures of the whole run, in one line each; of its model once it is over."""
+        said = self.aggregators[0].privacy_warnings
+        if not self.done:
+            return said
+        fetch = self.arrays.fetch
+        return [*said, *coarse(self.settings, self._starts(), fetch(self.state.exact), fetch(self.state.weights))]
 
     def _prefetch(self) -> None:
         """Draw the next round's randomness while waiting for a GPU."""
@@ -170,8 +178,12 @@ class Simulation:
             s.training.smoothness,
         )
 
+    def _starts(self) -> Floats:
+        """The initial weights, one row per seed."""
+        return np.stack([self.vector.initial(seed)[self.division.sent] for seed in self.settings.run_seeds])
+
     def _start(self, nonce: bytes) -> State:
-        weights = np.stack([self.vector.initial(seed)[self.division.sent] for seed in self.settings.run_seeds])
+        weights = self._starts()
         count, put = len(weights), self.arrays.put
         memory = {name: put(value) for name, value in self.optimizer.start(weights).items()}
         rows = zip(self.aggregators, weights, self.settings.run_seeds)
