@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
-NUMERIC = re.compile(r"[-+±−]?\s*[\d.,]+([eE][-+]?\d+)?(\s*(%|dB|s|bytes|[kMGT]B|±.*|\(.*\)|\[.*\]|×))?|[–-]?|inf")
+NUMERIC = re.compile(
+    r"[-+±−]?\s*[\d.,]+([eE][-+]?\d+)?(\s*(%|dB|s|bytes|[kMGT]B|±.*|\(.*\)|\[.*\]|×))?|[–-]?|inf|no finite bound"
+)
 NARROW = 3
 """Columns that a phone shows side by side."""
 # Forbids every request: the page is complete, and whatever slipped into it would stay silent.

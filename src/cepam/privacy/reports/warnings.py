@@ -5,6 +5,7 @@ Each has a reason in one line and what to do about it. They never change a figur
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from cepam.privacy.composition.accountant import delta_without_noise, epsilon, slack
@@ -84,7 +85,8 @@ def about_epsilon(epsilon: float) -> list[PrivacyWarning]:
         Warnings, often none.
     """
     if epsilon > VOID_EPSILON:
-        reason = f"epsilon {epsilon:.4g} is no guarantee: it allows any odds to become certainty"
+        figure = f"epsilon {epsilon:.4g}" if epsilon < math.inf else "without a finite bound on epsilon this"
+        reason = f"{figure} is no guarantee: it allows any odds to become certainty"
         return [PrivacyWarning("no-guarantee", reason, "Calibrate the noise to a target under 10")]
     if epsilon > LARGE_EPSILON:
         reason = f"epsilon {epsilon:.4g} allows odds to change by a factor of e^{epsilon:.3g}"
@@ -104,7 +106,7 @@ def _about_delta(mechanism: Mechanism, epsilon: float, delta: float) -> list[Pri
     if delta >= free:
         reason = f"delta {delta:.3g} is at or above {free:.3g}, which publishing with no noise at all gives"
         made.append(PrivacyWarning("delta-is-free", reason, f"Choose delta under {free:.2g}; this figure says nothing"))
-    if delta > 0 and _noise_does_nothing(mechanism, epsilon, delta):
+    if delta > 0 and epsilon < math.inf and _noise_does_nothing(mechanism, epsilon, delta):
         reason = f"halving the noise changes delta at epsilon {epsilon:.3g} by less than 5 %"
         made.append(
             PrivacyWarning("delta-insensitive", reason, "Choose a delta that the noise, not the sampling, pays for")
