@@ -37,13 +37,21 @@ UNIT_ROUNDING = 2.0**-52
 
 @dataclass(frozen=True)
 class CorrelatedNoise:
-    """C, lower triangular and not negative, and into how many fixed slices a client's records are split.
+    """The matrix C of correlated noise, lower triangular and not negative, and the slices of a client's records.
 
-    `decay` gives C_ij = decay^(i - j): one number and one vector of state; `decay=0` is independent noise.
-    `from_matrix` takes a C of one's own. A client's i-th message is made of slice i mod `slices`.
+    Args:
+        decay: C_ij = decay^(i - j), in [0, 1): the share of a round's noise that the next round cancels. 0:
+            independent noise.
+        slices: Into how many fixed slices a client's records are split. Message i is made of slice i mod `slices`.
+        coefficients: The first column of a matrix of your own whose diagonals are constant (`from_matrix`).
+        rows: The rows of any other matrix of your own (`from_matrix`).
+
+    Raises:
+        ValueError: A value is out of range, or more than one of `decay`, `coefficients` and `rows` is given.
+
     Guarantee: a receiver that takes every message of its sender holds each update plus C^-1 Z
-    (tests/privacy/test_correlated_noise.py, tests/statistical/test_correlated_noise.py).
-    Departs: the paper's noise is independent from round to round.
+    (tests/privacy/test_correlated_noise.py, tests/statistical/test_correlated_noise.py). Departs: the paper's noise
+    is independent from round to round.
     """
 
     decay: float = 0.0
@@ -161,10 +169,15 @@ class CorrelatedNoise:
 
 
 class CorrelatedNoiseSender:
-    """A client's end of one stream: updates go in, what the codec shall encode comes out, in float64.
+    """A client's end of one stream: it turns updates into what the codec encodes, in float64.
 
-    `position` is the number of the next message and `slice` the slice of records that makes it. The memory is private:
-    the carried sum, or the last updates as far back as C reaches.
+    Args:
+        link: The matrix that the receiver uses.
+        size: Length of an update.
+        position: Number of the first message.
+
+    `position` goes on to the number of the next message; `slice` is the slice of records that makes it. The memory
+    is private: the carried sum, or the last updates as far back as C reaches.
     """
 
     def __init__(self, link: CorrelatedNoise, size: int, position: int = 0) -> None:
@@ -223,11 +236,15 @@ class CorrelatedNoiseSender:
 
 
 class CorrelatedNoiseReceiver:
-    """The server's end of one stream: decoded vectors go in, updates plus correlated noise come out.
+    """The server's end of one stream: it turns decoded vectors into updates with correlated noise.
 
-    Messages may be missing, never out of order. One that is lost counts as an update of zero, so that what C carried of
-    it arrives with the next: y = C_qq^-1 v_q over the positions q that came. For a decay that is
-    v - decay^gap v_last.
+    Args:
+        link: The matrix that the sender uses.
+        size: Length of an update.
+        position: Number of the first message that it takes.
+
+    Messages may be missing, never out of order. A lost one counts as an update of zero, and what C carried of it
+    arrives with the next: y = C_qq^-1 v_q over the positions q that came. With a decay that is v - decay^gap v_last.
     """
 
     def __init__(self, link: CorrelatedNoise, size: int, position: int = 0) -> None:

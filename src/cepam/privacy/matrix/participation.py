@@ -31,7 +31,11 @@ MOST_STATES = 100_000
 
 @dataclass(frozen=True)
 class Cyclic:
-    """Every record belongs to one of `slices` fixed slices: it takes part in messages r, r + slices, …"""
+    """Participation in turn: a record of slice r takes part in messages r, r + slices, and so on.
+
+    Args:
+        slices: How many fixed slices there are.
+    """
 
     slices: int
 
@@ -65,7 +69,12 @@ def slice_of(identifier: str | bytes | int, slices: int) -> int:
 
 @dataclass(frozen=True)
 class Separated:
-    """A record takes part at most `times` times, at least `apart` messages after the last; else as it likes."""
+    """Participation at a distance: at most `times` times, at least `apart` messages after the last one.
+
+    Args:
+        apart: Least distance between two participations of a record, in messages.
+        times: Most participations of a record.
+    """
 
     apart: int
     times: int
@@ -309,7 +318,13 @@ def _cut_noise(workload: Floats, decay: float, bands: int) -> float:
 
 @dataclass(frozen=True, order=True)
 class Arrival:
-    """One message that came: in which round, at which position of its client, in which of the client's streams."""
+    """A message that came.
+
+    Args:
+        round: In which round it came.
+        position: Its number among all messages of its client.
+        stream: Which of the client's streams it belongs to.
+    """
 
     round: int
     position: int
@@ -318,9 +333,13 @@ class Arrival:
 
 @dataclass(frozen=True)
 class ObservedParticipation:
-    """The messages of each client that came, in order, over `rounds` rounds.
+    """The messages of each client that came, in order.
 
     A position that is skipped was sent and lost, or is charged as if it were.
+
+    Args:
+        rounds: Rounds of the run so far.
+        arrivals: For each client the messages that came.
     """
 
     rounds: int

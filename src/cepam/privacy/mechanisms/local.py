@@ -44,12 +44,22 @@ def steps_of(records: int, batch: float, epochs: int) -> int:
 
 @dataclass(frozen=True)
 class LocalMechanism(Mechanism):
-    """Rounds in which client j makes `steps[j]` local steps of DP-SGD and sends what came of them.
+    """A run of local DP-SGD: client j makes `steps[j]` noisy local steps per round and sends the result.
 
-    A client's `law` is the noise on one step's sum of clipped gradients over the expected batch, its `draws` that
-    batch, drawn by Poisson sampling, anew in each step. A record is charged for each step of its own client and for
-    nothing else: the others' vectors depend on it only through what was published.
-    Guarantee: docs/proofs/mechanisms-and-sampling.md, "Noise inside local steps"; tests/privacy/test_local.py.
+    Args:
+        clients: A client's `law` is the noise on one step's sum of clipped gradients over the expected batch; its
+            `draws` is that batch, sampled by Poisson sampling afresh in each step.
+        steps: Local steps per round, one number per client.
+        sampling: Must be `poisson`; each example is clipped.
+        colluders: Other clients that pool what they know. They change nothing: each client's own noise protects it.
+
+    Other fields are those of `Mechanism`.
+
+    Raises:
+        ValueError: `steps` does not fit the clients, or clipping, sampling or noise are of another kind.
+
+    Guarantee: a record is charged for each step of its own client and for nothing else, whoever sees the messages
+    (docs/proofs/mechanisms-and-sampling.md, "Noise inside local steps"; tests/privacy/test_local.py).
     """
 
     steps: tuple[int, ...] = ()

@@ -18,7 +18,13 @@ INSENSITIVE = 1.05
 
 @dataclass(frozen=True)
 class PrivacyWarning:
-    """One reason to distrust a figure: a short code, the reason in one line, and what to do."""
+    """A reason to distrust a figure.
+
+    Args:
+        code: A short name.
+        reason: Why, in one line.
+        remedy: What to do about it.
+    """
 
     code: str
     reason: str
@@ -30,12 +36,14 @@ class PrivacyWarning:
 
 @dataclass(frozen=True)
 class Practice:
-    """How the run was really done, where that differs from what the account assumes.
+    """How the run was really done, where that differs from what the accountant assumes.
 
-    `rounds` is the length of the run that the figure will be quoted for; `tensors` the number of tensors
-    clipped one by one instead of as a whole; `sampler_persists`: a data loader that goes on across rounds;
-    `state_persists`: momentum buffers, batch-norm statistics or the like that a client keeps from one round
-    to the next; `called_pure`: an l2-clipped Laplace figure quoted as pure DP.
+    Args:
+        rounds: Length of the run for which the figure will be quoted.
+        tensors: Tensors that are clipped one by one, instead of the whole vector.
+        sampler_persists: Whether a data loader goes on across rounds.
+        state_persists: Whether momentum buffers, batch-norm statistics or the like stay on a client between rounds.
+        called_pure: Whether the figure of l2-clipped Laplace noise is quoted as pure differential privacy.
     """
 
     rounds: int | None = None
