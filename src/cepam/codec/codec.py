@@ -352,6 +352,12 @@ class Codec(MessageCodec):
         return layered_plan(self.law, self.on)
 
     def suits_search(self, update: Vector) -> bool:
+        """Args:
+            update: The update, or its sample.
+
+        Returns:
+            Whether it does.
+        """
         return suits_search(update, self.law.scale)
 
     @cached_property

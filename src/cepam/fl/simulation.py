@@ -69,13 +69,23 @@ def quiet(sent: Sent) -> None:
 
 @dataclass
 class Simulation:
-    """A federated run in one process.
+    """A federated run in one process, round by round; `train` runs one to its end and keeps it in a folder.
 
-    `codecs` replaces the settings' scheme with objects of your own: one function from client number to codec.
-    `watch` sees all traffic. `backend` is where vectors live, by default as the settings' device says. `secret` is what
-    keys and draws come from: by default fresh from the operating system, or the seed where the settings say `simulate`.
-    `aggregator` makes a seed's way up, by default the one that the settings ask for.
-    Best weights and accuracies look at test or validation data: simulation only.
+    Best weights and accuracies look at test or validation data: for simulation only.
+
+    Args:
+        settings: What to run.
+        data: The records.
+        model: What is trained; by default what the settings name.
+        codecs: From a client's number to its codec, in the place of the settings' scheme.
+        watch: Hears of every message.
+        backend: Where vectors live; by default as `run.device` says.
+        secret: What keys and draws come from. By default fresh from the operating system, or the seed with
+            `run.simulate`.
+        aggregator: Makes a seed's aggregator; by default the one that the settings ask for.
+
+    Raises:
+        ValueError: The settings do not fit the data, or no noise meets the target epsilon.
     """
 
     settings: Settings
@@ -208,7 +218,11 @@ class Simulation:
         return self.state.average if self.settings.training.weight_averaging else self.state.weights
 
     def step(self) -> list[Line]:
-        """Runs one round and gives its line of metrics for every seed."""
+        """Run one round.
+
+        Returns:
+            Its metrics, one dictionary per seed.
+        """
         number = self.state.round
         rows = [(s, int(k)) for s, aggregator in enumerate(self.aggregators) for k in aggregator.sampled(number)]
         cohorts = [[k for t, k in rows if t == s] for s in range(len(self.aggregators))]
@@ -329,6 +343,12 @@ class Simulation:
         """epsilon so far by observer; the worst of the seeds. None where no finite bound is available.
 
         `rough` gives a bound in less time.
+
+        Args:
+            rough: Whether a bound will do that takes less time.
+
+        Returns:
+            epsilon by observer; empty where nothing is claimed.
         """
         each = [aggregator.views(rough) for aggregator in self.aggregators]
         observers = dict.fromkeys(who for views in each for who in views)
@@ -338,6 +358,9 @@ class Simulation:
         """Each client's name, records, noise, target and what its records have spent against an outsider.
 
         The first seed's. Where nobody has a name or a target of its own there is nothing to tell apart: an empty list.
+
+        Returns:
+            A dictionary per client.
         """
         first = self.aggregators[0]
         return budgets(self.settings, self.data.clients, first.plans, first.mechanism, first.accountant)

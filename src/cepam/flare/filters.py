@@ -192,6 +192,14 @@ class ClientFilter(Filter):  # type: ignore[misc]
     where the policy allows them, and `required=False` changes nothing. Put this filter into the site's own
     `local/privacy.json`, in a scope and among the components: it then runs before a job's filters, and no job can leave
     it out (docs/flower.md). A job's own `ClientFilter` behind it lets pass what it sealed.
+
+    Args:
+        required: Whether a result without an offer is refused. False lets it pass with a warning.
+        policy: Path of the site's policy (TOML).
+        account: Path of the site's account; goes with `policy`.
+
+    Raises:
+        ValueError: Only one of `policy` and `account` is given, or the policy allows secure aggregation alone.
     """
 
     def __init__(self, required: bool = True, policy: str | None = None, account: str | None = None) -> None:

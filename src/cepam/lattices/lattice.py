@@ -212,6 +212,9 @@ def _acceptance(lattice: Lattice, norm: Norm) -> float:
 def Integer(n: int) -> Lattice:
     """Return the cubic lattice Z^n.
 
+    Returns:
+        The lattice.
+
     Args:
         n: The dimension, from 1 to 10.
 

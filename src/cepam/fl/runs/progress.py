@@ -21,7 +21,14 @@ FIRST_LOGGED, LOGGED, LOGGED_SHARE = 10.0, 10.0, 0.05
 
 @dataclass(frozen=True)
 class Progress:
-    """A round done: its lines, how many rounds there are, and the seconds since the start of this process."""
+    """A round that is done, as `watch` of `train` hears of it.
+
+    Args:
+        lines: The round's metrics, one dictionary per seed.
+        rounds: Rounds of the whole run.
+        started_at: The round at which this process began; above 0 after a resume.
+        seconds: Time since this process began.
+    """
 
     lines: list[Line]
     rounds: int
