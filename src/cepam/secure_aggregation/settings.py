@@ -222,7 +222,14 @@ class SecAggSettings:
         return max(1, 2 * self.threshold - self.holders(clients) - taken)
 
     def holders(self, clients: int) -> int:
-        """The most clients who hold shares of one seed, its owner among them."""
+        """The most clients who hold shares of one seed, its owner among them.
+
+        Args:
+            clients: Clients of the round.
+
+        Returns:
+            A number of clients.
+        """
         return min(self.degree + 1, clients) if self.degree else clients
 
     def check(self, clients: int) -> None:

@@ -296,10 +296,14 @@ class RoundTrip:
 
     @classmethod
     def of_mechanism(cls, mechanism: Mechanism, noise_factor: float = 1.0) -> RoundTrip:
-        """The package's own codec for every client's law, under a fresh key.
+        """Make it from the package's own codec for every client's law, under a fresh key.
 
-        `noise_factor` makes the mechanism use other noise than the record says: 0.5 is a control that an
-        audit must refute.
+        Args:
+            mechanism: The run.
+            noise_factor: Factor of the noise that is really added: 0.5 is a control that an audit must refute.
+
+        Returns:
+            What `audit` attacks.
         """
         noisy = mechanism.with_noise([client.law.scale * noise_factor for client in mechanism.clients])
         made = {client.law: Codec(client.law) for client in set(noisy.clients)}

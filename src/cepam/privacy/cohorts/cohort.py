@@ -229,6 +229,12 @@ class CohortMechanism(Mechanism):
         A fixed cohort whose clients retire is drawn from ever fewer, and where clients have a state the others' tell
         who was drawn: no probability is claimed for either (docs/proofs/cohorts-and-dropouts.md, "Layers that stay on
         the client").
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+
+        Returns:
+            A probability; 1 where no sampling is claimed.
         """
         if self.cohort.kind == "poisson":
             return self.cohort.rate
@@ -237,7 +243,14 @@ class CohortMechanism(Mechanism):
         return min(1.0, self.cohort.size / (self.cohort.population - self.colluders))
 
     def distance(self, client: int) -> float:
-        """How far a client moves the sum: in a fixed cohort another takes the place of one that is not drawn."""
+        """How far a client moves the sum: in a fixed cohort another takes the place of one that is not drawn.
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+
+        Returns:
+            A distance in l2.
+        """
         replaced = self.adjacency == "replace" or self.replaces
         return (2.0 if replaced else 1.0) * self.clip.bound
 
@@ -255,7 +268,15 @@ class CohortMechanism(Mechanism):
         return self.clients[client].noise * math.sqrt(len(self.hidden_by(client, colluders)))
 
     def mu(self, client: int, colluders: int | None = None) -> float:
-        """The shift over the noise, of update and bit together: one Gaussian mechanism."""
+        """The shift over the noise, of update and bit together: one Gaussian mechanism.
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+            colluders: Other clients that pool what they know; by default those of the mechanism.
+
+        Returns:
+            mu of one Gaussian mechanism.
+        """
         exact = super().mu(client, colluders)
         if self.bit is None:
             return exact
@@ -282,13 +303,27 @@ class CohortMechanism(Mechanism):
         return replace(made, adjacency="replace") if self.replaces else made
 
     def limited(self, client: int) -> tuple[SubsampledMechanism, int] | None:
-        """What a client pays without any secret, and how often at most; None where the server sets no limit."""
+        """What a client pays without any secret, and how often at most; None where the server sets no limit.
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+
+        Returns:
+            A mechanism of one round and a number of rounds, or None.
+        """
         if self.cohort.participations is None:
             return None
         return replace(self.charge(client), sampling_rate=1.0), self.cohort.participations
 
     def without(self, absent: Iterable[int]) -> CohortMechanism:
-        """The same release: the noise does not depend on who replied."""
+        """The same release: the noise does not depend on who replied.
+
+        Args:
+            absent: Ignored.
+
+        Returns:
+            This mechanism.
+        """
         return self
 
     def alone(self, client: int) -> CohortMechanism:

@@ -266,6 +266,9 @@ class Accountant:
 
         Where a release does not say its `coordinates` figures are those of the ideal law: None, or what cohorts over
         their cap add.
+
+        Returns:
+            What is added to epsilon and to delta.
         """
         plain = any(mechanism.coordinates is None for mechanism in self.mechanisms)
         if not self.mechanisms or (plain and not any(mechanism.exceeded for mechanism in self.mechanisms)):

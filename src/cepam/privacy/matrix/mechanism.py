@@ -164,14 +164,28 @@ class MatrixMechanism(Mechanism):
         return rate
 
     def batch(self, client: int) -> float:
-        """B, the public number that divides the sum of a client's clipped gradients."""
+        """B, the public number that divides the sum of a client's clipped gradients.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A number of records.
+        """
         who = self.clients[client]
         if who.draws is not None:
             return who.draws
         return float(self.sampling.draws) if self.amplified else who.records / self.link.slices
 
     def distance(self, client: int) -> float:
-        """c: how far a record (or a client) moves one update."""
+        """c: how far a record (or a client) moves one update.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A distance in the clip's norm.
+        """
         if self.clipped == "update":
             return super().distance(client)
         return (2.0 if self.adjacency == "replace" else 1.0) * self.clip_of(client).bound / self.batch(client)
@@ -240,7 +254,14 @@ class MatrixMechanism(Mechanism):
         )
 
     def alone(self, client: int) -> MatrixMechanism:
-        """What the same rounds would release of one client by itself."""
+        """What the same rounds would release of one client by itself.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A new mechanism.
+        """
         came = self.observed_participation and ObservedParticipation(
             self.rounds, (self.observed_participation.arrivals[client],)
         )

@@ -363,8 +363,18 @@ class ObservedParticipation:
 
     @classmethod
     def observed(cls, sent: npt.ArrayLike, lost: npt.ArrayLike | None = None) -> ObservedParticipation:
-        """The observed_participation of clients (rows) that sent a message in some rounds (columns), of which some were
-        lost."""
+        """Make it from arrays of who sent what.
+
+        Args:
+            sent: Whether a client (row) sent a message in a round (column).
+            lost: Which of these messages were lost; by default none.
+
+        Returns:
+            The messages that came.
+
+        Raises:
+            ValueError: The arrays differ in shape, or a lost message was not sent.
+        """
         tried = np.array(sent, dtype=bool)
         gone = np.zeros_like(tried) if lost is None else np.array(lost, dtype=bool)
         if tried.ndim != 2 or gone.shape != tried.shape:
@@ -379,7 +389,17 @@ class ObservedParticipation:
         return cls(tried.shape[1], tuple(rows))
 
     def over(self, rounds: int) -> ObservedParticipation:
-        """The first `rounds` rounds."""
+        """The first `rounds` rounds.
+
+        Args:
+            rounds: How many.
+
+        Returns:
+            The messages that came in these rounds.
+
+        Raises:
+            ValueError: There are fewer rounds.
+        """
         if rounds > self.rounds:
             raise ValueError(
                 f"rounds must be at most the {self.rounds} that observed_participation was taken in, got {rounds}"
@@ -388,7 +408,14 @@ class ObservedParticipation:
         return ObservedParticipation(rounds, kept)
 
     def positions(self, client: int) -> int:
-        """How many positions of a client have been reached."""
+        """How many positions of a client have been reached.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A number of messages.
+        """
         came = self.arrivals[client]
         return came[-1].position + 1 if came else 0
 

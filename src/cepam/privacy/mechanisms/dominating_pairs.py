@@ -50,11 +50,25 @@ class Shift(ABC):
 
     @abstractmethod
     def scaled(self, factor: float) -> Shift:
-        """The same noise under a shift `factor` times as large."""
+        """The same noise under a shift `factor` times as large.
+
+        Args:
+            factor: What the shift is multiplied by.
+
+        Returns:
+            A new pair.
+        """
 
     @abstractmethod
     def profile(self, epsilon: float) -> float:
-        """The hockey-stick divergence of P from Q at e^epsilon: the smallest delta that goes with epsilon."""
+        """The hockey-stick divergence of P from Q at e^epsilon: the smallest delta that goes with epsilon.
+
+        Args:
+            epsilon: Not negative.
+
+        Returns:
+            delta.
+        """
 
     @abstractmethod
     def masses(self, edges: Floats) -> Masses:

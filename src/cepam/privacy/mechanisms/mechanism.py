@@ -132,13 +132,29 @@ class SubsampledMechanism:
         Paper: Theorem 7, with its sum over j replaced by the truth: being drawn twice moves one clipped
         vector no further.
         Rests on: Balle, Barthe and Gaboardi 2018, Theorem 2 (advanced joint convexity).
+
+        Args:
+            epsilon: Not negative.
+
+        Returns:
+            delta.
+
+        Raises:
+            ValueError: epsilon is negative.
         """
         if epsilon < 0:
             raise ValueError(f"epsilon must not be negative, got {epsilon!r}")
         return self.sampling_rate * self.shift.profile(unamplified(epsilon, self.sampling_rate))
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon of one round at delta, in closed form up to a root in one unknown."""
+        """The smallest epsilon of one round at delta, in closed form up to a root in one unknown.
+
+        Args:
+            delta: delta of the guarantee, in [0, 1).
+
+        Returns:
+            epsilon; infinite for Gaussian noise at delta 0.
+        """
         if self.sampling_rate * self.shift.profile(0.0) <= delta:
             return 0.0
         if delta == 0.0:
@@ -158,6 +174,12 @@ class SubsampledMechanism:
 
         `edges` must be symmetric about an edge at zero; one direction for replace-one, remove and add
         otherwise.
+
+        Args:
+            edges: Values of the privacy loss, rising.
+
+        Returns:
+            Pairs of arrays of probabilities, one pair per direction.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             before = unamplified_array(edges, self.sampling_rate)
@@ -414,7 +436,14 @@ class Mechanism:
         return 0
 
     def limited(self, client: int) -> tuple[SubsampledMechanism, int] | None:
-        """A charge and how often at most it is made in the whole run, where that is enforced."""
+        """A charge and how often at most it is made in the whole run, where that is enforced.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A mechanism of one round and a number of rounds; None where nothing is enforced.
+        """
         return None
 
     @property
@@ -428,7 +457,14 @@ class Mechanism:
         return self.rounds
 
     def events_of(self, client: int) -> int:
-        """How many times `charge` is made of this client's records."""
+        """How many times `charge` is made of this client's records.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A number of rounds, or of steps.
+        """
         return self.events
 
     def once(self) -> Mechanism:
@@ -446,16 +482,37 @@ class Mechanism:
         return self.sampling.kind != "all"
 
     def history(self, client: int) -> Hashable:
-        """What a client's guarantee depends on besides the other clients: equal histories are charged alike."""
+        """What a client's guarantee depends on besides the other clients: equal histories are charged alike.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            What compares equal for clients that are charged alike.
+        """
         return self.clients[client], client in self.absent
 
     def sampling_of(self, client: int) -> Sampling:
-        """How this client draws its records, with its own draws a round where it has them."""
+        """How this client draws its records, with its own draws a round where it has them.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            The sampling.
+        """
         draws = self.clients[client].draws
         return self.sampling if draws is None else replace(self.sampling, draws=draws)
 
     def clip_of(self, client: int) -> Clip:
-        """The clip of this client: its own, or the release's."""
+        """The clip of this client: its own, or the release's.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            The clip.
+        """
         return self.clients[client].clip or self.clip
 
     def sampling_rate(self, client: int) -> float:
@@ -551,7 +608,14 @@ class Mechanism:
         return math.hypot(*(weight * scale for weight, scale in parts)), parts
 
     def node(self, client: int) -> int:
-        """Who sent this client's vector."""
+        """Who sent this client's vector.
+
+        Args:
+            client: The place of its vector.
+
+        Returns:
+            The node.
+        """
         return client if self.nodes is None else self.nodes[client]
 
     def sent_by_node(self) -> Mapping[int, Sequence[int]]:

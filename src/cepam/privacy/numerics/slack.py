@@ -110,7 +110,15 @@ class Slack:
         return self.at(_HUGE) <= LARGEST_SHARE * delta
 
     def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
-        """Why no figure can be given at (epsilon, delta), and what to do; None where it can."""
+        """Why no figure can be given at (epsilon, delta), and what to do; None where it can.
+
+        Args:
+            epsilon: The figure, before the rounding is added.
+            delta: delta of the guarantee.
+
+        Returns:
+            The reason and the remedy, or None.
+        """
         if self.at(epsilon) <= LARGEST_SHARE * delta:
             return None
         other = ', or coder "layered"' if self.searched else ""
