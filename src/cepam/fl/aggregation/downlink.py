@@ -26,7 +26,7 @@ SEED_BYTES = 32
 """What a client needs to make the initial weights by itself: the public seed of the model."""
 NEW = -1
 """The version of a client that was never reached."""
-COARSE, FINE = 0.25, 0.1
+COARSE, FINE = 0.3, 0.1
 """Rounding over movement, of the final model: from the first on accuracy suffered, up to the second it did not."""
 
 
