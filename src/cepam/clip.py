@@ -68,7 +68,14 @@ class Clip:
         check_scale("bound", self.bound)
 
     def measure(self, update: Any) -> float:
-        """Return the norm of the update, added up in float64."""
+        """Return the norm of the update, added up in float64.
+
+        Args:
+            update: An array or tensor of floats.
+
+        Returns:
+            The norm, which may be infinite or NaN.
+        """
         return float(_norms(_floating(update).reshape(1, -1), self.norm)[0])
 
     def apply(self, update: Vector, cuts: Sequence[int] | None = None) -> Vector:
@@ -95,6 +102,13 @@ class Clip:
         """Clip as `apply` does, but return zeros if the update has no finite norm.
 
         For a client that must send something: silence would reveal, uncharged, that its data hold a NaN.
+
+        Args:
+            update: An array or tensor of floats.
+            cuts: The ends of its tensors, if each is to be clipped by itself to its share of the bound.
+
+        Returns:
+            The clipped update, of the same type, on the same device.
         """
         return self._applied(update, cuts)[0]
 
@@ -104,7 +118,14 @@ class Clip:
         return rows[0].reshape(held.shape), float(norms[0])
 
     def whole(self, parts: int) -> Clip:
-        """Return the clip of a vector of which each of `parts` tensors is within this clip."""
+        """Return the clip of a vector of which each of `parts` tensors is within this clip.
+
+        Args:
+            parts: How many tensors are clipped one by one.
+
+        Returns:
+            A larger clip: sqrt(parts) bounds in l2, `parts` bounds in l1.
+        """
         return type(self)(self.bound * whole_over_part(self.norm, parts))
 
     def sensitivity(
@@ -126,6 +147,9 @@ class Clip:
         Guarantee: Clipping the whole afterwards moves nothing further in l2, where it is a projection, and at most
         twice as far in l1, where scaling is 2-Lipschitz; never by over 2 bounds. Attacked in tests/test_clip.py and
         tests/privacy/test_mechanism.py.
+
+        Returns:
+            A distance in this norm.
         """
         if unit not in get_args(ClippedUnit):
             raise ValueError(f"clipped must be one of {', '.join(get_args(ClippedUnit))}, got {unit!r}")

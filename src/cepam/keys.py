@@ -67,7 +67,11 @@ class Key:
 
     @classmethod
     def generate(cls) -> Key:
-        """Return a fresh key from the operating system's randomness."""
+        """Return a fresh key from the operating system's randomness.
+
+        Returns:
+            The key.
+        """
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
@@ -124,7 +128,11 @@ class Address:
             raise ValueError(f"run must be bytes or text, got {type(self.run).__name__}")
 
     def derive(self) -> StreamKeys:
-        """Return the keys of keystream and seal, computed once per object (HKDF-SHA256; docs/wire.md, section 1)."""
+        """Return the keys of keystream and seal, computed once per object (HKDF-SHA256; docs/wire.md, section 1).
+
+        Returns:
+            Both keys.
+        """
         return self._derived
 
     def __getstate__(self) -> dict[str, object]:
@@ -183,6 +191,9 @@ class KeyChain:
     def address(self, client: int, run: bytes = b"", attempt: int = 0) -> Address:
         """Return the address of this round's message.
 
+        Returns:
+            The address.
+
         Args:
             client: The client's number.
             run: Bytes that separate runs which share keys.
@@ -204,6 +215,12 @@ class KeyChain:
         """Save the chain as it stands, for its owner alone (mode 600), in the place of an older file.
 
         The older content is gone from the folder, though a disk may keep what it held.
+
+        Args:
+            path: The file.
+
+        Raises:
+            WrongAddress: The chain was erased.
         """
         self._check_alive()
         lines = (
@@ -217,6 +234,9 @@ class KeyChain:
     @classmethod
     def load(cls, path: str | Path) -> KeyChain:
         """Return the chain that `save` wrote.
+
+        Returns:
+            The chain.
 
         Args:
             path: The file.
@@ -272,6 +292,9 @@ class UsedAddresses:
     def kept(cls, path: str | Path) -> Iterator[UsedAddresses]:
         """Open the set in a file (mode 600) as a context manager; the file is created if missing, and locked.
 
+        Returns:
+            A context manager that gives the set.
+
         Args:
             path: The file.
 
@@ -293,7 +316,14 @@ class UsedAddresses:
                 used._file = None
 
     def claim(self, at: Address) -> None:
-        """Claim an address; raises `WrongAddress` if it was claimed before."""
+        """Claim an address.
+
+        Args:
+            at: The address.
+
+        Raises:
+            WrongAddress: It was claimed before.
+        """
         mark = _mark(at)
         if mark in self._seen:
             raise WrongAddress(f"round {at.round}, client {at.client}, attempt {at.attempt} was used before")

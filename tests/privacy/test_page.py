@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
 from cepam import L2, Gaussian
-from cepam.privacy import NOT_COVERED, Mechanism, Practice, Sampling, explain
+from cepam.privacy import NOT_COVERED, Mechanism, Practice, Sampling, explain, report
 
 
 def test_the_page_says_everything(tmp_path) -> None:
@@ -28,3 +31,14 @@ def test_a_page_needs_a_delta(tmp_path) -> None:
     mechanism = Mechanism.uniform(3, Gaussian(1.0), L2(1.0), Sampling("replacement", 5), 500)
     with pytest.raises(ValueError, match="delta"):
         explain(mechanism, 0.0, tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-12])  # no bound against all others together; against nobody
+def test_every_table_says_no_finite_bound_and_none_says_inf(tmp_path, delta: float) -> None:
+    mechanism = Mechanism.uniform(
+        3, Gaussian(1.0), L2(1.0), Sampling("replacement", 5), 500, rounds=20, coordinates=100
+    )
+    text = explain(mechanism, delta, tmp_path / "page.html").read_text().partition("</style>")[2]
+    assert sum(math.isinf(each.colluding) for each in report(mechanism, delta)) == 3
+    assert not re.findall(r">[^<]*\binf\b[^<]*<", text)
+    assert "no finite bound" in re.findall(r"<td[^>]*>([^<]*)</td>", text)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
-NUMERIC = re.compile(r"[-+±−]?\s*[\d.,]+([eE][-+]?\d+)?(\s*(%|dB|s|bytes|[kMGT]B|±.*|\(.*\)|\[.*\]|×))?|[–-]?|inf")
+NUMERIC = re.compile(
+    r"[-+±−]?\s*[\d.,]+([eE][-+]?\d+)?(\s*(%|dB|s|bytes|[kMGT]B|±.*|\(.*\)|\[.*\]|×))?|[–-]?|inf|no finite bound"
+)
 NARROW = 3
 """Columns that a phone shows side by side."""
 # Forbids every request: the page is complete, and whatever slipped into it would stay silent.
@@ -34,7 +36,8 @@ p, ul, .warning { max-width: 50rem } .faint, figcaption, caption { color: var(--
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 10.5rem), 1fr)); gap: .7rem;
   margin: 1rem 0 }
 .tiles div { background: var(--panel); padding: .6rem .8rem } .tiles dt { color: var(--faint); font-size: .85rem }
-.tiles dd { margin: 0; font-size: 1.2rem; font-variant-numeric: tabular-nums } .tiles small { font-size: .85rem }
+.tiles dd { margin: 0; font-size: 1.2rem; font-variant-numeric: tabular-nums } .tiles small { display: inline-block;
+  font-size: .85rem; line-height: 1.3 }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: .5rem 2rem }
 .charts h2 { margin-bottom: 0 }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .95rem }

@@ -356,6 +356,9 @@ class Codec(MessageCodec):
         """Whether the search coder is expected to cost less than the layered quantizer.
 
         Looks at the sample alone; runs have sums of integers under 2^53, which every machine finds.
+
+        Args:
+            update: The update, or its sample.
         """
         if len(update) < SHORTEST:
             return False

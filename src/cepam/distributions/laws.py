@@ -52,19 +52,50 @@ class Law(ABC):
 
     @abstractmethod
     def radius_below(self, p: Floats, n: int) -> Floats:
-        """The radius, in units of `scale`, that the latent of an n-dimensional draw stays under with probability p."""
+        """The radius, in units of `scale`, that the latent of an n-dimensional draw stays under with probability p.
+
+        Args:
+            p: Probabilities.
+            n: Dimension of the draw.
+
+        Returns:
+            A radius per probability.
+        """
 
     @abstractmethod
     def radius_above(self, q: Floats, n: int) -> Floats:
-        """The radius, in units of `scale`, that the latent exceeds with probability q (accurate for tiny q)."""
+        """The radius, in units of `scale`, that the latent exceeds with probability q (accurate for tiny q).
+
+        Args:
+            q: Probabilities.
+            n: Dimension of the draw.
+
+        Returns:
+            A radius per probability.
+        """
 
     @abstractmethod
     def variance(self, n: int = 1) -> float:
-        """The variance of one coordinate of an n-dimensional draw."""
+        """The variance of one coordinate of an n-dimensional draw.
+
+        Args:
+            n: Dimension of the draw.
+
+        Returns:
+            The variance per coordinate.
+        """
 
     @abstractmethod
     def coordinate_cdf(self, z: Floats, n: int = 1) -> Floats:
-        """The distribution function of one coordinate of an n-dimensional draw."""
+        """The distribution function of one coordinate of an n-dimensional draw.
+
+        Args:
+            z: Values of the coordinate.
+            n: Dimension of the draw.
+
+        Returns:
+            A probability per value.
+        """
 
 
 @dataclass(frozen=True)

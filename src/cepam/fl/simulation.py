@@ -16,7 +16,7 @@ from cepam.codec.codec import UpdateCodec
 from cepam.fl.aggregation.accounting import budgets, of_target
 from cepam.fl.aggregation.cohorts import AdaptiveClipAggregator, CohortAggregator
 from cepam.fl.aggregation.correlated import CorrelatedNoiseAggregator
-from cepam.fl.aggregation.downlink import Downlink, GridDownlink, downlink_of
+from cepam.fl.aggregation.downlink import Downlink, GridDownlink, coarse, downlink_of
 from cepam.fl.aggregation.local import LocalDpAggregator
 from cepam.fl.aggregation.trusted_server import (
     Aggregator,
@@ -92,13 +92,23 @@ def aggregator_for(row: AggregatorContext) -> Aggregator:
 
 @dataclass
 class Simulation:
-    """A federated run in one process.
+    """A federated run in one process, round by round; `train` runs one to its end and keeps it in a folder.
 
-    `codecs` replaces the settings' scheme with objects of your own: one function from client number to codec.
-    `watch` sees all traffic. `backend` is where vectors live, by default as the settings' device says. `secret` is what
-    keys and draws come from: by default fresh from the operating system, or the seed where the settings say `simulate`.
-    `aggregator` makes the aggregator of a seed's run, by default the one that the settings ask for.
-    Best weights and accuracies look at test or validation data: simulation only.
+    Best weights and accuracies look at test or validation data: for simulation only.
+
+    Args:
+        settings: What to run.
+        data: The records.
+        model: What is trained; by default what the settings name.
+        codecs: From a client's number to its codec, in the place of the settings' scheme.
+        watch: Hears of every message.
+        backend: Where vectors live; by default as `run.device` says.
+        secret: What keys and draws come from. By default fresh from the operating system, or the seed with
+            `run.simulate`.
+        aggregator: Makes a seed's aggregator; by default the one that the settings ask for.
+
+    Raises:
+        ValueError: The settings do not fit the data, or no noise meets the target epsilon.
     """
 
     settings: Settings
@@ -142,7 +152,6 @@ class Simulation:
         )  # fmt: skip
         self.rates = self._schedule(chosen.training.schedule, chosen.training.server_learning_rate)
         self.optimizer = optimizer(chosen.training.server_optimizer, chosen.training.server_momentum)
-        self.privacy_warnings = self.aggregators[0].privacy_warnings
         self.state = self._start(held.nonce)
         self.aggregators[0].foresee()
 
@@ -153,6 +162,15 @@ class Simulation:
         met = of_target(self.settings, first.mechanism)
         rate = [self.settings.followed_rate] if self.settings.followed_rate else []
         return [*rate, *first.warnings, *met, *(() if self.own is None else self.own.warnings)]
+
+    @property
+    def privacy_warnings(self) -> list[str]:
+        """What must be said beside the figures of the whole run, in one line each; of its model once it is over."""
+        said = self.aggregators[0].privacy_warnings
+        if not self.done:
+            return said
+        fetch = self.arrays.fetch
+        return [*said, *coarse(self.settings, self._starts(), fetch(self.state.exact), fetch(self.state.weights))]
 
     def _prefetch(self) -> None:
         """Draw the next round's randomness while waiting for a GPU."""
@@ -194,8 +212,12 @@ class Simulation:
             s.training.smoothness,
         )
 
+    def _starts(self) -> Floats:
+        """The initial weights, one row per seed."""
+        return np.stack([self.vector.initial(seed)[self.layer_split.sent] for seed in self.settings.run_seeds])
+
     def _start(self, nonce: bytes) -> State:
-        weights = np.stack([self.vector.initial(seed)[self.layer_split.sent] for seed in self.settings.run_seeds])
+        weights = self._starts()
         count, put = len(weights), self.arrays.put
         memory = {name: put(value) for name, value in self.optimizer.start(weights).items()}
         rows = zip(self.aggregators, weights, self.settings.run_seeds)
@@ -220,7 +242,11 @@ class Simulation:
         return self.state.average if self.settings.training.weight_averaging else self.state.weights
 
     def step(self) -> list[Line]:
-        """Runs one round and gives its line of metrics for every seed."""
+        """Run one round.
+
+        Returns:
+            Its metrics, one dictionary per seed.
+        """
         number = self.state.round
         rows = [(s, int(k)) for s, aggregator in enumerate(self.aggregators) for k in aggregator.sampled(number)]
         cohorts = [[k for t, k in rows if t == s] for s in range(len(self.aggregators))]
@@ -341,6 +367,12 @@ class Simulation:
         """epsilon so far by observer; the worst of the seeds. None where no finite bound is available.
 
         `rough` gives a bound in less time.
+
+        Args:
+            rough: Whether a bound will do that takes less time.
+
+        Returns:
+            epsilon by observer; empty where nothing is claimed.
         """
         each = [aggregator.views(rough) for aggregator in self.aggregators]
         observers = dict.fromkeys(who for views in each for who in views)
@@ -350,6 +382,9 @@ class Simulation:
         """Each client's name, records, noise, target and what its records have spent against an outsider.
 
         The first seed's. Where nobody has a name or a target of its own there is nothing to tell apart: an empty list.
+
+        Returns:
+            A dictionary per client.
         """
         first = self.aggregators[0]
         return budgets(self.settings, self.data.clients, first.plans, first.mechanism, first.accountant)

@@ -104,7 +104,15 @@ class ServerFilter(Filter):  # type: ignore[misc]
         self._plan = JobPlan(self._settings, target, self._account, clients if compensated else None)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """The task with an offer, or the result with dense arrays."""
+        """The task with an offer, or the result with dense arrays.
+
+        Args:
+            shareable: The task or the result.
+            fl_ctx: FLARE's context of the run.
+
+        Returns:
+            What goes on.
+        """
         client = fl_ctx.get_peer_context().get_identity_name()
         job = self._job(fl_ctx)
         with job.lock:
@@ -122,7 +130,12 @@ class ServerFilter(Filter):  # type: ignore[misc]
                 raise
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Follow what the workflow does with the results: charge, replace, publish."""
+        """Follow what the workflow does with the results: charge, replace, publish.
+
+        Args:
+            event_type: FLARE's event.
+            fl_ctx: FLARE's context of the run.
+        """
         if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
             peer = fl_ctx.get_peer_context()
             if peer is not None and fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED) is False:
@@ -192,6 +205,14 @@ class ClientFilter(Filter):  # type: ignore[misc]
     where the policy allows them, and `required=False` changes nothing. Put this filter into the site's own
     `local/privacy.json`, in a scope and among the components: it then runs before a job's filters, and no job can leave
     it out (docs/flare.md). A job's own `ClientFilter` behind it lets pass what it sealed.
+
+    Args:
+        required: Whether a result without an offer is refused. False lets it pass with a warning.
+        policy: Path of the site's policy (TOML).
+        account: Path of the site's account; goes with `policy`.
+
+    Raises:
+        ValueError: Only one of `policy` and `account` is given, or the policy allows secure aggregation alone.
     """
 
     def __init__(self, required: bool = True, policy: str | None = None, account: str | None = None) -> None:
@@ -204,7 +225,18 @@ class ClientFilter(Filter):  # type: ignore[misc]
             raise ValueError(f"trust in {policy} must be 'server' for FLARE, which has no secure aggregation")
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """The task without its offer, or the result sealed."""
+        """Take the offer off a task on its way in, or seal a result on its way out.
+
+        Args:
+            shareable: The task or the result.
+            fl_ctx: FLARE's context of the run.
+
+        Returns:
+            What goes on.
+
+        Raises:
+            Declined: No offer waits for this result, or the site's policy refuses the offer.
+        """
         client = fl_ctx.get_identity_name()
         job = job_of(fl_ctx, f"client {client}", ClientJob)
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
@@ -230,7 +262,12 @@ class ClientFilter(Filter):  # type: ignore[misc]
         return shareable
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Empty a result that must not leave, whichever task it is of; forget a job's keys when it ends."""
+        """Empty a result that must not leave, whichever task it is of; forget a job's keys when it ends.
+
+        Args:
+            event_type: FLARE's event.
+            fl_ctx: FLARE's context of the run.
+        """
         if event_type == EventType.AFTER_TASK_RESULT_FILTER and (self.required or self._rules is not None):
             result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             job = job_of(fl_ctx, f"client {fl_ctx.get_identity_name()}", ClientJob)

@@ -150,7 +150,14 @@ class Lattice:
         return orthogonal_walk(self.basis)
 
     def ball_radius(self, norm: Norm) -> float:
-        """Return the radius of the largest ball of that norm inside the Voronoi cell of the integer basis."""
+        """Return the radius of the largest ball of that norm inside the Voronoi cell of the integer basis.
+
+        Args:
+            norm: `l1` or `l2`.
+
+        Returns:
+            A radius in the lattice's units.
+        """
         if self.search is Search.CUBIC:
             return 0.5
         vectors = (self.relevant if self.search is Search.GENERAL else _short_vectors(self)) @ self.basis.T
@@ -160,7 +167,14 @@ class Lattice:
         return float((squares / (2 * np.abs(vectors).max(axis=1))).min())
 
     def acceptance(self, norm: Norm) -> float:
-        """The probability that a trial is accepted: the share of a cell that its largest ball fills. Remembered."""
+        """The probability that a trial is accepted: the share of a cell that its largest ball fills. Remembered.
+
+        Args:
+            norm: `l1` or `l2`.
+
+        Returns:
+            A probability.
+        """
         return _acceptance(self, norm)
 
 
@@ -211,6 +225,9 @@ def _acceptance(lattice: Lattice, norm: Norm) -> float:
 
 def Integer(n: int) -> Lattice:
     """Return the cubic lattice Z^n.
+
+    Returns:
+        The lattice.
 
     Args:
         n: The dimension, from 1 to 10.

@@ -30,13 +30,24 @@ RECORDS = 1 << 20  # the accountant asks for a number of records; a record's pro
 
 @dataclass(frozen=True)
 class RoundCharge:
-    """Rounds of one kind that a node answered.
+    """What answers of one kind cost a node.
 
-    `noise_scale` and `clipping_norm` are the law's and the clip's. With `divisor` above zero the clip is that of each
-    example, whose sum is divided so; a round looks at a record with probability `record_sampling_rate`. `shares` is how
-    many nodes' noise hides this one, itself included. `coordinates` is the length of an update.
-    `rounds` counts messages that left; `releases` what they cost: as many, or one for a whole stream of correlated
-    noise, whose `noise_scale` then is the one of a single message that costs as much.
+    Args:
+        trust: The mode that was answered.
+        noise_scale: Standard deviation of Gaussian noise, or b of Laplace noise. Of correlated noise that of a
+            single message that costs as much as the stream.
+        clipping_norm: Clipping norm of an update, or with `divisor` of each example's gradient.
+        coordinates: Length of an update.
+        shares: Nodes whose noise hides this one, itself included.
+        divisor: The number that divides a sum of clipped examples; 0: whole updates are clipped.
+        record_sampling_rate: Probability that a round looks at a given record.
+        law: Kind of noise.
+        norm_type: Norm that is clipped.
+        rounds: Messages that left.
+        releases: What they cost: as many releases, or one for a whole stream of correlated noise.
+
+    Raises:
+        ValueError: A value is out of range.
     """
 
     trust: Trust
@@ -68,12 +79,26 @@ class RoundCharge:
             raise ValueError("examples are clipped one by one with Gaussian noise and an l2 norm alone")
 
     def to_fields(self) -> dict[str, Any]:
-        """The charge as plain values."""
+        """The charge as plain values.
+
+        Returns:
+            Values by name.
+        """
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_fields(cls, read: object) -> RoundCharge:
-        """The charge of these values; ValueError for anything else."""
+        """The charge of these values; ValueError for anything else.
+
+        Args:
+            read: What `to_fields` gave.
+
+        Returns:
+            The charge.
+
+        Raises:
+            ValueError: Other fields, or values out of range.
+        """
         if not isinstance(read, Mapping) or set(read) != {field.name for field in fields(cls)}:
             raise ValueError("a charge has other fields than this version writes")
         return cls(**read)
@@ -81,7 +106,11 @@ class RoundCharge:
 
 @dataclass(frozen=True)
 class AnsweredRounds:
-    """All that a node has answered, in any run and any mode: it only grows."""
+    """All that a node has answered, in any run and any mode: it only grows.
+
+    Args:
+        charges: What each kind of answer cost, and how often it was given.
+    """
 
     charges: tuple[RoundCharge, ...] = ()
 
@@ -91,7 +120,14 @@ class AnsweredRounds:
         return sum(charge.rounds for charge in self.charges)
 
     def add(self, charge: RoundCharge) -> AnsweredRounds:
-        """These and one more answer; equal ones are counted, not listed."""
+        """These and one more answer; equal ones are counted, not listed.
+
+        Args:
+            charge: What one more answer costs.
+
+        Returns:
+            New rounds; these do not change.
+        """
         for place, known in enumerate(self.charges):
             if replace(known, rounds=1, releases=1) == replace(charge, rounds=1, releases=1):
                 longer = replace(known, rounds=known.rounds + charge.rounds, releases=known.releases + charge.releases)
@@ -103,6 +139,9 @@ class AnsweredRounds:
 
         A charge of secure aggregation is against a server that lies about drop-outs. One for a trusted server is
         against everybody who does not hold the keys, whatever else is published of the decoded vectors.
+
+        Returns:
+            An accountant.
         """
         from cepam.privacy import Accountant
 
@@ -196,7 +235,16 @@ class AccountUnusable(CepamError):
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where a node stands in one run of secure aggregation: its last epoch, and the digest of its state."""
+    """Where a node stands in one run of secure aggregation.
+
+    Args:
+        run: Id of the run.
+        epoch: The last epoch that it took part in.
+        state: Digest of its state.
+
+    Raises:
+        ValueError: A value has another length or is out of range.
+    """
 
     run: bytes
     epoch: int
@@ -210,9 +258,12 @@ class RunPlace:
 
 @dataclass(frozen=True)
 class NodeAccount:
-    """All that a node has answered in any run and mode, and where it stands in the runs of secure aggregation.
+    """What a node has answered in any run and mode, and where it stands in runs of secure aggregation.
 
-    `revision` counts how often the account was written: one that is older than the node remembers was restored.
+    Args:
+        places: Where it stands, one entry per run.
+        answered: What it has answered.
+        revision: How often the account was written. One that is older than the node remembers was restored.
     """
 
     places: tuple[RunPlace, ...] = ()
@@ -220,17 +271,35 @@ class NodeAccount:
     revision: int = 0
 
     def place(self, run: bytes) -> RunPlace | None:
-        """Where the node stands in this run; None where it never was, or too many runs ago."""
+        """Where the node stands in this run; None where it never was, or too many runs ago.
+
+        Args:
+            run: Id of the run.
+
+        Returns:
+            The place or None.
+        """
         return next((place for place in self.places if place.run == run), None)
 
     def moved(self, place: RunPlace) -> NodeAccount:
         """The account with the node at another place of a run. The oldest of too many runs is forgotten: it must say
-        hello again, with new keys."""
+        hello again, with new keys.
+
+        Args:
+            place: The new place.
+
+        Returns:
+            A new account.
+        """
         others = tuple(known for known in self.places if known.run != place.run)
         return replace(self, places=(*others, place)[-MOST_RUNS:])
 
     def encode(self) -> bytes:
-        """The account as JSON, with a checksum."""
+        """The account as JSON, with a checksum.
+
+        Returns:
+            The bytes of the file.
+        """
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -242,7 +311,17 @@ class NodeAccount:
 
     @classmethod
     def decode(cls, data: bytes) -> NodeAccount:
-        """The account that these bytes are; a damaged one raises `AccountUnusable`."""
+        """The account that these bytes are; a damaged one raises `AccountUnusable`.
+
+        Args:
+            data: What `encode` gave.
+
+        Returns:
+            The account.
+
+        Raises:
+            AccountUnusable: The bytes are no sound account.
+        """
         try:
             if len(data) > LARGEST_FILE:
                 raise ValueError(f"it is larger than {LARGEST_FILE} bytes")
@@ -271,13 +350,24 @@ class NodeAccount:
 
 
 class AccountStore(Protocol):
-    """Where a node keeps its account."""
+    """Where a node keeps its account.
+
+    `FileAccount` keeps it on disk; `MemoryAccount` is for simulation.
+    """
 
     def hold(self) -> AbstractContextManager[NodeAccount]:
-        """The account as it was last written; nobody else reads or writes until the block ends."""
+        """The account as it was last written; nobody else reads or writes until the block ends.
+
+        Returns:
+            A context manager that gives the account.
+        """
 
     def commit(self, account: NodeAccount) -> None:
-        """Make this the account, whatever happens next. Call it inside `hold`."""
+        """Make this the account, whatever happens next. Call it inside `hold`.
+
+        Args:
+            account: What `hold` gave, with one more answer.
+        """
 
 
 class FileAccount:
@@ -287,6 +377,9 @@ class FileAccount:
     from a backup by itself is refused. Move the three together, and restore none of them.
     Guarantee: two processes never spend the same part of a limit, a kill at any moment loses no charge
     (tests/policy/test_account.py, tests/attacks/test_node_policy.py).
+
+    Args:
+        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -298,6 +391,12 @@ class FileAccount:
 
         Raises:
             FileExistsError: an account, or what is left of one, is there.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The account.
         """
         made = cls(path)
         with locked_file(made._beside("lock")):
@@ -309,6 +408,14 @@ class FileAccount:
 
     @contextmanager
     def hold(self) -> Iterator[NodeAccount]:
+        """Lock the account and read it; nobody else reads or writes until the block ends.
+
+        Returns:
+            A context manager that gives the account.
+
+        Raises:
+            AccountUnusable: The account is missing, damaged, restored from a backup, or cannot be locked.
+        """
         if not self.path.exists():
             raise AccountUnusable(
                 f"there is no account at {self.path}: `cepam policy open {self.path}` opens one, once. If the node had "
@@ -321,6 +428,13 @@ class FileAccount:
             raise AccountUnusable(f"the account {self.path} cannot be used: {failed}") from failed
 
     def commit(self, account: NodeAccount) -> None:
+        """Make this the account on disk, whatever happens next. Call it inside `hold`.
+
+        Args:
+            account: What `hold` gave, with one more answer.
+
+        Guarantee: the answer is on the disk when this returns (tests/policy/test_account.py).
+        """
         revision = account.revision + 1
         write_atomically(self.path, replace(account, revision=revision).encode(), private=True)
         settle(self.path.parent)
@@ -352,10 +466,20 @@ class MemoryAccount:
 
     @contextmanager
     def hold(self) -> Iterator[NodeAccount]:
+        """Lock the account and read it; no other thread does until the block ends.
+
+        Returns:
+            A context manager that gives the account.
+        """
         with self._lock:
             yield self._account
 
     def commit(self, account: NodeAccount) -> None:
+        """Make this the account. Call it inside `hold`.
+
+        Args:
+            account: What `hold` gave, with one more answer.
+        """
         self._account = replace(account, revision=account.revision + 1)
 
 

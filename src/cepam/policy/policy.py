@@ -134,6 +134,10 @@ class ClientPolicy:
 
         Raises:
             PolicyRefused: the noise is below this node's floor, or the clip above its bound.
+
+        Args:
+            noise_scale: Noise scale of the offer.
+            clipping_norm: Clipping norm of the offer.
         """
         if not noise_scale >= self.noise_scale:
             raise PolicyRefused(
@@ -203,6 +207,12 @@ class ClientPolicy:
 
         It holds however a server chooses its offers by earlier answers (`AnsweredRounds.epsilon`). With
         `record_sampling_rate` below 1 it is by Rényi differential privacy of an order that follows from this policy.
+
+        Args:
+            answered: What the node has answered.
+
+        Returns:
+            epsilon, infinite where no finite bound is available.
         """
         return answered.epsilon(self.delta, _order(self), self.epsilon or 0.0)
 
@@ -211,6 +221,9 @@ class ClientPolicy:
 
         Each figure supposes that all rounds were of that mode. The limit `epsilon`, where there is one, ends them
         before.
+
+        Returns:
+            epsilon by mode.
         """
         modes: tuple[Trust, ...] = (
             ("secure-aggregation", "server") if self.trust == "server" else ("secure-aggregation",)

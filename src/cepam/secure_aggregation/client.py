@@ -148,15 +148,23 @@ FURTHEST_AHEAD = 1 << 12
 
 @dataclass
 class SecAggClient:
-    """One client's end of a sum.
+    """One client's end of secure aggregation.
 
-    `sign` and `verify` are the node's registered key at work; `policy` its floor; `account` its memory of what it said.
-    `state` holds its secrets between calls: read it after every call, refused or not, keep it in memory, and hand it
-    back as it was last. `draw` gives fresh random bytes.
+    Args:
+        node: The node's id.
+        identity: Its registered key.
+        sign: Signs with that key.
+        verify: Verifies another node's signature.
+        policy: What the node enforces.
+        account: Where the node keeps what it has answered.
+        state: The client's secrets between calls. Read it after every call, refused or not, keep it in memory, and
+            hand it back as it was last.
+        draw: Gives fresh random bytes.
 
-    Guarantee: whatever the server sends, every sum that it can open holds `2 quorum - clients - colluders` honest
-    clients at least, and no client is in two sums of a round (docs/proofs/secure-aggregation.md;
-    tests/secure_aggregation/test_lying_server.py).
+    Guarantee: whatever the server sends, every sum that it can open holds at least `2 quorum - clients - colluders`
+    honest clients, and no client is in two sums of a round (docs/proofs/secure-aggregation.md;
+    tests/secure_aggregation/test_lying_server.py). Condition: the complete graph; on a sparse one the server must
+    tell the truth about drop-outs.
     """
 
     node: int
@@ -169,7 +177,17 @@ class SecAggClient:
     draw: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False)
 
     def hello(self, request: bytes) -> bytes:
-        """A fresh signed key for a new epoch; whatever was open before is erased."""
+        """A fresh signed key for a new epoch; whatever was open before is erased.
+
+        Args:
+            request: A `HelloRequest` as bytes.
+
+        Returns:
+            A `HelloReply` as bytes.
+
+        Raises:
+            SecAggRefused: The epoch was used before, or the node's account is gone or old.
+        """
         received = HelloRequest.decode(request)
         with self.account.hold() as entry:
             place = entry.place(received.run)
@@ -237,7 +255,17 @@ class SecAggClient:
         return reply.encode()
 
     def repair(self, request: bytes) -> bytes:
-        """The mask keys with everyone who is missing: while a quorum is left, this node in it."""
+        """The mask keys with everyone who is missing: while a quorum is left, this node in it.
+
+        Args:
+            request: A `RepairRequest` as bytes.
+
+        Returns:
+            A `RepairReply` as bytes.
+
+        Raises:
+            SecAggRefused: The request does not fit the open round, or too few clients are left.
+        """
         received = RepairRequest.decode(request)
         with self._held() as (entry, state):
             opened = self._opened(state, received.salt)
@@ -254,6 +282,15 @@ class SecAggClient:
         A peer whose share does not open costs that share alone, and is reported as `NO_SHARE`: what the node reveals
         is a part of what it would reveal had all opened. Where none opens, the node was sent shares of another round,
         and refuses.
+
+        Args:
+            request: An `UnmaskRequest` as bytes.
+
+        Returns:
+            An `UnmaskReply` as bytes.
+
+        Raises:
+            SecAggRefused: The request does not fit the open round, or too few clients are left.
         """
         received = UnmaskRequest.decode(request)
         with self._held() as (entry, state):

@@ -30,7 +30,12 @@ LIES = "lying server"
 
 @dataclass(frozen=True)
 class View:
-    """An observer, and the shares of noise at least that hide a client from it in every round."""
+    """An observer, and how much noise hides a client from it.
+
+    Args:
+        observer: Who looks.
+        shares: Clients' noises at least that are in every sum it learns and that it does not know.
+    """
 
     observer: str
     shares: int
@@ -49,6 +54,9 @@ def views(clients: int, quorum: int, colluders: int = 0, survivors: int | None =
 
     Returns:
         A view per observer.
+
+    Raises:
+        ValueError: The numbers are out of range.
     """
     present = clients if survivors is None else survivors
     if colluders < 0 or not clients + colluders < 2 * quorum <= 2 * present <= 2 * clients:
@@ -74,6 +82,9 @@ def mechanism_for(view: View, mechanism: Mechanism) -> Mechanism:
 
     Returns:
         The mechanism to account for.
+
+    Raises:
+        ValueError: Clients are unlike, or the view has more shares than there are clients.
     """
     if len({(client.law, client.weight) for client in mechanism.clients}) > 1:
         raise ValueError("a sum has clients of one law and one weight")
@@ -154,6 +165,9 @@ def sparse_graph(clients: int, corrupt: float, dropping: float) -> tuple[int, in
     With probability under 2^-40 a node has as many colluding neighbours as the threshold, or the honest survivors fall
     apart; with probability under 2^-24 a self-mask cannot be opened and the round is lost. Paper: Bell et al. 2020,
     Section 3: a random order, so that neighbours are drawn without replacement. Covers a server that tells the truth.
+
+    Raises:
+        ValueError: A value is out of range, or no sparse graph is safe enough.
     """
     if type(clients) is not int or clients < 4:
         raise ValueError(f"clients must be an integer of at least 4, got {clients!r}")
@@ -208,13 +222,22 @@ _CHUNK = 1 << 13
 
 @dataclass(frozen=True)
 class MaskedSumCodec:
-    """What all clients and the server of a sum agree on: each client's noise, the coordinates, b and g.
+    """Noise, masks and bits of a sum: what its clients and its server agree on.
 
-    Tensors on a GPU are noised and masked there. Guarantee: what the messages of a round tell is a randomized function
-    of the sum of all noisy updates alone (docs/proofs/secure-aggregation.md, Theorem 1;
-    tests/secure_aggregation/test_view.py enumerates
-    small cases). NumPy, Numba and a GPU give the same bytes (tests/secure_aggregation/test_mechanism.py,
-    tests/identity/test_triton_masks.py).
+    Args:
+        law: The noise of each client.
+        coordinates: Length of an update.
+        bits: Bits per coordinate of a message, at most 32; more lose less.
+        gain: 32-bit units per grid step: a larger one is finer and wraps at smaller sums.
+        backend: What computes on the CPU; both give the same bytes.
+
+    Raises:
+        ValueError: A value is out of range, or the noise is not Gaussian.
+
+    Guarantee: what the messages of a round tell is a randomized function of the sum of all noisy updates alone
+    (docs/proofs/secure-aggregation.md, Theorem 1; tests/secure_aggregation/test_view.py enumerates small cases).
+    NumPy, Numba and a GPU give the same bytes (tests/secure_aggregation/test_mechanism.py,
+    tests/identity/test_triton_masks.py). Tensors on a GPU are noised and masked there.
     """
 
     law: Gaussian
@@ -263,6 +286,16 @@ class MaskedSumCodec:
 
         `key` is 32 fresh secret bytes, used for this and thrown away. Guarantee: times `grid`, bit for bit what
         `Codec(law, Integer(1))` decodes from the same keystream (tests/secure_aggregation/test_mechanism.py).
+
+        Args:
+            update: The clipped update, an array or a tensor of floats.
+            key: The key of the noise, used once.
+
+        Returns:
+            64-bit multiples of the public grid.
+
+        Raises:
+            ValueError: The update has another length, or values that are not finite or too large.
         """
         values = as_held(update)
         if type_name(values) not in ("float32", "float64") or tuple(values.shape) != (self.coordinates,):
@@ -283,7 +316,18 @@ class MaskedSumCodec:
         return _noised(self.plan, key, values)
 
     def mask(self, multiples: Any, masks: Masks) -> bytes:
-        """A client's vector: the top bits of g y + S, packed. `masks` are ChaCha20 keys with their signs."""
+        """A client's vector: the top bits of g y + S, packed. `masks` are ChaCha20 keys with their signs.
+
+        Args:
+            multiples: What `noised` gave.
+            masks: Pairs of a ChaCha20 key and its sign.
+
+        Returns:
+            The message.
+
+        Raises:
+            ValueError: The multiples have another length or type.
+        """
         if type_name(multiples) != "int64" or tuple(multiples.shape) != (self.coordinates,):
             raise ValueError(f"multiples must be {self.coordinates} int64, got {multiples.dtype} {multiples.shape}")
         if (gpu := gpu_masks_of(multiples)) is not None:
@@ -304,7 +348,14 @@ class MaskedSumCodec:
         return out.astype("<u4", copy=False).tobytes()[: self.message_bytes]
 
     def check_message(self, message: bytes) -> None:
-        """Raise `MalformedMessage` for bytes that no client of this sum sends."""
+        """Raise `MalformedMessage` for bytes that no client of this sum sends.
+
+        Args:
+            message: What came.
+
+        Raises:
+            MalformedMessage: Another length, or spare bits that are not zero.
+        """
         if len(message) != self.message_bytes:
             raise MalformedMessage(f"a masked vector has {self.message_bytes} bytes here, got {len(message)}")
         spare = 8 * self.message_bytes - self.coordinates * self.bits
@@ -316,6 +367,14 @@ class MaskedSumCodec:
 
         With `device="cuda"` it is computed on that GPU, and a float64 tensor there; else an array.
         Sums outside `span` wrap around. That never touches privacy: it is a function of what was sent.
+
+        Args:
+            messages: One per survivor.
+            masks: Pairs of a ChaCha20 key and its sign.
+            device: `"cuda"` computes there.
+
+        Returns:
+            A float64 array or tensor.
         """
         for message in messages:
             self.check_message(message)

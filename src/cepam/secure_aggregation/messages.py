@@ -71,7 +71,12 @@ class SecAggMessage(ABC):
 
 @dataclass(frozen=True)
 class HelloRequest(SecAggMessage):
-    """Asks a node for a fresh key for an epoch."""
+    """Asks a node for a fresh key for an epoch.
+
+    Args:
+        run: Id of the run.
+        epoch: Number of the epoch in the run.
+    """
 
     run: bytes
     epoch: int
@@ -87,7 +92,11 @@ class HelloRequest(SecAggMessage):
 
 @dataclass(frozen=True)
 class HelloReply(SecAggMessage):
-    """A node's key of the epoch, signed."""
+    """A node's key of the epoch, signed.
+
+    Args:
+        peer: The node, its key of the epoch, and the signature.
+    """
 
     peer: RosterEntry
     code: ClassVar[int] = 2
@@ -210,7 +219,11 @@ class UnmaskReply(SecAggMessage):
 
 @dataclass(frozen=True)
 class RefusalReply(SecAggMessage):
-    """A node's refusal: its kind and nothing else."""
+    """A node's refusal: its kind and nothing else.
+
+    Args:
+        kind: Why, as in `SecAggRefused`.
+    """
 
     kind: RefusalKind
     code: ClassVar[int] = 9

@@ -17,11 +17,14 @@ KINDS: tuple[RefusalKind, ...] = get_args(RefusalKind)
 
 
 class SecAggRefused(CepamError):
-    """A stage that does not go on. `kind` may travel; the text stays where it was raised.
+    """A stage of secure aggregation that does not go on.
 
-    policy: the offer breaks the node's policy, or its rounds are spent. cohort: names, keys or sizes do not fit.
-    unsigned: a key without a valid signature. position: a round that is not open, or was used. quorum: too few left.
-    share: a share does not open. commitment: shares that do not give the committed seed.
+    Args:
+        kind: Why: `policy`, the offer breaks the node's policy, or its rounds are spent; `cohort`, names, keys or
+            sizes do not fit; `unsigned`, a key without a valid signature; `position`, a round that is not open, or
+            was used; `quorum`, too few are left; `share`, a share does not open; `commitment`, shares do not give
+            the committed seed.
+        reason: The text, which stays where it was raised; only the kind may travel.
     """
 
     def __init__(self, kind: RefusalKind, reason: str) -> None:
@@ -49,7 +52,14 @@ def hello_transcript(run: bytes, epoch: int, node: int, identity: bytes, public:
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """One node of an epoch: its id, its registered key, its X25519 key of the epoch and the signature over it."""
+    """One node of an epoch.
+
+    Args:
+        node: Its id.
+        identity: Its registered key.
+        public: Its X25519 key of the epoch.
+        signature: The signature over that key.
+    """
 
     node: int
     identity: bytes
@@ -69,7 +79,13 @@ class RosterEntry:
 
 @dataclass(frozen=True)
 class Roster:
-    """The nodes of one epoch of one run, by rising id."""
+    """The nodes of one epoch of one run, by rising id.
+
+    Args:
+        run: Id of the run.
+        epoch: Number of the epoch in the run.
+        peers: The nodes, by rising id (`of` sorts them).
+    """
 
     run: bytes
     epoch: int
@@ -77,7 +93,16 @@ class Roster:
 
     @classmethod
     def of(cls, run: bytes, epoch: int, peers: Iterable[RosterEntry]) -> Roster:
-        """A roster of these peers in any order."""
+        """A roster of these peers in any order.
+
+        Args:
+            run: Id of the run.
+            epoch: Number of the epoch in the run.
+            peers: The nodes.
+
+        Returns:
+            The roster.
+        """
         return cls(run, epoch, tuple(sorted(peers, key=lambda peer: peer.node)))
 
     @cached_property
@@ -111,14 +136,32 @@ class Roster:
         return {peer.node: peer for peer in self.peers}
 
     def peer(self, node: int) -> RosterEntry:
-        """The peer of this id."""
+        """The peer of this id.
+
+        Args:
+            node: Its id.
+
+        Returns:
+            Its entry.
+
+        Raises:
+            SecAggRefused: No node has this id.
+        """
         if node not in self._by_name:
             raise SecAggRefused("cohort", f"node {node} is not in the roster")
         return self._by_name[node]
 
     def check(self, verify: Verify, neighbourhood: Iterable[int]) -> None:
         """Raise `SecAggRefused` unless ids, keys and identities all differ and the neighbourhood's keys are
-        signed."""
+        signed.
+
+        Args:
+            verify: Verifies a signature under a registered key.
+            neighbourhood: The nodes whose keys this node uses.
+
+        Raises:
+            SecAggRefused: Something does not hold.
+        """
         if any(low >= high for low, high in pairwise(self.names)) or len(self.peers) < LEAST_COHORT:
             raise SecAggRefused("cohort", f"a roster names at least {LEAST_COHORT} nodes, each once, by rising id")
         for field in ("public", "identity"):
@@ -144,6 +187,13 @@ class Roster:
         """The ids, rising, that share masks with this node, and itself: all, or `degree` neighbours on the ring.
 
         Paper: Bell et al. 2020 (SecAgg+), a Harary graph in random order.
+
+        Args:
+            node: Its id.
+            degree: Neighbors per node; 0: everybody.
+
+        Returns:
+            Ids, rising, this node's among them.
         """
         if degree == 0 or degree >= len(self.peers) - 1:
             return self.names

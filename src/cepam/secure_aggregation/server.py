@@ -28,10 +28,20 @@ MOST_TRIALS = 500
 
 
 class SecAggRound:
-    """Collects masked vectors, repairs what the missing left behind, and opens the sum of the rest.
+    """The server's end of one round: it collects masked vectors, repairs what dropouts left behind, and opens the sum.
 
-    request → take …, then `while asks := round.repairs(): … take_repair`, then unmasks → take_unmask …, then open.
-    Every `repairs()` closes the round trip before it: who did not answer is missing from then on.
+    Call `request` and `take` for each reply. Then, as long as `repairs()` gives requests, `take_repair`. Then
+    `unmasks`, `take_unmask` and `open`. Every `repairs()` closes the round trip before it: who did not answer counts
+    as missing.
+
+    Args:
+        settings: What all parties agree on.
+        roster: The nodes of the epoch.
+        cohort: Ids of the nodes of this round.
+        model: Check value of the model at which they train.
+
+    Raises:
+        SecAggRefused: The numbers do not make a sum that hides its parts, or the cohort is not from the roster.
     """
 
     def __init__(self, settings: SecAggSettings, roster: Roster, cohort: Iterable[int], model: bytes) -> None:
@@ -58,11 +68,25 @@ class SecAggRound:
         }
 
     def neighbourhood(self, node: int) -> tuple[int, ...]:
-        """Who shares masks with this node, and itself, by rising id."""
+        """Who shares masks with this node, and itself, by rising id.
+
+        Args:
+            node: Its id.
+
+        Returns:
+            Ids of the cohort.
+        """
         return self._neighbourhoods[node]
 
     def request(self, with_roster: bool = True) -> bytes:
-        """The training request; with the roster for nodes that have not yet answered in this epoch."""
+        """The training request; with the roster for nodes that have not yet answered in this epoch.
+
+        Args:
+            with_roster: Whether the roster goes with it.
+
+        Returns:
+            A `TrainRequest` as bytes.
+        """
         roster = self.roster if with_roster else None
         return TrainRequest(self.settings, self.cohort, self.roster.digest, roster).encode()
 
@@ -72,7 +96,15 @@ class SecAggRound:
         return tuple(name for name in self.cohort if name in self._replies and name not in self.missing)
 
     def take(self, node: int, reply: bytes) -> None:
-        """Take a node's masked vector."""
+        """Take a node's masked vector.
+
+        Args:
+            node: Who replied.
+            reply: A `TrainReply` as bytes.
+
+        Raises:
+            SecAggRefused: The reply is late, repeated, or of another round.
+        """
         found = TrainReply.decode(reply)
         if self._closed or node not in self.cohort or node in self._replies:
             raise SecAggRefused("position", f"a vector of node {node} is late or repeated")
@@ -86,7 +118,14 @@ class SecAggRound:
         self._replies[node] = found
 
     def repairs(self) -> dict[int, bytes]:
-        """The requests of one round trip, by node; empty once nothing is left to repair."""
+        """The requests of one round trip, by node; empty once nothing is left to repair.
+
+        Returns:
+            A `RepairRequest` per node, as bytes.
+
+        Raises:
+            SecAggRefused: Fewer than a quorum are left, or shares were requested already.
+        """
         if self.charged:
             raise SecAggRefused("position", "nothing can be repaired once shares were requested")
         silent = {node for node, names in self._requested.items() if set(names) - set(self._keys.get(node, {}))}
@@ -103,7 +142,15 @@ class SecAggRound:
         return asks
 
     def take_repair(self, node: int, reply: bytes) -> None:
-        """Take a node's mask keys with the missing."""
+        """Take a node's mask keys with the missing.
+
+        Args:
+            node: Who replied.
+            reply: A `RepairReply` as bytes.
+
+        Raises:
+            SecAggRefused: Nothing was requested of this node.
+        """
         found = RepairReply.decode(reply)
         names = self._requested.get(node, ())
         if found.salt != self.salt or node not in self.survivors or len(found.keys) != len(names):
@@ -111,7 +158,14 @@ class SecAggRound:
         self._keys[node] = dict(zip(names, found.keys))
 
     def unmasks(self) -> dict[int, bytes]:
-        """The requests for shares, by node. From here on the round counts as released, opened or not."""
+        """The requests for shares, by node. From here on the round counts as released, opened or not.
+
+        Returns:
+            An `UnmaskRequest` per survivor, as bytes.
+
+        Raises:
+            SecAggRefused: Something is left to repair.
+        """
         if not self._closed or self.repairs():
             raise SecAggRefused("position", "repair comes before unmask")
         self.charged = True
@@ -127,7 +181,15 @@ class SecAggRound:
         return self._replies[sender].shares[place - (receiver > sender)]
 
     def take_unmask(self, node: int, reply: bytes) -> None:
-        """Take a node's shares."""
+        """Take a node's shares.
+
+        Args:
+            node: Who replied.
+            reply: An `UnmaskReply` as bytes.
+
+        Raises:
+            SecAggRefused: No shares were requested of this node.
+        """
         found = UnmaskReply.decode(reply)
         left = [name for name in self.neighbourhood(node) if name not in self.missing]
         if not self.charged or found.salt != self.salt or node not in self.survivors or len(found.shares) != len(left):
@@ -148,7 +210,11 @@ class SecAggRound:
         return frozenset(set(self.survivors) - set(self._shares)) if self.charged else frozenset()
 
     def unopened(self) -> frozenset[int]:
-        """The survivors whose seeds do not follow from the shares that came; while there are any the sum is closed."""
+        """The survivors whose seeds do not follow from the shares that came; while there are any the sum is closed.
+
+        Returns:
+            Ids of nodes.
+        """
         return frozenset(node for node in self.survivors if not self._is_known(node))
 
     @property
@@ -168,7 +234,14 @@ class SecAggRound:
         return False
 
     def open(self, *, device: str | None = None) -> Any:
-        """The sum of the survivors' noisy updates; with `device="cuda"` a tensor on that GPU, computed there."""
+        """The sum of the survivors' noisy updates; with `device="cuda"` a tensor on that GPU, computed there.
+
+        Args:
+            device: `"cuda"` computes there.
+
+        Returns:
+            A float64 array or tensor.
+        """
         masks = [(self_mask(self._seed(node), self.salt), 1) for node in self.survivors]
         for node in self.survivors:
             masks += [(key, 1 if node < peer else -1) for peer, key in self._keys.get(node, {}).items()]

@@ -77,11 +77,20 @@ def _gain(half: float, grid: float) -> int:
 
 @dataclass
 class QuantizationRange:
-    """The public rule for how large the next sum may be: clients times the clip until ten rounds tell better.
+    """The public rule for the largest coordinate of the next sum of updates.
 
-    Twice what the largest coordinate released in the last ten rounds has beyond what the noise of so many coordinates
-    reaches by itself: √(2 ln 2m) standard deviations, 3.5 at least. Only released sums go in, so what comes out is
-    public; sums that turn out larger wrap, which costs accuracy and never privacy.
+    It starts at clients times the clip, which it never exceeds. Then it is twice the largest coordinate of the last
+    ten released sums, less what the noise of so many coordinates reaches by itself: √(2 ln 2m) standard deviations,
+    at least 3.5. Only released sums go in, so the range is public. Larger sums wrap, which costs accuracy and never
+    privacy.
+
+    Args:
+        law: The noise of each client.
+        clients: Clients of a round.
+        clip: Clipping norm of an update.
+
+    Raises:
+        ValueError: A value is out of range.
     """
 
     law: Gaussian
@@ -101,7 +110,14 @@ class QuantizationRange:
         return min(most, HEADROOM * max(self._beyond)) if self._beyond else most
 
     def observe(self, released: Floats) -> None:
-        """Count the released sum of a round from now on."""
+        """Count the released sum of a round from now on.
+
+        Args:
+            released: The sum, per coordinate.
+
+        Raises:
+            ValueError: It is not finite.
+        """
         largest = float(np.abs(released).max(initial=0.0))
         if not math.isfinite(largest):
             raise ValueError("a released sum must be finite")
@@ -109,11 +125,19 @@ class QuantizationRange:
         self._beyond.append(max(0.0, largest - alone * self.law.scale * math.sqrt(self.clients)))
 
     def saved(self) -> tuple[float, ...]:
-        """What the rule remembers, to be stored beside the model."""
+        """What the rule remembers, to be stored beside the model.
+
+        Returns:
+            Numbers for `restore`.
+        """
         return tuple(self._beyond)
 
     def restore(self, beyond: Iterable[float]) -> None:
-        """Restore what `saved` gave."""
+        """Restore what `saved` gave.
+
+        Args:
+            beyond: What `saved` gave.
+        """
         self._beyond = deque(beyond, maxlen=MEMORY)
 
 
@@ -122,12 +146,23 @@ MODEL_BYTES = 32
 
 @dataclass(frozen=True)
 class SecAggSettings:
-    """One round: where it stands, how it is noised, clipped, coded and shared.
+    """One round of secure aggregation: its place in the run, its noise and clip, its coding, and its thresholds.
 
-    `position` counts the rounds of an epoch. `noise` is the deviation of each client's Gaussian share. `clip` bounds a
-    client's whole update; with `batch` above zero it bounds each example's gradient instead, and the update is their
-    sum over `batch`. `record_sampling_rate` is the share of a client's records that a round looks at. `quorum` clients
-    at least are in every sum, `threshold` shares open a self-mask: the same on the complete graph (`degree` 0).
+    Args:
+        run: Id of the run.
+        epoch: Number of the epoch in the run.
+        position: Number of the round in the epoch.
+        coordinates: Length of a message's vector.
+        bits: Bits per coordinate of a message.
+        gain: 32-bit units per grid step.
+        noise: Standard deviation of each client's Gaussian noise.
+        clip: Clipping norm of a client's whole update, or with `batch` of each example's gradient.
+        quorum: Fewest clients of a sum.
+        colluders: Clients that collude with the server.
+        batch: The number that divides a sum of clipped examples; 0: whole updates are clipped.
+        record_sampling_rate: Share of its records that a client looks at in a round.
+        degree: Neighbors per node of a sparse graph; 0: the complete graph.
+        threshold: Shares that open a self-mask; on the complete graph the quorum.
     """
 
     run: bytes
@@ -158,6 +193,13 @@ class SecAggSettings:
         """How many honest clients are in every sum that the server can open, whatever it says about dropouts.
 
         On a sparse graph only a server that says the truth is covered.
+
+        Args:
+            clients: Clients of the round.
+            colluders: Where more collude than the settings say.
+
+        Returns:
+            A number; below 1 nobody is hidden.
         """
         taken = max(self.colluders, colluders or 0)
         return self.quorum - taken if self.degree else 2 * self.quorum - clients - taken
@@ -168,16 +210,37 @@ class SecAggSettings:
         On a sparse graph the server can cut a node off from all but the holders of its shares: what holds for the
         cohort of a complete graph holds for the neighbourhood of each node (docs/proofs/secure-aggregation.md,
         Theorem 3).
+
+        Args:
+            clients: Clients of the round.
+            colluders: Where more collude than the settings say.
+
+        Returns:
+            A number of at least 1.
         """
         taken = max(self.colluders, colluders or 0)
         return max(1, 2 * self.threshold - self.holders(clients) - taken)
 
     def holders(self, clients: int) -> int:
-        """The most clients who hold shares of one seed, its owner among them."""
+        """The most clients who hold shares of one seed, its owner among them.
+
+        Args:
+            clients: Clients of the round.
+
+        Returns:
+            A number of clients.
+        """
         return min(self.degree + 1, clients) if self.degree else clients
 
     def check(self, clients: int) -> None:
-        """Raise `SecAggRefused` unless the numbers make a sum that hides its parts."""
+        """Raise `SecAggRefused` unless the numbers make a sum that hides its parts.
+
+        Args:
+            clients: Clients of the round.
+
+        Raises:
+            SecAggRefused: They do not.
+        """
         if clients < LEAST_COHORT:
             raise SecAggRefused("cohort", f"a sum needs {LEAST_COHORT} clients at least, got {clients}")
         if not self.quorum <= clients or self.honest(clients) < 1:

@@ -30,13 +30,20 @@ MOST_COORDINATES = 1 << 28
 
 @dataclass(frozen=True)
 class Sketch:
-    """A map from `coordinates` to `size` numbers that the 32 public bytes of `seed` fix.
+    """A public random map of an update to fewer numbers.
 
-    With `rows` the coordinates are so many rows of equal length, and each is mapped alike: of residuals times features,
-    row by row, the map is residuals times mapped features, whose norm is a product (`squares`).
+    Args:
+        coordinates: Length of an update.
+        size: Numbers that it is mapped to.
+        seed: 32 public bytes that fix the map.
+        rows: Into how many rows of equal length the coordinates are split; each is mapped alike. Of residuals times
+            features, row by row, the map is residuals times mapped features, whose norm is a product (`squares`).
 
-    Guarantee: both ends draw the same signs and rows (integers only), and the mean of restore(apply(x)) over seeds is x
-    (tests/secure_aggregation/test_sketch.py).
+    Raises:
+        ValueError: A value is out of range.
+
+    Guarantee: both ends draw the same signs and rows (integers only), and the mean of restore(apply(x)) over seeds
+    is x (tests/secure_aggregation/test_sketch.py).
     """
 
     coordinates: int
@@ -57,7 +64,16 @@ class Sketch:
 
     @classmethod
     def of(cls, settings: SecAggSettings, coordinates: int, rows: int = 1) -> Sketch:
-        """The sketch of a round to `settings.coordinates` numbers, for a model of `coordinates`."""
+        """The sketch of a round to `settings.coordinates` numbers, for a model of `coordinates`.
+
+        Args:
+            settings: Those of the round, which fix the seed.
+            coordinates: Length of an update.
+            rows: Into how many rows it is split.
+
+        Returns:
+            The sketch.
+        """
         writer = ByteWriter(b"cepam sum sketch v1").number(coordinates, 8)
         settings.write(writer)
         return cls(coordinates, settings.coordinates, hashlib.sha256(writer.bytes()).digest(), rows)
@@ -85,7 +101,17 @@ class Sketch:
         return np.sort(np.argsort(words, kind="stable")[: self.size // self.rows])
 
     def apply(self, update: npt.NDArray[Any]) -> Floats:
-        """The sketch of an update, not yet clipped; the mean of its squared norm is the update's."""
+        """The sketch of an update, not yet clipped; the mean of its squared norm is the update's.
+
+        Args:
+            update: A vector.
+
+        Returns:
+            `size` numbers.
+
+        Raises:
+            ValueError: The update has another length.
+        """
         values = np.asarray(update)
         if values.shape != (self.coordinates,):
             raise ValueError(f"the update must have {self.coordinates} coordinates, got shape {values.shape}")
@@ -95,6 +121,12 @@ class Sketch:
         """The squared norm of what the map of one row makes of each row of features.
 
         Float32 within, so up to a part in 2^14 above what it is: a clip by it keeps its bound.
+
+        Args:
+            features: One vector per row.
+
+        Returns:
+            A number per row, slightly rounded up.
         """
         mapped = self._mapped(features)
         found: Floats = np.einsum("ij,ij->i", mapped, mapped, dtype=np.float64) * (1.0 + 2.0**-14)
@@ -113,7 +145,17 @@ class Sketch:
         return np.where(self._flips, -1.0, 1.0)
 
     def restore(self, sketch: npt.NDArray[Any]) -> Floats:
-        """The estimate of what was sketched: the map's transpose."""
+        """The estimate of what was sketched: the map's transpose.
+
+        Args:
+            sketch: `size` numbers.
+
+        Returns:
+            A vector of the update's length.
+
+        Raises:
+            ValueError: The sketch has another length.
+        """
         values = np.asarray(sketch)
         if values.shape != (self.size,):
             raise ValueError(f"the sketch must have {self.size} numbers, got shape {values.shape}")

@@ -24,6 +24,9 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
     Returns:
         Parameters by name.
+
+    Raises:
+        ValueError: No parameter has `requires_grad`.
     """
     found = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not found:

@@ -102,6 +102,13 @@ class PerExampleGradients:
 
         For batches that are drawn in another way, such as the slices of correlated noise. The result is private only
         with noise for a sensitivity of `clip`, and only if the choice is what the account says.
+
+        Args:
+            dataset: Gives the example at a place, with its target.
+            chosen: Places of the records.
+
+        Returns:
+            A tensor per trained parameter.
         """
         items = _items(dataset)
         trained = self._check()

@@ -106,11 +106,16 @@ class Check:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Every check with its p-value, and the verdict at a stated overall false-alarm rate.
+    """Every check of a codec's noise with its p-value, and the verdict at a stated false-alarm rate.
 
-    The verdict is Holm's: a correct codec fails with probability at most `false_alarm`, however the checks depend
-    on each other. `samples` counts sub-vectors for each input; `sample` has pairs (update, error) of one
-    coordinate.
+    Args:
+        law: The distribution that was tested for.
+        lattice: The codec's lattice.
+        samples: Sub-vectors per input.
+        false_alarm: Most probability that a correct codec fails, however the checks depend on each other (Holm's
+            method).
+        checks: Each check with its statistic and p-value.
+        sample: Pairs (update, error) of one coordinate, for a picture.
     """
 
     law: str
@@ -140,7 +145,11 @@ class Certificate:
         return min(1.0, min(check.p_value for check in self.checks) * len(self.checks))
 
     def as_dict(self) -> dict[str, Any]:
-        """The certificate as plain values, for JSON."""
+        """The certificate as plain values, for JSON.
+
+        Returns:
+            Values by name, for JSON.
+        """
         return {
             "passed": self.passed,
             "law": self.law,
@@ -198,6 +207,9 @@ def verify(
 
     Returns:
         A certificate; `passed` is its verdict.
+
+    Raises:
+        ValueError: `samples` or `false_alarm` is out of range.
     """
     if not isinstance(samples, int) or samples < LEAST_SAMPLES:
         raise ValueError(f"samples must be an integer of at least {LEAST_SAMPLES}, got {samples!r}")

@@ -11,7 +11,7 @@ import pytest
 from cepam import Receiver
 from cepam.errors import CheckFailed
 from cepam.fl import Dataset, Settings, Simulation, preset, train
-from cepam.fl.aggregation.downlink import SEED_BYTES, GridDownlink
+from cepam.fl.aggregation.downlink import COARSE, SEED_BYTES, GridDownlink, coarse
 from cepam.fl.clients.sampling import RunSecret
 from cepam.fl.config.toml import read
 from cepam.fl.simulation import Sent
@@ -215,3 +215,33 @@ def test_the_private_preset_is_small_both_ways(small: Dataset) -> None:
     first, second, _ = (simulation.step()[0] for _ in range(3))
     assert first["downlink_bits"] == 4 * 8 * SEED_BYTES
     assert second["bits_per_coordinate_down"] < 4.0
+
+
+@pytest.mark.parametrize("factor", [1.0, 4096.0])
+def test_a_step_that_is_too_coarse_for_the_rounds_is_said_at_the_end(
+    small: Dataset, grid: Settings, factor: float
+) -> None:
+    simulation = simulated(grid.updated({"compression.downlink_step_factor": factor}), small)
+    start = simulation.state.weights.copy()
+    while not simulation.done:
+        assert not [text for text in simulation.privacy_warnings if text.startswith("coarse-downlink")]
+        lines = simulation.step()
+    exact, public = simulation.state.exact, simulation.state.weights
+    ratio = np.linalg.norm(public - exact) / np.linalg.norm(exact - start)
+    said = [text for text in simulation.privacy_warnings if text.startswith("coarse-downlink")]
+    assert len(said) == (factor > 1.0) == (ratio > COARSE)
+    assert lines[0]["warnings"] == simulation.privacy_warnings
+    finer = [float(text.partition(" Try ")[2].partition(",")[0]) for text in said]
+    assert all(0.03 < ratio * each / factor < COARSE for each in finer)  # what is advised would not warn
+
+
+def test_the_worst_seed_is_warned_about_and_float32_never(grid: Settings) -> None:
+    start, exact = np.zeros((3, 4), np.float32), np.ones((3, 4), np.float32)
+    exact[2] = 0.0  # a seed whose rounds brought nothing
+    public = exact.copy()
+    assert coarse(grid, start, exact, public) == []
+    public[1, 0] += 1.9 * COARSE
+    assert coarse(grid, start, exact, public) == []  # the norm is 2
+    public[1, 0] += 0.2 * COARSE
+    assert len(coarse(grid, start, exact, public)) == 1
+    assert coarse(grid.updated({"compression.downlink": "float32"}), start, exact, public) == []

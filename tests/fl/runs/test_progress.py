@@ -6,11 +6,12 @@ import io
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cepam.fl import Dataset, Progress, Settings, train
 from cepam.fl.runs import progress
-from cepam.fl.runs.progress import FIRST_LOGGED, LOGGED, ProgressText, wanted
+from cepam.fl.runs.progress import FIRST_LOGGED, LOGGED, LOGGED_SHARE, ProgressText, wanted
 
 
 class Terminal(io.StringIO):
@@ -40,6 +41,20 @@ def test_a_log_gets_a_line_now_and_then() -> None:
     assert len(lines) == 2
     assert all(line.startswith("mine") and "5 of 10" in line and "simulated" in line for line in lines)
     assert "\r" not in log.getvalue()
+
+
+def test_lines_of_a_log_come_every_few_seconds_and_of_a_long_run_more_rarely() -> None:
+    log = io.StringIO()
+    text = ProgressText("mine", False, log)
+    for seconds in range(40):
+        told(text, float(seconds))
+    assert len(log.getvalue().splitlines()) == 3  # after 10, 20 and 30 s
+    for seconds in range(40, 36_000, 10):
+        told(text, float(seconds))
+    many = len(log.getvalue().splitlines())
+    assert many <= 1.0 + 1.0 / LOGGED_SHARE + np.log(36_000 * LOGGED_SHARE / LOGGED) / np.log1p(LOGGED_SHARE)
+    told(text, 36_000 * (1.0 + LOGGED_SHARE))
+    assert len(log.getvalue().splitlines()) == many + 1
 
 
 def test_a_terminal_rewrites_one_line_and_clears_it() -> None:

@@ -7,6 +7,7 @@ grid for the run (`cepam.Broadcast`); an sampled client is sent what leads there
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -24,6 +25,8 @@ SEED_BYTES = 32
 """What a client needs to make the initial weights by itself: the public seed of the model."""
 NEW = -1
 """The version of a client that was never reached."""
+COARSE, FINE = 0.3, 0.1
+"""Rounding over movement, of the final model: from the first on accuracy suffered, up to the second it did not."""
 
 
 class Float32Downlink:
@@ -154,3 +157,34 @@ def downlink_of(
     zone = chosen.downlink_hysteresis
     hysteresis = Hysteresis(zone, tensors) if zone > NEAREST else None
     return GridDownlink(nonce + struct.pack("<Q", seed), start, step_of, hysteresis)
+
+
+def coarse(settings: Settings, starts: Floats, exact: Floats, public: Floats) -> list[str]:
+    """A warning where rounding displaced the final model by more than `COARSE` of what training moved it.
+
+    A step that suits many rounds can be too coarse for few. The settings alone do not tell, since how far a model moves
+    depends on the data. Epsilon covers the warning: aggregates are public in the accounting.
+
+    Args:
+        settings: Those of the run.
+        starts: The initial weights, one row per seed.
+        exact: The server's weights at the end.
+        public: The same as published.
+
+    Returns:
+        One sentence, or an empty list.
+    """
+    if settings.compression.downlink == "float32":
+        return []
+    rounded = np.linalg.norm(np.subtract(public, exact, dtype=np.float64), axis=1)
+    moved = np.linalg.norm(np.subtract(exact, starts, dtype=np.float64), axis=1)
+    ratio = max((float(part / whole) for part, whole in zip(rounded, moved) if whole > 0.0), default=0.0)
+    if not ratio > COARSE:
+        return []
+    factor = settings.compression.downlink_step_factor
+    finer, rounds = 2.0 ** math.floor(math.log2(factor * FINE / ratio)), settings.training.rounds
+    return [
+        f"coarse-downlink: rounding displaced the final model by {100 * ratio:.0f} % of what {rounds:,} rounds moved "
+        f"it, which can cost accuracy: compression.downlink_step_factor {factor:g} is too coarse. Try {finer:g}, more "
+        "rounds, or compression.downlink float32."
+    ]

@@ -203,6 +203,12 @@ def preset(name: str) -> Settings:
 
     Raises:
         ValueError: No preset has this name.
+
+    Args:
+        name: One of those that `cepam train --help` lists.
+
+    Returns:
+        Settings, to be changed with `updated`.
     """
     made = Settings.of(preset_values(name))
     return made.following(name, made.data.name, made.model.name)

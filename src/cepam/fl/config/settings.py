@@ -213,7 +213,10 @@ class ClientOverride:
 # fmt: off
 @dataclass(frozen=True)
 class DataSettings:
-    """The table `[data]`: the records, and how clients hold them."""
+    """The table `[data]`: the records, and how clients hold them.
+
+    `cepam train --help-all` lists the fields with their units and defaults.
+    """
 
     name: str = setting("Data set; or module:function that makes one, or a CSV or Parquet file.", "mnist", DATA)
     target_column: str | None = setting("Column of a CSV or Parquet file to predict.", None)
@@ -228,7 +231,10 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The table `[model]`: what is trained."""
+    """The table `[model]`: what is trained.
+
+    `cepam train --help-all` lists the fields with their units and defaults.
+    """
 
     name: str = setting("Model; or module:function that makes one.", "cnn", MODELS)
     activation: str = setting("Activation between layers.", "relu", tuple(ACTIVATIONS))
@@ -237,7 +243,10 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class ClientsSettings:
-    """The table `[clients]`: how many there are, who is sampled, who fails, and who differs."""
+    """The table `[clients]`: how many there are, who is sampled, who fails, and who differs.
+
+    `cepam train --help-all` lists the fields with their units and defaults.
+    """
 
     count: int = setting("Number of clients.", 30)
     sampling: str = setting("Client sampling: a fixed number per round, or Poisson (unit client).", "fixed",
@@ -254,7 +263,10 @@ class ClientsSettings:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The table `[training]`: local work, the server step, and their schedules."""
+    """The table `[training]`: local work, the server step, and their schedules.
+
+    `cepam train --help-all` lists the fields with their units and defaults.
+    """
 
     update: str = setting("What a client sends: a gradient, a model difference, a sum of clipped per-example gradients "
                           "(examples), or the result of local DP-SGD.", "gradient", UPDATES)
@@ -282,7 +294,10 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """The table `[privacy]`: the guarantee, the noise, the clipping, and whom the clients trust."""
+    """The table `[privacy]`: the guarantee, the noise, the clipping, and whom the clients trust.
+
+    `cepam train --help-all` lists the fields with their units and defaults.
+    """
 
     epsilon: float | None = setting("Target epsilon of the whole run, instead of a noise scale.", None)
     delta: float = setting("delta of the guarantee, in (0, 1).", 1e-5)
@@ -311,7 +326,10 @@ class PrivacySettings:
 
 @dataclass(frozen=True)
 class CompressionSettings:
-    """The table `[compression]`: how updates and models become bytes."""
+    """The table `[compression]`: how updates and models become bytes.
+
+    `cepam train --help-all` lists the fields with their units and defaults.
+    """
 
     scheme: str = setting("Compression and noise of an update.", "cepam-gaussian", SCHEMES)
     lattice: str = setting("Lattice of a cepam scheme.", "Z1", LATTICES)
@@ -334,7 +352,10 @@ class CompressionSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The table `[run]`: seeds, evaluation, and what is kept."""
+    """The table `[run]`: seeds, evaluation, and what is kept.
+
+    `cepam train --help-all` lists the fields with their units and defaults.
+    """
 
     seed: int = setting("Seed of the data split and the initial weights; with simulate also of keys and draws.", 1)
     seeds: int = setting("Number of seeds, trained side by side; more than one needs simulate.", 1)
@@ -353,6 +374,18 @@ class Settings:
 
     `data.name` and `model.name` are names, `module:function` for what makes them, or `own: name` for what was handed
     over in Python; `data.name` may be a CSV or Parquet file.
+
+    Args:
+        data: The records, and how clients hold them.
+        model: What is trained.
+        clients: How many there are, who is sampled, who fails, and who differs.
+        training: Local work, the server's step, and their schedules.
+        privacy: The guarantee, the noise, the clipping, and whom the clients trust.
+        compression: How updates and models become bytes.
+        run: Seeds, evaluation, and what is kept.
+
+    Raises:
+        ValueError: A value is out of range, or two contradict each other.
 
     Example:
         ```python
@@ -454,20 +487,48 @@ class Settings:
         )
 
     def values(self) -> dict[str, Any]:
-        """Every setting by its dotted name, in the order of the tables."""
+        """Every setting by its dotted name, in the order of the tables.
+
+        Returns:
+            Values by dotted name, as `of` takes them.
+        """
         return {name: getattr(getattr(self, table), each.name) for name, table, each in described()}
 
     def own(self, table: str) -> bool:
-        """Whether the data or the model is the user's own: handed over, made by a function, or read from a file."""
+        """Whether the data or the model is the user's own: handed over, made by a function, or read from a file.
+
+        Args:
+            table: `data` or `model`.
+
+        Returns:
+            Whether it is no built-in one.
+        """
         name = str(getattr(self, table).name)
         return name.startswith(OWN) or self.refers(table) or (table == "data" and name.endswith(TABLE_FILES))
 
     def refers(self, table: str) -> bool:
-        """Whether the data or the model is a `module:function`."""
+        """Whether the data or the model is a `module:function`.
+
+        Args:
+            table: `data` or `model`.
+
+        Returns:
+            Whether its name is a reference to a function.
+        """
         return REFERENCE.fullmatch(str(getattr(self, table).name)) is not None
 
     def fitted(self, names: Sequence[str]) -> Settings:
-        """The settings for data whose clients have these names: as many clients, and numbers for the names."""
+        """The settings for data whose clients have these names: as many clients, and numbers for the names.
+
+        Args:
+            names: Names of the data's clients; empty where they have none.
+
+        Returns:
+            New settings; these where the data name no clients.
+
+        Raises:
+            ValueError: An override names a client that the data do not have.
+        """
         overrides = self.clients.overrides
         if not names:
             unknown = [k for each in overrides for k in each.clients if isinstance(k, str)]

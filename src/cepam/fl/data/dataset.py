@@ -17,12 +17,28 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples, one a row; a network reads `inputs * scale + shift`, shaped `shape`.
+    """Training and test examples, one per row; a network reads `inputs * scale + shift` in the shape `shape`.
 
-    Labels are class numbers below `classes`; with `classes` 0 they are values of any shape, for a loss of one's own.
-    Inputs of whole numbers other than bytes are tokens: a module that looks them up reads them as they are.
-    `clients` names those who hold the records, and `owners` has each training record's place among them; without names
-    a run deals the records out. `removed` marks training records that contribute nothing (see `without`).
+    `from_arrays`, `from_clients` and `from_table` make one and check it.
+
+    Args:
+        name: What errors and records of runs call it.
+        shape: Shape of one example.
+        classes: Number of classes; labels are numbers below it. 0: labels are values of any shape, for a loss of
+            your own.
+        train_inputs: One training example per row. Whole numbers other than bytes are tokens, for modules that look
+            them up.
+        train_labels: One label per training example.
+        test_inputs: One test example per row.
+        test_labels: One label per test example.
+        scale: Factor of inputs.
+        shift: Added to inputs after scaling.
+        clients: Names of those who hold the records. Without names a run deals the records out.
+        owners: For each training record the place of its client in `clients`.
+        removed: Marks training records that contribute nothing (`without` makes it).
+
+    Raises:
+        ValueError: Shapes do not fit, a part is empty, or labels are no class numbers.
     """
 
     name: str
@@ -65,7 +81,11 @@ class Dataset:
         return self.train_inputs.dtype.kind in "iu" and self.train_inputs.dtype != np.uint8
 
     def as_numbers(self) -> Dataset:
-        """The data set with tokens as float32."""
+        """The data set with tokens as float32.
+
+        Returns:
+            A data set of float32 inputs; this one where it holds no tokens.
+        """
         if not self.tokens:
             return self
         inputs = (each.astype(np.float32) for each in (self.train_inputs, self.test_inputs))
@@ -102,7 +122,18 @@ class Dataset:
         return replace(self, removed=marked)
 
     def holding_out(self, count: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Indices of the training records kept, and of `count` records held out for validation."""
+        """Indices of the training records kept, and of `count` records held out for validation.
+
+        Args:
+            count: How many records to hold out.
+            seed: Seed of the draw.
+
+        Returns:
+            The places of the records that are kept, and of those held out.
+
+        Raises:
+            ValueError: `count` is not below the number of training records.
+        """
         if not 0 <= count < self.records:
             raise ValueError(f"validation must lie in [0, {self.records}), got {count}")
         order = np.random.Generator(np.random.PCG64([seed, 0x56414C])).permutation(self.records)
@@ -128,6 +159,9 @@ def from_arrays(
 
     Returns:
         A data set whose clients `data.partition` deals out.
+
+    Raises:
+        ValueError: A part is empty, shapes do not fit, or labels are no class numbers.
     """
     read = _class_numbers if classes != 0 else _values
     (x, y), (test_x, test_y) = ((np.asarray(a), read(b, part)) for (a, b), part in ((train, "train"), (test, "test")))
@@ -299,6 +333,9 @@ def from_clients(
 
     Returns:
         The data set.
+
+    Raises:
+        ValueError: There is no client, a client holds no records, or inputs differ in shape.
     """
     if not clients:
         raise ValueError("clients must name at least one client")
@@ -350,6 +387,9 @@ def from_table(
 
     Returns:
         The data set.
+
+    Raises:
+        ValueError: A column is missing, or holds what cannot be read as numbers or classes.
     """
     columns = _columns(table)
     names = list(features) if features is not None else [name for name in columns if name not in (target, client)]

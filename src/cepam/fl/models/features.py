@@ -56,18 +56,27 @@ def _normalized_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """A frozen module that turns every example into a row of numbers, by itself.
+    """A frozen module that turns every example, by itself, into a row of numbers for a head that is trained.
 
-    `batch` examples go through it at once, `gpu_batch` on a GPU. `key` names the module's content, all of it, and lets
-    the features be kept on disk between runs; without one they are computed in every run. `precision` is that of the
-    numbers kept, `outputs` how many an example has, tried out where it is not given. With `block` they are saved after
-    every so many examples, and a stopped computation goes on there. `portable` features are for bytes of any scale:
-    those computed on another device serve too. With `normalized` each row is then normalized by itself (`Normalized`);
-    the cache keeps what the module gave. A head sees an example's features in this `shape`, by default as one row.
+    Args:
+        module: The module; it is copied and frozen.
+        batch: Examples that go through it at once.
+        key: Names the module's content, all of it: features are then kept on disk between runs. Without one they are
+            computed in every run.
+        precision: Type of the numbers that are kept.
+        outputs: How many numbers an example has; found by a trial where it is not given.
+        gpu_batch: Examples that go through it at once on a GPU; by default as `batch`.
+        block: Features are saved after every so many examples, and a stopped computation goes on there.
+        portable: Features computed on another device serve too.
+        normalized: Each row is normalized by itself; the cache keeps what the module gave.
+        shape: Shape in which a head sees an example's features; by default one row.
 
-    Nothing is charged for features: each record's depend on that record alone, and on a module that was fixed before.
-    That holds for modules trained on public data only. A module that was trained on the run's own records needs a
-    guarantee of its own.
+    Raises:
+        ValueError: A value is out of range.
+
+    Guarantee: features cost no epsilon, since each record's depend on that record alone and on a module that was
+    fixed before. Condition: the module was trained on public data. One that was trained on the run's own records
+    needs a guarantee of its own.
     """
 
     module: nn.Module
@@ -95,11 +104,27 @@ class Features:
         return made if self.shape is None else nn.Sequential(made, nn.Flatten(), nn.Unflatten(1, self.shape))
 
     def size(self, data: Dataset) -> int:
-        """How many features an example of this data set has."""
+        """How many features an example of this data set has.
+
+        Args:
+            data: The data set.
+
+        Returns:
+            The length of a row.
+        """
         return self.outputs or int(self._checked(data, "cpu").shape[1])
 
     def of(self, data: Dataset, device: str = "cpu", report: Callable[[Report], None] = quiet) -> Dataset:
-        """The data set with features for inputs; computed on this device, or read from the cache."""
+        """The data set with features for inputs; computed on this device, or read from the cache.
+
+        Args:
+            data: The data set.
+            device: `cpu` or `cuda`.
+            report: Hears how far the computation is.
+
+        Returns:
+            A data set with the same labels and clients.
+        """
         size = self.size(data)
         parts = ((f"{data.name}: features, training", data.train_inputs), (f"{data.name}: test", data.test_inputs))
         made = [

@@ -35,19 +35,24 @@ WORTH_A_GPU = 100_000
 
 
 class Model:
-    """A module seen as a function of one vector of m weights.
+    """A PyTorch module as a function of one vector of weights, which is what clients train and send.
 
-    `make` builds the module; what it draws from torch's generator comes from the seed alone. With `features` the module
-    is a head: it sees what they make of an example, one row of numbers. Parameters with
-    `requires_grad=False` are no weights: they stay as `make` built them, are neither sent nor counted, and are in
-    `state_dict` with the rest.
+    Any module will do that treats each example by itself: dropout, recurrent layers, embeddings of whole numbers,
+    transformers, group and layer normalization. Batch normalization is refused. Parameters with
+    `requires_grad=False` are neither sent nor counted; they stay as `make` built them and are in `state_dict` with
+    the rest.
 
-    `loss(answers, targets)` sees a batch of one example and gives one number, as PyTorch's losses do; by default it is
-    cross-entropy on class numbers. `metrics`, functions of the same kind by name, are reported beside it as means over
-    the examples. With a loss of your own, the best weights are those of the lowest loss, else of the highest accuracy.
+    Args:
+        make: Builds the module. What it draws from torch's generator comes from the seed alone.
+        name: What errors and records of runs call it.
+        features: A frozen module in front. The module is then a head, which sees one row of numbers per example.
+        loss: `loss(answers, targets)` sees a batch of one example and gives one number, as PyTorch's losses do. By
+            default cross-entropy on class numbers. With a loss of your own the best weights are those of the lowest
+            loss, else of the highest accuracy.
+        metrics: Functions of the same kind by name, reported beside the loss as means over the examples.
 
-    Any module will do whose examples do not meet: dropout, recurrent layers, embeddings of whole numbers, transformers,
-    group and layer normalisation. Batch normalisation is refused.
+    Raises:
+        ValueError: The module has no weight that is trained, or a layer in which examples meet.
     """
 
     def __init__(
@@ -69,25 +74,58 @@ class Model:
             return self.make()
 
     def initial(self, seed: int) -> Floats:
-        """The starting weights of this seed."""
+        """The starting weights of this seed.
+
+        Args:
+            seed: Seed of the module's draws.
+
+        Returns:
+            A float32 vector.
+        """
         parameters = trainable(self._seeded(seed))
         vector = torch.nn.utils.parameters_to_vector([p.detach() for p in parameters])
         return vector.to(torch.float32).numpy().copy()
 
     def state_dict(self, weights: Floats) -> dict[str, torch.Tensor]:
-        """The weights as PyTorch keeps them, to load into the module outside."""
+        """The weights as PyTorch keeps them, to load into the module outside.
+
+        Args:
+            weights: A vector, such as `initial` gives.
+
+        Returns:
+            Tensors by name, frozen parameters and buffers included.
+        """
         module = self._seeded(0)
         torch.nn.utils.vector_to_parameters(torch.from_numpy(weights.copy()), trainable(module))
         return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
     def assembled(self, state: dict[str, torch.Tensor]) -> nn.Module:
-        """A module that answers for raw examples: the features, where there are any, and the module with this state."""
+        """A module that answers for raw examples: the features, where there are any, and the module with this state.
+
+        Args:
+            state: Tensors by name, such as a run's `final.pt` holds for a seed.
+
+        Returns:
+            A module on the CPU.
+        """
         module = self._seeded(0)
         module.load_state_dict(state)
         return module if self.features is None else nn.Sequential(self.features.whole, module).cpu()
 
     def on(self, data: Dataset, device: str = "auto") -> Network:
-        """The network of this model on a data set; `device` is auto, cpu, cpu-torch (no engine is asked) or cuda."""
+        """The network of this model on a data set; `device` is auto, cpu, cpu-torch (no engine is asked) or cuda.
+
+        Args:
+            data: The data set.
+            device: `auto`, `cpu`, `cpu-torch` (PyTorch on the CPU) or `cuda`.
+
+        Returns:
+            What a run trains and evaluates.
+
+        Raises:
+            ValueError: The data set has no classes and the model no loss of its own, or the device is unknown or
+                missing.
+        """
         chosen = resolved(device)
         if self.objective.classifies and not data.classes:
             raise ValueError(f"data set {data.name!r} has targets that are no class numbers: give the model a loss")
@@ -171,6 +209,9 @@ def build(name: str, data: Dataset, activation: str = "relu") -> Model:
 
     Returns:
         A model for `train`.
+
+    Raises:
+        ValueError: The name or the activation is unknown, or the model does not suit the data.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")

@@ -15,13 +15,20 @@ from cepam.fl.aggregation.trusted_server import Line
 
 FIRST_SHOWN, REWRITTEN = 2.0, 0.2
 """Seconds until a terminal shows a line, and between two states of it."""
-FIRST_LOGGED, LOGGED = 10.0, 30.0
-"""Seconds until a log gets its first line, and between two lines."""
+FIRST_LOGGED, LOGGED, LOGGED_SHARE = 10.0, 10.0, 0.05
+"""Seconds until a log gets its first line, and between two lines: at least this share of the time so far."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A round done: its lines, how many rounds there are, and the seconds since the start of this process."""
+    """A round that is done, as `watch` of `train` hears of it.
+
+    Args:
+        lines: The round's metrics, one dictionary per seed.
+        rounds: Rounds of the whole run.
+        started_at: The round at which this process began; above 0 after a resume.
+        seconds: Time since this process began.
+    """
 
     lines: list[Line]
     rounds: int
@@ -69,7 +76,7 @@ class ProgressText:
         note(self.known, done.lines)
         if done.seconds < self.due:
             return
-        self.due = done.seconds + (REWRITTEN if self.terminal else LOGGED)
+        self.due = done.seconds + (REWRITTEN if self.terminal else max(LOGGED, LOGGED_SHARE * done.seconds))
         number = int(done.lines[0]["round"])
         line = f"{self.name}: round {number:,} of {done.rounds:,} · {in_words(self.known, self.simulated)}"
         line = f"{line} · {clock(time_left(done))} left"

@@ -27,6 +27,7 @@ MOST_CLIENTS = 40
 OPEN_CLIENTS = 10
 """Longer tables of clients are folded."""
 ROUNDS = Axis("rounds", counts=True)
+BY_NORM = "as if all updates had the clipping norm: true lengths reveal norms"
 UNITS = {"record": "one record", "client": "all data of one client"}
 
 
@@ -219,8 +220,8 @@ def _tiles(
     for who, value in list(spent.items())[:1]:
         said = "no finite bound" if value is None else f"{value:.3g}"
         made.append((f"epsilon against {against(who)}", said, f"delta {writer.number(chosen.privacy.delta)} {word}"))
-    most = "" if sent.measured else "at most about "
-    made.append(("bytes up", most + in_bytes(sent.up), word))
+    most, why = ("", word) if sent.measured else ("at most about ", BY_NORM)
+    made.append(("bytes up", most + in_bytes(sent.up), why))
     if sent.down is not None:
         made.append(("bytes down", in_bytes(sent.down), word))
     return [*made, ("rounds", f"{rounds:,} of {chosen.training.rounds:,}", word)]

@@ -32,6 +32,9 @@ def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch)
 
     Returns:
         A data set.
+
+    Raises:
+        ValueError: The settings name data or a model that were handed over in Python, or that are unknown.
     """
     for name in ("data", "model"):
         known = str(getattr(settings, name).name)

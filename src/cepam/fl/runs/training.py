@@ -212,6 +212,9 @@ def read_metrics(folder: Path | str) -> list[Line]:
 
     Returns:
         A dictionary per round and seed.
+
+    Raises:
+        ValueError: The file is damaged.
     """
     path, made = Path(folder) / "metrics.jsonl", []
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):

@@ -33,7 +33,10 @@ SCORE_DIGITS = 9  # so that the rounding of this module's own sums does not pass
 
 
 class AuditedMechanism(Protocol):
-    """Something that noises many one-coordinate updates, each by itself: encode then decode, or a rival."""
+    """A callable that adds noise to many one-coordinate updates, each by itself.
+
+    It may encode and decode, as `RoundTrip` does, or be the mechanism of another library.
+    """
 
     def __call__(self, updates: Floats, client: int, round: int) -> Floats:
         """The decoded values of `updates`, in `client`'s noise; `round` is never used twice."""
@@ -44,10 +47,17 @@ class AuditedMechanism(Protocol):
 class Audit:
     """What an audit found: with the given confidence, epsilon at `delta` is at least `lower`.
 
-    `by_curve` is sharper and assumes more: the least epsilon at delta of any mechanism of the claimed kind
-    (same sampling, some noise) that allows how often the likelier world was guessed right; only for one
-    event (a round, or a correlated run without sampling), since its curve is in closed form there. `refuted`
-    means that the claim is wrong: it promised the whole curve.
+    Args:
+        claim: The epsilon that was claimed.
+        lower: The statistical lower bound; it assumes only that trials are independent.
+        by_curve: A sharper bound that assumes more: the least epsilon of any mechanism of the claimed kind that
+            allows how often the likelier world was guessed right. Known for one event only: a round, or a correlated
+            run without sampling.
+        delta: delta of the guarantee.
+        confidence: Of each bound, in (0, 1).
+        trials: Trials in each of the two worlds.
+
+    `refuted` means that the claim is wrong: it promised the whole curve.
     """
 
     claim: float
@@ -106,6 +116,9 @@ def audit(
     trials are independent.
     Guarantee: exceeds the true epsilon with probability at most 1 - confidence;
     tests/privacy/test_audit.py, with negative controls that must be refuted.
+
+    Raises:
+        ValueError: delta, the trials or the confidence are out of range.
     """
     check_delta(delta)
     check_count("trials", trials, LEAST_TRIALS)
@@ -260,11 +273,16 @@ STRIDE = 24  # a multiple of every built-in lattice's dimension: 1, 2, 3, 4 and 
 
 
 class RoundTrip:
-    """A mechanism that really encodes and decodes: one trial for each stretch of `stride` coordinates.
+    """A mechanism for audits that really encodes and decodes: one trial per `stride` coordinates.
 
-    `codecs` has one codec for each client, and `address` makes a place in the shared randomness from a round and a
-    client, a new one for every message. The first coordinate of a stretch carries a trial and the others are zero;
-    `stride` is a multiple of the lattice's dimension, so that trials share no latent and no dither.
+    The first coordinate of a stretch carries a trial and the others are zero.
+
+    Args:
+        codecs: One codec per client.
+        address: Makes the address of a message from a round and a client, a new one for every message.
+        stride: Coordinates per trial: a multiple of the lattice's dimension, so that trials share no latent and no
+            dither.
+        longest: The most coordinates of one message.
     """
 
     def __init__(
@@ -278,10 +296,14 @@ class RoundTrip:
 
     @classmethod
     def of_mechanism(cls, mechanism: Mechanism, noise_factor: float = 1.0) -> RoundTrip:
-        """The package's own codec for every client's law, under a fresh key.
+        """Make it from the package's own codec for every client's law, under a fresh key.
 
-        `noise_factor` makes the mechanism use other noise than the record says: 0.5 is a control that an
-        audit must refute.
+        Args:
+            mechanism: The run.
+            noise_factor: Factor of the noise that is really added: 0.5 is a control that an audit must refute.
+
+        Returns:
+            What `audit` attacks.
         """
         noisy = mechanism.with_noise([client.law.scale * noise_factor for client in mechanism.clients])
         made = {client.law: Codec(client.law) for client in set(noisy.clients)}

@@ -40,6 +40,9 @@ def update_multiplier(joint: float, bit: float) -> float:
 
     Returns:
         The noise multiplier of the updates.
+
+    Raises:
+        ValueError: A value is not positive, or `bit` is at most `joint`.
     """
     check_scale("joint", joint)
     check_scale("bit", bit)
@@ -57,6 +60,9 @@ def fraction_within(bits: float, expected: float) -> float:
 
     Returns:
         An estimate, which noise may take outside [0, 1].
+
+    Raises:
+        ValueError: `bits` is not finite, or `expected` is not positive.
     """
     if not math.isfinite(bits):
         raise ValueError(f"bits must be finite, got {bits!r}")
@@ -77,6 +83,9 @@ def next_clip(clip: float, fraction: float, quantile: float = 0.5, rate: float =
 
     Returns:
         The next clipping norm.
+
+    Raises:
+        ValueError: A value is not finite or out of range.
     """
     check_scale("clip", clip)
     check_scale("rate", rate)

@@ -37,11 +37,18 @@ EVERY_RECORD = Sampling("all")
 
 @dataclass(frozen=True)
 class Cohort:
-    """Who is sampled in a round, drawn afresh and in secret: `size` of `population` clients.
+    """The clients of a round, sampled afresh and in secret.
 
-    `poisson`: each client by itself, `size` in expectation, at most `cap` (so many that the excess is negligible,
-    unless given): where more are drawn, a random `cap` of them are contacted. `without`: exactly `size` different
-    clients. `participations`: the most rounds of a run that a client takes part in, where the server enforces it.
+    Args:
+        population: How many clients there are.
+        size: How many are sampled: in expectation (`poisson`), or exactly (`without`).
+        kind: `poisson` samples each client by itself; `without` samples that many different ones.
+        cap: Most clients of a Poisson cohort; of a larger one a random `cap` are contacted. By default so many that
+            the excess is negligible.
+        participations: Most rounds in which one client takes part, where the server enforces it.
+
+    Raises:
+        ValueError: A value is out of range, or a fixed cohort has another cap.
     """
 
     population: int
@@ -103,16 +110,31 @@ class Cohort:
 
 @dataclass(frozen=True)
 class CohortMechanism(Mechanism):
-    """A release of cohorts: in each round the sum of the cohort's decoded vectors over the expected cohort.
+    """A run with sampled cohorts: each round publishes the sum of the cohort's decoded vectors over the expected
+    cohort.
 
-    `clients` holds one, the kind that all are: its law is one share of the noise, `DropoutCompensation(total,
-    cohort.cap).law`, and the server brings what is missing. So nothing here says who replied: dropouts cost nothing.
-    Under add-or-remove a Poisson cohort has the shift clip/size, otherwise twice that. `bit` is z_bit of
-    `cepam.privacy.cohorts.adaptive_clip`: with its update a client sends one noisy bit, and both are charged as one
-    mechanism. `unit` is "client": draws of clients are not claimed to hide single records any better. `stateful` says
-    that clients remember rounds they took part in.
+    It protects whole clients (`unit="client"`): sampling clients is not claimed to hide single records any better.
+    The server adds the noise of those who do not reply, so dropouts cost nothing. `of` makes one from a noise
+    multiplier.
 
-    Guarantee: tests/privacy/test_cohort.py.
+    Args:
+        clients: One client, the kind that all are. Its law is one share of the noise, `DropoutCompensation(total,
+            cohort.cap).law`.
+        cohort: Who is sampled in a round.
+        bit: z_bit of adaptive clipping: each client sends one noisy bit with its update, and both are charged as one
+            mechanism. None without it.
+        stateful: Whether clients remember the rounds that they took part in.
+        clip: As for `Mechanism`; it must be an l2 clip.
+        sampling: `all`, since every client uses all of its records.
+
+    Other fields are those of `Mechanism`.
+
+    Raises:
+        ValueError: The noise is not Gaussian, the clip is not l2, or clients are unlike.
+
+    Guarantee: a Poisson cohort under add-remove has the shift clip/size, any other twice that
+    (tests/privacy/test_cohort.py). Condition: who is sampled stays secret; against an adversary who sees
+    participation ask `Accountant.sees_uploads`.
     """
 
     sampling: Sampling = EVERY_RECORD
@@ -143,7 +165,21 @@ class CohortMechanism(Mechanism):
         coordinates: int | None = None,
         bit: float | None = None,
     ) -> CohortMechanism:
-        """The release whose sums have noise of `noise_multiplier` clips."""
+        """The release whose sums have noise of `noise_multiplier` clips.
+
+        Args:
+            cohort: Who is sampled in a round.
+            clip: The l2 clip of a client's update.
+            noise_multiplier: Standard deviation of the noise of a round's sum, in units of the clipping norm.
+            rounds: Rounds of the run.
+            colluders: Clients that pool what they know.
+            adjacency: How neighboring data sets differ.
+            coordinates: Length of an update; without it the mechanism's rounding is not charged.
+            bit: z_bit of adaptive clipping.
+
+        Returns:
+            The mechanism.
+        """
         check_scale("noise_multiplier", noise_multiplier)
         kind = Client(DropoutCompensation(noise_multiplier * clip.bound, cohort.cap).law, 1, 1.0 / cohort.size)
         return cls(
@@ -193,6 +229,12 @@ class CohortMechanism(Mechanism):
         A fixed cohort whose clients retire is drawn from ever fewer, and where clients have a state the others' tell
         who was drawn: no probability is claimed for either (docs/proofs/cohorts-and-dropouts.md, "Layers that stay on
         the client").
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+
+        Returns:
+            A probability; 1 where no sampling is claimed.
         """
         if self.cohort.kind == "poisson":
             return self.cohort.rate
@@ -201,7 +243,14 @@ class CohortMechanism(Mechanism):
         return min(1.0, self.cohort.size / (self.cohort.population - self.colluders))
 
     def distance(self, client: int) -> float:
-        """How far a client moves the sum: in a fixed cohort another takes the place of one that is not drawn."""
+        """How far a client moves the sum: in a fixed cohort another takes the place of one that is not drawn.
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+
+        Returns:
+            A distance in l2.
+        """
         replaced = self.adjacency == "replace" or self.replaces
         return (2.0 if replaced else 1.0) * self.clip.bound
 
@@ -219,7 +268,15 @@ class CohortMechanism(Mechanism):
         return self.clients[client].noise * math.sqrt(len(self.hidden_by(client, colluders)))
 
     def mu(self, client: int, colluders: int | None = None) -> float:
-        """The shift over the noise, of update and bit together: one Gaussian mechanism."""
+        """The shift over the noise, of update and bit together: one Gaussian mechanism.
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+            colluders: Other clients that pool what they know; by default those of the mechanism.
+
+        Returns:
+            mu of one Gaussian mechanism.
+        """
         exact = super().mu(client, colluders)
         if self.bit is None:
             return exact
@@ -232,6 +289,13 @@ class CohortMechanism(Mechanism):
         In a fixed cohort a client whose updates are zero is drawn too, in place of another, so that no world is the one
         without a draw: under either adjacency the symmetric pair is charged, which bounds both directions.
         Guarantee: tests/attacks/test_fixed_cohorts.py enumerates populations of 2 to 4.
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+            colluders: Other clients that pool what they know; by default those of the mechanism.
+
+        Returns:
+            A mechanism of one round, to be composed.
         """
         if colluders is not None:
             return replace(self, colluders=colluders).charge(client)
@@ -239,20 +303,41 @@ class CohortMechanism(Mechanism):
         return replace(made, adjacency="replace") if self.replaces else made
 
     def limited(self, client: int) -> tuple[SubsampledMechanism, int] | None:
-        """What a client pays without any secret, and how often at most; None where the server sets no limit."""
+        """What a client pays without any secret, and how often at most; None where the server sets no limit.
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+
+        Returns:
+            A mechanism of one round and a number of rounds, or None.
+        """
         if self.cohort.participations is None:
             return None
         return replace(self.charge(client), sampling_rate=1.0), self.cohort.participations
 
     def without(self, absent: Iterable[int]) -> CohortMechanism:
-        """The same release: the noise does not depend on who replied."""
+        """The same release: the noise does not depend on who replied.
+
+        Args:
+            absent: Ignored.
+
+        Returns:
+            This mechanism.
+        """
         return self
 
     def alone(self, client: int) -> CohortMechanism:
         return replace(self, colluders=self.cohort.population - 1)
 
     def with_noise(self, scales: Sequence[float]) -> CohortMechanism:
-        """The same release with another share of noise, and the bit's in proportion."""
+        """The same release with another share of noise, and the bit's in proportion.
+
+        Args:
+            scales: One noise scale, that of every client's share.
+
+        Returns:
+            A new mechanism.
+        """
         (scale,) = scales
         bit = None if self.bit is None else self.bit * scale / self.clients[0].law.scale
         return replace(self, clients=(replace(self.clients[0], law=Gaussian(scale)),), bit=bit)

@@ -89,10 +89,15 @@ def stand_in(
 
 @dataclass(frozen=True)
 class DropoutCompensation:
-    """`total`, the noise of every published sum, and `cap`, the most clients that are sampled: both public constants.
+    """The noise of a published sum, which the server completes where clients do not reply.
 
-    Guarantee: the noise of the sum is Gaussian of standard deviation `total` whoever replies, against c colluders at
-    least `share` times sqrt(cap - c) (docs/proofs/cohorts-and-dropouts.md; tests/privacy/test_dropouts.py).
+    Args:
+        total: Standard deviation of the noise of every sum; public.
+        cap: The most clients that are sampled; public.
+
+    Guarantee: the noise of the sum is Gaussian with standard deviation `total`, whoever replies. Against c colluders
+    at least `share` times sqrt(cap - c) is left (docs/proofs/cohorts-and-dropouts.md;
+    tests/privacy/test_dropouts.py). Condition: the server follows the protocol.
     """
 
     total: float
@@ -115,14 +120,36 @@ class DropoutCompensation:
         return Gaussian(self.share)
 
     def missing(self, replies: int) -> float:
-        """The noise that the server adds where so many clients replied; zero where all of the cap did."""
+        """The noise that the server adds where so many clients replied; zero where all of the cap did.
+
+        Args:
+            replies: Clients that replied, at most the cap.
+
+        Returns:
+            A standard deviation.
+
+        Raises:
+            ValueError: There are more replies than the cap.
+        """
         check_count("replies", replies, 0)
         if replies > self.cap:
             raise ValueError(f"replies must be at most the cap, {self.cap}, got {replies}: the excess is not contacted")
         return self.share * math.sqrt(self.cap - replies) * UPWARD
 
     def mean(self, summed: npt.ArrayLike, replies: int, expected: float) -> Floats:
-        """What is published: the sum of the decoded vectors and the missing noise, over the expected cohort."""
+        """What is published: the sum of the decoded vectors and the missing noise, over the expected cohort.
+
+        Args:
+            summed: The sum of the decoded vectors.
+            replies: How many vectors are in it.
+            expected: The expected cohort, a public number.
+
+        Returns:
+            The noisy mean.
+
+        Raises:
+            ValueError: The sum is no finite vector, or a number is out of range.
+        """
         vector = np.asarray(summed, dtype=np.float64)
         if vector.ndim != 1 or not np.isfinite(vector).all():
             raise ValueError(f"the sum must be one finite vector, got shape {vector.shape}")

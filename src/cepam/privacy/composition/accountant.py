@@ -109,12 +109,22 @@ def check_delta(delta: float) -> None:
 
 @dataclass(frozen=True)
 class Accountant:
-    """What has been released so far: rounds of one kind or of several, in any order.
+    """Everything that a run has released so far, of which epsilon is asked.
 
-    A record is followed from release to release by its client's place, or by `Mechanism.nodes` where they are given;
-    with `identified=False`, where nodes may come back under another name, every round is charged as its worst client
-    paid it. `configuration` is the `fingerprint` of what the run was set up with; a saved state of another is refused.
-    Adjacency and trust model are those of the releases, which must agree on them. Rests on: adaptive composition.
+    Add mechanisms in any order; adjacency, unit and kind of noise must be the same in all of them. A record is
+    followed from mechanism to mechanism by its client's place, or by `Mechanism.nodes`.
+
+    Args:
+        mechanisms: What was released. Start with none, and `add`.
+        identified: Whether a node keeps its name. Where it may come back under another one, every round is charged
+            as its worst client paid it.
+        configuration: The `fingerprint` of the settings; a saved state with another one is refused.
+
+    Raises:
+        ValueError: The mechanisms disagree on adjacency, unit, law or clients.
+
+    Guarantee: epsilon is never below the truth under the adjacency, sampling and trust of the mechanisms
+    (tests/privacy/test_accountant.py). Rests on: adaptive composition.
     """
 
     mechanisms: tuple[Mechanism, ...] = ()
@@ -143,6 +153,12 @@ class Accountant:
 
         Rounds that differ in nothing but who took part are counted for each node, not listed, so that a long run stays
         as small as a short one; a stream is listed once.
+
+        Args:
+            mechanism: What was released next.
+
+        Returns:
+            A new accountant; this one does not change.
         """
         made = None
         for place, known in enumerate(self.mechanisms):
@@ -165,17 +181,35 @@ class Accountant:
         return made
 
     def against(self, colluders: int) -> Accountant:
-        """The same rounds, seen by so many colluding clients (or by all others, where there are fewer)."""
+        """The same rounds, seen by so many colluding clients (or by all others, where there are fewer).
+
+        Args:
+            colluders: How many other clients pool what they know.
+
+        Returns:
+            A new accountant, whose figures hold against them.
+        """
         check_count("colluders", colluders, 0)
         seen = (replace(r, colluders=min(colluders, r.enrolled - 1)) for r in self.mechanisms)
         return replace(self, mechanisms=tuple(seen))
 
     def charges(self, client: int) -> Charges:
-        """Everything that has been charged to one client's (or node's) records: each of its replies by itself."""
+        """Everything that has been charged to one client's (or node's) records: each of its replies by itself.
+
+        Args:
+            client: Its place, or its node where `Mechanism.nodes` names them.
+
+        Returns:
+            Pairs of a mechanism of one round and the number of rounds.
+        """
         return self._charged([(r, r.taken().get(client, ())) for r in self.mechanisms])
 
     def envelope(self) -> Charges:
-        """Charges that are at least those of every client: each round as its worst client paid it."""
+        """Charges that are at least those of every client: each round as its worst client paid it.
+
+        Returns:
+            Pairs of a mechanism of one round and the number of rounds.
+        """
         return gathered((charge, r.events) for r in self.mechanisms for charge in _worst_of(r))
 
     def epsilon(self, delta: float, client: int | None = None, cells: int = FINE) -> float:
@@ -188,6 +222,17 @@ class Accountant:
         client has both the largest chance and the largest shift of every round; else the smaller of the envelope and,
         for Gaussian noise, a Rényi bound. The rounding is charged at every delta > 0
         (tests/privacy/test_accountant.py).
+
+        Args:
+            delta: delta of the guarantee, in [0, 1).
+            client: The place of one client; by default the worst of all.
+            cells: Resolution of the numerical composition; fewer cells are faster and give a larger bound.
+
+        Returns:
+            epsilon, infinite where no finite bound is available.
+
+        Raises:
+            ValueError: delta is out of range.
         """
         check_delta(delta)
         slack = self.slack(delta)
@@ -200,6 +245,16 @@ class Accountant:
         """delta of everything released so far at epsilon, for one client or a bound for all.
 
         Adjacency, sampling, colluders, rounding: as `Accountant.epsilon`.
+
+        Args:
+            epsilon: epsilon of the guarantee, finite and not negative.
+            client: The place of one client; by default the worst of all.
+
+        Returns:
+            delta, at most 1.
+
+        Raises:
+            ValueError: epsilon is negative or not finite.
         """
         if not (0.0 <= epsilon < math.inf):
             raise ValueError(f"epsilon must be finite and not negative, got {epsilon!r}")
@@ -215,6 +270,9 @@ class Accountant:
 
         Where a release does not say its `coordinates` figures are those of the ideal law: None, or what cohorts over
         their cap add. With a `delta` that is too small for the roundings whatever a round shows: without what it shows.
+
+        Returns:
+            What is added to epsilon and to delta.
         """
         plain = any(mechanism.coordinates is None for mechanism in self.mechanisms)
         if not self.mechanisms or (plain and not any(mechanism.exceeded for mechanism in self.mechanisms)):
@@ -235,6 +293,9 @@ class Accountant:
         Args:
             delta: At which epsilon is given.
             rough: Whether a bound that is found ten times as fast will do, for a chart of many rounds.
+
+        Returns:
+            epsilon by observer, infinite where no finite bound is available.
         """
         usual = ROUGH if rough else FINE
         if self.mechanisms and all(isinstance(mechanism, LocalMechanism) for mechanism in self.mechanisms):
@@ -247,7 +308,14 @@ class Accountant:
         return found | {SEES_PARTICIPATION: self.sees_uploads(delta)} if drawn else found
 
     def sees_uploads(self, delta: float) -> float:
-        """epsilon against an adversary who sees participation; infinite unless all rounds had cohorts."""
+        """epsilon against an adversary who sees participation; infinite unless all rounds had cohorts.
+
+        Args:
+            delta: delta of the guarantee.
+
+        Returns:
+            epsilon.
+        """
         cohorts = [mechanism for mechanism in self.mechanisms if isinstance(mechanism, CohortMechanism)]
         if len(cohorts) < len(self.mechanisms) or delta == 0.0:
             return math.inf
@@ -262,6 +330,13 @@ class Accountant:
         While all rounds are alike: a bound, exact at every `MARKS`-th of the run, and in between what the next mark
         will cost. Where rounds differ: exact at the marks, None in between. The last is `epsilon` itself, so that a
         run that was calibrated ends at most at its target.
+
+        Args:
+            delta: delta of the guarantee.
+            rounds: The rounds of the whole run.
+
+        Returns:
+            epsilon, or None between marks where rounds differ.
         """
         apart, accountant = -(-rounds // MARKS), self
         if self.mechanisms and self.alike:
@@ -272,7 +347,13 @@ class Accountant:
         return _remembered(accountant, delta, FINE if accountant.rounds >= rounds else COARSE)
 
     def foresee(self, mechanism: Mechanism, delta: float, rounds: int) -> None:
-        """Compute now, and keep, what `running` and `observers` will ask of so many rounds of `mechanism`."""
+        """Compute now, and keep, what `running` and `observers` will ask of so many rounds of `mechanism`.
+
+        Args:
+            mechanism: One that every round of the run will have.
+            delta: delta of the guarantee.
+            rounds: The rounds of the whole run.
+        """
         apart = -(-rounds // MARKS)
         for mark in range(apart, rounds + apart, apart):
             self.add(mechanism.over(min(mark, rounds))).running(delta, rounds)
@@ -280,7 +361,11 @@ class Accountant:
 
     def state_dict(self) -> dict[str, Any]:
         """The accountant as plain values, for JSON: every mechanism in full, and the fingerprint of the
-        configuration."""
+        configuration.
+
+        Returns:
+            Numbers, strings, lists and dictionaries.
+        """
         return {
             "configuration": self.configuration, "identified": self.identified, **self._written.plain(),
         }  # fmt: skip
@@ -291,8 +376,17 @@ class Accountant:
         return f"{head[:-1]}, {self._written.text()}}}"
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Accountant:
-        """The accountant that `state_dict` wrote; a ValueError if it is of another configuration than this, or
-        damaged."""
+        """Read an accountant that `state_dict` wrote.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Returns:
+            A new accountant with what was saved; this one does not change.
+
+        Raises:
+            ValueError: The state is damaged, or of another configuration than this accountant's.
+        """
         for name, ours in (("configuration", self.configuration), ("identified", self.identified)):
             if state.get(name) != ours:
                 raise ValueError(f"the saved accountant is of another run: {name} {state.get(name)!r}, ours {ours!r}")
@@ -543,6 +637,9 @@ def slack(run: Mechanism | Accountant, delta: float | None = None) -> Slack:
 
     Returns:
         What is added to epsilon and to delta.
+
+    Raises:
+        ValueError: A mechanism does not say its `coordinates`.
     """
     found = _accountant(run).slack(delta)
     if found is None:

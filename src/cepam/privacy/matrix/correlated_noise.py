@@ -37,13 +37,21 @@ UNIT_ROUNDING = 2.0**-52
 
 @dataclass(frozen=True)
 class CorrelatedNoise:
-    """C, lower triangular and not negative, and into how many fixed slices a client's records are split.
+    """The matrix C of correlated noise, lower triangular and not negative, and the slices of a client's records.
 
-    `decay` gives C_ij = decay^(i - j): one number and one vector of state; `decay=0` is independent noise.
-    `from_matrix` takes a C of one's own. A client's i-th message is made of slice i mod `slices`.
+    Args:
+        decay: C_ij = decay^(i - j), in [0, 1): the share of a round's noise that the next round cancels. 0:
+            independent noise.
+        slices: Into how many fixed slices a client's records are split. Message i is made of slice i mod `slices`.
+        coefficients: The first column of a matrix of your own whose diagonals are constant (`from_matrix`).
+        rows: The rows of any other matrix of your own (`from_matrix`).
+
+    Raises:
+        ValueError: A value is out of range, or more than one of `decay`, `coefficients` and `rows` is given.
+
     Guarantee: a receiver that takes every message of its sender holds each update plus C^-1 Z
-    (tests/privacy/test_correlated_noise.py, tests/statistical/test_correlated_noise.py).
-    Departs: the paper's noise is independent from round to round.
+    (tests/privacy/test_correlated_noise.py, tests/statistical/test_correlated_noise.py). Departs: the paper's noise
+    is independent from round to round.
     """
 
     decay: float = 0.0
@@ -60,10 +68,19 @@ class CorrelatedNoise:
 
     @classmethod
     def from_matrix(cls, matrix: npt.ArrayLike, slices: int = 1) -> CorrelatedNoise:
-        """The correlation of one's own C: a square lower-triangular array, or the first column of a Toeplitz one.
+        """Make correlated noise from a matrix C of your own.
 
-        A column stands for every length, with zeros after its last value (that many bands). Entries must be finite
-        and not negative, the diagonal positive. A text names an .npy file with either.
+        Args:
+            matrix: A square lower-triangular array; or the first column of a matrix with constant diagonals, which
+                stands for every length, with zeros after its last value. Or the name of an .npy file with either.
+                Entries are finite and not negative, those of the diagonal positive.
+            slices: Into how many fixed slices a client's records are split.
+
+        Returns:
+            The correlated noise.
+
+        Raises:
+            ValueError: The matrix is of another kind.
         """
         given = np.array(np.load(matrix) if isinstance(matrix, str) else matrix, dtype=np.float64)
         if given.ndim not in (1, 2) or given.size == 0 or (given.ndim == 2 and given.shape[0] != given.shape[1]):
@@ -116,7 +133,17 @@ class CorrelatedNoise:
         return UNIT_ROUNDING * self.gain * ((self.bands or 1) + 1)
 
     def column(self, rounds: int) -> Floats:
-        """The first `rounds` coefficients of a Toeplitz C."""
+        """The first `rounds` coefficients of a Toeplitz C.
+
+        Args:
+            rounds: How many.
+
+        Returns:
+            The first column of C.
+
+        Raises:
+            ValueError: The diagonals of the matrix are not constant.
+        """
         if self.rows is not None:
             raise ValueError("this matrix is not Toeplitz: it has no one column")
         if self.coefficients is None:
@@ -126,7 +153,17 @@ class CorrelatedNoise:
         return made
 
     def row(self, position: int) -> Floats:
-        """Row `position` of C, up to its diagonal."""
+        """Row `position` of C, up to its diagonal.
+
+        Args:
+            position: Number of the message, from 0.
+
+        Returns:
+            `position` + 1 coefficients.
+
+        Raises:
+            ValueError: The matrix has fewer rows.
+        """
         if self.rows is None:
             return self.column(position + 1)[::-1]
         if position >= len(self.rows):
@@ -134,7 +171,14 @@ class CorrelatedNoise:
         return np.array(self.rows[position])
 
     def matrix(self, rounds: int) -> Floats:
-        """C of the first `rounds` messages."""
+        """C of the first `rounds` messages.
+
+        Args:
+            rounds: How many.
+
+        Returns:
+            A square array.
+        """
         check_count("rounds", rounds)
         made = np.zeros((rounds, rounds))
         if self.rows is None:
@@ -147,24 +191,52 @@ class CorrelatedNoise:
         return made
 
     def noise_covariance(self, rounds: int) -> Floats:
-        """The covariance of a received stream's noise over `rounds` messages, in units of a message's variance."""
+        """The covariance of a received stream's noise over `rounds` messages, in units of a message's variance.
+
+        Args:
+            rounds: How many messages.
+
+        Returns:
+            A square array.
+        """
         undo = np.linalg.inv(self.matrix(rounds))
         return np.asarray(undo @ undo.T, dtype=np.float64)
 
     def sender(self, size: int, position: int = 0) -> CorrelatedNoiseSender:
-        """A new stream of updates of `size` coordinates; `position` is not 0 where an older stream was lost."""
+        """Start a client's end of a stream.
+
+        Args:
+            size: Length of an update.
+            position: Number of the first message: not 0 where an older stream was lost.
+
+        Returns:
+            The sender.
+        """
         return CorrelatedNoiseSender(self, size, position)
 
     def receiver(self, size: int, position: int = 0) -> CorrelatedNoiseReceiver:
-        """The other end of a new stream that starts at `position`."""
+        """The other end of a new stream that starts at `position`.
+
+        Args:
+            size: Length of an update.
+            position: Number of the first message.
+
+        Returns:
+            The receiver.
+        """
         return CorrelatedNoiseReceiver(self, size, position)
 
 
 class CorrelatedNoiseSender:
-    """A client's end of one stream: updates go in, what the codec shall encode comes out, in float64.
+    """A client's end of one stream: it turns updates into what the codec encodes, in float64.
 
-    `position` is the number of the next message and `slice` the slice of records that makes it. The memory is private:
-    the carried sum, or the last updates as far back as C reaches.
+    Args:
+        link: The matrix that the receiver uses.
+        size: Length of an update.
+        position: Number of the first message.
+
+    `position` goes on to the number of the next message; `slice` is the slice of records that makes it. The memory
+    is private: the carried sum, or the last updates as far back as C reaches.
     """
 
     def __init__(self, link: CorrelatedNoise, size: int, position: int = 0) -> None:
@@ -182,7 +254,17 @@ class CorrelatedNoiseSender:
         return self.position % self.link.slices
 
     def next(self, update: npt.ArrayLike) -> Floats:
-        """What to encode for this clipped update; the stream moves on by one position."""
+        """What to encode for this clipped update; the stream moves on by one position.
+
+        Args:
+            update: The clipped update.
+
+        Returns:
+            A float64 vector for the codec.
+
+        Raises:
+            ValueError: The update has another length or is not finite, or the matrix has no further row.
+        """
         x = _checked("update", update, self.size)
         if self.link.longest is not None and self.position >= self.link.longest:
             raise ValueError(f"position must be under the matrix's {self.link.longest} rows, got {self.position}")
@@ -195,7 +277,14 @@ class CorrelatedNoiseSender:
         return self.again()
 
     def again(self) -> Floats:
-        """The last message's content once more, for a fresh attempt at an address of its own."""
+        """The last message's content once more, for a fresh attempt at an address of its own.
+
+        Returns:
+            A float64 vector for the codec.
+
+        Raises:
+            ValueError: Nothing was sent yet.
+        """
         if not self._memory:
             raise ValueError("nothing was sent in this stream yet: call next first")
         if self.link.decay:
@@ -207,12 +296,23 @@ class CorrelatedNoiseSender:
         return made
 
     def state_dict(self) -> State:
-        """All that the stream needs to go on, bit for bit; private to the client."""
+        """All that the stream needs to go on, bit for bit; private to the client.
+
+        Returns:
+            Numbers and arrays; they hold past updates.
+        """
         memory = np.array(self._memory, dtype=np.float64).reshape(-1, self.size)
         return {"start": self.start, "position": self.position, "memory": memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The stream goes on where `state` was taken."""
+        """Go on where a state was taken.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            ValueError: The state is of another stream or damaged.
+        """
         start, position, memory = int(state["start"]), int(state["position"]), np.array(state["memory"], np.float64)
         most = 1 if self.link.decay else self.link.bands or 1
         if not 0 <= start <= position or memory.shape != (min(position - start, most), self.size):
@@ -223,11 +323,15 @@ class CorrelatedNoiseSender:
 
 
 class CorrelatedNoiseReceiver:
-    """The server's end of one stream: decoded vectors go in, updates plus correlated noise come out.
+    """The server's end of one stream: it turns decoded vectors into updates with correlated noise.
 
-    Messages may be missing, never out of order. One that is lost counts as an update of zero, so that what C carried of
-    it arrives with the next: y = C_qq^-1 v_q over the positions q that came. For a decay that is
-    v - decay^gap v_last.
+    Args:
+        link: The matrix that the sender uses.
+        size: Length of an update.
+        position: Number of the first message that it takes.
+
+    Messages may be missing, never out of order. A lost one counts as an update of zero, and what C carried of it
+    arrives with the next: y = C_qq^-1 v_q over the positions q that came. With a decay that is v - decay^gap v_last.
     """
 
     def __init__(self, link: CorrelatedNoise, size: int, position: int = 0) -> None:
@@ -240,7 +344,19 @@ class CorrelatedNoiseReceiver:
         return f"CorrelatedNoiseReceiver(expected={self.expected}, size={self.size})"
 
     def take(self, vector: npt.ArrayLike, position: int) -> Floats:
-        """The update plus this stream's noise, from the decoded vector of message `position`."""
+        """The update plus this stream's noise, from the decoded vector of message `position`.
+
+        Args:
+            vector: The decoded vector.
+            position: Number of the message.
+
+        Returns:
+            The update with correlated noise.
+
+        Raises:
+            ValueError: The vector has another length or is not finite, or the message is not later than the last
+                one.
+        """
         v = _checked("vector", vector, self.size)
         check_count("position", position, 0)
         if position < self.expected:
@@ -260,7 +376,11 @@ class CorrelatedNoiseReceiver:
         return y
 
     def state_dict(self) -> State:
-        """All that the stream needs to go on, bit for bit."""
+        """All that the stream needs to go on, bit for bit.
+
+        Returns:
+            Numbers and arrays.
+        """
         return {
             "start": self.start,
             "expected": self.expected,
@@ -269,7 +389,14 @@ class CorrelatedNoiseReceiver:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The stream goes on where `state` was taken."""
+        """Go on where a state was taken.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            ValueError: The state is of another stream or damaged.
+        """
         positions, memory = np.array(state["positions"], np.int64), np.array(state["memory"], np.float64)
         start, expected = int(state["start"]), int(state["expected"])
         inside = (np.diff(positions) > 0).all() and all(start <= p < expected for p in positions)

@@ -33,25 +33,35 @@ NOTHING_SECRET = Sampling("all")
 
 @dataclass(frozen=True)
 class MatrixMechanism(Mechanism):
-    """A release whose streams carry the noise of `link`: `rounds` messages a client, from each stream's start.
+    """A run with correlated noise (DP-FTRL): `rounds` messages per client, whose noise is correlated by `link`.
 
-    Clients follow their slices in a fixed public order, and the server divides by public constants. `sampling`:
+    Clients follow their slices in a fixed public order, and the server divides by public constants.
 
-    - `all` (as made): nothing is secret. One Gaussian event, mu = w c sens / (noise of the sum).
-    - `poisson`: a record of the round's slice is drawn afresh and in secret with probability draws·slices/records, and
-      C has at most `slices` bands. Then a record's participations share no message, and a run costs rounds/slices
-      events of the subsampled Gaussian (Choquette-Choo et al. 2023).
+    Args:
+        link: The matrix and the slices.
+        sampling: `all` keeps nothing secret: the run is one Gaussian event, mu = w c sens / (noise of the sum).
+            `poisson` samples records of the round's slice afresh and in secret with probability
+            draws·slices/records; C then has at most `slices` bands. A run costs rounds/slices events of the
+            subsampled Gaussian (Choquette-Choo et al. 2023).
+        participation: Replaces the fixed slices.
+        observed_participation: Which messages came; by default all.
+        run: Names the streams. In an accountant more rounds of one run take the place of fewer; without a name every
+            mechanism is a run of its own.
+        clients: `draws` of a client is B, the public number that divides its sum; by default records/slices.
+        unit: `client` protects all records of a client, which takes part in every round with whole updates. Under
+            add-remove its updates are then zero while its noise stays.
 
-    c is how far a record moves an update: bound/B (per-example clip; twice under replace-one), B the client's `draws`
-    or records/slices, always the same public number; twice the bound for a clipped update. `unit="client"` protects
-    all records of a client together: whole updates, every round; add-or-remove then means that its updates are zero
-    while its noise stays. `participation` replaces the fixed slices; `observed_participation` says which messages came.
-    `run` names the streams: in an accountant, more rounds of one run take the place of the fewer; without a name every
-    release is a run of its own.
+    Other fields are those of `Mechanism`.
 
-    Over fewer rounds it is the prefix, so a running epsilon is `mechanism.over(t)`. Noise that changes within a stream
-    is not represented. Adjacency, colluders, trust: as `Mechanism`. Rests on: Denisov et al. 2022 (adaptive updates).
-    Guarantee: tests/privacy/test_matrix_mechanism.py, tests/privacy/test_matrix_audit.py.
+    Raises:
+        ValueError: The noise is not Gaussian, the matrix is too short, or settings contradict each other.
+
+    c is how far a record moves an update: bound/B with per-example clipping (twice under replace), twice the bound
+    for a clipped update. Over fewer rounds the run is the prefix: `mechanism.over(t)` gives a running epsilon. Noise
+    that changes within a stream is not represented.
+
+    Guarantee: epsilon holds for updates chosen adaptively (Denisov et al. 2022), under the adjacency and trust of
+    `Mechanism` (tests/privacy/test_matrix_mechanism.py, tests/privacy/test_matrix_audit.py).
     """
 
     sampling: Sampling = NOTHING_SECRET
@@ -134,7 +144,17 @@ class MatrixMechanism(Mechanism):
         ], None if self.observed_participation is None else self.observed_participation.arrivals[client]
 
     def sampling_rate(self, client: int) -> float:
-        """The probability that one given record of the round's slice is drawn."""
+        """The probability that one given record of the round's slice is drawn.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A probability; 1 where nothing is sampled in secret.
+
+        Raises:
+            ValueError: The client's `draws` are more than a slice has records.
+        """
         if not self.amplified:
             return 1.0
         rate = self.batch(client) * self.link.slices / self.clients[client].records
@@ -144,14 +164,28 @@ class MatrixMechanism(Mechanism):
         return rate
 
     def batch(self, client: int) -> float:
-        """B, the public number that divides the sum of a client's clipped gradients."""
+        """B, the public number that divides the sum of a client's clipped gradients.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A number of records.
+        """
         who = self.clients[client]
         if who.draws is not None:
             return who.draws
         return float(self.sampling.draws) if self.amplified else who.records / self.link.slices
 
     def distance(self, client: int) -> float:
-        """c: how far a record (or a client) moves one update."""
+        """c: how far a record (or a client) moves one update.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A distance in the clip's norm.
+        """
         if self.clipped == "update":
             return super().distance(client)
         return (2.0 if self.adjacency == "replace" else 1.0) * self.clip_of(client).bound / self.batch(client)
@@ -171,6 +205,13 @@ class MatrixMechanism(Mechanism):
 
         With `observed_participation`, of the sums that were published. The float64 rounding of the sender's state is
         added.
+
+        Args:
+            client: The place of the client.
+            colluders: Other clients that pool what they know; by default those of the mechanism.
+
+        Returns:
+            mu of one Gaussian mechanism.
         """
         who = self.clients[client]
         moved = who.weight * self.distance(client)
@@ -213,7 +254,14 @@ class MatrixMechanism(Mechanism):
         )
 
     def alone(self, client: int) -> MatrixMechanism:
-        """What the same rounds would release of one client by itself."""
+        """What the same rounds would release of one client by itself.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A new mechanism.
+        """
         came = self.observed_participation and ObservedParticipation(
             self.rounds, (self.observed_participation.arrivals[client],)
         )
@@ -228,6 +276,15 @@ class MatrixMechanism(Mechanism):
         """`later`, where it is this run gone on with; None for another run, which costs anew.
 
         Guarantee: two runs are never charged as one stream (tests/privacy/test_matrix_mechanism.py).
+
+        Args:
+            later: The mechanism that was released next.
+
+        Returns:
+            `later` or None.
+
+        Raises:
+            ValueError: `later` has the name of this run and other rounds.
         """
         if not (isinstance(later, MatrixMechanism) and self.run and self.run == later.run):
             return None
@@ -236,7 +293,14 @@ class MatrixMechanism(Mechanism):
         return later
 
     def over(self, rounds: int) -> MatrixMechanism:
-        """The first `rounds` rounds: the prefix of every stream."""
+        """The first `rounds` rounds: the prefix of every stream.
+
+        Args:
+            rounds: At most those that the matrix has.
+
+        Returns:
+            A new mechanism.
+        """
         came = None if self.observed_participation is None else self.observed_participation.over(rounds)
         return replace(self, rounds=rounds, observed_participation=came)
 

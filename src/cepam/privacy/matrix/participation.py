@@ -31,7 +31,11 @@ MOST_STATES = 100_000
 
 @dataclass(frozen=True)
 class Cyclic:
-    """Every record belongs to one of `slices` fixed slices: it takes part in messages r, r + slices, …"""
+    """Participation in turn: a record of slice r takes part in messages r, r + slices, and so on.
+
+    Args:
+        slices: How many fixed slices there are.
+    """
 
     slices: int
 
@@ -65,7 +69,12 @@ def slice_of(identifier: str | bytes | int, slices: int) -> int:
 
 @dataclass(frozen=True)
 class Separated:
-    """A record takes part at most `times` times, at least `apart` messages after the last; else as it likes."""
+    """Participation at a distance: at most `times` times, at least `apart` messages after the last one.
+
+    Args:
+        apart: Least distance between two participations of a record, in messages.
+        times: Most participations of a record.
+    """
 
     apart: int
     times: int
@@ -309,7 +318,13 @@ def _cut_noise(workload: Floats, decay: float, bands: int) -> float:
 
 @dataclass(frozen=True, order=True)
 class Arrival:
-    """One message that came: in which round, at which position of its client, in which of the client's streams."""
+    """A message that came.
+
+    Args:
+        round: In which round it came.
+        position: Its number among all messages of its client.
+        stream: Which of the client's streams it belongs to.
+    """
 
     round: int
     position: int
@@ -318,9 +333,13 @@ class Arrival:
 
 @dataclass(frozen=True)
 class ObservedParticipation:
-    """The messages of each client that came, in order, over `rounds` rounds.
+    """The messages of each client that came, in order.
 
     A position that is skipped was sent and lost, or is charged as if it were.
+
+    Args:
+        rounds: Rounds of the run so far.
+        arrivals: For each client the messages that came.
     """
 
     rounds: int
@@ -344,8 +363,18 @@ class ObservedParticipation:
 
     @classmethod
     def observed(cls, sent: npt.ArrayLike, lost: npt.ArrayLike | None = None) -> ObservedParticipation:
-        """The observed_participation of clients (rows) that sent a message in some rounds (columns), of which some were
-        lost."""
+        """Make it from arrays of who sent what.
+
+        Args:
+            sent: Whether a client (row) sent a message in a round (column).
+            lost: Which of these messages were lost; by default none.
+
+        Returns:
+            The messages that came.
+
+        Raises:
+            ValueError: The arrays differ in shape, or a lost message was not sent.
+        """
         tried = np.array(sent, dtype=bool)
         gone = np.zeros_like(tried) if lost is None else np.array(lost, dtype=bool)
         if tried.ndim != 2 or gone.shape != tried.shape:
@@ -360,7 +389,17 @@ class ObservedParticipation:
         return cls(tried.shape[1], tuple(rows))
 
     def over(self, rounds: int) -> ObservedParticipation:
-        """The first `rounds` rounds."""
+        """The first `rounds` rounds.
+
+        Args:
+            rounds: How many.
+
+        Returns:
+            The messages that came in these rounds.
+
+        Raises:
+            ValueError: There are fewer rounds.
+        """
         if rounds > self.rounds:
             raise ValueError(
                 f"rounds must be at most the {self.rounds} that observed_participation was taken in, got {rounds}"
@@ -369,7 +408,14 @@ class ObservedParticipation:
         return ObservedParticipation(rounds, kept)
 
     def positions(self, client: int) -> int:
-        """How many positions of a client have been reached."""
+        """How many positions of a client have been reached.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A number of messages.
+        """
         came = self.arrivals[client]
         return came[-1].position + 1 if came else 0
 

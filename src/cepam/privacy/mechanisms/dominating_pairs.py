@@ -50,11 +50,25 @@ class Shift(ABC):
 
     @abstractmethod
     def scaled(self, factor: float) -> Shift:
-        """The same noise under a shift `factor` times as large."""
+        """The same noise under a shift `factor` times as large.
+
+        Args:
+            factor: What the shift is multiplied by.
+
+        Returns:
+            A new pair.
+        """
 
     @abstractmethod
     def profile(self, epsilon: float) -> float:
-        """The hockey-stick divergence of P from Q at e^epsilon: the smallest delta that goes with epsilon."""
+        """The hockey-stick divergence of P from Q at e^epsilon: the smallest delta that goes with epsilon.
+
+        Args:
+            epsilon: Not negative.
+
+        Returns:
+            delta.
+        """
 
     @abstractmethod
     def masses(self, edges: Floats) -> Masses:
@@ -67,9 +81,12 @@ class Shift(ABC):
 
 @dataclass(frozen=True)
 class GaussianShift(Shift):
-    """Two unit Gaussians `mu` apart, P centred on mu and Q on 0.
+    """A pair of unit Gaussians, P centered on `mu` and Q on 0.
 
-    Guarantee: `profile` is the exact Gaussian-mechanism curve (Balle and Wang 2018, Theorem 8), accurate in
+    Args:
+        mu: The distance between them.
+
+    Guarantee: `profile` is the exact curve of the Gaussian mechanism (Balle and Wang 2018, Theorem 8), accurate in
     both tails; tests/privacy/test_dominating_pairs.py integrates it numerically.
     """
 
@@ -118,7 +135,10 @@ def _normal_masses(edges: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class LaplaceShift(Shift):
-    """Two unit Laplace laws `gap` apart, P centred on gap and Q on 0; the loss lies in [-gap, gap].
+    """A pair of unit Laplace laws, P centered on `gap` and Q on 0.
+
+    Args:
+        gap: The distance between them; the privacy loss lies in [-gap, gap].
 
     Guarantee: `profile` is 1 - e^((epsilon - gap)/2) inside that range; tests/privacy/test_dominating_pairs.py
     integrates it.

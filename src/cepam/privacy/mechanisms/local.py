@@ -44,12 +44,22 @@ def steps_of(records: int, batch: float, epochs: int) -> int:
 
 @dataclass(frozen=True)
 class LocalMechanism(Mechanism):
-    """Rounds in which client j makes `steps[j]` local steps of DP-SGD and sends what came of them.
+    """A run of local DP-SGD: client j makes `steps[j]` noisy local steps per round and sends the result.
 
-    A client's `law` is the noise on one step's sum of clipped gradients over the expected batch, its `draws` that
-    batch, drawn by Poisson sampling, anew in each step. A record is charged for each step of its own client and for
-    nothing else: the others' vectors depend on it only through what was published.
-    Guarantee: docs/proofs/mechanisms-and-sampling.md, "Noise inside local steps"; tests/privacy/test_local.py.
+    Args:
+        clients: A client's `law` is the noise on one step's sum of clipped gradients over the expected batch; its
+            `draws` is that batch, sampled by Poisson sampling afresh in each step.
+        steps: Local steps per round, one number per client.
+        sampling: Must be `poisson`; each example is clipped.
+        colluders: Other clients that pool what they know. They change nothing: each client's own noise protects it.
+
+    Other fields are those of `Mechanism`.
+
+    Raises:
+        ValueError: `steps` does not fit the clients, or clipping, sampling or noise are of another kind.
+
+    Guarantee: a record is charged for each step of its own client and for nothing else, whoever sees the messages
+    (docs/proofs/mechanisms-and-sampling.md, "Noise inside local steps"; tests/privacy/test_local.py).
     """
 
     steps: tuple[int, ...] = ()
@@ -68,7 +78,22 @@ class LocalMechanism(Mechanism):
         cls, records: Sequence[int], clip: Clip, noise_multiplier: float, batch: float, epochs: int = 1, *,
         rounds: int = 1, adjacency: Adjacency = "add-remove", coordinates: int | None = None,
     ) -> LocalMechanism:  # fmt: skip
-        """Clients with so many records each, whose steps have noise of `noise_multiplier` clips over the batch."""
+        """Make a run whose clients all use one clip, one batch and one noise multiplier.
+
+        Args:
+            records: Records of each client.
+            clip: The l2 clip of an example's gradient.
+            noise_multiplier: Standard deviation of the noise on a step's sum of gradients, in units of the clipping
+                norm.
+            batch: Expected batch of a client's step.
+            epochs: Local epochs per round.
+            rounds: Rounds of the run.
+            adjacency: How neighboring data sets differ.
+            coordinates: Length of an update; without it the mechanism's rounding is not charged.
+
+        Returns:
+            The mechanism.
+        """
         law, total = Gaussian(noise_multiplier * clip.bound / batch), sum(records)
         clients = tuple(Client(law, many, many / total, batch, None, LINE, searched=False) for many in records)
         steps = tuple(steps_of(many, batch, epochs) for many in records)
@@ -109,17 +134,38 @@ class LocalMechanism(Mechanism):
         return Counter() if longest is None else Counter({(longest.law, longest.lattice): 1})
 
     def with_noise(self, scales: Sequence[float]) -> LocalMechanism:
-        """The same release with other noise scales, one for each client."""
+        """The same release with other noise scales, one for each client.
+
+        Args:
+            scales: A noise scale per client.
+
+        Returns:
+            A new mechanism.
+        """
         made = super().with_noise(scales)
         assert isinstance(made, LocalMechanism)
         return made
 
     def alone(self, client: int) -> LocalMechanism:
-        """What the same rounds would release of one client by itself."""
+        """What the same rounds would release of one client by itself.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A new mechanism.
+        """
         return replace(
             self, clients=(self.clients[client],), colluders=0, absent=frozenset(), steps=(self.steps[client],)
         )
 
     def multiplier(self, client: int) -> float:
-        """The noise of this client's steps, in clips over the batch."""
+        """The noise of this client's steps, in clips over the batch.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            The noise multiplier of its steps.
+        """
         return self.clients[client].law.scale * self.sampling_of(client).draws / self.clip_of(client).bound

@@ -53,12 +53,16 @@ def check_adjacency(value: str) -> None:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a client draws its records in a round, afresh in every round.
+    """How a client samples its records, afresh in every round and in secret.
 
-    `replacement`: `draws` records, each uniform over all (Paper: tau of them, the tau-1 local steps and the
-    final gradient). `without`: `draws` different records. `poisson`: each record by itself, `draws` in
-    expectation.
-    `all`: every record every round; also the honest choice when a sampler or client state survives a round.
+    Args:
+        kind: `replacement`: `draws` records, each uniform over all (Paper: tau of them, the tau-1 local steps and
+            the final gradient). `without`: `draws` different records. `poisson`: each record by itself. `all`: every
+            record in every round; also the honest choice where a sampler or client state survives a round.
+        draws: Records per round; with `poisson` in expectation.
+
+    Raises:
+        ValueError: An unknown kind, `draws` that are not positive, or not whole where they must be.
     """
 
     kind: SamplingKind = "replacement"
@@ -77,6 +81,15 @@ class Sampling:
 
         Paper: Theorem 7 has 1 - (1 - 1/n)^(tau - 1). Departs: the final gradient draws too, so the exponent
         is tau; with tau - 1 the bound is violated (tests/privacy/test_subsampled.py enumerates a case).
+
+        Args:
+            records: How many the client has.
+
+        Returns:
+            A probability.
+
+        Raises:
+            ValueError: More are drawn than there are.
         """
         if self.kind == "all":
             return 1.0
@@ -89,9 +102,14 @@ class Sampling:
 
 @dataclass(frozen=True)
 class SubsampledMechanism:
-    """What one round costs one client's record: `shift` if the record is drawn, and `sampling_rate` that it is.
+    """What one round costs a record: a shift if the record is drawn.
 
-    Guarantee: dominates the round for every pair of adjacent data sets and every history, so charges compose
+    Args:
+        shift: How far apart the two worlds are if the record is drawn.
+        sampling_rate: Probability that it is drawn.
+        adjacency: How neighboring data sets differ.
+
+    Guarantee: dominates the round for every pair of adjacent data sets and every history, so that rounds compose
     adaptively (Zhu, Dong and Wang 2022, Theorem 10); tests/privacy/test_subsampled.py enumerates tiny cases.
     """
 
@@ -114,13 +132,29 @@ class SubsampledMechanism:
         Paper: Theorem 7, with its sum over j replaced by the truth: being drawn twice moves one clipped
         vector no further.
         Rests on: Balle, Barthe and Gaboardi 2018, Theorem 2 (advanced joint convexity).
+
+        Args:
+            epsilon: Not negative.
+
+        Returns:
+            delta.
+
+        Raises:
+            ValueError: epsilon is negative.
         """
         if epsilon < 0:
             raise ValueError(f"epsilon must not be negative, got {epsilon!r}")
         return self.sampling_rate * self.shift.profile(unamplified(epsilon, self.sampling_rate))
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon of one round at delta, in closed form up to a root in one unknown."""
+        """The smallest epsilon of one round at delta, in closed form up to a root in one unknown.
+
+        Args:
+            delta: delta of the guarantee, in [0, 1).
+
+        Returns:
+            epsilon; infinite for Gaussian noise at delta 0.
+        """
         if self.sampling_rate * self.shift.profile(0.0) <= delta:
             return 0.0
         if delta == 0.0:
@@ -140,6 +174,12 @@ class SubsampledMechanism:
 
         `edges` must be symmetric about an edge at zero; one direction for replace-one, remove and add
         otherwise.
+
+        Args:
+            edges: Values of the privacy loss, rising.
+
+        Returns:
+            Pairs of arrays of probabilities, one pair per direction.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             before = unamplified_array(edges, self.sampling_rate)
@@ -231,18 +271,33 @@ class Client:
 class Mechanism:
     """What a run releases: in each of `rounds` rounds, the weighted sum of the clients' decoded vectors.
 
-    `unit` is what is protected: a `record`, or a `client`, whose data are replaced, or (add-remove) whose updates are
-    zero while its noise stays. Here a client is in every round; cohorts are a `CohortMechanism`.
-    `clipped` says what was clipped: the whole `update` of a client, so that a record moves it by up to twice the bound;
-    or each `example`'s gradient, summed over a Poisson batch and divided by the expected batch, so that a record moves
-    it by one bound over that batch (two under replace-one). `absent` names clients that sent nothing in these rounds:
-    their noise is missing. `coordinates` is m, needed for Laplace noise under l2 clipping and for the numerics: without
-    it figures are those of the ideal law. `nodes` says who sent each vector, where a node may send two, or takes part
-    in some rounds only; else client j is the j-th of every release. Rounds that differ (fewer replies, other noise) are
-    other releases; a run is a sequence of them (`Accountant`).
+    Every client is in every round; for sampled cohorts see `CohortMechanism`. Rounds that differ (fewer replies,
+    other noise) are other mechanisms; an `Accountant` composes them.
 
-    `node_rounds` stands for rounds that differ only in who took part: rows (node, place, rounds) say in how many of the
-    rounds each node sent what `nodes` and `clients` have at that place. `followed_by` makes it.
+    Args:
+        clients: Every client with its noise, records and weight.
+        clip: The clip of an update or of an example's gradient.
+        sampling: How a client samples its records in a round.
+        rounds: Rounds of the run.
+        colluders: Other clients that pool what they know.
+        adjacency: How neighboring data sets differ.
+        clipped: `update`: the whole update of a client, so that a record moves it by up to twice the bound.
+            `example`: each example's gradient, summed over a Poisson batch and divided by the expected batch, so
+            that a record moves it by the bound over that batch (twice that under replace).
+        coordinates: Length of an update. Needed for Laplace noise under l2 clipping, and to charge the mechanism's
+            rounding; without it figures are those of the ideal law.
+        absent: Clients that sent nothing in these rounds: their noise is missing.
+        nodes: Who sent each vector, where a node may send two or takes part in some rounds only. By default client j
+            is the j-th of every mechanism.
+        unit: What is protected: a `record`, or a `client`, whose data are replaced, or (add-remove) whose updates
+            are zero while its noise stays.
+        node_rounds: Rows (node, place, rounds) for rounds that differ only in who took part; `followed_by` makes
+            them.
+
+    Raises:
+        ValueError: A value is out of range, or clients use several kinds of noise or of norm.
+
+    Trust: the server is trusted; outsiders and other clients are not.
     """
 
     clients: tuple[Client, ...]
@@ -316,7 +371,24 @@ class Mechanism:
         colluders: int = 0, adjacency: Adjacency = "replace", clipped: ClippedUnit = "update",
         coordinates: int | None = None, unit: Unit = "record",
     ) -> Mechanism:  # fmt: skip
-        """A release of `clients` equal clients with `records` records each and weights 1/K."""
+        """A release of `clients` equal clients with `records` records each and weights 1/K.
+
+        Args:
+            clients: How many there are.
+            law: The noise of each client's decoded vector.
+            clip: The clip of an update or of an example's gradient.
+            sampling: How a client samples its records in a round.
+            records: Records of each client.
+            rounds: Rounds of the run.
+            colluders: Other clients that pool what they know.
+            adjacency: How neighboring data sets differ.
+            clipped: `update` or `example`.
+            coordinates: Length of an update; without it the mechanism's rounding is not charged.
+            unit: `record` or `client`.
+
+        Returns:
+            The mechanism.
+        """
         check_count("clients", clients)
         everyone = (Client(law, records, 1.0 / clients),) * clients
         return cls(everyone, clip, sampling, rounds, colluders, adjacency, clipped, coordinates, unit=unit)
@@ -369,7 +441,11 @@ class Mechanism:
         return found
 
     def layered(self) -> Mechanism:
-        """The same release by clients whose codecs never take the search coder."""
+        """The same release by clients whose codecs never take the search coder.
+
+        Returns:
+            A new mechanism.
+        """
         made = {id(client): client for client in self.clients}
         made = {key: replace(client, searched=False) for key, client in made.items()}
         return replace(self, clients=tuple(made[id(client)] for client in self.clients))
@@ -380,7 +456,14 @@ class Mechanism:
         return 0
 
     def limited(self, client: int) -> tuple[SubsampledMechanism, int] | None:
-        """A charge and how often at most it is made in the whole run, where that is enforced."""
+        """A charge and how often at most it is made in the whole run, where that is enforced.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A mechanism of one round and a number of rounds; None where nothing is enforced.
+        """
         return None
 
     @property
@@ -394,7 +477,14 @@ class Mechanism:
         return self.rounds
 
     def events_of(self, client: int) -> int:
-        """How many times `charge` is made of this client's records."""
+        """How many times `charge` is made of this client's records.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A number of rounds, or of steps.
+        """
         return self.events
 
     def once(self) -> Mechanism:
@@ -412,20 +502,48 @@ class Mechanism:
         return self.sampling.kind != "all"
 
     def history(self, client: int) -> Hashable:
-        """What a client's guarantee depends on besides the other clients: equal histories are charged alike."""
+        """What a client's guarantee depends on besides the other clients: equal histories are charged alike.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            What compares equal for clients that are charged alike.
+        """
         return self.clients[client], client in self.absent
 
     def sampling_of(self, client: int) -> Sampling:
-        """How this client draws its records, with its own draws a round where it has them."""
+        """How this client draws its records, with its own draws a round where it has them.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            The sampling.
+        """
         draws = self.clients[client].draws
         return self.sampling if draws is None else replace(self.sampling, draws=draws)
 
     def clip_of(self, client: int) -> Clip:
-        """The clip of this client: its own, or the release's."""
+        """The clip of this client: its own, or the release's.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            The clip.
+        """
         return self.clients[client].clip or self.clip
 
     def sampling_rate(self, client: int) -> float:
-        """p, the probability that one given record of this client is drawn in a round."""
+        """p, the probability that one given record of this client is drawn in a round.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A probability.
+        """
         return self.sampling_of(client).sampling_rate(self.clients[client].records)
 
     def distance(self, client: int) -> float:
@@ -433,6 +551,12 @@ class Mechanism:
 
         Departs: the paper multiplies by tau'; one clipped vector is sent, so the factor is 1
         (`docs/proofs/mechanisms-and-sampling.md`).
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A distance in the clip's norm.
         """
         if self.unit == "client":
             return (2.0 if self.adjacency == "replace" else 1.0) * self.clip_of(client).bound
@@ -445,6 +569,13 @@ class Mechanism:
 
         The noise of the others is shared out among the vectors of one node: a sum of two can be made from the two
         apart, each with half of that noise, so charging each reply by itself charges the round.
+
+        Args:
+            client: The place of the client.
+            colluders: Other clients that pool what they know; by default those of the mechanism.
+
+        Returns:
+            A standard deviation of the weighted sum's noise.
         """
         sent = self.sent_by_node().get(self.node(client), ())
         if len(sent) == 1:
@@ -478,7 +609,15 @@ class Mechanism:
         return {node: place for place, (node, _) in enumerate(ranked)}
 
     def hidden_by(self, client: int, colluders: int | None = None) -> tuple[int, ...]:
-        """The clients whose noise hides `client`: itself and those present, less the loudest `colluders`."""
+        """The clients whose noise hides `client`: itself and those present, less the loudest `colluders`.
+
+        Args:
+            client: The place of the client.
+            colluders: Other clients that pool what they know; by default those of the mechanism.
+
+        Returns:
+            Places of clients, this one first.
+        """
         taken, sent = self.colluders if colluders is None else colluders, self.sent_by_node()
         others = [node for node in self._quietest_first if node != self.node(client)]
         return (client, *(j for node in others[: max(0, len(others) - taken)] for j in sent[node]))
@@ -489,7 +628,14 @@ class Mechanism:
         return math.hypot(*(weight * scale for weight, scale in parts)), parts
 
     def node(self, client: int) -> int:
-        """Who sent this client's vector."""
+        """Who sent this client's vector.
+
+        Args:
+            client: The place of its vector.
+
+        Returns:
+            The node.
+        """
         return client if self.nodes is None else self.nodes[client]
 
     def sent_by_node(self) -> Mapping[int, Sequence[int]]:
@@ -547,6 +693,16 @@ class Mechanism:
         mu = 2 gamma w_k / sqrt(sum over j not colluding of w_j^2 sigma_j^2) for a clipped update.
         Adjacency: as recorded. Sampling: if drawn. Trust: trusted server.
         Rests on: docs/proofs/mechanisms-and-sampling.md, "One dimension is enough".
+
+        Args:
+            client: The place of the client.
+            colluders: Other clients that pool what they know; by default those of the mechanism.
+
+        Returns:
+            mu of one Gaussian mechanism; 0 for a client that sent nothing.
+
+        Raises:
+            ValueError: The noise is not Gaussian.
         """
         if not self.law_is_gaussian:
             raise ValueError("mu is defined for Gaussian noise; Laplace noise is charged by its own gap")
@@ -559,6 +715,16 @@ class Mechanism:
 
         Gaussian: `mu` as above. Laplace under l1 clipping: the client's own noise alone, shift over scale, since a sum
         of Laplace variables is not Laplace; what the server does afterwards is post-processing.
+
+        Args:
+            client: The place of the client.
+            colluders: Other clients that pool what they know; by default those of the mechanism.
+
+        Returns:
+            A mechanism of one round, to be composed.
+
+        Raises:
+            ValueError: Laplace noise under l2 clipping, which is accounted for as a whole.
         """
         if self.law_is_gaussian:
             return SubsampledMechanism(
@@ -587,6 +753,12 @@ class Mechanism:
         Rounds are alike where they have one `shape`: then they differ in who took part and in nothing else, and each
         node keeps the number of rounds in which it sent each kind of vector. No client's figure changes by it.
         Guarantee: tests/privacy/test_merging.py compares with ledgers that list every round.
+
+        Args:
+            later: The mechanism that was released next.
+
+        Returns:
+            One mechanism for both, or None.
         """
         if type(self) is not type(later):
             return None
@@ -611,21 +783,52 @@ class Mechanism:
         return replace(self, rounds=self.rounds + later.rounds, node_rounds=rows)
 
     def without(self, absent: Iterable[int]) -> Mechanism:
-        """The same rounds in which the named clients sent nothing."""
+        """The same rounds in which the named clients sent nothing.
+
+        Args:
+            absent: Places of clients.
+
+        Returns:
+            A new mechanism, without their noise.
+        """
         return self if self.absent == (missing := frozenset(absent)) else replace(self, absent=missing)
 
     def alone(self, client: int) -> Mechanism:
-        """What the same rounds would release of one client by itself."""
+        """What the same rounds would release of one client by itself.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A new mechanism of one client, without colluders.
+        """
         return replace(self, clients=(self.clients[client],), colluders=0, absent=frozenset(), node_rounds=None)
 
     def over(self, rounds: int) -> Mechanism:
-        """The same release over another number of rounds, with `nodes` in each of them."""
+        """The same release over another number of rounds, with `nodes` in each of them.
+
+        Args:
+            rounds: Rounds of the run.
+
+        Returns:
+            A new mechanism.
+        """
         if rounds == self.rounds and self.node_rounds is None:
             return self
         return replace(self, rounds=rounds, node_rounds=None)
 
     def with_noise(self, scales: Sequence[float]) -> Mechanism:
-        """The same release with other noise scales, one for each client."""
+        """The same release with other noise scales, one for each client.
+
+        Args:
+            scales: A noise scale per client: a standard deviation of Gaussian noise, or b of Laplace noise.
+
+        Returns:
+            A new mechanism.
+
+        Raises:
+            ValueError: There are more or fewer scales than clients.
+        """
         if len(scales) != len(self.clients):
             raise ValueError(f"scales must give one value for each of {len(self.clients)} clients, got {len(scales)}")
         family = type(self.clients[0].law)

@@ -66,10 +66,15 @@ NOT_COVERED = (
 
 @dataclass(frozen=True)
 class Slack:
-    """What the mechanism's arithmetic adds over a run: twice its relative error to `epsilon`, and `at` to delta.
+    """What the mechanism's finite arithmetic adds over a run, to epsilon and (`at`) to delta.
 
-    `missed` is kappa, `shown` what it can come to in one world alone, `exceeded` the probability that a cohort was over
-    its cap with a given client in it, each over all rounds. `searched`: the search coder's arithmetic is in it.
+    Args:
+        epsilon: Twice the relative error of the arithmetic.
+        missed: kappa, what the roundings of all noisy coordinates add to delta in each world.
+        shown: What that can come to in one world alone.
+        coordinates: Noisy coordinates of the run.
+        exceeded: Probability that a cohort was over its cap with a given client in it.
+        searched: Whether the arithmetic of the search coder is included.
     """
 
     epsilon: float
@@ -80,14 +85,28 @@ class Slack:
     searched: bool = False
 
     def at(self, epsilon: float) -> float:
-        """What to add to delta at epsilon."""
+        """What to add to delta at epsilon.
+
+        Args:
+            epsilon: At which delta is asked.
+
+        Returns:
+            What is added to delta.
+        """
         if self.epsilon > 2.0:
             return math.inf
         odds = math.exp(min(epsilon, _HUGE))
         return self.missed + min(odds * self.missed, self.shown) + (1.0 + odds) * self.exceeded
 
     def fits(self, delta: float) -> bool:
-        """Whether delta has room for it at any epsilon."""
+        """Whether delta has room for it at any epsilon.
+
+        Args:
+            delta: delta of the guarantee.
+
+        Returns:
+            Whether the rounding leaves a finite bound at this delta.
+        """
         return self.at(_HUGE) <= LARGEST_SHARE * delta
 
     def too_many(self, delta: float) -> bool:
@@ -95,7 +114,15 @@ class Slack:
         return self.epsilon > 2.0 or self.missed > LARGEST_SHARE * delta
 
     def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
-        """Why no figure can be given at (epsilon, delta), and what to do; None where it can."""
+        """Why no figure can be given at (epsilon, delta), and what to do; None where it can.
+
+        Args:
+            epsilon: The figure, before the rounding is added.
+            delta: delta of the guarantee.
+
+        Returns:
+            The reason and the remedy, or None.
+        """
         if self.at(epsilon) <= LARGEST_SHARE * delta:
             return None
         other = ', or coder "layered"' if self.searched else ""

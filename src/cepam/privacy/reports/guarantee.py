@@ -25,10 +25,13 @@ REMEDIES = "more clients, a larger epsilon, fewer trained weights (a head, adapt
 
 @dataclass(frozen=True)
 class NoiseRatio:
-    """The noise of a round's average, a standard deviation per coordinate in clips, beside what rounds take off it.
+    """The noise of a round's average beside the clipping norm and beside what rounds average out.
 
-    `averaging` is by how much the steps of a run that agree outgrow its noise: √rounds where noise is independent.
-    `coordinates` is None where nobody said how many there are.
+    Args:
+        noise: Standard deviation per coordinate of the noise of a round's average, in units of the clipping norm.
+        averaging: How much faster the sum of agreeing updates grows than the sum of the noise: √rounds where noise
+            is independent.
+        coordinates: Length of an update; None where it is not known.
     """
 
     noise: float
@@ -176,12 +179,21 @@ def rate_for_target(preset: str | None, epsilon: float | None, own: bool = False
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What one client's records get over the whole run: epsilon at `delta`, against three adversaries.
+    """What the records of one client get over the whole run: epsilon at `delta` against each adversary.
 
-    `outsider` sees the published models; `curious` is one other client, who also knows its own noise;
-    `colluding` is all other clients together, against whom only the client's own noise is left. None of
-    them is the server; where local steps are noised, it gets the same figure. `sees_uploads`, where cohorts are drawn
-    in secret, is an adversary who sees participation.
+    Against the server there is no guarantee, except where local steps are noised: then it gets the same figure.
+
+    Args:
+        client: Its place.
+        noise_scale: Noise scale of its decoded vector.
+        weight: Its weight in the aggregate.
+        records: How many it has.
+        sampling_rate: Probability that a given record is drawn in a round.
+        delta: delta of the guarantee.
+        outsider: epsilon against whoever sees the published models.
+        curious: epsilon against one other client, who also knows its own noise.
+        colluding: epsilon against all other clients together: only this client's own noise is left.
+        sees_uploads: epsilon against an adversary who sees participation, where cohorts are sampled in secret.
     """
 
     client: int
@@ -210,6 +222,9 @@ def report(mechanism: Mechanism, delta: float | Sequence[float]) -> tuple[Guaran
 
     Returns:
         A guarantee per client and observer.
+
+    Raises:
+        ValueError: The number of deltas is neither one nor that of the clients.
     """
     count = len(mechanism.clients)
     deltas = list(delta) if isinstance(delta, Sequence) else [delta] * count

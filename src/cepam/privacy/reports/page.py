@@ -245,7 +245,7 @@ def explain(
     if not (0.0 < delta < 1.0):
         raise ValueError(f"delta must lie in (0, 1) for a page with plots, got {delta!r}")
     found = epsilon(mechanism, delta)
-    title = f"epsilon = {number(found)} at delta = {number(delta)}"
+    title = f"{f'epsilon = {number(found)}' if found < math.inf else 'no finite epsilon'} at delta = {number(delta)}"
     said = privacy_warnings(mechanism, found, delta, practice)
     body = [
         heading(title, 1),
@@ -447,7 +447,7 @@ def _table(guarantees: Sequence[Guarantee]) -> str:
         "all others collude",
     )
     rows = (astuple(each)[: len(head)] for each in guarantees)
-    shown = joined([[str(row[0]), *(number(cell) for cell in row[1:])] for row in rows])
+    shown = joined([[str(row[0]), *map(number, row[1:6]), *map(_bound, row[6:])] for row in rows])
     left_out = sum(many for _, many in shown[MOST_ROWS:])
     said = paragraph(f"And {left_out:,} more clients.") if left_out else ""
     return table(head, [row for row, _ in shown[:MOST_ROWS]]) + said

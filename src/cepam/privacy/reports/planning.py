@@ -117,13 +117,20 @@ class Federation:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: the mode, its mechanism with calibrated noise, epsilon, and the reasons.
+    """What to run: a mode, its mechanism with calibrated noise, its epsilon, and the reasons.
 
-    `batch` is the expected batch over all clients (per-example), or a client's per local step (local-dp-sgd);
-    `sampling_rate` the share of clients per round; `rounding_charged` is False where the charge of the mechanism's own
-    rounding leaves no finite bound for so large a model, and the figure is the ideal law's. `aim` is the target with
-    which each client's noise was calibrated (local-dp-sgd): slightly less than the federation's where the rounding of
-    unlike clients is charged to all of them.
+    Args:
+        federation: What was asked for.
+        mode: How the run is made private.
+        mechanism: The run, with the noise that meets the target.
+        epsilon: epsilon of the whole run.
+        batch: The expected batch over all clients (per-example), or a client's per local step (local-dp-sgd).
+        sampling_rate: Share of clients per round.
+        reasons: Why this mode, in one sentence each.
+        rounding_charged: False where charging the mechanism's rounding leaves no finite bound for so large a model:
+            epsilon is then that of the ideal law.
+        aim: The target with which each client's noise was calibrated (local-dp-sgd): slightly less than the
+            federation's where the rounding of unlike clients is charged to all of them.
     """
 
     federation: Federation

@@ -18,7 +18,13 @@ INSENSITIVE = 1.05
 
 @dataclass(frozen=True)
 class PrivacyWarning:
-    """One reason to distrust a figure: a short code, the reason in one line, and what to do."""
+    """A reason to distrust a figure.
+
+    Args:
+        code: A short name.
+        reason: Why, in one line.
+        remedy: What to do about it.
+    """
 
     code: str
     reason: str
@@ -30,12 +36,14 @@ class PrivacyWarning:
 
 @dataclass(frozen=True)
 class Practice:
-    """How the run was really done, where that differs from what the account assumes.
+    """How the run was really done, where that differs from what the accountant assumes.
 
-    `rounds` is the length of the run that the figure will be quoted for; `tensors` the number of tensors
-    clipped one by one instead of as a whole; `sampler_persists`: a data loader that goes on across rounds;
-    `state_persists`: momentum buffers, batch-norm statistics or the like that a client keeps from one round
-    to the next; `called_pure`: an l2-clipped Laplace figure quoted as pure DP.
+    Args:
+        rounds: Length of the run for which the figure will be quoted.
+        tensors: Tensors that are clipped one by one, instead of the whole vector.
+        sampler_persists: Whether a data loader goes on across rounds.
+        state_persists: Whether momentum buffers, batch-norm statistics or the like stay on a client between rounds.
+        called_pure: Whether the figure of l2-clipped Laplace noise is quoted as pure differential privacy.
     """
 
     rounds: int | None = None
@@ -85,7 +93,8 @@ def about_epsilon(epsilon: float) -> list[PrivacyWarning]:
         Warnings, often none.
     """
     if epsilon > VOID_EPSILON:
-        reason = f"epsilon {epsilon:.4g} is no guarantee: it allows any odds to become certainty"
+        figure = f"epsilon {epsilon:.4g}" if epsilon < math.inf else "without a finite bound on epsilon this"
+        reason = f"{figure} is no guarantee: it allows any odds to become certainty"
         return [PrivacyWarning("no-guarantee", reason, "Calibrate the noise to a target under 10")]
     if epsilon > LARGE_EPSILON:
         reason = f"epsilon {epsilon:.4g} allows odds to change by a factor of e^{epsilon:.3g}"
