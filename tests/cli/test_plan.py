@@ -382,12 +382,11 @@ def test_bytes_of_masked_and_of_local_updates_are_not_those_of_floats() -> None:
 def test_the_plan_codes_local_updates_as_the_engine_does() -> None:
     pytest.importorskip("torch")
     from cepam.cli.uplink_size import LOCAL_RATE, STEP
-    from cepam.fl import Settings
+    from cepam.fl import CompressionSettings, TrainingSettings
 
-    settings = Settings()
-    assert settings.compression.sdq_step == STEP
-    assert settings.training.server_learning_rate == LOCAL_RATE
-    assert settings.training.local_learning_rate is None
+    assert CompressionSettings().sdq_step == STEP
+    assert TrainingSettings().server_learning_rate == LOCAL_RATE
+    assert TrainingSettings().local_learning_rate is None
 
 
 def test_a_plan_says_whose_sampling_rate_is_which() -> None:

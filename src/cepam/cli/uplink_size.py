@@ -55,7 +55,7 @@ def _each(scales: Any, measured: Any) -> list[float]:
     sizes = [measured(float(scale)) for scale in known]
     if len(known) == 1:
         return sizes
-    return [float(each) for each in np.exp(np.interp(np.log(scales), np.log(known), np.log(sizes)))]
+    return [round(float(each), 3) for each in np.exp(np.interp(np.log(scales), np.log(known), np.log(sizes)))]
 
 
 def _noised(scale: float, coordinates: int, norm: float, coder: Any) -> float:
