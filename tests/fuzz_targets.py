@@ -39,8 +39,8 @@ from cepam.protocol import agreement
 from cepam.protocol.accounting import Accounting
 from cepam.protocol.agreement import Answer, Offer
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig
-from cepam.protocol.downlink import BroadcastMessage, ClientModel, ModelLayout, unpack
 from cepam.protocol.enforcement import EnforcedPolicy
+from cepam.protocol.models import BroadcastMessage, ClientModel, ModelLayout, unpack
 from cepam.protocol.saved_account import AccountIndex, RunAccount
 from cepam.protocol.settings import UplinkSettings
 from cepam.secure_aggregation import RefusalReply, SecAggRound

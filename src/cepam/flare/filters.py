@@ -27,8 +27,8 @@ from cepam.policy import FileAccount, read_policy
 from cepam.protocol.accounting import Accounting, Released, Target, noise_of
 from cepam.protocol.agreement import Answer, Declined, Offer, check_offer, seal_update
 from cepam.protocol.enforcement import EnforcedPolicy
+from cepam.protocol.models import count, from_vector, to_vector
 from cepam.protocol.settings import Compression, Dropouts
-from cepam.protocol.vectors import count, from_vector, to_vector
 
 HEADER = "cepam"
 _ERRORS = {value for name, value in vars(ReturnCode).items() if name.isupper() and value != ReturnCode.OK}

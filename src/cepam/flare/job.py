@@ -23,10 +23,10 @@ from cepam.errors import BudgetSpent, WrongAddress
 from cepam.protocol.accounting import Accounting, Reply, Target
 from cepam.protocol.agreement import Answer, Chain, Offer, Peer
 from cepam.protocol.enforcement import EnforcedPolicy
+from cepam.protocol.models import Arrays, Layout, count, digest, from_vector, has_batch_statistics
 from cepam.protocol.saved_account import RunAccount
 from cepam.protocol.server import Pending, ServerEnd, Shares
 from cepam.protocol.settings import UplinkSettings
-from cepam.protocol.vectors import Arrays, Layout, count, digest, from_vector, has_batch_statistics
 
 if TYPE_CHECKING:
     from cepam.privacy import Mechanism
