@@ -8,7 +8,7 @@ import pytest
 
 import cepam
 from cepam.privacy import Accountant, Sampling
-from cepam.protocol.accounting import Accounting, Target, noise_of
+from cepam.protocol.account import Accounting, Target, noise_of
 from cepam.protocol.settings import UplinkSettings
 
 CLIP = cepam.L2(1.0)

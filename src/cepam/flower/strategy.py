@@ -42,7 +42,7 @@ from cepam.flower.replies import (
 from cepam.flower.sampling import AdaptiveClip, Fixed, Poisson, SamplingAggregator, check_sampling
 from cepam.privacy.cohorts.dropouts import UPWARD
 from cepam.privacy.composition.accountant import affordable
-from cepam.protocol.accounting import Accounting, Target, noise_of, settings_for
+from cepam.protocol.account import Accounting, RunAccount, Target, noise_of, settings_for
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
 from cepam.protocol.models import (
     BATCH_NORM,
@@ -53,7 +53,6 @@ from cepam.protocol.models import (
     has_batch_statistics,
     kept_positive,
 )
-from cepam.protocol.saved_account import RunAccount
 from cepam.protocol.server import Refused, ServerEnd, refusing
 from cepam.protocol.settings import (
     Authentication,
