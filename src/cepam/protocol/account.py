@@ -180,11 +180,11 @@ class Target:
 
     def describe(self, one: Mechanism) -> str:
         """What the noise of rounds like `one` means for the model, in a line."""
-        from cepam.privacy import noise_to_clip
+        from cepam.privacy import noise_ratio
 
         run, nodes = self._whole(one), self.nodes or 1
         met = f"{one.clients[0].law} meets epsilon {self.epsilon:g} over {run.rounds} rounds of {nodes} replies"
-        return f"{met}; {noise_to_clip(run).advice}"
+        return f"{met}; {noise_ratio(run).advice}"
 
     def _whole(self, one: Mechanism) -> Mechanism:
         if self.rounds is None:
